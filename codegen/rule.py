@@ -1,0 +1,39 @@
+"""A kernel rule: looks at a group, declines or offers a candidate, and writes the loops when chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gluongraph.codegen.tir import Buf, Kernel
+from gluongraph.plan import Candidate, Group
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """What a CPU rule may know of its target."""
+
+    name: str  # "x86-64-v4", "x86-64-v3", "generic", ...
+    lanes: int  # f32 elements of one vector register: 16, 8, 4
+    registers: int  # vector registers: 32 or 16
+    chunks: int  # pieces that parallel loops are cut into; fixed when compiled, so results never depend on threads
+    l1: int = 32 * 1024  # bytes
+    l2: int = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Bindings:
+    """The memory of one kernel: a Buf per input and output of the group; in-place pairs hold the same Buf."""
+
+    inputs: tuple[Buf, ...]
+    outputs: tuple[Buf, ...]
+    workspace: Buf | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`claim(group, cpu)` returns a Candidate or None ("not mine"); `emit(kernel, group, bindings, cpu)` writes it."""
+
+    name: str
+    claim: Callable[[Group, Cpu], Candidate | None]
+    emit: Callable[[Kernel, Group, Bindings, Cpu], None]

@@ -1,0 +1,85 @@
+"""What can go wrong, by type; and where in the user's program it did.
+
+The types follow MXNet where it has one (MXNetError, DeferredInitializationError), so that code which catches
+them goes on working. A message says: the op, the types it got, the user's line, what to do.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+from dataclasses import dataclass
+from types import FrameType
+
+_HERE = pathlib.Path(__file__).resolve().parent
+# The three sibling packages lie beside this folder in a checkout and inside it once installed.
+_OWN = tuple(
+    str(folder) + "/" for folder in (_HERE, *(_HERE.parent / name for name in ("passes", "codegen", "runtime")))
+)
+
+
+class MXNetError(RuntimeError):
+    """What the engine refuses; the name is MXNet's, so that `except mx.MXNetError` still works."""
+
+
+class ShapeError(MXNetError, ValueError):
+    """Shapes that do not fit an op."""
+
+
+class DTypeError(MXNetError, TypeError):
+    """Element types that do not fit an op, or that do not exist."""
+
+
+class TraceError(MXNetError):
+    """Python asked a traced value for something that only a computed value has."""
+
+
+class VerifyError(MXNetError):
+    """A graph or plan breaks a rule that every graph or plan must keep: a fault of the compiler."""
+
+
+class CompileError(MXNetError):
+    """A plan could not be turned into code."""
+
+
+class NotFiniteError(MXNetError):
+    """A NaN appeared where `GG_CHECK=nan` was watching."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a node came from: the user's file and line, and the path of the layer that was running."""
+
+    file: str
+    line: int
+    scope: str = ""
+
+    def __str__(self) -> str:
+        place = f"{pathlib.Path(self.file).name}:{self.line}" if self.file else ""
+        return " ".join(part for part in (self.scope, place) if part)
+
+
+def is_own_file(filename: str) -> bool:
+    """Is this a source file of gluongraph itself (or frozen code that no user wrote)?"""
+    return filename.startswith(_OWN) or filename.startswith("<")
+
+
+def user_origin(scope: str = "") -> Origin:
+    """The first frame outside gluongraph, counted from the caller upwards."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_own_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None:
+        return Origin("", 0, scope)
+    return Origin(frame.f_code.co_filename, frame.f_lineno, scope)
+
+
+def located(message: str, *, help: str = "", scope: str = "") -> str:
+    """`message`, the user's line under it, and the way out: the shape every message has."""
+    origin = user_origin(scope)
+    lines = [message]
+    if origin.file:
+        lines.append(f"  at {origin.file}:{origin.line}" + (f" in {scope}" if scope else ""))
+    if help:
+        lines.append(f"  help: {help}")
+    return "\n".join(lines)

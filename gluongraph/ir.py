@@ -1,0 +1,338 @@
+"""The IR: typed, immutable, interned nodes, and graphs of them.
+
+A `Node` is one operation on other nodes. It is typed when it is made, so a graph with wrong shapes cannot exist;
+and it is interned: equal nodes are one object, which makes common subexpressions free and lets `is` compare graphs.
+A `Graph` names what goes in, what comes out, and which results are written over which inputs (`updates`).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from weakref import WeakValueDictionary
+
+from gluongraph.dtypes import DTYPES
+from gluongraph.errors import Origin, VerifyError
+
+Attr = Any  # int, float, str, bytes, bool, None, Graph, or a tuple of these
+KINDS = (
+    "leaf",  # input, const, literal: no sources
+    "elementwise",  # result[i] from x[i] of equal shapes
+    "movement",  # result[i] is one element of x, or a constant: reshape, transpose, slice, pad, ...
+    "reduce",  # one axis or more folded away
+    "contraction",  # matmul, convolution
+    "window",  # pooling
+    "index",  # reads or writes where another array says: take, scatter_add
+    "random",  # counter-based random numbers
+    "composite",  # one node with a body over primitives
+    "control",  # carries a body graph: scan, call, fused; and item, which picks one of several results
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape and element type of an array: `f32[128,784]`."""
+
+    shape: tuple[int, ...]
+    dtype: str = "f32"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, without padding."""
+        return self.size * DTYPES[self.dtype].nbytes
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+Types = TensorType | tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Op:
+    """All that the compiler knows of one operator, in one statement.
+
+    Rules take data positionally and attributes by keyword:
+
+    * `infer(*types, **attrs)` gives the result's type (a tuple of types for several results) or raises ShapeError;
+    * `numpy(*arrays, **attrs)` is the meaning: what tests believe and eager mode runs;
+    * `grad(g, y, *x, **attrs)` gives one gradient node, or None, per source (`g`, `y` are tuples if `y` is several);
+    * `lower(e, i, *x, **attrs)` gives the scalar expression of the result at index `i`, where `x[k](*index)` reads
+      a source and `e` is the target's algebra (`gluongraph.ops.lowering.Algebra`);
+    * `body(*nodes, **attrs)` builds a composite's meaning out of primitives; its `numpy` and `lower` follow from it;
+    * `samples(rng)` yields `(arrays, attrs)`: the op's tests.
+    """
+
+    name: str
+    kind: str
+    infer: Callable[..., Types]
+    numpy: Callable[..., Any] | None = None
+    grad: Callable[..., tuple[Node | None, ...]] | None = None
+    lower: Callable[..., Any] | None = None
+    body: Callable[..., Any] | None = None
+    samples: Callable[..., Iterable[tuple[tuple[Any, ...], dict[str, Attr]]]] | None = None
+    numeric: str = "keep"  # what mixed precision does with it: "low", "keep" or "full" (fp32)
+    doc: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise VerifyError(f"op {self.name!r}: unknown kind {self.kind!r}")
+        if OPS.setdefault(self.name, self) is not self:
+            raise VerifyError(f"op {self.name!r} is declared twice")
+
+    def __call__(self, *src: Node, **attrs: Attr) -> Node:
+        return node(self, src, attrs)
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def __deepcopy__(self, memo: object) -> Op:
+        return self
+
+
+OPS: dict[str, Op] = {}
+OPERATORS: dict[str, Callable[..., Node]] = {}  # Python's operators on nodes; filled by gluongraph.ops
+_NODES: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+
+
+def attr_key(value: Attr) -> Any:
+    """A hashable stand-in that tells apart what Python calls equal: 0.0 and -0.0, 1 and 1.0 and True, nan and nan."""
+    kind = type(value)
+    if kind is float:
+        return ("f", struct.pack("<d", value))
+    if kind is tuple:
+        return tuple(map(attr_key, value))
+    if kind is bool:
+        return ("b", value)
+    return value
+
+
+class Node:
+    """One operation on other nodes: op, sources, attributes, type. Made by `node`, never changed.
+
+    `again` is 0, or the number of a recomputed copy, which must not be merged back into the original.
+    """
+
+    __slots__ = ("__weakref__", "again", "attrs", "op", "src", "type")
+
+    op: Op
+    src: tuple[Node, ...]
+    attrs: Mapping[str, Attr]
+    again: int
+    type: Any  # TensorType, or a tuple of them; `ty` and `types` are the typed views
+
+    def __init__(self, op: Op, src: tuple[Node, ...], attrs: Mapping[str, Attr], again: int, type: Types):
+        self.op, self.src, self.attrs, self.again, self.type = op, src, attrs, again, type
+
+    @property
+    def ty(self) -> TensorType:
+        """The type of a node with one result."""
+        if isinstance(self.type, tuple):
+            raise VerifyError(f"{self.op.name} has {len(self.type)} results; pick one with item(x, index=i)")
+        return self.type  # type: ignore[no-any-return]
+
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        """The types of all results."""
+        return self.type if isinstance(self.type, tuple) else (self.type,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the one result."""
+        return self.ty.shape
+
+    @property
+    def dtype(self) -> str:
+        """Element type of the one result, by its short name."""
+        return self.ty.dtype
+
+    def on(self, src: tuple[Node, ...]) -> Node:
+        """The same operation on other sources; self if they are the same."""
+        if src == self.src:
+            return self
+        return node(self.op, src, self.attrs, self.again)
+
+    def __repr__(self) -> str:
+        types = ", ".join(map(str, self.types))
+        return f"<{self.op.name}({', '.join(s.op.name for s in self.src)}) : {types}>"
+
+    def __deepcopy__(self, memo: object) -> Node:
+        return self
+
+    def __add__(self, other: Any) -> Node:
+        return OPERATORS["add"](self, other)
+
+    def __radd__(self, other: Any) -> Node:
+        return OPERATORS["add"](other, self)
+
+    def __sub__(self, other: Any) -> Node:
+        return OPERATORS["sub"](self, other)
+
+    def __rsub__(self, other: Any) -> Node:
+        return OPERATORS["sub"](other, self)
+
+    def __mul__(self, other: Any) -> Node:
+        return OPERATORS["mul"](self, other)
+
+    def __rmul__(self, other: Any) -> Node:
+        return OPERATORS["mul"](other, self)
+
+    def __truediv__(self, other: Any) -> Node:
+        return OPERATORS["div"](self, other)
+
+    def __rtruediv__(self, other: Any) -> Node:
+        return OPERATORS["div"](other, self)
+
+    def __pow__(self, other: Any) -> Node:
+        return OPERATORS["pow"](self, other)
+
+    def __neg__(self) -> Node:
+        return OPERATORS["neg"](self)
+
+
+def node(
+    op: Op,
+    src: tuple[Node, ...] = (),
+    attrs: Mapping[str, Attr] | None = None,
+    again: int = 0,
+    type: Types | None = None,
+) -> Node:
+    """The one way to make a Node; equal ones are one object. `type` is given for leaves only."""
+    attrs = attrs or {}
+    key = (op.name, src, tuple((k, attr_key(attrs[k])) for k in sorted(attrs)), again, type)
+    made = _NODES.get(key)
+    if made is None:
+        if type is None:
+            type = op.infer(*(s.type for s in src), **attrs)
+        made = Node(op, src, dict(attrs), again, type)
+        _NODES[key] = made
+    if _RECORDERS:
+        _RECORDERS[-1].see(made)
+    return made
+
+
+class OriginRecorder:
+    """Collects where nodes come from while a graph is being built; `where()` is asked once per new node."""
+
+    def __init__(self, where: Callable[[], Origin | None]):
+        self.where = where
+        self.origins: dict[Node, Origin] = {}
+
+    def see(self, made: Node) -> None:
+        if made not in self.origins and (origin := self.where()) is not None:
+            self.origins[made] = origin
+
+
+_RECORDERS: list[OriginRecorder] = []
+
+
+@contextmanager
+def recording_origins(where: Callable[[], Origin | None]) -> Iterator[dict[Node, Origin]]:
+    """Within: every node made is noted with `where()`, the first mention counts. Yields the notes."""
+    recorder = OriginRecorder(where)
+    _RECORDERS.append(recorder)
+    try:
+        yield recorder.origins
+    finally:
+        _RECORDERS.pop()
+
+
+def topological(results: Iterable[Node]) -> list[Node]:
+    """Every node that the results need, sources first, in an order that depends on the graph alone."""
+    order: dict[Node, None] = {}
+    stack = [(n, False) for n in reversed(tuple(results))]
+    while stack:
+        current, ready = stack.pop()
+        if ready:
+            order[current] = None
+        elif current not in order:
+            stack.append((current, True))
+            stack.extend((s, False) for s in reversed(current.src) if s not in order)
+    return list(order)
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """One traced program: named inputs, named outputs, and `updates`: which result is written over which input.
+
+    Equal graphs (same names on the same nodes) compare and hash equal; `origins` is a comment and does not count.
+    """
+
+    inputs: Mapping[str, Node]
+    outputs: Mapping[str, Node]
+    updates: Mapping[str, Node] = field(default_factory=dict)
+    origins: Mapping[Node, Origin] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """What equality compares."""
+        return (tuple(self.inputs.items()), tuple(self.outputs.items()), tuple(self.updates.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Graph) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __deepcopy__(self, memo: object) -> Graph:
+        return self
+
+    @property
+    def results(self) -> tuple[Node, ...]:
+        """Outputs, then updates."""
+        return (*self.outputs.values(), *self.updates.values())
+
+    def nodes(self) -> list[Node]:
+        """Every live node, sources first. What no result needs is not in the graph: there is no DCE pass."""
+        return topological(self.results)
+
+    def users(self) -> dict[Node, list[Node]]:
+        """For every live node the nodes that read it, in graph order (a result counts as no user)."""
+        users: dict[Node, list[Node]] = {}
+        for n in self.nodes():
+            users.setdefault(n, [])
+            for s in dict.fromkeys(n.src):
+                users[s].append(n)
+        return users
+
+    def map(self, fn: Callable[[Node], Node]) -> Graph:
+        """Rebuild sources first; `fn` sees each node after its sources were rebuilt. Origins travel along."""
+        new: dict[Node, Node] = {}
+        origins: dict[Node, Origin] = {}
+        for n in self.nodes():
+            before = n.on(tuple(new[s] for s in n.src))
+            after = new[n] = fn(before)
+            if (origin := self.origins.get(n)) is not None:
+                for made in (before, after):
+                    origins.setdefault(made, origin)
+        return self.with_results(
+            {k: new[n] for k, n in self.outputs.items()},
+            {k: new[n] for k, n in self.updates.items()},
+            origins,
+        )
+
+    def with_results(
+        self,
+        outputs: Mapping[str, Node],
+        updates: Mapping[str, Node],
+        origins: Mapping[Node, Origin] | None = None,
+    ) -> Graph:
+        """The same inputs, other results; self when nothing changed."""
+        if dict(outputs) == dict(self.outputs) and dict(updates) == dict(self.updates):
+            return self
+        return Graph(self.inputs, outputs, updates, self.origins if origins is None else origins)

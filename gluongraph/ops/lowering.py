@@ -1,0 +1,38 @@
+"""What a `lower` rule may use: the algebra of scalar (or vector) expressions that every target implements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+Expr = Any  # one value of the target's language: a scalar, or a vector of consecutive elements
+Index = tuple[Expr, ...]
+Read = Callable[..., Expr]  # x(*index) -> the element of a source at that index
+
+
+class Algebra(Protocol):
+    """Expressions on a target. Python's + - * on expressions, and the comparisons below, broadcast scalars.
+
+    `/` is used on floats only; integers use `floordiv` and `floormod`.
+    """
+
+    def const(self, value: float | int | bool, dtype: str) -> Expr: ...
+    def cast(self, x: Expr, dtype: str) -> Expr: ...
+    def bitcast(self, x: Expr, dtype: str) -> Expr: ...
+    def where(self, condition: Expr, yes: Expr, no: Expr) -> Expr:
+        """Both sides are evaluated: keep reads inside the array (clamp the index)."""
+        ...
+
+    def unary(self, name: str, x: Expr) -> Expr:
+        """neg abs sign exp log log1p expm1 sqrt rsqrt sin cos tanh erf sigmoid floor ceil round
+        logical_not isfinite isnan."""
+        ...
+
+    def binary(self, name: str, x: Expr, y: Expr) -> Expr:
+        """add sub mul div pow maximum minimum floordiv floormod equal not_equal less less_equal greater
+        greater_equal logical_and logical_or bitwise_xor bitwise_and bitwise_or shift_left shift_right."""
+        ...
+
+    def reduce(self, name: str, extents: Sequence[int], element: Callable[..., Expr], dtype: str) -> Expr:
+        """Fold element(*r) over all r below extents with name = sum, prod, max or min. Outermost in a rule."""
+        ...

@@ -1,0 +1,112 @@
+"""The Plan: which kernels run in which order on which memory. Data only; passes make it, codegen fills it, runtime walks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gluongraph.errors import Origin
+from gluongraph.ir import Graph, TensorType
+
+ALIGNMENT = 64  # bytes; every buffer of an arena starts on such a boundary
+
+SPACES = (
+    "scratch",  # intermediates of one step, at an offset of the scratch arena
+    "state",  # parameters, optimizer states, kept gradients: long-lived, owned by whoever owns the parameter
+    "scalar",  # one packed buffer of host scalars, rewritten before each call
+    "input",  # given by the caller at each call
+    "output",  # made fresh for each call, handed to the caller
+    "const",  # literals of the graph
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """What one kernel computes: a body graph over inputs x0, x1, ... with outputs y0, y1, ...
+
+    `pattern` is the shape of the loop nest: "loop", "reduce", "rowwise", "gemm", "conv", "opaque" or "scan".
+    `inplace` pairs (output, input) that share memory: the kernel reads that input only where it then writes.
+    Equal groups are one kernel.
+    """
+
+    body: Graph
+    pattern: str
+    inplace: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def inputs(self) -> tuple[TensorType, ...]:
+        """Types of the inputs, in order."""
+        return tuple(n.ty for n in self.body.inputs.values())
+
+    @property
+    def outputs(self) -> tuple[TensorType, ...]:
+        """Types of the outputs, in order."""
+        return tuple(n.ty for n in self.body.outputs.values())
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What a target's rule offers for a group: its name, expected seconds, workspace in bytes."""
+
+    rule: str
+    cost: float
+    workspace: int = 0
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A place in memory: its type, the space it lies in, and its byte offset there (scratch and scalar only)."""
+
+    name: str
+    type: TensorType
+    space: str
+    offset: int | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.space}@{self.offset:#x}" if self.offset is not None else self.space
+        return f"{self.name}: {self.type} {place}"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel call. `reads[i]` is the group's input i, `writes[j]` its output j; in-place pairs name one buffer."""
+
+    kernel: str
+    group: Group
+    candidate: Candidate
+    reads: tuple[Buffer, ...]
+    writes: tuple[Buffer, ...]
+    workspace: Buffer | None = None
+    origin: Origin | None = None
+    label: str = ""  # what a reader sees: the ops of the group
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The whole step: launches in order, memory, and what is bound to which name.
+
+    `inputs` and `outputs` are keyed by the graph's names; `updates` names the inputs that the step writes over.
+    An output may be a state buffer only if it is handed out as a copy; `verify_plan` checks that none is scratch.
+    """
+
+    launches: tuple[Launch, ...]
+    inputs: Mapping[str, Buffer]
+    outputs: Mapping[str, Buffer]
+    updates: Mapping[str, Buffer] = field(default_factory=dict)
+    scratch_bytes: int = 0
+    scalar_bytes: int = 0
+    constants: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def kernels(self) -> dict[str, Launch]:
+        """One launch of each distinct kernel, by kernel name."""
+        return {launch.kernel: launch for launch in reversed(self.launches)}
+
+    @property
+    def buffers(self) -> dict[str, Buffer]:
+        """Every buffer that some launch touches, by name, in order of first use."""
+        found: dict[str, Buffer] = {}
+        for launch in self.launches:
+            for buffer in (*launch.reads, *launch.writes, *((launch.workspace,) if launch.workspace else ())):
+                found.setdefault(buffer.name, buffer)
+        return found
