@@ -6,13 +6,11 @@ version (0.27: buffers are variables, `Bind` statements instead of nested lets) 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-
-import tvm
-from tvm import tirx
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError
@@ -21,11 +19,20 @@ Expr = Any  # a TVM expression: scalar, or vector of `lanes_of(x)` elements
 PrimFunc = Any
 Value = Expr | int | float | bool
 
-_KINDS = {
-    "serial": tirx.ForKind.SERIAL,
-    "parallel": tirx.ForKind.PARALLEL,
-    "unrolled": tirx.ForKind.UNROLLED,
-}
+
+class _Lazy:
+    """A module imported at first use: a warm start, with its artefact in the cache, never loads TVM's compiler."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+tvm = _Lazy("tvm")
+tirx = _Lazy("tvm.tirx")
+relax = _Lazy("tvm.relax")
 
 
 def tvm_dtype(dtype: str, lanes: int = 1) -> str:
@@ -127,7 +134,7 @@ class Kernel:
         self._count = 0
 
     def param(self, name: str, size: int, dtype: str) -> Buf:
-        """The next argument: a tensor of one axis and `size` elements, 64-byte aligned."""
+        """The next argument: a tensor of one axis and `size` elements, at any address that suits its dtype."""
         made = self._buffer(name, size, dtype, "")
         self.params.append(made)
         return made
@@ -167,7 +174,7 @@ class Kernel:
             yield tirx.const(0, "int32")
             return
         var = tirx.Var(self._unique(name), "int32")
-        with self._block(lambda body: tirx.For(var, index(0), index(extent), _KINDS[kind], body)):
+        with self._block(lambda body: tirx.For(var, index(0), index(extent), _kind(kind), body)):
             yield var
 
     @contextmanager
@@ -214,6 +221,10 @@ class Kernel:
         return func.with_attrs(attrs)
 
 
+def _kind(kind: str) -> Any:
+    return {"serial": 0, "parallel": 1, "unrolled": 3}[kind]
+
+
 def make_target(options: dict[str, Any]) -> Any:
     """A TVM target from its options; raises CompileError when TVM does not know it."""
     try:
@@ -226,3 +237,53 @@ def build_kernels(functions: Sequence[PrimFunc], options: dict[str, Any]) -> Any
     """Compile kernels alone (for tests and probes): `build_kernels([f], target)['name'](*tensors)`."""
     module = tvm.IRModule({f.attrs["global_symbol"]: f for f in functions})
     return tirx.build(module, make_target(options), pipeline="s_tir")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel call of an entry point, by positions among the entry's arguments."""
+
+    kernel: str
+    args: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One callable of an artefact: its arguments as (shape, dtype), and the kernels it runs in order."""
+
+    args: tuple[tuple[tuple[int, ...], str], ...]
+    calls: tuple[Call, ...]
+
+
+def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict[str, Any]) -> Any:
+    """Kernels and entry points -> one executable of TVM's virtual machine, without its per-call shape checks."""
+    builder = relax.BlockBuilder()
+    symbols = {f.attrs["global_symbol"]: builder.add_func(f, f.attrs["global_symbol"]) for f in functions}
+    for name, entry in entries.items():
+        args = [
+            relax.Var(f"a{i}", relax.TensorType(shape, tvm_dtype(dtype))) for i, (shape, dtype) in enumerate(entry.args)
+        ]
+        with builder.function(name, args, pure=False):
+            for call in entry.calls:
+                builder.emit(relax.Call(symbols[call.kernel], [args[i] for i in call.args], None, None))
+            builder.emit_func_output(relax.Tuple([]))
+    passes = [
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        relax.transform.AttachGlobalSymbol(),
+    ]
+    return relax.build(builder.get(), make_target(options), relax_pipeline=tvm.transform.Sequential(passes))
+
+
+def export(executable: Any, path: str) -> None:
+    """Write the executable as a shared library; raises CompileError where there is no C compiler to link with."""
+    try:
+        executable.export_library(path)
+    except (RuntimeError, OSError) as error:
+        raise CompileError(f"cannot link {path}: {error}") from error
+
+
+def in_memory(executable: Any) -> Any:
+    """The executable as a module that is ready to load, where nothing can be linked."""
+    return executable.mod

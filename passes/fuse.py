@@ -1,0 +1,428 @@
+"""Which nodes become one kernel.
+
+Four kinds of group, by the loop nest they need:
+
+* gemm, conv: a contraction with the elementwise work on its result (bias, activation, the optimizer's update);
+* rowwise: reductions over trailing axes with everything elementwise around them, one pass over each row in cache;
+* reduce: other reductions, siblings over the same axes together, with their elementwise prologue and epilogue;
+* loop: elementwise work and data movement over one index space; several spaces in one kernel for small updates.
+
+What is left over (pooling, scatter, cumsum, scan) is a group of its own, "opaque" or "scan".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from gluongraph import ops
+from gluongraph.errors import Origin
+from gluongraph.ir import Graph, Node
+from gluongraph.passes.grouping import INLINE, MAX_EDGES, Draft, Drafts, overwritten
+
+# Kinds and names that the loop nests above can hold as part of an expression.
+_POINTWISE = frozenset({"elementwise", "random"})
+_GATHERS = frozenset({"take", "gather", "one_hot"})
+_CONV = frozenset({"conv2d", "conv2d_data_grad", "conv2d_weight_grad"})
+ROW_LIMIT = 1 << 16  # elements of a row that a row-wise kernel still finds in cache
+
+
+def fuse(graph: Graph) -> Graph:
+    """Every node that does work lies in a `fused` node; reshapes of whole values stay outside, as views."""
+    users = graph.users()
+    grouper = _Grouper(graph, users)
+    for n in grouper.order:
+        grouper.place(n)
+    grouper.merge_updates()
+    return _Builder(graph, grouper.drafts, grouper.order).build()
+
+
+def is_inline(n: Node) -> bool:
+    """Is n recomputed by each reader instead of being stored?"""
+    return n.op.name in INLINE or n.op.name == "reshape"
+
+
+class _Grouper:
+    """Walks the graph once, sources first, and puts each node into a group."""
+
+    def __init__(self, graph: Graph, users: dict[Node, list[Node]]):
+        self.graph, self.users = graph, users
+        self.written = overwritten(graph)
+        self.waits = _waits(graph, self.written, users)
+        self.order = _order(graph, self.waits)
+        self.drafts = Drafts(self._before)
+        self.results = set(graph.results)
+
+    def _computed(self, start: Iterable[Node]) -> list[Node]:
+        """Nodes seen through inlined ones."""
+        found: dict[Node, None] = {}
+        stack = list(start)
+        while stack:
+            s = stack.pop()
+            if is_inline(s):
+                stack.extend(s.src)
+            else:
+                found[s] = None
+        return list(found)
+
+    def _before(self, n: Node) -> list[Node]:
+        """What must be computed ahead of n: its sources, and the readers of what it overwrites."""
+        return self._computed((*n.src, *self.waits.get(n, ())))
+
+    def _producers(self, n: Node) -> list[Draft]:
+        """The groups that n reads from, latest first."""
+        found = {d.id: d for s in self._computed(n.src) if (d := self.drafts.find(s)) is not None}
+        return [found[i] for i in sorted(found, reverse=True)]
+
+    def place(self, n: Node) -> None:
+        """Join the best group that may hold n, or start one."""
+        if n.op.kind == "leaf" or is_inline(n):
+            return
+        if n.op.name == "item" and (home := self.drafts.find(n.src[0])) is not None:
+            self.drafts.join(n, home)
+        elif n.op.kind in _POINTWISE or n.op.name in _GATHERS:
+            self._place_pointwise(n)
+        elif n.op.kind == "reduce" and "axes" in n.attrs:
+            self._place_reduction(n)
+        elif n.op.kind == "movement" and n.op.name != "concat":
+            self.drafts.start(n, "loop", n.shape)
+        else:
+            self.drafts.start(n, _pattern(n), n.types[0].shape)
+
+    def _place_pointwise(self, n: Node) -> None:
+        fitting = [d for d in self._producers(n) if self._fits(n, d) and self.drafts.can_join(n, d)]
+        if self._feeds_only_reductions(n):  # then it is a reduction's prologue and never stored
+            fitting = [d for d in fitting if d.pattern in ("loop", "rowwise")]
+        if not fitting:
+            self.drafts.start(n, "loop", n.shape)
+            return
+        home = min(fitting, key=lambda d: (_PREFERENCE[d.pattern], -d.id))
+        self.drafts.join(n, home)
+        for other in fitting:  # loops over the same space that also feed n come along
+            same = other is not home and other.pattern == "loop" and other.domain == home.domain
+            if same and not _moves(other) and self.drafts.can_merge(home, other):
+                self.drafts.merge(home, other)
+
+    def _feeds_only_reductions(self, n: Node) -> bool:
+        """Is n read by nothing but reductions that leave the last axis or cross rows?"""
+        users = self.users[n]
+        return (
+            bool(users)
+            and n not in self.results
+            and all(u.op.kind == "reduce" and "axes" in u.attrs and not _is_rowwise(u) for u in users)
+        )
+
+    def _fits(self, n: Node, draft: Draft) -> bool:
+        """May n be computed inside this group's loop nest?"""
+        if not self._edges_left(draft):
+            return False
+        if draft.pattern in ("loop", "gemm", "conv"):
+            return n.shape == draft.domain and n.op.name not in _GATHERS and self._reads_in_place(n, draft)
+        if draft.pattern == "rowwise":
+            return self._fits_rows(n, draft)
+        if draft.pattern == "reduce":
+            kept = {m.shape for m in draft.nodes if m.op.kind == "reduce"}
+            return n.shape in kept and n.op.name not in _GATHERS and self._reads_in_place(n, draft)
+        return False
+
+    def _reads_in_place(self, n: Node, draft: Draft) -> bool:
+        """Everything of the group that n reads is read at n's own index, not through a broadcast."""
+        for s in n.src:
+            if is_inline(s) and self._root(s, draft) is not None:
+                return False
+            if self.drafts.find(s) is draft and s.shape != n.shape:
+                return False
+        return True
+
+    def _fits_rows(self, n: Node, draft: Draft) -> bool:
+        """Whole rows, reading rows or broadcast row values; or one value a row, computed from such."""
+        whole = n.shape == draft.domain
+        if not whole and n.ty.size != draft.rows:
+            return False
+        for s in n.src:
+            root = self._root(s, draft)
+            if root is None:
+                continue
+            if n.op.name in _GATHERS:  # only picking from the own row
+                if n.op.name != "gather" or draft.axes != (len(draft.domain) - 1,) or n.attrs["axis"] != draft.axes[0]:
+                    return False
+            elif not (_broadcasts_rows(s, draft) or not is_inline(s) if whole else root.ty.size == n.ty.size):
+                return False
+        return True
+
+    def _root(self, s: Node, draft: Draft) -> Node | None:
+        """The node of the group that s is, or is inlined from, if any."""
+        while is_inline(s) and s.src:
+            s = s.src[0]
+        return s if self.drafts.find(s) is draft else None
+
+    def _edges_left(self, draft: Draft) -> bool:
+        inside = set(draft.nodes)
+        return len({s for m in draft.nodes for s in m.src if s not in inside}) < MAX_EDGES
+
+    def _place_reduction(self, n: Node) -> None:
+        if _is_rowwise(n):
+            self._place_in_rows(n)
+            return
+        domain, axes = n.src[0].shape, tuple(n.attrs["axes"])
+        home = None
+        producer = self.drafts.find(n.src[0])
+        loop = producer is not None and producer.pattern == "loop" and producer.domain == domain
+        if producer is not None and loop and not _moves(producer) and self._only_feeds(producer, n):
+            if self.drafts.can_join(n, producer):
+                producer.pattern, producer.axes = "reduce", axes
+                self.drafts.join(n, producer)
+                home = producer
+        if home is None:
+            home = self.drafts.start(n, "reduce", domain, axes)
+        for other in self.drafts.live():  # a sibling over the same space and axes
+            same = other is not home and (other.pattern, other.domain, other.axes) == ("reduce", domain, axes)
+            waits = other.deps >> home.id & 1 or home.deps >> other.id & 1
+            if same and not waits and self._edges_left(other) and self.drafts.can_merge(other, home):
+                self.drafts.merge(other, home)
+                return
+
+    def _only_feeds(self, draft: Draft, n: Node) -> bool:
+        """Is nothing of the group needed by anyone but the group and n?"""
+        inside = {*draft.nodes, n}
+        return not any(m in self.results or set(self.users[m]) - inside for m in draft.nodes)
+
+    def _place_in_rows(self, n: Node) -> None:
+        domain, axes = n.src[0].shape, tuple(n.attrs["axes"])
+        for draft in self._producers(n):
+            same = (draft.pattern, draft.domain, draft.axes) == ("rowwise", domain, axes)
+            loop = draft.pattern == "loop" and draft.domain == domain and not _moves(draft)
+            if (same or loop) and self._edges_left(draft) and self.drafts.can_join(n, draft):
+                draft.pattern, draft.axes = "rowwise", axes
+                self.drafts.join(n, draft)
+                return
+        self.drafts.start(n, "rowwise", domain, axes)
+
+    def merge_updates(self) -> None:
+        """Leftover updates, which nobody reads, become one kernel over several index spaces."""
+        home: Draft | None = None
+        for draft in self.drafts.live():
+            if draft.pattern != "loop" or not self._is_sink(draft):
+                continue
+            waits = home is not None and (home.deps >> draft.id & 1 or draft.deps >> home.id & 1)
+            if home is not None and not waits and self.drafts.can_merge(home, draft):
+                self.drafts.merge(home, draft)
+            else:
+                home = draft
+
+    def _is_sink(self, draft: Draft) -> bool:
+        """Does the group compute updates only?"""
+        outside = (u for m in draft.nodes for u in self.users[m] if self.drafts.find(u) is not draft)
+        outputs = set(self.graph.outputs.values())
+        return any(m in self.written for m in draft.nodes) and not any(outside) and outputs.isdisjoint(draft.nodes)
+
+
+_PREFERENCE = {"gemm": 0, "conv": 0, "rowwise": 1, "reduce": 1, "loop": 2}
+
+
+def _pattern(n: Node) -> str:
+    if n.op.name == "matmul":
+        return "gemm"
+    return "conv" if n.op.name in _CONV else "scan" if n.op.name == "scan" else "opaque"
+
+
+def _is_rowwise(n: Node) -> bool:
+    """A reduction over trailing axes that fit a cache, with some rows to share out."""
+    domain, axes = n.src[0].shape, tuple(n.attrs["axes"])
+    if axes != tuple(range(len(domain) - len(axes), len(domain))) or len(axes) == len(domain):
+        return False
+    row = math.prod(domain[a] for a in axes)
+    return 0 < row <= ROW_LIMIT and math.prod(domain) // row >= 4
+
+
+def _broadcasts_rows(s: Node, draft: Draft) -> bool:
+    """Is s `expand` of one value a row to the group's whole space, the kept axes in place?"""
+    if s.op.name != "expand" or s.shape != draft.domain:
+        return False
+    kept = tuple(1 if axis in draft.axes else d for axis, d in enumerate(draft.domain))
+    inner = s.src[0]
+    if inner.shape != kept:
+        return False
+    while inner.op.name == "reshape":
+        inner = inner.src[0]
+        if [d for d in inner.shape if d != 1] != [d for d in kept if d != 1]:
+            return False
+    return not is_inline(inner)
+
+
+def _moves(draft: Draft) -> bool:
+    return any(m.op.kind == "movement" or m.op.name in _GATHERS for m in draft.nodes)
+
+
+def _readers(target: Node, users: dict[Node, list[Node]]) -> list[Node]:
+    """Computing nodes that read an input, seen through inlined ones, in graph order."""
+    found: dict[Node, None] = {}
+    stack = list(reversed(users.get(target, ())))
+    while stack:
+        user = stack.pop()
+        if is_inline(user):
+            stack.extend(reversed(users[user]))
+        else:
+            found[user] = None
+    return list(found)
+
+
+def _waits(graph: Graph, written: dict[Node, Node], users: dict[Node, list[Node]]) -> dict[Node, list[Node]]:
+    """New value -> the readers of the old one. Readers that themselves need some new value are left out: the
+    memory pass then writes the new value beside the old one and copies it at the end."""
+    needs_new: set[Node] = set()
+    for n in graph.nodes():
+        if any(s in written or s in needs_new for s in n.src):
+            needs_new.add(n)
+    return {
+        new: [r for r in _readers(target, users) if r is not new and r not in needs_new]
+        for new, target in written.items()
+    }
+
+
+def _order(graph: Graph, waits: dict[Node, list[Node]]) -> list[Node]:
+    """Sources first, and readers of an input ahead of the node that overwrites it."""
+    order: dict[Node, None] = {}
+    stack = [(n, False) for n in reversed(graph.results)]
+    while stack:
+        n, ready = stack.pop()
+        if ready:
+            order[n] = None
+        elif n not in order:
+            stack.append((n, True))
+            stack.extend((s, False) for s in reversed((*n.src, *waits.get(n, ()))) if s not in order)
+    return list(order)
+
+
+class _Builder:
+    """Writes the groups down: each becomes a `fused` node whose body is a graph of its own."""
+
+    def __init__(self, graph: Graph, drafts: Drafts, order: list[Node]):
+        self.graph, self.drafts = graph, drafts
+        self.rank = {n: i for i, n in enumerate(order)}
+        self.new: dict[Node, Node] = {n: n for n in order if n.op.name in ("input", "literal")}
+        self.origins: dict[Node, Origin] = {}
+        self.needed = self._needed(order)
+
+    def _needed(self, order: list[Node]) -> set[Node]:
+        """Computed nodes whose values leave their group."""
+        needed = set()
+        for n in order:
+            for s in n.src:
+                root = s
+                while is_inline(root) and root.src:
+                    root = root.src[0]
+                if is_inline(n):
+                    continue
+                if self.drafts.find(root) is not self.drafts.find(n) or (is_inline(s) and n is _anchor(n)):
+                    needed.add(root)
+        for n in self.graph.results:
+            while is_inline(n) and n.src:
+                n = n.src[0]
+            needed.add(n)
+        return needed
+
+    def build(self) -> Graph:
+        """The graph of fused nodes."""
+        for draft in sorted(self.drafts.live(), key=lambda d: (d.deps.bit_count(), d.id)):
+            self._emit(sorted(draft.nodes, key=self.rank.__getitem__), draft.pattern)
+        taken: set[Node] = set()
+        updates = {k: self._result(n, taken) for k, n in self.graph.updates.items()}
+        outputs = {k: self._result(n, set(taken)) for k, n in self.graph.outputs.items()}
+        return self.graph.with_results(outputs, updates, self.origins)
+
+    def _result(self, n: Node, taken: set[Node]) -> Node:
+        """n stored in memory that nobody else claims: inputs, constants and results with two owners are copied."""
+        stored = root = self._stored(n)
+        while root.op.name == "reshape":
+            root = root.src[0]
+        if root.op.name != "item" or root in taken:
+            x = ops.input("x0", stored.ty)
+            copy = ops.fused(stored, body=Graph({"x0": x}, {"y0": x}), pattern="loop")
+            stored = root = ops.item(copy, index=0)
+        taken.add(root)
+        return stored
+
+    def _emit(self, nodes: list[Node], pattern: str) -> None:
+        """One fused node for these; `self.new` learns where their results are."""
+        body = _Body(self, nodes)
+        outputs = [n for n in nodes if n in self.needed and not isinstance(n.type, tuple)]
+        fused = body.finish(outputs, pattern)
+        origin = next((o for n in reversed(nodes) if (o := self.graph.origins.get(n)) is not None), None)
+        for i, n in enumerate(outputs):
+            made = self.new[n] = ops.item(fused, index=i)
+            if origin is not None:
+                self.origins.setdefault(made, origin)
+        if origin is not None:
+            self.origins.setdefault(fused, origin)
+
+    def stored(self, n: Node) -> Node:
+        """n as a value in memory: what a kernel reads."""
+        return self._stored(n)
+
+    def _stored(self, n: Node) -> Node:
+        if (made := self.new.get(n)) is not None:
+            return made
+        if n.op.name == "reshape":
+            made = n.on((self._stored(n.src[0]),))
+        elif n.op.name == "stop_gradient":
+            made = self._stored(n.src[0])
+        else:  # a constant or a broadcast that somebody wants in memory
+            fused = _Body(self, []).finish([n], "loop")
+            made = ops.item(fused, index=0)
+        self.new[n] = made
+        return made
+
+
+class _Body:
+    """The body graph of one group."""
+
+    def __init__(self, builder: _Builder, nodes: list[Node]):
+        self.builder, self.inside = builder, set(nodes)
+        self.inputs: dict[Node, Node] = {}  # stored value -> body input
+        self.made: dict[Node, Node] = {}
+        for n in nodes:
+            read = self._operand if n is _anchor(n) else self._read
+            self.made[n] = n.on(tuple(read(s) for s in n.src))
+
+    def _operand(self, s: Node) -> Node:
+        """A source of a contraction and the like: read from memory as it lies there."""
+        return self.made[s] if s in self.inside else self._input(self.builder.stored(s))
+
+    def _read(self, s: Node) -> Node:
+        """A source of pointwise work: inlined where that is free."""
+        if s in self.inside:
+            return self.made[s]
+        if not is_inline(s):
+            return self._input(self.builder.stored(s))
+        if (made := self.made.get(s)) is None:
+            if s.op.name == "stop_gradient":
+                made = self._read(s.src[0])
+            elif s.op.name == "reshape" and not self._from_inside(s):
+                made = self._input(self.builder.stored(s))
+            else:
+                made = s.on(tuple(self._read(x) for x in s.src))
+            self.made[s] = made
+        return made
+
+    def _from_inside(self, s: Node) -> bool:
+        while is_inline(s) and s.src:
+            s = s.src[0]
+        return s in self.inside or s.op.name in INLINE
+
+    def _input(self, stored: Node) -> Node:
+        if (made := self.inputs.get(stored)) is None:
+            made = self.inputs[stored] = ops.input(f"x{len(self.inputs)}", stored.ty)
+        return made
+
+    def finish(self, outputs: list[Node], pattern: str) -> Node:
+        """The fused node on the outer values that the body reads."""
+        results = {f"y{i}": self._read(n) if n not in self.inside else self.made[n] for i, n in enumerate(outputs)}
+        graph = Graph({n.attrs["name"]: n for n in self.inputs.values()}, results)
+        return ops.fused(*self.inputs, body=graph, pattern=pattern)
+
+
+def _anchor(n: Node) -> Node | None:
+    """n if it reads whole arrays in an order of its own."""
+    plain = n.op.kind in ("elementwise", "random", "reduce", "movement") or n.op.name in (*_GATHERS, "item")
+    return None if plain and n.op.name not in ("concat", "cumsum") else n

@@ -1,0 +1,120 @@
+"""Groups in the making: which nodes become one kernel, with the dependencies that keep every merge legal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from gluongraph.ir import Graph, Node
+
+MAX_NODES = 96  # a kernel larger than this compiles slowly and gains nothing
+MAX_EDGES = 40  # values in and out of one kernel
+
+# Nodes that cost nothing to recompute where they are read: they belong to no group, each reader inlines them.
+INLINE = frozenset({"const", "iota", "expand", "stop_gradient"})
+
+
+@dataclass(eq=False)
+class Draft:
+    """A group in the making. `domain` is the shape of its iteration space, `deps` the ids it must run after."""
+
+    id: int
+    pattern: str
+    domain: tuple[int, ...]
+    nodes: list[Node]
+    axes: tuple[int, ...] = ()  # of its reductions
+    deps: int = 0  # bit set over ids, transitive
+    merged_into: Draft | None = None
+
+    @property
+    def rows(self) -> int:
+        """Size of the kept part of a row-wise or reducing group's domain."""
+        return math.prod(d for axis, d in enumerate(self.domain) if axis not in self.axes)
+
+
+@dataclass
+class Drafts:
+    """All groups so far, and who depends on whom. `before(n)` lists what must be computed ahead of a node."""
+
+    before: Callable[[Node], Iterable[Node]]
+    all: list[Draft] = field(default_factory=list)
+    of: dict[Node, Draft] = field(default_factory=dict)
+
+    def find(self, n: Node) -> Draft | None:
+        """The group that computes n, None for leaves and inlined nodes."""
+        draft = self.of.get(n)
+        while draft is not None and draft.merged_into is not None:
+            draft = draft.merged_into
+        return draft
+
+    def sources(self, n: Node) -> list[Draft]:
+        """The distinct groups that n waits for, seen through inlined nodes, latest first."""
+        found: dict[int, Draft] = {}
+        for s in self.before(n):
+            if (draft := self.find(s)) is not None:
+                found[draft.id] = draft
+        return [found[i] for i in sorted(found, reverse=True)]
+
+    def start(self, n: Node, pattern: str, domain: tuple[int, ...], axes: tuple[int, ...] = ()) -> Draft:
+        """A new group of one node."""
+        draft = Draft(len(self.all), pattern, domain, [n], axes)
+        self.all.append(draft)
+        self.of[n] = draft
+        self._depend(draft, self.sources(n))
+        return draft
+
+    def can_join(self, n: Node, draft: Draft) -> bool:
+        """No group that n needs may itself need `draft`, or the two would wait for each other."""
+        return len(draft.nodes) < MAX_NODES and not any(
+            other.deps >> draft.id & 1 for other in self.sources(n) if other is not draft
+        )
+
+    def join(self, n: Node, draft: Draft) -> None:
+        """Put n into the group."""
+        draft.nodes.append(n)
+        self.of[n] = draft
+        self._depend(draft, self.sources(n))
+
+    def can_merge(self, a: Draft, b: Draft) -> bool:
+        """Two groups may become one if no third lies on a path between them."""
+        if len(a.nodes) + len(b.nodes) > MAX_NODES:
+            return False
+        for first, second in ((a, b), (b, a)):
+            between = first.deps & ~(1 << second.id)
+            if any(between >> d.id & 1 and d.deps >> second.id & 1 for d in self.all if d.merged_into is None):
+                return False
+        return True
+
+    def merge(self, a: Draft, b: Draft) -> Draft:
+        """Everything of b moves into a."""
+        b.merged_into = a
+        a.nodes.extend(b.nodes)
+        joined = (a.deps | b.deps) & ~(1 << a.id) & ~(1 << b.id)
+        a.deps = joined
+        for d in self.all:
+            if d.deps >> b.id & 1 or d.deps >> a.id & 1:
+                d.deps |= joined | 1 << a.id
+        return a
+
+    def _depend(self, draft: Draft, on: Iterable[Draft]) -> None:
+        added = 0
+        for other in on:
+            if other is not draft:
+                added |= other.deps | 1 << other.id
+        added &= ~(1 << draft.id)
+        if added | draft.deps == draft.deps:
+            return
+        draft.deps |= added
+        for d in self.all:
+            if d.deps >> draft.id & 1:
+                d.deps |= added
+
+    def live(self) -> list[Draft]:
+        """The groups that are still there, in order of their first node."""
+        return [d for d in self.all if d.merged_into is None]
+
+
+def overwritten(graph: Graph) -> dict[Node, Node]:
+    """For each update: the node of the new value -> the input it is written over."""
+    return {new: graph.inputs[name] for name, new in graph.updates.items() if new is not graph.inputs[name]}

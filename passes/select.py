@@ -1,0 +1,94 @@
+"""Which rule of the target writes each kernel, and what it will need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gluongraph import ops
+from gluongraph.errors import CompileError, located
+from gluongraph.ir import Graph, Node, topological
+from gluongraph.plan import Candidate, Group
+
+Offer = Callable[[Group], Candidate | None]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A graph of fused nodes, and the chosen candidate of each."""
+
+    graph: Graph
+    candidates: dict[Node, Candidate]
+
+
+def select(graph: Graph, offer: Offer) -> Selection:
+    """Ask the target for a candidate for every group; groups that no rule takes are split into single operations."""
+    candidates: dict[Node, Candidate] = {}
+    new: dict[Node, Node] = {}
+    origins = dict(graph.origins)
+    pieces: dict[Node, tuple[Node, ...]] = {}  # split group -> where its results are now
+    for n in graph.nodes():
+        if n.op.name == "item" and n.src[0] in pieces:
+            made = pieces[n.src[0]][n.attrs["index"]]
+        else:
+            made = n.on(tuple(new[s] for s in n.src if s in new))
+        if n.op.name == "fused":
+            if (chosen := offer(group_of(made))) is not None:
+                candidates[made] = chosen
+            else:
+                pieces[n] = _split(made, offer, candidates)
+        new[n] = made
+        if n in graph.origins:
+            origins.setdefault(made, graph.origins[n])
+    outputs = {k: new[n] for k, n in graph.outputs.items()}
+    updates = {k: new[n] for k, n in graph.updates.items()}
+    return Selection(graph.with_results(outputs, updates, origins), candidates)
+
+
+def group_of(n: Node) -> Group:
+    """What a fused node computes."""
+    return Group(n.attrs["body"], n.attrs["pattern"])
+
+
+def _computing(body: Graph) -> list[Node]:
+    return [n for n in body.nodes() if n.op.kind != "leaf" and n.op.name not in ("expand", "reshape", "item")]
+
+
+def _split(n: Node, offer: Offer, candidates: dict[Node, Candidate]) -> tuple[Node, ...]:
+    """One fused node per operation of the body, and where the results of n are among them."""
+    body: Graph = n.attrs["body"]
+    if len(_computing(body)) <= 1:
+        raise CompileError(
+            located(
+                f"no kernel rule of this target takes {describe(group_of(n))}",
+                help="give the op a `lower` rule, or the target a rule that claims it",
+            )
+        )
+    made: dict[Node, Node] = dict(zip(body.inputs.values(), n.src, strict=True))
+    for m in topological(body.outputs.values()):
+        if m not in made:
+            sources = tuple(made[s] for s in m.src)
+            made[m] = m.on(sources) if m.op.name in ("reshape", "item") else _single(m, sources, offer, candidates)
+    return tuple(made[m] for m in body.outputs.values())
+
+
+def _single(m: Node, sources: tuple[Node, ...], offer: Offer, candidates: dict[Node, Candidate]) -> Node:
+    """What m computes from sources in memory: its one result, or the fused node that `item` picks results from."""
+    inputs = {f"x{i}": ops.input(f"x{i}", s.ty) for i, s in enumerate(sources)}
+    inner = m.on(tuple(inputs.values()))
+    several = isinstance(inner.type, tuple)
+    results = [ops.item(inner, index=i) for i in range(len(inner.types))] if several else [inner]
+    pattern = "loop" if m.op.kind in ("elementwise", "movement", "leaf", "random") else "opaque"
+    fused = ops.fused(*sources, body=Graph(inputs, {f"y{i}": r for i, r in enumerate(results)}), pattern=pattern)
+    candidate = offer(group_of(fused))
+    if candidate is None:
+        raise CompileError(located(f"no kernel rule of this target takes {describe(group_of(fused))}"))
+    candidates[fused] = candidate
+    return fused if several else ops.item(fused, index=0)
+
+
+def describe(group: Group) -> str:
+    """A group in a few words, for messages."""
+    names = ", ".join(dict.fromkeys(n.op.name for n in _computing(group.body)))
+    types = ", ".join(map(str, group.inputs))
+    return f"{group.pattern} group of {names or 'a copy'} on {types}"
