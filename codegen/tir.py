@@ -148,7 +148,12 @@ class Kernel:
     def _buffer(self, name: str, size: int, dtype: str, scope: str) -> Buf:
         if size < 1:
             raise CompileError(f"{self.name}: buffer {name} has no elements")
-        var = tirx.decl_buffer((size,), tvm_dtype(dtype), name=self._unique(name), scope=scope, layout=None)
+        # Arguments are declared aligned to their elements only: vector loads cost the same, and callers' arrays
+        # need no copy (numpy aligns to 16 bytes).
+        align = DTYPES[dtype].nbytes if scope == "" else -1
+        var = tirx.decl_buffer(
+            (size,), tvm_dtype(dtype), name=self._unique(name), scope=scope, layout=None, data_alignment=align
+        )
         return Buf(name, size, dtype, var)
 
     def _unique(self, name: str) -> str:
@@ -185,7 +190,7 @@ class Kernel:
 
     def let(self, value: Expr, name: str = "v") -> Expr:
         """Name a value, so that it is computed once."""
-        if isinstance(value, int | float) or isinstance(value, tirx.Var):
+        if isinstance(value, (int, float, tirx.Var)):
             return value
         var = tirx.Var(self._unique(name), str(value.ty).strip('"'))
         self._emit(tirx.Bind(var, value))
@@ -273,7 +278,7 @@ def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict
         relax.transform.VMShapeLower(),
         relax.transform.AttachGlobalSymbol(),
     ]
-    return relax.build(builder.get(), make_target(options), relax_pipeline=tvm.transform.Sequential(passes))
+    return relax.build(builder.get(), make_target(options), relax_pipeline=tvm.transform.Sequential(passes), tir_pipeline="s_tir")
 
 
 def export(executable: Any, path: str) -> None:
