@@ -42,6 +42,10 @@ class CompileError(MXNetError):
     """A plan could not be turned into code."""
 
 
+class FormatError(MXNetError, ValueError):
+    """A text or file that is not what it should be: a dump that cannot be read back, JSON of another version."""
+
+
 class NotFiniteError(MXNetError):
     """A NaN appeared where `GG_CHECK=nan` was watching."""
 
