@@ -1,0 +1,84 @@
+"""Plan -> artefact: each distinct kernel written once by its rule, linked with the entry point, kept in the cache."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gluongraph.codegen import cache, tir
+from gluongraph.codegen.rule import Bindings
+from gluongraph.codegen.rules import RULES
+from gluongraph.codegen.targets import Target
+from gluongraph.errors import CompileError
+from gluongraph.plan import Launch, Plan
+from gluongraph.program import Program, program_of
+
+ENTRY = "step"
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """Compiled code and its description. `path` is None where nothing could be linked and `module` holds the code."""
+
+    program: Program
+    path: Path | None
+    module: Any = None
+    compiled: int = 0  # kernels compiled now; 0 when the cache had them
+    seconds: float = 0.0
+
+
+def build(plan: Plan, target: Target) -> Artefact:
+    """The artefact of a plan, from the cache if the same plan was built before for the same target."""
+    key = cache.key(plan, target)
+    if (found := cache.find(key)) is not None:
+        return Artefact(found.program, found.library)
+    started = time.perf_counter()
+    program = program_of(plan)
+    functions = [kernel(launch, target) for launch in plan.kernels.values()]
+    executable = tir.link(functions, {ENTRY: entry(plan, program)}, target.tvm)
+    seconds = time.perf_counter() - started
+    try:
+        library = cache.store(key, program, lambda path: tir.export(executable, str(path)))
+    except CompileError:  # no linker on this machine: the code lives in this process only
+        return Artefact(program, None, tir.in_memory(executable), len(functions), seconds)
+    return Artefact(program, library, None, len(functions), seconds)
+
+
+def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
+    """The code of one kernel: its arguments are the distinct buffers, inputs first, then outputs, then workspace."""
+    if target.cpu is None:
+        raise CompileError(f"target {target.name} has no CPU rules")
+    rule = next(r for r in RULES if r.name == launch.candidate.rule)
+    group = launch.group
+    k = tir.Kernel(launch.kernel)
+    inputs = tuple(k.param(f"x{i}", t.size, t.dtype) for i, t in enumerate(group.inputs))
+    shared = {output: inputs[i] for output, i in group.inplace}
+    outputs = tuple(
+        shared[j] if j in shared else k.param(f"y{j}", t.size, t.dtype) for j, t in enumerate(group.outputs)
+    )
+    workspace = k.param("workspace", launch.candidate.workspace, "u8") if launch.candidate.workspace else None
+    rule.emit(k, group, Bindings(inputs, outputs, workspace), target.cpu)
+    return k.finish()
+
+
+def entry(plan: Plan, program: Program) -> tir.Entry:
+    """The entry point: the plan's launches over the program's arguments."""
+    position = {arg.name: i for i, arg in enumerate(program.args)}
+    calls = []
+    for launch in plan.launches:
+        shared = {output for output, _ in launch.group.inplace}
+        buffers = [*launch.reads, *(w for j, w in enumerate(launch.writes) if j not in shared)]
+        if launch.workspace is not None:
+            buffers.append(launch.workspace)
+        calls.append(tir.Call(launch.kernel, tuple(position[b.name] for b in buffers)))
+    sizes = tuple(((_size(arg.shape),), arg.dtype) for arg in program.args)
+    return tir.Entry(sizes, tuple(calls))
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for d in shape:
+        size *= d
+    return size

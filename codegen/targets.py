@@ -1,0 +1,99 @@
+"""The table of targets: what TVM is told, and what the kernel rules may count on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gluongraph.codegen.rule import Cpu
+from gluongraph.errors import CompileError
+
+# Parallel loops are cut into this many pieces, whatever the number of threads: results never depend on it.
+CHUNKS = 8
+
+
+@dataclass(frozen=True)
+class Target:
+    """One row: a name, TVM's options for it, and its vector unit (`cpu` is None where dlight schedules)."""
+
+    name: str
+    options: tuple[tuple[str, Any], ...]
+    cpu: Cpu | None
+    needs: frozenset[str] = frozenset()  # names in /proc/cpuinfo without which its code must not run
+
+    @property
+    def tvm(self) -> dict[str, Any]:
+        """What TVM's Target is made from."""
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in self.options}
+
+
+def _x86(name: str, mcpu: str, lanes: int, registers: int, needs: str) -> Target:
+    options = (("kind", "llvm"), ("mtriple", "x86_64-linux-gnu"), ("mcpu", mcpu))
+    return Target(name, options, Cpu(name, lanes, registers, CHUNKS), frozenset(needs.split()))
+
+
+_AVX512 = "avx512f avx512bw avx512dq avx512vl fma"
+TARGETS: dict[str, Target] = {
+    t.name: t
+    for t in (
+        _x86("sapphirerapids", "sapphirerapids", 16, 32, _AVX512 + " amx_bf16 amx_tile avx512_bf16"),
+        _x86("x86-64-v4", "x86-64-v4", 16, 32, _AVX512),
+        _x86("x86-64-v3", "x86-64-v3", 8, 16, "avx2 fma"),
+        _x86("x86-64", "x86-64", 4, 16, ""),
+        Target(
+            "aarch64",
+            (("kind", "llvm"), ("mtriple", "aarch64-linux-gnu"), ("mattr", ("+neon",))),
+            Cpu("aarch64", 4, 32, CHUNKS),
+        ),
+        Target(
+            "cuda",
+            (
+                ("kind", "cuda"),
+                ("arch", "sm_90"),
+                ("max_threads_per_block", 1024),
+                ("max_shared_memory_per_block", 49152),
+                ("thread_warp_size", 32),
+            ),
+            None,
+        ),
+    )
+}
+
+
+def target(name: str = "cpu") -> Target:
+    """The row of that name; 'cpu' is the best row that this machine can run.
+
+    Raises:
+        CompileError: no such row.
+    """
+    if name == "cpu":
+        return _host()
+    if name not in TARGETS:
+        raise CompileError(f"unknown target {name!r}; there are cpu, {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+def _host() -> Target:
+    """The first row whose instructions this machine has. `GG_TARGET` overrides, e.g. to run AVX2 code on AVX-512."""
+    if forced := os.environ.get("GG_TARGET"):
+        return target(forced)
+    machine = platform.machine()
+    if machine in ("aarch64", "arm64"):
+        return TARGETS["aarch64"]
+    if machine not in ("x86_64", "AMD64"):
+        return Target(machine, (("kind", "llvm"),), Cpu(machine, 4, 16, CHUNKS))
+    flags = cpu_flags()
+    return next(t for name, t in TARGETS.items() if t.needs <= flags and name not in ("aarch64", "cuda"))
+
+
+def cpu_flags() -> frozenset[str]:
+    """The feature names of this machine's first core; empty where Linux does not tell."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    line = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), ":")
+    return frozenset(line.partition(":")[2].split())

@@ -1,0 +1,104 @@
+"""The description that travels with an artefact: what each argument of its entry point is. Data only, as JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from gluongraph.dtypes import DTYPES
+from gluongraph.errors import CompileError
+from gluongraph.plan import SPACES, Plan
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Arg:
+    """One argument of the entry point: a flat tensor over a buffer of the plan."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    space: str
+    offset: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return math.prod(self.shape) * DTYPES[self.dtype].nbytes
+
+
+@dataclass(frozen=True)
+class Program:
+    """Arguments in order, arenas, constants; and what each of the graph's outputs is called."""
+
+    args: tuple[Arg, ...]
+    scratch_bytes: int
+    scalar_bytes: int
+    outputs: Mapping[str, str]  # graph output -> argument
+    updates: tuple[str, ...] = ()
+    constants: Mapping[str, bytes] = field(default_factory=dict)
+
+    def positions(self, space: str) -> dict[str, int]:
+        """Name -> position of the arguments in one space, in order."""
+        return self._by_space[space]
+
+    @cached_property
+    def _by_space(self) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {space: {} for space in SPACES}
+        for i, arg in enumerate(self.args):
+            found[arg.space][arg.name] = i
+        return found
+
+    def to_json(self) -> str:
+        """Text that `from_json` reads back."""
+        data = {
+            "format": FORMAT,
+            "args": [[a.name, a.dtype, list(a.shape), a.space, a.offset] for a in self.args],
+            "scratch_bytes": self.scratch_bytes,
+            "scalar_bytes": self.scalar_bytes,
+            "outputs": dict(self.outputs),
+            "updates": list(self.updates),
+            "constants": {k: base64.b64encode(v).decode() for k, v in self.constants.items()},
+        }
+        return json.dumps(data)
+
+    @staticmethod
+    def from_json(text: str) -> Program:
+        """Read what `to_json` wrote.
+
+        Raises:
+            CompileError: another format, or not a program at all.
+        """
+        try:
+            data: dict[str, Any] = json.loads(text)
+            if data["format"] != FORMAT:
+                raise CompileError(f"program format {data['format']}, this version reads {FORMAT}")
+            return Program(
+                args=tuple(Arg(n, d, tuple(s), space, offset) for n, d, s, space, offset in data["args"]),
+                scratch_bytes=data["scratch_bytes"],
+                scalar_bytes=data["scalar_bytes"],
+                outputs=data["outputs"],
+                updates=tuple(data["updates"]),
+                constants={k: base64.b64decode(v) for k, v in data["constants"].items()},
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CompileError(f"not a program description: {error}") from error
+
+
+def program_of(plan: Plan) -> Program:
+    """The arguments that the plan's entry point takes: every buffer that some launch touches, by first use."""
+    args = tuple(Arg(b.name, b.type.dtype, b.type.shape, b.space, b.offset or 0) for b in plan.buffers.values())
+    return Program(
+        args=args,
+        scratch_bytes=plan.scratch_bytes,
+        scalar_bytes=plan.scalar_bytes,
+        outputs={name: b.name for name, b in plan.outputs.items()},
+        updates=tuple(plan.updates),
+        constants=plan.constants,
+    )

@@ -1,0 +1,81 @@
+"""Runs one entry point of an artefact: memory is bound once, a call changes inputs, outputs and scalars only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluongraph.dtypes import numpy_dtype
+from gluongraph.program import Program
+from gluongraph.runtime import loader
+from gluongraph.storage import aligned_empty
+
+Array = np.ndarray[Any, Any]
+
+
+class Executor:
+    """One entry point with its scratch arena and scalars; state arrays are the caller's and may be re-bound.
+
+    A call is exactly one packed call into the artefact.
+    """
+
+    def __init__(self, function: Callable[..., None], program: Program, state: Mapping[str, Array]):
+        self.program = program
+        self._function = function
+        self._scratch = aligned_empty((program.scratch_bytes,), "u8")
+        self._scalars = aligned_empty((program.scalar_bytes,), "u8")
+        self._scalars[:] = 0
+        self._keep: dict[str, Array] = {}  # what the bound tensors point into
+        self._args: list[Any] = [None] * len(program.args)
+        self._inputs = program.positions("input")
+        self._outputs = [
+            (i, program.args[i].shape, numpy_dtype(program.args[i].dtype)) for i in program.positions("output").values()
+        ]
+        for position, arg in enumerate(program.args):
+            if arg.space in ("scratch", "scalar"):
+                arena = self._scratch if arg.space == "scratch" else self._scalars
+                part = arena[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype))
+                self._args[position] = loader.view(part)
+            elif arg.space == "const":
+                made = aligned_empty(arg.shape, arg.dtype)
+                made.reshape(-1)[:] = np.frombuffer(program.constants[arg.name], numpy_dtype(arg.dtype))
+                self._keep[arg.name] = made
+                self._args[position] = loader.view(made)
+        self.bind(state)
+
+    def bind(self, state: Mapping[str, Array]) -> None:
+        """Let the state arguments point at these arrays (contiguous, of the right size and dtype)."""
+        for name, position in self.program.positions("state").items():
+            self._keep[name] = state[name]
+            self._args[position] = loader.view(state[name])
+
+    def scalar(self, name: str) -> memoryview:
+        """The memory of one host scalar, to write into before a call: `executor.scalar('lr')[0] = 0.1`."""
+        arg = self.program.args[self.program.positions("scalar")[name]]
+        part = self._scalars[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype))
+        return memoryview(part)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The inputs a call takes, in order; unused ones are not among them."""
+        return tuple(self._inputs)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The outputs a call returns, in order."""
+        return tuple(self.program.positions("output"))
+
+    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        """Run once. `inputs` follow `input_names`: contiguous arrays of the program's dtypes and sizes."""
+        args = self._args
+        for position, array in zip(self._inputs.values(), inputs, strict=True):
+            args[position] = loader.view(array)
+        results = []
+        for position, shape, dtype in self._outputs:
+            made = np.empty(shape, dtype)
+            args[position] = loader.view(made)
+            results.append(made)
+        self._function(*args)
+        return results
