@@ -1,0 +1,150 @@
+"""Gradients as graph: one reverse walk, used by eager `backward` and by `compile` alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from gluongraph import ops
+from gluongraph.dtypes import is_float
+from gluongraph.errors import MXNetError, Origin, VerifyError
+from gluongraph.ir import OPS, Graph, Node, TensorType, recording_origins
+
+BACKWARD = "backward"
+K = TypeVar("K")
+
+
+def gradients(
+    outputs: Sequence[Node],
+    grads: Sequence[Node | None],
+    wrt: Sequence[Node],
+    *,
+    origins: MutableMapping[Node, Origin] | None = None,
+) -> list[Node | None]:
+    """d sum_i <grads[i], outputs[i]> / d wrt: one node per entry of `wrt`, None where no gradient flows.
+
+    Nodes in `wrt` may depend on one another: each gets its total derivative. `origins` tells where the forward
+    nodes came from; the gradient nodes are noted there too, with " backward" behind the scope.
+    """
+    cotangents: dict[Node, Node] = {}
+    for y, g in zip(outputs, grads, strict=True):
+        if g is None or not is_float(y.dtype):
+            continue
+        if g.type != y.type:
+            raise MXNetError(f"backward: the gradient {g.ty} does not fit its head {y.ty}")
+        cotangents[y] = ops.add(cotangents[y], g) if y in cotangents else g
+    return _walk(cotangents, wrt, frozenset(), origins)
+
+
+def differentiate(graph: Graph, loss: str, wrt: Sequence[str]) -> Graph:
+    """The graph with the outputs "grad:<name>" added: gradients of the sum of the output `loss`.
+
+    Inputs that the loss does not depend on get no such output.
+
+    Raises:
+        MXNetError: `loss` or a name in `wrt` does not exist or is not of a float type.
+    """
+    for kind, table, names in (("output", graph.outputs, (loss,)), ("input", graph.inputs, tuple(wrt))):
+        for name in names:
+            if name not in table:
+                raise MXNetError(f"differentiate: no {kind} {name!r}; there are {', '.join(table) or 'none'}")
+            if not is_float(table[name].dtype):
+                raise MXNetError(f"differentiate: {kind} {name!r} is {table[name].ty}; only float types have gradients")
+    y = graph.outputs[loss]
+    origins = dict(graph.origins)
+    found = gradients([y], [ones(y.ty)], [graph.inputs[name] for name in wrt], origins=origins)
+    added = {f"grad:{name}": g for name, g in zip(wrt, found, strict=True) if g is not None}
+    return Graph(graph.inputs, {**graph.outputs, **added}, graph.updates, origins)
+
+
+def ones(type: TensorType) -> Node:
+    """A splat of 1: the gradient of a sum."""
+    return _splat(1.0, type)
+
+
+def _splat(value: float | int, type: TensorType) -> Node:
+    return OPS["const"](value=value, dtype=type.dtype, shape=type.shape)
+
+
+def _walk(
+    cotangents: Mapping[Node, Node],
+    wrt: Sequence[Node],
+    boundary: frozenset[Node],
+    origins: MutableMapping[Node, Origin] | None,
+) -> list[Node | None]:
+    """Pull cotangents back to `wrt`; what lies behind `boundary` is not looked at."""
+    whole: dict[Node, Node] = dict(cotangents)  # of nodes with one result
+    parts: dict[Node, dict[int, Node]] = {}  # of nodes with several
+    for n in reversed(_active(whole, wrt, boundary)):
+        if n in boundary or not n.src:
+            continue
+        with _noting(n, origins):
+            if n.op.name == "item":
+                if n in whole:
+                    _add(parts.setdefault(n.src[0], {}), n.attrs["index"], whole[n])
+                continue
+            known = parts.get(n, {}) if isinstance(n.type, tuple) else {0: whole[n]} if n in whole else {}
+            if not known:
+                continue
+            for x, gx in zip(n.src, _pull(n, known), strict=True):
+                if gx is None or isinstance(x.type, tuple) or not is_float(x.dtype):
+                    continue
+                if gx.type != x.type:
+                    raise VerifyError(f"{n.op.name}: its gradient rule gives {gx.ty} for a source {x.ty}")
+                _add(whole, x, gx)
+    return [whole.get(n) for n in wrt]
+
+
+def _add(table: dict[K, Node], key: K, g: Node) -> None:
+    table[key] = ops.add(table[key], g) if key in table else g
+
+
+def _pull(n: Node, known: Mapping[int, Node]) -> Sequence[Node | None]:
+    """Cotangents of the sources of `n` from those of its results (`known`, by index)."""
+    if n.op.grad is not None:
+        if not isinstance(n.type, tuple):
+            return n.op.grad(known[0], n, *n.src, **n.attrs)
+        gs = tuple(known[i] if i in known else _splat(0.0 if is_float(t.dtype) else 0, t) for i, t in enumerate(n.type))
+        ys = tuple(OPS["item"](n, index=i) for i in range(len(n.type)))
+        return n.op.grad(gs, ys, *n.src, **n.attrs)
+    if n.op.body is not None:  # a composite without a rule of its own: through its body, and no further than that
+        made = n.op.body(*n.src, **n.attrs)
+        results = made if isinstance(made, tuple) else (made,)
+        cotangents: dict[Node, Node] = {}
+        for i, g in known.items():
+            _add(cotangents, results[i], g)
+        at = dict(zip(n.src, _walk(cotangents, tuple(n.src), frozenset(n.src), None), strict=True))
+        return tuple(at.pop(x, None) for x in n.src)  # a source that is used twice has its whole gradient once
+    return (None,) * len(n.src)
+
+
+def _active(results: Iterable[Node], wrt: Sequence[Node], boundary: frozenset[Node]) -> list[Node]:
+    """The nodes that lie between `wrt` and the results, sources first."""
+    targets = set(wrt)
+    order: dict[Node, bool] = {}  # node -> does it depend on wrt
+    stack = [(n, False) for n in results]
+    while stack:
+        n, ready = stack.pop()
+        if ready:
+            order[n] = n in targets or (n not in boundary and any(order[s] for s in n.src))
+        elif n not in order:
+            stack.append((n, True))
+            if n not in boundary:
+                stack.extend((s, False) for s in reversed(n.src) if s not in order)
+    return [n for n, active in order.items() if active]
+
+
+@contextmanager
+def _noting(n: Node, origins: MutableMapping[Node, Origin] | None) -> Iterator[None]:
+    """Within: nodes that are made come from the backward of `n`."""
+    origin = None if origins is None else origins.get(n)
+    if origins is None or origin is None:
+        yield
+        return
+    scope = origin.scope if origin.scope.endswith(BACKWARD) else f"{origin.scope} {BACKWARD}".strip()
+    behind = Origin(origin.file, origin.line, scope)
+    with recording_origins(lambda: behind) as made:
+        yield
+    for node, where in made.items():
+        origins.setdefault(node, where)
