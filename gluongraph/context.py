@@ -1,0 +1,93 @@
+"""Where arrays live: `mx.cpu()`, `mx.gpu(0)`, and the current one."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import lru_cache
+
+from gluongraph.errors import MXNetError
+
+DEVICES = {"cpu": 1, "gpu": 2}  # the DLPack numbers, which are MXNet's too
+
+
+class Context:
+    """A device: its type and number. `with mx.gpu(1):` makes it the current one.
+
+    >>> from gluongraph.context import cpu, current_context
+    >>> with cpu(1):
+    ...     current_context()
+    cpu(1)
+    """
+
+    __slots__ = ("device_id", "device_type")
+
+    def __init__(self, device_type: str | Context, device_id: int = 0):
+        name = device_type.device_type if isinstance(device_type, Context) else device_type
+        if name not in DEVICES:
+            raise MXNetError(f"unknown device {name!r}; there are {', '.join(DEVICES)}")
+        self.device_type: str = name
+        self.device_id: int = device_type.device_id if isinstance(device_type, Context) else device_id
+
+    @property
+    def device_typeid(self) -> int:
+        """The number of the device type in DLPack and MXNet."""
+        return DEVICES[self.device_type]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Context) and self.device_type == other.device_type and self.device_id == other.device_id
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.device_type, self.device_id))
+
+    def __repr__(self) -> str:
+        return f"{self.device_type}({self.device_id})"
+
+    def __enter__(self) -> Context:
+        _stack().append(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _stack().pop()
+
+
+_LOCAL = threading.local()
+_DEFAULT = Context("cpu", 0)
+
+
+def _stack() -> list[Context]:
+    stack: list[Context] | None = getattr(_LOCAL, "stack", None)
+    if stack is None:
+        stack = _LOCAL.stack = []
+    return stack
+
+
+def cpu(device_id: int = 0) -> Context:
+    """The CPU. All its numbers share one memory; they exist so that code for several devices runs on one."""
+    return Context("cpu", device_id)
+
+
+def gpu(device_id: int = 0) -> Context:
+    """A CUDA device."""
+    return Context("gpu", device_id)
+
+
+def current_context() -> Context:
+    """The innermost `with ctx:`; cpu(0) outside of any."""
+    stack = _stack()
+    return stack[-1] if stack else _DEFAULT
+
+
+@lru_cache(maxsize=1)
+def num_gpus() -> int:
+    """How many CUDA devices the driver reports; 0 without a driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value

@@ -1,0 +1,33 @@
+"""Where front ends find the compiler without importing it: a registry that `gluongraph.compiler` fills.
+
+`import gluongraph` must not import TVM, and imports run one way; yet `hybridize`, `Trainer` and `mx.load` need the
+compiler. They ask `engine.get("compile")`, and the first question that has no answer yet imports it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+_SERVICES: dict[str, Callable[..., Any]] = {}
+_PROVIDER = "gluongraph.compiler"
+
+
+def register(name: str, service: Callable[..., Any]) -> None:
+    """Offer `service` under `name`; the last registration counts."""
+    _SERVICES[name] = service
+
+
+def get(name: str) -> Callable[..., Any]:
+    """The service called `name`; the compiler is imported when nobody has offered it yet.
+
+    Raises:
+        KeyError: the compiler does not offer it either.
+    """
+    if name not in _SERVICES:
+        importlib.import_module(_PROVIDER)
+    try:
+        return _SERVICES[name]
+    except KeyError:
+        raise KeyError(f"no service {name!r}; there are {', '.join(sorted(_SERVICES)) or 'none'}") from None

@@ -1,0 +1,55 @@
+"""The memory behind an NDArray: one numpy array, which may be moved while handles on it live on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Uninitialized memory whose first byte is 64-byte aligned."""
+    dtype = np.dtype(dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    array: Array = raw[start : start + nbytes].view(dtype).reshape(shape)
+    return array
+
+
+class Storage:
+    """One array's memory. `array` is what it holds now; `version` counts the writes into it.
+
+    NDArrays refer to a Storage and never keep its `array`, so that `rehome` can move a parameter into an arena and
+    every handle taken before follows.
+    """
+
+    __slots__ = ("array", "version")
+
+    def __init__(self, array: Array):
+        self.array = array
+        self.version = 0
+
+    def write(self, value: Any, key: Any = ...) -> None:
+        """array[key] = value"""
+        self.array[key] = value
+        self.version += 1
+
+    def touch(self) -> None:
+        """Note that somebody else (a compiled step) has written the memory."""
+        self.version += 1
+
+    def rehome(self, array: Array, *, copy: bool = True) -> None:
+        """Live in `array` from now on: same shape and dtype, content moved there (unless `copy=False`)."""
+        if array.shape != self.array.shape or array.dtype != self.array.dtype:
+            raise ValueError(
+                f"rehome: {array.dtype}{list(array.shape)} cannot hold {self.array.dtype}{list(self.array.shape)}"
+            )
+        if copy:
+            array[...] = self.array
+        self.array = array
