@@ -1,0 +1,82 @@
+"""What depends on constants alone is computed now, by the ops' numpy meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gluongraph import ops
+from gluongraph.dtypes import DTYPES, numpy_dtype
+from gluongraph.ir import Graph, Node, TensorType, attr_key
+from gluongraph.rewrite import in_bodies, rebuild
+
+LIMIT = 1024  # elements: a larger array is cheaper to compute than to carry in the artefact
+_COMPUTED = frozenset({"elementwise", "movement", "reduce", "index", "contraction", "window"})
+
+
+def fold(graph: Graph) -> Graph:
+    """Ops on constants -> a constant. One number everywhere stays one number, whatever the shape; else up to LIMIT.
+
+    `iota` counts as no constant: a kernel makes it for free, and a literal has to be read.
+    """
+
+    def folded(n: Node) -> Node:
+        n = in_bodies(n, fold)
+        if n.op.kind not in _COMPUTED or n.op.numpy is None or isinstance(n.type, tuple) or not n.src:
+            return n
+        if all(s.op.name == "const" for s in n.src) and (found := _splat(n)) is not None:
+            return found
+        sizes = [n.ty.size, *(s.ty.size for s in n.src)]
+        if all(s.op.name in ("const", "literal") for s in n.src) and max(sizes) <= LIMIT and n.ty.size:
+            return constant(_run(n.op.numpy, [array(s) for s in n.src], n.attrs))
+        return n
+
+    return rebuild(graph, folded)
+
+
+def _splat(n: Node) -> Node | None:
+    """The one number that n is made of, if that can be said without looking at every element."""
+    values = [s.attrs["value"] for s in n.src]
+    kind, name = n.op.kind, n.op.name
+    if kind == "elementwise":
+        scalars = [np.full((), s.attrs["value"], numpy_dtype(s.dtype)) for s in n.src]
+        return _const(_run(n.op.numpy, scalars, n.attrs), n.ty)
+    extra = [n.attrs["value"]] if name == "pad" else []
+    same = len({attr_key(_number(np.array(v, numpy_dtype(n.dtype)), n.dtype)) for v in (*values, *extra)}) == 1
+    if same and (kind == "movement" or (name in ("max", "min") and n.src[0].ty.size)):
+        return ops.const(values[0], dtype=n.dtype, shape=n.shape)
+    return None
+
+
+def _run(numpy: Any, arrays: list[Any], attrs: Mapping[str, Any]) -> Any:
+    with np.errstate(all="ignore"):  # the step itself would not warn either
+        return np.asarray(numpy(*arrays, **attrs))
+
+
+def array(n: Node) -> Any:
+    """The array that a const or literal is."""
+    if n.op.name == "const":
+        return np.full(n.shape, n.attrs["value"], numpy_dtype(n.dtype))
+    return np.frombuffer(n.attrs["data"], numpy_dtype(n.dtype)).reshape(n.shape)
+
+
+def constant(array: Any) -> Node:
+    """The const or literal that an array is: const if all elements have the same bits."""
+    array = np.ascontiguousarray(array)
+    dtype = next(d.name for d in DTYPES.values() if d.numpy == array.dtype)
+    data = array.tobytes()
+    if data == data[: array.itemsize] * array.size:
+        return _const(array.reshape(-1)[:1].reshape(()), TensorType(array.shape, dtype))
+    return ops.literal(array)
+
+
+def _const(scalar: Any, type: TensorType) -> Node:
+    return ops.const(_number(scalar, type.dtype), dtype=type.dtype, shape=type.shape)
+
+
+def _number(scalar: Any, dtype: str) -> float | int | bool:
+    """The Python number of a numpy one."""
+    family = DTYPES[dtype].family
+    return float(scalar) if family == "float" else bool(scalar) if family == "bool" else int(scalar)

@@ -1,0 +1,64 @@
+"""Composites and calls are replaced by their bodies, but for the composites that a kernel rule claims as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gluongraph.errors import VerifyError
+from gluongraph.ir import Graph, Node
+from gluongraph.rewrite import in_bodies, made_from, rebuild, restamp
+
+
+def inline(graph: Graph, *, keep: frozenset[str] = frozenset()) -> Graph:
+    """softmax(x) -> its exponentials over their sum, and so on down to primitives; names in `keep` stay composites.
+
+    What a recomputed composite (`again`) expands to is recomputed too.
+    """
+    return rebuild(graph, _Inliner(keep).one)
+
+
+class _Inliner:
+    def __init__(self, keep: frozenset[str]):
+        self.keep = keep
+        self.several: dict[Node, tuple[Node, ...]] = {}  # expanded nodes of several results
+
+    def one(self, n: Node) -> Node:
+        """n, whose sources are primitive, as primitives."""
+        n = in_bodies(n, lambda body: inline(body, keep=self.keep))
+        if n.op.name == "item" and n.src[0] in self.several:
+            return self.several[n.src[0]][n.attrs["index"]]
+        if n.op.name in self.keep or not (n.op.kind == "composite" or n.op.name == "call"):
+            return n
+        results = self.expanded(n)
+        if isinstance(n.type, tuple):
+            self.several[n] = results  # n itself is read by items only, and dies with them
+            return n
+        return results[0]
+
+    def expanded(self, n: Node) -> tuple[Node, ...]:
+        """The results of n over primitives."""
+        known = dict.fromkeys(n.src)
+        made: dict[Node, Node] = {s: s for s in known}
+        results = _body(n)
+        for result in results:
+            for m in made_from(result, made):
+                made[m] = self.one(m.on(tuple(made[s] for s in m.src)))
+        finals = tuple(made[r] for r in results)
+        if tuple(f.type for f in finals) != n.types:
+            raise VerifyError(f"the body of {n!r} has type {', '.join(str(f.type) for f in finals)}")
+        return tuple(restamp(f, n.again, known) for f in finals) if n.again else finals
+
+
+def _body(n: Node) -> Sequence[Node]:
+    """The results of a composite or call, over its sources."""
+    if n.op.name == "call":
+        body: Graph = n.attrs["body"]
+        made = dict(zip(body.inputs.values(), n.src, strict=True))
+        for m in body.nodes():
+            if m not in made:
+                made[m] = m.on(tuple(made[s] for s in m.src))
+        return [made[m] for m in body.outputs.values()]
+    if n.op.body is None:
+        raise VerifyError(f"composite {n.op.name!r} has no body")
+    results = n.op.body(*n.src, **n.attrs)
+    return results if isinstance(results, tuple | list) else (results,)

@@ -1,0 +1,213 @@
+"""Plain forms for what is written in a roundabout way. A table of rules; each keeps every value, NaN and infinity too.
+
+So `x - x -> 0`, `x * 0 -> 0` and `x + 0.0 -> x` (which would keep -0.0) are not here. The sign of a zero or the last
+bit may change in two places: `pow(x, 2) -> x * x`, and a sum of one element, which starts at 0.0 where it is computed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gluongraph import ops
+from gluongraph.dtypes import DTYPES
+from gluongraph.ir import Graph, Node
+from gluongraph.passes.shapes import moves_nothing
+from gluongraph.rewrite import Rule, hole, is_value, p, rewrite, value
+
+x, y, c = hole("x"), hole("y"), hole("c")
+
+
+def simplify(graph: Graph) -> Graph:
+    """x*1, --x, max(x, x), chains of movement, transposes under a matmul -> their plain form. Every type stays."""
+    return rewrite(graph, RULES)
+
+
+def same(n: Node, x: Node, **_: Any) -> Node:
+    """The rule's x."""
+    return x
+
+
+def _if(condition: Any) -> Any:
+    """A rule that gives x where `condition(n, **holes)` holds."""
+    return lambda n, x, **holes: x if condition(n, x=x, **holes) else None
+
+
+def _is(number: float) -> Any:
+    return _if(lambda n, c, **_: is_value(c, number))
+
+
+def _integer(n: Node) -> bool:
+    return DTYPES[n.dtype].family in ("int", "uint")
+
+
+def _plus_nothing(n: Node, x: Node, c: Node) -> bool:
+    """-0.0 is what changes no float: -0.0 + 0.0 is 0.0."""
+    return is_value(c, 0.0 if _integer(n) else -0.0)
+
+
+def _power(n: Node, x: Node, c: Node) -> Node | None:
+    """x**0, x**1, x**2, x**-1 without a power."""
+    if is_value(c, 0):
+        return ops.const(1, dtype=n.dtype, shape=n.shape)
+    if is_value(c, 1):
+        return x
+    if is_value(c, 2):
+        return ops.mul(x, x)
+    return ops.div(ops.const(1, dtype=n.dtype, shape=n.shape), x) if is_value(c, -1) and not _integer(n) else None
+
+
+def _by_power_of_two(n: Node, x: Node, c: Node) -> Node | None:
+    """x / 2**k -> x * 2**-k, the same number exactly; k so small that 2**-k is normal in every float type."""
+    number = value(c)
+    if number is None or _integer(n) or not math.isfinite(number) or abs(math.frexp(number)[0]) != 0.5:
+        return None
+    return ops.mul(x, ops.const(1 / number, dtype=n.dtype, shape=n.shape)) if 2**-14 <= abs(number) <= 2**14 else None
+
+
+def _times_negated(n: Node, x: Node, c: Node) -> Node | None:
+    """(-x) * c and -(x * c) -> x * (-c)"""
+    number = value(c)
+    if number is None or DTYPES[n.dtype].family != "float":
+        return None
+    return ops.mul(x, ops.const(-number, dtype=n.dtype, shape=n.shape))
+
+
+def _chosen(n: Node, c: Node, x: Node, y: Node) -> Node | None:
+    number = value(c)
+    return None if number is None else x if number else y
+
+
+def _cast_of_cast(n: Node, x: Node) -> Node | None:
+    """Through a type that holds all of x's values, a cast is the direct cast."""
+    return ops.cast(x, dtype=n.dtype) if holds_all(n.src[0].dtype, x.dtype) else None
+
+
+def holds_all(wide: str, narrow: str) -> bool:
+    """Is every value of `narrow` a value of `wide`?"""
+    if wide == narrow or narrow == "bool":
+        return True
+    w, n = DTYPES[wide], DTYPES[narrow]
+    if w.family == "float":
+        digits = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
+        if n.family == "float":
+            return w.nbytes > n.nbytes
+        return wide not in ("f16", "bf16") and digits[wide] >= 8 * n.nbytes  # f16 overflows, bf16 rounds
+    return (w.family == n.family or (w.family, n.family) == ("int", "uint")) and w.nbytes > n.nbytes
+
+
+def _of_one(n: Node, x: Node) -> Node | None:
+    """Folding axes of size 1 moves nothing."""
+    return ops.reshape(x, shape=n.shape) if all(x.shape[a] == 1 for a in n.attrs["axes"]) else None
+
+
+def _compose(n: Node, x: Node) -> Node:
+    """transpose(transpose(x)) -> transpose(x)"""
+    inner = n.src[0].attrs["axes"]
+    return ops.transpose(x, axes=tuple(inner[a] for a in n.attrs["axes"]))
+
+
+def _moves_ones_only(n: Node, x: Node) -> Node | None:
+    """A transpose that keeps the order of all axes longer than 1 is a reshape, which costs nothing."""
+    long = [a for a in n.attrs["axes"] if x.shape[a] != 1]
+    return ops.reshape(x, shape=n.shape) if long == sorted(long) else None
+
+
+def _slice_of_slice(n: Node, x: Node) -> Node | None:
+    inner, outer = n.src[0].attrs, n.attrs
+    if any(s < 1 for s in (*inner["strides"], *outer["strides"])):
+        return None
+    begin = tuple(b + o * s for b, o, s in zip(inner["begin"], outer["begin"], inner["strides"], strict=True))
+    strides = tuple(s * t for s, t in zip(inner["strides"], outer["strides"], strict=True))
+    end = tuple(b + (d - 1) * s + 1 for b, d, s in zip(begin, n.shape, strides, strict=True))
+    return ops.slice(x, begin=begin, end=end, strides=strides) if n.ty.size else None
+
+
+def swaps_last(n: Node) -> bool:
+    """Is n a transpose of the last two axes?"""
+    rank = n.ty.rank
+    return n.op.name == "transpose" and n.attrs["axes"] == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _transposed_operand(n: Node, x: Node, y: Node) -> Node | None:
+    """matmul(transpose(a), b) -> matmul(a, b, ta=not ta), and so for b"""
+    ta, tb = n.attrs["ta"], n.attrs["tb"]
+    if swaps_last(x):
+        return ops.matmul(x.src[0], y, ta=not ta, tb=tb)
+    if swaps_last(y):
+        return ops.matmul(x, y.src[0], ta=ta, tb=not tb)
+    return None
+
+
+def _transposed_product(n: Node, x: Node, y: Node) -> Node | None:
+    """transpose(matmul(a, b)) -> matmul(b, a) with the flags turned"""
+    flags = n.src[0].attrs
+    return ops.matmul(y, x, ta=not flags["tb"], tb=not flags["ta"]) if swaps_last(n) else None
+
+
+def _before_expand(n: Node, any: Node) -> Node | None:
+    """Elementwise work on expanded values -> the work, then expand: fewer elements, the same values."""
+    if n.op.kind != "elementwise" or n.op.name == "stop_gradient":
+        return None
+    wide = [s for s in n.src if s.op.name == "expand" and value(s) is None]
+    if not wide or any_other(n, wide) or len({s.src[0].shape for s in wide}) > 1:
+        return None
+    shape = wide[0].src[0].shape
+    src = [s.src[0] if s in wide else ops.const(value(s), dtype=s.dtype, shape=shape) for s in n.src]
+    return ops.expand(n.op(*src, **n.attrs), shape=n.shape)
+
+
+def any_other(n: Node, wide: list[Node]) -> bool:
+    """Has n a source that is neither expanded nor constant?"""
+    return any(s not in wide and value(s) is None for s in n.src)
+
+
+RULES: list[Rule] = [
+    # arithmetic
+    (x * c, _is(1)),
+    (x / c, _is(1)),
+    (x * c, lambda n, x, c: ops.neg(x) if is_value(c, -1) else None),
+    (x + c, _if(_plus_nothing)),
+    (x - c, _is(0.0)),
+    (p.neg(-x), same),
+    (x + -y, lambda n, x, y: ops.sub(x, y)),
+    (x - -y, lambda n, x, y: ops.add(x, y)),
+    (-x * c, _times_negated),
+    (-(x * c), _times_negated),
+    (x**c, _power),
+    (x / c, _by_power_of_two),
+    (p.abs(p.abs(x)), lambda n, x: ops.abs(x)),
+    (p.abs(-x), lambda n, x: ops.abs(x)),
+    (p.relu(p.relu(x)), lambda n, x: ops.relu(x)),
+    # choice
+    (p.maximum(x, x), same),
+    (p.minimum(x, x), same),
+    (p.maximum(x, c), _is(-math.inf)),
+    (p.minimum(x, c), _is(math.inf)),
+    (p.logical_and(x, x), same),
+    (p.logical_or(x, x), same),
+    (p.logical_and(x, c), _if(lambda n, x, c: n.dtype == x.dtype == "bool" and is_value(c, True))),
+    (p.logical_or(x, c), _if(lambda n, x, c: n.dtype == x.dtype == "bool" and is_value(c, False))),
+    (p.logical_not(p.logical_not(x)), _if(lambda n, x: x.dtype == "bool")),
+    (p.where(c, x, y), _chosen),
+    (p.where(c, x, x), _if(lambda n, x, c: True)),
+    (p.where(p.logical_not(c), x, y), lambda n, c, x, y: ops.where(c, y, x)),
+    # types
+    (p.cast(x), _if(lambda n, x: n.dtype == x.dtype)),
+    (p.cast(p.cast(x)), _cast_of_cast),
+    # movement
+    *((op(x), _if(lambda n, x: moves_nothing(n))) for op in (p.reshape, p.expand, p.transpose, p.slice, p.flip)),
+    *((op(x), _if(lambda n, x: moves_nothing(n))) for op in (p.pad, p.concat)),
+    (p.reshape(p.reshape(x)), lambda n, x: ops.reshape(x, shape=n.shape)),
+    (p.expand(p.expand(x)), lambda n, x: ops.expand(x, shape=n.shape)),
+    (p.expand(p.const().named("c")), lambda n, c: ops.const(c.attrs["value"], dtype=n.dtype, shape=n.shape)),
+    (p.transpose(p.transpose(x)), _compose),
+    (p.transpose(x), _moves_ones_only),
+    (p.flip(p.flip(x)), _if(lambda n, x: n.attrs["axes"] == n.src[0].attrs["axes"])),
+    (p.slice(p.slice(x)), _slice_of_slice),
+    *((op(x), _of_one) for op in (p.sum, p.prod, p.max, p.min)),
+    # contraction
+    (p.matmul(x, y), _transposed_operand),
+    (p.transpose(p.matmul(x, y)), _transposed_product),
+    (hole("any"), _before_expand),
+]

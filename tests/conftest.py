@@ -1,0 +1,56 @@
+"""What all tests share: seeds, golden texts, verification of every graph, and the list of optional parts not here."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import random
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("GG_VERIFY", "1")  # before gluongraph reads it: every pass is checked in tests
+
+Golden = Callable[[str, str], None]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden texts anew instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """`golden(name, text)`: the text is that of `golden/<name>.txt` here, or becomes it (--update-golden)."""
+    folder = pathlib.Path(request.path).parent / "golden"
+
+    def check(name: str, text: str) -> None:
+        file = folder / f"{name}.txt"
+        if request.config.getoption("--update-golden"):
+            folder.mkdir(exist_ok=True)
+            file.write_text(text)
+        assert file.exists(), f"no golden text {file.name}; make it with: pytest {request.path.name} --update-golden"
+        assert text == file.read_text(), f"{file.name} differs; if that is right: pytest --update-golden"
+
+    return check
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    """Every test starts from the same random state, whatever ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    yield
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says which optional parts were not tested here, once each: a green run must not hide them."""
+    reasons: dict[str, int] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        text = text.removeprefix("Skipped: ")
+        reasons[text] = reasons.get(text, 0) + 1
+    if reasons:
+        terminalreporter.section("not tested here")
+        for text, count in sorted(reasons.items()):
+            terminalreporter.write_line(f"{count:4d} tests: {text}")

@@ -1,0 +1,103 @@
+"""Imports run one way: base <- front ends <- compiler -> passes, codegen, runtime. TVM is touched in three files."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+# What everybody may import; it imports nothing but itself.
+BASE = {
+    *(
+        "context",
+        "debug",
+        "dtypes",
+        "engine",
+        "errors",
+        "ir",
+        "ops",
+        "plan",
+        "printer",
+        "program",
+        "reference",
+        "rewrite",
+    ),
+    *("serialize", "storage", "verify"),
+}
+ALLOWED = {  # part -> the parts that it may import
+    "base": {"base"},
+    "front": {"base", "front"},
+    "passes": {"base", "passes"},
+    "codegen": {"base", "codegen"},
+    "runtime": {"base", "runtime"},
+    "top": {"base", "front", "passes", "codegen", "runtime", "top"},  # the compiler, and the commands that use it
+}
+TOP = {"compiler", "step", "cli", "__main__"}
+TVM = {
+    "tvm": {"codegen/tir.py", "codegen/cuda.py"},
+    "tvm_ffi": {"codegen/tir.py", "codegen/cuda.py", "runtime/loader.py"},
+}
+
+
+def files() -> list[pathlib.Path]:
+    folders = ("gluongraph", "passes", "codegen", "runtime")
+    return sorted(f for folder in folders for f in (ROOT / folder).rglob("*.py"))
+
+
+def part_of(module: str) -> str:
+    """The part that a dotted name below gluongraph belongs to; '' is the package itself, a front end."""
+    first = module.split(".")[0]
+    if first in ("passes", "codegen", "runtime"):
+        return first
+    return "base" if first in BASE else "top" if first in TOP else "front"
+
+
+def imports(file: pathlib.Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything imported, inside functions too. Annotations' imports count as well."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{file}:{node.lineno}: relative import"
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+@pytest.mark.parametrize("file", files(), ids=lambda f: str(f.relative_to(ROOT)))
+def test_imports_run_one_way(file: pathlib.Path) -> None:
+    own = part_of(".".join(file.relative_to(ROOT).with_suffix("").parts).removeprefix("gluongraph."))
+    wrong = [
+        f"line {line}: {own} imports {name} of {part}"
+        for line, name in imports(file)
+        if name.startswith("gluongraph.") and (part := part_of(name.removeprefix("gluongraph."))) not in ALLOWED[own]
+    ]
+    assert not wrong
+
+
+def test_tvm_is_touched_in_few_files() -> None:
+    wrong = [
+        f"{place}:{line}: {name}"
+        for file in files()
+        for line, name in imports(file)
+        if (root := name.split(".")[0]) in TVM and (place := str(file.relative_to(ROOT))) not in TVM[root]
+    ]
+    assert not wrong
+
+
+def test_the_table_would_notice() -> None:
+    """The classification itself: a front end that imported a pass would be named."""
+    assert part_of("gluon.nn.layers") == "front" and "passes" not in ALLOWED["front"]
+    assert part_of("ops.elementwise") == "base" and part_of("passes.fuse") == "passes"
+    assert part_of("compiler") == "top"
+
+
+def test_importing_gluongraph_imports_no_tvm() -> None:
+    program = "import sys, gluongraph; print(sorted({m.split('.')[0] for m in sys.modules} & {'tvm', 'tvm_ffi'}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,59 @@
+"""What is installed is what lies here: every package is listed, every doctest runs, no module exists twice."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pathlib
+import sys
+import tomllib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+FOLDERS: dict[str, pathlib.Path] = {name: ROOT / place for name, place in SETUPTOOLS["package-dir"].items()}
+SIBLINGS = ("passes", "codegen", "runtime")
+
+
+def packages() -> set[str]:
+    """The installed name of every folder that holds Python files."""
+    found = set()
+    for name, folder in FOLDERS.items():
+        for file in folder.rglob("*.py"):
+            found.add(".".join((name, *file.parent.relative_to(folder).parts)))
+    return found
+
+
+def modules() -> list[str]:
+    """The installed name of every source file."""
+    found = []
+    for name, folder in FOLDERS.items():
+        for file in sorted(folder.rglob("*.py")):
+            parts = file.relative_to(folder).with_suffix("").parts
+            found.append(".".join((name, *(p for p in parts if p != "__init__"))))
+    return found
+
+
+def test_every_package_is_listed() -> None:
+    """An unlisted folder works in an editable install, and is missing from the wheel without a word."""
+    assert packages() == set(SETUPTOOLS["packages"])
+    assert all((folder / "__init__.py").exists() for folder in FOLDERS.values())
+
+
+@pytest.mark.parametrize("name", [m for m in modules() if not m.endswith("__main__")])
+def test_doctests(name: str) -> None:
+    """By installed name: a run by path would import a second copy."""
+    module = importlib.import_module(name)
+    assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
+
+
+def test_no_module_is_there_twice() -> None:
+    """`import passes` from the root of a checkout would make another copy, whose ops are declared twice."""
+    assert not set(SIBLINGS) & set(sys.modules)
+
+
+@pytest.mark.parametrize("folder", SIBLINGS)
+def test_type_checkers_find_the_siblings(folder: str) -> None:
+    link = ROOT / "typings" / "gluongraph" / folder
+    assert link.resolve() == (ROOT / folder).resolve()
