@@ -1,4 +1,4 @@
-"""The Plan: which kernels run in which order on which memory. Data only; passes make it, codegen fills it, runtime walks it."""
+"""The Plan: which kernels run in which order on which memory. Data only: passes make it, codegen writes it out."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class Group:
 
     `pattern` is the shape of the loop nest: "loop", "reduce", "rowwise", "gemm", "conv", "opaque" or "scan".
     `inplace` pairs (output, input) that share memory: the kernel reads that input only where it then writes.
-    Equal groups are one kernel.
+    `inner` is the plan of one turn of a scan. Equal groups are one kernel.
     """
 
     body: Graph
     pattern: str
     inplace: tuple[tuple[int, int], ...] = ()
+    inner: Plan | None = field(default=None, compare=False, repr=False)
 
     @property
     def inputs(self) -> tuple[TensorType, ...]:

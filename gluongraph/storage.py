@@ -22,6 +22,14 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
     return array
 
 
+_moves = 0  # how often any storage has changed its place
+
+
+def moves() -> int:
+    """Counts the moves of all storages: who holds raw pointers asks whether it has grown."""
+    return _moves
+
+
 class Storage:
     """One array's memory. `array` is what it holds now; `version` counts the writes into it.
 
@@ -50,6 +58,8 @@ class Storage:
             raise ValueError(
                 f"rehome: {array.dtype}{list(array.shape)} cannot hold {self.array.dtype}{list(self.array.shape)}"
             )
+        global _moves
         if copy:
             array[...] = self.array
         self.array = array
+        _moves += 1

@@ -1,0 +1,29 @@
+"""The passes in their order, each with the reason for its place. What runs them is `gluongraph.compiler`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gluongraph.ir import Graph
+from gluongraph.passes.cse import cse
+from gluongraph.passes.fold import fold
+from gluongraph.passes.fuse import fuse
+from gluongraph.passes.inline import inline
+from gluongraph.passes.memory import memory
+from gluongraph.passes.schedule import schedule
+from gluongraph.passes.select import select
+from gluongraph.passes.shapes import shapes
+from gluongraph.passes.simplify import simplify
+
+Pass = Callable[[Graph], Graph]
+
+PIPELINE: tuple[Pass, ...] = (
+    shapes,  # first: every rule is checked again, so that nothing below guesses a shape
+    inline,  # composites that no kernel claims become primitives, now that differentiation has seen them whole
+    fold,  # before simplify, which then meets fewer constants in disguise
+    simplify,
+    cse,  # after simplify, which brings equal things to one form
+    fuse,  # last: after it a node is a kernel
+)
+
+__all__ = ["PIPELINE", "cse", "fold", "fuse", "inline", "memory", "schedule", "select", "shapes", "simplify"]

@@ -347,6 +347,8 @@ class _Builder:
         """One fused node for these; `self.new` learns where their results are."""
         body = _Body(self, nodes)
         outputs = [n for n in nodes if n in self.needed and not isinstance(n.type, tuple)]
+        if pattern == "scan":  # its carries live in its results, wanted or not
+            outputs = [ops.item(nodes[0], index=i) for i in range(len(nodes[0].types))]
         fused = body.finish(outputs, pattern)
         origin = next((o for n in reversed(nodes) if (o := self.graph.origins.get(n)) is not None), None)
         for i, n in enumerate(outputs):
@@ -417,7 +419,10 @@ class _Body:
 
     def finish(self, outputs: list[Node], pattern: str) -> Node:
         """The fused node on the outer values that the body reads."""
-        results = {f"y{i}": self._read(n) if n not in self.inside else self.made[n] for i, n in enumerate(outputs)}
+        for n in outputs:
+            if n.op.name == "item" and n.src[0] in self.inside:
+                self.made.setdefault(n, n.on((self.made[n.src[0]],)))
+        results = {f"y{i}": self.made[n] if n in self.made else self._read(n) for i, n in enumerate(outputs)}
         graph = Graph({n.attrs["name"]: n for n in self.inputs.values()}, results)
         return ops.fused(*self.inputs, body=graph, pattern=pattern)
 

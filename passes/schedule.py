@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from gluongraph.errors import VerifyError
 from gluongraph.ir import Graph, Node, TensorType
-from gluongraph.passes.select import Selection, group_of
+from gluongraph.passes.select import Selection
 from gluongraph.plan import Buffer, Candidate, Group, Launch, Plan
 
 COPY = Candidate("loop", 0.0)
@@ -33,7 +33,7 @@ class _Step:
 
 class _Scheduler:
     def __init__(self, selection: Selection, roles: Mapping[str, str]):
-        self.graph, self.candidates, self.roles = selection.graph, selection.candidates, roles
+        self.graph, self.kernels, self.roles = selection.graph, selection.kernels, roles
         nodes = self.graph.nodes()
         self.steps = {n: _Step(i, n) for i, n in enumerate(nodes) if n.op.name == "fused"}
         for n in nodes:
@@ -166,7 +166,7 @@ class _Scheduler:
 
     def _launch(self, step: _Step) -> Launch:
         fused = step.fused
-        group = group_of(fused)
+        group, candidate = self.kernels[fused]
         reads = tuple(self._view(self.buffers[_root(s)], s.ty) for s in fused.src)
         results = {item.attrs["index"]: self.buffers[item] for item in step.items}
         writes = tuple(
@@ -179,7 +179,6 @@ class _Scheduler:
             if r.name == w.name and w.space == "state"
         )
         origin = self.graph.origins.get(fused)
-        candidate = self.candidates[fused]
         return Launch("", replace(group, inplace=pairs), candidate, reads, writes, None, origin, label(group))
 
     def _finish_updates(self, inputs: Mapping[str, Buffer]) -> tuple[dict[str, Buffer], list[Launch]]:

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from gluongraph import ops
 from gluongraph.errors import CompileError, located
 from gluongraph.ir import Graph, Node, topological
-from gluongraph.plan import Candidate, Group
+from gluongraph.plan import Candidate, Group, Plan
 
 Offer = Callable[[Group], Candidate | None]
+Nest = Callable[[Graph, Mapping[str, str]], Plan]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """A graph of fused nodes, and the chosen candidate of each."""
+    """A graph of fused nodes; the group and the chosen candidate of each."""
 
     graph: Graph
-    candidates: dict[Node, Candidate]
+    kernels: dict[Node, tuple[Group, Candidate]]
 
 
-def select(graph: Graph, offer: Offer) -> Selection:
-    """Ask the target for a candidate for every group; groups that no rule takes are split into single operations."""
-    candidates: dict[Node, Candidate] = {}
+def select(graph: Graph, offer: Offer, nest: Nest) -> Selection:
+    """Ask the target for a candidate for every group; groups that no rule takes are split into single operations.
+
+    `nest(graph, roles)` plans the body of a scan, which is a small program of its own.
+    """
+    kernels: dict[Node, tuple[Group, Candidate]] = {}
     new: dict[Node, Node] = {}
     origins = dict(graph.origins)
     pieces: dict[Node, tuple[Node, ...]] = {}  # split group -> where its results are now
@@ -33,28 +37,46 @@ def select(graph: Graph, offer: Offer) -> Selection:
         else:
             made = n.on(tuple(new[s] for s in n.src if s in new))
         if n.op.name == "fused":
-            if (chosen := offer(group_of(made))) is not None:
-                candidates[made] = chosen
+            group = group_of(made, nest)
+            if (chosen := offer(group)) is not None:
+                kernels[made] = group, chosen
             else:
-                pieces[n] = _split(made, offer, candidates)
+                pieces[n] = _split(made, offer, kernels)
         new[n] = made
         if n in graph.origins:
             origins.setdefault(made, graph.origins[n])
     outputs = {k: new[n] for k, n in graph.outputs.items()}
     updates = {k: new[n] for k, n in graph.updates.items()}
-    return Selection(graph.with_results(outputs, updates, origins), candidates)
+    return Selection(graph.with_results(outputs, updates, origins), kernels)
 
 
-def group_of(n: Node) -> Group:
+def group_of(n: Node, nest: Nest | None = None) -> Group:
     """What a fused node computes."""
-    return Group(n.attrs["body"], n.attrs["pattern"])
+    group = Group(n.attrs["body"], n.attrs["pattern"])
+    if group.pattern == "scan" and nest is not None:
+        return replace(group, inner=nest(*one_turn(anchor_of(group))))
+    return group
+
+
+def anchor_of(group: Group) -> Node:
+    """The one node of a group that is no pointwise work: the scan of a scan."""
+    return next(n for n in group.body.nodes() if n.op.name == group.pattern)
+
+
+def one_turn(scan: Node) -> tuple[Graph, dict[str, str]]:
+    """A scan's body as a program: carries are state that each turn updates, slices and constants are inputs."""
+    body: Graph = scan.attrs["body"]
+    carries = [f"c{i}" for i in range(scan.attrs["carries"])]
+    ys = {name: n for name, n in body.outputs.items() if name not in carries}
+    graph = Graph(body.inputs, ys, {name: body.outputs[name] for name in carries}, body.origins)
+    return graph, {name: "state" if name in carries else "input" for name in body.inputs}
 
 
 def _computing(body: Graph) -> list[Node]:
     return [n for n in body.nodes() if n.op.kind != "leaf" and n.op.name not in ("expand", "reshape", "item")]
 
 
-def _split(n: Node, offer: Offer, candidates: dict[Node, Candidate]) -> tuple[Node, ...]:
+def _split(n: Node, offer: Offer, kernels: dict[Node, tuple[Group, Candidate]]) -> tuple[Node, ...]:
     """One fused node per operation of the body, and where the results of n are among them."""
     body: Graph = n.attrs["body"]
     if len(_computing(body)) <= 1:
@@ -68,11 +90,11 @@ def _split(n: Node, offer: Offer, candidates: dict[Node, Candidate]) -> tuple[No
     for m in topological(body.outputs.values()):
         if m not in made:
             sources = tuple(made[s] for s in m.src)
-            made[m] = m.on(sources) if m.op.name in ("reshape", "item") else _single(m, sources, offer, candidates)
+            made[m] = m.on(sources) if m.op.name in ("reshape", "item") else _single(m, sources, offer, kernels)
     return tuple(made[m] for m in body.outputs.values())
 
 
-def _single(m: Node, sources: tuple[Node, ...], offer: Offer, candidates: dict[Node, Candidate]) -> Node:
+def _single(m: Node, sources: tuple[Node, ...], offer: Offer, kernels: dict[Node, tuple[Group, Candidate]]) -> Node:
     """What m computes from sources in memory: its one result, or the fused node that `item` picks results from."""
     inputs = {f"x{i}": ops.input(f"x{i}", s.ty) for i, s in enumerate(sources)}
     inner = m.on(tuple(inputs.values()))
@@ -83,7 +105,7 @@ def _single(m: Node, sources: tuple[Node, ...], offer: Offer, candidates: dict[N
     candidate = offer(group_of(fused))
     if candidate is None:
         raise CompileError(located(f"no kernel rule of this target takes {describe(group_of(fused))}"))
-    candidates[fused] = candidate
+    kernels[fused] = group_of(fused), candidate
     return fused if several else ops.item(fused, index=0)
 
 

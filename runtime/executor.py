@@ -24,8 +24,8 @@ class Executor:
     def __init__(self, function: Callable[..., None], program: Program, state: Mapping[str, Array]):
         self.program = program
         self._function = function
-        self._scratch = aligned_empty((program.scratch_bytes,), "u8")
-        self._scalars = aligned_empty((program.scalar_bytes,), "u8")
+        self._scratch = aligned_empty((program.scratch_bytes,), np.uint8)
+        self._scalars = aligned_empty((program.scalar_bytes,), np.uint8)
         self._scalars[:] = 0
         self._keep: dict[str, Array] = {}  # what the bound tensors point into
         self._args: list[Any] = [None] * len(program.args)
@@ -39,7 +39,7 @@ class Executor:
                 part = arena[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype))
                 self._args[position] = loader.view(part)
             elif arg.space == "const":
-                made = aligned_empty(arg.shape, arg.dtype)
+                made = aligned_empty(arg.shape, numpy_dtype(arg.dtype))
                 made.reshape(-1)[:] = np.frombuffer(program.constants[arg.name], numpy_dtype(arg.dtype))
                 self._keep[arg.name] = made
                 self._args[position] = loader.view(made)

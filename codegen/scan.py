@@ -1,0 +1,71 @@
+"""The structured loop: one kernel that runs the kernels of its body, turn after turn, on slices of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gluongraph.codegen.rule import Bindings, Cpu, Rule
+from gluongraph.codegen.tir import Buf, Expr, Kernel
+from gluongraph.ir import Node
+from gluongraph.plan import Buffer, Candidate, Group
+
+Emit = Callable[[Kernel, Group, Candidate, Bindings, Cpu], None]
+
+
+def scan_rule(emit_inner: Emit) -> Rule:
+    """The rule for pattern "scan"; `emit_inner` writes a kernel of the body by whichever rule was chosen for it."""
+    return Rule("scan", claim, lambda k, group, bindings, cpu: emit(k, group, bindings, cpu, emit_inner))
+
+
+def claim(group: Group, cpu: Cpu) -> Candidate | None:
+    """Scans whose body has been planned; the workspace is the scratch of one turn."""
+    if group.pattern != "scan" or group.inner is None:
+        return None
+    return Candidate("scan", float(_anchor(group).attrs["length"]), group.inner.scratch_bytes)
+
+
+def _anchor(group: Group) -> Node:
+    return next(n for n in group.body.nodes() if n.op.name == "scan")
+
+
+def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, emit_inner: Emit) -> None:
+    """Carries start as copies in their results and are then updated in place."""
+    scan, plan = _anchor(group), group.inner
+    assert plan is not None
+    carries, xs = scan.attrs["carries"], scan.attrs["xs"]
+    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
+    sources = [memory[s] for s in scan.src]
+    for i in range(carries):
+        _copy(k, sources[i], bindings.outputs[i])
+    length: int = scan.attrs["length"]
+    with k.loop(length, name="t") as turn:
+        t = length - 1 - turn if scan.attrs["reverse"] else turn
+        place: dict[str, Buf] = {f"c{i}": bindings.outputs[i] for i in range(carries)}
+        for i in range(xs):
+            place[f"x{i}"] = _slice(sources[carries + i], t, length)
+        for i, constant in enumerate(sources[carries + xs :]):
+            place[f"k{i}"] = constant
+        for i, y in enumerate(bindings.outputs[carries:]):
+            place[f"y{i}"] = _slice(y, t, length)
+
+        def buf(buffer: Buffer) -> Buf:
+            if buffer.space == "scratch":
+                assert bindings.workspace is not None and buffer.offset is not None
+                return k.view(bindings.workspace, buffer.offset, buffer.type.size, buffer.type.dtype)
+            return place[buffer.name]
+
+        for launch in plan.launches:
+            reads = tuple(map(buf, launch.reads))
+            shared = {output: reads[i] for output, i in launch.group.inplace}
+            writes = tuple(shared[j] if j in shared else buf(w) for j, w in enumerate(launch.writes))
+            workspace = buf(launch.workspace) if launch.workspace else None
+            emit_inner(k, launch.group, launch.candidate, Bindings(reads, writes, workspace), cpu)
+
+
+def _slice(buf: Buf, t: Expr, length: int) -> Buf:
+    return Buf(buf.name, buf.size // length, buf.dtype, buf.var, buf.offset + t * (buf.size // length))
+
+
+def _copy(k: Kernel, source: Buf, target: Buf) -> None:
+    with k.loop(target.size) as i:
+        k.store(target, k.load(source, i), i)
