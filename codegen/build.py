@@ -9,7 +9,7 @@ from typing import Any
 
 from gluongraph.codegen import cache, tir
 from gluongraph.codegen.rule import Bindings
-from gluongraph.codegen.rules import RULES
+from gluongraph.codegen.rules import emit
 from gluongraph.codegen.targets import Target
 from gluongraph.errors import CompileError
 from gluongraph.plan import Launch, Plan
@@ -50,7 +50,6 @@ def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
     """The code of one kernel: its arguments are the distinct buffers, inputs first, then outputs, then workspace."""
     if target.cpu is None:
         raise CompileError(f"target {target.name} has no CPU rules")
-    rule = next(r for r in RULES if r.name == launch.candidate.rule)
     group = launch.group
     k = tir.Kernel(launch.kernel)
     inputs = tuple(k.param(f"x{i}", t.size, t.dtype) for i, t in enumerate(group.inputs))
@@ -59,7 +58,7 @@ def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
         shared[j] if j in shared else k.param(f"y{j}", t.size, t.dtype) for j, t in enumerate(group.outputs)
     )
     workspace = k.param("workspace", launch.candidate.workspace, "u8") if launch.candidate.workspace else None
-    rule.emit(k, group, Bindings(inputs, outputs, workspace), target.cpu)
+    emit(k, group, launch.candidate, Bindings(inputs, outputs, workspace), target.cpu)
     return k.finish()
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel
+from gluongraph.dtypes import DTYPES
 from gluongraph.ir import Node
-from gluongraph.plan import Buffer, Candidate, Group
+from gluongraph.plan import Buffer, Candidate, Group, Plan
 
 Emit = Callable[[Kernel, Group, Candidate, Bindings, Cpu], None]
 
@@ -21,7 +22,15 @@ def claim(group: Group, cpu: Cpu) -> Candidate | None:
     """Scans whose body has been planned; the workspace is the scratch of one turn."""
     if group.pattern != "scan" or group.inner is None:
         return None
-    return Candidate("scan", float(_anchor(group).attrs["length"]), group.inner.scratch_bytes)
+    if group.inner.constants:
+        return None
+    return Candidate("scan", float(_anchor(group).attrs["length"]), group.inner.scratch_bytes * len(_dtypes(group.inner)))
+
+
+def _dtypes(plan: Plan) -> list[str]:
+    """The dtypes among the scratch of one turn. Each gets memory of its own: TVM takes views of two dtypes for
+    independent, and would reorder across them."""
+    return list(dict.fromkeys(b.type.dtype for b in plan.buffers.values() if b.space == "scratch"))
 
 
 def _anchor(group: Group) -> Node:
@@ -38,6 +47,7 @@ def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, emit_inner: Emit
     for i in range(carries):
         _copy(k, sources[i], bindings.outputs[i])
     length: int = scan.attrs["length"]
+    scratch = _scratch(k, plan, bindings.workspace)
     with k.loop(length, name="t") as turn:
         t = length - 1 - turn if scan.attrs["reverse"] else turn
         place: dict[str, Buf] = {f"c{i}": bindings.outputs[i] for i in range(carries)}
@@ -50,8 +60,8 @@ def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, emit_inner: Emit
 
         def buf(buffer: Buffer) -> Buf:
             if buffer.space == "scratch":
-                assert bindings.workspace is not None and buffer.offset is not None
-                return k.view(bindings.workspace, buffer.offset, buffer.type.size, buffer.type.dtype)
+                assert buffer.offset is not None
+                return scratch[buffer.type.dtype].at(buffer.offset // DTYPES[buffer.type.dtype].nbytes)
             return place[buffer.name]
 
         for launch in plan.launches:
@@ -60,6 +70,15 @@ def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, emit_inner: Emit
             writes = tuple(shared[j] if j in shared else buf(w) for j, w in enumerate(launch.writes))
             workspace = buf(launch.workspace) if launch.workspace else None
             emit_inner(k, launch.group, launch.candidate, Bindings(reads, writes, workspace), cpu)
+
+
+def _scratch(k: Kernel, plan: Plan, workspace: Buf | None) -> dict[str, Buf]:
+    """The scratch of one turn, seen once for each dtype."""
+    found: dict[str, Buf] = {}
+    for i, dtype in enumerate(_dtypes(plan)):
+        assert workspace is not None
+        found[dtype] = k.view(workspace, dtype).at(i * plan.scratch_bytes // DTYPES[dtype].nbytes)
+    return found
 
 
 def _slice(buf: Buf, t: Expr, length: int) -> Buf:

@@ -60,11 +60,21 @@ class Variant:
         self.written = tuple(self.state[name].storage for name in graph.updates)
         self.cells = [self.runner.scalar(SCALAR + key) for key in self.table.keys] if self.table else []
         self.rng = self.runner.scalar(RNG) if traced.draws else None
+        self.edits = trainer.optimizer.edits if trainer is not None else None
 
     def _role(self, name: str) -> str:
         if name.startswith(SCALAR) or name == RNG:
             return "scalar"
         return "state" if name in self.state else "input"
+
+    def holds(self) -> bool:
+        """Is the trace still true: same parameter arrays, scalars grouped as they were, Python attributes unchanged?"""
+        trainer = self.trainer
+        if trainer is not None and self.table is not None and trainer.optimizer.edits != self.edits:
+            if not self.table.holds(trainer.optimizer):
+                return False
+            self.edits = trainer.optimizer.edits
+        return self.traced.holds()
 
     def run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """One packed call. Scalars must have been written before."""
@@ -85,3 +95,94 @@ def _trained(trainer: Trainer | None, traced: Traced) -> tuple[str, ...]:
     if trainer is None:
         raise MXNetError(located("gradients need a trainer", help="mx.compile(net, loss, trainer)"))
     return tuple(p.name for p in trainer.params if p.grad_req != "null" and p.name in traced.captured)
+
+
+class TrainStep:
+    """A training step compiled as a whole: forward, backward and update are one call.
+
+    `step(*batch)` returns the per-sample loss and updates the parameters by the gradient of its sum / batch_size, as
+    `loss.backward(); trainer.step(batch_size)` would. Other shapes, dtypes, or settings that the trace depended on
+    compile a variant of their own, once. Made by `mx.compile`.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        trainer: Trainer | None,
+        lower: Lower,
+        predict: Callable[..., Any] | None = None,
+        inputs: int = 1,
+        keep_grads: bool = False,
+    ):
+        self.trainer, self._lower = trainer, lower
+        self._inputs, self._keep_grads = inputs, keep_grads
+        train = Call("step", function, training=True, gradients=True, updates=True)
+        self._modes = {
+            "step": train,
+            "grads": Call("grads", function, training=True, gradients=True),
+            "evaluate": Call("evaluate", function, training=False),
+            "predict": Call("predict", predict or function, training=False),
+        }
+        self._variants: dict[tuple[Any, ...], Variant] = {}
+        self._last: Variant | None = None
+
+    def __call__(self, *batch: Any, batch_size: float | None = None) -> Any:
+        """One step. Batch: NDArrays or numpy arrays (shared, not copied, where they are contiguous).
+
+        `batch_size` defaults to the first extent of the loss, 1 for a scalar loss.
+        """
+        trainer = self.trainer
+        if trainer is None:
+            raise MXNetError(located("this was compiled without a trainer, it cannot update", help="use predict(...)"))
+        variant, arrays = self._prepare("step", batch)
+        optimizer, table = trainer.optimizer, variant.table
+        assert table is not None
+        size = batch_size if batch_size is not None else variant.samples
+        if size == 0:
+            raise ZeroDivisionError("batch_size is 0")
+        optimizer.rescale_grad = trainer.scale / size
+        optimizer.count(table.indices)
+        for cell, value in zip(variant.cells, table.values(optimizer), strict=True):
+            cell[0] = value
+        results = variant.run(arrays)
+        if self._keep_grads:
+            _write_grads(trainer, results)
+        return variant.traced.restore(results)
+
+    def evaluate(self, *batch: Any) -> Any:
+        """The loss (and metrics) of a batch with layers in prediction mode; nothing changes."""
+        variant, arrays = self._prepare("evaluate", batch)
+        return variant.traced.restore(variant.run(arrays))
+
+    def predict(self, *inputs: Any) -> Any:
+        """The net's output for inputs alone, layers in prediction mode."""
+        variant, arrays = self._prepare("predict", inputs)
+        return variant.traced.restore(variant.run(arrays))
+
+    def grads(self, *batch: Any) -> dict[str, NDArray]:
+        """Gradients of the summed loss by parameter name; weights stay as they are."""
+        variant, arrays = self._prepare("grads", batch)
+        results = variant.run(arrays)
+        return {k.removeprefix(GRAD): NDArray(v) for k, v in results.items() if k.startswith(GRAD)}
+
+    def _prepare(self, mode: str, batch: tuple[Any, ...]) -> tuple[Variant, dict[str, Array]]:
+        """The variant for this call, compiled if it is the first of its kind, and the batch by input name."""
+        arrays = [_array(b) for b in batch]
+        key = (mode, tuple((a.shape, a.dtype.str) for a in arrays), self._structure(mode))
+        variant = self._variants.get(key)
+        if variant is None or not variant.holds():
+            variant = self._variants[key] = self._compile(mode, arrays)
+        self._last = variant
+        return variant, {f"data{i}": a for i, a in enumerate(arrays)}
+
+    def _structure(self, mode: str) -> tuple[Any, ...]:
+        """What a trace depends on besides its inputs."""
+        trainer = self.trainer
+        if trainer is None or not self._modes[mode].gradients:
+            return ()
+        return (trainer.optimizer.structure(), tuple(p.grad_req for p in trainer.params))
+
+    def _compile(self, mode: str, arrays: Sequence[Array]) -> Variant:
+        call = self._modes[mode]
+        traced = trace(call.function, [NDArray(a) for a in arrays], training=call.training)
+        return Variant(call, traced, self.trainer, self._lower, self._keep_grads)

@@ -1,0 +1,34 @@
+"""The kernel rules of the CPU in the order in which they are asked; the last takes any single operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gluongraph.codegen import cuda
+from gluongraph.codegen.contraction import CONV, GEMM
+from gluongraph.codegen.index_ops import FALLBACK, INDEX_RULES
+from gluongraph.codegen.loops import LOOP
+from gluongraph.codegen.reduce import REDUCE
+from gluongraph.codegen.rowwise import ROWWISE
+from gluongraph.codegen.rule import Bindings, Cpu, Rule
+from gluongraph.codegen.scan import scan_rule
+from gluongraph.codegen.targets import Target
+from gluongraph.codegen.tir import Kernel
+from gluongraph.plan import Candidate, Group
+
+
+def emit(k: Kernel, group: Group, candidate: Candidate, bindings: Bindings, cpu: Cpu) -> None:
+    """Write the loops of a group into a kernel, by the rule of the candidate."""
+    BY_NAME[candidate.rule].emit(k, group, bindings, cpu)
+
+
+RULES: tuple[Rule, ...] = (GEMM, CONV, ROWWISE, REDUCE, LOOP, *INDEX_RULES, scan_rule(emit), FALLBACK)
+BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
+
+
+def offer(target: Target) -> Callable[[Group], Candidate | None]:
+    """What a target offers for a group: the candidate of the first rule that claims it, or None."""
+    cpu = target.cpu
+    if cpu is None:
+        return cuda.claim
+    return lambda group: next((c for rule in RULES if (c := rule.claim(group, cpu)) is not None), None)
