@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import MXNetError, VerifyError
-from gluongraph.ir import OPS, Graph, Node, Types, node
+from gluongraph.ir import OPS, Graph, Node, Types, node, topological
 from gluongraph.plan import ALIGNMENT, SPACES, Buffer, Launch, Plan
 
 # The stages after which no composite is left but those that a kernel rule claims.
@@ -94,7 +94,7 @@ def _known(graph: Graph) -> Iterator[str]:
 
 def _types(graph: Graph) -> Iterator[str]:
     """Every node has the type that its op's rule gives now."""
-    for n in graph.nodes():
+    for n in topological((*graph.inputs.values(), *graph.results)):
         for t in n.types:
             if t.dtype not in DTYPES or not all(type(d) is int and d >= 0 for d in t.shape):
                 yield f"{_at(graph, n)}: {t} is no type"
@@ -123,7 +123,7 @@ def verify_plan(plan: Plan, graph: Graph | None = None) -> None:
     very values that the graph says, so that no buffer is overwritten before its last reader. Without it a state buffer
     must not be read at all once it is overwritten.
     """
-    rules = [_signatures, _places, _defined, _written, _lifetimes, _in_place, _bound]
+    rules = (_signatures, _places, _bound, _written, _defined, _in_place, _lifetimes)
     for rule in rules:
         for message in rule(plan):
             raise VerifyError(message)

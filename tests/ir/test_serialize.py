@@ -1,0 +1,113 @@
+"""Graphs as JSON: the identical graph comes back; anything else is refused; fingerprints are stable."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gluongraph import ops
+from gluongraph.errors import FormatError, Origin
+from gluongraph.ir import OPS, Graph, TensorType, node
+from gluongraph.serialize import dumps, fingerprint, from_data, loads, to_data
+
+X = ops.input("x", TensorType((2, 3)))
+
+
+def example(origin: int = 1) -> Graph:
+    c0 = ops.input("c0", TensorType((2, 3)))
+    body = Graph({"c0": c0}, {"y": ops.tanh(c0)})
+    loop = OPS["call"](X, body=body)
+    picked = ops.item(loop, index=0) if isinstance(loop.type, tuple) else loop
+    scale = ops.const(-0.0, dtype="f32", shape=(2, 3))
+    last = node(OPS["add"], (ops.mul(picked, scale), ops.literal(np.arange(6, dtype="float32").reshape(2, 3))), {}, 4)
+    return Graph({"x": X}, {"y": last}, {"x": picked}, {last: Origin("user.py", origin, "fc1")})
+
+
+def test_the_identical_graph_comes_back_with_origins() -> None:
+    graph = example()
+    back = loads(dumps(graph))
+    assert back == graph and back.origins == graph.origins
+    assert loads(dumps(graph, origins=False)).origins == {}
+
+
+@pytest.mark.parametrize("number", [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, 1, True])
+def test_numbers_survive_to_the_bit(number: float) -> None:
+    n = node(OPS["const"], (), {"value": number, "dtype": "f64", "shape": ()})
+    assert loads(dumps(Graph({}, {"n": n}))).outputs["n"] is n
+
+
+def test_it_is_plain_json() -> None:
+    """No NaN or Infinity, which JSON does not have."""
+    graph = Graph({}, {"n": ops.const(math.nan, dtype="f32", shape=())})
+    json.loads(dumps(graph), parse_constant=lambda name: pytest.fail(name))
+
+
+def test_fingerprint_tells_graphs_apart_and_ignores_origins() -> None:
+    assert fingerprint(example(1)) == fingerprint(example(2))
+    others = [example(), Graph({"x": X}, {"y": ops.tanh(X)}), Graph({"x": X}, {"z": ops.tanh(X)})]
+    others += [Graph({"x": X}, {"y": X, "z": X}), Graph({"x": X}, {"z": X, "y": X})]
+    assert len({fingerprint(g) for g in others}) == len(others)
+
+
+def test_fingerprint_is_the_same_in_every_process() -> None:
+    """Written down: a change of it throws away every cache, so it must be meant."""
+    expected = "b5a63c49a51bbcff6b41d95b1ae509595add99f43f3b62150ec3543793827309"
+    assert fingerprint(Graph({"x": X}, {"y": ops.tanh(X)})) == expected
+
+
+def test_fingerprint_of_thousands_of_nodes_is_quick() -> None:
+    n = X
+    for i in range(3000):
+        n = ops.add(n, ops.const(float(i), dtype="f32", shape=(2, 3)))
+    started = time.perf_counter()
+    fingerprint(Graph({"x": X}, {"n": n}))
+    assert time.perf_counter() - started < 2  # 0.1 s when nothing else runs
+
+
+def _set(data: Any, path: tuple[Any, ...], value: Any) -> None:
+    for key in path[:-1]:
+        data = data[key]
+    data[path[-1]] = value
+
+
+WRONG = {
+    "format": (("format",), "other", "not a graph"),
+    "version": (("version",), 99, "version 99"),
+    "no graphs": (("graphs",), [], "no graph"),
+    "no nodes": (("graphs", 0, "nodes"), None, "no nodes"),
+    "a row": (("graphs", 0, "nodes", 0), "tanh", "not a node"),
+    "unknown op": (("graphs", 0, "nodes", 1, 0), "explode", "no op 'explode'"),
+    "source ahead": (("graphs", 0, "nodes", 1, 1), [1], "are not nodes before it"),
+    "negative source": (("graphs", 0, "nodes", 1, 1), [-1], "are not nodes before it"),
+    "other type": (("graphs", 0, "nodes", 1, 3), "f32[9]", "its rule says f32[2,3]"),
+    "no type": (("graphs", 0, "nodes", 1, 3), "f32[2", "not a type"),
+    "attribute too many": (("graphs", 0, "nodes", 1, 2), {"colour": 1}, "colour"),
+    "strange attribute": (("graphs", 0, "nodes", 1, 2), {"colour": {"python": "1"}}, "not an attribute"),
+    "missing body": (("graphs", 0, "nodes", 1, 2), {"body": {"graph": 7}}, "not an attribute"),
+    "output nowhere": (("graphs", 0, "outputs"), [["y", 5]], "does not name a node"),
+    "output twice": (("graphs", 0, "outputs"), [["y", 0], ["y", 1]], "twice"),
+    "no updates": (("graphs", 0, "updates"), None, "no updates"),
+    "origin": (("graphs", 0, "origins"), [[0, "a.py"]], "not an origin"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_graph_is_refused(name: str) -> None:
+    path, value, message = WRONG[name]
+    data = copy.deepcopy(to_data(Graph({"x": X}, {"y": ops.tanh(X)})))
+    from_data(data)
+    _set(data, path, value)
+    with pytest.raises(FormatError) as caught:
+        from_data(data)
+    assert message in str(caught.value)
+
+
+def test_text_that_is_no_json() -> None:
+    with pytest.raises(FormatError, match="not JSON"):
+        loads("{")
