@@ -7,13 +7,23 @@ from typing import Any, Protocol
 
 Expr = Any  # one value of the target's language: a scalar, or a vector of consecutive elements
 Index = tuple[Expr, ...]
-Read = Callable[..., Expr]  # x(*index) -> the element of a source at that index
+
+
+class Read(Protocol):
+    """A source of the op: `x(*index)` is its element there; rules may ask for its shape and dtype."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    def __call__(self, *index: Expr) -> Expr: ...
 
 
 class Algebra(Protocol):
     """Expressions on a target. Python's + - * on expressions, and the comparisons below, broadcast scalars.
 
-    `/` is used on floats only; integers use `floordiv` and `floormod`.
+    `/` is used on floats only; integers use `floordiv` and `floormod`. An index (an element of `i`, what `reduce` hands
+    to `element`, and sums, products, quotients of them) may be a Python int; so may one operand of `binary`.
     """
 
     def const(self, value: float | int | bool, dtype: str) -> Expr: ...
@@ -34,5 +44,8 @@ class Algebra(Protocol):
         ...
 
     def reduce(self, name: str, extents: Sequence[int], element: Callable[..., Expr], dtype: str) -> Expr:
-        """Fold element(*r) over all r below extents with name = sum, prod, max or min. Outermost in a rule."""
+        """Fold element(*r) over all r below extents with name = sum, prod, max or min. Outermost in a rule.
+
+        `dtype` is that of the elements and of the result; sums and products of 16-bit floats accumulate in f32.
+        """
         ...
