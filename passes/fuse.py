@@ -22,7 +22,8 @@ from gluongraph.passes.grouping import INLINE, MAX_EDGES, Draft, Drafts, overwri
 
 # Kinds and names that the loop nests above can hold as part of an expression.
 _POINTWISE = frozenset({"elementwise", "random"})
-_GATHERS = frozenset({"take", "gather", "one_hot"})
+_GATHERS = frozenset({"take", "gather"})
+_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 _CONV = frozenset({"conv2d", "conv2d_data_grad", "conv2d_weight_grad"})
 ROW_LIMIT = 1 << 16  # elements of a row that a row-wise kernel still finds in cache
 
@@ -39,7 +40,19 @@ def fuse(graph: Graph) -> Graph:
 
 def is_inline(n: Node) -> bool:
     """Is n recomputed by each reader instead of being stored?"""
-    return n.op.name in INLINE or n.op.name == "reshape"
+    return n.op.name in INLINE or n.op.name == "reshape" or _is_mask(n)
+
+
+def _is_mask(n: Node) -> bool:
+    """A comparison with a constant: its reader can as well read what is compared."""
+    return n.op.name in _COMPARISONS and n.src[1].op.name == "const"
+
+
+def _behind_masks(s: Node) -> Node:
+    """What a mask compares; other nodes are themselves."""
+    while _is_mask(s):
+        s = s.src[0]
+    return s
 
 
 class _Grouper:
@@ -98,9 +111,8 @@ class _Grouper:
             return
         home = min(fitting, key=lambda d: (_PREFERENCE[d.pattern], -d.id))
         self.drafts.join(n, home)
-        for other in fitting:  # loops over the same space that also feed n come along
-            same = other is not home and other.pattern == "loop" and other.domain == home.domain
-            if same and not _moves(other) and self.drafts.can_merge(home, other):
+        for other in fitting:  # those over the same space that also feed n come along
+            if other is not home and _joinable(home, other) and self.drafts.can_merge(home, other):
                 self.drafts.merge(home, other)
 
     def _feeds_only_reductions(self, n: Node) -> bool:
@@ -121,13 +133,12 @@ class _Grouper:
         if draft.pattern == "rowwise":
             return self._fits_rows(n, draft)
         if draft.pattern == "reduce":
-            kept = {m.shape for m in draft.nodes if m.op.kind == "reduce"}
-            return n.shape in kept and n.op.name not in _GATHERS and self._reads_in_place(n, draft)
+            return n.shape in _spaces(draft) and n.op.name not in _GATHERS and self._reads_in_place(n, draft)
         return False
 
     def _reads_in_place(self, n: Node, draft: Draft) -> bool:
         """Everything of the group that n reads is read at n's own index, not through a broadcast."""
-        for s in n.src:
+        for s in map(_behind_masks, n.src):
             if is_inline(s) and self._root(s, draft) is not None:
                 return False
             if self.drafts.find(s) is draft and s.shape != n.shape:
@@ -139,7 +150,7 @@ class _Grouper:
         whole = n.shape == draft.domain
         if not whole and n.ty.size != draft.rows:
             return False
-        for s in n.src:
+        for s in map(_behind_masks, n.src):
             root = self._root(s, draft)
             if root is None:
                 continue
@@ -217,6 +228,20 @@ class _Grouper:
         return any(m in self.written for m in draft.nodes) and not any(outside) and outputs.isdisjoint(draft.nodes)
 
 
+def _joinable(home: Draft, other: Draft) -> bool:
+    """May everything of `other` run inside home's loop nest?"""
+    if other.pattern == "loop":
+        return other.domain in _spaces(home) and not _moves(other)
+    return other.pattern == home.pattern == "rowwise" and (other.domain, other.axes) == (home.domain, home.axes)
+
+
+def _spaces(draft: Draft) -> set[tuple[int, ...]]:
+    """The shapes that pointwise work on the results of a group may have."""
+    if draft.pattern == "reduce":
+        return {m.shape for m in draft.nodes if m.op.kind == "reduce"}
+    return {draft.domain}
+
+
 _PREFERENCE = {"gemm": 0, "conv": 0, "rowwise": 1, "reduce": 1, "loop": 2}
 
 
@@ -243,7 +268,7 @@ def _broadcasts_rows(s: Node, draft: Draft) -> bool:
     inner = s.src[0]
     if inner.shape != kept:
         return False
-    while inner.op.name == "reshape":
+    while inner.op.name in ("reshape", "stop_gradient"):
         inner = inner.src[0]
         if [d for d in inner.shape if d != 1] != [d for d in kept if d != 1]:
             return False

@@ -12,7 +12,7 @@ MAX_NODES = 96  # a kernel larger than this compiles slowly and gains nothing
 MAX_EDGES = 40  # values in and out of one kernel
 
 # Nodes that cost nothing to recompute where they are read: they belong to no group, each reader inlines them.
-INLINE = frozenset({"const", "iota", "expand", "stop_gradient"})
+INLINE = frozenset({"const", "iota", "expand", "one_hot", "stop_gradient"})
 
 
 @dataclass(eq=False)

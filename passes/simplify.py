@@ -101,6 +101,13 @@ def _of_one(n: Node, x: Node) -> Node | None:
     return ops.reshape(x, shape=n.shape) if all(x.shape[a] == 1 for a in n.attrs["axes"]) else None
 
 
+def _without_ones(n: Node, x: Node) -> Node | None:
+    """A reduction that keeps its axes as 1, and a reshape that drops them -> one that does not keep them."""
+    inner = n.src[0]
+    kept = tuple(d for a, d in enumerate(x.shape) if a not in inner.attrs["axes"])
+    return inner.op(x, axes=inner.attrs["axes"], keepdims=False) if n.shape == kept and inner.attrs["keepdims"] else None
+
+
 def _compose(n: Node, x: Node) -> Node:
     """transpose(transpose(x)) -> transpose(x)"""
     inner = n.src[0].attrs["axes"]
@@ -195,7 +202,10 @@ RULES: list[Rule] = [
     # types
     (p.cast(x), _if(lambda n, x: n.dtype == x.dtype)),
     (p.cast(p.cast(x)), _cast_of_cast),
+    # what differentiation has done with
+    (p.stop_gradient(x), same),
     # movement
+    *((p.reshape(fold(x)), _without_ones) for fold in (p.sum, p.max, p.min, p.prod)),
     *((op(x), _if(lambda n, x: moves_nothing(n))) for op in (p.reshape, p.expand, p.transpose, p.slice, p.flip)),
     *((op(x), _if(lambda n, x: moves_nothing(n))) for op in (p.pad, p.concat)),
     (p.reshape(p.reshape(x)), lambda n, x: ops.reshape(x, shape=n.shape)),
