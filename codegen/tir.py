@@ -76,6 +76,29 @@ def splat(x: Value, lanes: int, dtype: str = "f32") -> Expr:
     return x if lanes == 1 or lanes_of(x) == lanes else tirx.Broadcast(x, lanes)
 
 
+def floordiv(a: Value, b: Value) -> Expr:
+    """a // b of index expressions, rounded down."""
+    return tirx.floordiv(index(a), index(b))
+
+
+def floormod(a: Value, b: Value) -> Expr:
+    """a mod b of index expressions, with the sign of b."""
+    return tirx.floormod(index(a), index(b))
+
+
+def cast(x: Expr, dtype: str) -> Expr:
+    """x, lane by lane, as another dtype."""
+    have, lanes = _split(x)
+    if have == dtype:
+        return x
+    if have == "bf16":  # by its bits: TVM 0.27 forgets the conversion where the value is bound to a name
+        suffix = f"x{lanes}" if lanes > 1 else ""
+        bits = tirx.reinterpret(f"uint16{suffix}", x).astype(tvm_dtype("u32", lanes))
+        wide = tirx.reinterpret(tvm_dtype("f32", lanes), bits << splat(const(16, "u32"), lanes))
+        return cast(wide, dtype)
+    return x.astype(tvm_dtype(dtype, lanes))
+
+
 def ramp(base: Value, lanes: int, stride: int = 1) -> Expr:
     """base, base+stride, ... : the index vector of `lanes` elements."""
     return index(base) if lanes == 1 else tirx.Ramp(index(base), tirx.const(stride, "int32"), lanes)
@@ -93,12 +116,111 @@ def fma(a: Value, b: Value, c: Expr) -> Expr:
 
 
 def lane_sum(x: Expr) -> Expr:
-    """The sum over the lanes of a float vector, as a fixed tree."""
-    dtype, lanes = _split(x)
-    if lanes == 1:
+    """The sum over the lanes of a vector, as a fixed tree: halves are added until one is left."""
+    lanes = lanes_of(x)
+    while lanes > 1:
+        half = lanes // 2
+        total = shuffle([x], range(half)) + shuffle([x], range(half, 2 * half))
+        if lanes % 2:  # the odd one stays beside the sums
+            total = shuffle([total, shuffle([x], [lanes - 1])], range(half + 1))
+        x, lanes = total, half + lanes % 2
+    return x
+
+
+def shuffle(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
+    """The lanes of that number, counted through all the vectors (of one dtype) laid end to end."""
+    return tirx.Shuffle(list(vectors), [tirx.const(i, "int32") for i in lanes])
+
+
+def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
+    """yes where condition, else no; both are computed. Scalars spread to the lanes of the others."""
+    lanes = max(lanes_of(condition), lanes_of(yes), lanes_of(no))
+    return tirx.Select(splat(condition, lanes), splat(yes, lanes), splat(no, lanes))
+
+
+_COMPARE = {"equal": "EQ", "not_equal": "NE", "less": "LT", "less_equal": "LE", "greater": "GT", "greater_equal": "GE"}
+
+
+def compare(name: str, a: Expr, b: Expr) -> Expr:
+    """A bool per lane; anything but not_equal is false where a NaN takes part."""
+    lanes = max(lanes_of(a), lanes_of(b))
+    return getattr(tirx, _COMPARE[name])(splat(a, lanes), splat(b, lanes))
+
+
+def logical(name: str, *args: Expr) -> Expr:
+    """and, or, not of bools, lane by lane."""
+    lanes = max(map(lanes_of, args))
+    return {"and": tirx.And, "or": tirx.Or, "not": tirx.Not}[name](*(splat(a, lanes) for a in args))
+
+
+def bitcast(x: Expr, dtype: str) -> Expr:
+    """The same bits as another dtype of equal width."""
+    return tirx.reinterpret(tvm_dtype(dtype, lanes_of(x)), x)
+
+
+def libm(name: str, *args: Expr) -> Expr:
+    """A function of the C library (or an instruction, for sqrt): one scalar call per lane."""
+    return getattr(tirx, name)(*args)
+
+
+def is_number(x: Expr, value: float) -> bool:
+    """Is x a constant of that value, in every lane?"""
+    x = x.value if isinstance(x, tirx.Broadcast) else x
+    return isinstance(x, (tirx.IntImm, tirx.FloatImm)) and x.value == value
+
+
+def number_of(x: Expr) -> float | int | None:
+    """The value of a constant, None of anything else."""
+    x = x.value if isinstance(x, tirx.Broadcast) else x
+    return x.value if isinstance(x, (tirx.IntImm, tirx.FloatImm)) else None
+
+
+class Ranges:
+    """What is known of index variables; simplifies index arithmetic and finds how it depends on one variable."""
+
+    def __init__(self) -> None:
+        self._analyzer = tvm.sym.Analyzer()
+
+    def bind(self, var: Expr, extent: int) -> None:
+        """0 <= var < extent from now on."""
+        if isinstance(var, tirx.Var):
+            self._analyzer.bind(var, tvm.ir.Range(0, extent))
+
+    def simplify(self, x: Value) -> Expr:
+        """An equal expression, simpler where the ranges allow."""
+        return self._analyzer.simplify(index(x))
+
+    def linear(self, x: Expr, var: Expr) -> tuple[int, Expr] | None:
+        """(c, base) with x == c * var + base and c a number, if x is of that form."""
+        if not isinstance(var, tirx.Var):
+            return 0, x
+        found = tvm.sym.detect_linear_equation(x, [var])
+        if len(found) != 2 or not isinstance(found[0], tirx.IntImm):
+            return None
+        return int(found[0].value), found[1]
+
+
+_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Max"})
+
+
+def variable(name: str) -> Expr:
+    """An i32 variable, to stand for an index while it is being worked out."""
+    return tirx.Var(name, "int32")
+
+
+def one_lane(x: Expr, ramp: Expr, var: Expr) -> Expr | None:
+    """The index vector x, made from `ramp` by arithmetic, as a function of one scalar: `var` in place of `ramp`.
+    None if x was made from something else too, such as loaded indices."""
+    if isinstance(x, int) or lanes_of(x) == 1:
         return x
-    total = tirx.call_llvm_pure_intrin(tvm_dtype(dtype), "llvm.vector.reduce.fadd", const(-0.0, dtype), x)
-    return total
+    if x.same_as(ramp):
+        return var
+    if isinstance(x, tirx.Broadcast):
+        return one_lane(x.value, ramp, var)
+    if type(x).__name__ in _ARITHMETIC:
+        a, b = one_lane(x.a, ramp, var), one_lane(x.b, ramp, var)
+        return None if a is None or b is None else type(x)(a, b)
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +266,16 @@ class Kernel:
         made = self._buffer(name, size, dtype, "local")
         self._emit(tirx.AllocBuffer(made.var))
         return made
+
+    def view(self, buf: Buf, dtype: str, offset: int = 0) -> Buf:
+        """The memory of an argument, from byte `offset` on, as elements of another dtype: a workspace of bytes as f32.
+        The same bytes are not to be used as elements of other widths too: the compiler tells accesses apart by index."""
+        have, want = DTYPES[buf.dtype].nbytes, DTYPES[dtype].nbytes
+        start = buf.offset * have + offset
+        shift = start // want if isinstance(start, int) else floordiv(start, want)
+        made = self._buffer(f"{buf.name}_{dtype}", max(buf.size * have // want, 1), dtype, "")
+        self._emit(tirx.DeclBuffer(made.var, data=tirx.buffer.buffer_data(buf.var)))
+        return Buf(made.name, (buf.size * have - offset) // want, dtype, made.var, shift)
 
     def _buffer(self, name: str, size: int, dtype: str, scope: str) -> Buf:
         if size < 1:
@@ -212,6 +344,22 @@ class Kernel:
         elif lanes > 1:
             where = ramp(where, lanes)
         self._emit(tirx.BufferStore(buf.var, value, [where]))
+
+    def scope(self) -> object:
+        """The block that statements go to now; `visible(scope)` later says whether its values may still be used."""
+        return self._blocks[-1]
+
+    def visible(self, scope: object) -> bool:
+        """Is that block still open? Only then do its values reach here."""
+        return any(block is scope for block in self._blocks)
+
+    @contextmanager
+    def before(self, loops: int) -> Iterator[None]:
+        """Statements made inside go ahead of the innermost `loops` blocks that are open."""
+        inner = self._blocks[len(self._blocks) - loops :]
+        del self._blocks[len(self._blocks) - loops :]
+        yield
+        self._blocks.extend(inner)
 
     def evaluate(self, call: Expr) -> None:
         """A call for its effect."""

@@ -1,0 +1,352 @@
+"""Matrix products on CPUs: register-blocked loops, written straight into a kernel.
+
+C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]. Two forms:
+
+* outer: for each k, vectors of a row of B times scalars of a column of A, into a tile of accumulators. B is read where
+  it lies, or from panels packed for the piece of work at hand.
+* inner: where both operands are contiguous along k (x W^T): vectors along k, summed over their lanes at the end.
+
+What an element of C is summed from, and in which order, depends on shapes and target only, never on threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from gluongraph.codegen import microkernel as mk
+from gluongraph.codegen import tir
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
+from gluongraph.dtypes import DTYPES, is_float
+from gluongraph.errors import CompileError
+
+Write = Callable[[Expr, Expr, Expr, Expr], None]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a strategy depends on: which index of element (i, j) runs along memory, the dtype, and whether reading is a
+    plain load (else it recomputes something, and repeated reads are to be avoided)."""
+
+    contiguous: str = "j"  # or "i"
+    dtype: str = "f32"
+    plain: bool = True
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix per batch element: `read(batch, i, j, lanes)` gives elements from (i, j) along its contiguous index."""
+
+    read: Callable[[Value, Value, Value, int], Expr]
+    kind: Kind = Kind()
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How a product is computed; decided by `choose` from shapes, kinds and target."""
+
+    form: str  # "outer" or "inner"
+    rows: int  # rows of a tile
+    vectors: int  # outer: vectors across a tile; inner: columns of a tile
+    pack_a: bool  # outer: rows of a tile copied first, for all the tiles beside it
+    pack_b: bool  # outer: B through packed panels
+    grid: tuple[int, int]  # pieces of work down and across one product
+    dtype: str  # of the sums
+
+    def workspace(self, batch: int, n: int, kk: int, cpu: Cpu) -> int:
+        """Bytes that `emit` needs."""
+        pieces = mk.pieces(batch * self.grid[0] * self.grid[1], cpu)
+        return pieces * (self.slot_a(kk) + self.slot_b(n, kk, cpu)) * DTYPES[self.dtype].nbytes
+
+    def slot_a(self, kk: int) -> int:
+        """Elements of packed rows that one piece of work holds."""
+        return self.rows * kk if self.pack_a else 0
+
+    def slot_b(self, n: int, kk: int, cpu: Cpu) -> int:
+        """Elements of packed panels that one piece of work holds."""
+        width = self.vectors * mk.lanes(cpu, self.dtype)
+        return mk.ceildiv(mk.ceildiv(n, width), self.grid[1]) * width * kk if self.pack_b else 0
+
+
+def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> int:
+    """Bytes of workspace that `emit` needs for such a product."""
+    return choose(batch, m, n, kk, a, b, cpu).workspace(batch, n, kk, cpu)
+
+
+def emit(
+    k: Kernel,
+    *,
+    batch: int,
+    m: int,
+    n: int,
+    kk: int,
+    a: Operand,
+    b: Operand,
+    write: Write,
+    cpu: Cpu,
+    workspace: Buf | None = None,
+    strategy: Strategy | None = None,
+) -> None:
+    """Write the loops of the product. `write(batch, i, j, value)` is called for each finished piece of a row, once per
+    element: `value` holds the elements (i, j), (i, j+1), ..."""
+    if min(batch, m, n) < 1 or kk < 1:
+        raise CompileError(f"{k.name}: a product of {batch} x [{m}, {kk}] and [{kk}, {n}] has nothing to do")
+    how = strategy or choose(batch, m, n, kk, a.kind, b.kind, cpu)
+    need = how.workspace(batch, n, kk, cpu)
+    space: Buf | None = None
+    if need:
+        if workspace is None or workspace.size * DTYPES[workspace.dtype].nbytes < need:
+            raise CompileError(f"{k.name}: the product needs {need} bytes of workspace")
+        space = workspace if workspace.dtype == how.dtype else k.view(workspace, how.dtype)
+    job = _Job(k, batch, m, n, kk, a, b, write, cpu, how, space)
+    mk.spread(k, batch * how.grid[0] * how.grid[1], cpu, job.unit)
+
+
+def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> Strategy:
+    """The strategy for a product."""
+    dtype = mk.accumulator(a.dtype, b.dtype)
+    lanes = mk.lanes(cpu, dtype)
+    work = batch * m * n * kk
+    along_k = a.contiguous == "j" and b.contiguous == "i" and is_float(dtype) and lanes > 1
+    if along_k and kk >= 2 * lanes and (m < 64 or n < lanes):
+        rows, columns = _inner_tile(m, n, cpu)
+        return Strategy("inner", rows, columns, False, False, _grid(batch, m, n, rows, columns, 0, work, cpu), dtype)
+    rows, vectors = _outer_tile(m, n, lanes, cpu)
+    width = vectors * lanes
+    pack_b = b.contiguous == "i" or not b.plain or (m > 4 * rows and kk * n * 4 > cpu.l1)
+    down, across = _grid(batch, m, n, rows, width, PACKING if pack_b else 0, work, cpu)
+    if pack_b:  # the panels of a piece, and the rows that pass over them, fit L2 together
+        fit = max(1, cpu.l2 // 2 // (width * kk * DTYPES[dtype].nbytes))
+        across = max(across, mk.ceildiv(n, width * fit))
+    beside = mk.ceildiv(n, width * across)  # tiles that read the same rows of A
+    pack_a = beside > 1 and (not a.plain or (a.contiguous == "i" and kk >= 64))
+    return Strategy("outer", rows, vectors, pack_a, pack_b, (down, across), dtype)
+
+
+PACKING = 11.0  # time to pack an element of B, in multiply-adds of one row's worth of it
+
+
+def _outer_tile(m: int, n: int, lanes: int, cpu: Cpu) -> tuple[int, int]:
+    """Rows and vectors of the tile with the least estimated time for the whole product."""
+    total = mk.ceildiv(n, lanes)
+    best = (float("inf"), 1, 1)
+    for vectors in range(1, min(total, 8) + 1):
+        room = (cpu.registers - vectors - 1) // vectors
+        if room < 1:
+            break
+        most = min(m, room)
+        rows = mk.ceildiv(m, mk.ceildiv(m, most))  # even tiles
+        cost = sum(
+            count_r * count_v * max(r * v / 2, (r + v) / 2, 4.0) + 0.5 * count_r * count_v
+            for _, r, count_r in mk.split(m, rows)
+            for _, v, count_v in mk.split(total, vectors)
+        )
+        best = min(best, (cost, rows, vectors))
+    return best[1], best[2]
+
+
+def _inner_tile(m: int, n: int, cpu: Cpu) -> tuple[int, int]:
+    """Rows and columns of a tile of dot products; the columns are a power of two."""
+    columns = 4 if cpu.registers >= 32 else 2
+    while m * columns < cpu.registers // 4 and columns * 2 <= min(n, 8):
+        columns *= 2
+    most = max(1, (cpu.registers - columns - 1) // columns)
+    return mk.ceildiv(m, mk.ceildiv(m, most)), columns
+
+
+def _grid(batch: int, m: int, n: int, rows: int, width: int, packing: float, work: int, cpu: Cpu) -> tuple[int, int]:
+    """Pieces down and across one product: even, and rather across than down, since each piece packs its own panels."""
+    if work < mk.SERIAL_WORK or batch >= cpu.chunks:
+        return 1, 1
+    want = mk.ceildiv(cpu.chunks, batch)
+    down, across = mk.ceildiv(m, rows), mk.ceildiv(n, width)
+    best = (float("inf"), 1, 1)
+    for x in range(1, min(want, across) + 1):
+        y = min(want // x, down)
+        cost = mk.ceildiv(down, y) * mk.ceildiv(across, x) * (1 + packing * y / m)
+        best = min(best, (cost, y, x))
+    return best[1], best[2]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The product that is being written."""
+
+    k: Kernel
+    batch: int
+    m: int
+    n: int
+    kk: int
+    a: Operand
+    b: Operand
+    write: Write
+    cpu: Cpu
+    how: Strategy
+    space: Buf | None
+
+    @property
+    def lanes(self) -> int:
+        return mk.lanes(self.cpu, self.how.dtype)
+
+    def unit(self, piece: Expr, unit: Expr) -> None:
+        """One piece of the grid of one batch element."""
+        k, (down, across) = self.k, self.how.grid
+        batch = k.let(tir.floordiv(unit, down * across), "batch") if self.batch > 1 else tir.index(0)
+        y = k.let(tir.floormod(tir.floordiv(unit, across), down), "y") if down > 1 else tir.index(0)
+        x = k.let(tir.floormod(unit, across), "x") if across > 1 else tir.index(0)
+        width = self.how.vectors * (1 if self.how.form == "inner" else self.lanes)
+        row0, rows = self._share(mk.ceildiv(self.m, self.how.rows), down, y)
+        panel0, panels = self._share(mk.ceildiv(self.n, width), across, x)
+        if self.how.form == "inner":
+            self._inner(batch, row0, rows, panel0, panels)
+        else:
+            self._outer(piece, batch, row0, rows, panel0, panels)
+
+    def _share(self, steps: int, parts: int, part: Expr) -> tuple[Value, Value]:
+        """First step and number of steps of one part."""
+        if parts == 1:
+            return 0, steps
+        if steps % parts == 0:
+            return self.k.let(part * (steps // parts)), steps // parts
+        first = self.k.let(tir.floordiv(part * steps, parts), "first")
+        last = self.k.let(tir.floordiv((part + 1) * steps, parts), "last")
+        return first, self.k.let(last - first, "steps")
+
+    def _value(self, operand: Operand, batch: Value, i: Value, j: Value, lanes: int) -> Expr:
+        return tir.cast(operand.read(batch, i, j, lanes), self.how.dtype)
+
+    def _outer(self, piece: Expr, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value) -> None:
+        k, width = self.k, self.how.vectors * self.lanes
+        slot_a = slot_b = None
+        if self.space is not None:
+            size_a, size_b = self.how.slot_a(self.kk), self.how.slot_b(self.n, self.kk, self.cpu)
+            slot = self.space.at(k.let(piece * (size_a + size_b), "slot"))
+            slot_a = slot if size_a else None
+            slot_b = slot.at(size_a) if size_b else None
+        if slot_b is not None:
+            mk.runs(k, self.n, width, panel0, panels, partial(self._pack_b, slot_b, batch, panel0))
+
+        def tile_row(i: Expr, count: int) -> None:
+            if slot_a is not None:
+                self._pack_a(slot_a, batch, i, count)
+            mk.runs(k, self.n, width, panel0, panels, partial(self._tile, slot_a, slot_b, batch, i, count, panel0))
+
+        mk.runs(k, self.m, self.how.rows, row0, rows, tile_row)
+
+    def _pack_a(self, slot: Buf, batch: Expr, i: Expr, rows: int) -> None:
+        """Copy rows i .. i+rows of A: as [k][row] where a column is contiguous, else as [row][k]."""
+        k = self.k
+        if self.a.kind.contiguous == "i":
+            with k.loop(self.kk, name="k") as column:
+                for v, lanes in enumerate(mk.widths(rows, self.lanes)):
+                    at = v * self.lanes
+                    k.store(slot, self._value(self.a, batch, i + at, column, lanes), column * rows + at)
+            return
+        with k.loop(rows, name="r") as r:
+            for start, lanes, count in mk.split(self.kk, self.lanes):
+                with k.loop(count, name="k") as step:
+                    at = k.let(step * lanes + start, "at")
+                    k.store(slot, self._value(self.a, batch, i + r, at, lanes), r * self.kk + at)
+
+    def _left(self, slot: Buf | None, batch: Expr, i: Expr, rows: int, r: int, column: Expr) -> Expr:
+        """Element (i + r, column) of A."""
+        if slot is None:
+            return self._value(self.a, batch, i + r, column, 1)
+        return self.k.load(slot, column * rows + r if self.a.kind.contiguous == "i" else column + r * self.kk)
+
+    def _packed(self, slot: Buf, panel0: Value, j: Expr) -> Buf:
+        """The packed panel of column j."""
+        return slot.at(self.k.let((j - panel0 * (self.how.vectors * self.lanes)) * self.kk, "panel"))
+
+    def _pack_b(self, slot: Buf, batch: Expr, panel0: Value, j: Expr, size: int) -> None:
+        """Copy the columns j .. j+size of B to their panel: row after row, vectors of a row side by side."""
+        k, panel, width = self.k, self._packed(slot, panel0, j), self.how.vectors * self.lanes
+        if self.b.kind.contiguous == "j":
+            with k.loop(self.kk, name="k") as row:
+                for v, lanes in enumerate(mk.widths(size, self.lanes)):
+                    at = v * self.lanes
+                    k.store(panel, self._value(self.b, batch, row, j + at, lanes), row * width + at)
+            return
+        for v, lanes in enumerate(mk.widths(size, self.lanes)):
+            self._pack_turned(panel.at(v * self.lanes), batch, k.let(j + v * self.lanes, "j"), lanes)
+
+    def _pack_turned(self, panel: Buf, batch: Expr, j: Expr, columns: int) -> None:
+        """Copy one vector's width of columns, contiguous along k, by squares turned in registers."""
+        k, side, width = self.k, self.lanes, self.how.vectors * self.lanes
+        with k.loop(self.kk // side, name="k") as step:
+            row = k.let(step * side, "row")
+            square = [k.let(self._value(self.b, batch, row, j + c, side), "t") for c in range(columns)]
+            square += [tir.splat(tir.const(0, self.how.dtype), side)] * (side - columns)
+            for r, value in enumerate(mk.transposed(k, square)):
+                k.store(panel, value, (row + r) * width)
+        if rest := self.kk % side:
+            with k.loop(rest, name="k") as step, k.loop(columns, name="c") as c:
+                row = k.let(step + (self.kk - rest), "row")
+                k.store(panel, self._value(self.b, batch, row, j + c, 1), row * width + c)
+
+    def _tile(
+        self, slot_a: Buf | None, slot_b: Buf | None, batch: Expr, i: Expr, rows: int, panel0: Value, j: Expr, size: int
+    ) -> None:
+        k, width = self.k, self.how.vectors * self.lanes
+        cuts = mk.widths(size, self.lanes)
+        panel = None if slot_b is None else self._packed(slot_b, panel0, j)
+        acc = mk.Tile(k, rows, cuts, self.how.dtype)
+        with k.loop(self.kk, name="k") as row:
+            right = []
+            for v, lanes in enumerate(cuts):
+                at = v * self.lanes
+                if panel is None:
+                    value = self._value(self.b, batch, row, j + at, lanes)
+                else:
+                    value = k.load(panel, row * width + at, lanes)
+                right.append(k.let(value, "b"))
+            for r in range(rows):
+                left = k.let(self._left(slot_a, batch, i, rows, r, row), "a")
+                for v in range(len(cuts)):
+                    acc.add(r, v, left, right[v])
+        for r in range(rows):
+            for v in range(len(cuts)):
+                self.write(batch, i + r, j + v * self.lanes, acc.get(r, v))
+
+    def _inner(self, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value) -> None:
+        k, columns = self.k, self.how.vectors
+
+        def panel(j: Expr, size: int) -> None:
+            mk.runs(k, self.m, self.how.rows, row0, rows, lambda i, count: self._dots(batch, i, count, j, size))
+
+        mk.runs(k, self.n, columns, panel0, panels, panel)
+
+    def _dots(self, batch: Expr, i: Expr, rows: int, j: Expr, columns: int) -> None:
+        """A tile of dot products along k."""
+        k, lanes = self.k, self.lanes
+        acc = mk.Tile(k, rows, (lanes,) * columns, self.how.dtype)
+
+        def step(at: Value, width: int) -> None:
+            right = [self._along_k(self.b, batch, at, j + c, width) for c in range(columns)]
+            for r in range(rows):
+                left = self._along_k(self.a, batch, i + r, at, width)
+                for c in range(columns):
+                    acc.add(r, c, left, right[c])
+
+        if full := self.kk // lanes:
+            with k.loop(full, name="k") as s:
+                step(k.let(s * lanes, "k"), lanes)
+        if rest := self.kk % lanes:
+            step(tir.index(self.kk - rest), rest)
+        for r in range(rows):
+            for c, group in _powers(columns):
+                self.write(batch, i + r, j + c, mk.lane_sums(k, [acc.get(r, c + g) for g in range(group)]))
+
+    def _along_k(self, operand: Operand, batch: Value, i: Value, j: Value, width: int) -> Expr:
+        return self.k.let(mk.padded(self._value(operand, batch, i, j, width), self.lanes))
+
+
+def _powers(count: int) -> Iterator[tuple[int, int]]:
+    """The count as (first, power of two): 7 -> (0, 4), (4, 2), (6, 1)."""
+    first = 0
+    for bit in reversed(range(count.bit_length())):
+        if count & (1 << bit):
+            yield first, 1 << bit
+            first += 1 << bit

@@ -1,0 +1,162 @@
+"""Parts of register-blocked kernels: tiles of accumulators, lane reductions, transposition, work split into pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gluongraph.codegen import tir
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tir import Expr, Kernel, Value
+from gluongraph.dtypes import DTYPES, is_float
+
+SERIAL_WORK = 50_000  # multiply-adds below which a parallel region (1-2 us) costs more than it saves
+
+
+def accumulator(*dtypes: str) -> str:
+    """The dtype that products of these are summed in: f32 for 16-bit floats, else the widest of them."""
+    widest = max(dtypes, key=lambda d: (is_float(d), DTYPES[d].nbytes))
+    if is_float(widest):
+        return widest if DTYPES[widest].nbytes >= 4 else "f32"
+    return widest if DTYPES[widest].nbytes >= 4 else "i32"
+
+
+def lanes(cpu: Cpu, dtype: str) -> int:
+    """Elements of that dtype in one vector register."""
+    return max(1, cpu.lanes * 4 // DTYPES[dtype].nbytes)
+
+
+def ceildiv(a: int, b: int) -> int:
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+def widths(extent: int, lanes: int) -> tuple[int, ...]:
+    """The extent cut into vectors: full ones, and one of exactly the rest.
+
+    >>> widths(37, 16)
+    (16, 16, 5)
+    """
+    return (lanes,) * (extent // lanes) + ((extent % lanes,) if extent % lanes else ())
+
+
+def split(extent: int, step: int) -> tuple[tuple[int, int, int], ...]:
+    """The extent cut into (first, step, count) runs of equal steps, the rest as a run of its own.
+
+    >>> split(20, 6)
+    ((0, 6, 3), (18, 2, 1))
+    """
+    full, rest = divmod(extent, step)
+    runs = ((0, step, full),) if full else ()
+    return (*runs, (full * step, rest, 1)) if rest else runs
+
+
+class Tile:
+    """Accumulators, rows x vectors, zero at first; indexed by constants only, so that they live in registers."""
+
+    def __init__(self, k: Kernel, rows: int, widths: Sequence[int], dtype: str):
+        self._k, self.rows, self.widths, self.dtype = k, rows, tuple(widths), dtype
+        self._stride = max(widths)
+        self._buf = k.local("acc", rows * len(widths) * self._stride, dtype)
+        for r in range(rows):
+            for v, width in enumerate(self.widths):
+                k.store(self._buf, tir.splat(tir.const(0, dtype), width), self._at(r, v))
+
+    def _at(self, row: int, vector: int) -> int:
+        return (row * len(self.widths) + vector) * self._stride
+
+    def add(self, row: int, vector: int, a: Expr, b: Expr) -> None:
+        """acc[row, vector] += a * b."""
+        old = self.get(row, vector)
+        new = tir.fma(a, b, old) if is_float(self.dtype) else self._wide(a, vector) * self._wide(b, vector) + old
+        self._k.store(self._buf, new, self._at(row, vector))
+
+    def _wide(self, x: Expr, vector: int) -> Expr:
+        return tir.splat(x, self.widths[vector], self.dtype)
+
+    def get(self, row: int, vector: int) -> Expr:
+        """The sum so far."""
+        return self._k.load(self._buf, self._at(row, vector), self.widths[vector])
+
+
+def lane_sums(k: Kernel, vectors: Sequence[Expr]) -> Expr:
+    """A vector of the lane sums of each vector; their number and their lanes are powers of two. The order of additions
+    is that of a fixed tree."""
+    lanes = tir.lanes_of(vectors[0])
+    items = list(vectors)
+    while len(items) > 1:
+        items = [_pair_sums(k, items[i : i + 2], lanes) for i in range(0, len(items), 2)]
+    (item,) = items
+    while lanes > len(vectors):
+        item = _pair_sums(k, [item], lanes // 2)
+        lanes //= 2
+    return item
+
+
+def _pair_sums(k: Kernel, vectors: Sequence[Expr], lanes: int) -> Expr:
+    """Sums of neighbouring lanes, of all vectors laid end to end."""
+    return k.let(tir.shuffle(vectors, range(0, 2 * lanes, 2)) + tir.shuffle(vectors, range(1, 2 * lanes, 2)), "sums")
+
+
+def transposed(k: Kernel, rows: Sequence[Expr]) -> list[Expr]:
+    """The columns of a square of vectors: as many as each has lanes, a power of two."""
+    size = len(rows)
+    square = list(rows)
+    distance = 1
+    while distance < size:
+        upper = [lane if not lane & distance else size + (lane ^ distance) for lane in range(size)]
+        lower = [lane | distance if not lane & distance else size + lane for lane in range(size)]
+        for i in range(size):
+            if not i & distance:
+                pair = [square[i], square[i + distance]]
+                square[i] = k.let(tir.shuffle(pair, upper), "t")
+                square[i + distance] = k.let(tir.shuffle(pair, lower), "t")
+        distance *= 2
+    return square
+
+
+def padded(x: Expr, lanes: int) -> Expr:
+    """x with zeros behind it, up to that many lanes."""
+    have = tir.lanes_of(x)
+    if have == lanes:
+        return x
+    zero = tir.splat(tir.const(0, tir.dtype_of(x)), lanes - have)
+    return tir.shuffle([x, zero], range(lanes))
+
+
+def spread(k: Kernel, units: int, cpu: Cpu, body: Callable[[Expr, Expr], None]) -> None:
+    """body(piece, unit) for every unit of work, in parallel by pieces(units, cpu) pieces: units of one piece run one
+    after another, so that a piece may own workspace."""
+    count = pieces(units, cpu)
+    with k.loop(count, "parallel", "piece") as piece:
+        if count == units:
+            body(piece, piece)
+            return
+        first = k.let(tir.floordiv(piece * units, count), "first")
+        last = k.let(tir.floordiv((piece + 1) * units, count), "last")
+        with k.loop(last - first, name="unit") as u:
+            body(piece, k.let(first + u, "unit"))
+
+
+def pieces(units: int, cpu: Cpu) -> int:
+    """Into how many parallel pieces `spread` cuts that many units."""
+    return min(units, cpu.chunks)
+
+
+def runs(k: Kernel, extent: int, step: int, first: Value, count: Value, body: Callable[[Expr, int], None]) -> None:
+    """body(start, size) for steps first .. first+count-1 of the extent; only the last step may be shorter."""
+    full, rest = divmod(extent, step)
+    with k.loop(count, name="step") as s:
+        at = k.let(tir.index(first + s), "at")
+        start = k.let(at * step, "start")
+        if full:
+            if rest:
+                with k.when(at < full):
+                    body(start, step)
+            else:
+                body(start, step)
+        if rest:
+            if full:
+                with k.when(at >= full):
+                    body(start, rest)
+            else:
+                body(start, rest)
