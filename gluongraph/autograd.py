@@ -1,0 +1,295 @@
+"""Gradients of what was recorded: `with autograd.record(): loss = ...`, then `loss.backward()`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluongraph.errors import MXNetError, ShapeError, TraceError, located
+from gluongraph.ndarray import NDArray, invoke, mark, no_value, source_of
+from gluongraph.storage import Array
+from gluongraph.tape import STATE, Entry, Leaf, Source, pull_arrays, reverse, write
+
+
+class _Mode:
+    """Sets the flags within a block; None leaves one as it is."""
+
+    __slots__ = ("before", "recording", "training")
+
+    def __init__(self, recording: bool | None, training: bool | None):
+        self.recording, self.training = recording, training
+        self.before: list[tuple[bool, bool]] = []
+
+    def __enter__(self) -> None:
+        self.before.append((STATE.recording, STATE.training))
+        if self.recording is not None:
+            STATE.recording = self.recording
+        if self.training is not None:
+            STATE.training = self.training
+
+    def __exit__(self, *exc: object) -> None:
+        STATE.recording, STATE.training = self.before.pop()
+
+
+def record(train_mode: bool = True) -> _Mode:
+    """Within: ops are recorded, and layers are in training mode.
+
+    >>> from gluongraph import autograd, nd
+    >>> x = nd.array([1.0, 2.0])
+    >>> x.attach_grad()
+    >>> with autograd.record():
+    ...     y = (x * x).sum()
+    >>> y.backward()
+    >>> x.grad.asnumpy().tolist()
+    [2.0, 4.0]
+    """
+    return _Mode(True, train_mode)
+
+
+def pause(train_mode: bool = False) -> _Mode:
+    """Within: nothing is recorded."""
+    return _Mode(False, train_mode)
+
+
+def train_mode() -> _Mode:
+    """Within: layers are in training mode; recording stays as it is."""
+    return _Mode(None, True)
+
+
+def predict_mode() -> _Mode:
+    """Within: layers are in prediction mode; recording stays as it is."""
+    return _Mode(None, False)
+
+
+def is_recording() -> bool:
+    """Are ops being recorded?"""
+    return STATE.recording
+
+
+def is_training() -> bool:
+    """Are layers in training mode?"""
+    return STATE.training
+
+
+def set_recording(is_recording: bool) -> bool:
+    """Switch recording; gives what it was before."""
+    before, STATE.recording = STATE.recording, bool(is_recording)
+    return before
+
+
+def set_training(train_mode: bool) -> bool:
+    """Switch training mode; gives what it was before."""
+    before, STATE.training = STATE.training, bool(train_mode)
+    return before
+
+
+def mark_variables(
+    variables: NDArray | Sequence[NDArray],
+    gradients: NDArray | Sequence[NDArray],
+    grad_reqs: str | Sequence[str] = "write",
+) -> None:
+    """Bind a gradient buffer to each array; `grad_reqs` is write, add or null, for all or for each."""
+    arrays, buffers = _listed(variables), _listed(gradients)
+    reqs = [grad_reqs] * len(arrays) if isinstance(grad_reqs, str) else list(grad_reqs)
+    for array, buffer, req in zip(arrays, buffers, reqs, strict=True):
+        if array.type != buffer.type:
+            raise ShapeError(located(f"mark_variables: a gradient {buffer.type} does not fit its array {array.type}"))
+        mark(array, buffer, req)
+
+
+def backward(
+    heads: NDArray | Sequence[NDArray],
+    head_grads: NDArray | Sequence[NDArray | None] | None = None,
+    retain_graph: bool = False,
+    train_mode: bool = True,
+) -> None:
+    """Gradients of the sum of <head_grads, heads> into the marked arrays that they depend on.
+
+    Head gradients are all ones by default. Marked arrays that the heads do not depend on keep what they have. The
+    record is used up unless `retain_graph`. `train_mode` changes nothing: layers decided on it in the forward.
+
+    Raises:
+        MXNetError: a head was not recorded, nothing marked is behind it, or its record has been used up.
+    """
+    if STATE.tracer is not None:
+        raise TraceError(no_value("backward()"))
+    starts = _starts(_listed(heads), head_grads)
+    write(reverse(starts, _is_leaf, pull_arrays, np.add, retain_graph))
+
+
+def grad(
+    heads: NDArray | Sequence[NDArray],
+    variables: NDArray | Sequence[NDArray],
+    head_grads: NDArray | Sequence[NDArray | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    train_mode: bool = True,
+) -> list[NDArray]:
+    """The gradients of the heads by `variables`, as a list; `.grad` is not touched.
+
+    With `create_graph` they are recorded themselves, so that they can be differentiated again.
+
+    Raises:
+        MXNetError: a head does not depend on one of the variables, was not recorded, or its record has been used up.
+
+    >>> from gluongraph import autograd, nd
+    >>> x = nd.array([2.0])
+    >>> x.attach_grad()
+    >>> with autograd.record():
+    ...     (dx,) = autograd.grad(x**3, [x], create_graph=True)
+    >>> dx.backward()
+    >>> dx.asscalar().item(), x.grad.asscalar().item()
+    (12.0, 12.0)
+    """
+    arrays = _listed(variables)
+    if STATE.tracer is not None:
+        return STATE.tracer.grad(_listed(heads), arrays, head_grads)
+    sources = [source_of(a) for a in arrays]
+    if None in sources:
+        raise MXNetError(located(_UNREACHED, help="call attach_grad() on it, before the record begins"))
+    starts = _starts(_listed(heads), head_grads)
+    retain = create_graph if retain_graph is None else retain_graph
+    wanted = set(sources)
+    if create_graph:
+        with _Mode(True, train_mode):
+            again = [(source, NDArray(g)) for source, g in starts]
+            found = reverse(again, wanted.__contains__, _pull_recorded, lambda a, b: a + b, retain)
+    else:
+        plain = reverse(starts, wanted.__contains__, pull_arrays, np.add, retain)
+        found = {source: NDArray(_own(g)) for source, g in plain.items()}
+    missing = [s for s in sources if s not in found]
+    if missing:
+        raise MXNetError(located(_UNREACHED, help="the heads have to be computed from it, under autograd.record()"))
+    return [found[s] for s in sources if s is not None]
+
+
+_UNREACHED = "grad: a variable that the heads do not depend on"
+
+
+def _own(g: Array) -> Array:
+    return np.array(g, order="C")
+
+
+def _is_leaf(source: Source) -> bool:
+    return isinstance(source, Leaf)
+
+
+def _listed(arrays: Any) -> list[Any]:
+    return [arrays] if isinstance(arrays, NDArray) else list(arrays)
+
+
+def _starts(heads: list[NDArray], head_grads: Any) -> list[tuple[Source, Array]]:
+    """Where the walk back begins, and with what."""
+    grads = [None] * len(heads) if head_grads is None else _listed(head_grads)
+    if len(grads) != len(heads):
+        raise MXNetError(located(f"{len(heads)} heads and {len(grads)} head gradients"))
+    starts = []
+    for head, g in zip(heads, grads, strict=True):
+        source = source_of(head)
+        if source is None:
+            raise MXNetError(
+                located(
+                    "backward: this array is not in a computational graph: it was not computed under"
+                    " autograd.record() from an array with attach_grad()",
+                    help="put the computation under `with autograd.record():`, and attach_grad() before it",
+                )
+            )
+        if g is None:
+            start = np.ones(head.shape, head.storage.array.dtype)
+        else:
+            if g.type != head.type:
+                raise ShapeError(located(f"backward: a head gradient {g.type} does not fit its head {head.type}"))
+            start = g.storage.array
+        starts.append((source, start))
+    return starts
+
+
+def _pull_recorded(entry: Entry, heads: list[NDArray | None]) -> Sequence[NDArray | None]:
+    """The gradient of an entry once more, as recorded ops on its arguments."""
+    gradient: Any = entry.gradient
+    if not entry.args or not hasattr(gradient, "again"):
+        raise MXNetError(located("grad: a custom Function has no gradient of its gradient"))
+    filled = [NDArray(np.zeros(*zero)) if g is None else g for g, zero in zip(heads, gradient.zeros, strict=True)]
+    made = invoke(gradient.again, *entry.args, *filled)
+    return made if isinstance(made, list) else [made]
+
+
+class _Custom:
+    """A gradient that a Python function gives."""
+
+    def __init__(self, pull: Callable[..., Sequence[Array | None]], outputs: Sequence[NDArray]):
+        self.backward = pull
+        self.zeros = tuple((o.shape, o.storage.array.dtype) for o in outputs)
+
+
+def attach(outputs: Sequence[NDArray], inputs: Sequence[NDArray], pull: Callable[..., Sequence[Array | None]]) -> None:
+    """Record that `outputs` came from `inputs` by something that is no op of ours, such as a compiled function.
+
+    `pull(*heads)` gets one numpy array per output and gives one (or None) per input. Nothing happens outside of a
+    record, or if no gradient flows to the inputs.
+    """
+    if not STATE.recording:
+        return
+    sources = [source_of(i) for i in inputs]
+    keep = [i for i, source in enumerate(sources) if source is not None]
+    if not keep:
+        return
+
+    def chosen(*heads: Array) -> list[Array | None]:
+        gradients = pull(*heads)
+        return [gradients[i] for i in keep]
+
+    entry = Entry(_Custom(chosen, outputs), (), [s for s in sources if s is not None])
+    for index, output in enumerate(outputs):
+        output._source = (entry, index)
+
+
+class Function:
+    """A function with a gradient of its own: subclasses say `forward(self, *inputs)` and `backward(self, *heads)`.
+
+    One instance is one call. `save_for_backward` keeps arrays for `saved_tensors`.
+    """
+
+    _used = False
+
+    def __init__(self) -> None:
+        self._saved: tuple[NDArray, ...] = ()
+
+    def save_for_backward(self, *arrays: NDArray) -> None:
+        """Keep arrays until backward."""
+        self._saved = arrays
+
+    @property
+    def saved_tensors(self) -> tuple[NDArray, ...]:
+        """What `save_for_backward` kept."""
+        return self._saved
+
+    def forward(self, *inputs: NDArray) -> Any:
+        """The results; subclasses say."""
+        raise NotImplementedError(f"{type(self).__name__} says forward(self, *inputs)")
+
+    def backward(self, *heads: NDArray) -> Any:
+        """The gradients of the inputs from those of the results; subclasses say."""
+        raise NotImplementedError(f"{type(self).__name__} says backward(self, *heads)")
+
+    def __call__(self, *inputs: NDArray) -> Any:
+        if STATE.tracer is not None:
+            raise TraceError(no_value(f"{type(self).__name__}.backward, which is Python,"))
+        if self._used:
+            raise AssertionError(f"{type(self).__name__}: an instance is for one call; make another")
+        self._used = True
+        with pause():
+            made = self.forward(*inputs)
+        outputs = [made] if isinstance(made, NDArray) else list(made)
+        outputs = [o.detach() if any(o is i for i in inputs) else o for o in outputs]
+
+        def pull(*heads: Array) -> list[Array | None]:
+            with pause():
+                found = self.backward(*(NDArray(_own(h)) for h in heads))
+            listed: Iterable[Any] = [found] if isinstance(found, NDArray) else found
+            return [None if g is None else g.storage.array for g in listed]
+
+        attach(outputs, inputs, pull)
+        return outputs[0] if isinstance(made, NDArray) else outputs

@@ -1,0 +1,356 @@
+"""MXNet's operators as builders over nodes: its names, argument order, defaults and conventions.
+
+Each takes nodes (or Python numbers) and gives a node. `gluongraph.nd` and the methods of NDArray call them through
+`invoke`, so that one statement serves eager, recorded and traced calls. Conventions of MXNet that are kept: a
+reduction over all axes has shape (1,), comparisons give 0 and 1 in the dtype of their arguments, indices may come as
+floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gluongraph import ops
+from gluongraph.dtypes import dtype_name
+from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.ir import Node
+
+Axes = int | Sequence[int] | None
+
+
+# -- arithmetic; numbers and broadcasting are the business of gluongraph.ops
+
+
+def identity(data: Any) -> Any:
+    """data"""
+    return data
+
+
+def add(lhs: Any, rhs: Any) -> Any:
+    """lhs + rhs"""
+    return ops.add(lhs, rhs)
+
+
+def subtract(lhs: Any, rhs: Any) -> Any:
+    """lhs - rhs"""
+    return ops.sub(lhs, rhs)
+
+
+def multiply(lhs: Any, rhs: Any) -> Any:
+    """lhs * rhs"""
+    return ops.mul(lhs, rhs)
+
+
+def divide(lhs: Any, rhs: Any) -> Any:
+    """lhs / rhs"""
+    return ops.div(lhs, rhs)
+
+
+def modulo(lhs: Any, rhs: Any) -> Any:
+    """lhs mod rhs, with the sign of rhs"""
+    return ops.mod(lhs, rhs)
+
+
+def power(base: Any, exp: Any) -> Any:
+    """base ** exp"""
+    return ops.pow(base, exp)
+
+
+def maximum(lhs: Any, rhs: Any) -> Any:
+    """The larger of the two, elementwise."""
+    return ops.maximum(lhs, rhs)
+
+
+def minimum(lhs: Any, rhs: Any) -> Any:
+    """The smaller of the two, elementwise."""
+    return ops.minimum(lhs, rhs)
+
+
+def negative(data: Any) -> Any:
+    """-data"""
+    return ops.neg(data)
+
+
+def _compared(result: Any, lhs: Any, rhs: Any) -> Any:
+    return ops.cast(result, lhs.dtype if isinstance(lhs, Node) else rhs.dtype)
+
+
+def equal(lhs: Any, rhs: Any) -> Any:
+    """1 where lhs == rhs, else 0"""
+    return _compared(ops.equal(lhs, rhs), lhs, rhs)
+
+
+def not_equal(lhs: Any, rhs: Any) -> Any:
+    """1 where lhs != rhs, else 0"""
+    return _compared(ops.not_equal(lhs, rhs), lhs, rhs)
+
+
+def lesser(lhs: Any, rhs: Any) -> Any:
+    """1 where lhs < rhs, else 0"""
+    return _compared(ops.less(lhs, rhs), lhs, rhs)
+
+
+def lesser_equal(lhs: Any, rhs: Any) -> Any:
+    """1 where lhs <= rhs, else 0"""
+    return _compared(ops.less_equal(lhs, rhs), lhs, rhs)
+
+
+def greater(lhs: Any, rhs: Any) -> Any:
+    """1 where lhs > rhs, else 0"""
+    return _compared(ops.greater(lhs, rhs), lhs, rhs)
+
+
+def greater_equal(lhs: Any, rhs: Any) -> Any:
+    """1 where lhs >= rhs, else 0"""
+    return _compared(ops.greater_equal(lhs, rhs), lhs, rhs)
+
+
+def logical_and(lhs: Any, rhs: Any) -> Any:
+    """1 where both are not 0, else 0"""
+    return _compared(ops.logical_and(ops.not_equal(lhs, 0), ops.not_equal(rhs, 0)), lhs, rhs)
+
+
+def logical_or(lhs: Any, rhs: Any) -> Any:
+    """1 where one of them is not 0, else 0"""
+    return _compared(ops.logical_or(ops.not_equal(lhs, 0), ops.not_equal(rhs, 0)), lhs, rhs)
+
+
+def logical_not(data: Any) -> Any:
+    """1 where data is 0, else 0"""
+    return ops.cast(ops.equal(data, 0), data.dtype)
+
+
+def abs(data: Any) -> Any:
+    """|data|"""
+    return ops.abs(data)
+
+
+def sign(data: Any) -> Any:
+    """-1, 0 or 1"""
+    return ops.sign(data)
+
+
+def exp(data: Any) -> Any:
+    """e ** data"""
+    return ops.exp(data)
+
+
+def expm1(data: Any) -> Any:
+    """e ** data - 1, exact near 0"""
+    return ops.expm1(data)
+
+
+def log(data: Any) -> Any:
+    """The natural logarithm."""
+    return ops.log(data)
+
+
+def log1p(data: Any) -> Any:
+    """log(1 + data), exact near 0"""
+    return ops.log1p(data)
+
+
+def log2(data: Any) -> Any:
+    """The logarithm to base 2."""
+    return ops.mul(ops.log(data), 1.0 / math.log(2.0))
+
+
+def log10(data: Any) -> Any:
+    """The logarithm to base 10."""
+    return ops.mul(ops.log(data), 1.0 / math.log(10.0))
+
+
+def sqrt(data: Any) -> Any:
+    """The square root."""
+    return ops.sqrt(data)
+
+
+def rsqrt(data: Any) -> Any:
+    """1 / sqrt(data)"""
+    return ops.rsqrt(data)
+
+
+def square(data: Any) -> Any:
+    """data * data"""
+    return ops.mul(data, data)
+
+
+def reciprocal(data: Any) -> Any:
+    """1 / data"""
+    return ops.div(1.0, data)
+
+
+def sin(data: Any) -> Any:
+    """The sine."""
+    return ops.sin(data)
+
+
+def cos(data: Any) -> Any:
+    """The cosine."""
+    return ops.cos(data)
+
+
+def tanh(data: Any) -> Any:
+    """The hyperbolic tangent."""
+    return ops.tanh(data)
+
+
+def erf(data: Any) -> Any:
+    """The error function."""
+    return ops.erf(data)
+
+
+def sigmoid(data: Any) -> Any:
+    """1 / (1 + e ** -data)"""
+    return ops.sigmoid(data)
+
+
+def relu(data: Any) -> Any:
+    """max(data, 0)"""
+    return ops.relu(data)
+
+
+def softsign(data: Any) -> Any:
+    """data / (1 + |data|)"""
+    return ops.div(data, ops.add(ops.abs(data), 1.0))
+
+
+def softrelu(data: Any) -> Any:
+    """log(1 + e ** data), without overflow"""
+    return ops.add(ops.relu(data), ops.log1p(ops.exp(ops.neg(ops.abs(data)))))
+
+
+def floor(data: Any) -> Any:
+    """The next integer below."""
+    return ops.floor(data)
+
+
+def ceil(data: Any) -> Any:
+    """The next integer above."""
+    return ops.ceil(data)
+
+
+def round(data: Any) -> Any:
+    """The nearest integer; halves go away from zero, as in MXNet."""
+    return ops.mul(ops.sign(data), ops.floor(ops.add(ops.abs(data), 0.5)))
+
+
+def clip(data: Any, a_min: float, a_max: float) -> Any:
+    """data held between a_min and a_max"""
+    return ops.minimum(ops.maximum(data, a_min), a_max)
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """x where condition is not 0, else y"""
+    if condition.dtype != "bool":
+        condition = ops.not_equal(condition, 0)
+    return ops.where(condition, x, y)
+
+
+def cast(data: Any, dtype: Any) -> Any:
+    """The elements as another type."""
+    return ops.cast(data, dtype_name(dtype))
+
+
+def stop_gradient(data: Any) -> Any:
+    """data, through which no gradient flows"""
+    return ops.stop_gradient(data)
+
+
+def full_like(data: Any, fill_value: float, dtype: Any = None) -> Any:
+    """An array of this shape, filled with one value."""
+    return ops.full(data.shape, fill_value, data.dtype if dtype is None else dtype_name(dtype))
+
+
+def zeros_like(data: Any, dtype: Any = None) -> Any:
+    """Zeros of this shape."""
+    return full_like(data, 0, dtype)
+
+
+def ones_like(data: Any, dtype: Any = None) -> Any:
+    """Ones of this shape."""
+    return full_like(data, 1, dtype)
+
+
+# -- reductions
+
+
+def axes_of(data: Node, axis: Axes, exclude: bool = False) -> tuple[int, ...]:
+    """The axes meant, not negative; () and None are all of them."""
+    rank = data.ty.rank
+    given = range(rank) if axis is None or axis == () else (axis,) if isinstance(axis, int) else axis
+    for a in given:
+        if not -rank <= a < rank:
+            raise ShapeError(located(f"axis {a} does not exist in {data.ty}"))
+    axes = {a % rank for a in given}
+    return tuple(sorted(set(range(rank)) - axes if exclude and axis is not None else axes))
+
+
+def _reduced(reduce: Any, data: Any, axis: Axes, keepdims: bool, exclude: bool) -> Any:
+    axes = axes_of(data, axis, exclude)
+    result = reduce(data, axis=axes, keepdims=keepdims)
+    return result if result.ty.rank else ops.reshape(result, (1,))
+
+
+def sum(data: Any, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Any:
+    """The sum over the axes given, or with `exclude` over all others."""
+    return _reduced(ops.sum, data, axis, keepdims, exclude)
+
+
+def mean(data: Any, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Any:
+    """The mean over the axes given, or with `exclude` over all others."""
+    return _reduced(ops.mean, data, axis, keepdims, exclude)
+
+
+def prod(data: Any, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Any:
+    """The product over the axes given, or with `exclude` over all others."""
+    return _reduced(ops.prod, data, axis, keepdims, exclude)
+
+
+def max(data: Any, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Any:
+    """The largest element over the axes given, or with `exclude` over all others."""
+    return _reduced(ops.max, data, axis, keepdims, exclude)
+
+
+def min(data: Any, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Any:
+    """The smallest element over the axes given, or with `exclude` over all others."""
+    return _reduced(ops.min, data, axis, keepdims, exclude)
+
+
+def norm(data: Any, ord: int = 2, axis: Axes = None, keepdims: bool = False) -> Any:
+    """The 2-norm (or 1-norm) over the axes given."""
+    if ord not in (1, 2):
+        raise MXNetError(located(f"norm: ord is 1 or 2, not {ord!r}"))
+    if ord == 1:
+        return sum(ops.abs(data), axis, keepdims)
+    return ops.sqrt(sum(ops.mul(data, data), axis, keepdims))
+
+
+def argmax(data: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+    """The index of the first largest element, as float32."""
+    return _arg(ops.argmax, data, axis, keepdims)
+
+
+def argmin(data: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+    """The index of the first smallest element, as float32."""
+    return _arg(ops.argmin, data, axis, keepdims)
+
+
+def _arg(find: Any, data: Any, axis: int | None, keepdims: bool) -> Any:
+    if axis is None:
+        data, axis = ops.reshape(data, (data.ty.size,)), 0
+    (axis,) = axes_of(data, axis)
+    shape = [n for i, n in enumerate(data.shape) if keepdims or i != axis] or [1]
+    if keepdims:
+        shape[axis] = 1
+    return ops.cast(ops.reshape(find(data, axis=axis), tuple(shape)), "f32")
+
+
+def cumsum(a: Any, axis: int | None = None) -> Any:
+    """The running sum along an axis; of all elements in order without one."""
+    if axis is None:
+        a, axis = ops.reshape(a, (a.ty.size,)), 0
+    (axis,) = axes_of(a, axis)
+    return ops.cumsum(a, axis=axis)

@@ -1,0 +1,367 @@
+"""MXNet's operators that move elements, as builders over nodes: shapes, slices, joining, indexing."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gluongraph import ops
+from gluongraph.dtypes import dtype_name, is_float
+from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.ir import Node
+from gluongraph.mxops import Axes, axes_of
+
+
+def reshape(data: Any, shape: Sequence[int], reverse: bool = False) -> Any:
+    """Another shape: 0 keeps an axis, -1 is inferred, -2 keeps the rest, -3 joins two axes, -4 splits one in two."""
+    return ops.reshape(data, reshaped(data.shape, tuple(shape), reverse))
+
+
+def reshaped(old: tuple[int, ...], wanted: tuple[int, ...], reverse: bool = False) -> tuple[int, ...]:
+    """The shape that MXNet's reshape codes mean for an array of shape `old`.
+
+    >>> reshaped((2, 3, 4), (-3, 0)), reshaped((2, 3, 4), (0, -1)), reshaped((6, 4), (-4, 2, -1, 0))
+    ((6, 4), (2, 12), (2, 3, 4))
+    """
+    if reverse:
+        if -4 in wanted:
+            raise MXNetError(located("reshape: -4 and reverse=True do not go together"))
+        return reshaped(old[::-1], wanted[::-1])[::-1]
+    new: list[int] = []
+    at, i = 0, 0
+    try:
+        while i < len(wanted):
+            code = wanted[i]
+            if code == 0:
+                new.append(old[at])
+            elif code == -2:
+                new.extend(old[at:])
+                at = len(old) - 1
+            elif code == -3:
+                new.append(old[at] * old[at + 1])
+                at += 1
+            elif code == -4:
+                parts = [wanted[i + 1], wanted[i + 2]]
+                if -1 in parts:
+                    other = parts[1 - parts.index(-1)]
+                    parts[parts.index(-1)] = old[at] // other
+                new.extend(parts)
+                i += 2
+            else:
+                new.append(code)
+            at, i = at + 1, i + 1
+    except IndexError:
+        raise ShapeError(located(f"reshape: {list(wanted)} asks for more axes than {list(old)} has")) from None
+    if new.count(-1) == 1:
+        rest = -math.prod(new)
+        new[new.index(-1)] = math.prod(old) // rest if rest else 0
+    if math.prod(new) != math.prod(old) or min(new, default=0) < 0:
+        raise ShapeError(located(f"reshape: {list(old)} has no {math.prod(old)} elements in shape {list(wanted)}"))
+    return tuple(new)
+
+
+def reshape_like(lhs: Any, rhs: Any) -> Any:
+    """lhs in the shape of rhs"""
+    return ops.reshape(lhs, rhs.shape)
+
+
+def flatten(data: Any) -> Any:
+    """Shape (n, the rest)."""
+    return ops.reshape(data, (data.shape[0], math.prod(data.shape[1:])))
+
+
+def expand_dims(data: Any, axis: int) -> Any:
+    """A new axis of extent 1 at that place."""
+    rank = data.ty.rank
+    if not -rank - 1 <= axis <= rank:
+        raise ShapeError(located(f"expand_dims: axis {axis} does not fit {data.ty}"))
+    at = axis % (rank + 1)
+    return ops.reshape(data, (*data.shape[:at], 1, *data.shape[at:]))
+
+
+def squeeze(data: Any, axis: Axes = None) -> Any:
+    """Without the axes of extent 1 (all, or those given)."""
+    axes = axes_of(data, axis) if axis is not None else [i for i, n in enumerate(data.shape) if n == 1]
+    for a in axes:
+        if data.shape[a] != 1:
+            raise ShapeError(located(f"squeeze: axis {a} of {data.ty} is not 1"))
+    return ops.reshape(data, tuple(n for i, n in enumerate(data.shape) if i not in axes) or (1,))
+
+
+def transpose(data: Any, axes: Sequence[int] | None = None) -> Any:
+    """Axes in another order; reversed by default."""
+    rank = data.ty.rank
+    order = tuple(a % rank for a in axes) if axes else tuple(reversed(range(rank)))
+    return ops.transpose(data, order)
+
+
+def swapaxes(data: Any, dim1: int = 0, dim2: int = 0) -> Any:
+    """Two axes exchanged."""
+    order = list(range(data.ty.rank))
+    a, b = axes_of(data, dim1)[0], axes_of(data, dim2)[0]
+    order[a], order[b] = b, a
+    return ops.transpose(data, tuple(order))
+
+
+def broadcast_to(data: Any, shape: Sequence[int]) -> Any:
+    """Axes of extent 1 repeated up to `shape`; 0 keeps an axis."""
+    return _broadcast(
+        data, tuple(n or (data.shape[i] if len(shape) == data.ty.rank else 0) for i, n in enumerate(shape))
+    )
+
+
+def broadcast_like(lhs: Any, rhs: Any) -> Any:
+    """lhs broadcast to the shape of rhs"""
+    return _broadcast(lhs, rhs.shape)
+
+
+def broadcast_axis(data: Any, axis: Axes, size: int | Sequence[int]) -> Any:
+    """The axes given, of extent 1, repeated to the sizes given."""
+    shape = list(data.shape)
+    axes = (axis,) if isinstance(axis, int) else tuple(axis or ())
+    for a, n in zip(axes, (size,) if isinstance(size, int) else size, strict=True):
+        shape[a] = n
+    return _broadcast(data, tuple(shape))
+
+
+def _broadcast(data: Any, shape: tuple[int, ...]) -> Any:
+    fits = len(shape) >= data.ty.rank and all(
+        a in (1, b) for a, b in zip(reversed(data.shape), reversed(shape), strict=False)
+    )
+    if not fits:
+        raise ShapeError(located(f"broadcast_to: {data.ty} cannot become {list(shape)}"))
+    same_rank = ops.reshape(data, (1,) * (len(shape) - data.ty.rank) + data.shape)
+    return ops.expand(same_rank, shape)
+
+
+def tile(data: Any, reps: int | Sequence[int]) -> Any:
+    """The whole array repeated along each axis."""
+    times = (reps,) if isinstance(reps, int) else tuple(reps)
+    rank = max(len(times), data.ty.rank)
+    times = (1,) * (rank - len(times)) + times
+    shape = (1,) * (rank - data.ty.rank) + data.shape
+    apart = ops.reshape(data, tuple(n for extent in shape for n in (1, extent)))
+    whole = ops.expand(apart, tuple(n for pair in zip(times, shape, strict=True) for n in pair))
+    return ops.reshape(whole, tuple(a * b for a, b in zip(times, shape, strict=True)))
+
+
+def repeat(data: Any, repeats: int, axis: int | None = None) -> Any:
+    """Each element repeated, along an axis or (without one) in a flat array."""
+    if axis is None:
+        data, axis = ops.reshape(data, (data.ty.size,)), 0
+    (at,) = axes_of(data, axis)
+    before, extent, after = data.shape[:at], data.shape[at], data.shape[at + 1 :]
+    apart = ops.reshape(data, (*before, extent, 1, *after))
+    return ops.reshape(ops.expand(apart, (*before, extent, repeats, *after)), (*before, extent * repeats, *after))
+
+
+def flip(data: Any, axis: Axes) -> Any:
+    """The order along the axes reversed."""
+    return ops.flip(data, axes_of(data, axis))
+
+
+reverse = flip
+
+
+def slice(data: Any, begin: Sequence[int | None], end: Sequence[int | None], step: Sequence[int | None] = ()) -> Any:
+    """data[begin[0]:end[0]:step[0], ...]; None stands for the whole way."""
+    steps = tuple(step) or (None,) * len(begin)
+    spans = [_span(b, e, s, n) for b, e, s, n in zip(begin, end, steps, data.shape, strict=False)]
+    spans += [(0, n, 1) for n in data.shape[len(spans) :]]
+    return _sliced(data, spans)
+
+
+def slice_axis(data: Any, axis: int, begin: int, end: int | None) -> Any:
+    """A slice along one axis."""
+    (at,) = axes_of(data, axis)
+    return _sliced(data, [_span(begin, end, 1, n) if i == at else (0, n, 1) for i, n in enumerate(data.shape)])
+
+
+def slice_like(data: Any, shape_like: Any, axes: Axes = None) -> Any:
+    """The first elements, as many as `shape_like` has, along the axes given (all by default)."""
+    chosen = axes_of(data, axes)
+    return _sliced(data, [(0, shape_like.shape[i] if i in chosen else n, 1) for i, n in enumerate(data.shape)])
+
+
+def _span(begin: int | None, end: int | None, step: int | None, extent: int) -> tuple[int, int, int]:
+    return builtins.slice(begin, end, step).indices(extent)
+
+
+def _sliced(data: Any, spans: Sequence[tuple[int, int, int]]) -> Any:
+    """Slices with steps of either sign; a negative step is a flip of the slice that has the same elements."""
+    flipped = tuple(i for i, (_, _, s) in enumerate(spans) if s < 0)
+    ranges = [range(*span) for span in spans]
+    ahead = [reversed_range(r) if r.step < 0 else r for r in ranges]
+    if all(r == range(n) for r, n in zip(ahead, data.shape, strict=True)):
+        part = data
+    else:
+        begin = tuple(r.start if r else 0 for r in ahead)
+        end = tuple(r[-1] + 1 if r else 0 for r in ahead)
+        part = ops.slice(data, begin, end, tuple(r.step if r else 1 for r in ahead))
+    return ops.flip(part, flipped) if flipped else part
+
+
+def reversed_range(r: range) -> range:
+    """The same numbers, upwards."""
+    return range(r[-1], r[0] + 1, -r.step) if r else range(0)
+
+
+def concat(*data: Any, dim: int = 1) -> Any:
+    """Arrays one after the other along an axis."""
+    return ops.concat(*data, axis=axes_of(data[0], dim)[0]) if len(data) > 1 else data[0]
+
+
+def stack(*data: Any, axis: int = 0) -> Any:
+    """Arrays along a new axis."""
+    parts = [expand_dims(x, axis) for x in data]
+    return concat(*parts, dim=axis % parts[0].ty.rank)
+
+
+def split(data: Any, num_outputs: int, axis: int = 1, squeeze_axis: bool = False) -> Any:
+    """Equal parts along an axis: a list, or the array itself for one part."""
+    (at,) = axes_of(data, axis)
+    each, rest = divmod(data.shape[at], num_outputs)
+    if rest:
+        raise ShapeError(located(f"split: axis {at} of {data.ty} has no {num_outputs} equal parts"))
+    parts = [slice_axis(data, at, i * each, (i + 1) * each) for i in range(num_outputs)]
+    if squeeze_axis:
+        parts = [squeeze(p, at) for p in parts]
+    return parts if num_outputs > 1 else parts[0]
+
+
+# -- indexing
+
+
+def as_index(indices: Any) -> Any:
+    """Indices as integers: MXNet passes them as floats."""
+    return ops.cast(indices, "i32") if is_float(indices.dtype) or indices.dtype in ("i8", "u8", "bool") else indices
+
+
+def take(a: Any, indices: Any, axis: int = 0, mode: str = "clip") -> Any:
+    """The slices of `a` at `indices` along an axis; indices beyond the end are clipped, or wrapped around."""
+    (at,) = axes_of(a, axis)
+    return ops.take(a, _bounded(as_index(indices), a.shape[at], mode), axis=at)
+
+
+def _bounded(indices: Any, extent: int, mode: str) -> Any:
+    if mode == "wrap":
+        return ops.mod(indices, extent)
+    if mode != "clip":
+        raise MXNetError(located(f"take: mode is 'clip' or 'wrap', not {mode!r}"))
+    return indices
+
+
+def pick(data: Any, index: Any, axis: int = -1, keepdims: bool = False, mode: str = "clip") -> Any:
+    """One element per position along an axis: out[i] = data[i, index[i]]"""
+    (at,) = axes_of(data, axis)
+    kept = (*data.shape[:at], 1, *data.shape[at + 1 :])
+    chosen = _bounded(ops.reshape(as_index(index), kept), data.shape[at], mode)
+    found = ops.gather(data, chosen, axis=at)
+    return found if keepdims else ops.reshape(found, tuple(n for i, n in enumerate(kept) if i != at) or (1,))
+
+
+def one_hot(indices: Any, depth: int, on_value: float = 1.0, off_value: float = 0.0, dtype: Any = "float32") -> Any:
+    """`on_value` at the index along a new last axis, `off_value` elsewhere."""
+    made = ops.one_hot(as_index(indices), depth=depth, dtype=dtype_name(dtype))
+    if (on_value, off_value) == (1.0, 0.0):
+        return made
+    return ops.add(ops.mul(made, on_value - off_value), off_value)
+
+
+def embedding(data: Any, weight: Any, input_dim: int = 0, output_dim: int = 0, **other: Any) -> Any:
+    """weight[data]"""
+    return ops.embedding(as_index(data), weight)
+
+
+Plan = tuple[Any, ...]
+
+
+def index_plan(key: Any, shape: tuple[int, ...]) -> tuple[Plan, list[Any]]:
+    """Python's `x[key]` on an array of this shape: what to do, hashable, and the arrays of indices in it.
+
+    The plan is (spans, shape): one (begin, end, step) per axis, or None where an index array selects; and the shape of
+    the result, in which -1 stands for the axes of the index arrays. It is shared by reading and by traced writing.
+    """
+    parts = list(key) if isinstance(key, tuple) else [key]
+    used = sum(1 for p in parts if p is not None and p is not ...)
+    if used > len(shape):
+        raise IndexError(f"{used} indices for an array with {len(shape)} axes")
+    if not any(p is ... for p in parts):
+        parts.append(...)
+    at = next(i for i, p in enumerate(parts) if p is ...)
+    parts[at : at + 1] = [builtins.slice(None)] * (len(shape) - used)
+    spans: list[tuple[int, int, int] | None] = []
+    result: list[int] = []
+    arrays: list[Any] = []
+    for part in parts:
+        if part is None:
+            result.append(1)
+            continue
+        extent = shape[len(spans)]
+        if isinstance(part, builtins.slice):
+            span = part.indices(extent)
+            spans.append(span)
+            result.append(len(range(*span)))
+        elif isinstance(part, int | np.integer) and not isinstance(part, bool):
+            if not -extent <= part < extent:
+                raise IndexError(f"index {part} is out of bounds for axis {len(spans)} with extent {extent}")
+            i = int(part) % extent
+            spans.append((i, i + 1, 1))
+        else:
+            if not arrays:
+                result.append(-1)
+            elif spans[-1] is not None:
+                raise MXNetError(
+                    located("indexing: index arrays have to stand side by side", help="take or transpose first")
+                )
+            spans.append(None)
+            arrays.append(part)
+    return (tuple(spans), tuple(result)), arrays
+
+
+def index(data: Any, *indices: Any, plan: Plan) -> Any:
+    """data[key], for the plan that `index_plan` made of the key."""
+    spans, result = plan
+    whole = [(0, n, 1) if span is None else span for span, n in zip(spans, data.shape, strict=True)]
+    part = _sliced(data, whole)
+    if not indices:
+        return ops.reshape(part, result or (1,))
+    at = spans.index(None)
+    extents = data.shape[at : at + len(indices)]
+    flat = None
+    for each, extent in zip(indices, extents, strict=True):
+        each = as_index(each)
+        each = ops.where(ops.less(each, 0), ops.add(each, extent), each)
+        flat = each if flat is None else ops.add(ops.mul(flat, extent), each)
+    assert flat is not None
+    joined = ops.reshape(part, (*part.shape[:at], math.prod(extents), *part.shape[at + len(indices) :]))
+    found = ops.take(joined, flat, axis=at)
+    shape = [n for r in result for n in (flat.shape if r == -1 else (r,))]
+    return ops.reshape(found, tuple(shape) or (1,))
+
+
+def index_put(data: Any, value: Any, *, plan: Plan) -> Any:
+    """data with data[key] = value done, for a key of slices with step 1 and integers."""
+    spans, result = plan
+    if any(span is None or span[2] != 1 for span in spans):
+        raise MXNetError(
+            located(
+                "a traced write takes integers and slices with step 1 only",
+                help="use where() with a mask, or one_hot, and make a new array",
+            )
+        )
+    kept = tuple(max(0, e - b) for b, e, _ in spans)
+    if isinstance(value, Node):
+        value = ops.reshape(_broadcast(ops.cast(value, data.dtype), result or (1,)), kept)
+    else:
+        value = ops.full(kept, value, data.dtype)
+    if kept == data.shape:
+        return value
+    before = tuple(b for b, _, _ in spans)
+    after = tuple(n - e for (_, e, _), n in zip(spans, data.shape, strict=True))
+    mask = ops.pad(ops.full(kept, True, "bool"), before, after, False)
+    return ops.where(mask, ops.pad(value, before, after, 0.0 if is_float(data.dtype) else 0), data)

@@ -1,0 +1,674 @@
+"""NDArray, and the one way from arrays to arrays: `invoke(build, *arrays, **attrs)`, eager, recorded or traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Concatenate, ParamSpec
+
+import numpy as np
+
+from gluongraph import mxlayers, mxops, mxshapes
+from gluongraph.context import Context, cpu, current_context
+from gluongraph.dtypes import dtype_name, numpy_dtype
+from gluongraph.eager import Function
+from gluongraph.errors import MXNetError, ShapeError, TraceError, located
+from gluongraph.ir import Node, TensorType
+from gluongraph.storage import Array, Storage
+from gluongraph.tape import STATE, Entry, Leaf, Source
+
+P = ParamSpec("P")
+DEFAULT = cpu(0)
+MAX_FUNCTIONS = 8192  # Python numbers are part of a function; a program that counts must not fill the memory
+
+
+def _method(build: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[NDArray, P], NDArray]:
+    def method(self: NDArray, *args: P.args, **kwargs: P.kwargs) -> NDArray:
+        return invoke(build, self, *args, **kwargs)  # type: ignore[no-any-return]
+
+    method.__name__, method.__doc__ = build.__name__, build.__doc__
+    return method
+
+
+class NDArray:
+    """An array on a device; within a trace, a node of the graph that is being built.
+
+    Arithmetic broadcasts as in numpy. Slices and reshaped arrays are copies. Comparisons give 0 and 1 in the dtype of
+    the array.
+
+    >>> from gluongraph import nd
+    >>> nd.array([[1, 2], [3, 4]]) * 2
+    <BLANKLINE>
+    [[2. 4.]
+     [6. 8.]]
+    <NDArray 2x2 @cpu(0)>
+    """
+
+    __array_priority__ = 1000.0
+    __hash__ = object.__hash__
+
+    # What most arrays have is said once, here; only what differs is kept per array.
+    _storage: Storage | None
+    _node: Node | None = None  # in a trace
+    _source: tuple[Entry, int] | None = None  # the recorded call that made it
+    _leaf: Leaf | None = None  # set by attach_grad
+    _ctx: Context = DEFAULT
+    _name: str = ""  # of a parameter: what traces call it
+    _part: bool = False  # a slice or another shape of an array: a copy, and in MXNet a view
+
+    def __init__(self, array: Array, ctx: Context = DEFAULT):
+        self._storage = Storage(array)
+        if ctx is not DEFAULT:
+            self._ctx = ctx
+
+    # -- what it is
+
+    @property
+    def storage(self) -> Storage:
+        """The memory.
+
+        Raises:
+            TraceError: a traced value has none.
+        """
+        if self._storage is None:
+            raise TraceError(no_value("its memory"))
+        return self._storage
+
+    @property
+    def type(self) -> TensorType:
+        """Shape and dtype."""
+        if self._storage is None:
+            assert self._node is not None
+            return self._node.ty
+        array = self._storage.array
+        return TensorType(array.shape, dtype_name(array.dtype))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._storage.array.shape if self._storage is not None else self.type.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The numpy type of the elements: `numpy.float32`."""
+        array_dtype = self._storage.array.dtype if self._storage is not None else numpy_dtype(self.type.dtype)
+        return array_dtype.type
+
+    @property
+    def size(self) -> int:
+        return self.type.size
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def context(self) -> Context:
+        return self._ctx
+
+    ctx = context
+
+    @property
+    def stype(self) -> str:
+        return "default"
+
+    @property
+    def T(self) -> NDArray:
+        return invoke(mxshapes.transpose, self)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array without axes")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.shape))
+        if self._storage is None:
+            return f"<NDArray {shape} {self.type.dtype}, traced>"
+        return f"\n{self._storage.array!s}\n<NDArray {shape} @{self._ctx}>"
+
+    # -- out to Python and numpy
+
+    def asnumpy(self) -> Array:
+        """A copy as numpy array."""
+        if self._storage is None:
+            raise TraceError(no_value("asnumpy()"))
+        return np.array(self._storage.array, order="C")
+
+    def asscalar(self) -> Any:
+        """The only element, as a numpy scalar."""
+        return self._one("asscalar()")[()]
+
+    def item(self) -> Any:
+        """The only element, as a Python number."""
+        return self._one("item()").item()
+
+    def tolist(self) -> Any:
+        return self.asnumpy().tolist()
+
+    def _one(self, what: str) -> Array:
+        if self._storage is None:
+            raise TraceError(no_value(what))
+        if self._storage.array.size != 1:
+            raise ValueError(f"{what} needs an array of one element; this one has shape {self.shape}")
+        return self._storage.array.reshape(())
+
+    def __float__(self) -> float:
+        return float(self._one("float()"))
+
+    def __int__(self) -> int:
+        return int(self._one("int()"))
+
+    def __index__(self) -> int:
+        array = self._one("an index")
+        if array.dtype.kind not in "iu":
+            raise TypeError("only arrays of integers can be an index")
+        return int(array)
+
+    def __bool__(self) -> bool:
+        if self._storage is None:
+            raise TraceError(no_value("a branch (if, while, and, or, not)"))
+        if self.size == 0:
+            return False
+        if self.size > 1:
+            raise ValueError(
+                "the truth value of an array with several elements is ambiguous; use asnumpy().all() or any()"
+            )
+        return bool(self._one("bool()"))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self.asnumpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, **how: Any) -> Any:
+        return self.storage.array.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._ctx.device_typeid, self._ctx.device_id
+
+    def __iter__(self) -> Iterator[NDArray]:
+        return (self[i] for i in range(len(self)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"array": self.asnumpy(), "ctx": (self._ctx.device_type, self._ctx.device_id)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._storage = Storage(state["array"])
+        self._ctx = Context(*state["ctx"])
+
+    def __deepcopy__(self, memo: object) -> NDArray:
+        return self.copy()
+
+    def wait_to_read(self) -> None:
+        """Nothing: eager ops are done when they return."""
+
+    wait_to_write = wait_to_read
+
+    # -- copies
+
+    def copy(self) -> NDArray:
+        """A copy, through which gradients flow."""
+        return invoke(mxops.identity, self)
+
+    def copyto(self, other: NDArray | Context) -> NDArray:
+        """A copy on another device, or into another array, which is returned."""
+        if isinstance(other, NDArray):
+            other[:] = self.as_in_context(other._ctx)
+            return other
+        made = self.copy()
+        check_context(other)
+        made._ctx = other
+        return made
+
+    def as_in_context(self, context: Context) -> NDArray:
+        """Itself if it is there already, else a copy on that device."""
+        return self if context == self._ctx else self.copyto(context)
+
+    as_in_ctx = as_in_context
+
+    def as_nd_ndarray(self) -> NDArray:
+        return self
+
+    def astype(self, dtype: Any, copy: bool = True) -> NDArray:
+        """The elements as another type; itself with copy=False where it has that type."""
+        name = dtype_name(dtype)
+        if not copy and name == self.type.dtype:
+            return self
+        return invoke(mxops.cast, self, dtype=name)
+
+    # -- gradients
+
+    def attach_grad(self, grad_req: str = "write", stype: str | None = None) -> None:
+        """Mark the array: backward puts its gradient into `grad`. The array becomes a leaf of the record."""
+        if self._storage is None:
+            raise TraceError(no_value("attach_grad()"))
+        array = self._storage.array
+        mark(self, NDArray(np.zeros(array.shape, array.dtype), self._ctx), grad_req)
+
+    @property
+    def grad(self) -> NDArray | None:
+        """The gradient that the last backward left; None if nothing is attached."""
+        return None if self._leaf is None else self._leaf.grad
+
+    @property
+    def grad_req(self) -> str:
+        return "null" if self._leaf is None else self._leaf.req
+
+    @property
+    def _fresh_grad(self) -> bool:
+        return self._leaf is not None and self._leaf.fresh
+
+    @_fresh_grad.setter
+    def _fresh_grad(self, fresh: bool) -> None:
+        if self._leaf is not None:
+            self._leaf.fresh = fresh
+
+    def detach(self) -> NDArray:
+        """The same memory, apart from the record: no gradient flows through it."""
+        if self._storage is None:
+            return invoke(mxops.stop_gradient, self)
+        other = NDArray.__new__(NDArray)
+        other._storage, other._ctx, other._part = self._storage, self._ctx, self._part
+        return other
+
+    def zero_grad(self) -> None:
+        """Fill the attached gradient with zeros."""
+        if self._leaf is not None:
+            self._leaf.grad.storage.write(0)
+
+    # -- reading and writing parts
+
+    def __getitem__(self, key: Any) -> NDArray:
+        plan, indices = mxshapes.index_plan(key, self.shape)
+        part = invoke(mxshapes.index, self, *map(_index_array, indices), plan=plan)
+        part._part = not indices
+        return part
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if STATE.tracer is not None or self._storage is None:
+            _tracer(self).assign(self, key, value)
+            return
+        self._check_write(value)
+        if isinstance(value, NDArray):
+            value = value.storage.array
+        parts = tuple(map(_numpy_key, key)) if isinstance(key, tuple) else _numpy_key(key)
+        try:
+            self._storage.write(value, parts)
+        except ValueError as error:
+            raise ShapeError(located(f"array[...] = value: {error}")) from None
+
+    def _check_write(self, value: object) -> None:
+        """Raise where a write would be lost or would spoil a record."""
+        if self._part:
+            raise MXNetError(
+                located(
+                    "in-place write into a slice or a reshaped array, which is a copy here: the array it came from"
+                    " would not change",
+                    help="write into that array: a[1:3] = value; or make the copy plain: a[1:3].copy()",
+                )
+            )
+        if STATE.recording and (tracked(self) or (isinstance(value, NDArray) and tracked(value))):
+            raise MXNetError(
+                located(
+                    "Inplace operations (+=, -=, x[:]=, etc) are not supported when recording with autograd",
+                    help="write x = x + y, or put the write under autograd.pause()",
+                )
+            )
+
+    def _inplace(self, build: Callable[..., Any], other: Any) -> NDArray:
+        if STATE.tracer is None and self._storage is not None:
+            self._check_write(other)
+        self[:] = invoke(build, self, _operand(other, self))
+        return self
+
+    # -- operators
+
+    def __add__(self, other: Any) -> NDArray:
+        return invoke(mxops.add, self, _operand(other, self))
+
+    __radd__ = __add__
+
+    def __iadd__(self, other: Any) -> NDArray:
+        return self._inplace(mxops.add, other)
+
+    def __sub__(self, other: Any) -> NDArray:
+        return invoke(mxops.subtract, self, _operand(other, self))
+
+    def __rsub__(self, other: Any) -> NDArray:
+        return invoke(mxops.subtract, _operand(other, self), self)
+
+    def __isub__(self, other: Any) -> NDArray:
+        return self._inplace(mxops.subtract, other)
+
+    def __mul__(self, other: Any) -> NDArray:
+        return invoke(mxops.multiply, self, _operand(other, self))
+
+    __rmul__ = __mul__
+
+    def __imul__(self, other: Any) -> NDArray:
+        return self._inplace(mxops.multiply, other)
+
+    def __truediv__(self, other: Any) -> NDArray:
+        return invoke(mxops.divide, self, _operand(other, self))
+
+    def __rtruediv__(self, other: Any) -> NDArray:
+        return invoke(mxops.divide, _operand(other, self), self)
+
+    def __itruediv__(self, other: Any) -> NDArray:
+        return self._inplace(mxops.divide, other)
+
+    def __mod__(self, other: Any) -> NDArray:
+        return invoke(mxops.modulo, self, _operand(other, self))
+
+    def __rmod__(self, other: Any) -> NDArray:
+        return invoke(mxops.modulo, _operand(other, self), self)
+
+    def __pow__(self, other: Any) -> NDArray:
+        return invoke(mxops.power, self, _operand(other, self))
+
+    def __rpow__(self, other: Any) -> NDArray:
+        return invoke(mxops.power, _operand(other, self), self)
+
+    def __matmul__(self, other: NDArray) -> NDArray:
+        return invoke(mxlayers.matmul, self, other)
+
+    def __neg__(self) -> NDArray:
+        return invoke(mxops.negative, self)
+
+    def __abs__(self) -> NDArray:
+        return invoke(mxops.abs, self)
+
+    def __eq__(self, other: object) -> Any:
+        return False if other is None else invoke(mxops.equal, self, _operand(other, self))
+
+    def __ne__(self, other: object) -> Any:
+        return True if other is None else invoke(mxops.not_equal, self, _operand(other, self))
+
+    def __lt__(self, other: Any) -> NDArray:
+        return invoke(mxops.lesser, self, _operand(other, self))
+
+    def __le__(self, other: Any) -> NDArray:
+        return invoke(mxops.lesser_equal, self, _operand(other, self))
+
+    def __gt__(self, other: Any) -> NDArray:
+        return invoke(mxops.greater, self, _operand(other, self))
+
+    def __ge__(self, other: Any) -> NDArray:
+        return invoke(mxops.greater_equal, self, _operand(other, self))
+
+    # -- methods of the same name as a function of `nd`, which documents them
+
+    def reshape(self, *shape: Any, reverse: bool = False) -> NDArray:
+        """Another shape: 0 keeps an axis, -1 is inferred, -2 keeps the rest, -3 joins two axes, -4 splits one."""
+        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+        other = invoke(mxshapes.reshape, self, tuple(wanted), reverse=reverse)
+        other._part = True
+        return other
+
+    def reshape_like(self, other: NDArray) -> NDArray:
+        return self.reshape(other.shape)
+
+    def transpose(self, *axes: Any) -> NDArray:
+        """Axes in another order; in reversed order by default."""
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], tuple | list) else axes
+        return invoke(mxshapes.transpose, self, tuple(order) or None)
+
+    def split(self, *args: Any, **kwargs: Any) -> Any:
+        """Equal parts along an axis; see nd.split."""
+        return invoke(mxshapes.split, self, *args, **kwargs)
+
+    def backward(self, out_grad: NDArray | None = None, retain_graph: bool = False, train_mode: bool = True) -> None:
+        """Gradients of the sum of this array, or of <out_grad, this array>, into the marked arrays."""
+        from gluongraph import autograd
+
+        autograd.backward([self], None if out_grad is None else [out_grad], retain_graph, train_mode)
+
+    abs = _method(mxops.abs)
+    sign = _method(mxops.sign)
+    exp = _method(mxops.exp)
+    expm1 = _method(mxops.expm1)
+    log = _method(mxops.log)
+    log1p = _method(mxops.log1p)
+    log2 = _method(mxops.log2)
+    log10 = _method(mxops.log10)
+    sqrt = _method(mxops.sqrt)
+    rsqrt = _method(mxops.rsqrt)
+    square = _method(mxops.square)
+    reciprocal = _method(mxops.reciprocal)
+    sin = _method(mxops.sin)
+    cos = _method(mxops.cos)
+    tanh = _method(mxops.tanh)
+    sigmoid = _method(mxops.sigmoid)
+    relu = _method(mxops.relu)
+    floor = _method(mxops.floor)
+    ceil = _method(mxops.ceil)
+    round = _method(mxops.round)
+    clip = _method(mxops.clip)
+    sum = _method(mxops.sum)
+    mean = _method(mxops.mean)
+    prod = _method(mxops.prod)
+    max = _method(mxops.max)
+    min = _method(mxops.min)
+    norm = _method(mxops.norm)
+    argmax = _method(mxops.argmax)
+    argmin = _method(mxops.argmin)
+    cumsum = _method(mxops.cumsum)
+    zeros_like = _method(mxops.zeros_like)
+    ones_like = _method(mxops.ones_like)
+    flatten = _method(mxshapes.flatten)
+    expand_dims = _method(mxshapes.expand_dims)
+    squeeze = _method(mxshapes.squeeze)
+    swapaxes = _method(mxshapes.swapaxes)
+    broadcast_to = _method(mxshapes.broadcast_to)
+    broadcast_like = _method(mxshapes.broadcast_like)
+    tile = _method(mxshapes.tile)
+    repeat = _method(mxshapes.repeat)
+    flip = _method(mxshapes.flip)
+    slice = _method(mxshapes.slice)
+    slice_axis = _method(mxshapes.slice_axis)
+    slice_like = _method(mxshapes.slice_like)
+    take = _method(mxshapes.take)
+    pick = _method(mxshapes.pick)
+    one_hot = _method(mxshapes.one_hot)
+    softmax = _method(mxlayers.softmax)
+    log_softmax = _method(mxlayers.log_softmax)
+    dot = _method(mxlayers.dot)
+
+
+# -- making arrays
+
+
+def check_context(ctx: Context) -> None:
+    """Raise unless eager arrays can live there."""
+    if ctx.device_type != "cpu":
+        raise MXNetError(
+            located(
+                f"arrays on {ctx} do not exist: eager ops run on the CPU",
+                help="use mx.cpu(); a compiled step chooses its device by target",
+            )
+        )
+
+
+def placed(array: NDArray, ctx: Context | None) -> NDArray:
+    """A new array said to live on `ctx`, or on the current device."""
+    if ctx is None:
+        ctx = current_context()
+    if ctx is not array._ctx:
+        check_context(ctx)
+        array._ctx = ctx
+    return array
+
+
+def traced(node: Node) -> NDArray:
+    """The handle on a node of the graph that is being traced."""
+    array = NDArray.__new__(NDArray)
+    array._storage, array._node = None, node
+    return array
+
+
+def no_value(what: str) -> str:
+    """The message when Python wants from a traced value what only a computed one has."""
+    return located(
+        f"{what} of a traced value: while a graph is being built there are types, and no numbers",
+        help="choose between values with where(condition, a, b); compute numbers outside of the compiled function, and"
+        " pass them in",
+    )
+
+
+def _index_array(part: Any) -> NDArray:
+    """An array that selects, from what stood between the brackets."""
+    if isinstance(part, NDArray):
+        return part
+    array = np.asarray(part)
+    if array.dtype == bool:
+        raise MXNetError(located("indexing with a mask has a result whose shape depends on values", help="use where()"))
+    return NDArray(array.astype(np.int32))
+
+
+def _numpy_key(part: Any) -> Any:
+    if isinstance(part, NDArray):
+        array = part.storage.array
+        return array if array.dtype.kind in "iub" else array.astype(np.int64)
+    return part
+
+
+def _operand(value: Any, beside: NDArray) -> Any:
+    """The other side of an operator: numpy arrays become arrays on the same device."""
+    if isinstance(value, np.ndarray):
+        return NDArray(value.astype(beside.dtype), beside._ctx)
+    return value
+
+
+def _tracer(array: NDArray) -> Any:
+    if STATE.tracer is None:
+        raise TraceError(
+            located(
+                "a value of a finished trace is used: it was a node of that graph, and has no numbers",
+                help="return it from the traced function instead of keeping it in a variable",
+            )
+        )
+    return STATE.tracer
+
+
+# -- gradients
+
+
+def tracked(array: NDArray) -> bool:
+    """Does a gradient flow to this array?"""
+    return array._source is not None or (array._leaf is not None and array._leaf.req != "null")
+
+
+def source_of(array: NDArray) -> Source | None:
+    """Where the array stands in the record."""
+    if array._source is not None:
+        return array._source
+    return array._leaf if array._leaf is not None and array._leaf.req != "null" else None
+
+
+def mark(array: NDArray, grad: NDArray, req: str) -> None:
+    """Make the array a leaf whose gradient goes into `grad`."""
+    if req not in ("write", "add", "null"):
+        raise MXNetError(located(f"grad_req is one of write, add, null; not {req!r}"))
+    array._source = None
+    array._leaf = None if req == "null" else Leaf(grad, req)
+
+
+# -- calls
+
+_FUNCTIONS: dict[tuple[Any, ...], Function] = {}
+
+
+def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
+    """`build` on arrays: the one function through which every op of every front end goes.
+
+    `build` takes nodes, gives a node (or a tuple of nodes), and depends on nothing but its arguments. NDArrays among
+    `args` and `attrs` become nodes; all else must be hashable and is passed as it is. Within a trace the result is a
+    traced array. Otherwise it is computed at once, by a function that is made once per builder, types and other
+    arguments; under `autograd.record()` it is also written down how to go back. A builder with several results gives
+    a list.
+    """
+    state = STATE
+    if state.tracer is not None:
+        return state.tracer.call(build, args, attrs)
+    arrays: list[Array] = []
+    handles: list[NDArray] = []
+    key: list[Any] = [build]
+    for value in (*args, *attrs.values()) if attrs else args:
+        if isinstance(value, NDArray):
+            try:
+                array = value._storage.array  # type: ignore[union-attr]
+            except AttributeError:
+                _tracer(value)
+                raise
+            arrays.append(array)
+            handles.append(value)
+            key += (array.shape, array.dtype.num)
+        else:
+            kind = value.__class__
+            if kind is float and (value == 0.0 or value != value):
+                value = value.hex()  # 0.0 == -0.0, and nan is not nan: here both are what they look like
+            elif kind is list:
+                value = tuple(value)
+            key += (kind, value)
+    key.extend(attrs)
+    try:
+        function = _FUNCTIONS[tuple(key)]
+    except KeyError:
+        function = _function(tuple(key), build, args, attrs)
+    ctx = handles[0]._ctx if handles else DEFAULT
+    for other in handles:
+        if other._ctx is not ctx:
+            _same_device(handles)
+    if state.recording:
+        mask = tuple([tracked(h) for h in handles])
+        if True in mask and (recorded := function.recorded(mask)) is not None:
+            values = recorded.forward(*arrays)
+            count = len(recorded.zeros)
+            parents = [source_of(h) for h, flows in zip(handles, recorded.wants, strict=True) if flows]
+            entry = Entry(recorded, values[count:], parents, tuple(handles))  # type: ignore[arg-type]
+            results = _wrapped(function, values[:count], arrays, ctx)
+            for i in recorded.floats:
+                results[i]._source = (entry, i)
+            return results[0] if function.single else results
+    if function.single:
+        value = function.call(*arrays)[0]
+        if function.aliases:
+            value = _own(value, arrays)
+        return NDArray(value, ctx)
+    return _wrapped(function, function.call(*arrays), arrays, ctx)
+
+
+def _wrapped(function: Function, values: tuple[Array, ...], arrays: list[Array], ctx: Context) -> list[NDArray]:
+    owned = [_own(v, arrays) if i in function.aliases else v for i, v in enumerate(values)]
+    return [NDArray(v, ctx) for v in owned]
+
+
+def _own(value: Array, arrays: list[Array]) -> Array:
+    """The value in memory of its own: no later write into an argument may change it."""
+    if value.base is not None or any(value is a for a in arrays) or not value.flags.writeable:
+        return value.copy(order="C")
+    return value
+
+
+def _function(key: tuple[Any, ...], build: Callable[..., Any], args: Any, attrs: dict[str, Any]) -> Function:
+    types = [v.type for v in (*args, *attrs.values()) if isinstance(v, NDArray)]
+
+    def on_nodes(*nodes: Node) -> Any:
+        given = iter(nodes)
+        positional = [next(given) if isinstance(v, NDArray) else v for v in args]
+        named = {k: next(given) if isinstance(v, NDArray) else v for k, v in attrs.items()}
+        return build(*positional, **named)
+
+    if len(_FUNCTIONS) >= MAX_FUNCTIONS:
+        _FUNCTIONS.clear()
+    made = _FUNCTIONS[key] = Function(on_nodes, types)
+    return made
+
+
+def _same_device(handles: list[NDArray]) -> None:
+    devices = list(dict.fromkeys(h._ctx for h in handles))
+    if len(devices) > 1:
+        raise MXNetError(
+            located(
+                f"arrays on different devices in one op: {' and '.join(map(str, devices))}",
+                help="bring them together with as_in_context",
+            )
+        )

@@ -1,0 +1,169 @@
+"""What `autograd.record()` writes: per call its gradient and the values that it reads; and the walk back over it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+
+from gluongraph.errors import MXNetError, located
+from gluongraph.storage import Array
+
+if TYPE_CHECKING:
+    from gluongraph.ndarray import NDArray
+    from gluongraph.trace import Tracer
+
+T = TypeVar("T")
+next_number = count().__next__
+
+
+class State(threading.local):
+    """The flags of `autograd`, and the tracer at work; each thread has its own."""
+
+    recording = False
+    training = False
+    tracer: Tracer | None = None
+
+
+STATE = State()
+
+
+class Leaf:
+    """The gradient side of a marked array: its buffer, what to do with it, whether a backward has written it."""
+
+    __slots__ = ("fresh", "grad", "req")
+
+    def __init__(self, grad: NDArray, req: str):
+        self.grad, self.req, self.fresh = grad, req, False
+
+
+class Gradient(Protocol):
+    """`backward(*saved, *heads)` gives a gradient for each parent of an entry; `zeros` are the types of the heads."""
+
+    zeros: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+
+    @property
+    def backward(self) -> Callable[..., Sequence[Any]]: ...
+
+
+class Entry:
+    """One recorded call: its gradient, the values that it reads (None once used up), and whose gradients it gives.
+
+    `args` are the call's arguments and `parents` those of them, by where they came from, that get a gradient.
+    """
+
+    __slots__ = ("args", "gradient", "number", "parents", "saved")
+
+    def __init__(
+        self, gradient: Gradient, saved: tuple[Any, ...], parents: Sequence[Source], args: tuple[NDArray, ...] = ()
+    ):
+        self.number = next_number()
+        self.gradient: Gradient = gradient
+        self.saved: tuple[Any, ...] | None = saved
+        self.parents: Sequence[Source] = parents
+        self.args = args
+
+    def free(self) -> None:
+        """Let go of the values, and of what came before."""
+        self.saved, self.parents, self.args = None, (), ()
+
+
+Source = tuple[Entry, int] | Leaf
+
+
+def reverse(
+    heads: Iterable[tuple[Source, T]],
+    wanted: Callable[[Source], bool],
+    pull: Callable[[Entry, list[T | None]], Sequence[T | None]],
+    add: Callable[[T, T], T],
+    retain: bool,
+) -> dict[Source, T]:
+    """Walk back from the heads: the gradients of all sources that are `wanted`.
+
+    Raises:
+        MXNetError: a part of the way has been used up by an earlier backward; nothing has happened then.
+    """
+    heads = list(heads)
+    order = _reachable(source for source, _ in heads)
+    table: dict[Entry, dict[int, T]] = {}
+    found: dict[Source, T] = {}
+
+    def give(source: Source, g: T) -> None:
+        if isinstance(source, tuple):
+            known = table.setdefault(source[0], {})
+            known[source[1]] = add(known[source[1]], g) if source[1] in known else g
+            if not wanted(source):
+                return
+            g = known[source[1]]
+            found[source] = g
+        elif wanted(source):
+            found[source] = add(found[source], g) if source in found else g
+
+    for source, g in heads:
+        give(source, g)
+    for entry in order:
+        known = table.pop(entry, None)
+        if known is not None:
+            heads_of = [known.get(i) for i in range(len(entry.gradient.zeros))]
+            for parent, g_or_none in zip(entry.parents, pull(entry, heads_of), strict=True):
+                if g_or_none is not None:
+                    give(parent, g_or_none)
+    if not retain:
+        for entry in order:
+            entry.free()
+    return found
+
+
+def _reachable(heads: Iterable[Source]) -> list[Entry]:
+    """All entries before the heads, latest first."""
+    seen: set[Entry] = set()
+    stack = [source[0] for source in heads if isinstance(source, tuple)]
+    while stack:
+        entry = stack.pop()
+        if entry in seen:
+            continue
+        seen.add(entry)
+        if entry.saved is None:
+            raise MXNetError(
+                located(
+                    "backward: this part of the record has been used up by an earlier backward",
+                    help="pass retain_graph=True to the first one, or add the losses up and go back once",
+                )
+            )
+        stack.extend(parent[0] for parent in entry.parents if isinstance(parent, tuple))
+    return sorted(seen, key=attrgetter("number"), reverse=True)
+
+
+def pull_arrays(entry: Entry, heads: list[Array | None]) -> Sequence[Array | None]:
+    """The gradient of an entry, in numpy; missing heads count as zero."""
+    gradient = entry.gradient
+    assert entry.saved is not None
+    filled = [np.zeros(*zero) if g is None else g for g, zero in zip(heads, gradient.zeros, strict=True)]
+    return gradient.backward(*entry.saved, *filled)
+
+
+def write(found: Mapping[Source, Array]) -> None:
+    """Put gradients where the marked arrays want them."""
+    for leaf, g in found.items():
+        if isinstance(leaf, Leaf) and leaf.req != "null":
+            storage = leaf.grad.storage
+            if leaf.req == "add":
+                storage.array += g
+            else:
+                storage.array[...] = g
+            storage.version += 1
+            leaf.fresh = True
+
+
+class concrete:
+    """Within: no tracing. For arrays that a program makes once and keeps, such as parameters at the first forward."""
+
+    def __enter__(self) -> None:
+        self._tracer, STATE.tracer = STATE.tracer, None
+
+    def __exit__(self, *exc: object) -> None:
+        STATE.tracer = self._tracer

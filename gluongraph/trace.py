@@ -1,0 +1,294 @@
+"""From a Python function over NDArrays to a graph: run it once on arrays that have types and no numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gluongraph.differentiate import gradients, ones
+from gluongraph.dtypes import dtype_name
+from gluongraph.eager import leaf, results_of
+from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin
+from gluongraph.ir import Graph, Node, TensorType, recording_origins, topological
+from gluongraph.mxshapes import index_plan, index_put
+from gluongraph.ndarray import NDArray, traced
+from gluongraph.storage import Array
+from gluongraph.tape import STATE
+
+RNG = "rng"
+STATE_TYPE = TensorType((4,), "u32")
+
+
+@dataclass(frozen=True)
+class Output:
+    """Stands for an array in the structure that a traced function gave back."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Guard:
+    """An attribute that the trace read; if it changes, the trace does not hold any more."""
+
+    owner: Any
+    attribute: str
+    value: Any
+
+    @property
+    def holds(self) -> bool:
+        """Is the attribute what it was?"""
+        return bool(getattr(self.owner, self.attribute, None) == self.value)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced function.
+
+    `graph` has the inputs data0, data1, ... (the arrays among the arguments), the names of `captured`, and "rng" where
+    random numbers are drawn (`draws` of them a call); its outputs are out0, out1, ...; `outputs` is what the function
+    gave back, with an `Output` in place of each array. `captured` are the arrays that it read from outside, live.
+    """
+
+    graph: Graph
+    outputs: Any
+    captured: Mapping[str, NDArray]
+    draws: int
+    guards: tuple[Guard, ...]
+
+    @property
+    def first(self) -> str:
+        """The name of the first output.
+
+        Raises:
+            TraceError: the function gave back no array.
+        """
+        for name in self.graph.outputs:
+            return name
+        raise TraceError(located("the traced function gives back no array", help="return the loss"))
+
+    @property
+    def holds(self) -> bool:
+        """Are all attributes that were read what they were?"""
+        return all(guard.holds for guard in self.guards)
+
+    def restore(self, results: Mapping[str, Array | NDArray]) -> Any:
+        """What the function would have given back, from the values of the outputs."""
+
+        def put(part: Any) -> Any:
+            if isinstance(part, Output):
+                value = results[part.name]
+                return value if isinstance(value, NDArray) else NDArray(value)
+            return part
+
+        return _mapped(put, self.outputs)
+
+
+def trace(fn: Callable[..., Any], args: Sequence[Any], *, training: bool) -> Traced:
+    """The graph of fn(*args). Arrays among the arguments, nested as they may be, count by their types only.
+
+    A TensorType may stand for an array. Arrays that `fn` reads from elsewhere become live inputs; what it writes into
+    them becomes `graph.updates`. Python numbers are part of the program.
+
+    Raises:
+        TraceError: `fn` wants numbers of traced values, or gives back values of another trace.
+    """
+    tracer = Tracer()
+    before = STATE.tracer, STATE.recording, STATE.training
+    STATE.tracer, STATE.recording, STATE.training = tracer, False, training
+    try:
+        with recording_origins(tracer.where) as origins:
+            given = [_mapped(tracer.argument, a) for a in args]
+            outputs: dict[str, Node] = {}
+
+            def name(part: Any) -> Any:
+                if not isinstance(part, NDArray):
+                    return part
+                key = f"out{len(outputs)}"
+                outputs[key] = tracer.node(part)
+                return Output(key)
+
+            structure = _mapped(name, fn(*given))
+    finally:
+        STATE.tracer, STATE.recording, STATE.training = before
+    return tracer.finish(outputs, structure, origins)
+
+
+def tracing() -> bool:
+    """Is a graph being built?"""
+    return STATE.tracer is not None
+
+
+_NO_SCOPE: AbstractContextManager[None] = nullcontext()
+
+
+def scope(name: str) -> AbstractContextManager[None]:
+    """Within: nodes are noted as made by the layer `name`."""
+    return _NO_SCOPE if STATE.tracer is None else _Scope(STATE.tracer, name)
+
+
+def guard(owner: Any, attribute: str) -> Any:
+    """The attribute; a trace that reads it holds only as long as it stays equal."""
+    value = getattr(owner, attribute)
+    if STATE.tracer is not None:
+        STATE.tracer.guards[(id(owner), attribute)] = Guard(owner, attribute, value)
+    return value
+
+
+def assign(array: NDArray, value: Any) -> None:
+    """array[:] = value; in a trace, an update of the array."""
+    array[:] = value
+
+
+class _Scope(AbstractContextManager[None]):
+    def __init__(self, tracer: Tracer, name: str):
+        self.tracer, self.name = tracer, name
+
+    def __enter__(self) -> None:
+        self.tracer.scopes.append(self.name)
+
+    def __exit__(self, *exc: object) -> None:
+        self.tracer.scopes.pop()
+
+
+class Tracer:
+    """A trace in progress: what has been read from outside, what has been written there."""
+
+    def __init__(self) -> None:
+        self.arguments: dict[str, Node] = {}
+        self.captured: dict[str, NDArray] = {}
+        self.names: dict[int, str] = {}  # id of a storage -> its input; `captured` keeps the storage alive
+        self.inputs: dict[str, Node] = {}
+        self.now: dict[str, Node] = {}  # what a captured array holds at this point of the program
+        self.updates: dict[str, Node] = {}
+        self.draws = 0
+        self.scopes: list[str] = []
+        self.guards: dict[tuple[int, str], Guard] = {}
+
+    def where(self) -> Origin:
+        """Where the node that is being made comes from."""
+        return user_origin(self.scopes[-1] if self.scopes else "")
+
+    # -- reading
+
+    def argument(self, part: Any) -> Any:
+        """An argument of the traced function, as a traced array if it is an array."""
+        if isinstance(part, NDArray):
+            type = part.type
+        elif isinstance(part, np.ndarray):
+            type = TensorType(part.shape, dtype_name(part.dtype))
+        elif isinstance(part, TensorType):
+            type = part
+        else:
+            return part
+        name = f"data{len(self.arguments)}"
+        made = self.arguments[name] = leaf(name, type)
+        return traced(made)
+
+    def node(self, array: NDArray) -> Node:
+        """The node that an array stands for at this point."""
+        return array._node if array._node is not None else self.now[self.capture(array)]
+
+    def capture(self, array: NDArray) -> str:
+        """The input that an array from outside has become."""
+        storage = array.storage
+        name = self.names.get(id(storage))
+        if name is None:
+            name = self._free_name(array._name or f"capture{len(self.captured)}")
+            self.names[id(storage)] = name
+            self.captured[name] = array
+            self.inputs[name] = self.now[name] = leaf(name, array.type)
+        return name
+
+    def _free_name(self, wanted: str) -> str:
+        name, number = wanted, 0
+        while name in self.captured or name in self.arguments or name == RNG:
+            number += 1
+            name = f"{wanted}_{number}"
+        return name
+
+    def draw(self) -> tuple[NDArray, int]:
+        """The generator's state, and the number of the draw counted from there."""
+        self.draws += 1
+        self.inputs[RNG] = leaf(RNG, STATE_TYPE)
+        return traced(self.inputs[RNG]), self.draws - 1
+
+    # -- ops
+
+    def call(self, build: Callable[..., Any], args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """`invoke` within the trace."""
+        made = build(
+            *(self.node(a) if isinstance(a, NDArray) else a for a in args),
+            **{k: self.node(a) if isinstance(a, NDArray) else a for k, a in attrs.items()},
+        )
+        nodes = [traced(n) for n in results_of(made)]
+        return nodes[0] if isinstance(made, Node) and not isinstance(made.type, tuple) else nodes
+
+    def grad(self, heads: list[NDArray], variables: list[NDArray], head_grads: Any) -> list[NDArray]:
+        """autograd.grad within the trace."""
+        nodes = [self.node(h) for h in heads]
+        given = [None] * len(nodes) if head_grads is None else list(head_grads)
+        starts = [ones(n.ty) if g is None else self.node(g) for n, g in zip(nodes, given, strict=True)]
+        found = gradients(nodes, starts, [self.node(v) for v in variables])
+        if None in found:
+            raise MXNetError(located("grad: a variable that the heads do not depend on"))
+        return [traced(g) for g in found if g is not None]
+
+    # -- writing
+
+    def assign(self, array: NDArray, key: Any, value: Any) -> None:
+        """array[key] = value"""
+        if array._part:
+            raise TraceError(
+                located(
+                    "in-place write into a slice or a reshaped array, while a graph is being built",
+                    help="write into the array that it came from: a[1:3] = value",
+                )
+            )
+        old = self.node(array)
+        if isinstance(value, np.ndarray | list | tuple):
+            value = NDArray(np.asarray(value, array.dtype))
+        plan, indices = index_plan(key, old.shape)
+        if indices:
+            raise TraceError(
+                located("a traced write at an array of indices", help="use where() with a mask, or one_hot")
+            )
+        made = index_put(old, self.node(value) if isinstance(value, NDArray) else value, plan=plan)
+        if array._node is not None:
+            array._node = made
+        else:
+            name = self.capture(array)
+            self.now[name] = self.updates[name] = made
+
+    # -- the end
+
+    def finish(self, outputs: dict[str, Node], structure: Any, origins: Mapping[Node, Origin]) -> Traced:
+        """The graph: all arguments, and of what was captured that which something reads or writes."""
+        known = {**self.arguments, **self.inputs}
+        live = {n for n in topological([*outputs.values(), *self.updates.values()]) if n.op.name == "input"}
+        for n in live:
+            if known.get(n.attrs["name"]) is not n:
+                raise TraceError(
+                    located(
+                        f"a value of another trace is used ({n.attrs['name']!r}: {n.ty})",
+                        help="return values from the traced function instead of keeping them in variables",
+                    )
+                )
+        inputs = {k: n for k, n in known.items() if k in self.arguments or n in live or k in self.updates}
+        captured = {k: a for k, a in self.captured.items() if k in inputs}
+        graph = Graph(inputs, outputs, self.updates, origins)
+        return Traced(graph, structure, captured, self.draws if RNG in inputs else 0, tuple(self.guards.values()))
+
+
+def _mapped(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """fn on every leaf of nested tuples, lists and dicts."""
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(_mapped(fn, part) for part in tree))
+    if isinstance(tree, tuple | list):
+        return type(tree)(_mapped(fn, part) for part in tree)
+    if isinstance(tree, dict):
+        return {key: _mapped(fn, part) for key, part in tree.items()}
+    return fn(tree)
