@@ -1,0 +1,91 @@
+"""How long a process waits for its first training step: with an empty cache, and with what an earlier process left.
+
+python benchmarks/cold_start.py --workload lenet-128
+
+"first step" is from the end of `import gluongraph` to the first result: building the net, tracing, passes, code (or
+the cache), the step itself. The warm process must compile nothing and must not load TVM's compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Print and return what the processes report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", default="lenet-128")
+    parser.add_argument("--warm", type=int, default=5, help="warm processes, one after the other")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.inside:
+        print(json.dumps(inside(options.workload)))
+        return {}
+    with tempfile.TemporaryDirectory() as cache:
+        cold = process(options.workload, cache)
+        files = snapshot(cache)
+        warm = [process(options.workload, cache) for _ in range(options.warm)]
+        for report in warm:
+            if report["compiled"] or report["compiler_loaded"] or snapshot(cache) != files:
+                raise SystemExit(f"a warm process compiled: {report}")
+    first = [report["first_step_seconds"] for report in warm]
+    print(f"{options.workload}: import gluongraph {cold['import_seconds']:.2f} s")
+    print(f"  cold: first step {cold['first_step_seconds']:.2f} s, {cold['compiled']} kernels compiled")
+    print(
+        f"  warm: first step {statistics.median(first):.3f} s ({min(first):.3f} to {max(first):.3f}, {len(first)}"
+        " processes), nothing compiled, TVM's compiler not loaded"
+    )
+    return {"cold": cold, "warm": warm}
+
+
+def process(workload: str, cache: str) -> dict[str, Any]:
+    """One fresh process with that cache folder."""
+    command = [sys.executable, __file__, "--inside", "--workload", workload]
+    environ = {**os.environ, "GG_CACHE": cache}
+    report = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, text=True).stdout
+    answer: dict[str, Any] = json.loads(report)
+    return answer
+
+
+def snapshot(cache: str) -> dict[str, int]:
+    """Every file in the cache and when it was written."""
+    return {str(file): file.stat().st_mtime_ns for file in Path(cache).rglob("*")}
+
+
+def inside(name: str) -> dict[str, Any]:
+    """Within the fresh process: import, one step, the report."""
+    started = time.perf_counter()
+    import gluongraph as mx
+
+    imported = time.perf_counter()
+    from workloads import WORKLOADS, batches, network, trainer
+
+    workload = WORKLOADS[name]
+    ((x, y),) = batches(workload, 1)
+    net = network(workload)
+    step = mx.compile(net, mx.gluon.loss.SoftmaxCrossEntropyLoss(), trainer(workload, net))
+    loss = float(step(x, y).mean())
+    finished = time.perf_counter()
+    maps = Path("/proc/self/maps")
+    return {
+        "import_seconds": imported - started,
+        "first_step_seconds": finished - imported,
+        "compiled": step.artefact.compiled,
+        "compile_seconds": step.artefact.seconds,
+        "compiler_loaded": "tvm" in sys.modules or (maps.exists() and "libtvm_compiler" in maps.read_text()),
+        "loss": loss,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Contenders side by side: each its own process, kept alive; blocks of steps alternate; all on the same cores.
+
+A worker prepares (imports, builds, compiles, warms up) and then takes blocks of steps on request. All workers but the
+one at work are stopped by signal, so that no spinning thread of one is measured with another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+WORKER = Path(__file__).with_name("worker.py")
+
+
+@dataclass
+class Result:
+    """What one contender did: seconds a step of each block, or why it did not run."""
+
+    contender: str
+    missing: str = ""
+    prepare_seconds: float = 0.0
+    steps: int = 0
+    blocks: list[float] = field(default_factory=list)
+    loss: float = 0.0
+    about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.blocks)
+
+
+def cores(threads: int | None) -> list[int]:
+    """The cores that all contenders are bound to."""
+    mine = sorted(os.sched_getaffinity(0))
+    if threads is not None and not 1 <= threads <= len(mine):
+        raise SystemExit(f"--threads {threads}: this process may use 1 to {len(mine)}")
+    return mine[:threads]
+
+
+def environment(threads: int) -> dict[str, str]:
+    """The environment in which every library uses that many threads."""
+    names = ("OMP", "MKL", "OPENBLAS", "TVM", "NUMEXPR")
+    environ = {**os.environ, **{f"{name}_NUM_THREADS": str(threads) for name in names}}
+    return environ | {"NPROC": str(threads), "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": "ignore"}
+
+
+class Worker:
+    """One contender's process. It is stopped unless a request is under way."""
+
+    def __init__(self, contender: str, workload: str, on: Sequence[int]):
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in close()
+        command = [sys.executable, str(WORKER), contender, workload, ",".join(map(str, on))]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment(len(on))
+        )
+        self.hello = self._answer()
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Wake it, send the request, wait for the answer, stop it again."""
+        self.process.send_signal(signal.SIGCONT)
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.log.seek(0)
+            last = self.log.read().strip().splitlines()[-3:]
+            return {"error": f"ended with {self.process.wait()}: {' | '.join(last)}"}
+        self.process.send_signal(signal.SIGSTOP)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.log):
+            if pipe is not None:
+                pipe.close()
+
+
+@contextmanager
+def workers(contenders: Sequence[str], workload: str, on: Sequence[int]) -> Iterator[dict[str, Worker]]:
+    """A worker for each, started one after the other."""
+    made: dict[str, Worker] = {}
+    try:
+        for contender in contenders:
+            made[contender] = Worker(contender, workload, on)
+        yield made
+    finally:
+        for worker in made.values():
+            worker.close()
+
+
+def contest(
+    contenders: Sequence[str], workload: str, on: Sequence[int], blocks: int, block_seconds: float
+) -> dict[str, Result]:
+    """Each contender's blocks, taken in turn; every round begins with another one."""
+    with workers(contenders, workload, on) as made:
+        results = {c: _introduce(c, w.hello, block_seconds) for c, w in made.items()}
+        running = [c for c in contenders if not results[c].missing]
+        for turn in range(blocks):
+            start = turn % max(len(running), 1)
+            for contender in running[start:] + running[:start]:
+                result = results[contender]
+                answer = made[contender].ask(steps=result.steps)
+                if "error" in answer:
+                    result.missing = answer["error"]
+                    running = [c for c in running if c != contender]
+                else:
+                    result.blocks.append(answer["seconds"])
+                    result.loss = answer["loss"]
+        return results
+
+
+def _introduce(contender: str, hello: dict[str, Any], block_seconds: float) -> Result:
+    if "error" in hello:
+        return Result(contender, missing=hello["error"])
+    steps = max(1, round(block_seconds / hello["seconds"]))
+    return Result(contender, "", hello["prepare_seconds"], steps, about=hello["about"])
+
+
+def seconds(value: float) -> str:
+    """A time with the unit that suits it."""
+    unit, scale = next(pair for pair in (("s ", 1.0), ("ms", 1e-3), ("us", 0.0)) if value >= pair[1])
+    return f"{value / (scale or 1e-6):.3g} {unit}"

@@ -1,0 +1,40 @@
+"""Each example, two steps of it."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import pathlib
+from types import ModuleType
+
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parent.parent.parent / "examples"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("mode", ["compiled", "eager"])
+def test_digits(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    accuracy = load("digits").main(["--steps", "2", *(["--eager"] if mode == "eager" else [])])
+    assert 0 <= accuracy <= 1
+    out = capsys.readouterr().out
+    assert "test accuracy" in out and "compiled" in out and "eager" in out
+
+
+def test_char_transformer(capsys: pytest.CaptureFixture[str]) -> None:
+    loss, entropy = load("char_transformer").main(["--steps", "2", "--sample", "3"])
+    assert 2 < entropy < math.log(96)
+    assert loss == pytest.approx(math.log(96), rel=0.1)  # before it has learnt anything, all characters are alike
+    assert "def " in capsys.readouterr().out
+
+
+def test_all_examples_are_tested() -> None:
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert {file.stem for file in EXAMPLES.glob("*.py")} <= tested
