@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gluongraph import debug
 from gluongraph.codegen import cache, tir
 from gluongraph.codegen.rule import Bindings
 from gluongraph.codegen.rules import emit
@@ -37,6 +38,11 @@ def build(plan: Plan, target: Target) -> Artefact:
     started = time.perf_counter()
     program = program_of(plan)
     functions = [kernel(launch, target) for launch in plan.kernels.values()]
+    for name, function in zip(plan.kernels, functions, strict=True):
+        if debug.wants("code"):
+            debug.log("code", str(function))
+        if debug.settings().dump:
+            debug.dump(f"{name}.txt", str(function))
     executable = tir.link(functions, {ENTRY: entry(plan, program)}, target.tvm)
     seconds = time.perf_counter() - started
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,25 +14,73 @@ import numpy as np
 from gluongraph import debug, engine, printer
 from gluongraph.codegen.build import Artefact, build
 from gluongraph.codegen.rules import offer
-from gluongraph.codegen.targets import Target, target
+from gluongraph.codegen.targets import Target
+from gluongraph.codegen.targets import target as find_target
+from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph
 from gluongraph.passes import PIPELINE, memory, schedule, select
 from gluongraph.plan import Plan
 from gluongraph.runtime import loader
 from gluongraph.runtime.executor import Executor
+from gluongraph.step import TrainStep
 from gluongraph.verify import verify, verify_plan
+
+
+def compile(
+    net: Any,
+    loss: Callable[..., Any] | None = None,
+    trainer: Any = None,
+    *,
+    inputs: int = 1,
+    target: str = "cpu",
+    keep_grads: bool = False,
+) -> TrainStep:
+    """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
+
+    `compile(net, loss, trainer)` runs `loss(net(*batch[:inputs]), *batch[inputs:])`; `compile(fn, trainer=trainer)`
+    runs `fn(*batch)`, which returns the loss, or (loss, metrics); `compile(net)` alone predicts. Nothing is compiled
+    before the first call, which knows the shapes.
+
+    Args:
+        inputs: how many of the batch's arrays go to the net; the rest goes to the loss.
+        target: a row of `gluongraph.codegen.targets`; "cpu" is the best one for this machine.
+        keep_grads: write the gradients into `param.grad()` as well, as an eager backward does.
+
+    >>> import gluongraph as mx
+    >>> from gluongraph import gluon, nd
+    >>> net = gluon.nn.Dense(1, in_units=2)
+    >>> net.initialize(mx.init.One())
+    >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+    >>> step(nd.ones((4, 2)), nd.zeros((4, 1))).asnumpy()
+    array([2., 2., 2., 2.], dtype=float32)
+    """
+    on = find_target(target)
+    build = partial(lower, on=on)
+    if loss is None:
+        return TrainStep(net, trainer, build, keep_grads=keep_grads)
+
+    def program(*batch: Any) -> Any:
+        return loss(net(*batch[:inputs]), *batch[inputs:])
+
+    return TrainStep(program, trainer, build, predict=net, keep_grads=keep_grads)
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A graph after all stages: the last graph, the plan, the artefact."""
+    """A graph after all stages: as traced, as kernels, the plan, the artefact."""
 
+    traced: Graph
     graph: Graph
     plan: Plan
     artefact: Artefact
+    roles: Mapping[str, str]
 
-    def executor(self, state: Mapping[str, np.ndarray[Any, Any]]) -> Executor:
-        """The artefact loaded and bound to these state arrays."""
+    def executor(self, state: Mapping[str, np.ndarray[Any, Any]]) -> Executor | Interpreted:
+        """The artefact loaded and bound to these arrays; its numpy twin under GG_BACKEND=reference and GG_CHECK=nan."""
+        asked = debug.settings()
+        if asked.backend == "reference" or asked.check == "nan":
+            return Interpreted(self.traced, self.roles, state, check=asked.check == "nan")
         module = self.artefact.module
         if module is None:
             assert self.artefact.path is not None
@@ -41,12 +91,15 @@ class Compiled:
 
 def lower(graph: Graph, roles: Mapping[str, str], on: Target | None = None) -> Compiled:
     """One graph -> code. `roles` says of each input whether it is "state", "scalar" or "input" (see plan.SPACES)."""
-    on = on or target()
+    on = on or find_target()
+    traced = graph = edited(graph)
     plan, graph = plan_of(graph, roles, on)
-    debug.dump("plan.txt", printer.show_plan(plan))
+    text = printer.show_plan(plan)
+    debug.dump("plan.txt", text)
+    debug.log("launch", text)
     artefact = build(plan, on)
     debug.log("target", f"{on.name}: {len(plan.launches)} launches, {artefact.compiled} kernels compiled now")
-    return Compiled(graph, plan, artefact)
+    return Compiled(traced, graph, plan, artefact, roles)
 
 
 def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, quiet: bool = False) -> tuple[Plan, Graph]:
@@ -60,6 +113,16 @@ def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, quiet: bool = Fa
     if debug.settings().verify:
         verify_plan(plan)
     return plan, selection.graph
+
+
+def edited(graph: Graph) -> Graph:
+    """The graph, or under GG_EDIT=file what somebody has made of it there: it is written out, and read back on Enter."""
+    if not (name := debug.settings().edit):
+        return graph
+    path = Path(name)
+    path.write_text(printer.show(graph))
+    input(f"the graph is in {path}: edit it, then press Enter ")
+    return printer.read(path.read_text())
 
 
 def run(each: Callable[[Graph], Graph], graph: Graph, number: int = 0) -> Graph:
@@ -77,3 +140,28 @@ def run(each: Callable[[Graph], Graph], graph: Graph, number: int = 0) -> Graph:
     if not changed and number:
         debug.dump(f"{number:02d}_{name}.py", printer.show(after, f"after {name}"))
     return after
+
+
+def compile_graph(graph: Graph, name: str) -> Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]:
+    """A graph as a function of numpy arrays by input name -> (outputs, updates); what it updates is written in place."""
+    roles = {key: "state" if key in graph.updates else "input" for key in graph.inputs}
+    compiled = lower(graph, roles)
+    runner: Executor | Interpreted | None = None
+
+    def call(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        nonlocal runner
+        state = {key: values[key] for key in graph.updates}
+        if runner is None:
+            runner = compiled.executor(state)
+        elif state:
+            runner.bind(state)
+        results = runner([np.ascontiguousarray(values[key]) for key in runner.input_names])
+        return dict(zip(runner.output_names, results, strict=True)), state
+
+    call.__name__ = name
+    return call
+
+
+engine.register("compile", compile)
+engine.register("lower", lower)
+engine.register("compile_graph", compile_graph)

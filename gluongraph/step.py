@@ -11,14 +11,17 @@ import numpy as np
 from gluongraph import random
 from gluongraph import storage as storages
 from gluongraph.differentiate import differentiate
+from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir import Graph
 from gluongraph.nd import NDArray
+from gluongraph.plan import Launch, Plan
 from gluongraph.trace import Traced, trace
 from gluongraph.updates import GRAD, SCALAR, ScalarTable, apply_updates
 
 if TYPE_CHECKING:
+    from gluongraph.codegen.build import Artefact
     from gluongraph.compiler import Compiled
 
 Array = np.ndarray[Any, Any]
@@ -74,7 +77,7 @@ class Variant:
             if not self.table.holds(trainer.optimizer):
                 return False
             self.edits = trainer.optimizer.edits
-        return self.traced.holds()
+        return self.traced.holds
 
     def run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """One packed call. Scalars must have been written before."""
@@ -90,11 +93,34 @@ class Variant:
         return dict(zip(self.runner.output_names, results, strict=True))
 
 
+    @property
+    def samples(self) -> int:
+        """How many samples the loss is of: its first extent, 1 for a scalar loss."""
+        shape = self.traced.graph.outputs[self.traced.first].shape
+        return shape[0] if shape else 1
+
+
 def _trained(trainer: Trainer | None, traced: Traced) -> tuple[str, ...]:
     """Parameters of the trainer that the trace read and that want a gradient, in trainer order."""
     if trainer is None:
         raise MXNetError(located("gradients need a trainer", help="mx.compile(net, loss, trainer)"))
     return tuple(p.name for p in trainer.params if p.grad_req != "null" and p.name in traced.captured)
+
+
+def _array(given: Any) -> Array:
+    """The memory of a batch array: shared where it is contiguous and writable, else copied."""
+    if isinstance(given, NDArray):
+        return given.storage.array
+    array = np.ascontiguousarray(given)
+    dtype_name(array.dtype)  # refuses what no op takes
+    return array if array.flags.writeable else array.copy()
+
+
+def _write_grads(trainer: Trainer, results: Mapping[str, Array]) -> None:
+    """Put kept gradients where an eager backward would have."""
+    for p in trainer.params:
+        if (grad := results.get(GRAD + p.name)) is not None:
+            p.grad().storage.write(grad)
 
 
 class TrainStep:
@@ -111,11 +137,9 @@ class TrainStep:
         trainer: Trainer | None,
         lower: Lower,
         predict: Callable[..., Any] | None = None,
-        inputs: int = 1,
         keep_grads: bool = False,
     ):
-        self.trainer, self._lower = trainer, lower
-        self._inputs, self._keep_grads = inputs, keep_grads
+        self.trainer, self._lower, self._keep_grads = trainer, lower, keep_grads
         train = Call("step", function, training=True, gradients=True, updates=True)
         self._modes = {
             "step": train,
@@ -140,7 +164,7 @@ class TrainStep:
         size = batch_size if batch_size is not None else variant.samples
         if size == 0:
             raise ZeroDivisionError("batch_size is 0")
-        optimizer.rescale_grad = trainer.scale / size
+        optimizer.rescale_grad = trainer._scale / size
         optimizer.count(table.indices)
         for cell, value in zip(variant.cells, table.values(optimizer), strict=True):
             cell[0] = value
@@ -148,6 +172,32 @@ class TrainStep:
         if self._keep_grads:
             _write_grads(trainer, results)
         return variant.traced.restore(results)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the last call, as traced: forward, gradients and updates."""
+        return self._latest.compiled.traced
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the last call: kernels, order, memory. `print(show_plan(step.plan))` shows it."""
+        return self._latest.compiled.plan
+
+    @property
+    def artefact(self) -> Artefact:
+        """The compiled code of the last call, and where it lies."""
+        return self._latest.compiled.artefact
+
+    @property
+    def kernels(self) -> dict[str, Launch]:
+        """The distinct kernels of the last call, by name."""
+        return self.plan.kernels
+
+    @property
+    def _latest(self) -> Variant:
+        if self._last is None:
+            raise MXNetError(located("nothing has been compiled yet", help="call the step once: shapes are known then"))
+        return self._last
 
     def evaluate(self, *batch: Any) -> Any:
         """The loss (and metrics) of a batch with layers in prediction mode; nothing changes."""

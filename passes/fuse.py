@@ -178,12 +178,10 @@ class _Grouper:
         domain, axes = n.src[0].shape, tuple(n.attrs["axes"])
         home = None
         producer = self.drafts.find(n.src[0])
-        loop = producer is not None and producer.pattern == "loop" and producer.domain == domain
-        if producer is not None and loop and not _moves(producer) and self._only_feeds(producer, n):
-            if self.drafts.can_join(n, producer):
-                producer.pattern, producer.axes = "reduce", axes
-                self.drafts.join(n, producer)
-                home = producer
+        if producer is not None and self._is_prologue(producer, n, domain) and self.drafts.can_join(n, producer):
+            producer.pattern, producer.axes = "reduce", axes
+            self.drafts.join(n, producer)
+            home = producer
         if home is None:
             home = self.drafts.start(n, "reduce", domain, axes)
         for other in self.drafts.live():  # a sibling over the same space and axes
@@ -193,8 +191,10 @@ class _Grouper:
                 self.drafts.merge(other, home)
                 return
 
-    def _only_feeds(self, draft: Draft, n: Node) -> bool:
-        """Is nothing of the group needed by anyone but the group and n?"""
+    def _is_prologue(self, draft: Draft, n: Node, domain: tuple[int, ...]) -> bool:
+        """Is the group elementwise work that nobody but the reduction n needs?"""
+        if draft.pattern != "loop" or draft.domain != domain or _moves(draft):
+            return False
         inside = {*draft.nodes, n}
         return not any(m in self.results or set(self.users[m]) - inside for m in draft.nodes)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gluongraph.errors import VerifyError
 from gluongraph.ir import Graph, Node
+from gluongraph.ops import composite
 from gluongraph.rewrite import in_bodies, made_from, rebuild, restamp
 
 
@@ -39,7 +38,7 @@ class _Inliner:
         """The results of n over primitives."""
         known = dict.fromkeys(n.src)
         made: dict[Node, Node] = {s: s for s in known}
-        results = _body(n)
+        results = composite.inline(n)
         for result in results:
             for m in made_from(result, made):
                 made[m] = self.one(m.on(tuple(made[s] for s in m.src)))
@@ -47,18 +46,3 @@ class _Inliner:
         if tuple(f.type for f in finals) != n.types:
             raise VerifyError(f"the body of {n!r} has type {', '.join(str(f.type) for f in finals)}")
         return tuple(restamp(f, n.again, known) for f in finals) if n.again else finals
-
-
-def _body(n: Node) -> Sequence[Node]:
-    """The results of a composite or call, over its sources."""
-    if n.op.name == "call":
-        body: Graph = n.attrs["body"]
-        made = dict(zip(body.inputs.values(), n.src, strict=True))
-        for m in body.nodes():
-            if m not in made:
-                made[m] = m.on(tuple(made[s] for s in m.src))
-        return [made[m] for m in body.outputs.values()]
-    if n.op.body is None:
-        raise VerifyError(f"composite {n.op.name!r} has no body")
-    results = n.op.body(*n.src, **n.attrs)
-    return results if isinstance(results, tuple | list) else (results,)

@@ -104,8 +104,10 @@ def _of_one(n: Node, x: Node) -> Node | None:
 def _without_ones(n: Node, x: Node) -> Node | None:
     """A reduction that keeps its axes as 1, and a reshape that drops them -> one that does not keep them."""
     inner = n.src[0]
-    kept = tuple(d for a, d in enumerate(x.shape) if a not in inner.attrs["axes"])
-    return inner.op(x, axes=inner.attrs["axes"], keepdims=False) if n.shape == kept and inner.attrs["keepdims"] else None
+    axes = inner.attrs["axes"]
+    if not inner.attrs["keepdims"] or n.shape != tuple(d for a, d in enumerate(x.shape) if a not in axes):
+        return None
+    return inner.op(x, axes=axes, keepdims=False)
 
 
 def _compose(n: Node, x: Node) -> Node:
