@@ -1,0 +1,126 @@
+"""Nodes that carry a graph: scan, call, fused; and item, which picks one of several results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gluongraph import ops
+from gluongraph.ir import Graph, Node, Op, TensorType, Types
+from gluongraph.ops.build import misfit
+from gluongraph.ops.composite import substitute
+from gluongraph.ops.samples import array
+
+# -- item
+
+
+def _item_type(x: Types, index: int) -> TensorType:
+    if not isinstance(x, tuple) or not 0 <= index < len(x):
+        count = len(x) if isinstance(x, tuple) else 1
+        raise misfit("item", f"there is no result {index} among {count}")
+    return x[index]
+
+
+ITEM = Op(
+    "item",
+    kind="control",
+    infer=_item_type,
+    numpy=lambda x, index: x[index],
+    samples=lambda rng: [(((array(rng, (3,)), array(rng, (2, 5), "i32")),), {"index": k}) for k in (0, 1)],
+    doc="One of the results of a node that has several.",
+)
+
+
+def item(x: Node, index: int) -> Node:
+    """One of the results of a node that has several."""
+    return ITEM(x, index=index)
+
+
+def items(x: Node) -> tuple[Node, ...]:
+    """All results of a node that has several."""
+    return tuple(ITEM(x, index=k) for k in range(len(x.types)))
+
+
+# -- call, fused: a body graph applied once
+
+
+def _check_arguments(op: str, args: tuple[TensorType, ...], body: Graph) -> None:
+    wanted = tuple(n.ty for n in body.inputs.values())
+    if args != wanted:
+        raise misfit(op, f"the body takes ({', '.join(map(str, wanted))})", *args)
+
+
+def _call_type(*args: TensorType, body: Graph) -> tuple[TensorType, ...]:
+    _check_arguments("call", args, body)
+    return tuple(n.ty for n in body.outputs.values())
+
+
+def _fused_type(*args: TensorType, body: Graph, pattern: str) -> tuple[TensorType, ...]:
+    _check_arguments("fused", args, body)
+    return tuple(n.ty for n in body.outputs.values())
+
+
+def _apply(*args: Any, body: Graph, pattern: str = "") -> tuple[Any, ...]:
+    from gluongraph import reference
+
+    outputs, _ = reference.run(body, dict(zip(body.inputs, args, strict=True)))
+    return tuple(outputs.values())
+
+
+def _call_grad(gs: tuple[Node, ...], ys: Any, *args: Node, body: Graph) -> tuple[Node | None, ...]:
+    """A call of the gradient body, which takes the arguments and then the gradients of the results."""
+    names = list(body.inputs)
+    leaves = {f"x{k}": ops.input(f"x{k}", a.ty) for k, a in enumerate(args)}
+    heads = {f"g{k}": ops.input(f"g{k}", g.ty) for k, g in enumerate(gs)}
+    results = substitute(body, tuple(leaves.values()))
+    found = dict(zip(names, _gradients(results, tuple(heads.values()), tuple(leaves.values())), strict=True))
+    outputs = {f"y{k}": g for k, g in enumerate(found.values()) if g is not None}
+    if not outputs:
+        return (None,) * len(args)
+    made = iter(items(CALL(*args, *gs, body=Graph({**leaves, **heads}, outputs))))
+    return tuple(None if g is None else next(made) for g in found.values())
+
+
+def _gradients(ys: Sequence[Node], gs: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node | None]:
+    from gluongraph.differentiate import gradients
+
+    return gradients(ys, gs, wrt)
+
+
+def _small_body() -> Graph:
+    """tanh(x) · y, and x + y"""
+    x, y = (ops.input(name, TensorType((2, 5), "f32")) for name in ("x", "y"))
+    return Graph({"x": x, "y": y}, {"a": ops.tanh(x) * y, "b": x + y})
+
+
+def _call_samples(**attrs: Any) -> Any:
+    return lambda rng: [(tuple(array(rng, (2, 5)) for _ in range(2)), {"body": _small_body(), **attrs})]
+
+
+CALL = Op(
+    "call",
+    kind="control",
+    infer=_call_type,
+    numpy=_apply,
+    grad=_call_grad,
+    samples=_call_samples(),
+    doc="A body graph applied to arguments.",
+)
+FUSED = Op(
+    "fused",
+    kind="control",
+    infer=_fused_type,
+    numpy=_apply,
+    samples=_call_samples(pattern="loop"),
+    doc="A kernel: a body graph that is computed in one loop nest of the named pattern.",
+)
+
+
+def call(*args: Node, body: Graph) -> tuple[Node, ...]:
+    """The outputs of a body graph applied to arguments, in the order of its inputs."""
+    return items(CALL(*args, body=body))
+
+
+def fused(*args: Node, body: Graph, pattern: str) -> Node:
+    """A kernel: a body graph that is computed in one loop nest; its results are picked with `item`."""
+    return FUSED(*args, body=body, pattern=pattern)

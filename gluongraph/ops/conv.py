@@ -1,0 +1,280 @@
+"""Convolution of images (N, C, H, W) and its two gradients, each linear in both of its sources.
+
+The three are one triple sum seen from three sides, so each has the other two for gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ops.build import FLOATS, misfit, need, pair, wrong_dtype
+from gluongraph.ops.matmul import product
+from gluongraph.ops.movement import both, clamped
+from gluongraph.ops.samples import each
+
+Pair = tuple[int, int]
+Shape = tuple[int, ...]
+
+
+def extent(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
+    """How many places the window has."""
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def _check(op: str, x: TensorType, w: TensorType, y: Shape | None, how: dict[str, Any]) -> Shape:
+    """The shape of x * w; raises unless x, w (and y, where given) are image, weight and result of one convolution."""
+    stride, padding, dilation, groups = how["stride"], how["padding"], how["dilation"], how["groups"]
+    need(op, FLOATS, x)
+    if x.dtype != w.dtype:
+        raise wrong_dtype(op, "dtypes differ", x, w, help="cast one of them")
+    if x.rank != 4 or w.rank != 4:
+        raise misfit(op, "needs images (N, C, H, W) and a weight (O, C/groups, KH, KW)", x, w)
+    if min(*stride, *dilation, groups) < 1 or min(padding) < 0:
+        raise misfit(op, "stride, dilation and groups are 1 or more, padding 0 or more", x, w)
+    if x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
+        help = f"with groups={groups} a weight for {x.shape[1]} channels has {x.shape[1] / groups:g} on axis 1"
+        raise misfit(op, "channels do not fit", x, w, help=help)
+    size = tuple(extent(x.shape[2 + a], w.shape[2 + a], stride[a], padding[a], dilation[a]) for a in (0, 1))
+    if min(size) < 1:
+        raise misfit(op, "the window is larger than the padded image", x, w, help="smaller kernel, or more padding")
+    shape = (x.shape[0], w.shape[0], *size)
+    if y is not None and y != shape:
+        raise misfit(op, f"the gradient has shape {y}, the result {shape}", x, w)
+    return shape
+
+
+def _conv_type(x: TensorType, w: TensorType, **how: Any) -> TensorType:
+    return TensorType(_check("conv2d", x, w, None, how), x.dtype)
+
+
+def _data_type(g: TensorType, w: TensorType, shape: Shape, **how: Any) -> TensorType:
+    x = TensorType(shape, g.dtype)
+    _check("conv2d_data_grad", x, w, g.shape, how)
+    return x
+
+
+def _weight_type(x: TensorType, g: TensorType, shape: Shape, **how: Any) -> TensorType:
+    w = TensorType(shape, g.dtype)
+    _check("conv2d_weight_grad", x, w, g.shape, how)
+    return w
+
+
+# -- in numpy: windows laid out as a matrix, then one product
+
+
+def _padded(x: Any, padding: Pair) -> Any:
+    if padding == (0, 0):
+        return x
+    (n, c, h, w), (ph, pw) = x.shape, padding
+    y = np.zeros((n, c, h + 2 * ph, w + 2 * pw), x.dtype)
+    y[:, :, ph : ph + h, pw : pw + w] = x
+    return y
+
+
+def _windows(x: Any, kernel: Shape, size: Shape, stride: Pair, dilation: Pair) -> Any:
+    """A view (N, C, KH, KW, OH, OW) of a padded image."""
+    n, c, h, w = x.strides
+    steps = (n, c, h * dilation[0], w * dilation[1], h * stride[0], w * stride[1])
+    return as_strided(x, (*x.shape[:2], *kernel, *size), steps, writeable=False)
+
+
+def _conv(x: Any, w: Any, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
+    size = tuple(extent(x.shape[2 + a], w.shape[2 + a], stride[a], padding[a], dilation[a]) for a in (0, 1))
+    windows = _windows(_padded(x, padding), w.shape[2:], size, stride, dilation)
+    columns = windows.reshape(x.shape[0], groups, -1, size[0] * size[1])
+    y = product(w.reshape(groups, w.shape[0] // groups, -1), columns)
+    return y.reshape(x.shape[0], w.shape[0], *size)
+
+
+def _conv_data(g: Any, w: Any, shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
+    (n, c, height, width), (oh, ow) = shape, g.shape[2:]
+    (kh, kw), (ph, pw) = w.shape[2:], padding
+    matrix = w.reshape(groups, w.shape[0] // groups, -1).swapaxes(1, 2)
+    columns = product(matrix, g.reshape(n, groups, -1, oh * ow)).reshape(n, c, kh, kw, oh, ow)
+    x = np.zeros((n, c, height + 2 * ph, width + 2 * pw), g.dtype)
+    for i in range(kh):
+        for j in range(kw):
+            top, left = i * dilation[0], j * dilation[1]
+            rows = slice(top, top + (oh - 1) * stride[0] + 1, stride[0])
+            x[:, :, rows, left : left + (ow - 1) * stride[1] + 1 : stride[1]] += columns[:, :, i, j]
+    return x[:, :, ph : ph + height, pw : pw + width]
+
+
+def _conv_weight(x: Any, g: Any, shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
+    """One product over all images at once."""
+    c = x.shape[1]
+    windows = _windows(_padded(x, padding), shape[2:], g.shape[2:], stride, dilation)
+    columns = windows.transpose(1, 2, 3, 0, 4, 5).reshape(groups, c // groups * shape[2] * shape[3], -1)
+    rows = g.transpose(1, 0, 2, 3).reshape(groups, shape[0] // groups, -1)
+    return product(rows, columns.swapaxes(1, 2)).reshape(shape)
+
+
+# -- in a kernel: each result is a sum of products
+
+
+def _conv_lower(e: Any, i: Any, x: Any, w: Any, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
+    n, o, *place = i
+    _, per_group, kh, kw = w.shape
+    group = _group_of(e, o, w.shape[0], groups)
+
+    def element(c: Any, *k: Any) -> Any:
+        at, fits = [], []
+        for a in (0, 1):
+            size, p = x.shape[2 + a], padding[a]
+            pixel = place[a] * stride[a] + k[a] * dilation[a]
+            pixel, inside = clamped(e, pixel - p if p else pixel, size, p > 0, p > 0)
+            at.append(pixel)
+            fits.append(inside)
+        product = x(n, group * per_group + c, *at) * w(o, c, *k)
+        inside = both(e, *fits)
+        return product if inside is None else e.where(inside, product, e.const(0, x.dtype))
+
+    return e.reduce("sum", (per_group, kh, kw), element, x.dtype)
+
+
+def _group_of(e: Any, channel: Any, channels: int, groups: int) -> Any:
+    return e.binary("floordiv", channel, channels // groups) if groups > 1 else 0
+
+
+def _data_lower(
+    e: Any, i: Any, g: Any, w: Any, shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> Any:
+    n, channel, *pixel = i
+    outputs, per_group, kh, kw = w.shape
+    group = _group_of(e, channel, shape[1], groups)
+    c = channel - group * per_group
+
+    def element(o: Any, *k: Any) -> Any:
+        at, fits = [], []
+        for a in (0, 1):
+            place, inside = window_over(e, pixel[a] + padding[a] - k[a] * dilation[a], stride[a], g.shape[2 + a])
+            at.append(place)
+            fits.append(inside)
+        output = group * (outputs // groups) + o
+        return e.where(both(e, *fits), g(n, output, *at) * w(output, c, *k), e.const(0, g.dtype))
+
+    return e.reduce("sum", (outputs // groups, kh, kw), element, g.dtype)
+
+
+def window_over(e: Any, start: Any, stride: int, places: int) -> tuple[Any, Any]:
+    """The place (clamped) of the window that begins at `start`, and whether there is one."""
+    place, whole = start, None
+    if stride > 1:
+        place = e.binary("floordiv", start, stride)
+        whole = e.binary("equal", place * stride, start)
+    moved, inside = clamped(e, place, places)
+    return moved, both(e, whole, inside)
+
+
+def _weight_lower(
+    e: Any, i: Any, x: Any, g: Any, shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> Any:
+    o, c, *k = i
+    channel = _group_of(e, o, shape[0], groups) * shape[1] + c
+
+    def element(n: Any, *place: Any) -> Any:
+        at, fits = [], []
+        for a in (0, 1):
+            size, p = x.shape[2 + a], padding[a]
+            pixel = place[a] * stride[a] + k[a] * dilation[a]
+            pixel, inside = clamped(e, pixel - p if p else pixel, size, p > 0, p > 0)
+            at.append(pixel)
+            fits.append(inside)
+        product = x(n, channel, *at) * g(n, o, *place)
+        inside = both(e, *fits)
+        return product if inside is None else e.where(inside, product, e.const(0, x.dtype))
+
+    return e.reduce("sum", (g.shape[0], *g.shape[2:]), element, x.dtype)
+
+
+# -- the ops
+
+
+def _how(stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> dict[str, Any]:
+    return {"stride": pair(stride), "padding": pair(padding), "dilation": pair(dilation), "groups": groups}
+
+
+# (x, w, settings): odd sizes, windows that do not fill the image, rows and columns that differ
+_CASES: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (
+    ((2, 3, 7, 6), (4, 3, 3, 3), _how(padding=1)),
+    ((2, 4, 8, 9), (6, 2, 3, 2), _how((2, 3), (1, 0), groups=2)),
+    ((1, 2, 9, 8), (3, 2, 2, 3), _how(2, (2, 1), (3, 2))),
+    ((2, 3, 5, 5), (3, 1, 3, 3), _how(groups=3)),
+    ((2, 5, 4, 3), (7, 5, 1, 1), _how()),
+    ((1, 1, 12, 12), (20, 1, 5, 5), _how()),
+)
+
+
+def _result(x: Shape, w: Shape, how: dict[str, Any]) -> Shape:
+    return _check("conv2d", TensorType(x), TensorType(w), None, how)
+
+
+CONV2D = Op(
+    "conv2d",
+    kind="contraction",
+    infer=_conv_type,
+    numpy=_conv,
+    grad=lambda g, y, x, w, **how: (
+        DATA_GRAD(g, w, shape=x.shape, **how),
+        WEIGHT_GRAD(x, g, shape=w.shape, **how),
+    ),
+    lower=_conv_lower,
+    samples=each(*(((x, w), how) for x, w, how in _CASES)),
+    numeric="low",
+    doc="y[n, o, i, j] = Σ x[n, c, i s + k d - p, j s + l d - p] w[o, c, k, l]",
+)
+DATA_GRAD = Op(
+    "conv2d_data_grad",
+    kind="contraction",
+    infer=_data_type,
+    numpy=_conv_data,
+    grad=lambda gg, y, g, w, shape, **how: (
+        CONV2D(gg, w, **how),
+        WEIGHT_GRAD(gg, g, shape=w.shape, **how),
+    ),
+    lower=_data_lower,
+    samples=each(*(((_result(x, w, how), w), {"shape": x, **how}) for x, w, how in _CASES)),
+    numeric="low",
+    doc="The gradient of conv2d for its image, of shape `shape`.",
+)
+WEIGHT_GRAD = Op(
+    "conv2d_weight_grad",
+    kind="contraction",
+    infer=_weight_type,
+    numpy=_conv_weight,
+    grad=lambda gw, y, x, g, shape, **how: (
+        DATA_GRAD(g, gw, shape=x.shape, **how),
+        CONV2D(x, gw, **how),
+    ),
+    lower=_weight_lower,
+    samples=each(*(((x, _result(x, w, how)), {"shape": w, **how}) for x, w, how in _CASES)),
+    numeric="low",
+    doc="The gradient of conv2d for its weight, of shape `shape`.",
+)
+
+
+def conv2d(
+    x: Node,
+    w: Node,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Node:
+    """y[n, o, i, j] = Σ x[n, c, i s + k d - p, j s + l d - p] w[o, c, k, l], within groups of channels."""
+    return CONV2D(x, w, **_how(stride, padding, dilation, groups))
+
+
+def conv2d_data_grad(g: Node, w: Node, shape: Sequence[int], **how: Any) -> Node:
+    """The gradient of conv2d for its image; settings as there."""
+    return DATA_GRAD(g, w, shape=tuple(shape), **_how(**how))
+
+
+def conv2d_weight_grad(x: Node, g: Node, shape: Sequence[int], **how: Any) -> Node:
+    """The gradient of conv2d for its weight; settings as there."""
+    return WEIGHT_GRAD(x, g, shape=tuple(shape), **_how(**how))

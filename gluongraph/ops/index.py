@@ -1,0 +1,254 @@
+"""Reading and writing where another array says. Indices out of range are clipped: they mean the nearest row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gluongraph import ops
+from gluongraph.dtypes import DTYPES, numpy_dtype
+from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ops.build import INTEGERS, NUMBERS, check_axes, misfit, need, normal_axis, without, wrong_dtype
+from gluongraph.ops.movement import both
+from gluongraph.ops.samples import each
+
+
+def _need_index(op: str, indices: TensorType) -> None:
+    if indices.dtype not in INTEGERS:
+        raise wrong_dtype(op, "indices are integers", indices, help="cast them first, for example to i32")
+
+
+def _at(e: Any, k: Any, n: int) -> Any:
+    """An index that was read from memory, clipped, as an index."""
+    k = e.cast(k, "i32")
+    return e.binary("minimum", e.binary("maximum", k, 0), n - 1)
+
+
+def _add_at(target: Any, where: Any, updates: Any) -> Any:
+    """target + updates at `where`, one after the other; 16-bit floats in f32."""
+    wide = target.astype(np.float32) if target.dtype.itemsize == 2 else target.copy()
+    np.add.at(wide, where, updates.astype(wide.dtype, copy=False))
+    return wide.astype(target.dtype, copy=False)
+
+
+# -- take
+
+
+def _take_type(x: TensorType, indices: TensorType, axis: int) -> TensorType:
+    _need_index("take", indices)
+    check_axes("take", x, (axis,))
+    if x.shape[axis] == 0:
+        raise misfit("take", f"axis {axis} has no element to take", x)
+    return TensorType((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
+
+
+def _take_grad(g: Node, y: Node, x: Node, indices: Node, axis: int) -> tuple[Node, None]:
+    """Rows that were taken several times gather the sum."""
+    k = indices.ty.rank
+    places = range(axis, axis + k)
+    front = ops.transpose(g, (*places, *(a for a in range(g.ty.rank) if a not in places))) if axis else g
+    rows = ops.zeros(TensorType((x.shape[axis], *without(x.shape, (axis,))), x.dtype))
+    return ops.moveaxis(SCATTER_ADD(rows, indices, front), 0, axis), None
+
+
+def _take_lower(e: Any, i: Any, x: Any, indices: Any, axis: int) -> Any:
+    k = len(indices.shape)
+    row = _at(e, indices(*i[axis : axis + k]), x.shape[axis])
+    return x(*i[:axis], row, *i[axis + k :])
+
+
+TAKE = Op(
+    "take",
+    kind="index",
+    infer=_take_type,
+    numpy=lambda x, indices, axis: np.take(x, indices, axis, mode="clip"),
+    grad=_take_grad,
+    lower=_take_lower,
+    samples=each(
+        (((5, 33), ((4,), "i32", -1, 6)), {"axis": 0}),
+        (((3, 7), ((2, 3), "i64", 0, 6)), {"axis": 1}),
+        (((2, 5, 3), ((4,), "i32", 0, 4)), {"axis": 1}),
+        (((5, 3), ((), "i32", 0, 4)), {"axis": 0}),
+        ((((5, 3), "i32", -9, 9), ((7,), "u8", 0, 4)), {"axis": 0}),
+    ),
+    doc="The slices of x along an axis that the indices name.",
+)
+
+
+def take(x: Node, indices: Node, axis: int = 0) -> Node:
+    """The slices of x along an axis that the indices name."""
+    return TAKE(x, indices, axis=normal_axis("take", axis, x.ty.rank))
+
+
+# -- scatter_add
+
+
+def _scatter_type(x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+    _need_index("scatter_add", indices)
+    need("scatter_add", NUMBERS, x)
+    if x.rank == 0 or x.shape[0] == 0 or updates.shape != (*indices.shape, *x.shape[1:]):
+        raise misfit("scatter_add", "needs one row of the first for each index", x, indices, updates)
+    if x.dtype != updates.dtype:
+        raise wrong_dtype("scatter_add", "dtypes differ", x, updates, help="cast the updates")
+    return x
+
+
+def _scatter_lower(e: Any, i: Any, x: Any, indices: Any, updates: Any) -> Any:
+    """Every element looks through all indices; x itself comes in with the first."""
+    row, *rest = i
+
+    def element(*k: Any) -> Any:
+        hit = e.binary("equal", _at(e, indices(*k), x.shape[0]), row)
+        added = e.where(hit, updates(*k, *rest), e.const(0, x.dtype))
+        first = both(e, *(e.binary("equal", n, 0) for n in k))
+        return added + (x(*i) if first is None else e.where(first, x(*i), e.const(0, x.dtype)))
+
+    if not all(indices.shape):
+        return x(*i)
+    return e.reduce("sum", indices.shape, element, x.dtype) if indices.shape else element()
+
+
+SCATTER_ADD = Op(
+    "scatter_add",
+    kind="index",
+    infer=_scatter_type,
+    numpy=lambda x, indices, updates: _add_at(x, np.clip(indices, 0, len(x) - 1), updates),
+    grad=lambda g, y, x, indices, updates: (g, None, ops.take(g, indices, 0)),
+    lower=_scatter_lower,
+    samples=each(
+        (((5, 33), ((4,), "i32", -1, 6), (4, 33)), {}),
+        (((3, 7), ((2, 5), "i64", 0, 2), (2, 5, 7)), {}),
+        (((3,), ((9,), "i32", 0, 2), (9,)), {}),
+        ((((5, 3), "i32", -9, 9), ((7,), "i32", 0, 4), ((7, 3), "i32", -9, 9)), {}),
+    ),
+    doc="x with updates[k] added to row indices[k], for every k; rows named twice get the sum.",
+)
+
+
+def scatter_add(x: Node, indices: Node, updates: Node) -> Node:
+    """x with updates[k] added to row indices[k], for every k; rows named twice get the sum."""
+    return SCATTER_ADD(x, indices, updates)
+
+
+# -- gather
+
+
+def _gather_type(x: TensorType, indices: TensorType, axis: int) -> TensorType:
+    _need_index("gather", indices)
+    check_axes("gather", x, (axis,))
+    if x.rank != indices.rank or without(x.shape, (axis,)) != without(indices.shape, (axis,)) or not x.shape[axis]:
+        raise misfit("gather", f"sizes differ beside axis {axis}", x, indices)
+    return TensorType(indices.shape, x.dtype)
+
+
+def _gather_lower(e: Any, i: Any, x: Any, indices: Any, axis: int) -> Any:
+    return x(*i[:axis], _at(e, indices(*i), x.shape[axis]), *i[axis + 1 :])
+
+
+def _clipped(indices: Any, size: int) -> Any:
+    return np.clip(indices, 0, size - 1).astype(np.int64, copy=False)
+
+
+GATHER = Op(
+    "gather",
+    kind="index",
+    infer=_gather_type,
+    numpy=lambda x, indices, axis: np.take_along_axis(x, _clipped(indices, x.shape[axis]), axis),
+    grad=lambda g, y, x, indices, axis: (GATHER_GRAD(g, indices, axis=axis, size=x.shape[axis]), None),
+    lower=_gather_lower,
+    samples=each(
+        (((3, 33), ((3, 4), "i32", -1, 35)), {"axis": 1}),
+        (((5, 7), ((2, 7), "i64", 0, 4)), {"axis": 0}),
+        (((2, 5, 3), ((2, 1, 3), "i32", 0, 4)), {"axis": 1}),
+    ),
+    doc="One element along an axis for each index: y[.., k, ..] = x[.., indices[.., k, ..], ..].",
+)
+
+
+def gather(x: Node, indices: Node, axis: int) -> Node:
+    """One element along an axis for each index: y[.., k, ..] = x[.., indices[.., k, ..], ..]."""
+    return GATHER(x, indices, axis=normal_axis("gather", axis, x.ty.rank))
+
+
+def _gather_grad_type(g: TensorType, indices: TensorType, axis: int, size: int) -> TensorType:
+    _need_index("gather_grad", indices)
+    check_axes("gather_grad", g, (axis,))
+    if g.shape != indices.shape:
+        raise misfit("gather_grad", "shapes differ", g, indices)
+    return TensorType((*g.shape[:axis], size, *g.shape[axis + 1 :]), g.dtype)
+
+
+def _gather_grad(g: Any, indices: Any, axis: int, size: int) -> Any:
+    grid = list(np.ogrid[tuple(slice(n) for n in g.shape)])
+    grid[axis] = _clipped(indices, size)
+    shape = (*g.shape[:axis], size, *g.shape[axis + 1 :])
+    return _add_at(np.zeros(shape, g.dtype), tuple(grid), g)
+
+
+def _gather_grad_lower(e: Any, i: Any, g: Any, indices: Any, axis: int, size: int) -> Any:
+    def element(k: Any) -> Any:
+        at = (*i[:axis], k, *i[axis + 1 :])
+        hit = e.binary("equal", _at(e, indices(*at), size), i[axis])
+        return e.where(hit, g(*at), e.const(0, g.dtype))
+
+    return e.reduce("sum", (g.shape[axis],), element, g.dtype)
+
+
+GATHER_GRAD = Op(
+    "gather_grad",
+    kind="index",
+    infer=_gather_grad_type,
+    numpy=_gather_grad,
+    grad=lambda gg, y, g, indices, axis, size: (ops.gather(gg, indices, axis), None),
+    lower=_gather_grad_lower,
+    samples=each(
+        (((3, 4), ((3, 4), "i32", -1, 7)), {"axis": 1, "size": 6}),
+        (((2, 5), ((2, 5), "i64", 0, 2)), {"axis": 0, "size": 3}),
+    ),
+    doc="The gradient of gather: g added up at the places that it was read from, zeros elsewhere.",
+)
+
+
+# -- one_hot
+
+
+def _one_hot_type(indices: TensorType, depth: int, dtype: str) -> TensorType:
+    _need_index("one_hot", indices)
+    return TensorType((*indices.shape, depth), dtype)
+
+
+def _one_hot(indices: Any, depth: int, dtype: str) -> Any:
+    return (np.asarray(indices)[..., None] == np.arange(depth)).astype(numpy_dtype(dtype))
+
+
+def _one_hot_lower(e: Any, i: Any, indices: Any, depth: int, dtype: str) -> Any:
+    *at, k = i
+    hit = e.binary("equal", e.cast(indices(*at), "i32"), k)
+    return e.where(hit, e.const(_number(1, dtype), dtype), e.const(_number(0, dtype), dtype))
+
+
+def _number(value: int, dtype: str) -> float | int | bool:
+    family = DTYPES[dtype].family
+    return float(value) if family == "float" else bool(value) if family == "bool" else value
+
+
+ONE_HOT = Op(
+    "one_hot",
+    kind="index",
+    infer=_one_hot_type,
+    numpy=_one_hot,
+    lower=_one_hot_lower,
+    samples=each(
+        ((((7,), "i32", -1, 5),), {"depth": 5, "dtype": "f32"}),
+        ((((2, 3), "i64", 0, 16),), {"depth": 17, "dtype": "f64"}),
+        ((((), "u8", 0, 2),), {"depth": 3, "dtype": "bool"}),
+        dtypes=("f32",),
+    ),
+    doc="1 where the last index is the number, else 0; all 0 for numbers out of range.",
+)
+
+
+def one_hot(indices: Node, depth: int, dtype: str = "f32") -> Node:
+    """1 where the last index is the number, else 0; all 0 for numbers out of range."""
+    return ONE_HOT(indices, depth=depth, dtype=dtype)

@@ -1,0 +1,225 @@
+"""Random numbers from a counter: Philox4x32-10. Each element depends on seed, offset, draw and its own position only.
+
+So layout, fusion, recomputation and vector width change nothing, and eager and compiled code draw the same numbers.
+`state` is u32[4]: two words of seed, two words of offset. The draw number tells apart the draws of one program.
+
+Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (2011).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluongraph.dtypes import numpy_dtype
+from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ops.build import FLOATS, NUMBERS, misfit, need
+from gluongraph.ops.samples import array
+
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the key each round
+_DIGITS = {"f16": 11, "bf16": 8}  # bits of a uniform number, so that none is rounded up to 1; 24 in f32 and f64
+
+Words = tuple[Any, Any, Any, Any]
+
+
+def philox(
+    counter: Words,
+    key: tuple[Any, Any],
+    multiply: Callable[[int, Any], tuple[Any, Any]],
+    add: Callable[[Any, int], Any],
+    xor: Callable[[Any, Any], Any],
+) -> Words:
+    """Ten rounds over four 32-bit words. `multiply(m, x)` gives high and low word, `add(x, c)` wraps around."""
+    a, b, c, d = counter
+    k0, k1 = key
+    for turn in range(ROUNDS):
+        if turn:
+            k0, k1 = add(k0, WEYL[0]), add(k1, WEYL[1])
+        (high0, low0), (high1, low1) = multiply(MULTIPLIERS[0], a), multiply(MULTIPLIERS[1], c)
+        a, b, c, d = xor(xor(high1, b), k0), low1, xor(xor(high0, d), k1), low0
+    return a, b, c, d
+
+
+# -- in numpy
+
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+
+
+def _split(x: Any) -> tuple[Any, Any]:
+    """The high and the low 32 bits."""
+    return (x >> _HALF).astype(np.uint32), x.astype(np.uint32)
+
+
+def _numpy_words(state: Any, shape: tuple[int, ...], draw: int) -> Words:
+    """The four words of the block of each element."""
+    position = np.arange(math.prod(shape), dtype=np.uint64).reshape(shape)
+    offset = (int(state[3]) << 32 | int(state[2])) + draw
+    high, low = _split(position)
+    counter = (low, high, np.uint32(offset & 0xFFFFFFFF), np.uint32(offset >> 32 & 0xFFFFFFFF))
+
+    def multiply(m: int, x: Any) -> tuple[Any, Any]:
+        return _split(np.asarray(x, np.uint64) * np.uint64(m))
+
+    def add(x: Any, c: int) -> Any:
+        return np.uint32((int(x) + c) & 0xFFFFFFFF)
+
+    return philox(counter, (np.uint32(state[0]), np.uint32(state[1])), multiply, add, np.bitwise_xor)
+
+
+def _numpy_unit(bits: Any, dtype: str, digits: int) -> Any:
+    """The first bits as a number in [0, 1), in f32."""
+    return (bits >> np.uint32(32 - digits)).astype(np.float32) * np.float32(2.0**-digits)
+
+
+def _bits(state: Any, shape: tuple[int, ...], draw: int) -> Any:
+    return _numpy_words(state, shape, draw)[0]
+
+
+def _uniform(state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
+    return _numpy_unit(_bits(state, shape, draw), dtype, _DIGITS.get(dtype, 24)).astype(numpy_dtype(dtype), copy=False)
+
+
+def _normal(state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
+    first, second, _, _ = _numpy_words(state, shape, draw)
+    radius = np.sqrt(np.log(_numpy_unit(first, dtype, 24) + np.float32(2.0**-24)) * np.float32(-2))
+    turn = np.cos(_numpy_unit(second, dtype, 24) * np.float32(2 * math.pi))
+    return (radius * turn).astype(numpy_dtype(dtype), copy=False)
+
+
+def _bernoulli(state: Any, p: float, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
+    return (_numpy_unit(_bits(state, shape, draw), dtype, 24) < np.float32(p)).astype(numpy_dtype(dtype))
+
+
+# -- in a kernel
+
+
+def _words(e: Any, i: Any, state: Any, shape: tuple[int, ...], draw: int) -> Words:
+    """The four words of the block of the element at index i; arrays have fewer than 2^32 elements."""
+
+    def wide(x: Any) -> Any:
+        return e.cast(x, "u64")
+
+    def split(x: Any) -> tuple[Any, Any]:
+        return e.cast(e.binary("shift_right", x, e.const(32, "u64")), "u32"), e.cast(x, "u32")
+
+    position: Any = 0
+    for k, n in zip(i, shape, strict=True):
+        position = position * n + k
+    shifted = e.binary("shift_left", wide(state(3)), e.const(32, "u64"))
+    offset = e.binary("bitwise_or", shifted, wide(state(2))) + e.const(draw, "u64")
+    high, low = split(offset)
+    return philox(
+        (e.cast(position, "u32"), e.const(0, "u32"), low, high),
+        (state(0), state(1)),
+        multiply=lambda m, x: split(wide(x) * e.const(m, "u64")),
+        add=lambda x, c: x + e.const(c, "u32"),
+        xor=lambda x, y: e.binary("bitwise_xor", x, y),
+    )
+
+
+def _unit(e: Any, bits: Any, digits: int) -> Any:
+    kept = e.binary("shift_right", bits, e.const(32 - digits, "u32"))
+    return e.cast(kept, "f32") * e.const(2.0**-digits, "f32")
+
+
+def _uniform_lower(e: Any, i: Any, state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
+    return e.cast(_unit(e, _words(e, i, state, shape, draw)[0], _DIGITS.get(dtype, 24)), dtype)
+
+
+def _normal_lower(e: Any, i: Any, state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
+    first, second, _, _ = _words(e, i, state, shape, draw)
+    log = e.unary("log", _unit(e, first, 24) + e.const(2.0**-24, "f32"))
+    turn = e.unary("cos", _unit(e, second, 24) * e.const(2 * math.pi, "f32"))
+    return e.cast(e.unary("sqrt", log * e.const(-2.0, "f32")) * turn, dtype)
+
+
+def _bernoulli_lower(e: Any, i: Any, state: Any, p: float, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
+    hit = e.binary("less", _unit(e, _words(e, i, state, shape, draw)[0], 24), e.const(p, "f32"))
+    return e.where(hit, e.const(1, dtype), e.const(0, dtype))
+
+
+# -- the ops
+
+
+def _drawn(op: str) -> Callable[..., TensorType]:
+    def infer(state: TensorType, shape: tuple[int, ...], draw: int, dtype: str = "u32", p: float = 0.0) -> TensorType:
+        if state != TensorType((4,), "u32"):
+            raise misfit(op, "the state of the generator is u32[4]", state)
+        found = TensorType(shape, dtype)
+        need(op, NUMBERS if op in ("random_bits", "bernoulli") else FLOATS, found)
+        if draw < 0 or not 0 <= p <= 1:
+            raise misfit(op, f"a draw is counted from 0 and p lies from 0 to 1, not draw={draw}, p={p}")
+        return found
+
+    return infer
+
+
+def _samples(*rows: tuple[tuple[int, ...], dict[str, Any]]) -> Callable[..., Any]:
+    return lambda rng: [
+        ((array(rng, (4,), "u32", 0, 2**32 - 1),), {"shape": shape, "draw": 3, **attrs}) for shape, attrs in rows
+    ]
+
+
+RANDOM_BITS = Op(
+    "random_bits",
+    kind="random",
+    infer=_drawn("random_bits"),
+    numpy=_bits,
+    lower=lambda e, i, state, shape, draw: _words(e, i, state, shape, draw)[0],
+    samples=_samples(((3, 33), {}), ((), {}), ((2, 3, 17), {})),
+    doc="32 random bits for each element.",
+)
+UNIFORM = Op(
+    "uniform",
+    kind="random",
+    infer=_drawn("uniform"),
+    numpy=_uniform,
+    lower=_uniform_lower,
+    samples=_samples(((3, 33), {"dtype": "f32"}), ((7,), {"dtype": "f64"}), ((5, 9), {"dtype": "f16"})),
+    doc="Uniform random numbers in [0, 1).",
+)
+NORMAL = Op(
+    "normal",
+    kind="random",
+    infer=_drawn("normal"),
+    numpy=_normal,
+    lower=_normal_lower,
+    samples=_samples(((3, 33), {"dtype": "f32"}), ((7,), {"dtype": "f64"})),
+    numeric="full",
+    doc="Random numbers of the normal distribution with mean 0 and variance 1, by Box and Muller.",
+)
+BERNOULLI = Op(
+    "bernoulli",
+    kind="random",
+    infer=_drawn("bernoulli"),
+    numpy=_bernoulli,
+    lower=_bernoulli_lower,
+    samples=_samples(((3, 33), {"dtype": "f32", "p": 0.3}), ((7,), {"dtype": "i32", "p": 0.9})),
+    doc="1 with probability p, else 0.",
+)
+
+
+def random_bits(state: Node, shape: Sequence[int], draw: int = 0) -> Node:
+    """32 random bits for each element."""
+    return RANDOM_BITS(state, shape=tuple(shape), draw=draw)
+
+
+def uniform(state: Node, shape: Sequence[int], draw: int = 0, dtype: str = "f32") -> Node:
+    """Uniform random numbers in [0, 1)."""
+    return UNIFORM(state, shape=tuple(shape), draw=draw, dtype=dtype)
+
+
+def normal(state: Node, shape: Sequence[int], draw: int = 0, dtype: str = "f32") -> Node:
+    """Random numbers of the normal distribution with mean 0 and variance 1."""
+    return NORMAL(state, shape=tuple(shape), draw=draw, dtype=dtype)
+
+
+def bernoulli(state: Node, p: float, shape: Sequence[int], draw: int = 0, dtype: str = "f32") -> Node:
+    """1 with probability p, else 0."""
+    return BERNOULLI(state, p=float(p), shape=tuple(shape), draw=draw, dtype=dtype)

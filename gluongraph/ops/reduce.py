@@ -1,0 +1,190 @@
+"""Reductions: one axis or more folded away; and the running sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gluongraph import ops
+from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ops.build import NUMBERS, Axes, check_axes, misfit, need, normal_axes, normal_axis, without
+from gluongraph.ops.samples import each
+
+_HALF = 2  # bytes of the floats whose sums and products are accumulated in f32
+
+_SAMPLES = each(
+    (((3, 33),), {"axes": (1,), "keepdims": False}),
+    (((2, 3, 17),), {"axes": (0, 2), "keepdims": True}),
+    (((5, 9),), {"axes": (0,), "keepdims": False}),
+    (((5, 9),), {"axes": (0, 1), "keepdims": False}),
+    (((7,),), {"axes": (0,), "keepdims": True}),
+    (((2, 3, 17),), {"axes": (1,), "keepdims": False}),
+    ((((4, 5), "i32", -3, 3),), {"axes": (1,), "keepdims": False}),
+)
+
+
+def _folded(op: str) -> Callable[..., TensorType]:
+    def infer(x: TensorType, axes: tuple[int, ...], keepdims: bool) -> TensorType:
+        need(op, NUMBERS, x)
+        check_axes(op, x, axes)
+        if op in ("max", "min") and any(x.shape[a] == 0 for a in axes):
+            raise misfit(op, "there is no element to choose from", x)
+        return TensorType(without(x.shape, axes, keepdims), x.dtype)
+
+    return infer
+
+
+def _lower(name: str) -> Callable[..., Any]:
+    def lower(e: Any, i: Any, x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+        kept = list(i) if keepdims else _with_gaps(i, axes, len(x.shape))
+
+        def element(*r: Any) -> Any:
+            at = list(kept)
+            for a, k in zip(axes, r, strict=True):
+                at[a] = k
+            return x(*at)
+
+        return e.reduce(name, tuple(x.shape[a] for a in axes), element, x.dtype)
+
+    return lower
+
+
+def _with_gaps(i: Any, axes: tuple[int, ...], rank: int) -> list[Any]:
+    """The index with a place for each folded axis."""
+    rest = iter(i)
+    return [None if a in axes else next(rest) for a in range(rank)]
+
+
+def _wide(fold: Callable[..., Any]) -> Callable[..., Any]:
+    """A fold in the dtype of x; of 16-bit floats in f32."""
+
+    def numpy(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+        dtype = x.dtype
+        if dtype.itemsize == _HALF:
+            return fold(x, axes, np.float32, None, keepdims).astype(dtype)
+        return fold(x, axes, dtype, None, keepdims)
+
+    return numpy
+
+
+def spread(g: Node, x: Node, axes: tuple[int, ...]) -> Node:
+    """What was folded over `axes`, with them or without, once for each element of x."""
+    return ops.expand(ops.reshape(g, without(x.shape, axes, keepdims=True)), x.shape)
+
+
+def _prod_grad(g: Node, y: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> tuple[Node]:
+    """y / x, and where x is 0 the product of the others: 0 unless it is the only zero."""
+    zero = ops.equal(x, 0)
+    zeros = spread(SUM(ops.cast(zero, x.dtype), axes=axes, keepdims=keepdims), x, axes)
+    others = spread(PROD(ops.where(zero, 1, x), axes=axes, keepdims=keepdims), x, axes)
+    rest = ops.where(ops.equal(zeros, ops.cast(zero, x.dtype)), others / ops.where(zero, 1, x), 0)
+    return (spread(g, x, axes) * rest,)
+
+
+def _extreme_grad(g: Node, y: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> tuple[Node]:
+    """Every element that equals the result gets the gradient, as in MXNet."""
+    return (ops.where(ops.equal(x, spread(y, x, axes)), spread(g, x, axes), 0),)
+
+
+SUM = Op(
+    "sum",
+    kind="reduce",
+    infer=_folded("sum"),
+    numpy=_wide(np.add.reduce),
+    grad=lambda g, y, x, axes, keepdims: (spread(g, x, axes),),
+    lower=_lower("sum"),
+    samples=_SAMPLES,
+    doc="The sum over the axes.",
+)
+PROD = Op(
+    "prod",
+    kind="reduce",
+    infer=_folded("prod"),
+    numpy=_wide(np.multiply.reduce),
+    grad=_prod_grad,
+    lower=_lower("prod"),
+    samples=_SAMPLES,
+    doc="The product over the axes.",
+)
+MAX = Op(
+    "max",
+    kind="reduce",
+    infer=_folded("max"),
+    numpy=lambda x, axes, keepdims: np.maximum.reduce(x, axes, None, None, keepdims),
+    grad=_extreme_grad,
+    lower=_lower("max"),
+    samples=_SAMPLES,
+    doc="The largest over the axes.",
+)
+MIN = Op(
+    "min",
+    kind="reduce",
+    infer=_folded("min"),
+    numpy=lambda x, axes, keepdims: np.minimum.reduce(x, axes, None, None, keepdims),
+    grad=_extreme_grad,
+    lower=_lower("min"),
+    samples=_SAMPLES,
+    doc="The smallest over the axes.",
+)
+
+
+def sum(x: Node, axis: Axes = None, keepdims: bool = False) -> Node:
+    """The sum over an axis or several, or over all."""
+    return SUM(x, axes=normal_axes("sum", axis, x.ty.rank), keepdims=keepdims)
+
+
+def prod(x: Node, axis: Axes = None, keepdims: bool = False) -> Node:
+    """The product over an axis or several, or over all."""
+    return PROD(x, axes=normal_axes("prod", axis, x.ty.rank), keepdims=keepdims)
+
+
+def max(x: Node, axis: Axes = None, keepdims: bool = False) -> Node:
+    """The largest element over an axis or several, or over all."""
+    return MAX(x, axes=normal_axes("max", axis, x.ty.rank), keepdims=keepdims)
+
+
+def min(x: Node, axis: Axes = None, keepdims: bool = False) -> Node:
+    """The smallest element over an axis or several, or over all."""
+    return MIN(x, axes=normal_axes("min", axis, x.ty.rank), keepdims=keepdims)
+
+
+def _cumsum_type(x: TensorType, axis: int) -> TensorType:
+    need("cumsum", NUMBERS, x)
+    check_axes("cumsum", x, (axis,))
+    return x
+
+
+def _cumsum_lower(e: Any, i: Any, x: Any, axis: int) -> Any:
+    def element(k: Any) -> Any:
+        return e.where(e.binary("less_equal", k, i[axis]), x(*i[:axis], k, *i[axis + 1 :]), e.const(0, x.dtype))
+
+    return e.reduce("sum", (x.shape[axis],), element, x.dtype)
+
+
+def _cumsum(x: Any, axis: int) -> Any:
+    wide = np.float32 if x.dtype.itemsize == _HALF else x.dtype
+    return np.cumsum(x, axis, wide).astype(x.dtype, copy=False)
+
+
+CUMSUM = Op(
+    "cumsum",
+    kind="reduce",
+    infer=_cumsum_type,
+    numpy=_cumsum,
+    grad=lambda g, y, x, axis: (ops.flip(ops.cumsum(ops.flip(g, axis), axis), axis),),
+    lower=_cumsum_lower,
+    samples=each(
+        (((3, 33),), {"axis": 1}),
+        (((2, 3, 17),), {"axis": 1}),
+        (((7,),), {"axis": 0}),
+        ((((5, 9), "i32", -3, 3),), {"axis": 0}),
+    ),
+    doc="The running sum along an axis.",
+)
+
+
+def cumsum(x: Node, axis: int) -> Node:
+    """The running sum along an axis."""
+    return CUMSUM(x, axis=normal_axis("cumsum", axis, x.ty.rank))

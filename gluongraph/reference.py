@@ -1,0 +1,77 @@
+"""Graphs run node by node in numpy: the meaning that every compiled program is held against."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluongraph.errors import MXNetError
+from gluongraph.ir import Graph, Node
+from gluongraph.ops.composite import body_of
+
+Watch = Callable[[Node, Any], None]
+
+
+def run(graph: Graph, values: Mapping[str, Any], watch: Watch | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Outputs and updates, by name, from the arrays of the inputs, by name.
+
+    `watch(node, value)` sees every value when it is made; what it raises ends the run. The arrays that come back may
+    be views of those given.
+
+    Raises:
+        MXNetError: an input is missing, or its array has another shape or dtype.
+    """
+    if missing := [name for name in graph.inputs if name not in values]:
+        raise MXNetError(f"no value is given for {', '.join(missing)}")
+    env = {n: values[name] for name, n in graph.inputs.items()}
+    found = evaluate(graph.results, env, watch)
+    outputs = dict(zip(graph.outputs, found, strict=False))
+    return outputs, dict(zip(graph.updates, found[len(outputs) :], strict=True))
+
+
+def evaluate(nodes: Sequence[Node], env: Mapping[Node, Any], watch: Watch | None = None) -> list[Any]:
+    """The values of the nodes, given those of the nodes in `env`. What nobody reads any more is let go."""
+    order = _needed(nodes, env)
+    left = Counter(s for n in order for s in n.src)
+    left.update(nodes)
+    values = dict(env)
+    with np.errstate(all="ignore"):  # a step that overflows says so by infinities, as compiled code does
+        for n in order:
+            values[n] = apply(n, [values[s] for s in n.src])
+            if watch is not None:
+                watch(n, values[n])
+            for s in n.src:
+                left[s] -= 1
+                if not left[s]:
+                    del values[s]
+    return [values[n] for n in nodes]
+
+
+def apply(n: Node, arrays: Sequence[Any]) -> Any:
+    """The value of one node from those of its sources: by its numpy meaning, or through its body."""
+    if n.op.numpy is not None:
+        value = n.op.numpy(*arrays, **n.attrs)
+    elif n.op.body is not None:
+        body = body_of(n)
+        found = evaluate(body.results, dict(zip(body.inputs.values(), arrays, strict=True)))
+        value = tuple(found) if isinstance(n.type, tuple) else found[0]
+    else:
+        raise MXNetError(f"no value is given for {n!r}" + (f" {n.attrs['name']!r}" if "name" in n.attrs else ""))
+    return value if isinstance(value, tuple) else np.asarray(value)
+
+
+def _needed(nodes: Sequence[Node], env: Mapping[Node, Any]) -> list[Node]:
+    """What has to be computed, sources first, going no further than what is given."""
+    order: dict[Node, None] = {}
+    stack = [(n, False) for n in reversed(nodes)]
+    while stack:
+        n, ready = stack.pop()
+        if ready:
+            order[n] = None
+        elif n not in order and n not in env:
+            stack.append((n, True))
+            stack.extend((s, False) for s in reversed(n.src))
+    return list(order)
