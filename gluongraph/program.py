@@ -93,7 +93,11 @@ class Program:
 
 def program_of(plan: Plan) -> Program:
     """The arguments that the plan's entry point takes: every buffer that some launch touches, by first use."""
-    args = tuple(Arg(b.name, b.type.dtype, b.type.shape, b.space, b.offset or 0) for b in plan.buffers.values())
+    given = {b.name: b.type for b in plan.outputs.values()}  # kernels may see an output in another shape
+    args = tuple(
+        Arg(b.name, b.type.dtype, given.get(b.name, b.type).shape, b.space, b.offset or 0)
+        for b in plan.buffers.values()
+    )
     return Program(
         args=args,
         scratch_bytes=plan.scratch_bytes,

@@ -44,8 +44,13 @@ def is_inline(n: Node) -> bool:
 
 
 def _is_mask(n: Node) -> bool:
-    """A comparison with a constant: its reader can as well read what is compared."""
-    return n.op.name in _COMPARISONS and n.src[1].op.name == "const"
+    """A comparison with something known beforehand: its reader can as well read what is compared."""
+    if n.op.name not in _COMPARISONS:
+        return False
+    known = n.src[1]
+    while known.op.name in ("expand", "reshape"):
+        known = known.src[0]
+    return known.op.name in ("const", "iota")
 
 
 def _behind_masks(s: Node) -> Node:
