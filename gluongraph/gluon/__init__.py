@@ -1,0 +1,20 @@
+"""The neural network API: mx.gluon."""
+
+from gluongraph.gluon import data, loss, nn, utils
+from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.parameter import Constant, DeferredInitializationError, Parameter, ParameterDict
+from gluongraph.gluon.trainer import Trainer
+
+__all__ = [
+    "Block",
+    "Constant",
+    "DeferredInitializationError",
+    "HybridBlock",
+    "Parameter",
+    "ParameterDict",
+    "Trainer",
+    "data",
+    "loss",
+    "nn",
+    "utils",
+]

@@ -1,0 +1,404 @@
+"""Blocks: trees of layers that own parameters, and hybrid blocks, which can be traced and compiled."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gluongraph import nd, trace
+from gluongraph.context import Context
+from gluongraph.errors import MXNetError, located
+from gluongraph.gluon import files, watch
+from gluongraph.gluon.cached_op import CachedOp
+from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
+from gluongraph.gluon.watch import Edits, is_setting
+
+
+class _Names(threading.local):
+    """Which block's `name_scope` is open, and how many blocks of each kind have been named outside of any."""
+
+    def __init__(self) -> None:
+        self.open: list[Block] = []
+        self.counts: dict[str, int] = {}
+
+
+_NAMES = _Names()
+
+
+def _numbered(counts: dict[str, int], hint: str) -> str:
+    number = counts.get(hint, 0)
+    counts[hint] = number + 1
+    return f"{hint}{number}_"
+
+
+class _NameScope:
+    """`with block.name_scope():` blocks made within are named below `block`."""
+
+    def __init__(self, block: Block):
+        self._block = block
+
+    def __enter__(self) -> None:
+        _NAMES.open.append(self._block)
+
+    def __exit__(self, *exc: object) -> None:
+        _NAMES.open.pop()
+
+
+class HookHandle:
+    """A registered hook; `detach()` takes it off."""
+
+    def __init__(self, hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]):
+        self._hooks, self._key = hooks, max(hooks, default=-1) + 1
+        hooks[self._key] = hook
+
+    def detach(self) -> None:
+        """Take the hook off; again does nothing."""
+        self._hooks.pop(self._key, None)
+
+    def __enter__(self) -> HookHandle:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.detach()
+
+
+class Block:
+    """A node in the tree of layers: assign blocks and parameters as attributes, say what it computes in `forward`.
+
+    Parameters are called `prefix` + local name. The prefix is the class name in lower case with a number, below the
+    prefix of the block whose `name_scope` is open; `params` shares the parameters of another block.
+    """
+
+    def __init__(self, prefix: str | None = None, params: ParameterDict | None = None):
+        hint = self._alias()
+        parent = _NAMES.open[-1] if _NAMES.open else None
+        if prefix is None:
+            prefix = _numbered(_NAMES.counts if parent is None else parent._name_counts, hint)
+        self._prefix = prefix if parent is None else parent.prefix + prefix
+        if params is not None:
+            self._params = ParameterDict(params.prefix, params)
+        elif parent is None:
+            self._params = ParameterDict(prefix)
+        else:
+            self._params = ParameterDict(parent.params.prefix + prefix, parent.params._shared)
+        self._name_counts: dict[str, int] = {}
+        self._name = self._prefix.removesuffix("_")
+        self._children: OrderedDict[str, Block] = OrderedDict()
+        self._reg_params: dict[str, Parameter] = {}
+        self._forward_hooks: dict[int, Callable[..., Any]] = {}
+        self._forward_pre_hooks: dict[int, Callable[..., Any]] = {}
+
+    def _alias(self) -> str:
+        return type(self).__name__.lower()
+
+    def __repr__(self) -> str:
+        rows = [f"  ({key}): {_indented(repr(child))}" for key, child in self._children.items()]
+        return f"{type(self).__name__}(\n" + "\n".join(rows) + "\n)" if rows else f"{type(self).__name__}(\n\n)"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        existing = self.__dict__.get(name)
+        if isinstance(existing, (Parameter, Block)) and not isinstance(value, type(existing)):
+            wanted = Block if isinstance(existing, Block) else Parameter
+            if not isinstance(value, wanted):
+                raise TypeError(
+                    f"{type(self).__name__}.{name} is a {type(existing).__name__}; a {type(value).__name__} cannot "
+                    "take its place"
+                )
+        if isinstance(value, Block):
+            self.register_child(value, name)
+        elif isinstance(value, Parameter):
+            taken = self._reg_params.get(name)
+            if taken is not None and taken is not value and not isinstance(existing, Parameter):
+                raise AssertionError(f"{type(self).__name__} already has a parameter called {name!r}")
+            self._reg_params[name] = value
+        if not (is_setting(value) and type(existing) is type(value) and existing == value and name in self.__dict__):
+            Edits.count += 1
+        super().__setattr__(name, value)
+
+    # -- names and parameters
+
+    @property
+    def prefix(self) -> str:
+        """What its parameters' names begin with."""
+        return self._prefix
+
+    @property
+    def name(self) -> str:
+        """The prefix without its last underscore."""
+        return self._name
+
+    def name_scope(self) -> _NameScope:
+        """Within: blocks that are made get names below this one's."""
+        return _NameScope(self)
+
+    @property
+    def params(self) -> ParameterDict:
+        """This block's own parameters, without those of its children."""
+        return self._params
+
+    def collect_params(self, select: str | None = None) -> ParameterDict:
+        """The parameters of the whole tree; `select` is a regular expression that their names must match.
+
+        >>> from gluongraph.gluon import nn
+        >>> list(nn.Dense(2, in_units=3, prefix="d_").collect_params(".*bias"))
+        ['d_bias']
+        """
+        found = ParameterDict(self._params.prefix)
+        self._collect(found, None if select is None else re.compile(select))
+        return found
+
+    def _collect(self, into: ParameterDict, pattern: re.Pattern[str] | None) -> None:
+        for parameters in (self._params.values(), self._reg_params.values()):
+            for parameter in parameters:
+                if pattern is None or pattern.match(parameter.name):
+                    one = ParameterDict()
+                    one._params[parameter.name] = parameter
+                    into.update(one)
+        for child in self._children.values():
+            child._collect(into, pattern)
+
+    def _structural(self, prefix: str = "") -> dict[str, Parameter]:
+        """Parameters by their place in the tree: '0.weight'."""
+        dot = prefix + "." if prefix else ""
+        found = {dot + name: parameter for name, parameter in self._reg_params.items()}
+        for key, child in self._children.items():
+            found.update(child._structural(dot + key))
+        return found
+
+    def register_child(self, block: Block, name: str | None = None) -> None:
+        """Make `block` a child; attributes that are blocks are registered by themselves."""
+        self._children[str(len(self._children)) if name is None else name] = block
+        Edits.count += 1
+
+    def apply(self, fn: Callable[[Block], Any]) -> Block:
+        """fn on every block of the tree, children first."""
+        for child in self._children.values():
+            child.apply(fn)
+        fn(self)
+        return self
+
+    def initialize(
+        self,
+        init: Any = None,
+        ctx: Context | Sequence[Context] | None = None,
+        verbose: bool = False,
+        force_reinit: bool = False,
+    ) -> None:
+        """Initialize all parameters; `init` (default Uniform) is for those without an initializer of their own."""
+        self.collect_params().initialize(init, ctx, verbose, force_reinit)
+
+    def cast(self, dtype: Any) -> None:
+        """Change the element type of all parameters."""
+        for child in self._children.values():
+            child.cast(dtype)
+        for parameter in {**dict(self._params.items()), **self._reg_params}.values():
+            parameter.cast(dtype)
+
+    def zero_grad(self) -> None:
+        """Set all gradients to 0."""
+        self.collect_params().zero_grad()
+
+    def hybridize(self, active: bool = True, **kwargs: Any) -> None:
+        """Compile the hybrid blocks among the children."""
+        for child in self._children.values():
+            child.hybridize(active, **kwargs)
+
+    # -- files
+
+    def save_parameters(self, filename: str, deduplicate: bool = False) -> None:
+        """Write all parameters, by structural name ('0.weight'), to a safetensors file."""
+        table, seen = {}, set()
+        for name, parameter in self._structural().items():
+            if deduplicate and id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            table[name] = parameter.list_data()[0].asnumpy()
+        files.save(filename, table)
+
+    def load_parameters(
+        self,
+        filename: str,
+        ctx: Context | Sequence[Context] | None = None,
+        allow_missing: bool = False,
+        ignore_extra: bool = False,
+        cast_dtype: bool = False,
+        dtype_source: str = "current",
+    ) -> None:
+        """Read what `save_parameters` wrote; parameters that were not initialized are, on `ctx`.
+
+        `cast_dtype` converts where element types differ: to the block's with dtype_source="current", to the file's with
+        "saved".
+
+        Raises:
+            AssertionError: a parameter is not in the file, or has another shape or element type there.
+            ValueError: the file has one that the block lacks.
+        """
+        if dtype_source not in ("current", "saved"):
+            raise ValueError(f"dtype_source is 'current' or 'saved', not {dtype_source!r}")
+        files.fill(filename, self._structural(), ctx, allow_missing, ignore_extra, cast_dtype, dtype_source)
+
+    # -- calls
+
+    def register_forward_pre_hook(self, hook: Callable[[Block, tuple[Any, ...]], Any]) -> HookHandle:
+        """hook(block, inputs) before each forward."""
+        return HookHandle(self._forward_pre_hooks, hook)
+
+    def register_forward_hook(self, hook: Callable[[Block, tuple[Any, ...], Any], Any]) -> HookHandle:
+        """hook(block, inputs, outputs) after each forward."""
+        return HookHandle(self._forward_hooks, hook)
+
+    def __call__(self, *args: Any) -> Any:
+        for hook in list(self._forward_pre_hooks.values()):
+            hook(self, args)
+        with trace.scope(self._name):
+            out = self._run(*args)
+        for hook in list(self._forward_hooks.values()):
+            hook(self, args, out)
+        return out
+
+    def _run(self, *args: Any) -> Any:
+        out = self.forward(*args)
+        watch.note(self)
+        return out
+
+    def forward(self, *args: Any) -> Any:
+        """What the block computes; subclasses say."""
+        raise NotImplementedError(f"{type(self).__name__} says what it computes in forward(self, x, ...)")
+
+    def summary(self, *inputs: Any) -> None:
+        """Print each layer's output shape and number of parameters for these inputs."""
+        rows: list[tuple[str, str, int]] = []
+
+        def note(block: Block, _args: tuple[Any, ...], out: Any) -> None:
+            shapes = [str(tuple(o.shape)) for o in (out if isinstance(out, (list, tuple)) else [out])]
+            own = [p.data().size for p in block._reg_params.values()]
+            rows.append((f"{type(block).__name__} {block.name}", " ".join(shapes), sum(own)))
+
+        handles: list[HookHandle] = []
+        self.apply(lambda block: handles.append(block.register_forward_hook(note)))
+        try:
+            Block.__call__(self, *inputs)
+        finally:
+            for handle in handles:
+                handle.detach()
+        print(f"{'Layer':<44}{'Output shape':<28}{'Parameters':>12}")
+        for layer, shape, count in rows:
+            print(f"{layer:<44}{shape:<28}{count:>12}")
+        print(f"{'all':<72}{sum(count for _, _, count in rows):>12}")
+
+
+class HybridBlock(Block):
+    """A block that can be traced: its computation on given shapes is one graph.
+
+    Says what it computes in `forward(self, x, ...)`, or in `hybrid_forward(self, F, x, ..., weight=...)`, where F is
+    `gluongraph.nd` and own parameters come as keywords. A block with parameters of unknown shape says them in
+    `infer_shape(self, x, ...)`. `hybridize()` compiles forward and backward of the whole block.
+    """
+
+    def __init__(self, prefix: str | None = None, params: ParameterDict | None = None):
+        super().__init__(prefix, params)
+        self._active = False
+        self._cached: CachedOp | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if isinstance(value, (Block, Parameter)):
+            self._forget()
+
+    def register_child(self, block: Block, name: str | None = None) -> None:
+        """Make `block` a child. Raises ValueError if it is no hybrid block."""
+        if not isinstance(block, HybridBlock):
+            raise ValueError(
+                f"children of the hybrid block {self.name!r} must be hybrid blocks, and {block.name!r} "
+                f"({type(block).__name__}) is not; derive it from HybridBlock, or use a plain Block or Sequential here"
+            )
+        super().register_child(block, name)
+        self._forget()
+
+    def _forget(self) -> None:
+        self.__dict__["_cached"] = None
+
+    def hybridize(self, active: bool = True, **kwargs: Any) -> None:
+        """Compile forward and backward from the next call on, once per input types and mode.
+
+        Gluon's tuning arguments (static_alloc, static_shape, ...) are accepted and change nothing: memory is always
+        planned ahead, and shapes are always static.
+        """
+        unknown = kwargs.keys() - _HYBRIDIZE_ARGUMENTS
+        if unknown:
+            raise TypeError(f"hybridize takes no argument {', '.join(sorted(unknown))}")
+        self._active = active
+        self._forget()
+        super().hybridize(active, **kwargs)
+
+    def cast(self, dtype: Any) -> None:
+        self._forget()
+        super().cast(dtype)
+
+    def infer_shape(self, *args: Any) -> None:
+        """Set the unknown extents of this block's own parameters from its inputs; layers override it."""
+        waiting = [p.name for p in self._reg_params.values() if p.deferred and not p.ready]
+        raise MXNetError(
+            located(
+                f"{type(self).__name__} {self.name!r} has parameters of unknown shape: {', '.join(waiting)}",
+                help="give them full shapes, or define infer_shape(self, x, ...) that sets parameter.shape",
+                scope=self.name,
+            )
+        )
+
+    def _run(self, *args: Any) -> Any:
+        if self._active and not trace.tracing():
+            cached = self._cached
+            if cached is None:  # not set as an attribute: it is no setting that a trace may depend on
+                cached = self.__dict__["_cached"] = CachedOp(self)
+            return cached(*args)
+        for parameter in self._reg_params.values():
+            if parameter._waiting is not None:
+                self._settle(args)
+                break
+        return super()._run(*args)
+
+    def _settle(self, args: tuple[Any, ...]) -> None:
+        """Finish what waited for the shapes of these inputs."""
+        waiting = [p for p in self._reg_params.values() if p.deferred]
+        if not all(p.ready for p in waiting):
+            self.infer_shape(*args)
+        for parameter in waiting:
+            parameter.finish_deferred_init()
+
+    def forward(self, *args: Any) -> Any:
+        """`hybrid_forward` with F and this block's own parameters."""
+        own = {name: parameter.data() for name, parameter in self._reg_params.items()}
+        return self.hybrid_forward(nd, *args, **own)
+
+    def hybrid_forward(self, F: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """What the block computes, with operators from F; subclasses say this, or `forward`."""
+        raise NotImplementedError(
+            f"{type(self).__name__} says what it computes in forward(self, x, ...) or hybrid_forward(self, F, x, ...)"
+        )
+
+
+_HYBRIDIZE_ARGUMENTS = frozenset(
+    {
+        "backend",
+        "backend_opts",
+        "clear",
+        "partition_if_dynamic",
+        "static_alloc",
+        "static_shape",
+        "inline_limit",
+        "forward_bulk_size",
+        "backward_bulk_size",
+    }
+)
+
+
+def _indented(text: str) -> str:
+    first, *rest = text.split("\n")
+    return "\n".join([first, *("  " + line for line in rest)])
+
+
+__all__ = ["Block", "Constant", "HookHandle", "HybridBlock", "Parameter", "ParameterDict"]

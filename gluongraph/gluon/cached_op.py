@@ -1,0 +1,266 @@
+"""Hybridized blocks: forward and backward of a whole block, each one compiled call.
+
+The block is traced for given input types and mode. Under `autograd.record()` its graph is differentiated and cut in
+two: a forward that also returns the values which the backward reads, and the backward. On the tape it is one entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gluongraph import engine, random
+from gluongraph import storage as storages
+from gluongraph.differentiate import gradients
+from gluongraph.dtypes import is_float, numpy_dtype
+from gluongraph.eager import leaf
+from gluongraph.errors import MXNetError, located
+from gluongraph.ir import OPS, Graph, Node, topological
+from gluongraph.ndarray import NDArray
+from gluongraph.storage import Array
+from gluongraph.tape import STATE, Entry, source_of, tracked
+from gluongraph.trace import RNG, Traced, scope, trace
+
+if TYPE_CHECKING:
+    from gluongraph.gluon.block import HybridBlock
+
+Words = tuple[int, int, int, int]
+SAVED = "saved"
+HEAD = "head"
+
+
+class CachedOp:
+    """A hybrid block as a callable that traces and compiles once per input types and mode."""
+
+    def __init__(self, block: HybridBlock):
+        self._block = block
+        self._traces: dict[tuple[Any, ...], _Block] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        arrays: list[NDArray] = []
+        key = (STATE.training, _key(args, arrays))
+        held = self._traces.get(key)
+        if held is None or not held.traced.holds:
+            held = self._traces[key] = _Block(trace(self._body, args, training=STATE.training))
+        return held(arrays)
+
+    def _body(self, *args: Any) -> Any:
+        with scope(self._block.name):
+            return self._block._run(*args)
+
+
+def _key(part: Any, arrays: list[NDArray]) -> Any:
+    """The structure of the arguments with types in place of arrays, which are collected in order."""
+    if isinstance(part, NDArray):
+        arrays.append(part)
+        array = part.storage.array
+        return array.shape, array.dtype.num
+    if isinstance(part, (tuple, list)):
+        return (type(part).__name__, *[_key(p, arrays) for p in part])
+    if part is None or isinstance(part, (bool, int, float, str)):
+        return type(part).__name__, part
+    raise MXNetError(
+        located(
+            f"a hybridized block was called with a {type(part).__name__}",
+            help="its arguments are arrays, None, numbers, or lists of those; call hybridize(False) for others",
+        )
+    )
+
+
+class _Block:
+    """One trace of a block: as it is for prediction, and cut into forward and backward for recording."""
+
+    def __init__(self, traced: Traced):
+        self.traced = traced
+        self.captured = list(traced.captured.items())
+        self._plain: Runner | None = None
+        self._recorded: dict[tuple[bool, ...], _Recorded | None] = {}
+
+    def __call__(self, arrays: Sequence[NDArray]) -> Any:
+        given = {f"data{i}": np.ascontiguousarray(a.storage.array) for i, a in enumerate(arrays)}
+        words = random.take(self.traced.draws) if self.traced.draws else None
+        if STATE.recording:
+            mask = tuple([tracked(a) for a in arrays] + [tracked(a) for _, a in self.captured])
+            if mask not in self._recorded:
+                self._recorded[mask] = _record(self.traced, mask)
+            if (recorded := self._recorded[mask]) is not None:
+                return recorded(arrays, given, words)
+        if self._plain is None:
+            self._plain = Runner(self.traced.graph, self.traced.captured)
+        return self.traced.restore(self._plain(given, words))
+
+
+class _Recorded:
+    """The two halves, and the gradient that the tape keeps (see `gluongraph.tape.Gradient`)."""
+
+    def __init__(self, traced: Traced, mask: Sequence[bool], forward: Graph, backward: Graph, wants: Sequence[bool]):
+        self.traced, self.mask, self.wants = traced, tuple(mask), tuple(wants)
+        self.outputs = tuple(traced.graph.outputs)
+        self.floats = tuple(i for i, n in enumerate(traced.graph.outputs.values()) if is_float(n.dtype))
+        self.zeros = tuple((n.shape, numpy_dtype(n.dtype)) for n in traced.graph.outputs.values())
+        self._forward = Runner(forward, traced.captured)
+        self._backward = Runner(backward, traced.captured)
+        self._saves = tuple(n for n in backward.inputs if n.startswith((SAVED, "data")))
+        self._heads = {f"{HEAD}{i}": i for i in range(len(self.zeros)) if f"{HEAD}{i}" in backward.inputs}
+        self._reads_rng = RNG in backward.inputs
+
+    def __call__(self, arrays: Sequence[NDArray], given: Mapping[str, Array], words: Words | None) -> Any:
+        """Forward, written on the tape."""
+        results = self._forward(given, words)
+        saved = tuple(results[n] if n in results else given[n] for n in self._saves)
+        outputs = [NDArray(results[n], arrays[0].context) for n in self.outputs]
+        args = (*arrays, *self.traced.captured.values())
+        parents = [s for a, wanted in zip(args, self.wants, strict=True) if wanted and (s := source_of(a)) is not None]
+        state = (NDArray(np.array(words, np.uint32)),) if words is not None else ()
+        entry = Entry(self, (words, *saved), parents, (*args, *state))
+        for i in self.floats:
+            outputs[i]._source = (entry, i)
+        return self.traced.restore(dict(zip(self.outputs, outputs, strict=True)))
+
+    @property
+    def backward(self) -> Callable[..., Sequence[Array]]:
+        """backward(words, *saved, *heads): the gradients that are wanted."""
+        return self._pull
+
+    def _pull(self, words: Words | None, *values: Any) -> Sequence[Array]:
+        saved, heads = values[: len(self._saves)], values[len(self._saves) :]
+        given = dict(zip(self._saves, saved, strict=True))
+        given.update((name, np.ascontiguousarray(heads[i])) for name, i in self._heads.items())
+        return list(self._backward(given, words if self._reads_rng else None).values())
+
+    def again(self, *given: Node) -> tuple[Node, ...]:
+        """The gradient as a builder on the arguments and the heads, for a gradient of the gradient."""
+        graph = self.traced.graph
+        names = [*(n for n in graph.inputs if n.startswith("data")), *self.traced.captured]
+        names += [RNG] if RNG in graph.inputs else []
+        arguments, heads = given[: len(names)], given[len(names) :]
+        table = {graph.inputs[n]: a for n, a in zip(names, arguments, strict=True) if n in graph.inputs}
+        _rebuild(graph.outputs.values(), table)
+        wrt = [a for a, wanted in zip(arguments, self.wants, strict=False) if wanted]
+        found = gradients([table[n] for n in graph.outputs.values()], heads, wrt)
+        return tuple(
+            OPS["const"](value=0.0, dtype=x.dtype, shape=x.shape) if g is None else g
+            for x, g in zip(wrt, found, strict=True)
+        )
+
+
+def _record(traced: Traced, mask: Sequence[bool]) -> _Recorded | None:
+    """Differentiate and cut; None if no gradient flows to what the mask names."""
+    graph = _inlined(traced.graph)
+    names = [*(n for n in graph.inputs if n.startswith("data")), *traced.captured]
+    wrt = [graph.inputs[n] for n, wanted in zip(names, mask, strict=True) if wanted]
+    outputs = list(graph.outputs.values())
+    heads = [leaf(f"{HEAD}{i}", n.ty) if is_float(n.dtype) else None for i, n in enumerate(outputs)]
+    origins = dict(graph.origins)
+    found = gradients(outputs, heads, wrt, origins=origins)
+    if all(g is None for g in found):
+        return None
+    reached = iter(found)
+    wants = [wanted and next(reached) is not None for wanted in mask]
+    results = [g for g in found if g is not None]
+
+    saved = [n for n in _frontier(results, frozenset(topological(graph.results))) if not _is_kept(n, graph)]
+    table = {n: leaf(f"{SAVED}{i}", n.ty) for i, n in enumerate(saved)}
+    kept = {f"{SAVED}{i}": n for i, n in enumerate(saved)}
+    forward = Graph(graph.inputs, {**graph.outputs, **kept}, graph.updates, graph.origins)
+    origins.update((made, origins[n]) for n, made in _rebuild(results, table).items() if n in origins)
+    grads = {f"grad{i}": table[g] for i, g in enumerate(results)}
+    inputs = {n.attrs["name"]: n for n in topological(grads.values()) if n.op.name == "input"}
+    return _Recorded(traced, mask, forward, Graph(inputs, grads, {}, origins), wants)
+
+
+def _inlined(graph: Graph) -> Graph:
+    """Composites whose gradient goes through their body become it: the backward then reads its values."""
+    several: dict[Node, tuple[Node, ...]] = {}
+
+    def inline(n: Node) -> Node:
+        if n.op.name == "item" and n.src[0] in several:
+            return several[n.src[0]][n.attrs["index"]]
+        if n.op.body is None or n.op.grad is not None:
+            return n
+        made = n.op.body(*n.src, **n.attrs)
+        if isinstance(made, Node):
+            return made
+        several[n] = tuple(made)
+        return n
+
+    return graph.map(inline)
+
+
+def _frontier(results: Iterable[Node], known: frozenset[Node]) -> list[Node]:
+    """The nodes of the forward that the results are computed from; broadcasts are redone, not saved."""
+    found: dict[Node, None] = {}
+    seen: set[Node] = set()
+    stack = list(results)
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if n in known and n.op.name != "expand" and not isinstance(n.type, tuple):
+            found[n] = None
+        else:
+            stack.extend(n.src)
+    return list(found)
+
+
+def _is_kept(n: Node, graph: Graph) -> bool:
+    """Has the backward this leaf without its being saved: a constant, or an input that the forward leaves alone?"""
+    return not n.src and not (n.op.name == "input" and n.attrs["name"] in graph.updates)
+
+
+def _rebuild(results: Iterable[Node], table: dict[Node, Node]) -> dict[Node, Node]:
+    """Complete `table`, which says what stands for some nodes, to all that the results need."""
+    for n in topological(results):
+        if n not in table:
+            table[n] = n.on(tuple(table[s] for s in n.src))
+    return table
+
+
+class Runner:
+    """A graph, compiled, as a function of its inputs by name; captured arrays are read and written where they lie."""
+
+    def __init__(self, graph: Graph, captured: Mapping[str, NDArray]):
+        first: dict[Node, str] = {}  # each value is computed once, inputs not at all
+        self._same: dict[str, str] = {}
+        for name, n in graph.outputs.items():
+            if n.op.name == "input":
+                self._same[name] = n.attrs["name"]
+            elif n in first:
+                self._same[name] = first[n]
+            else:
+                first[n] = name
+        self._names = tuple(graph.outputs)
+        self._state = {n: captured[n] for n in graph.inputs if n in captured}
+        self._written = tuple(captured[n].storage for n in graph.updates)
+        self._runner: Any = None
+        if first or graph.updates:
+            graph = graph.with_results({name: n for n, name in first.items()}, graph.updates)
+            roles = {n: "scalar" if n == RNG else "state" if n in self._state else "input" for n in graph.inputs}
+            self._runner = engine.get("lower")(graph, roles).executor(self._memory())
+            live = {n.attrs["name"] for n in graph.nodes() if n.op.name == "input"}
+            self._rng = self._runner.scalar(RNG) if RNG in live else None
+        self._moves = storages.moves()
+
+    def _memory(self) -> dict[str, Array]:
+        return {name: array.storage.array for name, array in self._state.items()}
+
+    def __call__(self, given: Mapping[str, Array], words: Words | None) -> dict[str, Array]:
+        results: dict[str, Array] = {}
+        if self._runner is not None:
+            if self._moves != storages.moves():
+                self._runner.bind(self._memory())
+                self._moves = storages.moves()
+            if words is not None and self._rng is not None:
+                for i, word in enumerate(words):
+                    self._rng[i] = word
+            values = self._runner([given[n] for n in self._runner.input_names])
+            results = dict(zip(self._runner.output_names, values, strict=True))
+            for storage in self._written:
+                storage.touch()
+        for name, other in self._same.items():
+            value = results[other] if other in results else given.get(other)
+            results[name] = np.array(self._state[other].storage.array if value is None else value)
+        return {name: results[name] for name in self._names}

@@ -1,0 +1,126 @@
+"""Datasets: anything with `len` and `[i]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gluongraph.ndarray import NDArray
+
+
+class Dataset:
+    """Base class; a subclass says `__getitem__` and `__len__`."""
+
+    def __getitem__(self, idx: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} does not say __getitem__")
+
+    def __len__(self) -> int:
+        raise NotImplementedError(f"{type(self).__name__} does not say __len__")
+
+    def transform(self, fn: Callable[..., Any], lazy: bool = True) -> Dataset:
+        """Each sample put through fn(*sample); at each access if `lazy`, else now.
+
+        >>> list(SimpleDataset([1, 2]).transform(lambda x: x * 10))
+        [10, 20]
+        """
+        transformed = _Transformed(self, fn)
+        return transformed if lazy else SimpleDataset([transformed[i] for i in range(len(transformed))])
+
+    def transform_first(self, fn: Callable[..., Any], lazy: bool = True) -> Dataset:
+        """Only the first element of each sample put through fn."""
+        return self.transform(_First(fn), lazy)
+
+    def filter(self, fn: Callable[..., bool]) -> Dataset:
+        """The samples of which fn(sample) is true."""
+        return SimpleDataset([sample for i in range(len(self)) if fn(sample := self[i])])
+
+    def take(self, count: int | None) -> Dataset:
+        """The first `count` samples, all with None."""
+        return _Picked(self, range(len(self) if count is None else min(count, len(self))))
+
+    def shard(self, num_shards: int, index: int) -> Dataset:
+        """The `index`-th of `num_shards` consecutive parts; the first parts are one longer where it does not divide."""
+        if not 0 <= index < num_shards:
+            raise AssertionError(f"shard {index} of {num_shards} does not exist")
+        size, rest = divmod(len(self), num_shards)
+        start = size * index + min(index, rest)
+        return _Picked(self, range(start, start + size + (index < rest)))
+
+    def sample(self, sampler: Iterable[int]) -> Dataset:
+        """The samples that a sampler picks, in its order."""
+        return _Picked(self, list(sampler))
+
+
+class SimpleDataset(Dataset):
+    """A list, or anything else with `len` and `[i]`, as a dataset."""
+
+    def __init__(self, data: Any):
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, idx: Any) -> Any:
+        return self._data[idx]
+
+
+class ArrayDataset(Dataset):
+    """Several arrays (or datasets) of equal length side by side: sample i is (a[i], b[i], ...), a[i] of a single one.
+
+    >>> import numpy as np
+    >>> data = ArrayDataset(np.arange(3), np.arange(3) * 2)
+    >>> [int(x) for x in data[2]]
+    [2, 4]
+    """
+
+    def __init__(self, *args: Any):
+        if not args:
+            raise AssertionError("ArrayDataset needs at least one array")
+        for number, array in enumerate(args):
+            if len(array) != len(args[0]):
+                raise AssertionError(
+                    f"ArrayDataset: array {number} has {len(array)} samples, the first has {len(args[0])}"
+                )
+        # Labels become numpy at once, as in Gluon: a sample then is a number, not an array of no axes.
+        self._data = [a.asnumpy() if isinstance(a, NDArray) and a.ndim == 1 else a for a in args]
+
+    def __len__(self) -> int:
+        return len(self._data[0])
+
+    def __getitem__(self, idx: Any) -> Any:
+        if len(self._data) == 1:
+            return self._data[0][idx]
+        return tuple(a[idx] for a in self._data)
+
+
+class _Transformed(Dataset):
+    def __init__(self, data: Dataset, fn: Callable[..., Any]):
+        self._data, self._fn = data, fn
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, idx: Any) -> Any:
+        item = self._data[idx]
+        return self._fn(*item) if isinstance(item, tuple) else self._fn(item)
+
+
+class _First:
+    """fn on the first of several arguments; a class and not a closure, so that it can be pickled."""
+
+    def __init__(self, fn: Callable[..., Any]):
+        self._fn = fn
+
+    def __call__(self, x: Any, *rest: Any) -> Any:
+        return (self._fn(x), *rest) if rest else self._fn(x)
+
+
+class _Picked(Dataset):
+    def __init__(self, data: Dataset, indices: Any):
+        self._data, self._indices = data, indices
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, idx: int) -> Any:
+        return self._data[self._indices[idx]]

@@ -1,0 +1,109 @@
+"""Parameter files: safetensors, by structural name. No pickle: a file holds numbers and nothing that runs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gluongraph.context import Context
+from gluongraph.dtypes import dtype_name
+from gluongraph.gluon.parameter import Parameter
+from gluongraph.storage import Array
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise ImportError("parameter files need the package safetensors: pip install safetensors") from error
+    return safetensors.numpy
+
+
+def save(filename: str, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:
+    """Write named arrays; the file appears whole or not at all."""
+    module = _safetensors()
+    folder = os.path.dirname(os.path.abspath(filename))
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".saving-")
+    os.close(handle)
+    try:
+        module.save_file(dict(arrays), temporary, metadata=None if metadata is None else dict(metadata))
+        os.replace(temporary, filename)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def load(filename: str) -> dict[str, Array]:
+    """Read named arrays.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+    """
+    arrays: dict[str, Array] = _safetensors().load_file(filename)
+    return arrays
+
+
+def metadata(filename: str) -> dict[str, str]:
+    """The texts saved beside the arrays."""
+    _safetensors()
+    from safetensors import safe_open
+
+    with safe_open(filename, framework="numpy") as file:
+        found: dict[str, str] | None = file.metadata()
+    return found or {}
+
+
+def fill(
+    filename: str,
+    parameters: Mapping[str, Parameter],
+    ctx: Context | Sequence[Context] | None,
+    allow_missing: bool,
+    ignore_extra: bool,
+    cast_dtype: bool,
+    dtype_source: str,
+) -> None:
+    """Check a file against the parameters, then set them all; nothing is changed when it does not fit."""
+    arrays = load(filename)
+    missing = [name for name in parameters if name not in arrays]
+    # A shared parameter is saved once with deduplicate=True; any of its names will do.
+    present = {id(parameters[name]) for name in arrays if name in parameters}
+    missing = [name for name in missing if id(parameters[name]) not in present]
+    if missing and not allow_missing:
+        raise AssertionError(
+            f"{filename} has no {', '.join(missing)}; allow_missing=True leaves them. It has: {', '.join(arrays)}"
+        )
+    extra = [name for name in arrays if name not in parameters]
+    if extra and not ignore_extra:
+        raise ValueError(
+            f"{filename} has {', '.join(extra)}, which the block lacks; ignore_extra=True skips them. "
+            f"The block has: {', '.join(parameters)}"
+        )
+    for name, array in arrays.items():
+        if name in parameters:
+            _check(filename, name, parameters[name], array, cast_dtype)
+    for name, array in arrays.items():
+        if (parameter := parameters.get(name)) is None:
+            continue
+        if cast_dtype and dtype_source == "saved":
+            parameter.cast(array.dtype)
+        if parameter._arrays is None and parameter._waiting is None:
+            parameter.shape = array.shape
+            parameter.initialize(ctx=ctx)
+        parameter.set_data(array)
+        if parameter.ready:
+            parameter.finish_deferred_init()
+
+
+def _check(filename: str, name: str, parameter: Parameter, array: Array, cast_dtype: bool) -> None:
+    shape = parameter.shape
+    if shape is not None and (
+        len(shape) != array.ndim or any(s > 0 and s != a for s, a in zip(shape, array.shape, strict=True))
+    ):
+        raise AssertionError(f"{filename}: {name} has shape {array.shape}, the block's parameter has {shape}")
+    if dtype_name(array.dtype) != dtype_name(parameter.dtype) and not cast_dtype:
+        raise AssertionError(
+            f"{filename}: {name} is {array.dtype}, the block's parameter {parameter.dtype.__name__}; "
+            "cast_dtype=True converts"
+        )

@@ -1,0 +1,458 @@
+"""Parameters: named arrays with gradients, whose shape may be known only at the first forward."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import ItemsView, Iterator, KeysView, Sequence, ValuesView
+from typing import Any
+
+import numpy as np
+
+from gluongraph import autograd, initializer, nd
+from gluongraph.context import Context, current_context
+from gluongraph.dtypes import DTYPES, dtype_name, is_float
+from gluongraph.errors import MXNetError, located
+from gluongraph.gluon.watch import Edits
+from gluongraph.ndarray import NDArray
+from gluongraph.optimizer.multipliers import Multipliers
+from gluongraph.tape import concrete
+
+GRAD_REQS = ("write", "add", "null")
+
+
+class DeferredInitializationError(MXNetError):
+    """A parameter is asked for before the first forward has told its shape."""
+
+
+class Parameter(Multipliers):
+    """One trainable array: `name`, data, gradient, and how it is initialized and updated.
+
+    A 0 (or -1) in `shape` is unknown until the first forward. `grad_req` is "write" (each backward overwrites the
+    gradient), "add" (it accumulates until `zero_grad`) or "null". `lr_mult` and `wd_mult` scale the optimizer's rate
+    and decay for this parameter and are read at each update.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        grad_req: str = "write",
+        shape: int | Sequence[int] | None = None,
+        dtype: Any = "float32",
+        lr_mult: float = 1.0,
+        wd_mult: float = 1.0,
+        init: Any = None,
+        allow_deferred_init: bool = False,
+        differentiable: bool = True,
+        stype: str = "default",
+        grad_stype: str = "default",
+    ):
+        super().__init__(lr_mult, wd_mult)
+        if (stype, grad_stype) != ("default", "default"):
+            raise MXNetError(f"parameter {name!r}: storage {stype}/{grad_stype} does not exist here, only 'default'")
+        self.name = name
+        self.init = init
+        self._shape = (shape,) if isinstance(shape, int) else None if shape is None else tuple(shape)
+        self._dtype = dtype_name(dtype)
+        self._differentiable = differentiable
+        self._allow_deferred_init = allow_deferred_init
+        self._arrays: list[NDArray] | None = None
+        self._waiting: tuple[Any, list[Context], NDArray | None] | None = None  # initializer, contexts, data
+        self._grad_req = "null"
+        self.grad_req = grad_req
+
+    def __repr__(self) -> str:
+        return f"Parameter {self.name} (shape={self.shape}, dtype={self.dtype})"
+
+    # -- what it is
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape; 0 or -1 where it is not known yet; None where nothing is."""
+        return self._shape
+
+    @shape.setter
+    def shape(self, new: Sequence[int]) -> None:
+        new = tuple(new)
+        old = self._shape
+        if old is not None and (len(old) != len(new) or any(o > 0 and o != n for o, n in zip(old, new, strict=True))):
+            raise AssertionError(f"parameter {self.name!r} has shape {old}, which does not fit the new shape {new}")
+        self._shape = new
+
+    @property
+    def dtype(self) -> Any:
+        """The element type, as numpy's scalar type."""
+        return DTYPES[self._dtype].numpy.type
+
+    @dtype.setter
+    def dtype(self, dtype: Any) -> None:
+        self.cast(dtype)
+
+    @property
+    def grad_req(self) -> str:
+        """What backward does with the gradient: "write", "add" or "null"."""
+        return self._grad_req
+
+    @grad_req.setter
+    def grad_req(self, req: str) -> None:
+        if req not in GRAD_REQS:
+            raise AssertionError(f"grad_req is one of {', '.join(GRAD_REQS)}, not {req!r}")
+        req = req if self._differentiable else "null"
+        if req != self._grad_req:
+            self._grad_req = req
+            Edits.count += 1
+            for array in self._arrays or ():
+                array.attach_grad(req)
+
+    @property
+    def ready(self) -> bool:
+        """Is the shape known in full?"""
+        return self._shape is not None and all(n > 0 for n in self._shape)
+
+    @property
+    def deferred(self) -> bool:
+        """Does initialization wait for the shape?"""
+        return self._waiting is not None
+
+    # -- its arrays
+
+    def initialize(
+        self,
+        init: Any = None,
+        ctx: Context | Sequence[Context] | None = None,
+        default_init: Any = None,
+        force_reinit: bool = False,
+    ) -> None:
+        """Allocate, and draw the first values: `init`, else the parameter's own, else `default_init`, else Uniform().
+
+        Values are drawn once and copied to every context.
+
+        Raises:
+            ValueError: the shape is not known, and the parameter is none that may wait for it.
+        """
+        if self._arrays is not None and not force_reinit:
+            warnings.warn(
+                f"parameter {self.name!r} is already initialized, nothing is done; force_reinit=True does it again",
+                stacklevel=2,
+            )
+            return
+        self._arrays = self._waiting = None
+        chosen = init if init is not None else self.init if self.init is not None else default_init
+        self._waiting = (initializer.Uniform() if chosen is None else chosen, _contexts(ctx), None)
+        if self.ready:
+            self.finish_deferred_init()
+        elif not self._allow_deferred_init:
+            self._waiting = None
+            raise ValueError(
+                f"parameter {self.name!r} cannot be initialized: its shape is {self._shape}. Give all extents, "
+                "or allow_deferred_init=True"
+            )
+
+    def finish_deferred_init(self) -> None:
+        """Do now what was waiting for the shape; nothing if nothing was."""
+        if self._waiting is None:
+            return
+        init, contexts, data = self._waiting
+        if not self.ready:
+            raise DeferredInitializationError(
+                located(
+                    f"parameter {self.name!r} still has the shape {self._shape}",
+                    help="give the layer its input size (in_units, in_channels), or a method infer_shape(self, x, ...) "
+                    "that sets the shapes",
+                )
+            )
+        assert self._shape is not None
+        with autograd.pause(), concrete():
+            first = nd.zeros(self._shape, ctx=contexts[0], dtype=self._dtype)
+            if data is None:
+                desc = initializer.InitDesc(self.name, {"__init__": repr(init)})
+                initializer.create(init)._init_weight(desc, first)
+            else:
+                first[:] = data
+            self._waiting = None
+            self._adopt([first, *(first.copyto(c) for c in contexts[1:])])
+
+    def _adopt(self, arrays: list[NDArray]) -> None:
+        self._arrays = arrays
+        Edits.count += 1
+        for array in arrays:
+            array.name = self.name
+            if self._grad_req != "null":
+                array.attach_grad(self._grad_req)
+
+    def _ready_arrays(self) -> list[NDArray]:
+        if self._arrays is not None:
+            return self._arrays
+        if self._waiting is not None:
+            raise DeferredInitializationError(
+                located(
+                    f"parameter {self.name!r} has no data yet: the first forward completes its shape {self._shape}",
+                    help="pass one batch through the network first, or give the layer its input size",
+                )
+            )
+        raise RuntimeError(
+            located(f"parameter {self.name!r} has not been initialized", help="call initialize() on the block, first")
+        )
+
+    def _at(self, arrays: list[NDArray], ctx: Context | None) -> NDArray:
+        if ctx is None:
+            if len(arrays) == 1:
+                return arrays[0]
+            ctx = current_context()
+        for array in arrays:
+            if array.context == ctx:
+                return array
+        raise RuntimeError(
+            f"parameter {self.name!r} was not initialized on {ctx}, only on {[a.context for a in arrays]}"
+        )
+
+    def data(self, ctx: Context | None = None) -> NDArray:
+        """The array itself, not a copy. With several contexts and no `ctx`, the current one.
+
+        Raises:
+            DeferredInitializationError: the shape is not known yet.
+            RuntimeError: not initialized, or not on that context.
+        """
+        arrays = self._arrays
+        if arrays is not None and ctx is None and len(arrays) == 1:
+            return arrays[0]
+        return self._at(self._ready_arrays(), ctx)
+
+    def list_data(self) -> list[NDArray]:
+        """The arrays on all contexts."""
+        return list(self._ready_arrays())
+
+    def grad(self, ctx: Context | None = None) -> NDArray:
+        """The gradient of `data(ctx)`, not a copy.
+
+        Raises:
+            RuntimeError: `grad_req` is "null"; or what `data` raises.
+        """
+        array = self._at(self._ready_arrays(), ctx)
+        if array.grad is None:
+            raise RuntimeError(f"parameter {self.name!r} has no gradient: its grad_req is 'null'")
+        return array.grad
+
+    def list_grad(self) -> list[NDArray]:
+        """The gradients on all contexts."""
+        return [self.grad(array.context) for array in self._ready_arrays()]
+
+    def list_ctx(self) -> list[Context]:
+        """The contexts it is, or will be, initialized on."""
+        if self._arrays is None and self._waiting is not None:
+            return list(self._waiting[1])
+        return [array.context for array in self._ready_arrays()]
+
+    def set_data(self, data: Any) -> None:
+        """Overwrite the data on all contexts.
+
+        Raises:
+            AssertionError: the shape does not fit.
+        """
+        self.shape = data.shape
+        if self._arrays is None and self._waiting is not None:
+            given = data if isinstance(data, NDArray) else nd.array(data, dtype=self._dtype)
+            self._waiting = (*self._waiting[:2], given)
+            return
+        with autograd.pause():
+            for array in self._ready_arrays():
+                array[:] = data
+
+    def zero_grad(self) -> None:
+        """Set the gradients to 0."""
+        if self._grad_req != "null":
+            with autograd.pause():
+                for array in self._ready_arrays():
+                    assert array.grad is not None
+                    array.grad[:] = 0.0
+
+    def cast(self, dtype: Any) -> None:
+        """Change the element type of data and gradient; the gradient starts at 0 again."""
+        name = dtype_name(dtype)
+        self._dtype = name
+        if self._arrays is not None:
+            with autograd.pause():
+                self._adopt([array.astype(name) for array in self._arrays])
+
+    def reset_ctx(self, ctx: Context | Sequence[Context]) -> None:
+        """Move to other contexts."""
+        contexts = _contexts(ctx)
+        if self._arrays is None and self._waiting is not None:
+            self._waiting = (self._waiting[0], contexts, self._waiting[2])
+            return
+        with autograd.pause():
+            first = self._ready_arrays()[0]
+            self._adopt([first.copyto(c) for c in contexts])
+
+
+class Constant(Parameter):
+    """A parameter that is never trained: a name for a fixed array that moves and is saved with the block."""
+
+    def __init__(self, name: str, value: Any):
+        array = value.asnumpy() if isinstance(value, NDArray) else np.asarray(value)
+        if array.dtype == np.float64:
+            array = array.astype(np.float32)
+        self.value = array
+        super().__init__(
+            name,
+            grad_req="null",
+            shape=array.shape,
+            dtype=array.dtype,
+            init=initializer.Constant(array),
+            differentiable=is_float(dtype_name(array.dtype)),
+        )
+
+    def __repr__(self) -> str:
+        return f"Constant {self.name} (shape={self.shape}, dtype={self.dtype})"
+
+    @property
+    def grad_req(self) -> str:
+        """Always "null"."""
+        return "null"
+
+    @grad_req.setter
+    def grad_req(self, req: str) -> None:
+        if req != "null":
+            warnings.warn(f"constant {self.name!r} has no gradient; grad_req={req!r} changes nothing", stacklevel=2)
+
+
+class ParameterDict:
+    """Parameters by full name, in order of creation; `get` makes them, with `prefix` in front of the name."""
+
+    def __init__(self, prefix: str = "", shared: ParameterDict | None = None):
+        self._prefix, self._shared = prefix, shared
+        self._params: dict[str, Parameter] = {}
+
+    @property
+    def prefix(self) -> str:
+        """What `get` puts in front of names."""
+        return self._prefix
+
+    def __repr__(self) -> str:
+        rows = "\n".join(f"  {p}" for p in self.values())
+        return f"{self._prefix + ' ' if self._prefix else ''}(\n{rows}\n)"
+
+    def __getitem__(self, key: str) -> Parameter:
+        return self._params[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._params)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._params
+
+    def __len__(self) -> int:
+        return len(self._params)
+
+    def keys(self) -> KeysView[str]:
+        """Full names."""
+        return self._params.keys()
+
+    def values(self) -> ValuesView[Parameter]:
+        """Parameters."""
+        return self._params.values()
+
+    def items(self) -> ItemsView[str, Parameter]:
+        """(full name, parameter)."""
+        return self._params.items()
+
+    def _find(self, name: str) -> Parameter | None:
+        if name not in self._params and self._shared is not None and name in self._shared:
+            self._params[name] = self._shared[name]
+        return self._params.get(name)
+
+    def get(self, name: str, **kwargs: Any) -> Parameter:
+        """The parameter prefix + name; made if there is none, else checked against the arguments.
+
+        Raises:
+            AssertionError: there is one, with other attributes.
+        """
+        full = self._prefix + name
+        found = self._find(full)
+        if found is None:
+            found = self._params[full] = Parameter(full, **kwargs)
+            return found
+        for key, wanted in kwargs.items():
+            has = getattr(found, key, None)
+            if key == "shape" and wanted is not None and has is not None:
+                wanted = (wanted,) if isinstance(wanted, int) else tuple(wanted)
+                if len(wanted) == len(has):
+                    found.shape = tuple(h if w <= 0 else w for h, w in zip(has, wanted, strict=True))
+                    continue
+            elif key == "shape" and wanted is not None:
+                found.shape = (wanted,) if isinstance(wanted, int) else wanted
+                continue
+            elif key == "dtype" and dtype_name(wanted) == dtype_name(has):
+                continue
+            if wanted is not None and has is not None and wanted != has:
+                raise AssertionError(f"parameter {full!r} exists with {key}={has!r}, not {wanted!r}")
+        return found
+
+    def get_constant(self, name: str, value: Any = None) -> Constant:
+        """The constant prefix + name; made from `value` if there is none.
+
+        Raises:
+            KeyError: there is none, and no value.
+            AssertionError: there is one, with another value; or a parameter has the name.
+        """
+        full = self._prefix + name
+        found = self._find(full)
+        if found is None:
+            if value is None:
+                raise KeyError(f"there is no constant {full!r}; give a value to make it")
+            made = self._params[full] = Constant(full, value)
+            return made
+        if not isinstance(found, Constant):
+            raise AssertionError(f"{full!r} is a parameter, not a constant")
+        if value is not None:
+            given = value.asnumpy() if isinstance(value, NDArray) else np.asarray(value)
+            if given.shape != found.value.shape or not np.array_equal(given.astype(found.value.dtype), found.value):
+                raise AssertionError(f"constant {full!r} exists with another value")
+        return found
+
+    def update(self, other: ParameterDict) -> None:
+        """Take in the parameters of another dictionary.
+
+        Raises:
+            ValueError: two different parameters of one name.
+        """
+        for name, parameter in other.items():
+            if self._params.setdefault(name, parameter) is not parameter:
+                raise ValueError(
+                    f"two different parameters are called {name!r}; give one of their blocks another prefix"
+                )
+
+    def initialize(
+        self,
+        init: Any = None,
+        ctx: Context | Sequence[Context] | None = None,
+        verbose: bool = False,
+        force_reinit: bool = False,
+    ) -> None:
+        """Initialize all; `init` is only for parameters without an initializer of their own."""
+        for parameter in self.values():
+            parameter.initialize(None, ctx, init, force_reinit=force_reinit)
+
+    def zero_grad(self) -> None:
+        """Set all gradients to 0."""
+        for parameter in self.values():
+            parameter.zero_grad()
+
+    def reset_ctx(self, ctx: Context | Sequence[Context]) -> None:
+        """Move all to other contexts."""
+        for parameter in self.values():
+            parameter.reset_ctx(ctx)
+
+    def list_ctx(self) -> list[Context]:
+        """All contexts that some parameter is on."""
+        return list(dict.fromkeys(ctx for parameter in self.values() for ctx in parameter.list_ctx()))
+
+    def setattr(self, name: str, value: Any) -> None:
+        """Set one attribute of all: `params.setattr("grad_req", "null")`."""
+        for parameter in self.values():
+            setattr(parameter, name, value)
+
+
+def _contexts(ctx: Context | Sequence[Context] | None) -> list[Context]:
+    if ctx is None:
+        return [current_context()]
+    return [ctx] if isinstance(ctx, Context) else list(ctx)

@@ -1,0 +1,65 @@
+"""Splitting batches over contexts, and clipping gradients by their global norm."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from gluongraph import autograd, nd
+from gluongraph.context import Context
+from gluongraph.ndarray import NDArray
+
+
+def split_data(data: NDArray, num_slice: int, batch_axis: int = 0, even_split: bool = True) -> list[NDArray]:
+    """`num_slice` parts along an axis; without `even_split` the last one takes the rest.
+
+    Raises:
+        ValueError: fewer samples than parts, or an even split that does not divide.
+    """
+    size = data.shape[batch_axis]
+    if size < num_slice:
+        raise ValueError(f"{size} samples cannot be split into {num_slice} parts")
+    if even_split and size % num_slice:
+        raise ValueError(f"{size} samples do not divide into {num_slice} equal parts; even_split=False allows it")
+    step = size // num_slice
+    before: tuple[Any, ...] = (slice(None),) * batch_axis
+    ends = [step * (i + 1) for i in range(num_slice - 1)] + [size]
+    return [data[(*before, slice(step * i, end))] for i, end in enumerate(ends)]
+
+
+def split_and_load(
+    data: Any, ctx_list: Sequence[Context], batch_axis: int = 0, even_split: bool = True
+) -> list[NDArray]:
+    """`split_data`, each part on one of the contexts."""
+    array = data if isinstance(data, NDArray) else nd.array(data, ctx=ctx_list[0])
+    if len(ctx_list) == 1:
+        return [array.as_in_context(ctx_list[0])]
+    parts = split_data(array, len(ctx_list), batch_axis, even_split)
+    return [part.as_in_context(ctx) for part, ctx in zip(parts, ctx_list, strict=True)]
+
+
+def clip_global_norm(arrays: Sequence[NDArray], max_norm: float, check_isfinite: bool = True) -> Any:
+    """Scale arrays in place by min(1, max_norm / (norm + 1e-8)), norm that of all their elements; gives the norm.
+
+    The norm comes as a number, or with check_isfinite=False as an array of shape (1,).
+
+    Raises:
+        AssertionError: no arrays.
+    """
+    if not arrays:
+        raise AssertionError("clip_global_norm needs at least one array")
+    with autograd.pause():
+        total = nd.zeros((1,))
+        for array in arrays:
+            flat = array.astype("float32")
+            total = total + (flat * flat).sum()
+        norm = total.sqrt()
+        value = float(norm.asscalar()) if check_isfinite else None
+        if value is not None and not math.isfinite(value):
+            warnings.warn(f"the norm of the gradients is {value}; clipping makes them all so", stacklevel=2)
+        scale = nd.minimum(max_norm / (norm + 1e-8), 1.0)
+        for array in arrays:
+            array[:] = array * scale.astype(array.dtype)
+    return norm if value is None else value

@@ -1,0 +1,110 @@
+"""From gradients to updates: the optimizer's formula, once per parameter, put at the end of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gluongraph import ops
+from gluongraph.errors import MXNetError
+from gluongraph.ir import OPS, Graph, Node, TensorType, node
+from gluongraph.optimizer.base import Index, Optimizer
+
+GRAD = "grad:"
+SCALAR = "scalar:"
+
+
+@dataclass(frozen=True)
+class ScalarTable:
+    """The scalar inputs of a graph with updates, in order, and where their values come from.
+
+    `keys` are the names after "scalar:". Parameters whose scalars are equal at every step form a group; a key is its
+    plain name ("lr") where all parameters are one group or it never differs, else "lr:<group>".
+    """
+
+    keys: tuple[str, ...]
+    indices: tuple[Index, ...]
+    groups: tuple[tuple[Index, ...], ...]
+    entries: tuple[tuple[int, str], ...]  # (group, scalar) of each key
+
+    def values(self, optimizer: Optimizer) -> list[float]:
+        """The scalars of the update that `optimizer.count(table.indices)` has just begun, in float64."""
+        tables = [optimizer.scalars(members[0]) for members in self.groups]
+        return [tables[group][name] for group, name in self.entries]
+
+    def holds(self, optimizer: Optimizer) -> bool:
+        """Are the groups still those of the optimizer? Only worth asking when `optimizer.edits` has changed."""
+        return self.groups == groups(optimizer, self.indices)
+
+
+def groups(optimizer: Optimizer, indices: Sequence[Index]) -> tuple[tuple[Index, ...], ...]:
+    """Parameters by equality of their scalars: same multipliers, same distance between their update counts."""
+    found: dict[tuple[float, float, int], list[Index]] = {}
+    for i in indices:
+        found.setdefault(optimizer.alike(i), []).append(i)
+    return tuple(map(tuple, found.values()))
+
+
+def state_name(parameter: str, state: str) -> str:
+    """The input that holds one optimizer state of a parameter: 'dense0_weight/mean'."""
+    return f"{parameter}/{state}"
+
+
+def apply_updates(
+    graph: Graph, optimizer: Optimizer, params: Sequence[str], *, keep_grads: bool = False
+) -> tuple[Graph, ScalarTable]:
+    """Every output "grad:<name>" becomes the update of <name> and of its states.
+
+    `params` names the parameters in trainer order: the position is the index the optimizer counts by. Those without a
+    gradient among the outputs are left as they are. New inputs are the states, "<name>/<state>", and the scalars,
+    "scalar:<key>", all of shape () and f32.
+
+    Raises:
+        MXNetError: a gradient whose parameter is not in `params`, or is no input of the graph.
+    """
+    at = {name: i for i, name in enumerate(params)}
+    grads = {k.removeprefix(GRAD): n for k, n in graph.outputs.items() if k.startswith(GRAD)}
+    for name in grads:
+        if name not in at or name not in graph.inputs:
+            raise MXNetError(f"the graph has a gradient of {name!r}, which the trainer does not hold as a parameter")
+    ordered = sorted(grads, key=at.__getitem__)
+    table = scalar_table(optimizer, tuple(at[name] for name in ordered))
+    scalars = {key: _input(SCALAR + key, TensorType((), "f32")) for key in table.keys}
+    group_of = {i: number for number, members in enumerate(table.groups) for i in members}
+
+    inputs, updates = dict(graph.inputs), dict(graph.updates)
+    for name in ordered:
+        weight = graph.inputs[name]
+        state = {s: _input(state_name(name, s), ty) for s, ty in optimizer.states(weight.ty).items()}
+        s = _scalars_of(group_of[at[name]], table, scalars, weight.dtype)
+        updates[name], new = optimizer.rule(weight, grads[name], state, s)
+        for key, old in state.items():
+            inputs[state_name(name, key)] = old
+            updates[state_name(name, key)] = new[key]
+    inputs.update((SCALAR + key, n) for key, n in scalars.items())
+    outputs = {k: n for k, n in graph.outputs.items() if keep_grads or not k.startswith(GRAD)}
+    return Graph(inputs, outputs, updates, graph.origins), table
+
+
+def scalar_table(optimizer: Optimizer, indices: tuple[Index, ...]) -> ScalarTable:
+    """Which scalars an update of these parameters needs, each once."""
+    parts = groups(optimizer, indices)
+    entries: dict[str, tuple[int, str]] = {}
+    for number, members in enumerate(parts):
+        for name in optimizer.scalars(members[0]):
+            apart = len(parts) > 1 and name in optimizer.per_parameter
+            entries.setdefault(f"{name}:{number}" if apart else name, (number, name))
+    return ScalarTable(tuple(entries), indices, parts, tuple(entries.values()))
+
+
+def _scalars_of(group: int, table: ScalarTable, nodes: Mapping[str, Node], dtype: str) -> dict[str, Node]:
+    """The scalars that a parameter of this group and dtype reads, by their plain names."""
+    found = {}
+    for key, (number, name) in zip(table.keys, table.entries, strict=True):
+        if number == group or ":" not in key:
+            found[name] = nodes[key] if dtype == "f32" else ops.cast(nodes[key], dtype)
+    return found
+
+
+def _input(name: str, ty: TensorType) -> Node:
+    return node(OPS["input"], (), {"name": name}, type=ty)
