@@ -73,20 +73,24 @@ class Compiled:
     traced: Graph
     graph: Graph
     plan: Plan
-    artefact: Artefact
+    artefact: Artefact | None  # None where the graph is interpreted
     roles: Mapping[str, str]
 
     def executor(self, state: Mapping[str, np.ndarray[Any, Any]]) -> Executor | Interpreted:
         """The artefact loaded and bound to these arrays; its numpy twin under GG_BACKEND=reference and GG_CHECK=nan."""
-        asked = debug.settings()
-        if asked.backend == "reference" or asked.check == "nan":
-            return Interpreted(self.traced, self.roles, state, check=asked.check == "nan")
+        if self.artefact is None:
+            return Interpreted(self.traced, self.roles, state, check=debug.settings().check == "nan")
         module = self.artefact.module
         if module is None:
             assert self.artefact.path is not None
             module = loader.load_library(self.artefact.path)
         (function,) = loader.entry_points(module, ("step",)).values()
         return Executor(function, self.artefact.program, state)
+
+
+def interprets() -> bool:
+    """Do graphs run in numpy, node by node, instead of being compiled?"""
+    return debug.settings().backend == "reference" or debug.settings().check == "nan"
 
 
 def lower(graph: Graph, roles: Mapping[str, str], on: Target | None = None) -> Compiled:
@@ -97,8 +101,9 @@ def lower(graph: Graph, roles: Mapping[str, str], on: Target | None = None) -> C
     text = printer.show_plan(plan)
     debug.dump("plan.txt", text)
     debug.log("launch", text)
-    artefact = build(plan, on)
-    debug.log("target", f"{on.name}: {len(plan.launches)} launches, {artefact.compiled} kernels compiled now")
+    artefact = None if interprets() else build(plan, on)
+    made = artefact.compiled if artefact is not None else "no"
+    debug.log("target", f"{on.name}: {len(plan.launches)} launches, {made} kernels compiled now")
     return Compiled(traced, graph, plan, artefact, roles)
 
 
@@ -116,7 +121,7 @@ def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, quiet: bool = Fa
 
 
 def edited(graph: Graph) -> Graph:
-    """The graph, or under GG_EDIT=file what somebody has made of it there: it is written out, and read back on Enter."""
+    """The graph; under GG_EDIT=file what somebody makes of it there: it is written out, and read back on Enter."""
     if not (name := debug.settings().edit):
         return graph
     path = Path(name)
@@ -143,7 +148,7 @@ def run(each: Callable[[Graph], Graph], graph: Graph, number: int = 0) -> Graph:
 
 
 def compile_graph(graph: Graph, name: str) -> Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]:
-    """A graph as a function of numpy arrays by input name -> (outputs, updates); what it updates is written in place."""
+    """A graph as a function: numpy arrays by input name -> (outputs, updates). Updated arrays are written in place."""
     roles = {key: "state" if key in graph.updates else "input" for key in graph.inputs}
     compiled = lower(graph, roles)
     runner: Executor | Interpreted | None = None

@@ -186,7 +186,10 @@ class TrainStep:
     @property
     def artefact(self) -> Artefact:
         """The compiled code of the last call, and where it lies."""
-        return self._latest.compiled.artefact
+        artefact = self._latest.compiled.artefact
+        if artefact is None:
+            raise MXNetError("there is no compiled code: GG_BACKEND or GG_CHECK has graphs interpreted")
+        return artefact
 
     @property
     def kernels(self) -> dict[str, Launch]:
