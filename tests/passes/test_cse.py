@@ -1,0 +1,52 @@
+"""cse: a + b and b + a are one node; copies that were made to be recomputed stay apart."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from random_graphs import FEW, assert_laws, graphs
+
+from gluongraph import ops
+from gluongraph.ir import OPS, Graph, TensorType, node
+from gluongraph.passes import cse
+from gluongraph.printer import show
+from gluongraph.rewrite import COMMUTATIVE
+
+X, Y = ops.input("x", TensorType((2, 3))), ops.input("y", TensorType((2, 3)))
+INPUTS = {"x": X, "y": Y}
+
+
+@given(graphs())
+@FEW
+def test_laws(graph: Graph) -> None:
+    assert_laws(graph, cse)
+
+
+def test_golden(golden) -> None:
+    one, other = ops.mul(ops.tanh(X), Y), ops.mul(Y, ops.tanh(X))
+    golden("cse", show(cse(Graph(INPUTS, {"a": ops.exp(one), "b": ops.sub(other, one)}))))
+
+
+@pytest.mark.parametrize("op", sorted(COMMUTATIVE))
+def test_operands_are_put_in_the_order_of_the_graph(op: str) -> None:
+    x, y = (ops.not_equal(n, ops.const(0.0, dtype="f32", shape=(2, 3))) if "logical" in op else n for n in (X, Y))
+    after = cse(Graph(INPUTS, {"a": OPS[op](x, y), "b": OPS[op](y, x)}))
+    assert after.outputs["a"] is after.outputs["b"]
+
+
+@pytest.mark.parametrize("op", ["sub", "div", "pow", "less", "maximum", "minimum"])
+def test_other_operands_keep_their_order(op: str) -> None:
+    graph = Graph(INPUTS, {"a": OPS[op](X, Y), "b": OPS[op](Y, X)})
+    assert cse(graph) is graph
+
+
+def test_what_follows_merges_too() -> None:
+    after = cse(Graph(INPUTS, {"a": ops.exp(ops.add(X, Y)), "b": ops.exp(ops.add(Y, X))}))
+    assert after.outputs["a"] is after.outputs["b"]
+
+
+def test_a_recomputed_copy_is_not_merged_back() -> None:
+    original = ops.add(X, Y)
+    copy = node(original.op, (Y, X), {}, again=1)
+    after = cse(Graph(INPUTS, {"a": original, "b": copy}))
+    assert after.outputs["a"] is not after.outputs["b"]

@@ -1,0 +1,138 @@
+"""fuse: how many kernels a step has and of which pattern, over models, sizes and flags; and that meaning is kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from models import Builder, Forward, lenet, mlp, optimized, planned, training_step, transformer
+
+from gluongraph import ops, reference
+from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.passes.fuse import fuse
+from gluongraph.printer import show
+
+
+def patterns(graph: Graph) -> Counter[str]:
+    return Counter(launch.group.pattern for launch in planned(graph).launches)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 8, 128])
+@pytest.mark.parametrize("sizes", [(784, 512, 256, 10), (64, 10), (5, 4, 3, 2, 6)])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_a_dense_step_has_three_products_and_one_bias_kernel_a_layer(
+    batch: int, sizes: tuple[int, ...], activation: str, optimizer: str
+) -> None:
+    """Per layer: forward with bias and activation, data gradient with the activation's, weight gradient with the
+    update, bias gradient with the update; the first layer has no data gradient. The loss and its gradient are one."""
+    layers = len(sizes) - 1
+    found = patterns(training_step(mlp(batch, sizes, activation), optimizer))
+    assert found["gemm"] == 3 * layers - 1
+    if batch == 1:  # then the bias gradient is no sum, and all updates of biases are one kernel
+        assert found == {"gemm": 3 * layers - 1, "rowwise": 1, "loop": 1}
+        return
+    assert found["loop"] == 0
+    assert found["rowwise"] + found["reduce"] == 1 + layers
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_lenet(activation: str, optimizer: str) -> None:
+    found = patterns(training_step(lenet(4, activation), optimizer))
+    assert found["conv"] == 5  # two forward, two weight gradients, one data gradient
+    assert found["gemm"] == 6
+    assert found["opaque"] == 4  # pooling forward and backward
+    assert found["rowwise"] == 1
+    assert found["reduce"] == 4  # bias gradients
+    assert found["loop"] == 2  # the gradient of relu, behind that of pooling
+
+
+def test_transformer_block_has_no_elementwise_kernel_beside_the_residual_sum() -> None:
+    found = patterns(training_step(transformer(), "adam"))
+    assert found["gemm"] == 21
+    assert found["loop"] <= 1
+    assert found["rowwise"] <= 6
+
+
+def fused_with(pattern: str, forward: Forward, **options: object) -> list[set[str]]:
+    """The op names in the groups of a pattern."""
+    plan = planned(training_step(forward, **options))
+    return [{n.op.name for n in launch.group.body.nodes()} for launch in plan.launches if launch.group.pattern == pattern]
+
+
+def test_the_update_rides_on_the_weight_gradient() -> None:
+    groups = fused_with("gemm", mlp(), optimizer="adam")
+    assert sum({"matmul", "sqrt", "div"} <= names for names in groups) == 3
+
+
+def test_kept_gradients_are_stored_beside_the_update() -> None:
+    graph = training_step(mlp(), "sgd", keep_grads=True)
+    plan = planned(graph)
+    assert {name for name in plan.outputs if name.startswith("grad:")} == {f"grad:p{i}" for i in range(6)}
+    assert len(plan.launches) == 12
+
+
+def test_the_update_waits_for_every_reader_of_the_old_weight() -> None:
+    """In place, the weight gradient's kernel must come after the data gradient, which reads the weight."""
+    plan = planned(training_step(mlp(8, (6, 5, 4)), "sgd"))
+    writer = next(i for i, launch in enumerate(plan.launches) if "p2" in {w.name for w in launch.writes})
+    readers = [i for i, launch in enumerate(plan.launches) if "p2" in {r.name for r in launch.reads}]
+    assert max(readers) == writer and len(readers) == 3
+
+
+def test_a_reader_of_the_new_weight_and_the_old_one_forces_a_copy() -> None:
+    x, w = ops.input("data", TensorType((4, 4))), ops.input("w", TensorType((4, 4)))
+    new = ops.add(w, ops.matmul(x, x))
+    out = ops.matmul(new, w)  # needs both
+    plan = planned(Graph({"data": x, "w": w}, {"out": out}, {"w": new}))
+    assert plan.launches[-1].label == "copy"
+    assert plan.launches[-1].writes[0].name == "w"
+
+
+def test_swapping_two_states_copies_one_first() -> None:
+    a, b = ops.input("a", TensorType((4,))), ops.input("b", TensorType((4,)))
+    graph = Graph({"a": a, "b": b}, {}, {"a": b, "b": a})
+    plan = planned(graph)
+    assert len(plan.launches) >= 2
+    first = plan.launches[0]
+    assert first.writes[0].name not in {launch.reads[0].name for launch in plan.launches[1:]} or any(
+        w.space == "scratch" for launch in plan.launches for w in launch.writes
+    )
+
+
+def test_batch_norm_statistics_of_one_tensor_share_a_kernel() -> None:
+    def forward(b: Builder) -> Node:
+        x = b.conv(b.data("data", (8, 3, 8, 8)), 4, 3)
+        y, *_ = ops.batch_norm(x, b.param(4), b.param(4), axis=1, eps=1e-5)
+        return ops.sum(ops.mul(ops.relu(y), ops.relu(y)), axis=(1, 2, 3))
+
+    plan = planned(training_step(forward, "sgd"))
+    reductions = [launch for launch in plan.launches if launch.group.pattern == "reduce"]
+    both = [g for g in reductions if sum(n.op.name == "sum" for n in g.group.body.nodes()) >= 2]
+    assert both, [launch.label for launch in reductions]
+
+
+@pytest.mark.parametrize("forward", [mlp(4, (6, 5, 3)), lenet(4), transformer()], ids=["mlp", "lenet", "transformer"])
+def test_meaning_is_kept(forward: Forward) -> None:
+    graph = training_step(forward, "adam")
+    rng = np.random.default_rng(0)
+    values = {}
+    for name, n in graph.inputs.items():
+        drawn = rng.integers(0, 2, n.shape) if n.dtype == "i32" else abs(rng.standard_normal(n.shape)) * 0.1
+        values[name] = np.asarray(drawn, np.int32 if n.dtype == "i32" else np.float32)
+    before, after = reference.run(graph, values), reference.run(optimized(graph), values)
+    for kept, had in zip(after, before, strict=True):
+        assert kept.keys() == had.keys()
+        for name in had:
+            np.testing.assert_allclose(kept[name], had[name], rtol=2e-4, atol=1e-5, err_msg=name)
+
+
+def test_fusing_twice_changes_nothing() -> None:
+    once = optimized(training_step(mlp(4, (6, 5, 3)), "adam"))
+    assert fuse(once) == once or all(n.op.name in ("input", "item", "fused", "reshape", "literal") for n in fuse(once).nodes())
+
+
+def test_golden(golden: object) -> None:
+    golden("fuse", show(optimized(training_step(mlp(4, (6, 5, 3)), "sgd"))))  # type: ignore[operator]
