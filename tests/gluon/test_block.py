@@ -1,0 +1,232 @@
+"""Blocks: names, registration, collection, files, hooks, both ways to write a forward."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gluongraph import autograd, gluon, init, nd
+from gluongraph.gluon import Block, HybridBlock, nn
+
+
+class Net(HybridBlock):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.first = nn.Dense(4, activation="relu")
+            self.second = nn.Dense(2)
+
+    def forward(self, x: Any) -> Any:
+        return self.second(self.first(x))
+
+
+class Scaled(HybridBlock):
+    """The old style, with a parameter of its own whose shape the first input tells."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scale = self.params.get("scale", shape=(0,), init="ones", allow_deferred_init=True)
+
+    def infer_shape(self, x: Any, *args: Any) -> None:
+        self.scale.shape = (x.shape[-1],)
+
+    def hybrid_forward(self, F: Any, x: Any, scale: Any) -> Any:
+        assert F is nd
+        return F.relu(x) * scale
+
+
+def test_names() -> None:
+    net = Net(prefix="net_")
+    assert list(net.collect_params()) == [
+        "net_dense0_weight", "net_dense0_bias", "net_dense1_weight", "net_dense1_bias"
+    ]  # fmt: skip
+    assert net.name == "net" and net.first.name == "net_dense0"
+    a, b = nn.Conv2D(1, 1), nn.Conv2D(1, 1)
+    assert a.prefix != b.prefix and a.prefix.startswith("conv")
+    assert list(net.collect_params(".*bias")) == ["net_dense0_bias", "net_dense1_bias"]
+
+
+def test_shared_parameters() -> None:
+    a = nn.Dense(3, in_units=3, prefix="a_")
+    b = nn.Dense(3, in_units=3, params=a.params)
+    assert b.weight is a.weight
+    net = nn.Sequential()
+    net.add(a, b)
+    assert list(net.collect_params()) == ["a_weight", "a_bias"]
+
+
+def test_two_parameters_of_one_name_are_refused() -> None:
+    net = nn.Sequential()
+    net.add(nn.Dense(1, in_units=1, prefix="x_"), nn.Dense(1, in_units=1, prefix="x_"))
+    with pytest.raises(ValueError, match="'x_weight'"):
+        net.collect_params()
+
+
+def test_repr() -> None:
+    net = Net(prefix="net_")
+    assert repr(net) == ("Net(\n  (first): Dense(None -> 4, Activation(relu))\n  (second): Dense(None -> 2, linear)\n)")
+    net.initialize()
+    net(nd.ones((1, 3)))
+    assert "Dense(3 -> 4" in repr(net)
+
+
+def test_deferred_shapes_both_styles() -> None:
+    net = nn.HybridSequential()
+    net.add(Net(), Scaled())
+    net.initialize()
+    assert net(nd.ones((5, 3))).shape == (5, 2)
+    assert net[0].first.weight.shape == (4, 3) and net[1].scale.shape == (2,)
+    with pytest.raises(ValueError, match="inner sizes differ"):
+        net(nd.ones((5, 4)))
+
+
+def test_a_block_that_does_not_say_its_shapes() -> None:
+    class Mute(HybridBlock):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = self.params.get("w", shape=(0,), allow_deferred_init=True)
+
+        def hybrid_forward(self, F: Any, x: Any, w: Any) -> Any:
+            return x + w
+
+    net = Mute()
+    net.initialize()
+    with pytest.raises(
+        gluon.parameter.MXNetError, match=r"Mute .* unknown shape[\s\S]*test_block.py[\s\S]*infer_shape"
+    ):
+        net(nd.ones((2,)))
+
+
+def test_not_initialized() -> None:
+    with pytest.raises(RuntimeError, match=r"has not been initialized[\s\S]*initialize\(\)"):
+        nn.Dense(2, in_units=2)(nd.ones((1, 2)))
+
+
+def test_no_forward() -> None:
+    with pytest.raises(NotImplementedError, match="Block says what it computes"):
+        Block()(1)
+
+
+def test_attributes_keep_their_kind() -> None:
+    net = Net()
+    with pytest.raises(TypeError, match="first is a Dense"):
+        net.first = 3
+    net.first = nn.Dense(7)
+    assert net._children["first"] is net.first
+
+
+def test_children_of_hybrid_blocks_are_hybrid() -> None:
+    with pytest.raises(ValueError, match="must be hybrid blocks"):
+        nn.HybridSequential().add(nn.Lambda("relu"))
+    net = nn.Sequential()
+    net.add(nn.Lambda("relu"), nn.HybridLambda(lambda F, x: F.tanh(x)), nn.HybridLambda("negative"))
+    np.testing.assert_allclose(net(nd.array([-1, 1])).asnumpy(), [0, -np.tanh(1)], rtol=1e-6)
+
+
+def test_sequential() -> None:
+    net = nn.HybridSequential()
+    net.add(nn.Dense(2), nn.Dense(3), nn.Dense(4))
+    assert len(net) == 3 and net[1]._units == 3 and [b._units for b in net[1:]] == [3, 4]
+
+
+def test_apply_and_hooks() -> None:
+    net, seen = Net(), []
+    net.apply(lambda b: seen.append(type(b).__name__))
+    assert seen == ["Activation", "Dense", "Dense", "Net"]
+    net.initialize()
+    calls: list[str] = []
+    before = net.first.register_forward_pre_hook(lambda block, args: calls.append(f"before {args[0].shape}"))
+    net.first.register_forward_hook(lambda block, args, out: calls.append(f"after {out.shape}"))
+    net(nd.ones((1, 3)))
+    before.detach()
+    net(nd.ones((1, 3)))
+    assert calls == ["before (1, 3)", "after (1, 4)", "after (1, 4)"]
+
+
+def test_cast() -> None:
+    net = Net()
+    net.initialize()
+    net(nd.ones((1, 3)))
+    net.cast("float64")
+    assert net(nd.ones((1, 3), dtype="float64")).dtype == np.float64
+
+
+def test_parameters_to_file_and_back(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("safetensors")
+    file, x = str(tmp_path / "net.params"), nd.ones((2, 3))
+    net = Net()
+    net.initialize(init.Normal(1.0))
+    y = net(x).asnumpy()
+    net.save_parameters(file)
+    other = Net()  # other names, and neither initialized nor shaped
+    other.load_parameters(file)
+    assert (other(x).asnumpy() == y).all()
+    waiting = Net()
+    waiting.initialize()
+    waiting.load_parameters(file)
+    assert (waiting(x).asnumpy() == y).all()
+
+
+def test_files_that_do_not_fit(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("safetensors")
+    file = str(tmp_path / "d.params")
+    one = nn.Dense(2, in_units=3, use_bias=False)
+    one.initialize()
+    one.save_parameters(file)
+    more = nn.Dense(2, in_units=3)
+    more.initialize(init.One())
+    with pytest.raises(AssertionError, match="has no bias"):
+        more.load_parameters(file)
+    assert (more.weight.data().asnumpy() == 1).all()
+    more.load_parameters(file, allow_missing=True)
+    assert (more.weight.data().asnumpy() == one.weight.data().asnumpy()).all()
+    more.save_parameters(file)
+    with pytest.raises(ValueError, match="has bias, which the block lacks"):
+        one.load_parameters(file)
+    one.load_parameters(file, ignore_extra=True)
+    wide = nn.Dense(2, in_units=4)
+    wide.initialize()
+    with pytest.raises(AssertionError, match="weight has shape"):
+        wide.load_parameters(file)
+    double = nn.Dense(2, in_units=3, dtype="float64")
+    double.initialize()
+    with pytest.raises(AssertionError, match="cast_dtype"):
+        double.load_parameters(file)
+    double.load_parameters(file, cast_dtype=True)
+    assert double.weight.data().dtype == np.float64
+    double.load_parameters(file, cast_dtype=True, dtype_source="saved")
+    assert double.weight.data().dtype == np.float32
+    with pytest.raises(FileNotFoundError):
+        one.load_parameters(str(tmp_path / "nowhere"))
+
+
+def test_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    net = Net(prefix="s_")
+    net.initialize()
+    net.summary(nd.ones((1, 3)))
+    text = capsys.readouterr().out
+    assert "Dense s_dense0" in text and "(1, 4)" in text and text.rstrip().endswith("26")
+
+
+def test_gradients_reach_the_parameters() -> None:
+    net = Net()
+    net.initialize(init.Normal(0.5))
+    x = nd.array(np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32))
+    with autograd.record():
+        loss = (net(x) ** 2).sum()
+    loss.backward()
+    w = net.second.weight
+    grad, eps = w.grad().asnumpy(), 1e-2
+    for at in [(0, 0), (1, 3)]:
+        values = []
+        for sign in (1, -1):
+            changed = w.data().asnumpy()
+            changed[at] += sign * eps
+            before, net_w = w.data().asnumpy(), w.data()
+            net_w[:] = changed
+            values.append(float((net(x) ** 2).sum().asscalar()))
+            net_w[:] = before
+        assert grad[at] == pytest.approx((values[0] - values[1]) / (2 * eps), rel=2e-2, abs=1e-3)
