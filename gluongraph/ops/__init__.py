@@ -89,8 +89,10 @@ from gluongraph.ops.nn import (
     softmax,
     softmax_cross_entropy,
 )
+from gluongraph.ops.pool import avg_pool2d, max_pool2d
 from gluongraph.ops.random import bernoulli, normal, random_bits, uniform
 from gluongraph.ops.reduce import cumsum, max, min, prod, sum
+from gluongraph.ops.scan import scan
 
 OPERATORS.update(add=add, sub=sub, mul=mul, div=div, pow=pow, neg=neg)
 
@@ -100,6 +102,7 @@ __all__ = [
     "argmax",
     "argmin",
     "attention",
+    "avg_pool2d",
     "batch_norm",
     "batch_norm_inference",
     "bernoulli",
@@ -151,6 +154,7 @@ __all__ = [
     "logical_or",
     "matmul",
     "max",
+    "max_pool2d",
     "maximum",
     "mean",
     "min",
@@ -172,6 +176,7 @@ __all__ = [
     "reshape",
     "round",
     "rsqrt",
+    "scan",
     "scatter_add",
     "sigmoid",
     "sign",

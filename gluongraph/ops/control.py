@@ -1,4 +1,4 @@
-"""Nodes that carry a graph: scan, call, fused; and item, which picks one of several results."""
+"""Nodes that carry a graph and apply it once, call and fused; and item, which picks one of several results."""
 
 from __future__ import annotations
 
@@ -44,23 +44,25 @@ def items(x: Node) -> tuple[Node, ...]:
 # -- call, fused: a body graph applied once
 
 
-def _check_arguments(op: str, args: tuple[TensorType, ...], body: Graph) -> None:
+def check_arguments(op: str, args: tuple[TensorType, ...], body: Graph) -> None:
+    """Raise ShapeError unless the arguments are what the body takes."""
     wanted = tuple(n.ty for n in body.inputs.values())
     if args != wanted:
         raise misfit(op, f"the body takes ({', '.join(map(str, wanted))})", *args)
 
 
 def _call_type(*args: TensorType, body: Graph) -> tuple[TensorType, ...]:
-    _check_arguments("call", args, body)
+    check_arguments("call", args, body)
     return tuple(n.ty for n in body.outputs.values())
 
 
 def _fused_type(*args: TensorType, body: Graph, pattern: str) -> tuple[TensorType, ...]:
-    _check_arguments("fused", args, body)
+    check_arguments("fused", args, body)
     return tuple(n.ty for n in body.outputs.values())
 
 
-def _apply(*args: Any, body: Graph, pattern: str = "") -> tuple[Any, ...]:
+def apply_body(*args: Any, body: Graph, pattern: str = "") -> tuple[Any, ...]:
+    """The outputs of a body in numpy."""
     from gluongraph import reference
 
     outputs, _ = reference.run(body, dict(zip(body.inputs, args, strict=True)))
@@ -73,7 +75,7 @@ def _call_grad(gs: tuple[Node, ...], ys: Any, *args: Node, body: Graph) -> tuple
     leaves = {f"x{k}": ops.input(f"x{k}", a.ty) for k, a in enumerate(args)}
     heads = {f"g{k}": ops.input(f"g{k}", g.ty) for k, g in enumerate(gs)}
     results = substitute(body, tuple(leaves.values()))
-    found = dict(zip(names, _gradients(results, tuple(heads.values()), tuple(leaves.values())), strict=True))
+    found = dict(zip(names, gradients_of(results, tuple(heads.values()), tuple(leaves.values())), strict=True))
     outputs = {f"y{k}": g for k, g in enumerate(found.values()) if g is not None}
     if not outputs:
         return (None,) * len(args)
@@ -81,7 +83,8 @@ def _call_grad(gs: tuple[Node, ...], ys: Any, *args: Node, body: Graph) -> tuple
     return tuple(None if g is None else next(made) for g in found.values())
 
 
-def _gradients(ys: Sequence[Node], gs: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node | None]:
+def gradients_of(ys: Sequence[Node], gs: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node | None]:
+    """The reverse walk, which itself is built on the ops and so is imported at first use."""
     from gluongraph.differentiate import gradients
 
     return gradients(ys, gs, wrt)
@@ -101,7 +104,7 @@ CALL = Op(
     "call",
     kind="control",
     infer=_call_type,
-    numpy=_apply,
+    numpy=apply_body,
     grad=_call_grad,
     samples=_call_samples(),
     doc="A body graph applied to arguments.",
@@ -110,7 +113,7 @@ FUSED = Op(
     "fused",
     kind="control",
     infer=_fused_type,
-    numpy=_apply,
+    numpy=apply_body,
     samples=_call_samples(pattern="loop"),
     doc="A kernel: a body graph that is computed in one loop nest of the named pattern.",
 )

@@ -214,7 +214,7 @@ def _result(x: Shape, w: Shape, how: dict[str, Any]) -> Shape:
     return _check("conv2d", TensorType(x), TensorType(w), None, how)
 
 
-CONV2D = Op(
+CONV2D: Op = Op(
     "conv2d",
     kind="contraction",
     infer=_conv_type,
@@ -228,7 +228,7 @@ CONV2D = Op(
     numeric="low",
     doc="y[n, o, i, j] = Σ x[n, c, i s + k d - p, j s + l d - p] w[o, c, k, l]",
 )
-DATA_GRAD = Op(
+DATA_GRAD: Op = Op(
     "conv2d_data_grad",
     kind="contraction",
     infer=_data_type,
@@ -242,7 +242,7 @@ DATA_GRAD = Op(
     numeric="low",
     doc="The gradient of conv2d for its image, of shape `shape`.",
 )
-WEIGHT_GRAD = Op(
+WEIGHT_GRAD: Op = Op(
     "conv2d_weight_grad",
     kind="contraction",
     infer=_weight_type,

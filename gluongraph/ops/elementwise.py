@@ -51,6 +51,70 @@ def _binary(name: str) -> Lower:
     return lambda e, i, x, y: e.binary(name, x(*i), y(*i))
 
 
+# -- comparisons and logic
+
+
+def _comparison(name: str, numpy: Callable[[Any, Any], Any], doc: str) -> Callable[[Value, Value], Node]:
+    return broadcasting(
+        Op(
+            name,
+            kind="elementwise",
+            infer=_alike(name, ANY, "bool"),
+            numpy=numpy,
+            lower=_binary(name),
+            samples=lambda rng: [
+                (tuple(np.rint(array(rng, shape, dtype)).astype(numpy_dtype(dtype)) for _ in range(2)), {})
+                for shape, dtype in (((), "f32"), ((3, 33), "f32"), ((7,), "f64"), ((2, 3, 17), "i32"))
+            ],
+            doc=doc,
+        )
+    )
+
+
+equal = _comparison("equal", np.equal, "x = y")
+not_equal = _comparison("not_equal", np.not_equal, "x ≠ y")
+less = _comparison("less", np.less, "x < y")
+less_equal = _comparison("less_equal", np.less_equal, "x ≤ y")
+greater = _comparison("greater", np.greater, "x > y")
+greater_equal = _comparison("greater_equal", np.greater_equal, "x ≥ y")
+
+
+def _truth(e: Any, i: Any, x: Any) -> Any:
+    return x(*i) if x.dtype == "bool" else e.binary("not_equal", x(*i), e.const(0, x.dtype))
+
+
+logical_not = Op(
+    "logical_not",
+    kind="elementwise",
+    infer=_alike("logical_not", ANY, "bool"),
+    numpy=np.logical_not,
+    lower=lambda e, i, x: e.unary("logical_not", _truth(e, i, x)),
+    samples=lambda rng: [((np.rint(array(rng, (3, 33))),), {}), ((array(rng, (7,), "bool"),), {})],
+    doc="is x zero or false?",
+)
+
+
+def _logical(name: str, numpy: Callable[[Any, Any], Any], doc: str) -> Callable[[Value, Value], Node]:
+    return broadcasting(
+        Op(
+            name,
+            kind="elementwise",
+            infer=_alike(name, ANY, "bool"),
+            numpy=numpy,
+            lower=lambda e, i, x, y: e.binary(name, _truth(e, i, x), _truth(e, i, y)),
+            samples=lambda rng: [
+                (tuple(np.rint(array(rng, (3, 33), dtype)).astype(numpy_dtype(dtype)) for _ in range(2)), {})
+                for dtype in ("bool", "f32", "i32")
+            ],
+            doc=doc,
+        )
+    )
+
+
+logical_and = _logical("logical_and", np.logical_and, "are both true, or not zero?")
+logical_or = _logical("logical_or", np.logical_or, "is one true, or not zero?")
+
+
 # -- one source
 
 neg = Op(
@@ -63,6 +127,15 @@ neg = Op(
     samples=elementwise(dtypes=("f64", "i32", "bf16")),
     doc="-x",
 )
+sign = Op(
+    "sign",
+    kind="elementwise",
+    infer=_alike("sign", NUMBERS),
+    numpy=np.sign,
+    lower=_unary("sign"),
+    samples=elementwise(dtypes=("f64", "i32")),
+    doc="-1, 0 or 1",
+)
 abs = Op(
     "abs",
     kind="elementwise",
@@ -72,15 +145,6 @@ abs = Op(
     lower=_unary("abs"),
     samples=elementwise(dtypes=("f64", "i32")),
     doc="|x|",
-)
-sign = Op(
-    "sign",
-    kind="elementwise",
-    infer=_alike("sign", NUMBERS),
-    numpy=np.sign,
-    lower=_unary("sign"),
-    samples=elementwise(dtypes=("f64", "i32")),
-    doc="-1, 0 or 1",
 )
 exp = Op(
     "exp",
@@ -146,7 +210,7 @@ rsqrt = Op(
     samples=elementwise(low=0.1, high=9),
     doc="1 / sqrt(x)",
 )
-sin = Op(
+sin: Op = Op(
     "sin",
     kind="elementwise",
     infer=_alike("sin", FLOATS),
@@ -156,7 +220,7 @@ sin = Op(
     samples=elementwise(low=-7, high=7),
     doc="the sine",
 )
-cos = Op(
+cos: Op = Op(
     "cos",
     kind="elementwise",
     infer=_alike("cos", FLOATS),
@@ -452,6 +516,17 @@ def _rounded_division(name: str, of_floats: Callable[[Any, Any, Any], Any]) -> L
     return lower
 
 
+floordiv = broadcasting(
+    Op(
+        "floordiv",
+        kind="elementwise",
+        infer=_alike("floordiv", NUMBERS),
+        numpy=np.floor_divide,
+        lower=_rounded_division("floordiv", lambda x, y, quotient: quotient),
+        samples=elementwise(2, low=1, high=9, dtypes=("f64", "i32")),
+        doc="floor(x / y)",
+    )
+)
 mod = broadcasting(
     Op(
         "mod",
@@ -464,81 +539,6 @@ mod = broadcasting(
         doc="x - floor(x / y) · y: the remainder, of the sign of y",
     )
 )
-floordiv = broadcasting(
-    Op(
-        "floordiv",
-        kind="elementwise",
-        infer=_alike("floordiv", NUMBERS),
-        numpy=np.floor_divide,
-        lower=_rounded_division("floordiv", lambda x, y, quotient: quotient),
-        samples=elementwise(2, low=1, high=9, dtypes=("f64", "i32")),
-        doc="floor(x / y)",
-    )
-)
-
-
-# -- comparisons and logic
-
-
-def _comparison(name: str, numpy: Callable[[Any, Any], Any], doc: str) -> Callable[[Value, Value], Node]:
-    return broadcasting(
-        Op(
-            name,
-            kind="elementwise",
-            infer=_alike(name, ANY, "bool"),
-            numpy=numpy,
-            lower=_binary(name),
-            samples=lambda rng: [
-                (tuple(np.rint(array(rng, shape, dtype)).astype(numpy_dtype(dtype)) for _ in range(2)), {})
-                for shape, dtype in (((), "f32"), ((3, 33), "f32"), ((7,), "f64"), ((2, 3, 17), "i32"))
-            ],
-            doc=doc,
-        )
-    )
-
-
-equal = _comparison("equal", np.equal, "x = y")
-not_equal = _comparison("not_equal", np.not_equal, "x ≠ y")
-less = _comparison("less", np.less, "x < y")
-less_equal = _comparison("less_equal", np.less_equal, "x ≤ y")
-greater = _comparison("greater", np.greater, "x > y")
-greater_equal = _comparison("greater_equal", np.greater_equal, "x ≥ y")
-
-
-def _truth(e: Any, i: Any, x: Any) -> Any:
-    return x(*i) if x.dtype == "bool" else e.binary("not_equal", x(*i), e.const(0, x.dtype))
-
-
-logical_not = Op(
-    "logical_not",
-    kind="elementwise",
-    infer=_alike("logical_not", ANY, "bool"),
-    numpy=np.logical_not,
-    lower=lambda e, i, x: e.unary("logical_not", _truth(e, i, x)),
-    samples=lambda rng: [((np.rint(array(rng, (3, 33))),), {}), ((array(rng, (7,), "bool"),), {})],
-    doc="is x zero or false?",
-)
-
-
-def _logical(name: str, numpy: Callable[[Any, Any], Any], doc: str) -> Callable[[Value, Value], Node]:
-    return broadcasting(
-        Op(
-            name,
-            kind="elementwise",
-            infer=_alike(name, ANY, "bool"),
-            numpy=numpy,
-            lower=lambda e, i, x, y: e.binary(name, _truth(e, i, x), _truth(e, i, y)),
-            samples=lambda rng: [
-                (tuple(np.rint(array(rng, (3, 33), dtype)).astype(numpy_dtype(dtype)) for _ in range(2)), {})
-                for dtype in ("bool", "f32", "i32")
-            ],
-            doc=doc,
-        )
-    )
-
-
-logical_and = _logical("logical_and", np.logical_and, "are both true, or not zero?")
-logical_or = _logical("logical_or", np.logical_or, "is one true, or not zero?")
 
 
 # -- three sources

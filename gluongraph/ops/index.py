@@ -150,7 +150,7 @@ def _clipped(indices: Any, size: int) -> Any:
     return np.clip(indices, 0, size - 1).astype(np.int64, copy=False)
 
 
-GATHER = Op(
+GATHER: Op = Op(
     "gather",
     kind="index",
     infer=_gather_type,
@@ -195,7 +195,7 @@ def _gather_grad_lower(e: Any, i: Any, g: Any, indices: Any, axis: int, size: in
     return e.reduce("sum", (g.shape[axis],), element, g.dtype)
 
 
-GATHER_GRAD = Op(
+GATHER_GRAD: Op = Op(
     "gather_grad",
     kind="index",
     infer=_gather_grad_type,
