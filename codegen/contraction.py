@@ -1,14 +1,16 @@
-"""Patterns "gemm" and "conv": a contraction whose finished elements pass through the group's elementwise work."""
+"""Patterns "gemm" and "conv": a contraction, whose finished elements pass through the group's elementwise work."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from gluongraph.codegen import gemm
+from gluongraph.codegen import conv, gemm
+from gluongraph.codegen.conv import Conv
 from gluongraph.codegen.expression import Expressions, reader
 from gluongraph.codegen.gemm import Kind, Operand
 from gluongraph.codegen.math import CpuAlgebra
+from gluongraph.codegen.microkernel import accumulator
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value, floordiv, floormod, lanes_of, ramp
 from gluongraph.ir import Node
@@ -122,4 +124,75 @@ def _plain(k: Kernel, buf: Buf, s: Node, contiguous: str) -> Callable[[Value, Va
     return read
 
 
+_CONV = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
+
+
+def _claim_conv(group: Group, cpu: Cpu) -> Candidate | None:
+    if group.pattern != "conv" or (product := anchor(group, _CONV)) is None:
+        return None
+    if not _flat_tail(group, 1 if product.op.name == "conv2d_weight_grad" else 2):
+        return None
+    geometry, dtype = _geometry(product), accumulator(*(s.dtype for s in product.src))
+    if geometry.work == 0:
+        return None
+    workspace = {
+        "conv2d": conv.forward_workspace,
+        "conv2d_data_grad": conv.data_grad_workspace,
+        "conv2d_weight_grad": conv.weight_grad_workspace,
+    }[product.op.name]
+    return Candidate("conv", 2.0 * geometry.work / FLOPS, workspace(geometry, dtype, cpu))
+
+
+def _flat_tail(group: Group, first: int) -> bool:
+    """May the axes from `first` on be counted as one? So that a vector may run across rows of pixels."""
+    for n in group.body.nodes():
+        if n.op.name == "expand" and n.src[0].shape[first:] not in (n.shape[first:], (1,) * (4 - first)):
+            return False
+        if n.op.name in ("iota", "one_hot", "reshape") and n.ty.rank == 4:
+            return False
+    return True
+
+
+def _geometry(product: Node) -> Conv:
+    """The convolution that a node is, or is a gradient of."""
+    name, (first, second) = product.op.name, product.src
+    x = product.shape if name == "conv2d_data_grad" else first.shape
+    w = product.shape if name == "conv2d_weight_grad" else second.shape
+    a = product.attrs
+    return Conv(
+        *x, w[0], (w[2], w[3]), tuple(a["stride"]), tuple(a["padding"]), tuple(a["dilation"]), a["groups"]
+    )
+
+
+def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+    product = anchor(group, _CONV)
+    assert product is not None
+    geometry, dtype = _geometry(product), accumulator(*(s.dtype for s in product.src))
+    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
+    first, second = (memory[s] for s in product.src)
+    store = epilogue(k, group, bindings, product)
+
+    def pixels(buf: Buf, shape: tuple[int, ...]) -> Callable[[Value, Value, Value, int], Expr]:
+        channels, size = shape[1], shape[2] * shape[3]
+        return lambda n, c, p, lanes: k.load(buf, (n * channels + c) * size + p, lanes)
+
+    def weights(o: Value, q: Value, lanes: int) -> Expr:
+        return k.load(second, o * geometry.q + q, lanes)
+
+    def write_pixels(n: Expr, c: Expr, p: Expr, value: Expr) -> None:
+        store((n, c, 0, p), value)  # the position is that of (n, c, p // width, p % width)
+
+    def write_weights(o: Expr, q: Expr, value: Expr) -> None:
+        store((o, 0, 0, q), value)
+
+    read = pixels(first, product.src[0].shape)
+    if product.op.name == "conv2d_weight_grad":
+        g = pixels(second, product.src[1].shape)
+        conv.emit_weight_grad(k, geometry, dtype, read, g, write_weights, cpu, bindings.workspace)
+    else:
+        emit = conv.emit_forward if product.op.name == "conv2d" else conv.emit_data_grad
+        emit(k, geometry, dtype, read, weights, write_pixels, cpu, bindings.workspace)
+
+
 GEMM = Rule("gemm", _claim_gemm, _emit_gemm)
+CONV = Rule("conv", _claim_conv, _emit_conv)
