@@ -27,9 +27,7 @@ class Loss(HybridBlock):
 
     def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:
         given = (pred, label) if sample_weight is None else (pred, label, sample_weight)
-        return invoke(
-            _per_sample, *given, elements=self.elements(), weight=self._weight, batch_axis=self._batch_axis
-        )
+        return invoke(_per_sample, *given, elements=self.elements(), weight=self._weight, batch_axis=self._batch_axis)
 
     def elements(self) -> Any:
         """The function (pred, label) -> losses on nodes, as a hashable value: a module's function or a tuple

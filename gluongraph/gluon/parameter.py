@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import autograd, initializer, nd
+from gluongraph import autograd, initializer, nd, random
 from gluongraph.context import Context, current_context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
 from gluongraph.errors import MXNetError, located
@@ -18,6 +18,7 @@ from gluongraph.optimizer.multipliers import Multipliers
 from gluongraph.tape import concrete
 
 GRAD_REQS = ("write", "add", "null")
+DRAWS = 16  # how many random draws are set aside for one parameter's initializer
 
 
 class DeferredInitializationError(MXNetError):
@@ -57,6 +58,7 @@ class Parameter(Multipliers):
         self._allow_deferred_init = allow_deferred_init
         self._arrays: list[NDArray] | None = None
         self._waiting: tuple[Any, list[Context], NDArray | None] | None = None  # initializer, contexts, data
+        self._reserved = (0, 0)  # seed and number of the first draw that are set aside for the initializer
         self._grad_req = "null"
         self.grad_req = grad_req
 
@@ -137,7 +139,11 @@ class Parameter(Multipliers):
             return
         self._arrays = self._waiting = None
         chosen = init if init is not None else self.init if self.init is not None else default_init
-        self._waiting = (initializer.Uniform() if chosen is None else chosen, _contexts(ctx), None)
+        contexts = _contexts(ctx)
+        self._waiting = (initializer.Uniform() if chosen is None else chosen, contexts, None)
+        # Random numbers are set aside now, so that what is drawn does not depend on when the shape becomes known.
+        self._reserved = random.get_state(contexts[0])
+        random.set_state((self._reserved[0], self._reserved[1] + DRAWS), contexts[0])
         if self.ready:
             self.finish_deferred_init()
         elif not self._allow_deferred_init:
@@ -165,7 +171,13 @@ class Parameter(Multipliers):
             first = nd.zeros(self._shape, ctx=contexts[0], dtype=self._dtype)
             if data is None:
                 desc = initializer.InitDesc(self.name, {"__init__": repr(init)})
+                now = random.get_state(contexts[0])
+                seeded_since = now[0] != self._reserved[0]
+                if not seeded_since:
+                    random.set_state(self._reserved, contexts[0])
                 initializer.create(init)._init_weight(desc, first)
+                if not seeded_since:
+                    random.set_state(now, contexts[0])
             else:
                 first[:] = data
             self._waiting = None

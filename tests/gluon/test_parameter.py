@@ -224,3 +224,28 @@ def test_own_initializer() -> None:
     mixed = gluon.nn.Dense(1, in_units=1, prefix="m_")
     mixed.initialize(init.Mixed([".*weight", ".*"], [init.Constant(4), init.Zero()]))
     assert mixed.weight.data().asscalar() == 4
+
+
+def test_when_the_shape_becomes_known_does_not_change_what_is_drawn() -> None:
+    drawn = []
+    for known in (True, False):
+        random.seed(1)
+        net = nn.HybridSequential()
+        net.add(nn.Dense(3, in_units=2 if known else 0), nn.Dense(4, in_units=3 if known else 0))
+        net.initialize(init.Xavier())
+        drawn.append(random.uniform(shape=(2,)).asnumpy())
+        net(nd.ones((1, 2)))
+        drawn.append(net[1].weight.data().asnumpy())
+    assert (drawn[0] == drawn[2]).all() and (drawn[1] == drawn[3]).all()
+
+
+def test_a_seed_given_after_initialize_counts() -> None:
+    drawn = []
+    for first in (1, 2):
+        random.seed(first)
+        net = nn.Dense(3)
+        net.initialize()
+        random.seed(7)
+        net(nd.ones((1, 2)))
+        drawn.append(net.weight.data().asnumpy())
+    assert (drawn[0] == drawn[1]).all()
