@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
-from gluongraph.ndarray import NDArray, invoke, mark, no_value, source_of
+from gluongraph.ndarray import NDArray, invoke
 from gluongraph.storage import Array
-from gluongraph.tape import STATE, Entry, Leaf, Source, pull_arrays, reverse, write
+from gluongraph.tape import STATE, Entry, Leaf, Source, mark, no_value, pull_arrays, reverse, source_of, write
 
 
 class _Mode:
@@ -116,7 +116,8 @@ def backward(
     if STATE.tracer is not None:
         raise TraceError(no_value("backward()"))
     starts = _starts(_listed(heads), head_grads)
-    write(reverse(starts, _is_leaf, pull_arrays, np.add, retain_graph))
+    with np.errstate(all="ignore"):
+        write(reverse(starts, _is_leaf, pull_arrays, np.add, retain_graph))
 
 
 def grad(
@@ -157,7 +158,8 @@ def grad(
             again = [(source, NDArray(g)) for source, g in starts]
             found = reverse(again, wanted.__contains__, _pull_recorded, lambda a, b: a + b, retain)
     else:
-        plain = reverse(starts, wanted.__contains__, pull_arrays, np.add, retain)
+        with np.errstate(all="ignore"):
+            plain = reverse(starts, wanted.__contains__, pull_arrays, np.add, retain)
         found = {source: NDArray(_own(g)) for source, g in plain.items()}
     missing = [s for s in sources if s not in found]
     if missing:

@@ -6,7 +6,7 @@ import ctypes
 import threading
 from functools import lru_cache
 
-from gluongraph.errors import MXNetError
+from gluongraph.errors import MXNetError, located
 
 DEVICES = {"cpu": 1, "gpu": 2}  # the DLPack numbers, which are MXNet's too
 
@@ -91,3 +91,14 @@ def num_gpus() -> int:
     if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return 0
     return count.value
+
+
+def check_context(ctx: Context) -> None:
+    """Raise unless eager arrays can live there."""
+    if ctx.device_type != "cpu":
+        raise MXNetError(
+            located(
+                f"arrays on {ctx} do not exist: eager ops run on the CPU",
+                help="use mx.cpu(); a compiled step chooses its device by target",
+            )
+        )

@@ -10,6 +10,7 @@ from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.errors import MXNetError, Origin, VerifyError
 from gluongraph.ir import OPS, Graph, Node, TensorType, recording_origins
+from gluongraph.ops.composite import inline
 
 BACKWARD = "backward"
 K = TypeVar("K")
@@ -109,8 +110,7 @@ def _pull(n: Node, known: Mapping[int, Node]) -> Sequence[Node | None]:
         ys = tuple(OPS["item"](n, index=i) for i in range(len(n.type)))
         return n.op.grad(gs, ys, *n.src, **n.attrs)
     if n.op.body is not None:  # a composite without a rule of its own: through its body, and no further than that
-        made = n.op.body(*n.src, **n.attrs)
-        results = made if isinstance(made, tuple) else (made,)
+        results = inline(n)
         cotangents: dict[Node, Node] = {}
         for i, g in known.items():
             _add(cotangents, results[i], g)

@@ -19,6 +19,7 @@ from gluongraph.differentiate import gradients
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.errors import MXNetError
 from gluongraph.ir import OPS, Node, TensorType, node
+from gluongraph.ops.composite import inline, results_of
 from gluongraph.storage import Array
 
 Arrays = tuple[Array, ...]
@@ -99,17 +100,6 @@ class Recorded:
         )
 
 
-def results_of(made: Any) -> tuple[Node, ...]:
-    parts = made if isinstance(made, tuple | list) else (made,)
-    flat: list[Node] = []
-    for n in parts:
-        if isinstance(n.type, tuple):
-            flat.extend(OPS["item"](n, index=i) for i in range(len(n.type)))
-        else:
-            flat.append(n)
-    return tuple(flat)
-
-
 def _may_alias(n: Node) -> bool:
     while n.op.kind == "movement" and n.src:
         n = n.src[0]
@@ -146,7 +136,7 @@ class _Text:
     def __init__(self, inputs: Sequence[Node], *, inline: bool):
         self.inline = inline
         self.names: dict[Node, str] = {n: f"a{i}" for i, n in enumerate(inputs)}
-        self.several: dict[Node, tuple[Node, ...]] = {}  # inlined composites with several results
+        self.parts: dict[Node, tuple[Node, ...]] = {}  # results of the composites that are computed by their bodies
         self.arguments = [f"a{i}" for i in range(len(inputs))]
         self.lines: list[str] = []
         self.constants: dict[str, Any] = {"asarray": np.asarray}
@@ -158,9 +148,9 @@ class _Text:
     def function(self, results: Sequence[Node]) -> Callable[..., Arrays]:
         """The function, which gives the values of `results` as a tuple."""
         values = ", ".join([self.value(n) for n in results])
-        body = "\n ".join([*self.lines, f"return ({values},)"])
+        body = "\n ".join([f"def call({', '.join(self.arguments)}):", *self.lines, f"return ({values},)"])
         namespace = self.constants
-        exec(_compiled(f"def call({', '.join(self.arguments)}):\n {body}\n"), namespace)
+        exec(_compiled(body + "\n"), namespace)
         call: Callable[..., Arrays] = namespace["call"]
         return call
 
@@ -171,19 +161,15 @@ class _Text:
         return self.names[n]
 
     def _emit(self, n: Node) -> None:
-        if n in self.names:
+        if n in self.names or n in self.parts:
             return
-        if n.op.name == "item" and n.src[0] in self.several:
-            self.names[n] = self.value(self.several[n.src[0]][n.attrs["index"]])
+        if n.op.name == "item" and n.src[0] in self.parts:
+            self.names[n] = self.value(self.parts[n.src[0]][n.attrs["index"]])
         elif n.op.body is not None and (n.op.numpy is None or (self.inline and n.op.grad is None)):
-            made = n.op.body(*n.src, **n.attrs)
-            if isinstance(n.type, tuple):
-                self.several[n] = tuple(made)
-                self.names[n] = "None"
-                for part in made:
-                    self.value(part)
-            else:
-                self.names[n] = self.value(made)
+            parts = self.parts[n] = inline(n)
+            values = [self.value(part) for part in parts]
+            if not isinstance(n.type, tuple):
+                self.names[n] = values[0]
         elif n.op.name == "item":
             self._bind(n, f"{self.names[n.src[0]]}[{n.attrs['index']}]")
         elif n.op.name == "input":
@@ -203,12 +189,12 @@ class _Text:
         return name
 
     def _call(self, n: Node) -> str:
+        if n.op.numpy is None:
+            raise MXNetError(f"{n!r} has no meaning in numpy")
         loose = _loose(n)
         sources = [self.names[s] if s not in loose else self._operand(loose[s]) for s in n.src]
-        rule = n.op.numpy if n.op.numpy is not None else None
-        fn = self._constant(rule) if rule is not None else self._constant(_reference_call(n))
-        attrs = [f"{k}={self._constant(v)}" for k, v in n.attrs.items()] if rule is not None else []
-        text = f"{fn}({', '.join([*sources, *attrs])})"
+        attrs = [f"{k}={self._constant(v)}" for k, v in n.attrs.items()]
+        text = f"{self._constant(n.op.numpy)}({', '.join([*sources, *attrs])})"
         # numpy gives scalars, not arrays, where no axis is left
         return f"asarray({text})" if not isinstance(n.type, tuple) and n.ty.rank == 0 else text
 
@@ -260,12 +246,6 @@ def _unexpanded(n: Node) -> Any:
     if n.op.name == "const" and (n is not whole or n.ty.rank):
         return numpy_dtype(n.dtype).type(n.attrs["value"])
     return n
-
-
-def _reference_call(n: Node) -> Callable[..., Any]:
-    from gluongraph import reference
-
-    return lambda *values: reference.apply(n, values)
 
 
 @lru_cache(maxsize=4096)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluongraph import ops
@@ -49,7 +49,13 @@ def softmax_cross_entropy(data: Any, label: Any) -> Any:
 
 def Activation(data: Any, act_type: str) -> Any:
     """One of relu, sigmoid, tanh, softrelu, softsign."""
-    table = {"relu": ops.relu, "sigmoid": ops.sigmoid, "tanh": ops.tanh, "softrelu": softrelu, "softsign": softsign}
+    table: dict[str, Callable[[Any], Any]] = {
+        "relu": ops.relu,
+        "sigmoid": ops.sigmoid,
+        "tanh": ops.tanh,
+        "softrelu": softrelu,
+        "softsign": softsign,
+    }
     if act_type not in table:
         raise MXNetError(located(f"Activation: no act_type {act_type!r}; there are {', '.join(table)}"))
     return table[act_type](data)
@@ -210,7 +216,7 @@ def Pooling(
         )
         return ops.reshape(y, (*y.shape[:2], y.shape[3]))
     size = _pair(kernel, 1, "kernel")
-    how = {
+    how: dict[str, Any] = {
         "kernel": size,
         "stride": _pair(stride, 1, "stride"),
         "padding": _pair(pad, 0, "pad"),

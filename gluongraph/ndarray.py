@@ -8,13 +8,13 @@ from typing import Any, Concatenate, ParamSpec
 import numpy as np
 
 from gluongraph import mxlayers, mxops, mxshapes
-from gluongraph.context import Context, cpu, current_context
+from gluongraph.context import Context, check_context, cpu, current_context
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.eager import Function
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.ir import Node, TensorType
 from gluongraph.storage import Array, Storage
-from gluongraph.tape import STATE, Entry, Leaf, Source
+from gluongraph.tape import STATE, Entry, Leaf, mark, no_value, source_of, tracked
 
 P = ParamSpec("P")
 DEFAULT = cpu(0)
@@ -22,11 +22,35 @@ MAX_FUNCTIONS = 8192  # Python numbers are part of a function; a program that co
 
 
 def _method(build: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[NDArray, P], NDArray]:
-    def method(self: NDArray, *args: P.args, **kwargs: P.kwargs) -> NDArray:
+    def method(self: NDArray, /, *args: P.args, **kwargs: P.kwargs) -> NDArray:
         return invoke(build, self, *args, **kwargs)  # type: ignore[no-any-return]
 
     method.__name__, method.__doc__ = build.__name__, build.__doc__
     return method
+
+
+def _operator(build: Callable[..., Any]) -> Callable[[NDArray, Any], NDArray]:
+    def operator(self: NDArray, other: Any) -> NDArray:
+        return invoke(build, self, _operand(other, self))  # type: ignore[no-any-return]
+
+    return operator
+
+
+def _swapped(build: Callable[..., Any]) -> Callable[[NDArray, Any], NDArray]:
+    def operator(self: NDArray, other: Any) -> NDArray:
+        return invoke(build, _operand(other, self), self)  # type: ignore[no-any-return]
+
+    return operator
+
+
+def _inplace(build: Callable[..., Any]) -> Callable[[NDArray, Any], NDArray]:
+    def operator(self: NDArray, other: Any) -> NDArray:
+        if STATE.tracer is None and self._storage is not None:
+            self._check_write(other)
+        self[:] = invoke(build, self, _operand(other, self))
+        return self
+
+    return operator
 
 
 class NDArray:
@@ -52,7 +76,7 @@ class NDArray:
     _source: tuple[Entry, int] | None = None  # the recorded call that made it
     _leaf: Leaf | None = None  # set by attach_grad
     _ctx: Context = DEFAULT
-    _name: str = ""  # of a parameter: what traces call it
+    name: str = ""  # of a parameter: what traces call it
     _part: bool = False  # a slice or another shape of an array: a copy, and in MXNet a view
 
     def __init__(self, array: Array, ctx: Context = DEFAULT):
@@ -112,7 +136,7 @@ class NDArray:
 
     @property
     def T(self) -> NDArray:
-        return invoke(mxshapes.transpose, self)
+        return invoke(mxshapes.transpose, self)  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         if not self.shape:
@@ -206,7 +230,7 @@ class NDArray:
 
     def copy(self) -> NDArray:
         """A copy, through which gradients flow."""
-        return invoke(mxops.identity, self)
+        return invoke(mxops.identity, self)  # type: ignore[no-any-return]
 
     def copyto(self, other: NDArray | Context) -> NDArray:
         """A copy on another device, or into another array, which is returned."""
@@ -232,7 +256,7 @@ class NDArray:
         name = dtype_name(dtype)
         if not copy and name == self.type.dtype:
             return self
-        return invoke(mxops.cast, self, dtype=name)
+        return invoke(mxops.cast, self, dtype=name)  # type: ignore[no-any-return]
 
     # -- gradients
 
@@ -264,7 +288,7 @@ class NDArray:
     def detach(self) -> NDArray:
         """The same memory, apart from the record: no gradient flows through it."""
         if self._storage is None:
-            return invoke(mxops.stop_gradient, self)
+            return invoke(mxops.stop_gradient, self)  # type: ignore[no-any-return]
         other = NDArray.__new__(NDArray)
         other._storage, other._ctx, other._part = self._storage, self._ctx, self._part
         return other
@@ -280,7 +304,7 @@ class NDArray:
         plan, indices = mxshapes.index_plan(key, self.shape)
         part = invoke(mxshapes.index, self, *map(_index_array, indices), plan=plan)
         part._part = not indices
-        return part
+        return part  # type: ignore[no-any-return]
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if STATE.tracer is not None or self._storage is None:
@@ -313,86 +337,24 @@ class NDArray:
                 )
             )
 
-    def _inplace(self, build: Callable[..., Any], other: Any) -> NDArray:
-        if STATE.tracer is None and self._storage is not None:
-            self._check_write(other)
-        self[:] = invoke(build, self, _operand(other, self))
-        return self
-
     # -- operators
 
-    def __add__(self, other: Any) -> NDArray:
-        return invoke(mxops.add, self, _operand(other, self))
-
-    __radd__ = __add__
-
-    def __iadd__(self, other: Any) -> NDArray:
-        return self._inplace(mxops.add, other)
-
-    def __sub__(self, other: Any) -> NDArray:
-        return invoke(mxops.subtract, self, _operand(other, self))
-
-    def __rsub__(self, other: Any) -> NDArray:
-        return invoke(mxops.subtract, _operand(other, self), self)
-
-    def __isub__(self, other: Any) -> NDArray:
-        return self._inplace(mxops.subtract, other)
-
-    def __mul__(self, other: Any) -> NDArray:
-        return invoke(mxops.multiply, self, _operand(other, self))
-
-    __rmul__ = __mul__
-
-    def __imul__(self, other: Any) -> NDArray:
-        return self._inplace(mxops.multiply, other)
-
-    def __truediv__(self, other: Any) -> NDArray:
-        return invoke(mxops.divide, self, _operand(other, self))
-
-    def __rtruediv__(self, other: Any) -> NDArray:
-        return invoke(mxops.divide, _operand(other, self), self)
-
-    def __itruediv__(self, other: Any) -> NDArray:
-        return self._inplace(mxops.divide, other)
-
-    def __mod__(self, other: Any) -> NDArray:
-        return invoke(mxops.modulo, self, _operand(other, self))
-
-    def __rmod__(self, other: Any) -> NDArray:
-        return invoke(mxops.modulo, _operand(other, self), self)
-
-    def __pow__(self, other: Any) -> NDArray:
-        return invoke(mxops.power, self, _operand(other, self))
-
-    def __rpow__(self, other: Any) -> NDArray:
-        return invoke(mxops.power, _operand(other, self), self)
-
-    def __matmul__(self, other: NDArray) -> NDArray:
-        return invoke(mxlayers.matmul, self, other)
-
-    def __neg__(self) -> NDArray:
-        return invoke(mxops.negative, self)
-
-    def __abs__(self) -> NDArray:
-        return invoke(mxops.abs, self)
+    __add__, __radd__, __iadd__ = _operator(mxops.add), _swapped(mxops.add), _inplace(mxops.add)
+    __sub__, __rsub__, __isub__ = _operator(mxops.subtract), _swapped(mxops.subtract), _inplace(mxops.subtract)
+    __mul__, __rmul__, __imul__ = _operator(mxops.multiply), _swapped(mxops.multiply), _inplace(mxops.multiply)
+    __truediv__, __rtruediv__, __itruediv__ = _operator(mxops.divide), _swapped(mxops.divide), _inplace(mxops.divide)
+    __mod__, __rmod__, __imod__ = _operator(mxops.modulo), _swapped(mxops.modulo), _inplace(mxops.modulo)
+    __pow__, __rpow__ = _operator(mxops.power), _swapped(mxops.power)
+    __lt__, __le__ = _operator(mxops.lesser), _operator(mxops.lesser_equal)
+    __gt__, __ge__ = _operator(mxops.greater), _operator(mxops.greater_equal)
+    __matmul__ = _method(mxlayers.matmul)
+    __neg__, __abs__ = _method(mxops.negative), _method(mxops.abs)
 
     def __eq__(self, other: object) -> Any:
         return False if other is None else invoke(mxops.equal, self, _operand(other, self))
 
     def __ne__(self, other: object) -> Any:
         return True if other is None else invoke(mxops.not_equal, self, _operand(other, self))
-
-    def __lt__(self, other: Any) -> NDArray:
-        return invoke(mxops.lesser, self, _operand(other, self))
-
-    def __le__(self, other: Any) -> NDArray:
-        return invoke(mxops.lesser_equal, self, _operand(other, self))
-
-    def __gt__(self, other: Any) -> NDArray:
-        return invoke(mxops.greater, self, _operand(other, self))
-
-    def __ge__(self, other: Any) -> NDArray:
-        return invoke(mxops.greater_equal, self, _operand(other, self))
 
     # -- methods of the same name as a function of `nd`, which documents them
 
@@ -401,7 +363,7 @@ class NDArray:
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
         other = invoke(mxshapes.reshape, self, tuple(wanted), reverse=reverse)
         other._part = True
-        return other
+        return other  # type: ignore[no-any-return]
 
     def reshape_like(self, other: NDArray) -> NDArray:
         return self.reshape(other.shape)
@@ -409,7 +371,7 @@ class NDArray:
     def transpose(self, *axes: Any) -> NDArray:
         """Axes in another order; in reversed order by default."""
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], tuple | list) else axes
-        return invoke(mxshapes.transpose, self, tuple(order) or None)
+        return invoke(mxshapes.transpose, self, tuple(order) or None)  # type: ignore[no-any-return]
 
     def split(self, *args: Any, **kwargs: Any) -> Any:
         """Equal parts along an axis; see nd.split."""
@@ -476,17 +438,6 @@ class NDArray:
 # -- making arrays
 
 
-def check_context(ctx: Context) -> None:
-    """Raise unless eager arrays can live there."""
-    if ctx.device_type != "cpu":
-        raise MXNetError(
-            located(
-                f"arrays on {ctx} do not exist: eager ops run on the CPU",
-                help="use mx.cpu(); a compiled step chooses its device by target",
-            )
-        )
-
-
 def placed(array: NDArray, ctx: Context | None) -> NDArray:
     """A new array said to live on `ctx`, or on the current device."""
     if ctx is None:
@@ -502,15 +453,6 @@ def traced(node: Node) -> NDArray:
     array = NDArray.__new__(NDArray)
     array._storage, array._node = None, node
     return array
-
-
-def no_value(what: str) -> str:
-    """The message when Python wants from a traced value what only a computed one has."""
-    return located(
-        f"{what} of a traced value: while a graph is being built there are types, and no numbers",
-        help="choose between values with where(condition, a, b); compute numbers outside of the compiled function, and"
-        " pass them in",
-    )
 
 
 def _index_array(part: Any) -> NDArray:
@@ -546,29 +488,6 @@ def _tracer(array: NDArray) -> Any:
             )
         )
     return STATE.tracer
-
-
-# -- gradients
-
-
-def tracked(array: NDArray) -> bool:
-    """Does a gradient flow to this array?"""
-    return array._source is not None or (array._leaf is not None and array._leaf.req != "null")
-
-
-def source_of(array: NDArray) -> Source | None:
-    """Where the array stands in the record."""
-    if array._source is not None:
-        return array._source
-    return array._leaf if array._leaf is not None and array._leaf.req != "null" else None
-
-
-def mark(array: NDArray, grad: NDArray, req: str) -> None:
-    """Make the array a leaf whose gradient goes into `grad`."""
-    if req not in ("write", "add", "null"):
-        raise MXNetError(located(f"grad_req is one of write, add, null; not {req!r}"))
-    array._source = None
-    array._leaf = None if req == "null" else Leaf(grad, req)
 
 
 # -- calls
@@ -620,7 +539,7 @@ def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
     if state.recording:
         mask = tuple([tracked(h) for h in handles])
         if True in mask and (recorded := function.recorded(mask)) is not None:
-            values = recorded.forward(*arrays)
+            values = state.run(recorded.forward, *arrays)
             count = len(recorded.zeros)
             parents = [source_of(h) for h, flows in zip(handles, recorded.wants, strict=True) if flows]
             entry = Entry(recorded, values[count:], parents, tuple(handles))  # type: ignore[arg-type]
@@ -629,11 +548,11 @@ def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
                 results[i]._source = (entry, i)
             return results[0] if function.single else results
     if function.single:
-        value = function.call(*arrays)[0]
+        value = state.run(function.call, *arrays)[0]
         if function.aliases:
             value = _own(value, arrays)
         return NDArray(value, ctx)
-    return _wrapped(function, function.call(*arrays), arrays, ctx)
+    return _wrapped(function, state.run(function.call, *arrays), arrays, ctx)
 
 
 def _wrapped(function: Function, values: tuple[Array, ...], arrays: list[Array], ctx: Context) -> list[NDArray]:

@@ -11,11 +11,12 @@ import numpy as np
 
 from gluongraph.differentiate import gradients, ones
 from gluongraph.dtypes import dtype_name
-from gluongraph.eager import leaf, results_of
+from gluongraph.eager import leaf
 from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin
 from gluongraph.ir import Graph, Node, TensorType, recording_origins, topological
 from gluongraph.mxshapes import index_plan, index_put
 from gluongraph.ndarray import NDArray, traced
+from gluongraph.ops.composite import results_of
 from gluongraph.storage import Array
 from gluongraph.tape import STATE
 
@@ -197,7 +198,7 @@ class Tracer:
         storage = array.storage
         name = self.names.get(id(storage))
         if name is None:
-            name = self._free_name(array._name or f"capture{len(self.captured)}")
+            name = self._free_name(array.name or f"capture{len(self.captured)}")
             self.names[id(storage)] = name
             self.captured[name] = array
             self.inputs[name] = self.now[name] = leaf(name, array.type)
