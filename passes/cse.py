@@ -7,17 +7,18 @@ from gluongraph.rewrite import COMMUTATIVE, in_bodies, rebuild
 
 
 def cse(graph: Graph) -> Graph:
-    """b + a -> a + b where a comes first in the graph, for ops whose bits do not depend on the order of operands.
+    """b + a -> a + b where the graph has that already, for ops whose bits do not depend on the order of operands.
 
-    Recomputed copies (`again`) stay apart from their originals.
+    Recomputed copies (`again`) stay apart from their originals. Operands are never put in a canonical order: turning
+    some around changes what comes first in the graph, and the pass would not come to rest.
     """
-    position: dict[Node, int] = {}
+    seen: set[Node] = set()
 
-    def ordered(n: Node) -> Node:
+    def merged(n: Node) -> Node:
         n = in_bodies(n, cse)
-        if n.op.name in COMMUTATIVE and position[n.src[0]] > position[n.src[1]]:
-            n = n.on(n.src[::-1])
-        position.setdefault(n, len(position))
+        if n.op.name in COMMUTATIVE and (turned := n.on(n.src[::-1])) in seen:
+            return turned
+        seen.add(n)
         return n
 
-    return rebuild(graph, ordered)
+    return rebuild(graph, merged)

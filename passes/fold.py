@@ -26,14 +26,22 @@ def fold(graph: Graph) -> Graph:
         n = in_bodies(n, fold)
         if n.op.kind not in _COMPUTED or n.op.numpy is None or isinstance(n.type, tuple) or not n.src:
             return n
-        if all(s.op.name == "const" for s in n.src) and (found := _splat(n)) is not None:
-            return found
-        sizes = [n.ty.size, *(s.ty.size for s in n.src)]
-        if all(s.op.name in ("const", "literal") for s in n.src) and max(sizes) <= LIMIT and n.ty.size:
-            return constant(_run(n.op.numpy, [array(s) for s in n.src], n.attrs))
-        return n
+        try:
+            return _folded(n)
+        except ValueError:  # numpy refuses these numbers (an integer to the power of -1): leave it to the step
+            return n
 
     return rebuild(graph, folded)
+
+
+def _folded(n: Node) -> Node:
+    """n as a constant if it is one and that pays, else n."""
+    if all(s.op.name == "const" for s in n.src) and (found := _splat(n)) is not None:
+        return found
+    sizes = [n.ty.size, *(s.ty.size for s in n.src)]
+    if all(s.op.name in ("const", "literal") for s in n.src) and max(sizes) <= LIMIT and n.ty.size:
+        return constant(_run(n.op.numpy, [array(s) for s in n.src], n.attrs))
+    return n
 
 
 def _splat(n: Node) -> Node | None:
@@ -64,7 +72,6 @@ def array(n: Node) -> Any:
 
 def constant(array: Any) -> Node:
     """The const or literal that an array is: const if all elements have the same bits."""
-    array = np.ascontiguousarray(array)
     dtype = next(d.name for d in DTYPES.values() if d.numpy == array.dtype)
     data = array.tobytes()
     if data == data[: array.itemsize] * array.size:

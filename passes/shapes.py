@@ -32,7 +32,7 @@ def moves_nothing(n: Node) -> bool:
         case "reshape" | "expand" | "concat" | "pad":  # equal types: nothing was stretched, joined or added
             return True
         case "transpose":
-            return n.attrs["axes"] == tuple(range(n.ty.rank))
+            return list(n.attrs["axes"]) == list(range(n.ty.rank))
         case "slice":
             return all(stride > 0 for stride in n.attrs["strides"])  # as many elements, so all of them in order
         case "flip":

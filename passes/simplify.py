@@ -158,17 +158,19 @@ def _before_expand(n: Node, any: Node) -> Node | None:
     """Elementwise work on expanded values -> the work, then expand: fewer elements, the same values."""
     if n.op.kind != "elementwise" or n.op.name == "stop_gradient":
         return None
-    wide = [s for s in n.src if s.op.name == "expand" and value(s) is None]
-    if not wide or any_other(n, wide) or len({s.src[0].shape for s in wide}) > 1:
+    narrow = {s.src[0].shape for s in n.src if s.op.name == "expand" and value(s) is None}
+    if len(narrow) != 1:
         return None
-    shape = wide[0].src[0].shape
-    src = [s.src[0] if s in wide else ops.const(value(s), dtype=s.dtype, shape=shape) for s in n.src]
+    (shape,) = narrow
+    src: list[Node] = []
+    for s in n.src:
+        if (number := value(s)) is not None:
+            src.append(ops.const(number, dtype=s.dtype, shape=shape))
+        elif s.op.name == "expand":
+            src.append(s.src[0])
+        else:
+            return None
     return ops.expand(n.op(*src, **n.attrs), shape=n.shape)
-
-
-def any_other(n: Node, wide: list[Node]) -> bool:
-    """Has n a source that is neither expanded nor constant?"""
-    return any(s not in wide and value(s) is None for s in n.src)
 
 
 RULES: list[Rule] = [
@@ -193,14 +195,14 @@ RULES: list[Rule] = [
     (p.minimum(x, x), same),
     (p.maximum(x, c), _is(-math.inf)),
     (p.minimum(x, c), _is(math.inf)),
-    (p.logical_and(x, x), same),
-    (p.logical_or(x, x), same),
-    (p.logical_and(x, c), _if(lambda n, x, c: n.dtype == x.dtype == "bool" and is_value(c, True))),
-    (p.logical_or(x, c), _if(lambda n, x, c: n.dtype == x.dtype == "bool" and is_value(c, False))),
+    (p.logical_and(x, x), _if(lambda n, x: x.dtype == "bool")),
+    (p.logical_or(x, x), _if(lambda n, x: x.dtype == "bool")),
+    (p.logical_and(x, c), _if(lambda n, x, c: x.dtype == "bool" and is_value(c, True))),
+    (p.logical_or(x, c), _if(lambda n, x, c: x.dtype == "bool" and is_value(c, False))),
     (p.logical_not(p.logical_not(x)), _if(lambda n, x: x.dtype == "bool")),
     (p.where(c, x, y), _chosen),
     (p.where(c, x, x), _if(lambda n, x, c: True)),
-    (p.where(p.logical_not(c), x, y), lambda n, c, x, y: ops.where(c, y, x)),
+    (p.where(p.logical_not(c), x, y), lambda n, c, x, y: ops.where(c, y, x) if c.dtype == "bool" else None),
     # types
     (p.cast(x), _if(lambda n, x: n.dtype == x.dtype)),
     (p.cast(p.cast(x)), _cast_of_cast),

@@ -50,7 +50,10 @@ BROKEN: dict[str, tuple[Callable[[], Graph], str]] = {
     "an update of another type": (lambda: Graph({"x": X}, {}, {"x": ops.sum(X, axis=None)}), "its input is f32[4]"),
     "an unknown op": (_foreign_op, "there is no op 'only_here'"),
     "a wrong type": (lambda: Graph({"x": X}, {"t": Node(OPS["tanh"], (X,), {}, 0, TensorType((5,)))}), "gives f32[4]"),
-    "a refused node": (lambda: Graph({"x": X}, {"t": Node(OPS["tanh"], (X, X), {}, 0, T)}), "its own rule refuses it"),
+    "a refused node": (
+        lambda: Graph({"x": X}, {"t": Node(OPS["add"], (X, ops.sum(X, axis=None)), {}, 0, T)}),
+        "its own rule refuses it",
+    ),
     "a type that is none": (
         lambda: Graph({"x": Node(OPS["input"], (), {"name": "x"}, 0, TensorType((-1,)))}, {}, {}),
         "is no type",

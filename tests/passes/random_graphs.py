@@ -61,7 +61,7 @@ def to_shape(n: Node, shape: tuple[int, ...]) -> Node:
 
 def _elementwise(rng: Random, op: Op, values: list[Node]) -> list[Node]:
     """The op on values of one type; nothing if it does not take that type."""
-    first = rng.choice(values)
+    first = rng.choice([v for v in values if op.name != "pow" or is_float(v.dtype)])  # 2 ** -1 has no integer value
     alike = [v for v in values if v.type == first.type]
     arrays, attrs = rng.choice(SAMPLES[op.name])
     src = [first, *(rng.choice(alike) for _ in arrays[1:])]

@@ -28,7 +28,7 @@ def test_golden(golden) -> None:
 
 
 @pytest.mark.parametrize("op", sorted(COMMUTATIVE))
-def test_operands_are_put_in_the_order_of_the_graph(op: str) -> None:
+def test_the_same_operands_the_other_way_round_are_one_node(op: str) -> None:
     x, y = (ops.not_equal(n, ops.const(0.0, dtype="f32", shape=(2, 3))) if "logical" in op else n for n in (X, Y))
     after = cse(Graph(INPUTS, {"a": OPS[op](x, y), "b": OPS[op](y, x)}))
     assert after.outputs["a"] is after.outputs["b"]
@@ -50,3 +50,13 @@ def test_a_recomputed_copy_is_not_merged_back() -> None:
     copy = node(original.op, (Y, X), {}, again=1)
     after = cse(Graph(INPUTS, {"a": original, "b": copy}))
     assert after.outputs["a"] is not after.outputs["b"]
+
+
+def test_it_comes_to_rest() -> None:
+    """Turning c * m would move c in front of z, and then c * z would have to be turned as well."""
+    z, c = X, Y
+    m = ops.mul(z, c)
+    graph = Graph(INPUTS, {"n": ops.mul(m, c), "t": ops.exp(ops.mul(c, m))})
+    after = cse(graph)
+    assert after.outputs["t"] is ops.exp(after.outputs["n"])
+    assert cse(after) is after

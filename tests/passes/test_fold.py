@@ -69,6 +69,7 @@ STAY = {
     "pad by another number": OPS["pad"](const(1.0, LIMIT), before=(1,), after=(0,), value=0.0),
     "pad by another zero": OPS["pad"](const(0.0, LIMIT), before=(1,), after=(0,), value=-0.0),
     "concat of two numbers": OPS["concat"](const(1.0, LIMIT), const(2.0, LIMIT), axis=0),
+    "what numpy refuses": OPS["pow"](const(2, 2, dtype="i32"), const(-1, 2, dtype="i32")),
     "iota": OPS["add"](OPS["iota"](shape=(4,), axis=0, dtype="f32"), const(1.0, 4)),
     "an input": ops.add(X, const(1.0, 2, 3)),
 }
