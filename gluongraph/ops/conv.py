@@ -5,7 +5,8 @@ The three are one triple sum seen from three sides, so each has the other two fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,9 @@ def _weight_type(x: TensorType, g: TensorType, shape: Shape, **how: Any) -> Tens
     return w
 
 
-# -- in numpy: windows laid out as a matrix, then one product
+# -- in numpy: windows laid out as a matrix, a few images at a time so that it stays in cache, then a product
+
+_CACHED = 1 << 20  # bytes
 
 
 def _padded(x: Any, padding: Pair) -> Any:
@@ -83,38 +86,64 @@ def _windows(x: Any, kernel: Shape, size: Shape, stride: Pair, dilation: Pair) -
     return as_strided(x, (*x.shape[:2], *kernel, *size), steps, writeable=False)
 
 
+def _portions(images: int, nbytes: int) -> Iterator[slice]:
+    """Slices of the images, each with columns of about _CACHED bytes, given the bytes of one image's columns."""
+    step = max(1, _CACHED // max(nbytes, 1))
+    return (slice(start, start + step) for start in range(0, images, step))
+
+
 def _conv(x: Any, w: Any, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
+    n, outputs = len(x), w.shape[0]
     size = tuple(extent(x.shape[2 + a], w.shape[2 + a], stride[a], padding[a], dilation[a]) for a in (0, 1))
     windows = _windows(_padded(x, padding), w.shape[2:], size, stride, dilation)
-    columns = windows.reshape(x.shape[0], groups, -1, size[0] * size[1])
-    y = product(w.reshape(groups, w.shape[0] // groups, -1), columns)
-    return y.reshape(x.shape[0], w.shape[0], *size)
+    matrix = w.reshape(groups, outputs // groups, -1)
+    y = np.empty((n, groups, outputs // groups, size[0] * size[1]), x.dtype)
+    for some in _portions(n, windows[:1].nbytes):
+        columns = windows[some].reshape(-1, groups, matrix.shape[2], y.shape[3])
+        y[some] = product(matrix, columns)
+    return y.reshape(n, outputs, *size)
 
 
 def _conv_data(g: Any, w: Any, shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
-    (n, c, height, width), (oh, ow) = shape, g.shape[2:]
-    (kh, kw), (ph, pw) = w.shape[2:], padding
+    (n, c, height, width), size, kernel, (ph, pw) = shape, g.shape[2:], w.shape[2:], padding
     matrix = w.reshape(groups, w.shape[0] // groups, -1).swapaxes(1, 2)
-    columns = product(matrix, g.reshape(n, groups, -1, oh * ow)).reshape(n, c, kh, kw, oh, ow)
+    rows = g.reshape(n, groups, matrix.shape[2], -1)
     x = np.zeros((n, c, height + 2 * ph, width + 2 * pw), g.dtype)
-    for i in range(kh):
-        for j in range(kw):
+    for some in _portions(n, c * math.prod(kernel) * math.prod(size) * g.itemsize):
+        columns = product(matrix, rows[some]).reshape(-1, c, *kernel, *size)
+        for i, j in np.ndindex(*kernel):
             top, left = i * dilation[0], j * dilation[1]
-            rows = slice(top, top + (oh - 1) * stride[0] + 1, stride[0])
-            x[:, :, rows, left : left + (ow - 1) * stride[1] + 1 : stride[1]] += columns[:, :, i, j]
+            lines = slice(top, top + (size[0] - 1) * stride[0] + 1, stride[0])
+            x[some, :, lines, left : left + (size[1] - 1) * stride[1] + 1 : stride[1]] += columns[:, :, i, j]
     return x[:, :, ph : ph + height, pw : pw + width]
 
 
 def _conv_weight(x: Any, g: Any, shape: Shape, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
-    """One product over all images at once."""
-    c = x.shape[1]
+    n, c = len(x), x.shape[1]
     windows = _windows(_padded(x, padding), shape[2:], g.shape[2:], stride, dilation)
-    columns = windows.transpose(1, 2, 3, 0, 4, 5).reshape(groups, c // groups * shape[2] * shape[3], -1)
-    rows = g.transpose(1, 0, 2, 3).reshape(groups, shape[0] // groups, -1)
-    return product(rows, columns.swapaxes(1, 2)).reshape(shape)
+    windows = windows.transpose(1, 2, 3, 0, 4, 5)  # all pixels of all images are one long inner axis
+    pixels = g.transpose(1, 0, 2, 3)
+    w = np.zeros((groups, shape[0] // groups, c // groups * shape[2] * shape[3]), np.result_type(g, np.float32))
+    for some in _portions(n, windows[:, :, :, :1].nbytes):
+        columns = windows[:, :, :, some].reshape(groups, w.shape[2], -1)
+        w += product(pixels[:, some].reshape(groups, w.shape[1], -1), columns.swapaxes(1, 2))
+    return w.reshape(shape).astype(g.dtype, copy=False)
 
 
 # -- in a kernel: each result is a sum of products
+
+
+def _pixel(
+    e: Any, place: Any, k: Any, x: Shape, stride: Pair, padding: Pair, dilation: Pair
+) -> tuple[tuple[Any, Any], Any]:
+    """The pixel (clamped) at k of the window at this place, and whether it is in the image (None: always)."""
+    at, fits = [], []
+    for a, p in enumerate(padding):
+        pixel = place[a] * stride[a] + k[a] * dilation[a]
+        pixel, inside = clamped(e, pixel - p if p else pixel, x[2 + a], p > 0, p > 0)
+        at.append(pixel)
+        fits.append(inside)
+    return (at[0], at[1]), both(e, *fits)
 
 
 def _conv_lower(e: Any, i: Any, x: Any, w: Any, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Any:
@@ -123,16 +152,9 @@ def _conv_lower(e: Any, i: Any, x: Any, w: Any, stride: Pair, padding: Pair, dil
     group = _group_of(e, o, w.shape[0], groups)
 
     def element(c: Any, *k: Any) -> Any:
-        at, fits = [], []
-        for a in (0, 1):
-            size, p = x.shape[2 + a], padding[a]
-            pixel = place[a] * stride[a] + k[a] * dilation[a]
-            pixel, inside = clamped(e, pixel - p if p else pixel, size, p > 0, p > 0)
-            at.append(pixel)
-            fits.append(inside)
-        product = x(n, group * per_group + c, *at) * w(o, c, *k)
-        inside = both(e, *fits)
-        return product if inside is None else e.where(inside, product, e.const(0, x.dtype))
+        at, inside = _pixel(e, place, k, x.shape, stride, padding, dilation)
+        term = x(n, group * per_group + c, *at) * w(o, c, *k)
+        return term if inside is None else e.where(inside, term, e.const(0, x.dtype))
 
     return e.reduce("sum", (per_group, kh, kw), element, x.dtype)
 
@@ -150,13 +172,11 @@ def _data_lower(
     c = channel - group * per_group
 
     def element(o: Any, *k: Any) -> Any:
-        at, fits = [], []
-        for a in (0, 1):
-            place, inside = window_over(e, pixel[a] + padding[a] - k[a] * dilation[a], stride[a], g.shape[2 + a])
-            at.append(place)
-            fits.append(inside)
-        output = group * (outputs // groups) + o
-        return e.where(both(e, *fits), g(n, output, *at) * w(output, c, *k), e.const(0, g.dtype))
+        (row, above), (column, beside) = (
+            window_over(e, pixel[a] + padding[a] - k[a] * dilation[a], stride[a], g.shape[2 + a]) for a in (0, 1)
+        )
+        term = g(n, group * (outputs // groups) + o, row, column) * w(group * (outputs // groups) + o, c, *k)
+        return e.where(both(e, above, beside), term, e.const(0, g.dtype))
 
     return e.reduce("sum", (outputs // groups, kh, kw), element, g.dtype)
 
@@ -178,16 +198,9 @@ def _weight_lower(
     channel = _group_of(e, o, shape[0], groups) * shape[1] + c
 
     def element(n: Any, *place: Any) -> Any:
-        at, fits = [], []
-        for a in (0, 1):
-            size, p = x.shape[2 + a], padding[a]
-            pixel = place[a] * stride[a] + k[a] * dilation[a]
-            pixel, inside = clamped(e, pixel - p if p else pixel, size, p > 0, p > 0)
-            at.append(pixel)
-            fits.append(inside)
-        product = x(n, channel, *at) * g(n, o, *place)
-        inside = both(e, *fits)
-        return product if inside is None else e.where(inside, product, e.const(0, x.dtype))
+        at, inside = _pixel(e, place, k, x.shape, stride, padding, dilation)
+        term = x(n, channel, *at) * g(n, o, *place)
+        return term if inside is None else e.where(inside, term, e.const(0, x.dtype))
 
     return e.reduce("sum", (g.shape[0], *g.shape[2:]), element, x.dtype)
 

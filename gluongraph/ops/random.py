@@ -49,6 +49,7 @@ def philox(
 
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
+_CHUNK = 1 << 14  # elements
 
 
 def _split(x: Any) -> tuple[Any, Any]:
@@ -56,9 +57,19 @@ def _split(x: Any) -> tuple[Any, Any]:
     return (x >> _HALF).astype(np.uint32), x.astype(np.uint32)
 
 
-def _numpy_words(state: Any, shape: tuple[int, ...], draw: int) -> Words:
-    """The four words of the block of each element."""
-    position = np.arange(math.prod(shape), dtype=np.uint64).reshape(shape)
+def _numpy_words(state: Any, shape: tuple[int, ...], draw: int, count: int = 1) -> tuple[Any, ...]:
+    """The first words of the block of each element; so many elements at a time that the rounds stay in cache."""
+    size = math.prod(shape)
+    words = [np.empty(size, np.uint32) for _ in range(count)]
+    for start in range(0, size, _CHUNK):
+        found = _numpy_blocks(state, np.arange(start, min(start + _CHUNK, size), dtype=np.uint64), draw)
+        for word, part in zip(words, found, strict=False):
+            word[start : start + _CHUNK] = part
+    return tuple(word.reshape(shape) for word in words)
+
+
+def _numpy_blocks(state: Any, position: Any, draw: int) -> Words:
+    """The four words of the block of each position."""
     offset = (int(state[3]) << 32 | int(state[2])) + draw
     high, low = _split(position)
     counter = (low, high, np.uint32(offset & 0xFFFFFFFF), np.uint32(offset >> 32 & 0xFFFFFFFF))
@@ -72,7 +83,7 @@ def _numpy_words(state: Any, shape: tuple[int, ...], draw: int) -> Words:
     return philox(counter, (np.uint32(state[0]), np.uint32(state[1])), multiply, add, np.bitwise_xor)
 
 
-def _numpy_unit(bits: Any, dtype: str, digits: int) -> Any:
+def _numpy_unit(bits: Any, digits: int) -> Any:
     """The first bits as a number in [0, 1), in f32."""
     return (bits >> np.uint32(32 - digits)).astype(np.float32) * np.float32(2.0**-digits)
 
@@ -82,18 +93,18 @@ def _bits(state: Any, shape: tuple[int, ...], draw: int) -> Any:
 
 
 def _uniform(state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
-    return _numpy_unit(_bits(state, shape, draw), dtype, _DIGITS.get(dtype, 24)).astype(numpy_dtype(dtype), copy=False)
+    return _numpy_unit(_bits(state, shape, draw), _DIGITS.get(dtype, 24)).astype(numpy_dtype(dtype), copy=False)
 
 
 def _normal(state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
-    first, second, _, _ = _numpy_words(state, shape, draw)
-    radius = np.sqrt(np.log(_numpy_unit(first, dtype, 24) + np.float32(2.0**-24)) * np.float32(-2))
-    turn = np.cos(_numpy_unit(second, dtype, 24) * np.float32(2 * math.pi))
+    first, second = _numpy_words(state, shape, draw, 2)
+    radius = np.sqrt(np.log(_numpy_unit(first, 24) + np.float32(2.0**-24)) * np.float32(-2))
+    turn = np.cos(_numpy_unit(second, 24) * np.float32(2 * math.pi))
     return (radius * turn).astype(numpy_dtype(dtype), copy=False)
 
 
 def _bernoulli(state: Any, p: float, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
-    return (_numpy_unit(_bits(state, shape, draw), dtype, 24) < np.float32(p)).astype(numpy_dtype(dtype))
+    return (_numpy_unit(_bits(state, shape, draw), 24) < np.float32(p)).astype(numpy_dtype(dtype))
 
 
 # -- in a kernel

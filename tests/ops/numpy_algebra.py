@@ -114,7 +114,7 @@ class Source:
         assert len(index) == len(self.shape), f"{len(index)} indices into {self.shape}"
         for k, n in zip(index, self.shape, strict=True):
             assert np.asarray(k).dtype.kind in "iu", f"an index of type {np.asarray(k).dtype}"
-            assert np.all((0 <= np.asarray(k)) & (np.asarray(k) < n)), f"reads at {k} of {n}"
+            assert np.all((np.asarray(k) >= 0) & (np.asarray(k) < n)), f"reads at {k} of {n}"
         return self.x[tuple(np.asarray(k) for k in index)]
 
 

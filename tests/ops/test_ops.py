@@ -139,22 +139,15 @@ def test_gradient(op, arrays, attrs):
     assert slope == pytest.approx(quotient, rel=1e-6, abs=1e-7)
 
 
-SMOOTH = (
-    "exp log log1p expm1 sqrt rsqrt sin cos tanh erf sigmoid mul div pow sum prod cumsum matmul conv2d avg_pool2d "
-    "max_pool2d conv2d_data_grad conv2d_weight_grad take gather softmax log_softmax softmax_cross_entropy layer_norm "
-    "batch_norm gelu attention scan mean slice pad concat where scatter_add"
-).split()
-
-
-@pytest.mark.parametrize(
-    ("op", "arrays", "attrs"), table(lambda op, arrays: op.name in SMOOTH and differentiable(op, arrays))
-)
+@pytest.mark.parametrize(("op", "arrays", "attrs"), table(differentiable))
 def test_second_gradient(op, arrays, attrs):
     nodes = leaves(arrays)
-    wrt = [n for n in nodes if is_float(n.dtype)]
-    made = [n for n in results(op(*nodes, **attrs)) if is_float(n.dtype)]
+    wrt = [n for n in nodes if is_float(n.dtype)][POINTING.get(op.name, 0) :]
+    made = [n for n in results(op(*nodes, **attrs)) if n.dtype == "f64"]
     heads = [ops.input(f"outer{k}", n.ty) for k, n in enumerate(made)]
     first = [g for g in gradients(made, heads, wrt) if g is not None]
+    if not first:
+        return
     rng = generator(op, 3)
     env = dict(zip(nodes, arrays, strict=True)) | {h: rng.standard_normal(h.shape) for h in heads}
     slope, quotient = directional(first, [*wrt, *heads], env, rng)
