@@ -48,6 +48,16 @@ def test_last_batch(last: str, epochs: list[list[int]]) -> None:
         assert [len(batch) for batch in loader] == sizes
 
 
+@pytest.mark.parametrize("arrays", [(X,), (nd.array(X), Y), (Y, list(range(10))), (X, nd.array(Y))])
+def test_selecting_at_once_gives_the_same_batches(arrays: Any) -> None:
+    data = ArrayDataset(*arrays)
+    quick = list(DataLoader(data, batch_size=4))
+    slow = list(DataLoader(data.take(None), batch_size=4))  # another class of dataset: sample by sample
+    for a, b in zip(quick, slow, strict=True):
+        for x, y in zip(*((p if isinstance(p, list) else [p]) for p in (a, b)), strict=True):
+            assert x.type == y.type and (x.asnumpy() == y.asnumpy()).all()
+
+
 def test_shuffle_covers_everything_in_a_new_order() -> None:
     np.random.seed(0)
     loader = DataLoader(SimpleDataset(list(range(100))), batch_size=10, shuffle=True)

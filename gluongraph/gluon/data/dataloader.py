@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import nd
+from gluongraph.gluon.data.dataset import ArrayDataset
 from gluongraph.gluon.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 from gluongraph.ndarray import NDArray
 
@@ -76,6 +77,10 @@ class DataLoader:
         return len(self._batches)
 
     def _read(self, indices: list[Any]) -> Any:
+        if type(self._dataset) is ArrayDataset and self._batchify is default_batchify_fn:
+            made = self._dataset.batch(indices)
+            if made is not None:
+                return made
         return self._batchify([self._dataset[i] for i in indices])
 
     def __iter__(self) -> Iterator[Any]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
+from gluongraph import nd
 from gluongraph.ndarray import NDArray
 
 
@@ -91,6 +94,14 @@ class ArrayDataset(Dataset):
         if len(self._data) == 1:
             return self._data[0][idx]
         return tuple(a[idx] for a in self._data)
+
+    def batch(self, indices: list[int]) -> Any:
+        """What `default_batchify_fn` makes of these samples, by one selection per array; None where that is not so."""
+        if not all(isinstance(a, (np.ndarray, NDArray)) for a in self._data):
+            return None
+        chosen = [(a.storage.array if isinstance(a, NDArray) else a)[indices] for a in self._data]
+        made = [nd.array(a, dtype=a.dtype) for a in chosen]
+        return made if len(made) > 1 else made[0]
 
 
 class _Transformed(Dataset):
