@@ -18,6 +18,7 @@ from gluongraph.errors import MXNetError, located
 from gluongraph.ir import Node
 from gluongraph.ndarray import NDArray, invoke, placed
 from gluongraph.tape import STATE
+from gluongraph.tape import concrete as concrete
 
 P = ParamSpec("P")
 Shape = int | Sequence[int]
@@ -316,6 +317,7 @@ FullyConnected = _function(mxlayers.FullyConnected)
 Convolution = _function(mxlayers.Convolution)
 Pooling = _function(mxlayers.Pooling)
 LayerNorm = _function(mxlayers.LayerNorm)
+attention = _function(ops.attention)
 
 random_uniform = random.uniform
 random_normal = random.normal
