@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import debug, engine
+from gluongraph import autograd, debug, engine
 from gluongraph import storage as storages
 from gluongraph.eager import Function
 from gluongraph.gluon.parameter import Parameter
@@ -66,6 +66,29 @@ class EagerUpdate:
         optimizer = trainer.optimizer
         optimizer.count(self.indices)
         self.run(self.table.values(optimizer))
+
+
+class PythonUpdate:
+    """One update by an optimizer written for MXNet: its own `update`, parameter by parameter."""
+
+    def __init__(self, trainer: Trainer, params: Sequence[Parameter], states: dict[int, Any]):
+        self.params = tuple(params)
+        self.weights = tuple(p.data() for p in params)
+        self.states = states
+
+    def holds(self, trainer: Trainer, params: Sequence[Parameter]) -> bool:
+        """Never: it is nothing but a loop."""
+        return False
+
+    def __call__(self, trainer: Trainer) -> None:
+        """Count, and update."""
+        optimizer = trainer.optimizer
+        with autograd.pause():
+            for p, weight in zip(self.params, self.weights, strict=True):
+                index = trainer.index(p)
+                if index not in self.states:
+                    self.states[index] = optimizer.create_state_multi_precision(index, weight)
+                optimizer.update_multi_precision(index, weight, p.grad(), self.states[index])
 
 
 class _Compiled:

@@ -11,7 +11,7 @@ from gluongraph import nd
 from gluongraph import optimizer as optimizers
 from gluongraph.errors import FormatError, MXNetError, located
 from gluongraph.gluon import files
-from gluongraph.gluon.eager_update import EagerUpdate
+from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
 from gluongraph.gluon.parameter import Parameter, ParameterDict
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
@@ -64,7 +64,8 @@ class Trainer:
         self._kvstore_name, self._compression = kvstore, compression_params
         self._update_on_kvstore = update_on_kvstore  # one process, one context: the update is local either way
         self._states: dict[str, dict[str, NDArray]] = {}
-        self._update_cache: EagerUpdate | None = None
+        self._python_states: dict[int, Any] = {}  # of an optimizer that has no formula
+        self._update_cache: EagerUpdate | PythonUpdate | None = None
 
     def _one_context(self) -> list[Any]:
         contexts: list[Any] | None = None
@@ -165,10 +166,15 @@ class Trainer:
             return
         cached = self._update_cache
         if cached is None or not cached.holds(self, live):
-            cached = self._update_cache = EagerUpdate(self, live)
+            cached = self._update_cache = self._updater(live)
         cached(self)
         for weight in cached.weights:
             weight._fresh_grad = False
+
+    def _updater(self, live: list[Parameter]) -> EagerUpdate | PythonUpdate:
+        if self._optimizer.has_formula:
+            return EagerUpdate(self, live)
+        return PythonUpdate(self, live, self._python_states)
 
     def _live(self, ignore_stale: bool) -> list[Parameter]:
         """The parameters to update: those that want a gradient and have a fresh one."""
@@ -193,6 +199,10 @@ class Trainer:
     def save_states(self, fname: str) -> None:
         """Write the optimizer's states and counters, by parameter name, to a safetensors file."""
         optimizer = self._optimizer
+        if not optimizer.has_formula:
+            raise MXNetError(
+                f"the states of {type(optimizer).__name__}, which has no rule(), have no names to save them by"
+            )
         about = {
             "format": FORMAT,
             "optimizer": type(optimizer).__name__,

@@ -10,10 +10,15 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+
 from gluongraph import ops
+from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
+from gluongraph.ndarray import NDArray, invoke
 from gluongraph.optimizer.multipliers import Multipliers
+from gluongraph.tape import STATE
 
 Index = int | str
 _Class = TypeVar("_Class", bound="type[Optimizer]")
@@ -27,6 +32,8 @@ class Optimizer:
     * `scalars(index)`: the numbers of this update, e.g. `lr` (scheduled, times lr_mult, bias-corrected), `wd`;
     * `rule(w, g, state, s)`: the new weight and the new state, as nodes; no Python branch on a scalar;
     * `structure()`: all that `rule` branches on.
+
+    A class written for MXNet, which overrides `create_state` and `update` instead, works in an eager Trainer.
 
     `learning_rate` given together with an `lr_scheduler` becomes the scheduler's `base_lr`; without either, the rate is
     the class's `default_rate`. `clip_gradient` of None, 0 or less is off.
@@ -199,6 +206,50 @@ class Optimizer:
         self._together, self.num_update = None, num_update
         self._edits += 1
 
+    # -- one parameter at a time, as MXNet's Updater and optimizers written for it do
+
+    @property
+    def has_formula(self) -> bool:
+        """Is there a `rule`? A class written for MXNet overrides `update` instead, and cannot be compiled."""
+        return type(self).rule is not Optimizer.rule
+
+    def create_state(self, index: Index, weight: NDArray) -> Any:
+        """The first state of a parameter: None, an array of zeros, or a tuple of them."""
+        made = tuple(NDArray(np.zeros(t.shape, numpy_dtype(t.dtype))) for t in self.states(weight.type).values())
+        return made[0] if len(made) == 1 else made or None
+
+    def create_state_multi_precision(self, index: Index, weight: NDArray) -> Any:
+        """`create_state`."""
+        return self.create_state(index, weight)
+
+    def update(self, index: Index, weight: NDArray, grad: NDArray, state: Any) -> None:
+        """Count, and overwrite one weight and its state."""
+        self._update_count(index)
+        states = () if state is None else state if isinstance(state, tuple) else (state,)
+        numbers = self.scalars(index)
+        given = [NDArray(np.array(v, np.float32)) for v in numbers.values()]
+        how = {"optimizer": self, "structure": self.structure(), "keys": tuple(numbers)}
+        recording, STATE.recording = STATE.recording, False
+        try:
+            new = invoke(_updated, weight, grad, *states, *given, **how)
+        finally:
+            STATE.recording = recording
+        for array, value in zip((weight, *states), new, strict=True):
+            array.storage.write(value.storage.array)
+
+    def update_multi_precision(self, index: Index, weight: NDArray, grad: NDArray, state: Any) -> None:
+        """`update`."""
+        self.update(index, weight, grad, state)
+
+    def _update_count(self, index: Index) -> None:
+        self.count((index,))
+
+    def _get_lr(self, index: Index) -> float:
+        return self.rate(index)
+
+    def _get_wd(self, index: Index) -> float:
+        return self.decay(index)
+
     # -- registry
 
     @staticmethod
@@ -214,6 +265,17 @@ class Optimizer:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(learning_rate={self.learning_rate}, wd={self.wd})"
+
+
+def _updated(
+    w: Node, g: Node, *rest: Node, optimizer: Optimizer, structure: tuple[Any, ...], keys: tuple[str, ...]
+) -> tuple[Node, ...]:
+    """The formula as a builder: new weight, new states. `structure` is there to tell builders apart."""
+    names = tuple(optimizer.states(w.ty))
+    state = dict(zip(names, rest, strict=False))
+    scalars = {k: ops.cast(n, w.dtype) for k, n in zip(keys, rest[len(names) :], strict=True)}
+    new, states = optimizer.rule(w, g, state, scalars)
+    return (new, *(states[name] for name in names))
 
 
 def register(cls: _Class) -> _Class:
