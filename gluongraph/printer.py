@@ -13,6 +13,7 @@ import keyword
 import math
 import re
 import struct
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -334,10 +335,17 @@ def _names(parameter: ast.arg, default: ast.expr | None) -> tuple[str, str]:
 
 
 def show_plan(plan: Plan) -> str:
-    """One line per launch: number, kernel, label, pattern, rule, what it reads and writes where; then totals."""
+    """One line per launch: number, kernel, label, pattern, rule, what it reads and writes where; then totals.
+
+    Below a scan stands, indented, the plan of one turn of it.
+    """
     rows = [_launch(i, launch) for i, launch in enumerate(plan.launches)]
     widths = [max((len(row[c]) for row in rows), default=0) for c in range(5)]
-    lines = ["  ".join([*map(str.ljust, row[:5], widths), row[5]]) for row in rows]
+    lines = []
+    for row, launch in zip(rows, plan.launches, strict=True):
+        lines.append("  ".join([*map(str.ljust, row[:5], widths), row[5]]))
+        if launch.group.inner is not None:
+            lines.append(textwrap.indent(show_plan(launch.group.inner), "     | ").removesuffix("\n"))
     constants = sum(map(len, plan.constants.values()))
     lines.append(
         f"# {len(plan.launches)} launches, {len(plan.kernels)} distinct kernels, "

@@ -121,7 +121,7 @@ def verify_plan(plan: Plan, graph: Graph | None = None) -> None:
 
     With the fused `graph` that was scheduled, the plan is also replayed on symbolic values: each kernel must read the
     very values that the graph says, so that no buffer is overwritten before its last reader. Without it a state buffer
-    must not be read at all once it is overwritten.
+    must not be read at all once it is overwritten. The plan inside a scan is a plan of its own: check it as it is made.
     """
     rules = (_signatures, _places, _bound, _written, _defined, _in_place, _lifetimes)
     for rule in rules:

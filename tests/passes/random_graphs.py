@@ -119,11 +119,15 @@ def _more(rng: Random, values: list[Node]) -> list[Node]:
 
 @st.composite
 def graphs(draw: st.DrawFn, most: int = 12) -> Graph:
-    """A graph of a few f32 inputs, up to `most` steps, everything that nobody reads as outputs, and maybe an update.
+    """A graph of `make`, of up to `most` steps.
 
     A generator of its own chooses the ops: hypothesis favours the first of a list, and all should have their turn.
     """
-    steps, rng = draw(st.integers(1, most)), Random(draw(st.integers(0, 2**32)))
+    return make(draw(st.integers(1, most)), Random(draw(st.integers(0, 2**32))))
+
+
+def make(steps: int, rng: Random) -> Graph:
+    """A graph of a few f32 inputs and so many steps, with everything that nobody reads as outputs, maybe an update."""
     inputs = [ops.input(f"in.{i}", TensorType(rng.choice(SHAPES))) for i in range(3)]
     values: list[Node] = list(inputs)
     for _ in range(steps):
