@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import MXNetError
 from gluongraph.ir import Graph, Node
 from gluongraph.ops.composite import body_of
@@ -26,7 +27,10 @@ def run(graph: Graph, values: Mapping[str, Any], watch: Watch | None = None) -> 
     """
     if missing := [name for name in graph.inputs if name not in values]:
         raise MXNetError(f"no value is given for {', '.join(missing)}")
-    env = {n: values[name] for name, n in graph.inputs.items()}
+    env = {n: np.asarray(values[name]) for name, n in graph.inputs.items()}
+    for name, (n, array) in zip(graph.inputs, env.items(), strict=True):
+        if array.shape != n.shape or array.dtype != numpy_dtype(n.dtype):
+            raise MXNetError(f"input {name} is {n.ty}, not {array.dtype} {array.shape}")
     found = evaluate(graph.results, env, watch)
     outputs = dict(zip(graph.outputs, found, strict=False))
     return outputs, dict(zip(graph.updates, found[len(outputs) :], strict=True))

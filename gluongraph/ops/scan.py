@@ -42,6 +42,7 @@ def scan(
         if not xs or not xs[0].ty.rank:
             raise misfit("scan", "the number of turns is not known", help="give xs or length=")
         length = xs[0].shape[0]
+    _check_lengths([x.ty for x in xs], length)
     carries = [_fresh(c.ty) for c in init]
     slices = [_fresh(TensorType(x.shape[1:], x.dtype)) for x in xs]
     after, ys = step(tuple(carries), tuple(slices))
@@ -124,17 +125,21 @@ def _renamed(outputs: Mapping[str, Node], leaves: Mapping[Node, Node]) -> Graph:
 def _scan_type(
     *args: TensorType, body: Graph, length: int, carries: int, xs: int, reverse: bool
 ) -> tuple[TensorType, ...]:
-    if length < 1:
-        raise misfit("scan", f"needs one turn or more, not {length}", *args)
     stacked = args[carries : carries + xs]
-    if any(not x.rank or x.shape[0] != length for x in stacked):
-        raise misfit("scan", f"what is scanned has {length} elements along axis 0", *stacked)
+    _check_lengths(stacked, length)
     slices = (TensorType(x.shape[1:], x.dtype) for x in stacked)
     check_arguments("scan", (*args[:carries], *slices, *args[carries + xs :]), body)
     results = tuple(n.ty for n in body.outputs.values())
     if results[:carries] != args[:carries]:
         raise misfit("scan", "the body changes the type of a carry", *args[:carries], *results[:carries])
     return (*args[:carries], *(TensorType((length, *y.shape), y.dtype) for y in results[carries:]))
+
+
+def _check_lengths(xs: Sequence[TensorType], length: int) -> None:
+    if length < 1:
+        raise misfit("scan", f"needs one turn or more, not {length}", *xs)
+    if any(not x.rank or x.shape[0] != length for x in xs):
+        raise misfit("scan", f"what is scanned has {length} elements along axis 0", *xs)
 
 
 def _scan(*args: Any, body: Graph, length: int, carries: int, xs: int, reverse: bool) -> tuple[Any, ...]:
