@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name
-from gluongraph.gluon.parameter import Parameter
 from gluongraph.storage import Array
+
+if TYPE_CHECKING:
+    from gluongraph.gluon.parameter import Parameter
 
 
 def _safetensors() -> Any:
@@ -61,8 +63,8 @@ def fill(
     ctx: Context | Sequence[Context] | None,
     allow_missing: bool,
     ignore_extra: bool,
-    cast_dtype: bool,
-    dtype_source: str,
+    cast_dtype: bool = False,
+    dtype_source: str = "current",
 ) -> None:
     """Check a file against the parameters, then set them all; nothing is changed when it does not fit."""
     arrays = load(filename)

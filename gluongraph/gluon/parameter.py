@@ -12,6 +12,7 @@ from gluongraph import autograd, initializer, nd, random
 from gluongraph.context import Context, current_context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
 from gluongraph.errors import MXNetError, located
+from gluongraph.gluon import files
 from gluongraph.gluon.watch import Edits
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.multipliers import Multipliers
@@ -462,6 +463,33 @@ class ParameterDict:
         """Set one attribute of all: `params.setattr("grad_req", "null")`."""
         for parameter in self.values():
             setattr(parameter, name, value)
+
+    def save(self, filename: str, strip_prefix: str = "") -> None:
+        """Write all parameters by full name, without `strip_prefix`, to a safetensors file.
+
+        Raises:
+            ValueError: a name does not begin with the prefix.
+        """
+        table = {}
+        for name, parameter in self.items():
+            if not name.startswith(strip_prefix):
+                raise ValueError(f"{name!r} does not begin with the prefix {strip_prefix!r}")
+            table[name.removeprefix(strip_prefix)] = parameter.list_data()[0].asnumpy()
+        files.save(filename, table)
+
+    def load(
+        self,
+        filename: str,
+        ctx: Context | Sequence[Context] | None = None,
+        allow_missing: bool = False,
+        ignore_extra: bool = False,
+        restore_prefix: str = "",
+        cast_dtype: bool = False,
+        dtype_source: str = "current",
+    ) -> None:
+        """Read what `save` wrote; `restore_prefix` is put in front of its names. Errors are those of load_parameters."""
+        found = {n.removeprefix(restore_prefix): p for n, p in self.items() if n.startswith(restore_prefix)}
+        files.fill(filename, found, ctx, allow_missing, ignore_extra, cast_dtype, dtype_source)
 
 
 def _contexts(ctx: Context | Sequence[Context] | None) -> list[Context]:

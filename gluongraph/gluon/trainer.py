@@ -160,8 +160,9 @@ class Trainer:
 
     def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """The update of `step`, for code that has summed the gradients itself."""
-        self._optimizer.rescale_grad = self._scale / batch_size
+        scale = self._scale / batch_size
         live = self._live(ignore_stale_grad)
+        self._optimizer.rescale_grad = scale
         if not live:
             return
         cached = self._update_cache

@@ -170,6 +170,20 @@ def test_parameters_to_file_and_back(tmp_path: pathlib.Path) -> None:
     assert (waiting(x).asnumpy() == y).all()
 
 
+def test_parameters_by_full_name(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("safetensors")
+    file = str(tmp_path / "params")
+    a, b = (nn.Dense(2, in_units=2, prefix=p) for p in ("a_", "b_"))
+    a.initialize(init.One())
+    a.collect_params().save(file, strip_prefix="a_")
+    b.collect_params().load(file, restore_prefix="b_")
+    assert (b.weight.data().asnumpy() == 1).all()
+    with pytest.raises(ValueError, match="does not begin with"):
+        a.collect_params().save(file, strip_prefix="b_")
+    with pytest.raises(AssertionError, match="has no b_weight"):
+        b.collect_params().load(file)
+
+
 def test_files_that_do_not_fit(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("safetensors")
     file = str(tmp_path / "d.params")
