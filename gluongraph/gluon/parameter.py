@@ -487,7 +487,7 @@ class ParameterDict:
         cast_dtype: bool = False,
         dtype_source: str = "current",
     ) -> None:
-        """Read what `save` wrote; `restore_prefix` is put in front of its names. Errors are those of load_parameters."""
+        """Read what `save` wrote; `restore_prefix` is put in front of its names. Errors: see load_parameters."""
         found = {n.removeprefix(restore_prefix): p for n, p in self.items() if n.startswith(restore_prefix)}
         files.fill(filename, found, ctx, allow_missing, ignore_extra, cast_dtype, dtype_source)
 
