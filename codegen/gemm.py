@@ -54,11 +54,15 @@ class Strategy:
     pack_b: bool  # outer: B through packed panels
     grid: tuple[int, int]  # pieces of work down and across one product
     dtype: str  # of the sums
+    serial: bool  # too little work for several threads
+
+    def pieces(self, batch: int, cpu: Cpu) -> int:
+        """Parallel pieces of the whole product."""
+        return 1 if self.serial else mk.pieces(batch * self.grid[0] * self.grid[1], cpu)
 
     def workspace(self, batch: int, n: int, kk: int, cpu: Cpu) -> int:
         """Bytes that `emit` needs."""
-        pieces = mk.pieces(batch * self.grid[0] * self.grid[1], cpu)
-        return pieces * (self.slot_a(kk) + self.slot_b(n, kk, cpu)) * DTYPES[self.dtype].nbytes
+        return self.pieces(batch, cpu) * (self.slot_a(kk) + self.slot_b(n, kk, cpu)) * DTYPES[self.dtype].nbytes
 
     def slot_a(self, kk: int) -> int:
         """Elements of packed rows that one piece of work holds."""
@@ -101,7 +105,8 @@ def emit(
             raise CompileError(f"{k.name}: the product needs {need} bytes of workspace")
         space = workspace if workspace.dtype == how.dtype else k.view(workspace, how.dtype)
     job = _Job(k, batch, m, n, kk, a, b, write, cpu, how, space)
-    mk.spread(k, batch * how.grid[0] * how.grid[1], cpu, job.unit)
+    units = batch * how.grid[0] * how.grid[1]
+    mk.spread(k, units, how.pieces(batch, cpu), job.unit)
 
 
 def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> Strategy:
@@ -112,7 +117,8 @@ def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> S
     along_k = a.contiguous == "j" and b.contiguous == "i" and is_float(dtype) and lanes > 1
     if along_k and kk >= 2 * lanes and (m < 64 or n < lanes):
         rows, columns = _inner_tile(m, n, cpu)
-        return Strategy("inner", rows, columns, False, False, _grid(batch, m, n, rows, columns, 0, work, cpu), dtype)
+        grid = _grid(batch, m, n, rows, columns, 0, work, cpu)
+        return Strategy("inner", rows, columns, False, False, grid, dtype, work < mk.SERIAL_WORK)
     rows, vectors = _outer_tile(m, n, lanes, cpu)
     width = vectors * lanes
     pack_b = b.contiguous == "i" or not b.plain or (m > 4 * rows and kk * n * 4 > cpu.l1)
@@ -122,7 +128,7 @@ def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> S
         across = max(across, mk.ceildiv(n, width * fit))
     beside = mk.ceildiv(n, width * across)  # tiles that read the same rows of A
     pack_a = beside > 1 and (not a.plain or (a.contiguous == "i" and kk >= 64))
-    return Strategy("outer", rows, vectors, pack_a, pack_b, (down, across), dtype)
+    return Strategy("outer", rows, vectors, pack_a, pack_b, (down, across), dtype, work < mk.SERIAL_WORK)
 
 
 PACKING = 11.0  # time to pack an element of B, in multiply-adds of one row's worth of it
@@ -197,22 +203,12 @@ class _Job:
         y = k.let(tir.floormod(tir.floordiv(unit, across), down), "y") if down > 1 else tir.index(0)
         x = k.let(tir.floormod(unit, across), "x") if across > 1 else tir.index(0)
         width = self.how.vectors * (1 if self.how.form == "inner" else self.lanes)
-        row0, rows = self._share(mk.ceildiv(self.m, self.how.rows), down, y)
-        panel0, panels = self._share(mk.ceildiv(self.n, width), across, x)
+        row0, rows = mk.share(k, mk.ceildiv(self.m, self.how.rows), down, y)
+        panel0, panels = mk.share(k, mk.ceildiv(self.n, width), across, x)
         if self.how.form == "inner":
             self._inner(batch, row0, rows, panel0, panels)
         else:
             self._outer(piece, batch, row0, rows, panel0, panels)
-
-    def _share(self, steps: int, parts: int, part: Expr) -> tuple[Value, Value]:
-        """First step and number of steps of one part."""
-        if parts == 1:
-            return 0, steps
-        if steps % parts == 0:
-            return self.k.let(part * (steps // parts)), steps // parts
-        first = self.k.let(tir.floordiv(part * steps, parts), "first")
-        last = self.k.let(tir.floordiv((part + 1) * steps, parts), "last")
-        return first, self.k.let(last - first, "steps")
 
     def _value(self, operand: Operand, batch: Value, i: Value, j: Value, lanes: int) -> Expr:
         return tir.cast(operand.read(batch, i, j, lanes), self.how.dtype)

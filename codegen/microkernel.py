@@ -123,23 +123,31 @@ def padded(x: Expr, lanes: int) -> Expr:
     return tir.shuffle([x, zero], range(lanes))
 
 
-def spread(k: Kernel, units: int, cpu: Cpu, body: Callable[[Expr, Expr], None]) -> None:
-    """body(piece, unit) for every unit of work, in parallel by pieces(units, cpu) pieces: units of one piece run one
-    after another, so that a piece may own workspace."""
-    count = pieces(units, cpu)
+def spread(k: Kernel, units: int, count: int, body: Callable[[Expr, Expr], None]) -> None:
+    """body(piece, unit) for every unit of work, in `count` parallel pieces: the units of one piece run one after
+    another, so that a piece may own workspace."""
     with k.loop(count, "parallel", "piece") as piece:
         if count == units:
             body(piece, piece)
             return
-        first = k.let(tir.floordiv(piece * units, count), "first")
-        last = k.let(tir.floordiv((piece + 1) * units, count), "last")
-        with k.loop(last - first, name="unit") as u:
+        first, number = share(k, units, count, piece)
+        with k.loop(number, name="unit") as u:
             body(piece, k.let(first + u, "unit"))
 
 
-def pieces(units: int, cpu: Cpu) -> int:
-    """Into how many parallel pieces `spread` cuts that many units."""
-    return min(units, cpu.chunks)
+def share(k: Kernel, steps: int, parts: int, part: Expr) -> tuple[Value, Value]:
+    """First step and number of steps of one of the even parts."""
+    if parts == 1:
+        return 0, steps
+    if steps % parts == 0:
+        return k.let(part * (steps // parts), "first"), steps // parts
+    first = k.let(tir.floordiv(part * steps, parts), "first")
+    return first, k.let(tir.floordiv((part + 1) * steps, parts) - first, "steps")
+
+
+def pieces(units: int, cpu: Cpu, work: float = SERIAL_WORK) -> int:
+    """Into how many parallel pieces that many units are cut; `work` is what all of them cost, in multiply-adds."""
+    return min(units, cpu.chunks) if work >= SERIAL_WORK else 1
 
 
 def runs(k: Kernel, extent: int, step: int, first: Value, count: Value, body: Callable[[Expr, int], None]) -> None:

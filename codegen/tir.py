@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,16 @@ def floormod(a: Value, b: Value) -> Expr:
     return tirx.floormod(index(a), index(b))
 
 
+def minimum(a: Value, b: Value) -> Expr:
+    """The smaller of two index expressions."""
+    return tirx.min(index(a), index(b))
+
+
+def maximum(a: Value, b: Value) -> Expr:
+    """The larger of two index expressions."""
+    return tirx.max(index(a), index(b))
+
+
 def cast(x: Expr, dtype: str) -> Expr:
     """x, lane by lane, as another dtype."""
     have, lanes = _split(x)
@@ -144,7 +154,10 @@ _COMPARE = {"equal": "EQ", "not_equal": "NE", "less": "LT", "less_equal": "LE", 
 def compare(name: str, a: Expr, b: Expr) -> Expr:
     """A bool per lane; anything but not_equal is false where a NaN takes part."""
     lanes = max(lanes_of(a), lanes_of(b))
-    return getattr(tirx, _COMPARE[name])(splat(a, lanes), splat(b, lanes))
+    a, b = splat(a, lanes), splat(b, lanes)
+    if dtype_of(a) == "bool":
+        a, b = cast(a, "u8"), cast(b, "u8")
+    return getattr(tirx, _COMPARE[name])(a, b)
 
 
 def logical(name: str, *args: Expr) -> Expr:
@@ -161,6 +174,11 @@ def bitcast(x: Expr, dtype: str) -> Expr:
 def libm(name: str, *args: Expr) -> Expr:
     """A function of the C library (or an instruction, for sqrt): one scalar call per lane."""
     return getattr(tirx, name)(*args)
+
+
+def external(name: str, dtype: str, *args: Expr) -> Expr:
+    """A pure C function by its name, one scalar call per lane."""
+    return tirx.call_pure_extern(tvm_dtype(dtype), name, *args)
 
 
 def is_number(x: Expr, value: float) -> bool:
@@ -324,6 +342,16 @@ class Kernel:
         """Name a value, so that it is computed once."""
         if isinstance(value, (int, float, tirx.Var)):
             return value
+        dtype, lanes = _split(value)
+        if dtype == "bool" and lanes > 1:  # TVM's analyzer stumbles over bool vectors with a name
+            as_number = self.let(tirx.Select(value, splat(const(1, "u8"), lanes), splat(const(0, "u8"), lanes)))
+            return tirx.NE(as_number, splat(const(0, "u8"), lanes))
+        if dtype == "bf16":  # named by its bits: TVM's legalization of bf16 forgets the name's type
+            bits = self._bind(tirx.reinterpret("uint16" + (f"x{lanes}" if lanes > 1 else ""), value), name)
+            return tirx.reinterpret(tvm_dtype("bf16", lanes), bits)
+        return self._bind(value, name)
+
+    def _bind(self, value: Expr, name: str) -> Expr:
         var = tirx.Var(self._unique(name), str(value.ty).strip('"'))
         self._emit(tirx.Bind(var, value))
         return var
@@ -354,28 +382,62 @@ class Kernel:
         return any(block is scope for block in self._blocks)
 
     @contextmanager
-    def before(self, loops: int) -> Iterator[None]:
-        """Statements made inside go ahead of the innermost `loops` blocks that are open."""
-        inner = self._blocks[len(self._blocks) - loops :]
-        del self._blocks[len(self._blocks) - loops :]
-        yield
-        self._blocks.extend(inner)
+    def nest(self, extents: Sequence[int]) -> Iterator[tuple[Expr, ...]]:
+        """Serial loops over all the extents, the last one innermost."""
+        with ExitStack() as stack:
+            yield tuple(stack.enter_context(self.loop(extent)) for extent in extents)
+
+    @contextmanager
+    def grid(self, blocks: int, threads: int) -> Iterator[Expr]:
+        """Every thread of a GPU's grid runs what is made inside; yields its number, counted over all blocks."""
+        with self._bound("blockIdx.x", blocks) as block, self._bound("threadIdx.x", threads) as thread:
+            yield block * threads + thread
+
+    @contextmanager
+    def _bound(self, thread: str, extent: int) -> Iterator[Expr]:
+        var = tirx.Var(self._unique(thread.replace(".", "_")), "int32")
+        axis = tirx.IterVar(tvm.ir.Range(0, extent), tirx.Var(thread, "int32"), 1, thread)
+        with self._block(lambda body: tirx.For(var, index(0), index(extent), 4, body, axis)):
+            yield var
+
+    @contextmanager
+    def aside(self) -> Iterator[list[Any]]:
+        """Statements made inside go nowhere but into the list that is yielded: once the block ends, it holds one."""
+        made: list[Any] = []
+        self._blocks.append([])
+        yield made
+        made.append(_sequence(self._blocks.pop()))
+
+    def ahead_of(self, body: Any) -> Any:
+        """All statements made so far (views of arguments), then a body made elsewhere."""
+        (block,) = self._blocks
+        return _sequence([*block, body])
 
     def evaluate(self, call: Expr) -> None:
         """A call for its effect."""
         self._emit(tirx.Evaluate(call))
 
-    def finish(self) -> PrimFunc:
-        """The TVM function; the kernel is not to be used afterwards."""
-        (block,) = self._blocks
-        body = block[0] if len(block) == 1 else tirx.SeqStmt(block)
+    def finish(self, body: Any = None) -> PrimFunc:
+        """The TVM function (of a body made elsewhere, if given); the kernel is not to be used afterwards."""
+        if body is None:
+            (block,) = self._blocks
+            body = _sequence(block)
         func = tirx.PrimFunc([p.var for p in self.params], body)
         attrs = {"global_symbol": self.name, "tirx.noalias": True, "s_tir": True}
         return func.with_attrs(attrs)
 
 
+def _sequence(statements: list[Any]) -> Any:
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+
+
 def _kind(kind: str) -> Any:
     return {"serial": 0, "parallel": 1, "unrolled": 3}[kind]
+
+
+def name_of(function: PrimFunc) -> str:
+    """What a finished kernel is called."""
+    return str(function.attrs["global_symbol"])
 
 
 def make_target(options: dict[str, Any]) -> Any:

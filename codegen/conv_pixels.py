@@ -1,0 +1,271 @@
+"""Convolutions whose result is pixels, forward and the gradient of the data: direct, register-blocked.
+
+Over image-major blocks (images.py): a tile of accumulators holds some channels of neighbouring pixels of a row, each a
+vector over images. Taps that fall outside are left out, so nothing is padded. Finished rows are turned back to pixels.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import groupby
+
+from gluongraph.codegen import microkernel as mk
+from gluongraph.codegen import tir
+from gluongraph.codegen.images import Conv, Pair, Pixels, Weights, WritePixels, channels, image_major, plane, slots
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
+from gluongraph.dtypes import DTYPES
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """Neighbouring output columns that use the same taps in the same way: for each tap and column, the source column
+    counted from `first * scale`, or None outside; `count` such tiles lie side by side."""
+
+    first: int
+    width: int
+    count: int
+    columns: tuple[tuple[int | None, ...], ...]
+
+
+class _ToPixels:
+    """A convolution whose result is pixels: forward, or the gradient of the data."""
+
+    def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
+        self.conv, self.cpu, self.dtype = conv, cpu, dtype
+        self.lanes = mk.lanes(cpu, dtype)
+        self.blocks = mk.ceildiv(conv.n, self.lanes)
+        self.serial = conv.work < mk.SERIAL_WORK
+        self.kernel = conv.kernel
+        self.source, self.target, self.reduced, self.made = self._sides()
+        self.rows, self.width = self._tile_shape()
+        self.strip = min(self.target[0], mk.ceildiv(2 * self.lanes, self.target[1]))
+        self.steps = mk.ceildiv(self.made, self.rows)
+        self.splits = 1 if self.serial else min(mk.ceildiv(cpu.chunks, self.blocks), self.steps * conv.groups)
+        self.pieces = 1 if self.serial else mk.pieces(self.blocks * self.splits, cpu)
+        self._copy = self.blocks * self.lanes * conv.groups * self.reduced * plane(self.source[0] * self.source[1])
+        self._slot = self.rows * self.strip * self.target[1] * self.lanes
+
+    # What forward and data gradient differ in.
+
+    def _sides(self) -> tuple[Pair, Pair, int, int]:
+        """Source and target rows and columns; channels of a group that are summed over, and that are made."""
+        raise NotImplementedError
+
+    def column(self, at: int, tap: int) -> int | None:
+        """The source column of a target column under a tap, if inside."""
+        raise NotImplementedError
+
+    def scaled(self, at: Value) -> Value:
+        """The source column that the source columns of a tile are counted from."""
+        raise NotImplementedError
+
+    def row(self, at: Expr, tap: Expr) -> tuple[Expr | None, Expr]:
+        """The source row of a target row under a tap, and the condition of its being inside; None: always."""
+        raise NotImplementedError
+
+    def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
+        """(output channel, q) of the weight between two channels of a group."""
+        raise NotImplementedError
+
+    # What they share.
+
+    @property
+    def workspace(self) -> int:
+        """Bytes."""
+        return (self._copy + self.pieces * self._slot) * DTYPES[self.dtype].nbytes
+
+    def _tile_shape(self) -> Pair:
+        """Channels and columns of a tile of accumulators, by the least estimated time of one row of all channels. The
+        source columns of a row stay in registers beside the accumulators, for all taps of that row."""
+        taps = self.kernel[1]
+        best = (float("inf"), 1, 1)
+        for columns in range(1, min(self.target[1], self.cpu.registers) + 1):
+            tiles = self.tiles(columns)
+            live = max(len({c for tap in tile.columns for c in tap} - {None}) for tile in tiles)
+            room = (self.cpu.registers - live - 2) // columns
+            if room < 1:
+                continue
+            rows = mk.ceildiv(self.made, mk.ceildiv(self.made, min(self.made, room)))
+            cost = 0.0
+            for _, r, steps in mk.split(self.made, rows):
+                for tile in tiles:
+                    loads = (live + taps * r) / 2
+                    step = max(taps * max(r * tile.width / 2, 4.0), loads) + 0.1 * loads
+                    cost += steps * tile.count * step
+            bodies = len(tiles) * len(mk.split(self.made, rows))
+            best = min(best, (cost * (1 + 0.02 * bodies), rows, columns))
+        return best[1], best[2]
+
+    def tiles(self, width: int) -> list[_Tile]:
+        """The columns of a row of the target, cut into tiles; equal neighbours are one entry."""
+        cut = []
+        for first, size, count in mk.split(self.target[1], width):
+            for t in range(count):
+                start = first + t * size
+                cut.append((start, size, tuple(self._columns(start, size, tap) for tap in range(self.kernel[1]))))
+        grouped = [list(group) for _, group in groupby(cut, key=lambda tile: tile[1:])]
+        return [_Tile(group[0][0], group[0][1], len(group), group[0][2]) for group in grouped]
+
+    def _columns(self, start: int, size: int, tap: int) -> tuple[int | None, ...]:
+        origin = int(self.scaled(start))
+        found = (self.column(start + i, tap) for i in range(size))
+        return tuple(None if column is None else column - origin for column in found)
+
+    def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
+        """Write the loops."""
+        conv, (height, columns) = self.conv, self.source
+        space = slots(k, workspace, self.dtype, self.workspace)
+        planes = (conv.n, conv.groups * self.reduced, height * columns)
+        image_major(k, read, planes, space, self.dtype, self.cpu, self.serial)
+
+        def unit(piece: Expr, unit: Expr) -> None:
+            block = k.let(tir.floordiv(unit, self.splits), "block") if self.splits > 1 else unit
+            split = k.let(tir.floormod(unit, self.splits), "split") if self.splits > 1 else tir.index(0)
+            first, count = mk.share(k, self.steps * conv.groups, self.splits, split)
+            strip = space.at(k.let(piece * self._slot + self._copy, "strip"))
+
+            def rows(row: Expr, height: int) -> None:
+                for group, made, size in channels(k, conv.groups, self.made, self.rows, first, count):
+                    self._rows(k, space, strip, w, block, row, height, group, made, size)
+                    self._flush(k, strip, write, block, row, height, group * self.made + made, size)
+
+            mk.runs(k, self.target[0], self.strip, 0, mk.ceildiv(self.target[0], self.strip), rows)
+
+        mk.spread(k, self.blocks * self.splits, self.pieces, unit)
+
+    def _rows(
+        self,
+        k: Kernel,
+        space: Buf,
+        strip: Buf,
+        w: Weights,
+        block: Expr,
+        row: Expr,
+        height: int,
+        group: Expr,
+        made: Expr,
+        size: int,
+    ) -> None:
+        """Some rows of `size` channels, for one block of images, into the strip: [channel][pixel][image]."""
+        with k.loop(height, name="h") as h:
+            for tile in self.tiles(self.width):
+                with k.loop(tile.count, name="w") as t:
+                    start = k.let(t * tile.width + tile.first, "w")
+                    acc = self._tile(k, space, w, block, k.let(row + h, "h"), start, tile, group, made, size)
+                    for r in range(size):
+                        at = k.let(((h + r * height) * self.target[1] + start) * self.lanes, "at")
+                        for i in range(tile.width):
+                            k.store(strip, acc.get(r, i), at + i * self.lanes)
+
+    def _tile(
+        self,
+        k: Kernel,
+        space: Buf,
+        w: Weights,
+        block: Expr,
+        h: Expr,
+        start: Expr,
+        tile: _Tile,
+        group: Expr,
+        made: Expr,
+        size: int,
+    ) -> mk.Tile:
+        acc = mk.Tile(k, size, (self.lanes,) * tile.width, self.dtype)
+        if all(c is None for columns in tile.columns for c in columns):
+            return acc
+        with k.loop(self.kernel[0], name="kh") as kh:
+            inside, source = self.row(h, kh)
+            with nullcontext() if inside is None else k.when(inside), k.loop(self.reduced, name="c") as c:
+                channel = (block * self.conv.groups + group) * self.reduced + c
+                base = channel * plane(self.source[0] * self.source[1]) + source * self.source[1] + self.scaled(start)
+                at = k.let(base * self.lanes, "at")
+                loaded: dict[int, Expr] = {}
+                for tap, columns in enumerate(tile.columns):
+                    for column in columns:
+                        if column is not None and column not in loaded:
+                            loaded[column] = k.let(k.load(space, at + column * self.lanes, self.lanes), "x")
+                    if all(column is None for column in columns):
+                        continue
+                    for r in range(size):
+                        o, q = self.weight(group, made + r, c, kh * self.kernel[1] + tap)
+                        weight = k.let(tir.cast(w(o, q, 1), self.dtype), "w")
+                        for i, column in enumerate(columns):
+                            if column is not None:
+                                acc.add(r, i, weight, loaded[column])
+        return acc
+
+    def _flush(
+        self, k: Kernel, strip: Buf, write: WritePixels, block: Expr, row: Expr, height: int, channel: Expr, size: int
+    ) -> None:
+        """Turn a strip of finished channels back to pixels, and hand them on."""
+        pixels, side = height * self.target[1], self.lanes
+        with k.loop(size, name="r") as r:
+
+            def square(pixel: Expr, width: int) -> None:
+                at = k.let((r * pixels + pixel) * side, "at")
+                rows = [k.let(k.load(strip, at + i * side, side), "t") for i in range(width)]
+                rows += [tir.splat(tir.const(0, self.dtype), side)] * (side - width)
+                first = k.let(row * self.target[1] + pixel, "pixel")
+                for lane, value in enumerate(mk.transposed(k, rows)):
+                    image = k.let(block * side + lane, "image")
+                    value = value if width == side else tir.shuffle([value], range(width))
+                    if self.conv.n % side and lane >= self.conv.n % side:
+                        with k.when(image < self.conv.n):
+                            write(image, channel + r, first, value)
+                    else:
+                        write(image, channel + r, first, value)
+
+            mk.runs(k, pixels, side, 0, mk.ceildiv(pixels, side), square)
+
+
+class Forward(_ToPixels):
+    def _sides(self) -> tuple[Pair, Pair, int, int]:
+        conv = self.conv
+        return (conv.h, conv.w), conv.out, conv.c // conv.groups, conv.o // conv.groups
+
+    def column(self, at: int, tap: int) -> int | None:
+        column = at * self.conv.stride[1] + tap * self.conv.dilation[1] - self.conv.padding[1]
+        return column if 0 <= column < self.conv.w else None
+
+    def scaled(self, at: Value) -> Value:
+        return at * self.conv.stride[1]
+
+    def row(self, at: Expr, tap: Expr) -> tuple[Expr | None, Expr]:
+        conv = self.conv
+        row = at * conv.stride[0] + tap * conv.dilation[0] - conv.padding[0]
+        last = (conv.out[0] - 1) * conv.stride[0] + (conv.kernel[0] - 1) * conv.dilation[0] - conv.padding[0]
+        if conv.padding[0] == 0 and last < conv.h:
+            return None, row
+        return tir.logical("and", row >= 0, row < conv.h), row
+
+    def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
+        return group * self.made + made, reduced * (self.kernel[0] * self.kernel[1]) + tap
+
+
+class DataGrad(_ToPixels):
+    def _sides(self) -> tuple[Pair, Pair, int, int]:
+        conv = self.conv
+        return conv.out, (conv.h, conv.w), conv.o // conv.groups, conv.c // conv.groups
+
+    def column(self, at: int, tap: int) -> int | None:
+        column, rest = divmod(at + self.conv.padding[1] - tap * self.conv.dilation[1], self.conv.stride[1])
+        return column if rest == 0 and 0 <= column < self.conv.out[1] else None
+
+    def scaled(self, at: Value) -> Value:
+        if self.conv.stride[1] == 1:
+            return at
+        return at // self.conv.stride[1] if isinstance(at, int) else tir.floordiv(at, self.conv.stride[1])
+
+    def row(self, at: Expr, tap: Expr) -> tuple[Expr | None, Expr]:
+        conv = self.conv
+        spread = at + conv.padding[0] - tap * conv.dilation[0]
+        inside = tir.logical("and", spread >= 0, spread <= (conv.out[0] - 1) * conv.stride[0])
+        if conv.stride[0] == 1:
+            return inside, spread
+        inside = tir.logical("and", inside, tir.compare("equal", tir.floormod(spread, conv.stride[0]), tir.index(0)))
+        return inside, tir.floordiv(spread, conv.stride[0])
+
+    def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
+        return group * self.reduced + reduced, made * (self.kernel[0] * self.kernel[1]) + tap

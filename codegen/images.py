@@ -1,0 +1,119 @@
+"""Activations of convolutions as image-major blocks, [block][channel][pixel][image of the block].
+
+A vector then holds one pixel of as many images as there are lanes: every lane is used at any width, stride or dilation.
+Pixels are counted row by row, p = h * W + w, and so are the weights of one output channel, q = (c * KH + kh) * KW + kw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gluongraph.codegen import microkernel as mk
+from gluongraph.codegen import tir
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
+from gluongraph.dtypes import DTYPES
+from gluongraph.errors import CompileError
+
+Pixels = Callable[[Value, Value, Value, int], Expr]  # (image, channel, pixel, lanes) -> values along the pixels
+Weights = Callable[[Value, Value, int], Expr]  # (output channel, q, lanes) -> values along q
+WritePixels = Callable[[Expr, Expr, Expr, Expr], None]  # (image, channel, pixel, values along the pixels)
+WriteWeights = Callable[[Expr, Expr, Expr], None]  # (output channel, q, values along q)
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Conv:
+    """The shapes of a convolution: n images of c channels, h x w pixels, o output channels."""
+
+    n: int
+    c: int
+    h: int
+    w: int
+    o: int
+    kernel: Pair
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+    @property
+    def out(self) -> Pair:
+        """Rows and columns of the result."""
+        sizes = zip((self.h, self.w), self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        height, width = ((size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in sizes)
+        return height, width
+
+    @property
+    def q(self) -> int:
+        """Weights of one output channel."""
+        return self.c // self.groups * self.kernel[0] * self.kernel[1]
+
+    @property
+    def work(self) -> int:
+        """Multiply-adds."""
+        return self.n * self.o * self.q * self.out[0] * self.out[1]
+
+
+def slots(k: Kernel, workspace: Buf | None, dtype: str, need: int) -> Buf:
+    """The workspace as elements of that dtype, if it is large enough."""
+    if workspace is None or workspace.size * DTYPES[workspace.dtype].nbytes < need:
+        raise CompileError(f"{k.name}: the convolution needs {need} bytes of workspace")
+    return workspace if workspace.dtype == dtype else k.view(workspace, dtype)
+
+
+def plane(pixels: int) -> int:
+    """Vectors from one channel of a block to the next; odd, else a pixel of all channels would share few cache sets."""
+    return pixels | 1
+
+
+def image_major(
+    k: Kernel, read: Pixels, shape: tuple[int, int, int], into: Buf, dtype: str, cpu: Cpu, serial: bool
+) -> None:
+    """Copy (images, channels, pixels) to [block][channel][pixel][image of the block], zeros behind the last image."""
+    images, channels, pixels = shape
+    side = mk.lanes(cpu, dtype)
+
+    def unit(_: Expr, unit: Expr) -> None:
+        block, channel = k.let(tir.floordiv(unit, channels), "block"), k.let(tir.floormod(unit, channels), "channel")
+        numbers: list[Expr] = [block * side + lane for lane in range(side)]
+        if images % side:
+            numbers = [k.let(tir.minimum(number, images - 1), "image") for number in numbers]
+
+        def square(pixel: Expr, width: int) -> None:
+            rows = [mk.padded(tir.cast(read(number, channel, pixel, width), dtype), side) for number in numbers]
+            zero = tir.splat(tir.const(0, dtype), side)
+            for lane in range(images % side, side) if images % side else ():
+                rows[lane] = tir.select(block * side + lane < images, rows[lane], zero)
+            at = k.let((unit * plane(pixels) + pixel) * side, "at")
+            for i, column in enumerate(mk.transposed(k, [k.let(row, "t") for row in rows])[:width]):
+                k.store(into, column, at + i * side)
+
+        mk.runs(k, pixels, side, 0, mk.ceildiv(pixels, side), square)
+
+    units = mk.ceildiv(images, side) * channels
+    mk.spread(k, units, 1 if serial else mk.pieces(units, cpu), unit)
+
+
+def channels(
+    k: Kernel, groups: int, of_group: int, step: int, first: Value, count: Value
+) -> Iterator[tuple[Expr, Expr, int]]:
+    """Channels in steps, counted through all groups: (group, first channel of the group, number of channels). What the
+    caller writes for each is guarded by the condition that it is its turn."""
+    full, rest = divmod(of_group, step)
+    steps = mk.ceildiv(of_group, step)
+    with k.loop(count, name="step") as s:
+        at = k.let(tir.index(first + s), "step")
+        group = tir.index(0)
+        if groups > 1:
+            group = k.let(tir.floordiv(at, steps), "group")
+            at = k.let(tir.floormod(at, steps), "step")
+        start = k.let(at * step, "channel")
+        if full and rest:
+            with k.when(at < full):
+                yield group, start, step
+            with k.when(at >= full):
+                yield group, start, rest
+        else:
+            yield group, start, step if full else rest
