@@ -16,6 +16,7 @@ from gluongraph.codegen.build import Artefact, build
 from gluongraph.codegen.rules import offer
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.targets import target as find_target
+from gluongraph.errors import CompileError
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph
 from gluongraph.passes import PIPELINE, memory, schedule, select
@@ -80,12 +81,15 @@ class Compiled:
         """The artefact loaded and bound to these arrays; its numpy twin under GG_BACKEND=reference and GG_CHECK=nan."""
         if self.artefact is None:
             return Interpreted(self.traced, self.roles, state, check=debug.settings().check == "nan")
-        module = self.artefact.module
-        if module is None:
-            assert self.artefact.path is not None
-            module = loader.load_library(self.artefact.path)
-        (function,) = loader.entry_points(module, ("step",)).values()
+        (function,) = loader.entry_points(self.module(), ("step",)).values()
         return Executor(function, self.artefact.program, state)
+
+    def module(self) -> Any:
+        """The artefact's code, loaded."""
+        artefact = self.artefact
+        if artefact is None:
+            raise CompileError("there is no compiled code: GG_BACKEND or GG_CHECK has graphs interpreted")
+        return loader.load_library(artefact.path) if artefact.path is not None else artefact.module
 
 
 def interprets() -> bool:
@@ -116,7 +120,7 @@ def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, quiet: bool = Fa
     selection = select(graph, offer(on), lambda body, inner: plan_of(body, inner, on, quiet=True)[0])
     plan = memory(schedule(selection, roles))
     if debug.settings().verify:
-        verify_plan(plan)
+        verify_plan(plan, selection.graph)
     return plan, selection.graph
 
 

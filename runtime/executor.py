@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,12 @@ class Executor:
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         """Run once. `inputs` follow `input_names`: contiguous arrays of the program's dtypes and sizes."""
+        results = self._fill(inputs)
+        self._function(*self._args)
+        return results
+
+    def _fill(self, inputs: Sequence[Array]) -> list[Array]:
+        """Put a call's inputs and fresh outputs among the arguments."""
         args = self._args
         for position, array in zip(self._inputs.values(), inputs, strict=True):
             args[position] = loader.view(array)
@@ -77,5 +84,16 @@ class Executor:
             made = np.empty(shape, dtype)
             args[position] = loader.view(made)
             results.append(made)
-        self._function(*args)
         return results
+
+    @contextmanager
+    def lent(self, inputs: Sequence[Array]) -> Iterator[dict[str, Any]]:
+        """All arguments by name, for somebody who runs the kernels himself; the state is as before afterwards."""
+        results = self._fill(inputs)
+        state = {name: self._keep[name].copy() for name in self.program.positions("state")}
+        try:
+            yield {arg.name: tensor for arg, tensor in zip(self.program.args, self._args, strict=True)}
+        finally:
+            for name, before in state.items():
+                self._keep[name][...] = before
+            del results
