@@ -161,7 +161,8 @@ def _record(traced: Traced, mask: Sequence[bool]) -> _Recorded | None:
     wants = [wanted and next(reached) is not None for wanted in mask]
     results = [g for g in found if g is not None]
 
-    saved = [n for n in _frontier(results, frozenset(topological(graph.results))) if not _is_kept(n, graph)]
+    known = frozenset(topological(graph.results)) | _statistics(graph)
+    saved = [n for n in _frontier(results, known) if not _is_kept(n, graph)]
     table = {n: leaf(f"{SAVED}{i}", n.ty) for i, n in enumerate(saved)}
     kept = {f"{SAVED}{i}": n for i, n in enumerate(saved)}
     forward = Graph(graph.inputs, {**graph.outputs, **kept}, graph.updates, graph.origins)
@@ -187,6 +188,24 @@ def _inlined(graph: Graph) -> Graph:
         return n
 
     return graph.map(inline)
+
+
+def _statistics(graph: Graph) -> frozenset[Node]:
+    """The reductions within composites that have a gradient of their own: small, and worth more than reading all again.
+
+    Not of those that contract (attention): a kernel for the whole has no such values to give away.
+    """
+    found: set[Node] = set()
+    for n in graph.nodes():
+        if n.op.body is None:
+            continue
+        leaves = tuple(leaf(f"x{i}", s.ty) for i, s in enumerate(n.src))
+        made = n.op.body(*leaves, **n.attrs)
+        inner = topological(made if isinstance(made, tuple) else (made,))
+        if all(m.op.kind != "contraction" for m in inner):
+            table = _rebuild(inner, dict(zip(leaves, n.src, strict=True)))
+            found.update(table[m] for m in inner if m.op.kind == "reduce")
+    return frozenset(found)
 
 
 def _frontier(results: Iterable[Node], known: frozenset[Node]) -> list[Node]:
