@@ -21,29 +21,20 @@ from gluongraph.ops.elementwise import (
     ceil,
     cos,
     div,
-    equal,
     erf,
     exp,
     expm1,
     floor,
     floordiv,
-    greater,
-    greater_equal,
     isfinite,
     isnan,
-    less,
-    less_equal,
     log,
     log1p,
-    logical_and,
-    logical_not,
-    logical_or,
     maximum,
     minimum,
     mod,
     mul,
     neg,
-    not_equal,
     pow,
     relu,
     round,
@@ -55,10 +46,21 @@ from gluongraph.ops.elementwise import (
     stop_gradient,
     sub,
     tanh,
-    where,
 )
 from gluongraph.ops.index import gather, one_hot, scatter_add, take
 from gluongraph.ops.leaf import const, full, input, iota, literal, ones, zeros
+from gluongraph.ops.logic import (
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    not_equal,
+    where,
+)
 from gluongraph.ops.matmul import matmul
 from gluongraph.ops.movement import (
     concat,
@@ -74,25 +76,13 @@ from gluongraph.ops.movement import (
     stack,
     transpose,
 )
-from gluongraph.ops.nn import (
-    argmax,
-    argmin,
-    attention,
-    batch_norm,
-    batch_norm_inference,
-    dropout,
-    embedding,
-    gelu,
-    layer_norm,
-    log_softmax,
-    mean,
-    softmax,
-    softmax_cross_entropy,
-)
+from gluongraph.ops.nn import attention, dropout, embedding, gelu
+from gluongraph.ops.normalization import batch_norm, batch_norm_inference, layer_norm
 from gluongraph.ops.pool import avg_pool2d, max_pool2d
 from gluongraph.ops.random import bernoulli, normal, random_bits, uniform
-from gluongraph.ops.reduce import cumsum, max, min, prod, sum
+from gluongraph.ops.reduce import argmax, argmin, cumsum, max, mean, min, prod, sum
 from gluongraph.ops.scan import scan
+from gluongraph.ops.softmax import log_softmax, softmax, softmax_cross_entropy
 
 OPERATORS.update(add=add, sub=sub, mul=mul, div=div, pow=pow, neg=neg)
 

@@ -11,6 +11,7 @@ from gluongraph.ir import Node, Op, TensorType
 
 Value = Node | float | int | bool  # what builders take for an array
 Axes = int | Sequence[int] | None
+Binary = Callable[[Value, Value], Node]  # a builder of two arrays
 
 FLOATS = frozenset(name for name, row in DTYPES.items() if row.family == "float")
 INTEGERS = frozenset(name for name, row in DTYPES.items() if row.family in ("int", "uint"))
@@ -117,7 +118,7 @@ def broadcast(op: str, *values: Value, dtype: str | None = None) -> tuple[Node, 
     return tuple(broadcast_to(n, shape) for n in nodes)
 
 
-def broadcasting(op: Op) -> Callable[[Value, Value], Node]:
+def broadcasting(op: Op) -> Binary:
     """The builder of a binary op: numbers are lifted, shapes are broadcast."""
 
     def build(x: Value, y: Value) -> Node:

@@ -90,14 +90,17 @@ def gradients_of(ys: Sequence[Node], gs: Sequence[Node | None], wrt: Sequence[No
     return gradients(ys, gs, wrt)
 
 
-def _small_body() -> Graph:
+def _small_body(dtype: str) -> Graph:
     """tanh(x) · y, and x + y"""
-    x, y = (ops.input(name, TensorType((2, 5), "f32")) for name in ("x", "y"))
+    x, y = (ops.input(name, TensorType((2, 5), dtype)) for name in ("x", "y"))
     return Graph({"x": x, "y": y}, {"a": ops.tanh(x) * y, "b": x + y})
 
 
 def _call_samples(**attrs: Any) -> Any:
-    return lambda rng: [(tuple(array(rng, (2, 5)) for _ in range(2)), {"body": _small_body(), **attrs})]
+    return lambda rng: [
+        (tuple(array(rng, (2, 5), dtype) for _ in range(2)), {"body": _small_body(dtype), **attrs})
+        for dtype in ("f32", "f64")
+    ]
 
 
 CALL = Op(

@@ -13,18 +13,14 @@ from gluongraph import ops
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.ir import Node, Op, TensorType
 from gluongraph.ops.build import (
-    ANY,
     FLOATS,
     INTEGERS,
     NUMBERS,
     Value,
-    broadcast,
     broadcasting,
-    dtype_of,
     equal_types,
     lift,
     need,
-    wrong_dtype,
 )
 from gluongraph.ops.samples import array, elementwise
 
@@ -32,7 +28,7 @@ Infer = Callable[..., TensorType]
 Lower = Callable[..., Any]
 
 
-def _alike(op: str, allowed: frozenset[str], result: str = "") -> Infer:
+def alike(op: str, allowed: frozenset[str], result: str = "") -> Infer:
     """Equal shapes and dtypes among those allowed -> the same, or `result`."""
 
     def infer(*types: TensorType) -> TensorType:
@@ -43,76 +39,14 @@ def _alike(op: str, allowed: frozenset[str], result: str = "") -> Infer:
     return infer
 
 
-def _unary(name: str) -> Lower:
+def unary(name: str) -> Lower:
+    """The target's function of that name."""
     return lambda e, i, x: e.unary(name, x(*i))
 
 
-def _binary(name: str) -> Lower:
+def binary(name: str) -> Lower:
+    """The target's function of that name, of two."""
     return lambda e, i, x, y: e.binary(name, x(*i), y(*i))
-
-
-# -- comparisons and logic
-
-
-def _comparison(name: str, numpy: Callable[[Any, Any], Any], doc: str) -> Callable[[Value, Value], Node]:
-    return broadcasting(
-        Op(
-            name,
-            kind="elementwise",
-            infer=_alike(name, ANY, "bool"),
-            numpy=numpy,
-            lower=_binary(name),
-            samples=lambda rng: [
-                (tuple(np.rint(array(rng, shape, dtype)).astype(numpy_dtype(dtype)) for _ in range(2)), {})
-                for shape, dtype in (((), "f32"), ((3, 33), "f32"), ((7,), "f64"), ((2, 3, 17), "i32"))
-            ],
-            doc=doc,
-        )
-    )
-
-
-equal = _comparison("equal", np.equal, "x = y")
-not_equal = _comparison("not_equal", np.not_equal, "x ≠ y")
-less = _comparison("less", np.less, "x < y")
-less_equal = _comparison("less_equal", np.less_equal, "x ≤ y")
-greater = _comparison("greater", np.greater, "x > y")
-greater_equal = _comparison("greater_equal", np.greater_equal, "x ≥ y")
-
-
-def _truth(e: Any, i: Any, x: Any) -> Any:
-    return x(*i) if x.dtype == "bool" else e.binary("not_equal", x(*i), e.const(0, x.dtype))
-
-
-logical_not = Op(
-    "logical_not",
-    kind="elementwise",
-    infer=_alike("logical_not", ANY, "bool"),
-    numpy=np.logical_not,
-    lower=lambda e, i, x: e.unary("logical_not", _truth(e, i, x)),
-    samples=lambda rng: [((np.rint(array(rng, (3, 33))),), {}), ((array(rng, (7,), "bool"),), {})],
-    doc="is x zero or false?",
-)
-
-
-def _logical(name: str, numpy: Callable[[Any, Any], Any], doc: str) -> Callable[[Value, Value], Node]:
-    return broadcasting(
-        Op(
-            name,
-            kind="elementwise",
-            infer=_alike(name, ANY, "bool"),
-            numpy=numpy,
-            lower=lambda e, i, x, y: e.binary(name, _truth(e, i, x), _truth(e, i, y)),
-            samples=lambda rng: [
-                (tuple(np.rint(array(rng, (3, 33), dtype)).astype(numpy_dtype(dtype)) for _ in range(2)), {})
-                for dtype in ("bool", "f32", "i32")
-            ],
-            doc=doc,
-        )
-    )
-
-
-logical_and = _logical("logical_and", np.logical_and, "are both true, or not zero?")
-logical_or = _logical("logical_or", np.logical_or, "is one true, or not zero?")
 
 
 # -- one source
@@ -120,39 +54,39 @@ logical_or = _logical("logical_or", np.logical_or, "is one true, or not zero?")
 neg = Op(
     "neg",
     kind="elementwise",
-    infer=_alike("neg", NUMBERS),
+    infer=alike("neg", NUMBERS),
     numpy=np.negative,
     grad=lambda g, y, x: (-g,),
-    lower=_unary("neg"),
+    lower=unary("neg"),
     samples=elementwise(dtypes=("f64", "i32", "bf16")),
     doc="-x",
 )
 sign = Op(
     "sign",
     kind="elementwise",
-    infer=_alike("sign", NUMBERS),
+    infer=alike("sign", NUMBERS),
     numpy=np.sign,
-    lower=_unary("sign"),
+    lower=unary("sign"),
     samples=elementwise(dtypes=("f64", "i32")),
     doc="-1, 0 or 1",
 )
 abs = Op(
     "abs",
     kind="elementwise",
-    infer=_alike("abs", NUMBERS),
+    infer=alike("abs", NUMBERS),
     numpy=np.abs,
     grad=lambda g, y, x: (g * ops.sign(x),),
-    lower=_unary("abs"),
+    lower=unary("abs"),
     samples=elementwise(dtypes=("f64", "i32")),
     doc="|x|",
 )
 exp = Op(
     "exp",
     kind="elementwise",
-    infer=_alike("exp", FLOATS),
+    infer=alike("exp", FLOATS),
     numpy=np.exp,
     grad=lambda g, y, x: (g * y,),
-    lower=_unary("exp"),
+    lower=unary("exp"),
     samples=elementwise(low=-4, high=4),
     numeric="full",
     doc="e^x",
@@ -160,10 +94,10 @@ exp = Op(
 log = Op(
     "log",
     kind="elementwise",
-    infer=_alike("log", FLOATS),
+    infer=alike("log", FLOATS),
     numpy=np.log,
     grad=lambda g, y, x: (g / x,),
-    lower=_unary("log"),
+    lower=unary("log"),
     samples=elementwise(low=0.1, high=4),
     numeric="full",
     doc="the natural logarithm",
@@ -171,10 +105,10 @@ log = Op(
 log1p = Op(
     "log1p",
     kind="elementwise",
-    infer=_alike("log1p", FLOATS),
+    infer=alike("log1p", FLOATS),
     numpy=np.log1p,
     grad=lambda g, y, x: (g / (x + 1),),
-    lower=_unary("log1p"),
+    lower=unary("log1p"),
     samples=elementwise(low=-0.8, high=4),
     numeric="full",
     doc="log(1 + x), exact for small x",
@@ -182,10 +116,10 @@ log1p = Op(
 expm1 = Op(
     "expm1",
     kind="elementwise",
-    infer=_alike("expm1", FLOATS),
+    infer=alike("expm1", FLOATS),
     numpy=np.expm1,
     grad=lambda g, y, x: (g * (y + 1),),
-    lower=_unary("expm1"),
+    lower=unary("expm1"),
     samples=elementwise(),
     numeric="full",
     doc="e^x - 1, exact for small x",
@@ -193,50 +127,50 @@ expm1 = Op(
 sqrt = Op(
     "sqrt",
     kind="elementwise",
-    infer=_alike("sqrt", FLOATS),
+    infer=alike("sqrt", FLOATS),
     numpy=np.sqrt,
     grad=lambda g, y, x: (g * 0.5 / y,),
-    lower=_unary("sqrt"),
+    lower=unary("sqrt"),
     samples=elementwise(low=0.1, high=9),
     doc="the square root",
 )
 rsqrt = Op(
     "rsqrt",
     kind="elementwise",
-    infer=_alike("rsqrt", FLOATS),
+    infer=alike("rsqrt", FLOATS),
     numpy=lambda x: 1 / np.sqrt(x),
     grad=lambda g, y, x: (g * -0.5 * (y * y * y),),
-    lower=_unary("rsqrt"),
+    lower=unary("rsqrt"),
     samples=elementwise(low=0.1, high=9),
     doc="1 / sqrt(x)",
 )
 sin: Op = Op(
     "sin",
     kind="elementwise",
-    infer=_alike("sin", FLOATS),
+    infer=alike("sin", FLOATS),
     numpy=np.sin,
     grad=lambda g, y, x: (g * ops.cos(x),),
-    lower=_unary("sin"),
+    lower=unary("sin"),
     samples=elementwise(low=-7, high=7),
     doc="the sine",
 )
 cos: Op = Op(
     "cos",
     kind="elementwise",
-    infer=_alike("cos", FLOATS),
+    infer=alike("cos", FLOATS),
     numpy=np.cos,
     grad=lambda g, y, x: (-g * ops.sin(x),),
-    lower=_unary("cos"),
+    lower=unary("cos"),
     samples=elementwise(low=-7, high=7),
     doc="the cosine",
 )
 tanh = Op(
     "tanh",
     kind="elementwise",
-    infer=_alike("tanh", FLOATS),
+    infer=alike("tanh", FLOATS),
     numpy=np.tanh,
     grad=lambda g, y, x: (g - g * y * y,),
-    lower=_unary("tanh"),
+    lower=unary("tanh"),
     samples=elementwise(low=-4, high=4),
     doc="the hyperbolic tangent",
 )
@@ -273,10 +207,10 @@ def _erf(x: Any) -> Any:
 erf = Op(
     "erf",
     kind="elementwise",
-    infer=_alike("erf", FLOATS),
+    infer=alike("erf", FLOATS),
     numpy=_erf,
     grad=lambda g, y, x: (g * ops.exp(-(x * x)) * (2 / math.sqrt(math.pi)),),
-    lower=_unary("erf"),
+    lower=unary("erf"),
     samples=elementwise(low=-5, high=5),
     doc="the error function",
 )
@@ -290,17 +224,17 @@ def _sigmoid(x: Any) -> Any:
 sigmoid = Op(
     "sigmoid",
     kind="elementwise",
-    infer=_alike("sigmoid", FLOATS),
+    infer=alike("sigmoid", FLOATS),
     numpy=_sigmoid,
     grad=lambda g, y, x: (g * (y - y * y),),
-    lower=_unary("sigmoid"),
+    lower=unary("sigmoid"),
     samples=elementwise(low=-9, high=9),
     doc="1 / (1 + e^-x)",
 )
 relu = Op(
     "relu",
     kind="elementwise",
-    infer=_alike("relu", NUMBERS),
+    infer=alike("relu", NUMBERS),
     numpy=lambda x: np.maximum(x, 0),
     grad=lambda g, y, x: (ops.where(ops.greater(y, 0), g, 0),),
     lower=lambda e, i, x: e.binary("maximum", x(*i), e.const(0, x.dtype)),
@@ -310,27 +244,27 @@ relu = Op(
 floor = Op(
     "floor",
     kind="elementwise",
-    infer=_alike("floor", FLOATS),
+    infer=alike("floor", FLOATS),
     numpy=np.floor,
-    lower=_unary("floor"),
+    lower=unary("floor"),
     samples=elementwise(low=-9, high=9),
     doc="the next integer below",
 )
 ceil = Op(
     "ceil",
     kind="elementwise",
-    infer=_alike("ceil", FLOATS),
+    infer=alike("ceil", FLOATS),
     numpy=np.ceil,
-    lower=_unary("ceil"),
+    lower=unary("ceil"),
     samples=elementwise(low=-9, high=9),
     doc="the next integer above",
 )
 round = Op(
     "round",
     kind="elementwise",
-    infer=_alike("round", FLOATS),
+    infer=alike("round", FLOATS),
     numpy=np.rint,
-    lower=_unary("round"),
+    lower=unary("round"),
     samples=lambda rng: [((np.rint(array(rng, (3, 33), dtype, -9, 9)) * 0.5,), {}) for dtype in ("f32", "f64")],
     doc="the nearest integer; halves go to the even one",
 )
@@ -345,18 +279,18 @@ def _with_odd(rng: np.random.Generator) -> Any:
 isnan = Op(
     "isnan",
     kind="elementwise",
-    infer=_alike("isnan", FLOATS, "bool"),
+    infer=alike("isnan", FLOATS, "bool"),
     numpy=np.isnan,
-    lower=_unary("isnan"),
+    lower=unary("isnan"),
     samples=_with_odd,
     doc="is it not a number?",
 )
 isfinite = Op(
     "isfinite",
     kind="elementwise",
-    infer=_alike("isfinite", FLOATS, "bool"),
+    infer=alike("isfinite", FLOATS, "bool"),
     numpy=np.isfinite,
-    lower=_unary("isfinite"),
+    lower=unary("isfinite"),
     samples=_with_odd,
     doc="is it neither infinite nor NaN?",
 )
@@ -410,10 +344,10 @@ add = broadcasting(
     Op(
         "add",
         kind="elementwise",
-        infer=_alike("add", NUMBERS),
+        infer=alike("add", NUMBERS),
         numpy=np.add,
         grad=lambda g, z, x, y: (g, g),
-        lower=_binary("add"),
+        lower=binary("add"),
         samples=elementwise(2, dtypes=("f64", "i32", "bf16")),
         doc="x + y",
     )
@@ -422,10 +356,10 @@ sub = broadcasting(
     Op(
         "sub",
         kind="elementwise",
-        infer=_alike("sub", NUMBERS),
+        infer=alike("sub", NUMBERS),
         numpy=np.subtract,
         grad=lambda g, z, x, y: (g, -g),
-        lower=_binary("sub"),
+        lower=binary("sub"),
         samples=elementwise(2, dtypes=("f64", "i32")),
         doc="x - y",
     )
@@ -434,10 +368,10 @@ mul = broadcasting(
     Op(
         "mul",
         kind="elementwise",
-        infer=_alike("mul", NUMBERS),
+        infer=alike("mul", NUMBERS),
         numpy=np.multiply,
         grad=lambda g, z, x, y: (g * y, g * x),
-        lower=_binary("mul"),
+        lower=binary("mul"),
         samples=elementwise(2, dtypes=("f64", "i32", "bf16")),
         doc="x · y",
     )
@@ -446,10 +380,10 @@ div = broadcasting(
     Op(
         "div",
         kind="elementwise",
-        infer=_alike("div", FLOATS),
+        infer=alike("div", FLOATS),
         numpy=np.divide,
         grad=lambda g, z, x, y: (g / y, -g * z / y),
-        lower=_binary("div"),
+        lower=binary("div"),
         samples=elementwise(2, low=0.5, high=3),
         doc="x / y, of floats",
     )
@@ -466,10 +400,10 @@ pow = broadcasting(
     Op(
         "pow",
         kind="elementwise",
-        infer=_alike("pow", NUMBERS),
+        infer=alike("pow", NUMBERS),
         numpy=np.power,
         grad=_pow_grad,
-        lower=_binary("pow"),
+        lower=binary("pow"),
         samples=elementwise(2, low=0.3, high=3, dtypes=("f64", "i32")),
         numeric="full",
         doc="x to the power y",
@@ -479,10 +413,10 @@ maximum = broadcasting(
     Op(
         "maximum",
         kind="elementwise",
-        infer=_alike("maximum", NUMBERS),
+        infer=alike("maximum", NUMBERS),
         numpy=np.maximum,
         grad=lambda g, z, x, y: _to_first(g, ops.greater_equal(x, y)),
-        lower=_binary("maximum"),
+        lower=binary("maximum"),
         samples=elementwise(2, dtypes=("f64", "i32")),
         doc="the larger one; equal ones give their gradient to x",
     )
@@ -491,10 +425,10 @@ minimum = broadcasting(
     Op(
         "minimum",
         kind="elementwise",
-        infer=_alike("minimum", NUMBERS),
+        infer=alike("minimum", NUMBERS),
         numpy=np.minimum,
         grad=lambda g, z, x, y: _to_first(g, ops.less_equal(x, y)),
-        lower=_binary("minimum"),
+        lower=binary("minimum"),
         samples=elementwise(2, dtypes=("f64", "i32")),
         doc="the smaller one; equal ones give their gradient to x",
     )
@@ -520,7 +454,7 @@ floordiv = broadcasting(
     Op(
         "floordiv",
         kind="elementwise",
-        infer=_alike("floordiv", NUMBERS),
+        infer=alike("floordiv", NUMBERS),
         numpy=np.floor_divide,
         lower=_rounded_division("floordiv", lambda x, y, quotient: quotient),
         samples=elementwise(2, low=1, high=9, dtypes=("f64", "i32")),
@@ -531,7 +465,7 @@ mod = broadcasting(
     Op(
         "mod",
         kind="elementwise",
-        infer=_alike("mod", NUMBERS),
+        infer=alike("mod", NUMBERS),
         numpy=np.mod,
         grad=lambda g, z, x, y: (g, -g * ops.floordiv(x, y)),
         lower=_rounded_division("floormod", lambda x, y, quotient: x - quotient * y),
@@ -539,35 +473,3 @@ mod = broadcasting(
         doc="x - floor(x / y) · y: the remainder, of the sign of y",
     )
 )
-
-
-# -- three sources
-
-
-def _where_type(c: TensorType, x: TensorType, y: TensorType) -> TensorType:
-    if c.dtype != "bool":
-        raise wrong_dtype("where", "the condition is bool", c, help="compare first: where(ops.not_equal(c, 0), x, y)")
-    equal_types("where", x, y)
-    equal_types("where", TensorType(c.shape, x.dtype), x)
-    return x
-
-
-WHERE = Op(
-    "where",
-    kind="elementwise",
-    infer=_where_type,
-    numpy=np.where,
-    grad=lambda g, z, c, x, y: (None, ops.where(c, g, 0), ops.where(c, 0, g)),
-    lower=lambda e, i, c, x, y: e.where(c(*i), x(*i), y(*i)),
-    samples=lambda rng: [
-        ((array(rng, shape, "bool"), array(rng, shape, dtype), array(rng, shape, dtype)), {})
-        for shape, dtype in (((), "f32"), ((3, 33), "f32"), ((2, 3, 17), "f64"), ((7,), "i32"))
-    ],
-    doc="x where c, else y",
-)
-
-
-def where(c: Value, x: Value, y: Value) -> Node:
-    """x where c, else y; shapes are broadcast."""
-    dtype = dtype_of(x, y)
-    return WHERE(*broadcast("where", lift(c, "bool"), lift(x, dtype), lift(y, dtype)))

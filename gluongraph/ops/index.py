@@ -13,16 +13,30 @@ from gluongraph.ops.build import INTEGERS, NUMBERS, check_axes, misfit, need, no
 from gluongraph.ops.movement import both
 from gluongraph.ops.samples import each
 
+_INDICES = INTEGERS - {"u64"}  # numpy takes no u64 for an index
+
 
 def _need_index(op: str, indices: TensorType) -> None:
-    if indices.dtype not in INTEGERS:
-        raise wrong_dtype(op, "indices are integers", indices, help="cast them first, for example to i32")
+    if indices.dtype not in _INDICES:
+        raise wrong_dtype(
+            op, "indices are integers of up to 63 bits", indices, help="cast them first, for example to i32"
+        )
 
 
-def _at(e: Any, k: Any, n: int) -> Any:
-    """An index that was read from memory, clipped, as an index."""
-    k = e.cast(k, "i32")
-    return e.binary("minimum", e.binary("maximum", k, 0), n - 1)
+def _wide(e: Any, k: Any, dtype: str) -> tuple[Any, str]:
+    """An index that was read from memory, in a type that holds it and any size; and that type."""
+    wide = dtype if dtype in ("i64", "u32") else "i32"
+    return e.cast(k, wide), wide
+
+
+def _at(e: Any, indices: Any, at: Any, n: int) -> Any:
+    """The index that lies at `at`, clipped."""
+    k, wide = _wide(e, indices(*at), indices.dtype)
+    return e.cast(e.binary("minimum", e.binary("maximum", k, e.const(0, wide)), e.const(n - 1, wide)), "i32")
+
+
+def _clipped(indices: Any, n: int) -> Any:
+    return np.clip(indices.astype(np.int64, copy=False), 0, n - 1)
 
 
 def _add_at(target: Any, where: Any, updates: Any) -> Any:
@@ -54,7 +68,7 @@ def _take_grad(g: Node, y: Node, x: Node, indices: Node, axis: int) -> tuple[Nod
 
 def _take_lower(e: Any, i: Any, x: Any, indices: Any, axis: int) -> Any:
     k = len(indices.shape)
-    row = _at(e, indices(*i[axis : axis + k]), x.shape[axis])
+    row = _at(e, indices, i[axis : axis + k], x.shape[axis])
     return x(*i[:axis], row, *i[axis + k :])
 
 
@@ -70,7 +84,9 @@ TAKE = Op(
         (((3, 7), ((2, 3), "i64", 0, 6)), {"axis": 1}),
         (((2, 5, 3), ((4,), "i32", 0, 4)), {"axis": 1}),
         (((5, 3), ((), "i32", 0, 4)), {"axis": 0}),
-        ((((5, 3), "i32", -9, 9), ((7,), "u8", 0, 4)), {"axis": 0}),
+        ((((300, 2), "i32", -9, 9), ((7,), "u8", 0, 255)), {"axis": 0}),
+        (((5, 3), ((7,), "u32", 0, 2**32 - 1)), {"axis": 0}),
+        (((5, 3), ((7,), "i64", -(2**40), 2**40)), {"axis": 0}),
     ),
     doc="The slices of x along an axis that the indices name.",
 )
@@ -99,7 +115,7 @@ def _scatter_lower(e: Any, i: Any, x: Any, indices: Any, updates: Any) -> Any:
     row, *rest = i
 
     def element(*k: Any) -> Any:
-        hit = e.binary("equal", _at(e, indices(*k), x.shape[0]), row)
+        hit = e.binary("equal", _at(e, indices, k, x.shape[0]), row)
         added = e.where(hit, updates(*k, *rest), e.const(0, x.dtype))
         first = both(e, *(e.binary("equal", n, 0) for n in k))
         return added + (x(*i) if first is None else e.where(first, x(*i), e.const(0, x.dtype)))
@@ -113,7 +129,7 @@ SCATTER_ADD = Op(
     "scatter_add",
     kind="index",
     infer=_scatter_type,
-    numpy=lambda x, indices, updates: _add_at(x, np.clip(indices, 0, len(x) - 1), updates),
+    numpy=lambda x, indices, updates: _add_at(x, _clipped(indices, len(x)), updates),
     grad=lambda g, y, x, indices, updates: (g, None, ops.take(g, indices, 0)),
     lower=_scatter_lower,
     samples=each(
@@ -143,11 +159,7 @@ def _gather_type(x: TensorType, indices: TensorType, axis: int) -> TensorType:
 
 
 def _gather_lower(e: Any, i: Any, x: Any, indices: Any, axis: int) -> Any:
-    return x(*i[:axis], _at(e, indices(*i), x.shape[axis]), *i[axis + 1 :])
-
-
-def _clipped(indices: Any, size: int) -> Any:
-    return np.clip(indices, 0, size - 1).astype(np.int64, copy=False)
+    return x(*i[:axis], _at(e, indices, i, x.shape[axis]), *i[axis + 1 :])
 
 
 GATHER: Op = Op(
@@ -189,7 +201,7 @@ def _gather_grad(g: Any, indices: Any, axis: int, size: int) -> Any:
 def _gather_grad_lower(e: Any, i: Any, g: Any, indices: Any, axis: int, size: int) -> Any:
     def element(k: Any) -> Any:
         at = (*i[:axis], k, *i[axis + 1 :])
-        hit = e.binary("equal", _at(e, indices(*at), size), i[axis])
+        hit = e.binary("equal", _at(e, indices, at, size), i[axis])
         return e.where(hit, g(*at), e.const(0, g.dtype))
 
     return e.reduce("sum", (g.shape[axis],), element, g.dtype)
@@ -224,7 +236,8 @@ def _one_hot(indices: Any, depth: int, dtype: str) -> Any:
 
 def _one_hot_lower(e: Any, i: Any, indices: Any, depth: int, dtype: str) -> Any:
     *at, k = i
-    hit = e.binary("equal", e.cast(indices(*at), "i32"), k)
+    number, wide = _wide(e, indices(*at), indices.dtype)
+    hit = e.binary("equal", number, e.cast(k, wide))
     return e.where(hit, e.const(_number(1, dtype), dtype), e.const(_number(0, dtype), dtype))
 
 

@@ -1,7 +1,8 @@
-"""Reductions: one axis or more folded away; and the running sum."""
+"""Reductions: one axis or more folded away; the running sum; and mean, argmax, argmin, built of them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.ir import Node, Op, TensorType
-from gluongraph.ops.build import NUMBERS, Axes, check_axes, misfit, need, normal_axes, normal_axis, without
+from gluongraph.ops.build import FLOATS, NUMBERS, Axes, check_axes, misfit, need, normal_axes, normal_axis, without
+from gluongraph.ops.composite import composite
 from gluongraph.ops.samples import each
 
 _HALF = 2  # bytes of the floats whose sums and products are accumulated in f32
@@ -188,3 +190,74 @@ CUMSUM = Op(
 def cumsum(x: Node, axis: int) -> Node:
     """The running sum along an axis."""
     return CUMSUM(x, axis=normal_axis("cumsum", axis, x.ty.rank))
+
+
+# -- composites: mean, argmax, argmin
+
+
+def average(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    """The sum over the axes, by the number of elements."""
+    return ops.sum(x, axes, keepdims) * (1 / math.prod(x.shape[a] for a in axes))
+
+
+def _mean_type(x: TensorType, axes: tuple[int, ...], keepdims: bool) -> TensorType:
+    need("mean", FLOATS, x)
+    check_axes("mean", x, axes)
+    if any(x.shape[a] == 0 for a in axes):
+        raise misfit("mean", "there are no elements", x)
+    return TensorType(without(x.shape, axes, keepdims), x.dtype)
+
+
+MEAN = composite(
+    "mean",
+    average,
+    infer=_mean_type,
+    grad=lambda g, y, x, axes, keepdims: (spread(g * (1 / math.prod(x.shape[a] for a in axes)), x, axes),),
+    samples=each(
+        (((3, 33),), {"axes": (1,), "keepdims": False}),
+        (((2, 3, 17),), {"axes": (0, 2), "keepdims": True}),
+        (((5, 9),), {"axes": (0, 1), "keepdims": False}),
+    ),
+    doc="The sum over the axes, by the number of elements.",
+)
+
+
+def mean(x: Node, axis: Axes = None, keepdims: bool = False) -> Node:
+    """The mean over an axis or several, or over all."""
+    return MEAN(x, axes=normal_axes("mean", axis, x.ty.rank), keepdims=keepdims)
+
+
+def _first_hit(hit: Node, axis: int, keepdims: bool, dtype: str) -> Node:
+    """The first index along the axis where `hit` holds; the last one if it never does (all were NaN)."""
+    n = hit.shape[axis]
+    places = ops.where(hit, ops.iota(hit.shape, axis, "i32"), n - 1)
+    return ops.cast(ops.min(places, axis, keepdims), dtype)
+
+
+def _argmax(x: Node, axis: int, keepdims: bool, dtype: str) -> Node:
+    return _first_hit(ops.equal(x, spread(ops.max(x, axis), x, (axis,))), axis, keepdims, dtype)
+
+
+def _argmin(x: Node, axis: int, keepdims: bool, dtype: str) -> Node:
+    return _first_hit(ops.equal(x, spread(ops.min(x, axis), x, (axis,))), axis, keepdims, dtype)
+
+
+_ARG_SAMPLES = each(
+    (((3, 33),), {"axis": 1, "keepdims": False, "dtype": "i32"}),
+    (((2, 3, 17),), {"axis": 1, "keepdims": True, "dtype": "i64"}),
+    ((((4, 9), "i32", 0, 3),), {"axis": 0, "keepdims": False, "dtype": "i32"}),
+)
+
+
+ARGMAX = composite("argmax", _argmax, samples=_ARG_SAMPLES, doc="The index of the first largest element.")
+ARGMIN = composite("argmin", _argmin, samples=_ARG_SAMPLES, doc="The index of the first smallest element.")
+
+
+def argmax(x: Node, axis: int = -1, keepdims: bool = False, dtype: str = "i32") -> Node:
+    """The index of the first largest element along an axis."""
+    return ARGMAX(x, axis=normal_axis("argmax", axis, x.ty.rank), keepdims=keepdims, dtype=dtype)
+
+
+def argmin(x: Node, axis: int = -1, keepdims: bool = False, dtype: str = "i32") -> Node:
+    """The index of the first smallest element along an axis."""
+    return ARGMIN(x, axis=normal_axis("argmin", axis, x.ty.rank), keepdims=keepdims, dtype=dtype)
