@@ -1,0 +1,165 @@
+"""Convolutions and their gradients against float64 numpy: strides, paddings, dilations, groups, edges of every kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gluongraph.codegen import conv, tir
+from gluongraph.codegen.conv import Conv
+from gluongraph.codegen.microkernel import accumulator
+from gluongraph.codegen.targets import target
+from gluongraph.dtypes import numpy_dtype
+from gluongraph.errors import CompileError
+
+HOST = target()
+assert HOST.cpu is not None
+WORKSPACE = {
+    "forward": conv.forward_workspace,
+    "data_grad": conv.data_grad_workspace,
+    "weight_grad": conv.weight_grad_workspace,
+}
+
+
+def taps(c: Conv) -> Any:
+    """For each tap: its place in the kernel, and the slices of padded input that it reads."""
+    height, width = c.out
+    for i in range(c.kernel[0]):
+        for j in range(c.kernel[1]):
+            top, left = i * c.dilation[0], j * c.dilation[1]
+            rows = slice(top, top + (height - 1) * c.stride[0] + 1, c.stride[0])
+            yield i, j, (..., rows, slice(left, left + (width - 1) * c.stride[1] + 1, c.stride[1]))
+
+
+def reference(kind: str, c: Conv, x: Any, w: Any, g: Any) -> Any:
+    """By numpy: the sum over taps of products of whole images."""
+    edge = [(0, 0), (0, 0), (c.padding[0],) * 2, (c.padding[1],) * 2]
+    whole = np.pad(x, edge).reshape(c.n, c.groups, c.c // c.groups, c.h + 2 * c.padding[0], c.w + 2 * c.padding[1])
+    w, g = w.reshape(c.groups, c.o // c.groups, *w.shape[1:]), g.reshape(c.n, c.groups, c.o // c.groups, *c.out)
+    y, dx, dw = np.zeros_like(g), np.zeros_like(whole), np.zeros_like(w)
+    for i, j, place in taps(c):
+        y += np.einsum("ngchw,goc->ngohw", whole[place], w[..., i, j])
+        dx[place] += np.einsum("ngohw,goc->ngchw", g, w[..., i, j])
+        dw[..., i, j] = np.einsum("ngchw,ngohw->goc", whole[place], g)
+    dx = dx[..., c.padding[0] : c.padding[0] + c.h, c.padding[1] : c.padding[1] + c.w]
+    return {"forward": y, "data_grad": dx, "weight_grad": dw}[kind].ravel()
+
+
+def run(kind: str, c: Conv, dtype: str = "f32", where: Any = HOST, threads: tuple[int, ...] = ()) -> list[Any]:
+    """What the kernel adds into zeros (so an element written twice shows), per number of threads; the reference."""
+    import tvm
+
+    random = np.random.default_rng(3)
+    shapes = {"x": (c.n, c.c, c.h, c.w), "w": (c.o, c.c // c.groups, *c.kernel), "g": (c.n, c.o, *c.out)}
+    arrays = {name: (random.integers(-99, 99, shape) / 64).astype(numpy_dtype(dtype)) for name, shape in shapes.items()}
+    names = {"forward": "xw", "data_grad": "gw", "weight_grad": "xg"}[kind]
+    result = {"forward": "g", "data_grad": "x", "weight_grad": "w"}[kind]
+
+    k, total = tir.Kernel("conv"), accumulator(dtype, dtype)
+    bufs = {name: k.param(name, arrays[name].size, dtype) for name in names}
+    out = k.param("out", arrays[result].size, total)
+    space = k.param("space", WORKSPACE[kind](c, total, where.cpu), "u8")
+
+    def pixels(name: str) -> Any:
+        channels, size = shapes[name][1], shapes[name][2] * shapes[name][3]
+        return lambda n, ch, p, lanes: k.load(bufs[name], (n * channels + ch) * size + p, lanes)
+
+    def add(at: Any, value: Any) -> None:
+        k.store(out, k.load(out, at, tir.lanes_of(value)) + value, at)
+
+    def write_pixels(n: Any, ch: Any, p: Any, value: Any) -> None:
+        add(k.let((n * shapes[result][1] + ch) * (shapes[result][2] * shapes[result][3]) + p), value)
+
+    if kind == "weight_grad":
+        x, g = pixels("x"), pixels("g")
+        conv.emit_weight_grad(k, c, total, x, g, lambda o, q, v: add(k.let(o * c.q + q), v), where.cpu, space)
+    else:
+        emit = conv.emit_forward if kind == "forward" else conv.emit_data_grad
+        source = pixels(names[0])
+        emit(k, c, total, source, lambda o, q, n: k.load(bufs["w"], o * c.q + q, n), write_pixels, where.cpu, space)
+    function = tir.build_kernels([k.finish()], where.tvm)["conv"]
+    given = [tvm.runtime.tensor(arrays[name].ravel()) for name in names]
+    results = []
+    for number in threads or (0,):
+        if number:
+            tvm.get_global_func("runtime.config_threadpool")(1, number)
+        made = tvm.runtime.tensor(np.zeros(out.size, numpy_dtype(total)))
+        function(*given, made, tvm.runtime.tensor(np.full(space.size, 255, "u1")))  # the workspace starts as NaNs
+        results.append(made.numpy())
+    return [*results, reference(kind, c, *(arrays[name].astype("f8") for name in "xwg"))]
+
+
+def check(got: Any, want: Any, tolerance: float = 1e-5) -> None:
+    assert np.abs(got - want).max() <= tolerance * max(np.abs(want).max(), 1e-30)
+
+
+CASES = {
+    "one": Conv(1, 1, 1, 1, 1, (1, 1)),
+    "plain": Conv(16, 3, 8, 8, 5, (3, 3)),
+    "same": Conv(19, 4, 4, 4, 9, (3, 3), padding=(1, 1)),
+    "wide": Conv(2, 2, 3, 37, 3, (3, 5), padding=(1, 2)),
+    "strided": Conv(17, 3, 9, 8, 7, (3, 3), (2, 2), (1, 1)),
+    "skipping": Conv(16, 6, 7, 7, 4, (1, 1), (2, 2)),
+    "steep": Conv(5, 3, 9, 4, 7, (1, 3), (3, 1), (0, 2)),
+    "dilated": Conv(3, 2, 7, 9, 3, (3, 2), (1, 2), (2, 0), (2, 3)),
+    "grouped": Conv(17, 6, 6, 5, 8, (3, 3), (1, 1), (1, 1), (1, 1), 2),
+    "depthwise": Conv(16, 6, 7, 5, 6, (3, 3), (2, 1), (1, 1), (1, 1), 6),
+    "broad": Conv(1, 1, 2, 30, 2, (2, 19), padding=(0, 4)),
+    "whole": Conv(20, 5, 6, 6, 18, (6, 6)),
+    "far": Conv(4, 2, 3, 3, 2, (3, 3), padding=(4, 4)),
+    "lenet": Conv(16, 20, 12, 12, 50, (5, 5)),
+    "deep": Conv(33, 40, 4, 4, 24, (3, 3), padding=(1, 1)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", WORKSPACE)
+def test_convolution(kind: str, case: str) -> None:
+    check(*run(kind, CASES[case]))
+
+
+@pytest.mark.parametrize("dtype", ["f64", "bf16", "f16"])
+@pytest.mark.parametrize("kind", WORKSPACE)
+def test_other_dtypes(kind: str, dtype: str) -> None:
+    check(*run(kind, CASES["grouped"], dtype))
+
+
+@pytest.mark.parametrize("kind", WORKSPACE)
+def test_narrower_vectors(kind: str) -> None:
+    narrow = target("x86-64-v3")
+    if HOST.cpu.lanes < narrow.cpu.lanes:
+        pytest.skip("this machine has no AVX2")
+    check(*run(kind, CASES["strided"], where=narrow))
+
+
+@pytest.mark.parametrize("kind", WORKSPACE)
+def test_threads_change_no_bit(kind: str) -> None:
+    one, two, _ = run(kind, Conv(40, 8, 9, 9, 20, (3, 3)), threads=(1, 2))
+    assert np.array_equal(one, two)
+
+
+def test_weights_too_large_for_sums_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces that own output channels alone find the same."""
+    monkeypatch.setattr("gluongraph.codegen.conv_weights.SMALL", 0)
+    check(*run("weight_grad", CASES["lenet"]))
+    check(*run("weight_grad", Conv(50, 6, 5, 5, 11, (3, 3), groups=1)))
+
+
+def test_strips_within_cache() -> None:
+    """A small cache cuts the rows into strips, whose sums add up."""
+    small = replace(HOST, cpu=replace(HOST.cpu, l1=4096))
+    check(*run("weight_grad", CASES["plain"], where=small))
+
+
+def test_workspace_is_checked() -> None:
+    k = tir.Kernel("conv")
+    space = k.param("space", 64, "u8")
+
+    def nothing(*_: Any) -> Any:
+        raise AssertionError("nothing is read or written before the check")
+
+    with pytest.raises(CompileError, match="bytes of workspace"):
+        conv.emit_forward(k, CASES["plain"], "f32", nothing, nothing, nothing, HOST.cpu, space)
