@@ -160,7 +160,8 @@ def grad(
     else:
         with np.errstate(all="ignore"):
             plain = reverse(starts, wanted.__contains__, pull_arrays, np.add, retain)
-        found = {source: NDArray(_own(g)) for source, g in plain.items()}
+        devices = {source: a.context for source, a in zip(sources, arrays, strict=True)}
+        found = {source: NDArray(_own(g), devices[source]) for source, g in plain.items()}
     missing = [s for s in sources if s not in found]
     if missing:
         raise MXNetError(located(_UNREACHED, help="the heads have to be computed from it, under autograd.record()"))

@@ -323,6 +323,18 @@ def index_plan(key: Any, shape: tuple[int, ...]) -> tuple[Plan, list[Any]]:
     return (tuple(spans), tuple(result)), arrays
 
 
+def is_contiguous(plan: Plan, shape: tuple[int, ...]) -> bool:
+    """Are the elements that a plan without index arrays selects one stretch of memory?"""
+    spans, _ = plan
+    whole = True  # are all axes behind this one taken whole
+    for (begin, end, step), extent in zip(reversed(spans), reversed(shape), strict=True):
+        count = len(range(begin, end, step))
+        if count == 0 or (step != 1 and count > 1) or (not whole and count > 1):
+            return False
+        whole = whole and count == extent
+    return True
+
+
 def index(data: Any, *indices: Any, plan: Plan) -> Any:
     """data[key], for the plan that `index_plan` made of the key."""
     spans, result = plan

@@ -13,7 +13,7 @@ from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.eager import Function
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.ir import Node, TensorType
-from gluongraph.storage import Array, Storage
+from gluongraph.storage import Array, Storage, View
 from gluongraph.tape import STATE, Entry, Leaf, mark, no_value, source_of, tracked
 
 P = ParamSpec("P")
@@ -56,8 +56,8 @@ def _inplace(build: Callable[..., Any]) -> Callable[[NDArray, Any], NDArray]:
 class NDArray:
     """An array on a device; within a trace, a node of the graph that is being built.
 
-    Arithmetic broadcasts as in numpy. Slices and reshaped arrays are copies. Comparisons give 0 and 1 in the dtype of
-    the array.
+    Arithmetic broadcasts as in numpy. Contiguous slices and reshaped arrays share their memory with the array, other
+    parts are copies. Comparisons give 0 and 1 in the dtype of the array.
 
     >>> from gluongraph import nd
     >>> nd.array([[1, 2], [3, 4]]) * 2
@@ -77,7 +77,9 @@ class NDArray:
     _leaf: Leaf | None = None  # set by attach_grad
     _ctx: Context = DEFAULT
     name: str = ""  # of a parameter: what traces call it
-    _part: bool = False  # a slice or another shape of an array: a copy, and in MXNet a view
+    _view: tuple[NDArray, Callable[..., Any], dict[str, Any]] | None = None  # the array that it is a view of, and how
+    _part: bool = False  # a recorded slice: a copy, and not to be written
+    _alias: bool = False  # made by detach
 
     def __init__(self, array: Array, ctx: Context = DEFAULT):
         self._storage = Storage(array)
@@ -287,10 +289,11 @@ class NDArray:
 
     def detach(self) -> NDArray:
         """The same memory, apart from the record: no gradient flows through it."""
-        if self._storage is None:
+        if STATE.tracer is not None or self._storage is None:
             return invoke(mxops.stop_gradient, self)  # type: ignore[no-any-return]
         other = NDArray.__new__(NDArray)
-        other._storage, other._ctx, other._part = self._storage, self._ctx, self._part
+        other._storage, other._ctx, other.name = self._storage, self._ctx, self.name
+        other._view, other._part, other._alias = self._view, self._part, True
         return other
 
     def zero_grad(self) -> None:
@@ -302,9 +305,27 @@ class NDArray:
 
     def __getitem__(self, key: Any) -> NDArray:
         plan, indices = mxshapes.index_plan(key, self.shape)
-        part = invoke(mxshapes.index, self, *map(_index_array, indices), plan=plan)
-        part._part = not indices
-        return part  # type: ignore[no-any-return]
+        if indices or not mxshapes.is_contiguous(plan, self.shape):
+            return invoke(mxshapes.index, self, *map(_index_array, indices), plan=plan)  # type: ignore[no-any-return]
+        return self._viewed(mxshapes.index, plan=plan)
+
+    def _viewed(self, build: Callable[..., Any], **how: Any) -> NDArray:
+        """A part or another shape that shares its memory with this array, as in MXNet.
+
+        Under a record, where the gradient flows through it, it is a copy that must not be written.
+        """
+        tracing = STATE.tracer is not None or self._storage is None
+        if tracing or (STATE.recording and tracked(self)):
+            part: NDArray = invoke(build, self, **how)
+            if tracing:
+                part._view = (self, build, how)
+            else:
+                part._part = True
+            return part
+        part = NDArray.__new__(NDArray)
+        part._storage = View(self.storage, _VIEWS[build](**how))
+        part._ctx, part._view = self._ctx, (self, build, how)
+        return part
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if STATE.tracer is not None or self._storage is None:
@@ -313,6 +334,8 @@ class NDArray:
         self._check_write(value)
         if isinstance(value, NDArray):
             value = value.storage.array
+            if value.size == 1:
+                value = value.reshape(())  # numpy takes no array for one element
         parts = tuple(map(_numpy_key, key)) if isinstance(key, tuple) else _numpy_key(key)
         try:
             self._storage.write(value, parts)
@@ -324,8 +347,8 @@ class NDArray:
         if self._part:
             raise MXNetError(
                 located(
-                    "in-place write into a slice or a reshaped array, which is a copy here: the array it came from"
-                    " would not change",
+                    "in-place write into a slice or a reshaped array that was recorded: the array it came from would"
+                    " not change",
                     help="write into that array: a[1:3] = value; or make the copy plain: a[1:3].copy()",
                 )
             )
@@ -361,9 +384,10 @@ class NDArray:
     def reshape(self, *shape: Any, reverse: bool = False) -> NDArray:
         """Another shape: 0 keeps an axis, -1 is inferred, -2 keeps the rest, -3 joins two axes, -4 splits one."""
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
-        other = invoke(mxshapes.reshape, self, tuple(wanted), reverse=reverse)
-        other._part = True
-        return other  # type: ignore[no-any-return]
+        new = mxshapes.reshaped(self.shape, tuple(wanted), reverse)
+        if self._storage is not None and not self._storage.array.flags.c_contiguous:
+            return invoke(mxshapes.reshape, self, shape=new)  # type: ignore[no-any-return]
+        return self._viewed(mxshapes.reshape, shape=new)
 
     def reshape_like(self, other: NDArray) -> NDArray:
         return self.reshape(other.shape)
@@ -490,6 +514,22 @@ def _tracer(array: NDArray) -> Any:
     return STATE.tracer
 
 
+def _index_view(plan: mxshapes.Plan) -> Callable[[Array], Array]:
+    spans, shape = plan
+    key = tuple([slice(*span) for span in spans])
+    return lambda array: array[key].reshape(shape or (1,))
+
+
+def _shape_view(shape: tuple[int, ...]) -> Callable[[Array], Array]:
+    return lambda array: array.reshape(shape)
+
+
+_VIEWS: dict[Any, Callable[..., Callable[[Array], Array]]] = {
+    mxshapes.index: _index_view,
+    mxshapes.reshape: _shape_view,
+}
+
+
 # -- calls
 
 _FUNCTIONS: dict[tuple[Any, ...], Function] = {}
@@ -532,6 +572,15 @@ def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
         function = _FUNCTIONS[tuple(key)]
     except KeyError:
         function = _function(tuple(key), build, args, attrs)
+    except TypeError:
+        odd = [v for v in (*args, *attrs.values()) if not isinstance(v, NDArray) and not _hashable(v)]
+        raise TypeError(
+            located(
+                f"{getattr(build, '__name__', build)}: arguments are NDArrays, numbers, texts and tuples of those; not"
+                f" {', '.join(type(v).__name__ for v in odd)}",
+                help="make arrays of numpy arrays with nd.array(...)",
+            )
+        ) from None
     ctx = handles[0]._ctx if handles else DEFAULT
     for other in handles:
         if other._ctx is not ctx:
@@ -580,6 +629,14 @@ def _function(key: tuple[Any, ...], build: Callable[..., Any], args: Any, attrs:
         _FUNCTIONS.clear()
     made = _FUNCTIONS[key] = Function(on_nodes, types)
     return made
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _same_device(handles: list[NDArray]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -63,3 +64,39 @@ class Storage:
             array[...] = self.array
         self.array = array
         _moves += 1
+
+
+class View(Storage):
+    """A part or another shape of a storage: always of what that holds now, wherever it lives."""
+
+    __slots__ = ("base", "of")
+
+    def __init__(self, base: Storage, of: Callable[[Array], Array]):
+        self.base, self.of = base, of
+
+    @property
+    def array(self) -> Array:  # type: ignore[override]
+        """The view, made anew."""
+        return self.of(self.base.array)
+
+    @property
+    def version(self) -> int:  # type: ignore[override]
+        """That of the whole."""
+        return self.base.version
+
+    def write(self, value: Any, key: Any = ...) -> None:
+        """array[key] = value"""
+        self.array[key] = value
+        self.base.touch()
+
+    def touch(self) -> None:
+        """Note a write into the whole."""
+        self.base.touch()
+
+    def rehome(self, array: Array, *, copy: bool = True) -> None:
+        """A view lives where the whole lives.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("rehome: a view cannot move; move the array that it is a view of")

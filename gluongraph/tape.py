@@ -194,7 +194,7 @@ def write(found: Mapping[Source, Array]) -> None:
                 storage.array += g
             else:
                 storage.array[...] = g
-            storage.version += 1
+            storage.touch()
             leaf.fresh = True
 
 

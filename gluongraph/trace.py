@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph import ops
 from gluongraph.differentiate import gradients, ones
 from gluongraph.dtypes import dtype_name
 from gluongraph.eager import leaf
 from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin
 from gluongraph.ir import Graph, Node, TensorType, recording_origins, topological
-from gluongraph.mxshapes import index_plan, index_put
+from gluongraph.mxshapes import index, index_plan, index_put
 from gluongraph.ndarray import NDArray, traced
 from gluongraph.ops.composite import results_of
 from gluongraph.storage import Array
@@ -186,17 +187,29 @@ class Tracer:
         else:
             return part
         name = f"data{len(self.arguments)}"
-        made = self.arguments[name] = leaf(name, type)
-        return traced(made)
+        made = traced(leaf(name, type))
+        self.arguments[name] = self.node(made)
+        if isinstance(part, NDArray):
+            made._ctx = part._ctx
+        return made
 
     def node(self, array: NDArray) -> Node:
-        """The node that an array stands for at this point."""
-        return array._node if array._node is not None else self.now[self.capture(array)]
+        """The node that an array stands for at this point; of a view, that of the whole, looked at now."""
+        if array._view is not None:
+            whole, build, how = array._view
+            found: Node = build(self.node(whole), **how)
+        elif array._node is not None:
+            return array._node
+        else:
+            found = self.now[self.capture(array)]
+        return ops.stop_gradient(found) if array._alias and array._leaf is None else found
 
     def capture(self, array: NDArray) -> str:
         """The input that an array from outside has become."""
         storage = array.storage
         name = self.names.get(id(storage))
+        if name is not None and self.captured[name]._alias:
+            self.captured[name] = array  # perhaps the handle that gradients belong to
         if name is None:
             name = self._free_name(array.name or f"capture{len(self.captured)}")
             self.names[id(storage)] = name
@@ -225,7 +238,10 @@ class Tracer:
             *(self.node(a) if isinstance(a, NDArray) else a for a in args),
             **{k: self.node(a) if isinstance(a, NDArray) else a for k, a in attrs.items()},
         )
+        arrays = [a for a in (*args, *attrs.values()) if isinstance(a, NDArray)]
         nodes = [traced(n) for n in results_of(made)]
+        for each in nodes if arrays else ():
+            each._ctx = arrays[0]._ctx
         return nodes[0] if isinstance(made, Node) and not isinstance(made.type, tuple) else nodes
 
     def grad(self, heads: list[NDArray], variables: list[NDArray], head_grads: Any) -> list[NDArray]:
@@ -242,13 +258,6 @@ class Tracer:
 
     def assign(self, array: NDArray, key: Any, value: Any) -> None:
         """array[key] = value"""
-        if array._part:
-            raise TraceError(
-                located(
-                    "in-place write into a slice or a reshaped array, while a graph is being built",
-                    help="write into the array that it came from: a[1:3] = value",
-                )
-            )
         old = self.node(array)
         if isinstance(value, np.ndarray | list | tuple):
             value = NDArray(np.asarray(value, array.dtype))
@@ -257,8 +266,17 @@ class Tracer:
             raise TraceError(
                 located("a traced write at an array of indices", help="use where() with a mask, or one_hot")
             )
-        made = index_put(old, self.node(value) if isinstance(value, NDArray) else value, plan=plan)
-        if array._node is not None:
+        self.store(array, index_put(old, self.node(value) if isinstance(value, NDArray) else value, plan=plan))
+
+    def store(self, array: NDArray, made: Node) -> None:
+        """The array holds this from now on; what is written into a view is written into the whole."""
+        if array._part:
+            raise TraceError(located("a traced write into a recorded slice", help="write into the whole array"))
+        if array._view is not None:
+            whole, build, how = array._view
+            old = self.node(whole)
+            self.store(whole, index_put(old, made, **how) if build is index else ops.reshape(made, old.shape))
+        elif array._node is not None:
             array._node = made
         else:
             name = self.capture(array)

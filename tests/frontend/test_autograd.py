@@ -230,6 +230,18 @@ def test_gradient_flows_through_reading_parts() -> None:
     assert grad_of(x) == [2, 3, 2, 1]
 
 
+def test_a_recorded_slice_must_not_be_written() -> None:
+    x = marked(1, 2, 3)
+    with autograd.record():
+        y = x[0:2]
+    with pytest.raises(MXNetError, match=r"slice(.|\n)*test_autograd.py(.|\n)*help"):
+        y[:] = 0
+    unmarked = nd.zeros((3,))
+    with autograd.record():
+        unmarked[0] += 1
+    assert float(unmarked[0]) == 1
+
+
 def test_grad_gives_a_list_and_leaves_grad_alone() -> None:
     x, w = marked(2), marked(3)
     with autograd.record():

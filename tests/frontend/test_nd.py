@@ -142,20 +142,55 @@ def test_index_errors() -> None:
 
 def test_results_do_not_share_memory_with_arguments() -> None:
     x = nd.array(X)
-    others = [x[0], x.T, x.reshape((-1,)), x.copy(), x.broadcast_to((2, 3, 4, 5)), x.astype("float32")]
+    others = [x[:, 1], x[[0]], x.T, x.flatten(), x.copy(), x.broadcast_to((2, 3, 4, 5)), x.astype("float32")]
     before = [o.asnumpy() for o in others]
     x[:] = 0
     for other, was in zip(others, before, strict=True):
         same(other, was)
 
 
-def test_writing_into_a_slice_raises() -> None:
-    x = nd.zeros((3, 2))
-    with pytest.raises(MXNetError, match=r"slice.*\n.*test_nd.py(.|\n)*help"):
-        x[0][:] = 1
-    row = x[0].copy()
-    row[:] = 1
-    same(row, [1, 1])
+def test_contiguous_slices_and_reshaped_arrays_share_memory() -> None:
+    x = nd.array(X)
+    row, part, flat = x[1], x[1, 1:3], x.reshape((-1,))[3:5]
+    x[:] = 2
+    for view in (row, part, flat):
+        assert (view.asnumpy() == 2).all()
+    row[:] = 3
+    part += 1
+    flat[0] = 9
+    x[2, 3] -= 2
+    expected = np.full((3, 4, 5), 2, np.float32)
+    expected[1] = 3
+    expected[1, 1:3] += 1
+    expected[0, 0, 3] = 9
+    expected[2, 3] -= 2
+    same(x, expected)
+    x.storage.rehome(np.zeros((3, 4, 5), np.float32))
+    row[:] = 7
+    assert (x.asnumpy()[1] == 7).all() and row.storage.version == x.storage.version
+    with pytest.raises(ValueError, match="view"):
+        row.storage.rehome(np.zeros((4, 5), np.float32))
+
+
+def test_other_parts_are_copies() -> None:
+    x = nd.array(X)
+    column = x[:, 1]
+    column[:] = 0
+    same(x, X)
+    x[:, 1] += 1
+    same(x[:, 1], X[:, 1] + 1)
+
+
+def test_writing_one_element() -> None:
+    x = nd.zeros((3,))
+    x[1] = nd.array([5])
+    x[2] += 1
+    same(x, [0, 5, 1])
+
+
+def test_arguments_that_are_no_arrays() -> None:
+    with pytest.raises(TypeError, match=r"dot: (.|\n)*ndarray(.|\n)*nd.array"):
+        nd.dot(nd.array(X[0]), X[0].T)
 
 
 def test_inplace_operators_keep_the_handle() -> None:
