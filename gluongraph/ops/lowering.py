@@ -23,7 +23,8 @@ class Algebra(Protocol):
     """Expressions on a target. Python's + - * on expressions, and the comparisons below, broadcast scalars.
 
     `/` is used on floats only; integers use `floordiv` and `floormod`. An index (an element of `i`, what `reduce` hands
-    to `element`, and sums, products, quotients of them) may be a Python int; so may one operand of `binary`.
+    to `element`, and sums and products of them) is of type i32 or a plain Python int; `cast`, and either or both
+    operands of `binary`, may be such ints.
     """
 
     def const(self, value: float | int | bool, dtype: str) -> Expr: ...
