@@ -8,16 +8,16 @@ from typing import Any, Concatenate, ParamSpec
 import numpy as np
 
 from gluongraph import mxlayers, mxops, mxshapes
-from gluongraph.context import Context, check_context, cpu, current_context
-from gluongraph.dtypes import dtype_name, numpy_dtype
+from gluongraph.context import Context, check_context, current_context
+from gluongraph.dtypes import dtype_name
 from gluongraph.eager import Function
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
-from gluongraph.ir import Node, TensorType
-from gluongraph.storage import Array, Storage, View
-from gluongraph.tape import STATE, Entry, Leaf, mark, no_value, source_of, tracked
+from gluongraph.handle import DEFAULT, Handle
+from gluongraph.ir import Node
+from gluongraph.storage import Array, View
+from gluongraph.tape import STATE, Entry, mark, no_value, source_of, tracked
 
 P = ParamSpec("P")
-DEFAULT = cpu(0)
 MAX_FUNCTIONS = 8192  # Python numbers are part of a function; a program that counts must not fill the memory
 
 
@@ -53,7 +53,7 @@ def _inplace(build: Callable[..., Any]) -> Callable[[NDArray, Any], NDArray]:
     return operator
 
 
-class NDArray:
+class NDArray(Handle):
     """An array on a device; within a trace, a node of the graph that is being built.
 
     Arithmetic broadcasts as in numpy. Contiguous slices and reshaped arrays share their memory with the array, other
@@ -67,166 +67,15 @@ class NDArray:
     <NDArray 2x2 @cpu(0)>
     """
 
-    __array_priority__ = 1000.0
-    __hash__ = object.__hash__
-
-    # What most arrays have is said once, here; only what differs is kept per array.
-    _storage: Storage | None
-    _node: Node | None = None  # in a trace
-    _source: tuple[Entry, int] | None = None  # the recorded call that made it
-    _leaf: Leaf | None = None  # set by attach_grad
-    _ctx: Context = DEFAULT
-    name: str = ""  # of a parameter: what traces call it
-    _view: tuple[NDArray, Callable[..., Any], dict[str, Any]] | None = None  # the array that it is a view of, and how
-    _part: bool = False  # a recorded slice: a copy, and not to be written
-    _alias: bool = False  # made by detach
-
-    def __init__(self, array: Array, ctx: Context = DEFAULT):
-        self._storage = Storage(array)
-        if ctx is not DEFAULT:
-            self._ctx = ctx
-
-    # -- what it is
-
-    @property
-    def storage(self) -> Storage:
-        """The memory.
-
-        Raises:
-            TraceError: a traced value has none.
-        """
-        if self._storage is None:
-            raise TraceError(no_value("its memory"))
-        return self._storage
-
-    @property
-    def type(self) -> TensorType:
-        """Shape and dtype."""
-        if self._storage is None:
-            assert self._node is not None
-            return self._node.ty
-        array = self._storage.array
-        return TensorType(array.shape, dtype_name(array.dtype))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._storage.array.shape if self._storage is not None else self.type.shape
-
-    @property
-    def dtype(self) -> Any:
-        """The numpy type of the elements: `numpy.float32`."""
-        array_dtype = self._storage.array.dtype if self._storage is not None else numpy_dtype(self.type.dtype)
-        return array_dtype.type
-
-    @property
-    def size(self) -> int:
-        return self.type.size
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def context(self) -> Context:
-        return self._ctx
-
-    ctx = context
-
-    @property
-    def stype(self) -> str:
-        return "default"
-
     @property
     def T(self) -> NDArray:
         return invoke(mxshapes.transpose, self)  # type: ignore[no-any-return]
 
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("len() of an array without axes")
-        return self.shape[0]
-
-    def __repr__(self) -> str:
-        shape = "x".join(map(str, self.shape))
-        if self._storage is None:
-            return f"<NDArray {shape} {self.type.dtype}, traced>"
-        return f"\n{self._storage.array!s}\n<NDArray {shape} @{self._ctx}>"
-
-    # -- out to Python and numpy
-
-    def asnumpy(self) -> Array:
-        """A copy as numpy array."""
-        if self._storage is None:
-            raise TraceError(no_value("asnumpy()"))
-        return np.array(self._storage.array, order="C")
-
-    def asscalar(self) -> Any:
-        """The only element, as a numpy scalar."""
-        return self._one("asscalar()")[()]
-
-    def item(self) -> Any:
-        """The only element, as a Python number."""
-        return self._one("item()").item()
-
-    def tolist(self) -> Any:
-        return self.asnumpy().tolist()
-
-    def _one(self, what: str) -> Array:
-        if self._storage is None:
-            raise TraceError(no_value(what))
-        if self._storage.array.size != 1:
-            raise ValueError(f"{what} needs an array of one element; this one has shape {self.shape}")
-        return self._storage.array.reshape(())
-
-    def __float__(self) -> float:
-        return float(self._one("float()"))
-
-    def __int__(self) -> int:
-        return int(self._one("int()"))
-
-    def __index__(self) -> int:
-        array = self._one("an index")
-        if array.dtype.kind not in "iu":
-            raise TypeError("only arrays of integers can be an index")
-        return int(array)
-
-    def __bool__(self) -> bool:
-        if self._storage is None:
-            raise TraceError(no_value("a branch (if, while, and, or, not)"))
-        if self.size == 0:
-            return False
-        if self.size > 1:
-            raise ValueError(
-                "the truth value of an array with several elements is ambiguous; use asnumpy().all() or any()"
-            )
-        return bool(self._one("bool()"))
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = self.asnumpy()
-        return array if dtype is None else array.astype(dtype, copy=False)
-
-    def __dlpack__(self, **how: Any) -> Any:
-        return self.storage.array.__dlpack__(**how)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._ctx.device_typeid, self._ctx.device_id
-
     def __iter__(self) -> Iterator[NDArray]:
         return (self[i] for i in range(len(self)))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"array": self.asnumpy(), "ctx": (self._ctx.device_type, self._ctx.device_id)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._storage = Storage(state["array"])
-        self._ctx = Context(*state["ctx"])
-
     def __deepcopy__(self, memo: object) -> NDArray:
         return self.copy()
-
-    def wait_to_read(self) -> None:
-        """Nothing: eager ops are done when they return."""
-
-    wait_to_write = wait_to_read
 
     # -- copies
 
