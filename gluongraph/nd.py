@@ -11,12 +11,15 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from gluongraph import mxlayers, mxops, mxshapes, ops, random
+from gluongraph import mxlayers, mxops, mxshapes, ops
+from gluongraph import random as random
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir import Node
-from gluongraph.ndarray import NDArray, invoke, placed
+from gluongraph.ndarray import NDArray as NDArray
+from gluongraph.ndarray import invoke as invoke
+from gluongraph.ndarray import placed
 from gluongraph.tape import STATE
 from gluongraph.tape import concrete as concrete
 

@@ -211,7 +211,8 @@ class Tracer:
         if name is not None and self.captured[name]._alias:
             self.captured[name] = array  # perhaps the handle that gradients belong to
         if name is None:
-            name = self._free_name(array.name or f"capture{len(self.captured)}")
+            unnamed = sum(not a.name for a in self.captured.values())
+            name = self._free_name(array.name or f"capture{unnamed}")
             self.names[id(storage)] = name
             self.captured[name] = array
             self.inputs[name] = self.now[name] = leaf(name, array.type)
