@@ -166,7 +166,7 @@ class Tracer:
         self.inputs: dict[str, Node] = {}
         self.now: dict[str, Node] = {}  # what a captured array holds at this point of the program
         self.updates: dict[str, Node] = {}
-        self.draws = 0
+        self.draws = self.unnamed = 0
         self.scopes: list[str] = []
         self.guards: dict[tuple[int, str], Guard] = {}
 
@@ -211,8 +211,8 @@ class Tracer:
         if name is not None and self.captured[name]._alias:
             self.captured[name] = array  # perhaps the handle that gradients belong to
         if name is None:
-            unnamed = sum(not a.name for a in self.captured.values())
-            name = self._free_name(array.name or f"capture{unnamed}")
+            name = self._free_name(array.name or f"capture{self.unnamed}")
+            self.unnamed += not array.name
             self.names[id(storage)] = name
             self.captured[name] = array
             self.inputs[name] = self.now[name] = leaf(name, array.type)
