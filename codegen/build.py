@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gluongraph import debug
-from gluongraph.codegen import cache, tir
+from gluongraph.codegen import cache, cuda, tir
 from gluongraph.codegen.rule import Bindings
 from gluongraph.codegen.rules import emit
 from gluongraph.codegen.targets import Target
@@ -37,13 +38,14 @@ def build(plan: Plan, target: Target) -> Artefact:
         return Artefact(found.program, found.library)
     started = time.perf_counter()
     program = program_of(plan)
-    functions = [kernel(launch, target) for launch in plan.kernels.values()]
-    for name, function in zip(plan.kernels, functions, strict=True):
+    parts = {name: kernels(launch, target) for name, launch in plan.kernels.items()}
+    functions = [f for part in parts.values() for f in part]
+    for function in functions:
         if debug.wants("code"):
             debug.log("code", str(function))
         if debug.settings().dump:
-            debug.dump(f"{name}.txt", str(function))
-    executable = tir.link(functions, {ENTRY: entry(plan, program)}, target.tvm)
+            debug.dump(f"{tir.name_of(function)}.txt", str(function))
+    executable = tir.link(functions, {ENTRY: entry(plan, program, parts)}, target.tvm)
     seconds = time.perf_counter() - started
     try:
         library = cache.store(key, program, lambda path: tir.export(executable, str(path)))
@@ -52,24 +54,29 @@ def build(plan: Plan, target: Target) -> Artefact:
     return Artefact(program, library, None, len(functions), seconds)
 
 
-def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
-    """The code of one kernel: its arguments are the distinct buffers, inputs first, then outputs, then workspace."""
+def kernels(launch: Launch, target: Target) -> list[tir.PrimFunc]:
+    """The code of one launch: one function on a CPU, one or more, to be called in order, on a GPU."""
     if target.cpu is None:
-        raise CompileError(f"target {target.name} has no CPU rules")
-    group = launch.group
+        return cuda.emit(launch, bind)
     k = tir.Kernel(launch.kernel)
+    emit(k, launch.group, launch.candidate, bind(k, launch), target.cpu)
+    return [k.finish()]
+
+
+def bind(k: tir.Kernel, launch: Launch) -> Bindings:
+    """A kernel's arguments are the distinct buffers of its launch: inputs first, then outputs, then workspace."""
+    group = launch.group
     inputs = tuple(k.param(f"x{i}", t.size, t.dtype) for i, t in enumerate(group.inputs))
     shared = {output: inputs[i] for output, i in group.inplace}
     outputs = tuple(
         shared[j] if j in shared else k.param(f"y{j}", t.size, t.dtype) for j, t in enumerate(group.outputs)
     )
     workspace = k.param("workspace", launch.candidate.workspace, "u8") if launch.candidate.workspace else None
-    emit(k, group, launch.candidate, Bindings(inputs, outputs, workspace), target.cpu)
-    return k.finish()
+    return Bindings(inputs, outputs, workspace)
 
 
-def entry(plan: Plan, program: Program) -> tir.Entry:
-    """The entry point: the plan's launches over the program's arguments."""
+def entry(plan: Plan, program: Program, parts: Mapping[str, Sequence[tir.PrimFunc]]) -> tir.Entry:
+    """The entry point: the plan's launches over the program's arguments, each by the functions of its kernel."""
     position = {arg.name: i for i, arg in enumerate(program.args)}
     calls = []
     for launch in plan.launches:
@@ -77,7 +84,8 @@ def entry(plan: Plan, program: Program) -> tir.Entry:
         buffers = [*launch.reads, *(w for j, w in enumerate(launch.writes) if j not in shared)]
         if launch.workspace is not None:
             buffers.append(launch.workspace)
-        calls.append(tir.Call(launch.kernel, tuple(position[b.name] for b in buffers)))
+        args = tuple(position[b.name] for b in buffers)
+        calls += [tir.Call(tir.name_of(f), args) for f in parts[launch.kernel]]
     sizes = tuple(((_size(arg.shape),), arg.dtype) for arg in program.args)
     return tir.Entry(sizes, tuple(calls))
 

@@ -27,7 +27,14 @@ class Target:
     @property
     def tvm(self) -> dict[str, Any]:
         """What TVM's Target is made from."""
-        return {key: list(v) if isinstance(v, tuple) else v for key, v in self.options}
+        return {key: _plain(v) for key, v in self.options}
+
+
+def _plain(value: Any) -> Any:
+    """Tuples of pairs are dicts, other tuples are lists."""
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _x86(name: str, mcpu: str, lanes: int, registers: int, needs: str) -> Target:
@@ -56,6 +63,7 @@ TARGETS: dict[str, Target] = {
                 ("max_threads_per_block", 1024),
                 ("max_shared_memory_per_block", 49152),
                 ("thread_warp_size", 32),
+                ("host", (("kind", "llvm"),)),
             ),
             None,
         ),

@@ -156,7 +156,7 @@ def compare(name: str, a: Expr, b: Expr) -> Expr:
     lanes = max(lanes_of(a), lanes_of(b))
     a, b = splat(a, lanes), splat(b, lanes)
     if dtype_of(a) == "bool":
-        a, b = cast(a, "u8"), cast(b, "u8")
+        a, b = (tirx.Select(x, splat(const(1.0, "f32"), lanes), splat(const(0.0, "f32"), lanes)) for x in (a, b))
     return getattr(tirx, _COMPARE[name])(a, b)
 
 
@@ -343,15 +343,9 @@ class Kernel:
         if isinstance(value, (int, float, tirx.Var)):
             return value
         dtype, lanes = _split(value)
-        if dtype == "bool" and lanes > 1:  # TVM's analyzer stumbles over bool vectors with a name
-            as_number = self.let(tirx.Select(value, splat(const(1, "u8"), lanes), splat(const(0, "u8"), lanes)))
-            return tirx.NE(as_number, splat(const(0, "u8"), lanes))
-        if dtype == "bf16":  # named by its bits: TVM's legalization of bf16 forgets the name's type
-            bits = self._bind(tirx.reinterpret("uint16" + (f"x{lanes}" if lanes > 1 else ""), value), name)
-            return tirx.reinterpret(tvm_dtype("bf16", lanes), bits)
-        return self._bind(value, name)
-
-    def _bind(self, value: Expr, name: str) -> Expr:
+        if dtype == "bool" and lanes > 1:  # TVM's analyzer stumbles over named bools, and LLVM folds this away
+            as_number = self.let(tirx.Select(value, splat(const(1.0, "f32"), lanes), splat(const(0.0, "f32"), lanes)))
+            return tirx.NE(as_number, splat(const(0.0, "f32"), lanes))
         var = tirx.Var(self._unique(name), str(value.ty).strip('"'))
         self._emit(tirx.Bind(var, value))
         return var

@@ -1,0 +1,263 @@
+"""Kernels for NVIDIA GPUs: folds by dlight's schedules, everything else one thread an element.
+
+A group becomes one kernel where that is possible, else several that follow each other:
+
+* its reductions and contractions become stages of one kernel that a rule of dlight schedules, and what the group
+  computes from them is written where that kernel stores its result, so that updates happen in place there;
+* where no rule takes all of them together, each gets a kernel and the values between them lie in a workspace;
+* a fold that no rule takes, and all that is no fold, is done by one thread for each element ("threads").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gluongraph.codegen import te, tir
+from gluongraph.codegen.cuda_math import CudaAlgebra
+from gluongraph.codegen.pull import Load, Pull
+from gluongraph.codegen.rule import Bindings
+from gluongraph.codegen.targets import TARGETS
+from gluongraph.codegen.te_lower import Stages, is_fold, kept_shape, small, stage
+from gluongraph.codegen.tir import Buf, Expr, Kernel, PrimFunc, Value, floordiv, floormod
+from gluongraph.ir import Node
+from gluongraph.plan import ALIGNMENT, Candidate, Group, Launch
+
+THREADS = "threads"
+FLOPS, BYTES = 2e13, 2e12  # guesses for expected seconds; candidates of one group are compared, nothing else
+Bind = Callable[[Kernel, Launch], Bindings]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kernel: the values it stores, and the folds it does through a dlight schedule, if it does."""
+
+    results: tuple[Node, ...]
+    stages: Stages | None = None
+
+    @property
+    def rule(self) -> str:
+        """Who schedules it."""
+        return f"dlight.{self.stages.rule}" if self.stages else THREADS
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """The kernels of a group in order; `kept` are values in the workspace, with their byte offsets there."""
+
+    parts: tuple[Part, ...]
+    kept: tuple[tuple[Node, int], ...] = ()
+
+    @property
+    def rule(self) -> str:
+        """The rules of all parts: 'dlight.Matmul', 'dlight.Matmul+threads'."""
+        return "+".join(part.rule for part in self.parts)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes between the kernels."""
+        return max((at + _aligned(n.ty.nbytes) for n, at in self.kept), default=0)
+
+
+def claim(group: Group) -> Candidate | None:
+    """A candidate for any group whose ops have `lower` rules: `rule` names what schedules each of its kernels."""
+    if any(n.op.lower is None and n.op.name != "input" for n in group.body.nodes()):
+        return None
+    lowering = lowered(_plain(group))
+    work = sum(t.size for t in group.outputs)
+    return Candidate(lowering.rule, work / FLOPS, lowering.workspace)
+
+
+def emit(launch: Launch, bind: Bind) -> list[PrimFunc]:
+    """The kernels of a launch, in order; each takes all of the launch's buffers as `bind` declares them."""
+    lowering = lowered(_plain(launch.group))
+    several = len(lowering.parts) > 1
+    made = []
+    for i, part in enumerate(lowering.parts):
+        kernel = Kernel(f"{launch.kernel}_{i}" if several else launch.kernel)
+        places = _Places(kernel, launch.group, bind(kernel, launch), lowering)
+        places.after(lowering.parts[:i])
+        made.append(_scheduled(kernel, part, part.stages, places) if part.stages else _threads(kernel, part, places))
+    return made
+
+
+def _plain(group: Group) -> Group:
+    """The group apart from what shares memory: lowerings are legal either way, and found before it is known."""
+    return Group(group.body, group.pattern)
+
+
+@lru_cache(maxsize=512)
+def lowered(group: Group) -> Lowering:
+    """How a group becomes kernels."""
+    inputs = tuple(group.body.inputs.values())
+    results = tuple(dict.fromkeys(group.body.outputs.values()))
+    order = group.body.nodes()
+    folds = tuple(n for n in order if n not in inputs and is_fold(n))
+    if not folds:
+        return Lowering(tuple(map(Part, by_space(results))))
+    together = _together(group, folds, results, inputs)
+    return together or _apart(folds, results, inputs)
+
+
+def by_space(results: Iterable[Node]) -> list[tuple[Node, ...]]:
+    """Results of one shape are written by one kernel, which computes all of them before it stores the first."""
+    spaces: dict[tuple[int, ...], list[Node]] = {}
+    for n in results:
+        if n.ty.size:
+            spaces.setdefault(n.shape, []).append(n)
+    return [tuple(part) for part in spaces.values()]
+
+
+def _together(
+    group: Group, folds: tuple[Node, ...], results: tuple[Node, ...], inputs: tuple[Node, ...]
+) -> Lowering | None:
+    """One kernel for the whole group."""
+    kept = kept_shape(folds[0])
+    if any(kept_shape(n) != kept for n in folds) or not small(folds, (*inputs, *folds)):
+        return None
+    shapes = {n.shape for n in results if n not in folds}
+    rows = {n.shape for n in folds} | {kept}
+    wide = shapes - rows
+    if len(wide) > 1 or (wide and (group.pattern != "rowwise" or next(iter(wide))[: len(kept)] != kept)):
+        return None
+    space = next(iter(wide)) if wide else kept
+    if not all(n.shape == space or _squeezed(n.shape) == _squeezed(kept) for n in results):
+        return None
+    stages = stage(folds, inputs, space, TARGETS["cuda"].tvm)
+    return Lowering((Part(results, stages),)) if stages else None
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(d for d in shape if d != 1)
+
+
+def _apart(folds: tuple[Node, ...], results: tuple[Node, ...], inputs: tuple[Node, ...]) -> Lowering:
+    """A kernel for each fold, its value in the workspace unless it is a result; then one for all the rest."""
+    parts: list[Part] = []
+    kept: list[tuple[Node, int]] = []
+    at = 0
+    known: tuple[Node, ...] = inputs
+    for n in folds:
+        stages = stage((n,), known, kept_shape(n), TARGETS["cuda"].tvm) if small((n,), known) else None
+        parts.append(Part((n,), stages))
+        if n not in results:
+            kept.append((n, at))
+            at += _aligned(n.ty.nbytes)
+        known = (*known, n)
+    rest = [n for n in results if n not in folds]
+    return Lowering((*parts, *(Part(p) for p in by_space(rest))), tuple(kept))
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+class _Places:
+    """Where each value of a launch lies while one of its kernels runs: an argument, or a stretch of the workspace."""
+
+    def __init__(self, kernel: Kernel, group: Group, bindings: Bindings, lowering: Lowering):
+        self.kernel = kernel
+        self.read: dict[Node, Buf] = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
+        self.write: dict[Node, list[Buf]] = {}
+        for n, buf in zip(group.body.outputs.values(), bindings.outputs, strict=True):
+            self.write.setdefault(n, []).append(buf)
+        for n, at in lowering.kept:
+            assert bindings.workspace is not None
+            self.write[n] = [kernel.view(bindings.workspace, n.dtype, at)]
+
+    def after(self, parts: Sequence[Part]) -> None:
+        """The folds of earlier kernels are there to be read."""
+        for part in parts:
+            for n in part.results:
+                self.read.setdefault(n, self.write[n][0])
+
+    def loads(self) -> dict[Node, Load]:
+        """How to read each value that is in memory."""
+        return {n: self._load(n, buf) for n, buf in self.read.items()}
+
+    def _load(self, n: Node, buf: Buf) -> Load:
+        return lambda *index: self.kernel.load(buf, flat(n.shape, index))
+
+    def store(self, n: Node, value: Expr, index: tuple[Value, ...]) -> None:
+        """Writes an element to wherever it belongs."""
+        for buf in self.write[n]:
+            self.kernel.store(buf, value, flat(n.shape, index))
+
+
+def flat(shape: tuple[int, ...], index: tuple[Value, ...]) -> Value:
+    """Row-major position of an index."""
+    at: Value = 0
+    for n, i in zip(shape, index, strict=True):
+        at = at * n + i
+    return at
+
+
+def unflat(at: Value, shape: tuple[int, ...]) -> tuple[Value, ...]:
+    """The index at a row-major position."""
+    index: list[Value] = []
+    for n in reversed(shape[1:]):
+        index.append(floormod(at, n))
+        at = floordiv(at, n)
+    return (*([at] if shape else []), *reversed(index))
+
+
+def block_size(size: int) -> int:
+    """Threads of a block: small blocks for small arrays, so that they still reach several multiprocessors."""
+    return next((threads for threads, least in ((256, 1 << 16), (128, 1 << 14), (64, 1 << 12)) if size >= least), 32)
+
+
+def _threads(kernel: Kernel, part: Part, places: _Places) -> PrimFunc:
+    """A thread for each element; folds are loops of that thread."""
+    shape = part.results[0].shape
+    size, threads = part.results[0].ty.size, block_size(part.results[0].ty.size)
+    pull = Pull(CudaAlgebra(kernel), places.loads())
+    with kernel.grid(-(-size // threads), threads) as at, kernel.when(tir.compare("less", at, tir.index(size))):
+        index = unflat(at, shape)
+        values = [pull.at(n, index) for n in part.results]
+        for n, value in zip(part.results, values, strict=True):
+            places.store(n, value, index)
+    return kernel.finish()
+
+
+def _scheduled(kernel: Kernel, part: Part, stages: Stages, places: _Places) -> PrimFunc:
+    """A scheduled kernel that computes the part's results where it stores its folds."""
+    kept = kept_shape(stages.folds[0])
+
+    def write(kernel: Kernel, index: tuple[Value, ...], values: tuple[Expr, ...]) -> None:
+        index = index[: len(stages.shape)]
+        algebra = CudaAlgebra(kernel)
+        stored = places.loads()
+        for n, value in zip(stages.folds, values, strict=True):
+            stored[n] = _constantly(kernel.let(algebra.cast(value, n.dtype)))
+        pull = Pull(algebra, stored)
+        wide = [n for n in part.results if n.shape == stages.shape]
+        rows = [n for n in part.results if n.shape != stages.shape]
+        at = {n: index if n in wide else _row_index(n.shape, kept, index) for n in part.results}
+        results = {n: pull.at(n, at[n]) for n in part.results}
+        for n in wide:
+            places.store(n, results[n], at[n])
+        if rows:
+            with kernel.when(_all_zero(index[len(kept) :])):
+                for n in rows:
+                    places.store(n, results[n], at[n])
+
+    sources = [(places.read[n], n.shape or (1,)) for n in stages.sources]
+    return te.finish(stages.func, kernel, sources, write)
+
+
+def _constantly(value: Expr) -> Load:
+    return lambda *index: value
+
+
+def _row_index(shape: tuple[int, ...], kept: tuple[int, ...], index: tuple[Value, ...]) -> tuple[Value, ...]:
+    """The index of a row's value, whose shape may hold axes of extent 1 in other places than `kept` does."""
+    rest = iter([i for i, n in zip(index, kept, strict=False) if n != 1])
+    return tuple(0 if n == 1 else next(rest) for n in shape)
+
+
+def _all_zero(index: tuple[Value, ...]) -> Expr:
+    found: Expr = tir.const(True, "bool")
+    for i in index:
+        found = tir.logical("and", found, tir.compare("equal", i, tir.index(0)))
+    return found

@@ -1,0 +1,132 @@
+"""The algebra of `lower` rules on a GPU: scalars, and the CUDA math library's functions at full precision.
+
+TVM's own intrinsics for exp, log, sin, cos and pow become CUDA's fast forms (`__expf`), which are wrong in the
+last digits, and far off for some arguments. So the functions are called by their C names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from gluongraph.codegen import te, tir
+from gluongraph.codegen.math import CpuAlgebra
+from gluongraph.codegen.tir import Expr, Kernel
+from gluongraph.dtypes import is_float
+
+_LIBRARY = {  # name of the algebra -> name in C
+    "abs": "fabs",
+    "round": "rint",  # halves to even
+    **{name: name for name in ("exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tanh", "erf", "floor", "ceil")},
+}
+
+
+class CudaAlgebra(CpuAlgebra):
+    """Expressions of one GPU thread. What it shares with the CPU: casts, comparisons, integer arithmetic, loops."""
+
+    def cast(self, x: Expr, dtype: str) -> Expr:
+        """Numbers to numbers; True is 1, and any number but 0 is True. An index may be a Python number."""
+        if isinstance(x, int | float):
+            return tir.const(x, dtype)
+        if tir.number_of(x) == 0 and dtype != "bool":
+            return tir.const(0, dtype)
+        return super().cast(x, dtype)
+
+    def unary(self, name: str, x: Expr) -> Expr:
+        """See Algebra."""
+        dtype = tir.dtype_of(x)
+        if not is_float(dtype) or name == "logical_not":
+            return super().unary(name, x)
+        if dtype in ("f16", "bf16"):
+            result = self.unary(name, self.kernel.let(self.cast(x, "f32")))
+            return result if tir.dtype_of(result) == "bool" else self.cast(result, dtype)
+        x = self.kernel.let(x)
+        return _call(_LIBRARY[name], x) if name in _LIBRARY else _COMPOSED[name](x)
+
+    def binary(self, name: str, x: Expr, y: Expr) -> Expr:
+        """See Algebra."""
+        x, y = self._even(x, y)
+        dtype = tir.dtype_of(x)
+        if dtype == "bool":
+            return super().binary(name, x, y)
+        if name.startswith("shift") and tir.number_of(x) == 0:
+            return x
+        if not is_float(dtype):  # min and max by name: dlight's rules look into index arithmetic
+            if name in ("maximum", "minimum"):
+                return tir.libm(name[:3], x, y)
+            return super().binary(name, x, y)
+        if dtype in ("f16", "bf16"):
+            result = self.binary(name, self.cast(x, "f32"), self.cast(y, "f32"))
+            return result if tir.dtype_of(result) == "bool" else self.cast(result, dtype)
+        if name in ("maximum", "minimum"):
+            x, y = self.kernel.let(x), self.kernel.let(y)
+            best = tir.select(tir.compare("greater" if name == "maximum" else "less", x, y), x, y)
+            return tir.select(tir.libm("isnan", x), x, best) if tir.number_of(x) is None else best
+        if name == "pow" and tir.number_of(y) not in (2, 3):
+            return _call("pow", x, y)
+        if name in ("floordiv", "floormod", "mod"):
+            return _divide(self.kernel, name, x, y)
+        return super().binary(name, x, y)
+
+
+class TeAlgebra(CudaAlgebra):
+    """Expressions of a stage: nothing is named, and a fold must be the whole of the stage."""
+
+    def __init__(self) -> None:
+        super().__init__(Inline("stage"))
+        self.made: Expr = None  # the fold of the rule that ran last
+
+    def reduce(
+        self, name: str, extents: Sequence[int], element: Callable[..., Expr], dtype: str, lanes: int | None = None
+    ) -> Expr:
+        """A fold of TVM's, in f32 where the elements are 16-bit floats."""
+        wide = "f32" if dtype in ("f16", "bf16") else dtype
+        self.made = te.fold(name, extents, lambda *at: self.cast(element(*at), wide))
+        return self.made
+
+
+class Inline(Kernel):
+    """Stands where a kernel is wanted to name values, and names none."""
+
+    def let(self, value: Expr, name: str = "v") -> Expr:
+        """The value itself."""
+        return value
+
+
+def _call(name: str, *args: Expr) -> Expr:
+    dtype = tir.dtype_of(args[0])
+    return tir.external(name + "f" if dtype == "f32" else name, dtype, *args)
+
+
+def _number(value: float, like: Expr) -> Expr:
+    return tir.const(value, tir.dtype_of(like))
+
+
+def _sign(x: Expr) -> Expr:
+    above = tir.select(tir.compare("greater", x, _number(0, x)), _number(1, x), x)  # 0, -0 and NaN stay
+    return tir.select(tir.compare("less", x, _number(0, x)), _number(-1, x), above)
+
+
+_COMPOSED: dict[str, Callable[[Expr], Expr]] = {
+    "neg": lambda x: _number(0, x) - x if tir.number_of(x) is not None else -x,
+    "sign": _sign,
+    "rsqrt": lambda x: _number(1, x) / _call("sqrt", x),
+    "sigmoid": lambda x: _number(1, x) / (_number(1, x) + _call("exp", -x)),
+    "relu": lambda x: tir.select(tir.compare("less", x, _number(0, x)), _number(0, x), x),
+    "isnan": lambda x: tir.libm("isnan", x),  # x != x would be simplified away
+    "isfinite": lambda x: tir.compare("less", _call("fabs", x), _number(math.inf, x)),
+}
+
+
+def _divide(k: Kernel, name: str, x: Expr, y: Expr) -> Expr:
+    """The remainder with the sign of y, or the quotient rounded down, as Python has them."""
+    x, y = k.let(x), k.let(y)
+    rest = k.let(_call("fmod", x, y))
+    zero = _number(0, x)
+    apart = tir.compare("not_equal", tir.compare("less", rest, zero), tir.compare("less", y, zero))
+    wrong = tir.logical("and", tir.compare("not_equal", rest, zero), apart)
+    exact = tir.compare("equal", rest, zero)
+    remainder = k.let(tir.select(exact, _call("copysign", zero, y), tir.select(wrong, rest + y, rest)))
+    if name != "floordiv":
+        return remainder
+    return tir.select(tir.compare("equal", y, zero), x / y, _call("rint", (x - remainder) / y))

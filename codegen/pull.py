@@ -1,0 +1,56 @@
+"""A graph's values at an index, on demand: each node's `lower` rule reads its sources where it needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gluongraph.codegen.cuda_math import CudaAlgebra
+from gluongraph.codegen.tir import Expr, Value
+from gluongraph.errors import CompileError, located
+from gluongraph.ir import Node
+
+Load = Callable[..., Expr]  # load(*index): the element of a stored value
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a rule gets for a source: its shape and dtype, and its element at an index when called."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    element: Load
+
+    def __call__(self, *index: Value) -> Expr:
+        return self.element(*index)
+
+
+class Pull:
+    """Evaluates nodes; `stored` says how the values that exist are read. A value is named once per place."""
+
+    def __init__(self, algebra: CudaAlgebra, stored: Mapping[Node, Load]):
+        self.algebra, self.stored = algebra, stored
+        self._known: dict[tuple[Any, ...], tuple[Expr, object, tuple[Value, ...]]] = {}
+
+    def at(self, n: Node, index: tuple[Value, ...]) -> Expr:
+        """n's element there."""
+        if (load := self.stored.get(n)) is not None:
+            return load(*index)
+        kernel = self.algebra.kernel
+        key = (n, *(i if isinstance(i, int) else id(i) for i in index))
+        if (found := self._known.get(key)) is not None and kernel.visible(found[1]):
+            return found[0]
+        value = kernel.let(self.lower(n, index))
+        self._known[key] = value, kernel.scope(), index  # the index is kept alive: its id is in the key
+        return value
+
+    def lower(self, n: Node, index: tuple[Value, ...]) -> Expr:
+        """n's rule applied, whether n is stored or not."""
+        if n.op.lower is None:
+            raise CompileError(located(f"{n.op.name} has no `lower` rule", help="declare one with the op"))
+        return n.op.lower(self.algebra, index, *(self.source(s) for s in n.src), **n.attrs)
+
+    def source(self, s: Node) -> Source:
+        """s as its readers see it."""
+        return Source(s.shape, s.dtype, lambda *index: self.at(s, index))
