@@ -11,6 +11,7 @@ What an element of C is summed from, and in which order, depends on shapes and t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from gluongraph.dtypes import DTYPES, is_float
 from gluongraph.errors import CompileError
 
 Write = Callable[[Expr, Expr, Expr, Expr], None]
+Left = Callable[[int, Expr], Expr]  # (row of the tile, k) -> element of A
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ class Strategy:
     form: str  # "outer" or "inner"
     rows: int  # rows of a tile
     vectors: int  # outer: vectors across a tile; inner: columns of a tile
-    pack_a: bool  # outer: rows of a tile copied first, for all the tiles beside it
-    pack_b: bool  # outer: B through packed panels
+    pack_a: bool  # outer: A copied first, by all threads, into runs that tiles read one after another
+    pack_b: bool  # outer: each piece of work copies its columns of B to panels
     grid: tuple[int, int]  # pieces of work down and across one product
     dtype: str  # of the sums
     serial: bool  # too little work for several threads
@@ -60,13 +62,19 @@ class Strategy:
         """Parallel pieces of the whole product."""
         return 1 if self.serial else mk.pieces(batch * self.grid[0] * self.grid[1], cpu)
 
-    def workspace(self, batch: int, n: int, kk: int, cpu: Cpu) -> int:
+    def workspace(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
         """Bytes that `emit` needs."""
-        return self.pieces(batch, cpu) * (self.slot_a(kk) + self.slot_b(n, kk, cpu)) * DTYPES[self.dtype].nbytes
+        packed = self.size_a(batch, m, kk) + self.pieces(batch, cpu) * self.slot_b(n, kk, cpu)
+        return packed * DTYPES[self.dtype].nbytes
 
-    def slot_a(self, kk: int) -> int:
-        """Elements of packed rows that one piece of work holds."""
-        return self.rows * kk if self.pack_a else 0
+    @property
+    def tall(self) -> int:
+        """Elements between packed columns of a tile's rows, for which they are copied by whole vectors."""
+        return mk.ceildiv(self.rows, 4) * 4
+
+    def size_a(self, batch: int, m: int, kk: int) -> int:
+        """Elements of packed A."""
+        return batch * mk.ceildiv(m, self.rows) * self.tall * kk if self.pack_a else 0
 
     def slot_b(self, n: int, kk: int, cpu: Cpu) -> int:
         """Elements of packed panels that one piece of work holds."""
@@ -76,7 +84,7 @@ class Strategy:
 
 def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> int:
     """Bytes of workspace that `emit` needs for such a product."""
-    return choose(batch, m, n, kk, a, b, cpu).workspace(batch, n, kk, cpu)
+    return choose(batch, m, n, kk, a, b, cpu).workspace(batch, m, n, kk, cpu)
 
 
 def emit(
@@ -98,13 +106,14 @@ def emit(
     if min(batch, m, n) < 1 or kk < 1:
         raise CompileError(f"{k.name}: a product of {batch} x [{m}, {kk}] and [{kk}, {n}] has nothing to do")
     how = strategy or choose(batch, m, n, kk, a.kind, b.kind, cpu)
-    need = how.workspace(batch, n, kk, cpu)
+    need = how.workspace(batch, m, n, kk, cpu)
     space: Buf | None = None
     if need:
         if workspace is None or workspace.size * DTYPES[workspace.dtype].nbytes < need:
             raise CompileError(f"{k.name}: the product needs {need} bytes of workspace")
         space = workspace if workspace.dtype == how.dtype else k.view(workspace, how.dtype)
     job = _Job(k, batch, m, n, kk, a, b, write, cpu, how, space)
+    job.pack_a()
     units = batch * how.grid[0] * how.grid[1]
     mk.spread(k, units, how.pieces(batch, cpu), job.unit)
 
@@ -120,18 +129,18 @@ def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> S
         grid = _grid(batch, m, n, rows, columns, 0, work, cpu)
         return Strategy("inner", rows, columns, False, False, grid, dtype, work < mk.SERIAL_WORK)
     rows, vectors = _outer_tile(m, n, lanes, cpu)
-    width = vectors * lanes
-    pack_b = b.contiguous == "i" or not b.plain or (m > 4 * rows and kk * n * 4 > cpu.l1)
-    down, across = _grid(batch, m, n, rows, width, PACKING if pack_b else 0, work, cpu)
+    width, nbytes = vectors * lanes, DTYPES[dtype].nbytes
+    pack_b = b.contiguous == "i" or not b.plain or (m > 4 * rows and kk * n * nbytes > cpu.l1)
+    turned_a = not a.plain or (a.contiguous == "i" and kk >= 64 and m >= 128)
+    down, across = _grid(batch, m, n, rows, width, PACKING * pack_b, work, cpu)
     if pack_b:  # the panels of a piece, and the rows that pass over them, fit L2 together
-        fit = max(1, cpu.l2 // 2 // (width * kk * DTYPES[dtype].nbytes))
-        across = max(across, mk.ceildiv(n, width * fit))
-    beside = mk.ceildiv(n, width * across)  # tiles that read the same rows of A
-    pack_a = beside > 1 and (not a.plain or (a.contiguous == "i" and kk >= 64))
-    return Strategy("outer", rows, vectors, pack_a, pack_b, (down, across), dtype, work < mk.SERIAL_WORK)
+        across = max(across, mk.ceildiv(n, width * max(1, cpu.l2 // 2 // (width * kk * nbytes))))
+    pack_a = turned_a and n > width  # several tiles read the same rows
+    serial = work < mk.SERIAL_WORK
+    return Strategy("outer", rows, vectors, pack_a, pack_b, (down, across), dtype, serial)
 
 
-PACKING = 11.0  # time to pack an element of B, in multiply-adds of one row's worth of it
+PACKING = 14.0  # time to pack an element, in multiply-adds
 
 
 def _outer_tile(m: int, n: int, lanes: int, cpu: Cpu) -> tuple[int, int]:
@@ -163,7 +172,8 @@ def _inner_tile(m: int, n: int, cpu: Cpu) -> tuple[int, int]:
 
 
 def _grid(batch: int, m: int, n: int, rows: int, width: int, packing: float, work: int, cpu: Cpu) -> tuple[int, int]:
-    """Pieces down and across one product: even, and rather across than down, since each piece packs its own panels."""
+    """Pieces down and across one product: even for any number of threads, and with little packing, since each piece
+    packs its own columns of B, at a cost per element of `packing`."""
     if work < mk.SERIAL_WORK or batch >= cpu.chunks:
         return 1, 1
     want = mk.ceildiv(cpu.chunks, batch)
@@ -171,9 +181,20 @@ def _grid(batch: int, m: int, n: int, rows: int, width: int, packing: float, wor
     best = (float("inf"), 1, 1)
     for x in range(1, min(want, across) + 1):
         y = min(want // x, down)
-        cost = mk.ceildiv(down, y) * mk.ceildiv(across, x) * (1 + packing * y / m)
+        tiles = [(i + 1) * down // y - i * down // y for i in range(y)]
+        sizes = [t * ((j + 1) * across // x - j * across // x) for t in tiles for j in range(x)] * batch
+        cost = _uneven(sizes, cpu) * (1 + packing * y / m)
         best = min(best, (cost, y, x))
     return best[1], best[2]
+
+
+def _uneven(sizes: list[int], cpu: Cpu) -> float:
+    """How much longer the busiest thread works than the average one, over several numbers of threads."""
+    total, ratios = sum(sizes), []
+    for threads in (2, 4, cpu.chunks):
+        cut = [len(sizes) * t // threads for t in range(threads + 1)]
+        ratios.append(max(sum(sizes[a:b]) for a, b in itertools.pairwise(cut)) * threads / total)
+    return sum(ratios) / len(ratios)
 
 
 @dataclass(frozen=True)
@@ -214,59 +235,100 @@ class _Job:
         return tir.cast(operand.read(batch, i, j, lanes), self.how.dtype)
 
     def _outer(self, piece: Expr, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value) -> None:
-        k, width = self.k, self.how.vectors * self.lanes
-        slot_a = slot_b = None
-        if self.space is not None:
-            size_a, size_b = self.how.slot_a(self.kk), self.how.slot_b(self.n, self.kk, self.cpu)
-            slot = self.space.at(k.let(piece * (size_a + size_b), "slot"))
-            slot_a = slot if size_a else None
-            slot_b = slot.at(size_a) if size_b else None
-        if slot_b is not None:
-            mk.runs(k, self.n, width, panel0, panels, partial(self._pack_b, slot_b, batch, panel0))
+        k, width, slot = self.k, self.how.vectors * self.lanes, None
+        if self.space is not None and self.how.pack_b:
+            size = self.how.slot_b(self.n, self.kk, self.cpu)
+            slot = self.space.at(k.let(piece * size + self.how.size_a(self.batch, self.m, self.kk), "slot"))
+            self._pack_b(slot, batch, panel0, panels)
 
         def tile_row(i: Expr, count: int) -> None:
-            if slot_a is not None:
-                self._pack_a(slot_a, batch, i, count)
-            mk.runs(k, self.n, width, panel0, panels, partial(self._tile, slot_a, slot_b, batch, i, count, panel0))
+            left = partial(self._plain_a, batch, i)
+            if self.space is not None and self.how.pack_a:
+                block = batch * mk.ceildiv(self.m, self.how.rows) + tir.floordiv(i, self.how.rows)
+                left = partial(self._packed_a, self.space.at(k.let(block * (self.how.tall * self.kk), "block")))
+
+            def tile(j: Expr, size: int) -> None:
+                self._tile(left, None if slot is None else self._packed(slot, panel0, j), batch, i, count, j, size)
+
+            mk.runs(k, self.n, width, panel0, panels, tile)
 
         mk.runs(k, self.m, self.how.rows, row0, rows, tile_row)
 
-    def _pack_a(self, slot: Buf, batch: Expr, i: Expr, rows: int) -> None:
-        """Copy rows i .. i+rows of A: as [k][row] where a column is contiguous, else as [row][k]."""
-        k = self.k
-        if self.a.kind.contiguous == "i":
-            with k.loop(self.kk, name="k") as column:
-                for v, lanes in enumerate(mk.widths(rows, self.lanes)):
-                    at = v * self.lanes
-                    k.store(slot, self._value(self.a, batch, i + at, column, lanes), column * rows + at)
+    def pack_a(self) -> None:
+        """Copy A tile by tile of rows: as [k][row] where a column is contiguous, else as [row][k]."""
+        if self.space is None or not self.how.pack_a:
             return
+        k, blocks = self.k, mk.ceildiv(self.m, self.how.rows)
+        groups = min(blocks, self.cpu.chunks)  # of neighbouring tiles: they share pages
+
+        def unit(_: Expr, unit: Expr) -> None:
+            batch = k.let(tir.floordiv(unit, groups), "batch") if self.batch > 1 else tir.index(0)
+            group = k.let(tir.floormod(unit, groups), "group") if self.batch > 1 else unit
+            first, count = mk.share(k, blocks, groups, group)
+            if self.a.kind.contiguous == "i":
+                with k.loop(self.kk, name="k") as column:
+                    mk.runs(k, self.m, self.how.rows, first, count, partial(self._pack_column, batch, column))
+            else:
+                mk.runs(k, self.m, self.how.rows, first, count, partial(self._pack_rows, batch))
+
+        units = self.batch * groups
+        mk.spread(k, units, 1 if self.how.serial else mk.pieces(units, self.cpu), unit)
+
+    def _pack_rows(self, batch: Expr, i: Expr, rows: int) -> None:
+        k, blocks = self.k, mk.ceildiv(self.m, self.how.rows)
+        to = self._space().at(k.let((batch * blocks + tir.floordiv(i, self.how.rows)) * (self.how.tall * self.kk)))
         with k.loop(rows, name="r") as r:
             for start, lanes, count in mk.split(self.kk, self.lanes):
                 with k.loop(count, name="k") as step:
                     at = k.let(step * lanes + start, "at")
-                    k.store(slot, self._value(self.a, batch, i + r, at, lanes), r * self.kk + at)
+                    k.store(to, self._value(self.a, batch, i + r, at, lanes), r * self.kk + at)
 
-    def _left(self, slot: Buf | None, batch: Expr, i: Expr, rows: int, r: int, column: Expr) -> Expr:
-        """Element (i + r, column) of A."""
-        if slot is None:
-            return self._value(self.a, batch, i + r, column, 1)
-        return self.k.load(slot, column * rows + r if self.a.kind.contiguous == "i" else column + r * self.kk)
+    def _pack_column(self, batch: Expr, column: Expr, i: Expr, rows: int) -> None:
+        k, tall, blocks = self.k, self.how.tall, mk.ceildiv(self.m, self.how.rows)
+        block = batch * blocks + tir.floordiv(i, self.how.rows)
+        at = k.let((block * self.kk + column) * tall, "at")
+        whole = i + tall <= self.m  # then a little of the next tile's rows comes along
+        with k.when(whole):
+            for r, lanes in _powers(tall, self.lanes):
+                k.store(self._space(), self._value(self.a, batch, i + r, column, lanes), at + r)
+        with k.when(tir.logical("not", whole)), k.loop(rows, name="r") as r:
+            k.store(self._space(), self._value(self.a, batch, i + r, column, 1), at + r)
+
+    def _space(self) -> Buf:
+        assert self.space is not None
+        return self.space
+
+    def _plain_a(self, batch: Expr, i: Expr, r: int, column: Expr) -> Expr:
+        return self._value(self.a, batch, i + r, column, 1)
+
+    def _packed_a(self, block: Buf, r: int, column: Expr) -> Expr:
+        """Element (r, column) of the packed rows of a tile."""
+        return self.k.load(block, column + r * self.kk if self.a.kind.contiguous == "j" else column * self.how.tall + r)
 
     def _packed(self, slot: Buf, panel0: Value, j: Expr) -> Buf:
         """The packed panel of column j."""
         return slot.at(self.k.let((j - panel0 * (self.how.vectors * self.lanes)) * self.kk, "panel"))
 
-    def _pack_b(self, slot: Buf, batch: Expr, panel0: Value, j: Expr, size: int) -> None:
-        """Copy the columns j .. j+size of B to their panel: row after row, vectors of a row side by side."""
-        k, panel, width = self.k, self._packed(slot, panel0, j), self.how.vectors * self.lanes
-        if self.b.kind.contiguous == "j":
-            with k.loop(self.kk, name="k") as row:
-                for v, lanes in enumerate(mk.widths(size, self.lanes)):
-                    at = v * self.lanes
-                    k.store(panel, self._value(self.b, batch, row, j + at, lanes), row * width + at)
+    def _pack_b(self, slot: Buf, batch: Expr, panel0: Value, panels: Value) -> None:
+        """Copy columns of B to panels: row after row, the vectors of a row side by side."""
+        k, width = self.k, self.how.vectors * self.lanes
+
+        def row_of(row: Expr, j: Expr, size: int) -> None:
+            panel = self._packed(slot, panel0, j)
+            for v, lanes in enumerate(mk.widths(size, self.lanes)):
+                at = v * self.lanes
+                k.store(panel, self._value(self.b, batch, row, j + at, lanes), row * width + at)
+
+        def turned(j: Expr, size: int) -> None:
+            panel = self._packed(slot, panel0, j)
+            for v, lanes in enumerate(mk.widths(size, self.lanes)):
+                self._pack_turned(panel.at(v * self.lanes), batch, k.let(j + v * self.lanes, "j"), lanes)
+
+        if self.b.kind.contiguous == "i":
+            mk.runs(k, self.n, width, panel0, panels, turned)
             return
-        for v, lanes in enumerate(mk.widths(size, self.lanes)):
-            self._pack_turned(panel.at(v * self.lanes), batch, k.let(j + v * self.lanes, "j"), lanes)
+        with k.loop(self.kk, name="k") as row:  # all panels of a row: its elements lie on one page
+            mk.runs(k, self.n, width, panel0, panels, partial(row_of, row))
 
     def _pack_turned(self, panel: Buf, batch: Expr, j: Expr, columns: int) -> None:
         """Copy one vector's width of columns, contiguous along k, by squares turned in registers."""
@@ -282,12 +344,9 @@ class _Job:
                 row = k.let(step + (self.kk - rest), "row")
                 k.store(panel, self._value(self.b, batch, row, j + c, 1), row * width + c)
 
-    def _tile(
-        self, slot_a: Buf | None, slot_b: Buf | None, batch: Expr, i: Expr, rows: int, panel0: Value, j: Expr, size: int
-    ) -> None:
+    def _tile(self, left: Left, panel: Buf | None, batch: Expr, i: Expr, rows: int, j: Expr, size: int) -> None:
         k, width = self.k, self.how.vectors * self.lanes
         cuts = mk.widths(size, self.lanes)
-        panel = None if slot_b is None else self._packed(slot_b, panel0, j)
         acc = mk.Tile(k, rows, cuts, self.how.dtype)
         with k.loop(self.kk, name="k") as row:
             right = []
@@ -299,9 +358,9 @@ class _Job:
                     value = k.load(panel, row * width + at, lanes)
                 right.append(k.let(value, "b"))
             for r in range(rows):
-                left = k.let(self._left(slot_a, batch, i, rows, r, row), "a")
+                scalar = k.let(left(r, row), "a")
                 for v in range(len(cuts)):
-                    acc.add(r, v, left, right[v])
+                    acc.add(r, v, scalar, right[v])
         for r in range(rows):
             for v in range(len(cuts)):
                 self.write(batch, i + r, j + v * self.lanes, acc.get(r, v))
@@ -339,10 +398,10 @@ class _Job:
         return self.k.let(mk.padded(self._value(operand, batch, i, j, width), self.lanes))
 
 
-def _powers(count: int) -> Iterator[tuple[int, int]]:
-    """The count as (first, power of two): 7 -> (0, 4), (4, 2), (6, 1)."""
+def _powers(count: int, most: int = 1 << 30) -> Iterator[tuple[int, int]]:
+    """The count as (first, power of two up to `most`): 7 -> (0, 4), (4, 2), (6, 1)."""
     first = 0
-    for bit in reversed(range(count.bit_length())):
-        if count & (1 << bit):
-            yield first, 1 << bit
-            first += 1 << bit
+    while first < count:
+        size = min(most, 1 << (count - first).bit_length() - 1)
+        yield first, size
+        first += size
