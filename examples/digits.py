@@ -90,7 +90,7 @@ def fit(step: Callable[[Any, Any], Any], train: Any, epochs: int, limit: int | N
     """Train, with a bar that shows the mean loss of the epoch."""
     loader = gluon.data.DataLoader(train, BATCH, shuffle=True, last_batch="discard")
     total = min(epochs * len(loader), limit or epochs * len(loader))
-    with tqdm(total=total, unit="step") as bar:
+    with tqdm(total=total, unit="step", desc="first step") as bar:
         for epoch in range(epochs):
             mean = mx.metric.Loss()
             for x, y in loader:
@@ -124,6 +124,12 @@ def compare(train: Any, net: Any, loss: Any, trainer: gluon.Trainer, compiled: A
         print(f"  {name:15}{each * 1e3:8.2f} ms{each / times['compiled']:8.1f}x")
     if "PyTorch eager" not in times:
         print("  PyTorch is not installed, so it is not compared")
+    code = compiled.artefact
+    print(f"a compiled step is {len(compiled.plan.launches)} kernel calls, {len(compiled.kernels)} kernels;", end=" ")
+    print(
+        f"{code.compiled} of them were compiled now, in {code.seconds:.1f} s" if code.compiled else "none compiled now"
+    )
+    print(f"the generated code: {code.path or 'in memory, for want of a linker'}")
 
 
 def seconds(step: Callable[[], Any], rounds: int) -> float:
