@@ -32,6 +32,7 @@ class Result:
     steps: int = 0
     blocks: list[float] = field(default_factory=list)
     loss: float = 0.0
+    others: list[float] = field(default_factory=list)  # cores that other processes kept busy, by block
     about: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -123,6 +124,7 @@ def contest(
                 else:
                     result.blocks.append(answer["seconds"])
                     result.loss = answer["loss"]
+                    result.others.append(answer["others"])
         return results
 
 

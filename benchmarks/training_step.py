@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def names(known: Any) -> Any:
 def machine() -> dict[str, str]:
     info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     model = next((line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")), "")
-    return {"cpu": model or platform.processor(), "python": platform.python_version(), "load": str(os.getloadavg())}
+    return {"cpu": model or platform.processor(), "python": platform.python_version()}
 
 
 def describe(name: str, own: str, results: dict[str, Result]) -> dict[str, Any]:
@@ -100,6 +100,8 @@ def show(name: str, own: str, results: dict[str, Result]) -> None:
             target = WORKLOADS[name].target.get(contender)
             verdict = "" if target is None or not mine.blocks or own != OWN else f"  at least {target} is wanted"
             print(f"  {contender:18}{seconds(mid):>10}{seconds(low):>10}{seconds(high):>10}{ratio:>8}{verdict}")
+        if result.others and statistics.mean(result.others) > 0.2:
+            print(f"  {'':18}other processes took {statistics.mean(result.others):.1f} cores: no fair measurement")
         if result.blocks and result.missing:
             print(f"  {'':18}stopped early: {result.missing}")
 

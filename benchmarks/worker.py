@@ -79,13 +79,24 @@ def prepare(contender: str, workload: str, threads: int) -> tuple[Step, dict[str
 
 
 def block(step: Step, steps: int) -> dict[str, float]:
-    """Seconds a step over `steps` steps, all costs in it, and the last loss."""
+    """Seconds a step over `steps` steps, all costs in it; the last loss; how many cores other processes kept busy."""
     loss: Any = None
-    started = time.perf_counter()
+    others, started = _busy() - time.process_time(), time.perf_counter()
     for _ in range(steps):
         loss = step()
-    seconds = (time.perf_counter() - started) / steps
-    return {"seconds": seconds, "loss": float(loss.mean())}
+    elapsed = time.perf_counter() - started
+    others = max(_busy() - time.process_time() - others, 0.0) / elapsed
+    return {"seconds": elapsed / steps, "loss": float(loss.mean()), "others": others}
+
+
+def _busy() -> float:
+    """Core seconds that the whole machine has worked so far; 0 where the kernel does not tell."""
+    try:
+        with open("/proc/stat") as file:
+            user, nice, system, _, _, irq, softirq, steal, *_ = map(int, file.readline().split()[1:])
+    except OSError:
+        return 0.0
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def main(contender: str, workload: str, cores: str) -> None:
