@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gluongraph import debug
 from gluongraph.codegen import cache, cuda, tir
+from gluongraph.codegen.cuda_math import GpuKernel
 from gluongraph.codegen.rule import Bindings
 from gluongraph.codegen.rules import emit
 from gluongraph.codegen.targets import Target
@@ -38,14 +38,13 @@ def build(plan: Plan, target: Target) -> Artefact:
         return Artefact(found.program, found.library)
     started = time.perf_counter()
     program = program_of(plan)
-    parts = {name: kernels(launch, target) for name, launch in plan.kernels.items()}
-    functions = [f for part in parts.values() for f in part]
+    functions = [kernel(launch, target) for launch in plan.kernels.values()]
     for function in functions:
         if debug.wants("code"):
             debug.log("code", str(function))
         if debug.settings().dump:
             debug.dump(f"{tir.name_of(function)}.txt", str(function))
-    executable = tir.link(functions, {ENTRY: entry(plan, program, parts)}, target.tvm)
+    executable = tir.link(functions, {ENTRY: entry(plan, program)}, target.tvm)
     seconds = time.perf_counter() - started
     try:
         library = cache.store(key, program, lambda path: tir.export(executable, str(path)))
@@ -54,13 +53,15 @@ def build(plan: Plan, target: Target) -> Artefact:
     return Artefact(program, library, None, len(functions), seconds)
 
 
-def kernels(launch: Launch, target: Target) -> list[tir.PrimFunc]:
-    """The code of one launch: one function on a CPU, one or more, to be called in order, on a GPU."""
+def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
+    """The code of one kernel. On a GPU it is code of the host, which starts one grid of threads or several."""
     if target.cpu is None:
-        return cuda.emit(launch, bind)
+        gpu = GpuKernel(launch.kernel)
+        cuda.emit(gpu, launch.group, bind(gpu, launch))
+        return gpu.finish()
     k = tir.Kernel(launch.kernel)
     emit(k, launch.group, launch.candidate, bind(k, launch), target.cpu)
-    return [k.finish()]
+    return k.finish()
 
 
 def bind(k: tir.Kernel, launch: Launch) -> Bindings:
@@ -75,8 +76,8 @@ def bind(k: tir.Kernel, launch: Launch) -> Bindings:
     return Bindings(inputs, outputs, workspace)
 
 
-def entry(plan: Plan, program: Program, parts: Mapping[str, Sequence[tir.PrimFunc]]) -> tir.Entry:
-    """The entry point: the plan's launches over the program's arguments, each by the functions of its kernel."""
+def entry(plan: Plan, program: Program) -> tir.Entry:
+    """The entry point: the plan's launches over the program's arguments."""
     position = {arg.name: i for i, arg in enumerate(program.args)}
     calls = []
     for launch in plan.launches:
@@ -84,8 +85,7 @@ def entry(plan: Plan, program: Program, parts: Mapping[str, Sequence[tir.PrimFun
         buffers = [*launch.reads, *(w for j, w in enumerate(launch.writes) if j not in shared)]
         if launch.workspace is not None:
             buffers.append(launch.workspace)
-        args = tuple(position[b.name] for b in buffers)
-        calls += [tir.Call(tir.name_of(f), args) for f in parts[launch.kernel]]
+        calls.append(tir.Call(launch.kernel, tuple(position[b.name] for b in buffers)))
     sizes = tuple(((_size(arg.shape),), arg.dtype) for arg in program.args)
     return tir.Entry(sizes, tuple(calls))
 

@@ -10,23 +10,23 @@ A group becomes one kernel where that is possible, else several that follow each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gluongraph.codegen import te, tir
-from gluongraph.codegen.cuda_math import CudaAlgebra
+from gluongraph.codegen import scan, te, tir
+from gluongraph.codegen.cuda_math import CudaAlgebra, GpuKernel
 from gluongraph.codegen.pull import Load, Pull
 from gluongraph.codegen.rule import Bindings
 from gluongraph.codegen.targets import TARGETS
-from gluongraph.codegen.te_lower import Stages, is_fold, kept_shape, small, stage
-from gluongraph.codegen.tir import Buf, Expr, Kernel, PrimFunc, Value, floordiv, floormod
+from gluongraph.codegen.te_lower import Stages, fold_length, kept_shape, small, stage
+from gluongraph.codegen.tir import Buf, Expr, Value, floordiv, floormod
 from gluongraph.ir import Node
-from gluongraph.plan import ALIGNMENT, Candidate, Group, Launch
+from gluongraph.plan import ALIGNMENT, Candidate, Group
 
 THREADS = "threads"
+SHORT = 32
 FLOPS, BYTES = 2e13, 2e12  # guesses for expected seconds; candidates of one group are compared, nothing else
-Bind = Callable[[Kernel, Launch], Bindings]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class Lowering:
 
 def claim(group: Group) -> Candidate | None:
     """A candidate for any group whose ops have `lower` rules: `rule` names what schedules each of its kernels."""
+    if group.pattern == "scan":
+        return scan.claim(group)
     if any(n.op.lower is None and n.op.name != "input" for n in group.body.nodes()):
         return None
     lowering = lowered(_plain(group))
@@ -69,17 +71,19 @@ def claim(group: Group) -> Candidate | None:
     return Candidate(lowering.rule, work / FLOPS, lowering.workspace)
 
 
-def emit(launch: Launch, bind: Bind) -> list[PrimFunc]:
-    """The kernels of a launch, in order; each takes all of the launch's buffers as `bind` declares them."""
-    lowering = lowered(_plain(launch.group))
-    several = len(lowering.parts) > 1
-    made = []
-    for i, part in enumerate(lowering.parts):
-        kernel = Kernel(f"{launch.kernel}_{i}" if several else launch.kernel)
-        places = _Places(kernel, launch.group, bind(kernel, launch), lowering)
-        places.after(lowering.parts[:i])
-        made.append(_scheduled(kernel, part, part.stages, places) if part.stages else _threads(kernel, part, places))
-    return made
+def emit(kernel: GpuKernel, group: Group, bindings: Bindings) -> None:
+    """Write the kernels of a group, in order: each is a grid of threads, and becomes a launch of its own."""
+    if group.pattern == "scan":  # the loop runs on the host
+        scan.emit(kernel, group, bindings, lambda _, inner, candidate, places: emit(kernel, inner, places))
+        return
+    lowering = lowered(_plain(group))
+    places = _Places(kernel, group, bindings, lowering)
+    for part in lowering.parts:
+        if part.stages:
+            _scheduled(kernel, part, part.stages, places)
+        else:
+            _threads(kernel, part, places)
+        places.done(part)
 
 
 def _plain(group: Group) -> Group:
@@ -92,12 +96,11 @@ def lowered(group: Group) -> Lowering:
     """How a group becomes kernels."""
     inputs = tuple(group.body.inputs.values())
     results = tuple(dict.fromkeys(group.body.outputs.values()))
-    order = group.body.nodes()
-    folds = tuple(n for n in order if n not in inputs and is_fold(n))
+    lengths = {n: fold_length(n) for n in group.body.nodes() if n not in inputs}
+    folds = {n: length for n, length in lengths.items() if length is not None}
     if not folds:
         return Lowering(tuple(map(Part, by_space(results))))
-    together = _together(group, folds, results, inputs)
-    return together or _apart(folds, results, inputs)
+    return _together(group, folds, results, inputs) or _apart(folds, results, inputs)
 
 
 def by_space(results: Iterable[Node]) -> list[tuple[Node, ...]]:
@@ -110,43 +113,49 @@ def by_space(results: Iterable[Node]) -> list[tuple[Node, ...]]:
 
 
 def _together(
-    group: Group, folds: tuple[Node, ...], results: tuple[Node, ...], inputs: tuple[Node, ...]
+    group: Group, folds: Mapping[Node, int], results: tuple[Node, ...], inputs: tuple[Node, ...]
 ) -> Lowering | None:
     """One kernel for the whole group."""
-    kept = kept_shape(folds[0])
-    if any(kept_shape(n) != kept for n in folds) or not small(folds, (*inputs, *folds)):
+    first = next(iter(folds))
+    kept = kept_shape(first)
+    if any(kept_shape(n) != kept for n in folds):
         return None
-    shapes = {n.shape for n in results if n not in folds}
-    rows = {n.shape for n in folds} | {kept}
-    wide = shapes - rows
+    wide = {n.shape for n in results if _squeezed(n.shape) != _squeezed(kept)}
     if len(wide) > 1 or (wide and (group.pattern != "rowwise" or next(iter(wide))[: len(kept)] != kept)):
         return None
     space = next(iter(wide)) if wide else kept
-    if not all(n.shape == space or _squeezed(n.shape) == _squeezed(kept) for n in results):
+    if (stages := _stages(folds, inputs, space)) is not None:
+        return Lowering((Part(results, stages),))
+    alike = len(folds) == 1 and all(n.shape == first.shape for n in results)
+    return Lowering((Part(results),)) if alike else None
+
+
+def _stages(folds: Mapping[Node, int], known: tuple[Node, ...], space: tuple[int, ...]) -> Stages | None:
+    """Folds in a dlight schedule: not those of a few elements each, which take one thread least time."""
+    short = len(folds) == 1 and all(length <= SHORT and n.op.kind != "contraction" for n, length in folds.items())
+    if short or not small(folds, (*known, *folds)):
         return None
-    stages = stage(folds, inputs, space, TARGETS["cuda"].tvm)
-    return Lowering((Part(results, stages),)) if stages else None
+    return stage(tuple(folds), known, space, TARGETS["cuda"].tvm)
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(d for d in shape if d != 1)
 
 
-def _apart(folds: tuple[Node, ...], results: tuple[Node, ...], inputs: tuple[Node, ...]) -> Lowering:
+def _apart(folds: Mapping[Node, int], results: tuple[Node, ...], inputs: tuple[Node, ...]) -> Lowering:
     """A kernel for each fold, its value in the workspace unless it is a result; then one for all the rest."""
     parts: list[Part] = []
     kept: list[tuple[Node, int]] = []
     at = 0
     known: tuple[Node, ...] = inputs
-    for n in folds:
-        stages = stage((n,), known, kept_shape(n), TARGETS["cuda"].tvm) if small((n,), known) else None
-        parts.append(Part((n,), stages))
+    for n, length in folds.items():
+        parts.append(Part((n,), _stages({n: length}, known, kept_shape(n))))
         if n not in results:
             kept.append((n, at))
             at += _aligned(n.ty.nbytes)
         known = (*known, n)
     rest = [n for n in results if n not in folds]
-    return Lowering((*parts, *(Part(p) for p in by_space(rest))), tuple(kept))
+    return Lowering((*parts, *map(Part, by_space(rest))), tuple(kept))
 
 
 def _aligned(nbytes: int) -> int:
@@ -156,7 +165,7 @@ def _aligned(nbytes: int) -> int:
 class _Places:
     """Where each value of a launch lies while one of its kernels runs: an argument, or a stretch of the workspace."""
 
-    def __init__(self, kernel: Kernel, group: Group, bindings: Bindings, lowering: Lowering):
+    def __init__(self, kernel: GpuKernel, group: Group, bindings: Bindings, lowering: Lowering):
         self.kernel = kernel
         self.read: dict[Node, Buf] = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
         self.write: dict[Node, list[Buf]] = {}
@@ -166,11 +175,10 @@ class _Places:
             assert bindings.workspace is not None
             self.write[n] = [kernel.view(bindings.workspace, n.dtype, at)]
 
-    def after(self, parts: Sequence[Part]) -> None:
-        """The folds of earlier kernels are there to be read."""
-        for part in parts:
-            for n in part.results:
-                self.read.setdefault(n, self.write[n][0])
+    def done(self, part: Part) -> None:
+        """What a kernel has computed is there to be read by the next."""
+        for n in part.results:
+            self.read.setdefault(n, self.write[n][0])
 
     def loads(self) -> dict[Node, Load]:
         """How to read each value that is in memory."""
@@ -202,29 +210,22 @@ def unflat(at: Value, shape: tuple[int, ...]) -> tuple[Value, ...]:
     return (*([at] if shape else []), *reversed(index))
 
 
-def block_size(size: int) -> int:
-    """Threads of a block: small blocks for small arrays, so that they still reach several multiprocessors."""
-    return next((threads for threads, least in ((256, 1 << 16), (128, 1 << 14), (64, 1 << 12)) if size >= least), 32)
-
-
-def _threads(kernel: Kernel, part: Part, places: _Places) -> PrimFunc:
+def _threads(kernel: GpuKernel, part: Part, places: _Places) -> None:
     """A thread for each element; folds are loops of that thread."""
     shape = part.results[0].shape
-    size, threads = part.results[0].ty.size, block_size(part.results[0].ty.size)
     pull = Pull(CudaAlgebra(kernel), places.loads())
-    with kernel.grid(-(-size // threads), threads) as at, kernel.when(tir.compare("less", at, tir.index(size))):
+    with kernel.each(part.results[0].ty.size) as at:
         index = unflat(at, shape)
         values = [pull.at(n, index) for n in part.results]
         for n, value in zip(part.results, values, strict=True):
             places.store(n, value, index)
-    return kernel.finish()
 
 
-def _scheduled(kernel: Kernel, part: Part, stages: Stages, places: _Places) -> PrimFunc:
+def _scheduled(kernel: GpuKernel, part: Part, stages: Stages, places: _Places) -> None:
     """A scheduled kernel that computes the part's results where it stores its folds."""
     kept = kept_shape(stages.folds[0])
 
-    def write(kernel: Kernel, index: tuple[Value, ...], values: tuple[Expr, ...]) -> None:
+    def write(index: tuple[Value, ...], values: tuple[Expr, ...]) -> None:
         index = index[: len(stages.shape)]
         algebra = CudaAlgebra(kernel)
         stored = places.loads()
@@ -243,7 +244,7 @@ def _scheduled(kernel: Kernel, part: Part, stages: Stages, places: _Places) -> P
                     places.store(n, results[n], at[n])
 
     sources = [(places.read[n], n.shape or (1,)) for n in stages.sources]
-    return te.finish(stages.func, kernel, sources, write)
+    te.place(stages.func, kernel, sources, write)
 
 
 def _constantly(value: Expr) -> Load:

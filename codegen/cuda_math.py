@@ -7,11 +7,12 @@ last digits, and far off for some arguments. So the functions are called by thei
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from gluongraph.codegen import te, tir
 from gluongraph.codegen.math import CpuAlgebra
-from gluongraph.codegen.tir import Expr, Kernel
+from gluongraph.codegen.tir import Buf, Expr, Kernel
 from gluongraph.dtypes import is_float
 
 _LIBRARY = {  # name of the algebra -> name in C
@@ -19,6 +20,12 @@ _LIBRARY = {  # name of the algebra -> name in C
     "round": "rint",  # halves to even
     **{name: name for name in ("exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tanh", "erf", "floor", "ceil")},
 }
+
+
+C_TYPES = {  # as TVM's header for CUDA names them, in one word
+    "f64": "double", "f32": "float", "f16": "half", "bf16": "nv_bfloat16", "bool": "bool",
+    "i64": "int64_t", "i32": "int", "i8": "int8_t", "u64": "uint64_t", "u32": "uint", "u8": "uchar",
+}  # fmt: skip
 
 
 class CudaAlgebra(CpuAlgebra):
@@ -83,6 +90,26 @@ class TeAlgebra(CudaAlgebra):
         wide = "f32" if dtype in ("f16", "bf16") else dtype
         self.made = te.fold(name, extents, lambda *at: self.cast(element(*at), wide))
         return self.made
+
+
+class GpuKernel(Kernel):
+    """Code of the host that starts grids of GPU threads. The values of a thread are scalars."""
+
+    @contextmanager
+    def each(self, size: int) -> Iterator[Expr]:
+        """A thread for every number below size. Small grids have small blocks, to reach several multiprocessors."""
+        threads = next((n for n, least in ((256, 1 << 16), (128, 1 << 14), (64, 1 << 12)) if size >= least), 32)
+        with self.grid(-(-size // threads), threads) as at, self.when(tir.compare("less", at, tir.index(size))):
+            yield at
+
+    def copy(self, source: Buf, target: Buf) -> None:
+        """All elements of one buffer into another."""
+        with self.each(target.size) as i:
+            self.store(target, self.load(source, i), i)
+
+    def let(self, value: Expr, name: str = "v") -> Expr:
+        """Name a value, so that it is computed once."""
+        return value if isinstance(value, int | float) else self.named(value, C_TYPES[tir.dtype_of(value)])
 
 
 class Inline(Kernel):

@@ -10,21 +10,26 @@ from gluongraph.dtypes import DTYPES
 from gluongraph.ir import Node
 from gluongraph.plan import Buffer, Candidate, Group, Plan
 
-Emit = Callable[[Kernel, Group, Candidate, Bindings, Cpu], None]
+Emit = Callable[[Kernel, Group, Candidate, Bindings], None]
 
 
-def scan_rule(emit_inner: Emit) -> Rule:
+def scan_rule(emit_inner: Callable[[Kernel, Group, Candidate, Bindings, Cpu], None]) -> Rule:
     """The rule for pattern "scan"; `emit_inner` writes a kernel of the body by whichever rule was chosen for it."""
-    return Rule("scan", claim, lambda k, group, bindings, cpu: emit(k, group, bindings, cpu, emit_inner))
+
+    def write(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+        emit(k, group, bindings, lambda k, g, candidate, b: emit_inner(k, g, candidate, b, cpu))
+
+    return Rule("scan", lambda group, cpu: claim(group), write)
 
 
-def claim(group: Group, cpu: Cpu) -> Candidate | None:
+def claim(group: Group) -> Candidate | None:
     """Scans whose body has been planned; the workspace is the scratch of one turn."""
     if group.pattern != "scan" or group.inner is None:
         return None
     if group.inner.constants:
         return None
-    return Candidate("scan", float(_anchor(group).attrs["length"]), group.inner.scratch_bytes * len(_dtypes(group.inner)))
+    workspace = group.inner.scratch_bytes * len(_dtypes(group.inner))
+    return Candidate("scan", float(_anchor(group).attrs["length"]), workspace)
 
 
 def _dtypes(plan: Plan) -> list[str]:
@@ -37,7 +42,7 @@ def _anchor(group: Group) -> Node:
     return next(n for n in group.body.nodes() if n.op.name == "scan")
 
 
-def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, emit_inner: Emit) -> None:
+def emit(k: Kernel, group: Group, bindings: Bindings, emit_inner: Emit) -> None:
     """Carries start as copies in their results and are then updated in place."""
     scan, plan = _anchor(group), group.inner
     assert plan is not None
@@ -45,7 +50,7 @@ def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, emit_inner: Emit
     memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
     sources = [memory[s] for s in scan.src]
     for i in range(carries):
-        _copy(k, sources[i], bindings.outputs[i])
+        k.copy(sources[i], bindings.outputs[i])
     length: int = scan.attrs["length"]
     scratch = _scratch(k, plan, bindings.workspace)
     with k.loop(length, name="t") as turn:
@@ -69,7 +74,7 @@ def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, emit_inner: Emit
             shared = {output: reads[i] for output, i in launch.group.inplace}
             writes = tuple(shared[j] if j in shared else buf(w) for j, w in enumerate(launch.writes))
             workspace = buf(launch.workspace) if launch.workspace else None
-            emit_inner(k, launch.group, launch.candidate, Bindings(reads, writes, workspace), cpu)
+            emit_inner(k, launch.group, launch.candidate, Bindings(reads, writes, workspace))
 
 
 def _scratch(k: Kernel, plan: Plan, workspace: Buf | None) -> dict[str, Buf]:
@@ -83,8 +88,3 @@ def _scratch(k: Kernel, plan: Plan, workspace: Buf | None) -> dict[str, Buf]:
 
 def _slice(buf: Buf, t: Expr, length: int) -> Buf:
     return Buf(buf.name, buf.size // length, buf.dtype, buf.var, buf.offset + t * (buf.size // length))
-
-
-def _copy(k: Kernel, source: Buf, target: Buf) -> None:
-    with k.loop(target.size) as i:
-        k.store(target, k.load(source, i), i)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from gluongraph.codegen.tir import Buf, Expr, Kernel, PrimFunc, index, make_target, tvm_dtype
+from gluongraph.codegen.tir import Buf, Expr, Kernel, PrimFunc, index, make_target, name_of, tvm_dtype
 
 Tensor = Any  # a stage or a placeholder
 Shape = tuple[int, ...]
 RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "RMSNorm", "Transpose")  # in the order they are asked
+_VECTORIZED = 2  # of TVM's ForKind
 MARK = "gluongraph_finished"  # the call that the last stage consists of
 
 
@@ -77,18 +79,18 @@ def schedules(
         if schedule is None:
             continue
         made = schedule.mod["main"]
-        if unbound(made) == 0 and _stores(made, made.params[-1]) == 1:
+        if _is_bound(made) and _stores(made.body, {made.params[-1]}) == 1:
             yield name, made
 
 
-def finish(
+def place(
     func: PrimFunc,
     kernel: Kernel,
     inputs: Sequence[tuple[Buf, Shape]],
-    write: Callable[[Kernel, tuple[Expr, ...], tuple[Expr, ...]], None],
-) -> PrimFunc:
-    """A scheduled function on the arguments of `kernel`: input i is read from a flat buffer, and where the last stage
-    is stored, `write(kernel, index, values)` puts statements of its own."""
+    write: Callable[[tuple[Expr, ...], tuple[Expr, ...]], None],
+) -> None:
+    """Put the loops of a scheduled function into a kernel: input i is read from a flat buffer, and where the last stage
+    is stored, `write(index, values)` makes statements of its own."""
     *params, result = func.params
     flats = {p: (buf, shape) for p, (buf, shape) in zip(params, inputs, strict=True)}
 
@@ -102,30 +104,39 @@ def finish(
         if not node.buffer.same_as(result):
             return node
         with kernel.aside() as statements:
-            write(kernel, tuple(node.indices), tuple(node.value.args[1:]))
+            write(tuple(node.indices), tuple(node.value.args[1:]))
         return statements[0]
 
     def block(node: Any) -> Any:
         """Regions of arguments are those of the flat buffers, whole: nothing is allocated by them."""
         reads, writes = [[r for r in rs if r.source not in flats and not r.source.same_as(result)] for rs in
                          (node.reads, node.writes)]  # fmt: skip
-        inside = node.body
         if len(writes) < len(node.writes):  # the last stage: its statements may touch any argument
             reads += [_whole(p) for p in kernel.params]
             writes += [_whole(p) for p in kernel.params]
-        elif node.name_hint == "root":
-            inside = kernel.ahead_of(inside)
         else:
             reads += [_whole(flats[r.source][0]) for r in node.reads if r.source in flats]
         return s_tir.SBlock(
-            node.iter_vars, reads, writes, node.name_hint, inside, node.init,
+            node.iter_vars, reads, writes, node.name_hint, node.body, node.init,
             node.alloc_buffers, node.match_buffers, node.annotations,
         )  # fmt: skip
 
-    body = ffi.structural_map(
-        func.body, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store), (s_tir.SBlock, block)]
-    )
-    return kernel.finish(body)
+    arguments = {p.var for p in kernel.params}
+
+    def loop(node: Any) -> Any:
+        """Vector loops stay where they copy or multiply: names get lost in them on the way to code, and TVM's code for
+        vectors of conditions is no C++. Unrolling is left to the CUDA compiler, with a tenth of the source."""
+        hints = {k: v for k, v in node.annotations.items() if k != "pragma_unroll_explicit"}
+        plain = node.kind != _VECTORIZED or (_is_arithmetic(node.body) and not _stores(node.body, arguments))
+        if plain and len(hints) == len(node.annotations):
+            return node
+        if len(hints) < len(node.annotations):
+            hints["pragma_unroll_explicit"] = tvm.tirx.const(0, "int32")
+        kind = node.kind if plain else 0
+        return tirx.For(node.loop_var, node.min, node.extent, kind, node.body, node.thread_binding, hints)
+
+    callbacks = [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store), (s_tir.SBlock, block), (tirx.For, loop)]
+    kernel.put(ffi.structural_map(func.body, callbacks))
 
 
 def _whole(buf: Buf) -> Any:
@@ -139,72 +150,109 @@ def _flat(shape: Shape, at: Sequence[Expr]) -> Expr:
     return index(place)
 
 
-def unbound(func: PrimFunc) -> int:
-    """How many stores of a scheduled function lie outside of a loop over thread blocks or over threads."""
-    return sum(1 for threads in _nests(func) if not any(t.startswith(("blockIdx", "threadIdx")) for t in threads))
+def _is_bound(func: PrimFunc) -> bool:
+    """Does every store of a scheduled function lie in loops over thread blocks or threads?"""
+    return all(any(t.startswith(("blockIdx", "threadIdx")) for t in nest) for nest in _nests(func.body, {}))
 
 
-def blocks_of(func: PrimFunc) -> int:
-    """Thread blocks of a kernel."""
-    return _extent(func, "blockIdx")
+Dims = tuple[int, ...]  # along x, y, z
 
 
-def threads_of(func: PrimFunc) -> int:
-    """Threads of one block of a kernel."""
-    return _extent(func, "threadIdx")
+def launches(func: PrimFunc) -> list[tuple[Dims, Dims]]:
+    """(thread blocks, threads of a block) of each kernel that a function starts, in order."""
+    return [(_extents(nests, "blockIdx"), _extents(nests, "threadIdx")) for nests in _kernels(func.body)]
 
 
-def _extent(func: PrimFunc, axis: str) -> int:
-    """The number of threads, or blocks, along x, y and z together; 1 where nothing is bound."""
-    extents = {tag: n for nest in _nests(func) for tag, n in nest.items() if tag.startswith(axis)}
-    return math.prod(extents.values())
+def grids(func: PrimFunc) -> list[tuple[int, int]]:
+    """How many thread blocks, and threads of a block, each kernel has."""
+    return [(math.prod(blocks), math.prod(threads)) for blocks, threads in launches(func)]
 
 
-def _nests(func: PrimFunc) -> list[dict[str, int]]:
-    """For each store: the thread loops around it, thread name -> extent."""
-    found: list[dict[str, int]] = []
-
-    def walk(node: Any, around: dict[str, int]) -> None:
-        kind = type(node).__name__
-        if kind == "For":
-            if node.thread_binding is not None:
-                around = {**around, node.thread_binding.thread_tag: int(node.extent.value)}
-            walk(node.body, around)
-        elif kind == "SeqStmt":
-            for s in node.seq:
-                walk(s, around)
-        elif kind == "SBlockRealize":
-            walk(node.block.body, around)
-        elif kind == "IfThenElse":
-            walk(node.then_case, around)
-            if node.else_case is not None:
-                walk(node.else_case, around)
-        elif kind == "AttrStmt":
-            walk(node.body, around)
-        elif kind == "BufferStore":
-            found.append(around)
-
-    walk(func.body, {})
-    return found
+def _extents(nests: Sequence[Mapping[str, int]], name: str) -> Dims:
+    """The extents of a kernel's loops over blockIdx or threadIdx; 1 where nothing is bound."""
+    found = {tag: n for nest in nests for tag, n in nest.items()}
+    return tuple(found.get(f"{name}.{axis}", 1) for axis in "xyz")
 
 
-def _stores(func: PrimFunc, buffer: Any) -> int:
+def _kernels(statement: Any) -> list[list[Mapping[str, int]]]:
+    """For each kernel: the thread loops (name -> extent) around each of its stores."""
+    kind = type(statement).__name__
+    if kind == "SeqStmt":
+        return [found for s in statement.seq for found in _kernels(s)]
+    if kind == "For" and statement.thread_binding is None:
+        return _kernels(statement.body)
+    nests = list(_nests(statement, {}))
+    return [nests] if nests else []
+
+
+def _nests(node: Any, around: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
+    kind = type(node).__name__
+    if kind == "BufferStore":
+        yield around
+    elif kind == "For":
+        if node.thread_binding is not None:
+            around = {**around, node.thread_binding.thread_tag: int(node.extent.value)}
+        yield from _nests(node.body, around)
+    elif kind == "SeqStmt":
+        for s in node.seq:
+            yield from _nests(s, around)
+    elif kind == "SBlockRealize":
+        yield from _nests(node.block.body, around)
+    elif kind == "IfThenElse":
+        for s in (node.then_case, node.else_case):
+            if s is not None:
+                yield from _nests(s, around)
+
+
+def _is_arithmetic(body: Any) -> bool:
+    """Are there no conditions and no calls in the values that a body stores?"""
+    found = False
+
+    def see(node: Any) -> None:
+        nonlocal found
+        found = found or any(name in _CONDITIONS for name in _names(node.value))
+
+    ffi.structural_walk(body, (tirx.BufferStore, see))
+    return not found
+
+
+_CONDITIONS = frozenset({"Select", "Call", "EQ", "NE", "LT", "LE", "GT", "GE", "And", "Or", "Not"})
+
+
+def _names(value: Any) -> set[str]:
+    """The kinds of expression in a value."""
+    names: set[str] = set()
+    ffi.structural_walk(value, lambda node: names.add(type(node).__name__))
+    return names
+
+
+def _stores(body: Any, buffers: Container[Any]) -> int:
+    """How many statements of the body store to one of the buffers."""
     count = 0
 
     def see(node: Any) -> None:
         nonlocal count
-        count += node.buffer.same_as(buffer)
+        count += node.buffer in buffers
 
-    ffi.structural_walk(func.body, (tirx.BufferStore, see))
+    ffi.structural_walk(body, (tirx.BufferStore, see))
     return count
 
 
-def serial(func: PrimFunc) -> PrimFunc:
-    """The same loops with no threads, to run a scheduled kernel on a CPU: what it computes, without its races."""
+def source(functions: Sequence[PrimFunc], options: dict[str, Any]) -> str:
+    """The CUDA source of functions, not compiled any further."""
+    module = tvm.IRModule({name_of(f): f for f in functions})
+    with compiling(lambda code: code):
+        built = tirx.build(module, make_target(options), pipeline="s_tir")
+    return "\n".join(str(part.inspect_source()) for part in built.imports)
 
-    def loop(node: Any) -> Any:
-        if node.thread_binding is None:
-            return node
-        return tirx.For(node.loop_var, node.min, node.extent, 0, node.body)
 
-    return func.with_body(ffi.structural_map(func.body, (tirx.For, loop)))
+@contextmanager
+def compiling(compile: Callable[[str], Any]) -> Iterator[None]:
+    """Within: TVM hands CUDA source to this function instead of its own compiler."""
+    name = "tvm_callback_cuda_compile"
+    before = ffi.get_global_func(name)
+    ffi.register_global_func(name, compile, override=True)
+    try:
+        yield
+    finally:
+        ffi.register_global_func(name, before, override=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from gluongraph.codegen.pull import Load, Pull
 from gluongraph.codegen.tir import Expr, PrimFunc, Value
 from gluongraph.ir import Node, topological
 
+FEW = 32  # results that one warp can hold
 TREE = 160  # a stage repeats what it reads twice: expressions with more operations than this get a kernel of their own
 
 
@@ -29,7 +31,10 @@ class Stages:
 
 
 class _Folds(Exception):
-    """Raised by the probe when a rule reduces."""
+    """Raised by the probe when a rule reduces: over how many elements."""
+
+    def __init__(self, length: int):
+        self.length = length
 
 
 class _Probe(CudaAlgebra):
@@ -38,21 +43,19 @@ class _Probe(CudaAlgebra):
     def reduce(
         self, name: str, extents: Sequence[int], element: Callable[..., Expr], dtype: str, lanes: int | None = None
     ) -> Expr:
-        raise _Folds
+        raise _Folds(math.prod(extents))
 
 
-def is_fold(n: Node) -> bool:
-    """Does n's rule reduce?"""
+def fold_length(n: Node) -> int | None:
+    """Over how many elements n's rule reduces; None if it does not."""
     if n.op.kind in ("elementwise", "leaf", "movement") or n.op.lower is None:
-        return False
-    if n.op.kind in ("reduce", "contraction"):
-        return True
+        return None
     zeros = {s: _constant(s) for s in n.src}
     try:
         Pull(_Probe(Inline("probe")), zeros).lower(n, tuple(tir.variable(f"i{a}") for a in range(n.ty.rank)))
-    except _Folds:
-        return True
-    return False
+    except _Folds as found:
+        return found.length
+    return None
 
 
 def _constant(s: Node) -> Load:
@@ -94,7 +97,8 @@ def stage(
 ) -> Stages | None:
     """The folds in one kernel, reading `known` values from memory, if a rule of dlight takes them.
 
-    `shape` is that of the last stage: the folds' own, or the space that a row-wise group writes to.
+    `shape` is that of the last stage: the folds' own, or the space that a row-wise group writes to. A schedule that
+    has one thread block for many results is not taken: the rest of the machine would idle.
     """
     sources = tuple(n for n in known if _is_read(n, folds, known))
     if not all(n.ty.size for n in (*sources, *folds)):
@@ -111,9 +115,9 @@ def stage(
     last = te.compute("finished", placed(shape), lambda *at: te.finished([_row(n, made[n], at) for n in folds]))
     stages = [*tensors.values(), last]
     rules = te.RULES if len(folds) == 1 else ("GeneralReduction", "RMSNorm")
-    for rule, func in te.schedules(stages, options, rules):
-        return Stages(rule, func, sources, folds, shape)
-    return None
+    found = [Stages(rule, func, sources, folds, shape) for rule, func in te.schedules(stages, options, rules)]
+    few = math.prod(shape) <= FEW  # then one block is all there is to have
+    return next((s for s in found if te.grids(s.func)[0][0] > 1), found[0] if found and few else None)
 
 
 def placed(shape: tuple[int, ...]) -> tuple[int, ...]:

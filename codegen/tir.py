@@ -148,6 +148,11 @@ def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
     return tirx.Select(splat(condition, lanes), splat(yes, lanes), splat(no, lanes))
 
 
+def _as_number(x: Expr) -> Expr:
+    lanes = lanes_of(x)
+    return tirx.Select(x, splat(const(1.0, "f32"), lanes), splat(const(0.0, "f32"), lanes))
+
+
 _COMPARE = {"equal": "EQ", "not_equal": "NE", "less": "LT", "less_equal": "LE", "greater": "GT", "greater_equal": "GE"}
 
 
@@ -156,7 +161,7 @@ def compare(name: str, a: Expr, b: Expr) -> Expr:
     lanes = max(lanes_of(a), lanes_of(b))
     a, b = splat(a, lanes), splat(b, lanes)
     if dtype_of(a) == "bool":
-        a, b = (tirx.Select(x, splat(const(1.0, "f32"), lanes), splat(const(0.0, "f32"), lanes)) for x in (a, b))
+        a, b = _as_number(a), _as_number(b)
     return getattr(tirx, _COMPARE[name])(a, b)
 
 
@@ -343,11 +348,24 @@ class Kernel:
         if isinstance(value, (int, float, tirx.Var)):
             return value
         dtype, lanes = _split(value)
-        if dtype == "bool" and lanes > 1:  # TVM's analyzer stumbles over named bools, and LLVM folds this away
-            as_number = self.let(tirx.Select(value, splat(const(1.0, "f32"), lanes), splat(const(0.0, "f32"), lanes)))
-            return tirx.NE(as_number, splat(const(0.0, "f32"), lanes))
-        var = tirx.Var(self._unique(name), str(value.ty).strip('"'))
+        if dtype == "bool":  # under a name a number, since TVM's analyzer fails on vectors of bools; LLVM folds it away
+            return tirx.NE(self.let(_as_number(value), name), splat(const(0.0, "f32"), lanes))
+        var = tirx.Var(self._unique(name), tvm_dtype(dtype, lanes))
+        if lanes > 1 or DTYPES[dtype].family == "float":
+            # TVM's analyzer works out the range of every named value, in time exponential in how deep they nest. It
+            # does not look into calls; this one is no instruction.
+            value = tirx.call_intrin(tvm_dtype(dtype, lanes), "tirx.reinterpret", value)
         self._emit(tirx.Bind(var, value))
+        return var
+
+    def named(self, value: Expr, kind: str) -> Expr:
+        """Name a scalar as the result of a C++ conversion to `kind`, its own type: TVM puts other pure values into every
+        place that reads them, which makes code of exponential size."""
+        if isinstance(value, int | float) or isinstance(value, tirx.Var) or number_of(value) is not None:
+            return value
+        dtype = tvm_dtype(dtype_of(value))
+        var = tirx.Var(self._unique("v"), dtype)
+        self._emit(tirx.Bind(var, tirx.call_extern(dtype, kind, value)))
         return var
 
     def load(self, buf: Buf, at: Value, lanes: int = 1) -> Expr:
@@ -366,6 +384,11 @@ class Kernel:
         elif lanes > 1:
             where = ramp(where, lanes)
         self._emit(tirx.BufferStore(buf.var, value, [where]))
+
+    def copy(self, source: Buf, target: Buf) -> None:
+        """All elements of one buffer into another."""
+        with self.loop(target.size) as i:
+            self.store(target, self.load(source, i), i)
 
     def scope(self) -> object:
         """The block that statements go to now; `visible(scope)` later says whether its values may still be used."""
@@ -402,20 +425,18 @@ class Kernel:
         yield made
         made.append(_sequence(self._blocks.pop()))
 
-    def ahead_of(self, body: Any) -> Any:
-        """All statements made so far (views of arguments), then a body made elsewhere."""
-        (block,) = self._blocks
-        return _sequence([*block, body])
+    def put(self, statement: Any) -> None:
+        """A statement that was made elsewhere."""
+        self._emit(statement)
 
     def evaluate(self, call: Expr) -> None:
         """A call for its effect."""
         self._emit(tirx.Evaluate(call))
 
-    def finish(self, body: Any = None) -> PrimFunc:
-        """The TVM function (of a body made elsewhere, if given); the kernel is not to be used afterwards."""
-        if body is None:
-            (block,) = self._blocks
-            body = _sequence(block)
+    def finish(self) -> PrimFunc:
+        """The TVM function; the kernel is not to be used afterwards."""
+        (block,) = self._blocks
+        body = _sequence(block)
         func = tirx.PrimFunc([p.var for p in self.params], body)
         attrs = {"global_symbol": self.name, "tirx.noalias": True, "s_tir": True}
         return func.with_attrs(attrs)

@@ -1,0 +1,133 @@
+// Runs the CUDA source of a kernel on a CPU: every thread of a block is a fiber, and fibers change places where threads
+// wait for each other. Blocks run one after the other. `order` says in which order the threads of a block get their turn:
+// a kernel whose result depends on it has a race.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <ucontext.h>
+#include <vector>
+
+struct dim3 { int x, y, z; };
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+struct double2 { double x, y; };
+struct int2 { int x, y; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline double2 make_double2(double x, double y) { return {x, y}; }
+inline int2 make_int2(int x, int y) { return {x, y}; }
+typedef unsigned int uint;
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+using std::max;
+using std::min;
+using std::isnan;
+
+namespace gpu {
+
+enum State { READY, AT_BARRIER, AT_SHUFFLE, DONE };
+
+struct Thread {
+  ucontext_t context;
+  dim3 index;
+  State state;
+  int turn;          // which of the two slots the next shuffle uses
+  double slot[2];    // what this thread shows to its warp
+  std::vector<char> stack;
+};
+
+static std::vector<Thread> threads;
+static Thread *current;
+static ucontext_t home;
+static dim3 block, blocks, size;
+static std::function<void()> *body;
+
+static void wait(State state) {
+  current->state = state;
+  swapcontext(&current->context, &home);
+}
+
+static void run() {
+  (*body)();
+  current->state = DONE;
+  swapcontext(&current->context, &home);
+}
+
+static double shuffle_down(double value, unsigned delta) {
+  Thread *self = current;
+  int slot = self->turn;
+  self->turn = 1 - slot;
+  self->slot[slot] = value;
+  wait(AT_SHUFFLE);
+  size_t lane = self - threads.data(), other = lane + delta;
+  return other / 32 == lane / 32 && other < threads.size() ? threads[other].slot[slot] : value;
+}
+
+// Threads that wait for their warp go on when all of the warp wait or are done; else the block's barrier opens.
+static bool release() {
+  bool any = false;
+  for (size_t first = 0; first < threads.size(); first += 32) {
+    size_t end = std::min(first + 32, threads.size());
+    for (size_t i = first; i < end; i++)
+      if (threads[i].state == AT_SHUFFLE) threads[i].state = READY, any = true;
+  }
+  if (any) return true;
+  for (Thread &t : threads)
+    if (t.state == AT_BARRIER) t.state = READY, any = true;
+  return any;
+}
+
+static void run_block(bool backwards) {
+  int n = size.x * size.y * size.z;
+  threads.resize(n);
+  for (int i = 0; i < n; i++) {
+    Thread &t = threads[i];
+    t.index = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+    t.state = READY;
+    t.turn = 0;
+    t.stack.resize(32 * 1024);
+    getcontext(&t.context);
+    t.context.uc_stack.ss_sp = t.stack.data();
+    t.context.uc_stack.ss_size = t.stack.size();
+    t.context.uc_link = &home;
+    makecontext(&t.context, run, 0);
+  }
+  do {
+    for (int i = 0; i < n; i++) {
+      current = &threads[backwards ? n - 1 - i : i];
+      if (current->state == READY) swapcontext(&home, &current->context);
+    }
+  } while (release());
+}
+
+static void launch(dim3 grid, dim3 threads_, bool backwards, std::function<void()> kernel) {
+  blocks = grid, size = threads_, body = &kernel;
+  for (int z = 0; z < grid.z; z++)
+    for (int y = 0; y < grid.y; y++)
+      for (int x = 0; x < grid.x; x++) {
+        block = {x, y, z};
+        run_block(backwards);
+      }
+}
+
+}  // namespace gpu
+
+#define CUDART_INF_F INFINITY
+#define CUDART_NAN_F NAN
+#define CUDART_INF HUGE_VAL
+#define CUDART_NAN ((double)NAN)
+#define __global__
+#define __device__
+#define __shared__ static
+#define __launch_bounds__(n)
+#define __restrict__
+#define threadIdx (gpu::current->index)
+#define blockIdx (gpu::block)
+inline void __syncthreads() { gpu::wait(gpu::AT_BARRIER); }
+inline unsigned __activemask() { return 0xffffffffu; }
+template <class T> T __shfl_down_sync(unsigned, T value, unsigned delta, int) {
+  return static_cast<T>(gpu::shuffle_down(static_cast<double>(value), delta));
+}

@@ -1,0 +1,117 @@
+"""CUDA kernels without a GPU: their source is compiled for the CPU against gpu.h, which plays the threads."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from gluongraph.codegen import build, te
+from gluongraph.codegen.cuda_math import C_TYPES
+from gluongraph.codegen.targets import TARGETS, Target
+from gluongraph.dtypes import numpy_dtype
+from gluongraph.plan import Buffer, Plan
+
+CUDA = TARGETS["cuda"]
+KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\) \{")
+
+
+def functions(plan: Plan, target: Target = CUDA) -> dict[str, Any]:
+    """The function of each kernel of a plan."""
+    return {name: build.kernel(launch, target) for name, launch in plan.kernels.items()}
+
+
+class Emulator:
+    """The kernels of some functions, ready to be called with arrays. `rules`: see te.grids."""
+
+    def __init__(self, made: dict[str, Any], folder: Path):
+        self.grids = {name: te.launches(f) for name, f in made.items()}
+        self.arguments = {name: [str(p.name) for p in f.params] for name, f in made.items()}
+        self.source = te.source(list(made.values()), CUDA.tvm)
+        self.kernels = {name: _parameters(text) for name, text in KERNEL.findall(self.source)}
+        (folder / "kernels.cc").write_text(self._program())
+        here = Path(__file__).parent
+        command = ["g++", "-O1", "-w", "-std=c++17", "-shared", "-fPIC", f"-I{here}", "kernels.cc", "-o", "kernels.so"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[:4000]
+        self.library = ctypes.CDLL(str(folder / "kernels.so"))
+
+    def _program(self) -> str:
+        bodies = self.source[self.source.index('extern "C" __global__') :].replace(
+            "__shared__ alignas(64)", "alignas(64) __shared__"
+        )
+        bodies = re.sub(r"\n#.*?(?=\nextern \"C\" __global__)", "", bodies, flags=re.S)
+        return "\n".join(['#include "gpu.h"', bodies, *(_entry(n, p) for n, p in self.kernels.items())])
+
+    def call(self, name: str, arrays: Sequence[np.ndarray[Any, Any]], backwards: bool = False) -> None:
+        """Start every kernel of a function, in order."""
+        memory = dict(zip(self.arguments[name], arrays, strict=True))
+        for kernel, (blocks, threads) in self._launches(name):
+            pointers = [memory[p.removesuffix("_ptr")].ctypes.data for _, p in self.kernels[kernel]]
+            dims = (ctypes.c_int * 7)(*blocks, *threads, backwards)
+            self.library[f"run_{kernel}"]((ctypes.c_void_p * len(pointers))(*pointers), dims)
+
+    def _launches(self, name: str) -> Iterable[tuple[str, Any]]:
+        grids = self.grids[name]
+        kernels = [f"{name}_kernel"] + [f"{name}_kernel_{i}" for i in range(1, len(grids))]
+        return zip(kernels, grids, strict=True)
+
+
+def _parameters(text: str) -> list[tuple[str, str]]:
+    """(type, name) of each parameter of a kernel."""
+    found = [re.fullmatch(r"\s*(.*?)\s*(?:__restrict__\s*)?(\w+)", part) for part in text.split(",") if part.strip()]
+    return [(m[1], m[2]) for m in found if m]
+
+
+def _entry(name: str, parameters: list[tuple[str, str]]) -> str:
+    args = ", ".join(f"({kind})a[{i}]" for i, (kind, _) in enumerate(parameters))
+    return (
+        f'extern "C" void run_{name}(void** a, int* d) '
+        f"{{ gpu::launch({{d[0], d[1], d[2]}}, {{d[3], d[4], d[5]}}, d[6], [=] {{ {name}({args}); }}); }}"
+    )
+
+
+def run(
+    plan: Plan, emulator: Emulator, given: dict[str, np.ndarray[Any, Any]], backwards: bool = False, prefix: str = ""
+) -> dict[str, Any]:
+    """Run a plan's launches; `given` are inputs, states and scalars by name, states are written in place."""
+    memory: dict[str, np.ndarray[Any, Any]] = {n: np.ascontiguousarray(a).reshape(-1) for n, a in given.items()}
+
+    def place(buffer: Buffer) -> np.ndarray[Any, Any]:
+        if buffer.name not in memory:
+            if buffer.space == "const":
+                memory[buffer.name] = np.frombuffer(plan.constants[buffer.name], numpy_dtype(buffer.type.dtype)).copy()
+            else:
+                memory[buffer.name] = np.full(buffer.type.size, 77, numpy_dtype(buffer.type.dtype))
+        return memory[buffer.name]
+
+    for launch in plan.launches:
+        shared = {output for output, _ in launch.group.inplace}
+        buffers = [*launch.reads, *(w for j, w in enumerate(launch.writes) if j not in shared)]
+        if launch.workspace is not None:
+            buffers.append(launch.workspace)
+        emulator.call(prefix + launch.kernel, [place(b) for b in buffers], backwards)
+    return {name: memory[b.name].reshape(b.type.shape) for name, b in {**plan.outputs, **plan.updates}.items()}
+
+
+def serial(func: Any) -> Any:
+    """The same loops with no threads: what a kernel computes, without its races, for any CPU."""
+
+    def loop(node: Any) -> Any:
+        if node.thread_binding is None and not node.annotations:
+            return node
+        return tirx.For(node.loop_var, node.min, node.extent, node.kind if node.thread_binding is None else 0, node.body)
+
+    def call(node: Any) -> Any:
+        named = getattr(node.op, "name", "") == "tirx.call_extern" and node.args[0] in C_TYPES.values()
+        return node.args[1] if named else node
+
+    return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, loop), (tvm.ir.Call, call)]))
