@@ -17,16 +17,31 @@ from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 
+Columns = tuple[int | None, ...]
+
 
 @dataclass(frozen=True)
 class _Tile:
-    """Neighbouring output columns that use the same taps in the same way: for each tap and column, the source column
-    counted from `first * scale`, or None outside; `count` such tiles lie side by side."""
+    """Neighbouring output columns that use the same taps in the same way; `count` such tiles lie side by side. For each
+    tap: the source column of each output column, counted from `first * scale`, or None outside."""
 
     first: int
     width: int
     count: int
-    columns: tuple[tuple[int | None, ...], ...]
+    taps: tuple[tuple[int, Columns], ...]
+
+    @property
+    def live(self) -> int:
+        """How many source columns are held at once."""
+        uses = [{c for c in columns if c is not None} for _, columns in self.taps]
+        last = {c: t for t, used in enumerate(uses) for c in used}
+        first = {c: t for t, used in reversed(list(enumerate(uses))) for c in used}
+        return max((sum(first[c] <= t <= last[c] for c in last) for t in range(len(uses))), default=0)
+
+    @property
+    def loads(self) -> int:
+        """How many source columns are loaded."""
+        return len({c for _, columns in self.taps for c in columns if c is not None})
 
 
 class _ToPixels:
@@ -78,25 +93,27 @@ class _ToPixels:
 
     def _tile_shape(self) -> Pair:
         """Channels and columns of a tile of accumulators, by the least estimated time of one row of all channels. The
-        source columns of a row stay in registers beside the accumulators, for all taps of that row."""
-        taps = self.kernel[1]
+        source columns of a row stay in registers beside the accumulators while taps use them."""
         best = (float("inf"), 1, 1)
-        for columns in range(1, min(self.target[1], self.cpu.registers) + 1):
+        for columns in range(min(4, self.target[1]), min(self.target[1], self.cpu.registers) + 1):
             tiles = self.tiles(columns)
-            live = max(len({c for tap in tile.columns for c in tap} - {None}) for tile in tiles)
-            room = (self.cpu.registers - live - 2) // columns
+            room = (self.cpu.registers - max(tile.live for tile in tiles) - 2) // columns
             if room < 1:
                 continue
             rows = mk.ceildiv(self.made, mk.ceildiv(self.made, min(self.made, room)))
-            cost = 0.0
-            for _, r, steps in mk.split(self.made, rows):
-                for tile in tiles:
-                    loads = (live + taps * r) / 2
-                    step = max(taps * max(r * tile.width / 2, 4.0), loads) + 0.1 * loads
-                    cost += steps * tile.count * step
-            bodies = len(tiles) * len(mk.split(self.made, rows))
-            best = min(best, (cost * (1 + 0.02 * bodies), rows, columns))
+            runs = mk.split(self.made, rows)
+            cost = sum(steps * tile.count * self._step(r, tile) for _, r, steps in runs for tile in tiles)
+            best = min(best, (cost * (1 + 0.03 * len(tiles) * len(runs)), rows, columns))
         return best[1], best[2]
+
+    def _step(self, rows: int, tile: _Tile) -> float:
+        """Estimated cycles of a tile for one source row of one channel."""
+        products = sum(column is not None for _, columns in tile.taps for column in columns)
+        loads = tile.loads + len(tile.taps) * rows
+        source = self.reduced * self.kernel[0] * tile.loads * self.lanes * DTYPES[self.dtype].nbytes
+        # Columns from the second level of cache cost time where a stride keeps the processor from fetching them early.
+        far = 1.0 if source > self.cpu.l1 and self.conv.stride[1] > 1 else 0.0
+        return max(rows * products / 2, 4.0 * len(tile.taps), loads / 2) + 0.15 * loads + far * tile.loads
 
     def tiles(self, width: int) -> list[_Tile]:
         """The columns of a row of the target, cut into tiles; equal neighbours are one entry."""
@@ -104,14 +121,19 @@ class _ToPixels:
         for first, size, count in mk.split(self.target[1], width):
             for t in range(count):
                 start = first + t * size
-                cut.append((start, size, tuple(self._columns(start, size, tap) for tap in range(self.kernel[1]))))
+                cut.append((start, size, self._taps(start, size)))
         grouped = [list(group) for _, group in groupby(cut, key=lambda tile: tile[1:])]
         return [_Tile(group[0][0], group[0][1], len(group), group[0][2]) for group in grouped]
 
-    def _columns(self, start: int, size: int, tap: int) -> tuple[int | None, ...]:
-        origin = int(self.scaled(start))
-        found = (self.column(start + i, tap) for i in range(size))
-        return tuple(None if column is None else column - origin for column in found)
+    def _taps(self, start: int, size: int) -> tuple[tuple[int, Columns], ...]:
+        """The taps that some of these columns use, those that share source columns one after another."""
+        origin, step = int(self.scaled(start)), self.conv.stride[1]
+        found = []
+        for tap in sorted(range(self.kernel[1]), key=lambda tap: (tap * self.conv.dilation[1] % step, tap)):
+            columns = [self.column(start + i, tap) for i in range(size)]
+            if any(column is not None for column in columns):
+                found.append((tap, tuple(None if column is None else column - origin for column in columns)))
+        return tuple(found)
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
         """Write the loops."""
@@ -173,7 +195,7 @@ class _ToPixels:
         size: int,
     ) -> mk.Tile:
         acc = mk.Tile(k, size, (self.lanes,) * tile.width, self.dtype)
-        if all(c is None for columns in tile.columns for c in columns):
+        if not tile.taps:
             return acc
         with k.loop(self.kernel[0], name="kh") as kh:
             inside, source = self.row(h, kh)
@@ -182,12 +204,10 @@ class _ToPixels:
                 base = channel * plane(self.source[0] * self.source[1]) + source * self.source[1] + self.scaled(start)
                 at = k.let(base * self.lanes, "at")
                 loaded: dict[int, Expr] = {}
-                for tap, columns in enumerate(tile.columns):
+                for tap, columns in tile.taps:
                     for column in columns:
                         if column is not None and column not in loaded:
                             loaded[column] = k.let(k.load(space, at + column * self.lanes, self.lanes), "x")
-                    if all(column is None for column in columns):
-                        continue
                     for r in range(size):
                         o, q = self.weight(group, made + r, c, kh * self.kernel[1] + tap)
                         weight = k.let(tir.cast(w(o, q, 1), self.dtype), "w")
