@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 from gluongraph.codegen import conv, gemm
 from gluongraph.codegen.conv import Conv
-from gluongraph.codegen.expression import Expressions, reader
+from gluongraph.codegen.expression import Expressions, flat, unflatten
 from gluongraph.codegen.gemm import Kind, Operand
-from gluongraph.codegen.math import CpuAlgebra
 from gluongraph.codegen.microkernel import accumulator
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
-from gluongraph.codegen.tir import Buf, Expr, Kernel, Value, floordiv, floormod, lanes_of, ramp
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Value, lanes_of, ramp
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
@@ -33,27 +32,16 @@ def epilogue(k: Kernel, group: Group, bindings: Bindings, finished: Node) -> Cal
 
     All outputs are computed before the first is stored: one may overwrite what another reads.
     """
-    readers = {
-        n: reader(k, buf, n.ty) for n, buf in zip(group.body.inputs.values(), bindings.inputs, strict=True)
-    }
 
     def write(index: tuple[Value, ...], value: Expr) -> None:
         known = k.let(value)
-        expressions = Expressions(k, group.body, {**readers, finished: lambda *_: known}, CpuAlgebra(k))
+        expressions = Expressions(k, group, bindings, {finished: lambda *_: known})
         lanes = vector_index(index, known)
         results = [expressions.at(n, lanes) for n in group.body.outputs.values()]
         for n, buf, result in zip(group.body.outputs.values(), bindings.outputs, results, strict=True):
             k.store(buf, result, flat(n.shape, index))
 
     return write
-
-
-def flat(shape: tuple[int, ...], index: tuple[Value, ...]) -> Value:
-    """Row-major position of an index."""
-    at: Value = 0
-    for d, i in zip(shape, index, strict=True):
-        at = at * d + i
-    return at
 
 
 def vector_index(index: tuple[Value, ...], value: Expr) -> tuple[Value, ...]:
@@ -103,15 +91,6 @@ def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
         store((*unflatten(at, leading), i, j), value)
 
     gemm.emit(k, batch=batch, m=m, n=n, kk=kk, a=left, b=right, write=write, cpu=cpu, workspace=bindings.workspace)
-
-
-def unflatten(at: Value, shape: tuple[int, ...]) -> tuple[Value, ...]:
-    """The index at a row-major position."""
-    index: list[Value] = []
-    for d in reversed(shape[1:]):
-        index.append(floormod(at, d))
-        at = floordiv(at, d)
-    return (*([at] if shape else []), *reversed(index))
 
 
 def _plain(k: Kernel, buf: Buf, s: Node, contiguous: str) -> Callable[[Value, Value, Value, int], Expr]:

@@ -12,7 +12,7 @@ What an element of C is summed from, and in which order, depends on shapes and t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -361,9 +361,26 @@ class _Job:
                 scalar = k.let(left(r, row), "a")
                 for v in range(len(cuts)):
                     acc.add(r, v, scalar, right[v])
+        self._hand_on(rows, cuts, acc.get, lambda r, at, value: self.write(batch, i + r, j + at, value))
+
+    def _hand_on(
+        self, rows: int, cuts: Sequence[int], get: Callable[[int, int], Expr], write: Callable[[Value, int, Expr], None]
+    ) -> None:
+        """write(row, column, value) for the tile's vectors, as a loop over its rows: what is written behind a product may be
+        a whole optimizer, and unrolled with the tile it would take the compiler long."""
+        k, starts = self.k, [sum(cuts[:v]) for v in range(len(cuts))]
+        if rows == 1:
+            for v, at in enumerate(starts):
+                write(0, at, get(0, v))
+            return
+        width = sum(cuts)
+        done = k.local("done", rows * width, self.how.dtype)
         for r in range(rows):
-            for v in range(len(cuts)):
-                self.write(batch, i + r, j + v * self.lanes, acc.get(r, v))
+            for v, at in enumerate(starts):
+                k.store(done, get(r, v), r * width + at)
+        with k.loop(rows, name="r") as row:
+            for v, at in enumerate(starts):
+                write(row, at, k.load(done, row * width + at, cuts[v]))
 
     def _inner(self, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value) -> None:
         k, columns = self.k, self.how.vectors
@@ -390,9 +407,14 @@ class _Job:
                 step(k.let(s * lanes, "k"), lanes)
         if rest := self.kk % lanes:
             step(tir.index(self.kk - rest), rest)
-        for r in range(rows):
-            for c, group in _powers(columns):
-                self.write(batch, i + r, j + c, mk.lane_sums(k, [acc.get(r, c + g) for g in range(group)]))
+        groups = list(_powers(columns))
+
+        def summed(r: int, v: int) -> Expr:
+            c, group = groups[v]
+            return mk.lane_sums(k, [acc.get(r, c + g) for g in range(group)])
+
+        cuts = [group for _, group in groups]
+        self._hand_on(rows, cuts, summed, lambda r, at, value: self.write(batch, i + r, j + at, value))
 
     def _along_k(self, operand: Operand, batch: Value, i: Value, j: Value, width: int) -> Expr:
         return self.k.let(mk.padded(self._value(operand, batch, i, j, width), self.lanes))

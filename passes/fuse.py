@@ -236,7 +236,9 @@ class _Grouper:
 def _joinable(home: Draft, other: Draft) -> bool:
     """May everything of `other` run inside home's loop nest?"""
     if other.pattern == "loop":
-        return other.domain in _spaces(home) and not _moves(other)
+        # A contraction's epilogue is written once for each of its tiles: random numbers there would be a lot of code.
+        draws = home.pattern in ("gemm", "conv") and any(m.op.kind == "random" for m in other.nodes)
+        return other.domain in _spaces(home) and not _moves(other) and not draws
     return other.pattern == home.pattern == "rowwise" and (other.domain, other.axes) == (home.domain, home.axes)
 
 
@@ -257,12 +259,11 @@ def _pattern(n: Node) -> str:
 
 
 def _is_rowwise(n: Node) -> bool:
-    """A reduction over trailing axes that fit a cache, with some rows to share out."""
+    """A reduction over trailing axes that fit a cache."""
     domain, axes = n.src[0].shape, tuple(n.attrs["axes"])
     if axes != tuple(range(len(domain) - len(axes), len(domain))) or len(axes) == len(domain):
         return False
-    row = math.prod(domain[a] for a in axes)
-    return 0 < row <= ROW_LIMIT and math.prod(domain) // row >= 4
+    return 0 < math.prod(domain[a] for a in axes) <= ROW_LIMIT
 
 
 def _broadcasts_rows(s: Node, draft: Draft) -> bool:

@@ -1,0 +1,174 @@
+"""Pattern "rowwise": softmax, norms, cross entropy and their gradients, row by row: each stage sweeps the row in cache."""
+
+from __future__ import annotations
+
+from gluongraph.codegen import microkernel as mk
+from gluongraph.codegen import tir
+from gluongraph.codegen.expression import Expressions, merged_from, size_of, unflatten
+from gluongraph.codegen.loops import PARALLEL, offered
+from gluongraph.codegen.math import CpuAlgebra, identity
+from gluongraph.codegen.reduce import fold_lanes, folds, wide
+from gluongraph.codegen.rule import Bindings, Cpu, Rule
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
+from gluongraph.ir import Node, topological
+from gluongraph.plan import Candidate, Group
+
+BUFFERED = 4096  # elements of a row that may be kept on the stack between sweeps
+_DEAR = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "div", "sqrt", "rsqrt", "pow", "log1p", "expm1", "sin", "cos"})
+
+
+def _space(group: Group) -> tuple[tuple[int, ...], int] | None:
+    """The domain, and its first reduced axis."""
+    found = {(n.src[0].shape, tuple(n.attrs["axes"])) for n in folds(group)}
+    if len(found) != 1:
+        return None
+    ((domain, axes),) = found
+    start = len(domain) - len(axes)
+    return (domain, start) if axes == tuple(range(start, len(domain))) else None
+
+
+def claim(group: Group, cpu: Cpu) -> Candidate | None:
+    """Groups whose reductions all run over the same trailing axes."""
+    if group.pattern != "rowwise" or (space := _space(group)) is None:
+        return None
+    domain, start = space
+    rows = size_of(domain[:start])
+    if any(n.shape != domain and n.ty.size != rows for n in group.body.outputs.values()):
+        return None
+    if any(n.op.name == "gather" for n in group.body.nodes()):
+        return None
+    if len(domain) - start > 1 and merged_from([n for n in group.body.nodes() if n.shape == domain], domain) > start:
+        return None
+    return offered("rowwise", group)
+
+
+def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+    """One row after another; rows are shared out among pieces."""
+    space = _space(group)
+    assert space is not None
+    domain, start = space
+    rows = size_of(domain[:start])
+    parallel = size_of(domain) >= PARALLEL // 4
+    mk.spread(k, rows, min(rows, cpu.chunks) if parallel else 1, lambda _, r: _Row(k, group, bindings, cpu, domain, start, r).emit())
+
+
+class _Row:
+    """One row: its reductions stage by stage, then its outputs."""
+
+    def __init__(
+        self, k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, domain: tuple[int, ...], start: int, row: Expr
+    ):
+        self.k, self.group, self.bindings, self.cpu = k, group, bindings, cpu
+        self.domain, self.start, self.row = domain, start, row
+        self.columns = size_of(domain[start:])
+        self.known: dict[Node, object] = {}
+        self.algebra = CpuAlgebra(k)
+        self.buffers: dict[Node, Buf] = {}
+
+    def emit(self) -> None:
+        """All stages."""
+        pending = folds(self.group)
+        stages = []
+        while pending:
+            ready = [n for n in pending if not any(m in pending for m in topological([n.src[0]]))]
+            stages.append(ready)
+            pending = [n for n in pending if n not in ready]
+        kept = self._worth_keeping(stages)
+        for stage in stages:
+            self._stage(stage, kept)
+        self._results()
+
+    def _worth_keeping(self, stages: list[list[Node]]) -> set[Node]:
+        """Whole-row values that cost something and are read by more than one sweep."""
+        if self.columns > BUFFERED:
+            return set()
+        outputs = [n for n in self.group.body.outputs.values() if n.shape == self.domain]
+        seen: dict[Node, int] = {}
+        for roots in [*[[n.src[0] for n in stage] for stage in stages], outputs]:
+            stops = set(folds(self.group))
+            for n in _above(roots, stops):
+                seen[n] = seen.get(n, 0) + 1
+        return {n for n, sweeps in seen.items() if sweeps > 1 and n.shape == self.domain and n.op.name in _DEAR}
+
+    def _index(self, at: Value, lanes: int) -> tuple[Value, ...]:
+        count = len(self.domain) - self.start
+        return (*unflatten(self.row, self.domain[: self.start]), *((0,) * (count - 1)), tir.ramp(at, lanes))
+
+    def _expressions(self, fresh: bool = True) -> Expressions:
+        known = dict(self.known)
+        for n, buf in self.buffers.items():
+            known[n] = lambda *index, buf=buf: self.k.load(buf, index[-1])
+        return Expressions(self.k, self.group, self.bindings, known)  # type: ignore[arg-type]
+
+    def _stage(self, stage: list[Node], kept: set[Node]) -> None:
+        k, lanes = self.k, self.cpu.lanes
+        full = self.columns // lanes
+        sums = {n: self._new(n, lanes) for n in stage} if full else {}
+        totals: dict[Node, Expr] = {}
+        keep = [n for n in _above([m.src[0] for m in stage], set(folds(self.group))) if n in kept and n not in self.buffers]
+        made = {n: k.local("row", self.columns, n.dtype) for n in keep}
+
+        def sweep(at: Value, width: int) -> dict[Node, Expr]:
+            expressions = self._expressions()
+            index = self._index(at, width)
+            for n, buf in made.items():
+                k.store(buf, expressions.at(n, index), at)
+            return {n: self.algebra.cast(expressions.at(n.src[0], index), wide(n.dtype)) for n in stage}
+
+        if full:
+            with k.loop(full, name="step") as s:
+                for n, value in sweep(k.let(s * lanes), lanes).items():
+                    k.store(sums[n], self.algebra.fold(n.op.name, k.load(sums[n], 0, lanes), value), 0)
+            totals = {n: fold_lanes(k, self.algebra, n.op.name, k.load(sums[n], 0, lanes)) for n in stage}
+        if rest := self.columns % lanes:
+            for n, value in sweep(full * lanes, rest).items():
+                tail = fold_lanes(k, self.algebra, n.op.name, value)
+                totals[n] = self.algebra.fold(n.op.name, totals[n], tail) if full else tail
+        for n, total in totals.items():
+            value = k.let(self.algebra.cast(total, n.dtype))
+            self.known[n] = lambda *_, value=value: value
+        self.buffers.update(made)
+
+    def _results(self) -> None:
+        k, lanes = self.k, self.cpu.lanes
+        pairs = list(zip(self.group.body.outputs.values(), self.bindings.outputs, strict=True))
+        whole = [(n, buf) for n, buf in pairs if n.shape == self.domain]
+        single = [(n, buf) for n, buf in pairs if n.shape != self.domain]
+        expressions = self._expressions()
+        for n, buf in single:
+            k.store(buf, expressions.at(n, unflatten(self.row, n.shape)), self.row)
+        if not whole:
+            return
+
+        def sweep(at: Value, width: int) -> None:
+            expressions = self._expressions()
+            values = [expressions.at(n, self._index(at, width)) for n, _ in whole]
+            for (_, buf), value in zip(whole, values, strict=True):
+                k.store(buf, value, self.row * self.columns + at)
+
+        full = self.columns // lanes
+        if full:
+            with k.loop(full, name="step") as s:
+                sweep(k.let(s * lanes), lanes)
+        if rest := self.columns % lanes:
+            sweep(full * lanes, rest)
+
+    def _new(self, n: Node, lanes: int) -> Buf:
+        made = self.k.local("total", lanes, wide(n.dtype))
+        self.k.store(made, tir.splat(identity(n.op.name, wide(n.dtype)), lanes), 0)
+        return made
+
+
+def _above(roots: list[Node], stops: set[Node]) -> list[Node]:
+    """The nodes that the roots are computed from, down to finished reductions."""
+    found: dict[Node, None] = {}
+    stack = list(roots)
+    while stack:
+        n = stack.pop()
+        if n not in found and n not in stops:
+            found[n] = None
+            stack.extend(n.src)
+    return list(reversed(found))
+
+
+ROWWISE = Rule("rowwise", claim, emit)
