@@ -350,11 +350,13 @@ class Kernel:
         dtype, lanes = _split(value)
         if dtype == "bool":  # under a name a number, since TVM's analyzer fails on vectors of bools; LLVM folds it away
             return tirx.NE(self.let(_as_number(value), name), splat(const(0.0, "f32"), lanes))
+        if lanes > 1 or dtype != "i32":
+            # TVM's analyzer puts every named value in place of its name, in time exponential in how deep they nest.
+            # It does not look into memory, and LLVM makes this a register again.
+            memory = self.local(name, lanes, dtype)
+            self.store(memory, value, 0)
+            value = self.load(memory, 0, lanes)
         var = tirx.Var(self._unique(name), tvm_dtype(dtype, lanes))
-        if lanes > 1 or DTYPES[dtype].family == "float":
-            # TVM's analyzer works out the range of every named value, in time exponential in how deep they nest. It
-            # does not look into calls; this one is no instruction.
-            value = tirx.call_intrin(tvm_dtype(dtype, lanes), "tirx.reinterpret", value)
         self._emit(tirx.Bind(var, value))
         return var
 
@@ -466,7 +468,15 @@ def make_target(options: dict[str, Any]) -> Any:
 def build_kernels(functions: Sequence[PrimFunc], options: dict[str, Any]) -> Any:
     """Compile kernels alone (for tests and probes): `build_kernels([f], target)['name'](*tensors)`."""
     module = tvm.IRModule({f.attrs["global_symbol"]: f for f in functions})
-    return tirx.build(module, make_target(options), pipeline="s_tir")
+    with _passes_for(options):
+        return tirx.build(module, make_target(options), pipeline="s_tir")
+
+
+def _passes_for(options: dict[str, Any]) -> Any:
+    """TVM's passes without those that CPU kernels pay for in vain: their buffers have the size they need, and to find
+    that out takes TVM half of the time of a build."""
+    skipped = ["s_tir.CompactBufferAllocation"] if options.get("kind") == "llvm" else []
+    return tvm.transform.PassContext(disabled_pass=skipped)
 
 
 @dataclass(frozen=True)
@@ -503,7 +513,9 @@ def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict
         relax.transform.VMShapeLower(),
         relax.transform.AttachGlobalSymbol(),
     ]
-    return relax.build(builder.get(), make_target(options), relax_pipeline=tvm.transform.Sequential(passes), tir_pipeline="s_tir")
+    pipeline = tvm.transform.Sequential(passes)
+    with _passes_for(options):
+        return relax.build(builder.get(), make_target(options), relax_pipeline=pipeline, tir_pipeline="s_tir")
 
 
 def export(executable: Any, path: str) -> None:

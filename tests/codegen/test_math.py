@@ -1,0 +1,173 @@
+"""Vector forms of the elementary functions: distance to the true value in units of the last place, and the edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gluongraph.codegen import tir
+from gluongraph.codegen.math import CpuAlgebra
+from gluongraph.codegen.targets import target
+from gluongraph.dtypes import numpy_dtype
+from gluongraph.runtime import loader
+
+Array = Any
+SIZE = 1 << 16
+LANES = 16
+INF, NAN = math.inf, math.nan
+DENORMAL = (1e-45, -1e-45, 1e-39, -1e-39, 1.1754942e-38)
+EDGES = (0.0, -0.0, INF, -INF, NAN, *DENORMAL, 1.0, -1.0, 3.4e38, -3.4e38, 1.1754944e-38)
+
+# name, the true function of f64, where, ulp
+UNARY: list[tuple[str, Callable[[Array], Array], tuple[float, float], float]] = [
+    ("exp", np.exp, (-105.0, 90.0), 2),
+    ("exp", np.exp, (-1.0, 1.0), 2),
+    ("expm1", np.expm1, (-20.0, 89.0), 2),
+    ("expm1", np.expm1, (-1.0, 1.0), 2),
+    ("log", np.log, (1e-3, 10.0), 2),
+    ("log", np.log, (0.5, 1.5), 2),
+    ("log1p", np.log1p, (-0.999, 10.0), 2),
+    ("log1p", np.log1p, (-1e-3, 1e-3), 2),
+    ("log1p", np.log1p, (0.0, 3e38), 2),
+    ("tanh", np.tanh, (-10.0, 10.0), 2),
+    ("tanh", np.tanh, (-0.7, 0.7), 2),
+    ("erf", np.vectorize(math.erf), (-4.5, 4.5), 2),
+    ("erf", np.vectorize(math.erf), (-1.0, 1.0), 2),
+    ("sigmoid", lambda x: np.where(x < 0, np.exp(x), 1) / (1 + np.exp(-np.abs(x))), (-110.0, 110.0), 3),
+    ("sin", np.sin, (-10.0, 10.0), 2),
+    ("cos", np.cos, (-10.0, 10.0), 2),
+    ("sin", np.sin, (-1e6, 1e6), 2),
+    ("cos", np.cos, (-1e9, 1e9), 2),
+    ("sqrt", np.sqrt, (0.0, 1e10), 1),
+    ("rsqrt", lambda x: 1 / np.sqrt(x), (1e-20, 1e10), 2),
+]
+
+
+def table(exact: Callable[[Array], Array]) -> Array:
+    with np.errstate(all="ignore"):
+        return exact(np.array(EDGES, np.float32).astype(np.float64))
+
+
+def kernel(name: str, emit: Callable[[CpuAlgebra, Any], Any], size: int, lanes: int = LANES, dtype: str = "f32") -> Any:
+    """y = emit(algebra, x) over `size` elements."""
+    k = tir.Kernel(name)
+    x, y = k.param("x", size, dtype), k.param("y", size, dtype)
+    with k.loop(size // lanes) as i:
+        k.store(y, emit(CpuAlgebra(k), k.load(x, i * lanes, lanes)), i * lanes)
+    return k.finish()
+
+
+def call(module: Any, name: str, x: Array) -> Array:
+    y = np.empty_like(x)
+    module[name](loader.view(x), loader.view(y))
+    return y
+
+
+def ulps(got: Array, true: Array) -> Array:
+    """|got - true| in units of the last place of the f32 next to `true`; 0 where both are the same infinity or NaN."""
+    with np.errstate(all="ignore"):
+        near = true.astype(np.float32)
+        unit = np.spacing(np.abs(np.minimum(np.abs(near), np.float32(3e38)))).astype(np.float64)
+        off = np.abs(got.astype(np.float64) - true) / unit
+    same = (got == near) | (np.isnan(got) & np.isnan(near))
+    return np.where(same, 0.0, np.where(np.isnan(off), np.inf, off))
+
+
+@pytest.fixture(scope="module")
+def functions() -> Any:
+    names = sorted({row[0] for row in UNARY})
+    made = [kernel(n, lambda e, x, n=n: e.unary(n, x), SIZE) for n in names]
+    edges = [kernel(f"{n}_edges", lambda e, x, n=n: e.unary(n, x), len(EDGES), 1) for n in names]
+    return tir.build_kernels([*made, *edges], target().tvm)
+
+
+@pytest.mark.parametrize(("name", "exact", "bounds", "limit"), UNARY, ids=lambda v: str(v))
+def test_accuracy(functions: Any, name: str, exact: Callable[[Array], Array], bounds: Any, limit: float) -> None:
+    dense = np.linspace(*bounds, SIZE // 2)
+    near_zero = np.exp(np.random.uniform(-80, 0, SIZE // 2)) * np.random.choice([-1, 1], SIZE // 2)
+    x = np.concatenate([dense, np.clip(near_zero, *bounds)]).astype(np.float32)
+    off = ulps(call(functions, name, x), exact(x.astype(np.float64)))
+    worst = int(off.argmax())
+    assert off[worst] <= limit, f"{name}({x[worst]!r}) is {off[worst]:.2f} ulp off"
+
+
+@pytest.mark.parametrize(("name", "exact"), {row[0]: row[1] for row in UNARY}.items(), ids=lambda v: str(v))
+def test_edges(functions: Any, name: str, exact: Callable[[Array], Array]) -> None:
+    x, true = np.array(EDGES, np.float32), table(exact)
+    if name in ("sin", "cos"):
+        true[np.abs(x) > 2.0**50] = NAN  # no argument reduction up there
+    got = call(functions, f"{name}_edges", x)
+    off = ulps(got, true)
+    assert off.max() <= 2, [(a, b, t) for a, b, t, o in zip(x, got, true, off, strict=True) if o > 2]
+
+
+BINARY: list[tuple[str, Callable[[Array, Array], Array], str, float]] = [
+    ("pow", np.power, "f32", 2),
+    ("maximum", np.maximum, "f32", 0),
+    ("minimum", np.minimum, "f32", 0),
+    ("floormod", np.mod, "f32", 0),
+    ("floordiv", np.floor_divide, "f32", 0),
+    ("div", np.divide, "f32", 0),
+    ("floordiv", np.floor_divide, "i32", 0),
+    ("floormod", np.mod, "i32", 0),
+    ("floordiv", np.floor_divide, "u8", 0),
+    ("pow", np.power, "f64", 0),
+    ("less", np.less, "f32", 0),
+    ("not_equal", np.not_equal, "f32", 0),
+]
+
+
+def pairs(dtype: str) -> tuple[Array, Array]:
+    if dtype in ("f32", "f64"):
+        values = np.array([*EDGES, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 7.25, 100.0, 0.1], numpy_dtype(dtype))
+    else:
+        info = np.iinfo(numpy_dtype(dtype))
+        values = np.array([info.min, info.max, 0, 1, 2, 3, 7, 100, *((-1, -2, -7) if info.min else ())], info.dtype)
+    x, y = np.meshgrid(values, values)
+    return x.ravel().copy(), y.ravel().copy()
+
+
+@pytest.fixture(scope="module")
+def operators() -> Any:
+    made = []
+    for name, _, dtype, _ in BINARY:
+        size = len(pairs(dtype)[0])
+        k = tir.Kernel(f"{name}_{dtype}")
+        x, y = k.param("x", size, dtype), k.param("y", size, dtype)
+        z = k.param("z", size, "bool" if name in ("less", "not_equal") else dtype)
+        k.store(z, CpuAlgebra(k).binary(name, k.load(x, 0, size), k.load(y, 0, size)), 0)
+        made.append(k.finish())
+    return tir.build_kernels(made, target().tvm)
+
+
+@pytest.mark.parametrize(("name", "exact", "dtype", "limit"), BINARY, ids=lambda v: str(v))
+def test_operators(operators: Any, name: str, exact: Callable[[Array, Array], Array], dtype: str, limit: int) -> None:
+    x, y = pairs(dtype)
+    with np.errstate(all="ignore"):
+        want = exact(x, y)
+        true = want if name != "pow" or dtype == "f64" else exact(x.astype(np.float64), y.astype(np.float64))
+    got = np.empty_like(want)
+    operators[f"{name}_{dtype}"](loader.view(x), loader.view(y), loader.view(got))
+    if limit:
+        off = ulps(got, true)
+        assert off.max() <= limit, [(a, b, g, t) for a, b, g, t, o in zip(x, y, got, true, off, strict=True) if o > limit]
+    elif dtype == "f64":
+        assert np.allclose(got, want, rtol=1e-15, atol=0, equal_nan=True)
+    else:
+        assert np.array_equal(got, want, equal_nan=dtype[0] == "f"), [
+            (a, b, g, w) for a, b, g, w in zip(x, y, got, want, strict=True) if g != w and not (g != g and w != w)
+        ]
+
+
+def test_not_keeps_nan() -> None:
+    k = tir.Kernel("not_less")
+    x, y = k.param("x", 4, "f32"), k.param("y", 4, "bool")
+    e = CpuAlgebra(k)
+    k.store(y, e.unary("logical_not", e.binary("less", k.load(x, 0, 4), e.const(1.0, "f32"))), 0)
+    numbers, got = np.array([NAN, 0, 1, 2], np.float32), np.zeros(4, bool)
+    tir.build_kernels([k.finish()], target().tvm)["not_less"](loader.view(numbers), loader.view(got))
+    assert got.tolist() == [True, False, True, True]
