@@ -10,7 +10,7 @@ from typing import Any
 from gluongraph import debug
 from gluongraph.codegen import cache, cuda, tir
 from gluongraph.codegen.cuda_math import GpuKernel
-from gluongraph.codegen.rule import Bindings
+from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import emit
 from gluongraph.codegen.targets import Target
 from gluongraph.errors import CompileError
@@ -62,18 +62,6 @@ def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
     k = tir.Kernel(launch.kernel)
     emit(k, launch.group, launch.candidate, bind(k, launch), target.cpu)
     return k.finish()
-
-
-def bind(k: tir.Kernel, launch: Launch) -> Bindings:
-    """A kernel's arguments are the distinct buffers of its launch: inputs first, then outputs, then workspace."""
-    group = launch.group
-    inputs = tuple(k.param(f"x{i}", t.size, t.dtype) for i, t in enumerate(group.inputs))
-    shared = {output: inputs[i] for output, i in group.inplace}
-    outputs = tuple(
-        shared[j] if j in shared else k.param(f"y{j}", t.size, t.dtype) for j, t in enumerate(group.outputs)
-    )
-    workspace = k.param("workspace", launch.candidate.workspace, "u8") if launch.candidate.workspace else None
-    return Bindings(inputs, outputs, workspace)
 
 
 def entry(plan: Plan, program: Program) -> tir.Entry:

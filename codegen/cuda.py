@@ -10,6 +10,7 @@ A group becomes one kernel where that is possible, else several that follow each
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,12 +18,12 @@ from functools import lru_cache
 from gluongraph.codegen import scan, te, tir
 from gluongraph.codegen.cuda_math import CudaAlgebra, GpuKernel
 from gluongraph.codegen.pull import Load, Pull
-from gluongraph.codegen.rule import Bindings
+from gluongraph.codegen.rule import Bindings, bind
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.codegen.te_lower import Stages, fold_length, kept_shape, small, stage
 from gluongraph.codegen.tir import Buf, Expr, Value, floordiv, floormod
 from gluongraph.ir import Node
-from gluongraph.plan import ALIGNMENT, Candidate, Group
+from gluongraph.plan import ALIGNMENT, Candidate, Group, Plan
 
 THREADS = "threads"
 SHORT = 32
@@ -99,17 +100,14 @@ def lowered(group: Group) -> Lowering:
     lengths = {n: fold_length(n) for n in group.body.nodes() if n not in inputs}
     folds = {n: length for n, length in lengths.items() if length is not None}
     if not folds:
-        return Lowering(tuple(map(Part, by_space(results))))
+        return Lowering(_pointwise(results))
     return _together(group, folds, results, inputs) or _apart(folds, results, inputs)
 
 
-def by_space(results: Iterable[Node]) -> list[tuple[Node, ...]]:
-    """Results of one shape are written by one kernel, which computes all of them before it stores the first."""
-    spaces: dict[tuple[int, ...], list[Node]] = {}
-    for n in results:
-        if n.ty.size:
-            spaces.setdefault(n.shape, []).append(n)
-    return [tuple(part) for part in spaces.values()]
+def _pointwise(results: Iterable[Node]) -> tuple[Part, ...]:
+    """One kernel for whatever is no fold; empty results need none."""
+    filled = tuple(n for n in results if n.ty.size)
+    return (Part(filled),) if filled else ()
 
 
 def _together(
@@ -155,7 +153,7 @@ def _apart(folds: Mapping[Node, int], results: tuple[Node, ...], inputs: tuple[N
             at += _aligned(n.ty.nbytes)
         known = (*known, n)
     rest = [n for n in results if n not in folds]
-    return Lowering((*parts, *map(Part, by_space(rest))), tuple(kept))
+    return Lowering((*parts, *_pointwise(rest)), tuple(kept))
 
 
 def _aligned(nbytes: int) -> int:
@@ -211,14 +209,19 @@ def unflat(at: Value, shape: tuple[int, ...]) -> tuple[Value, ...]:
 
 
 def _threads(kernel: GpuKernel, part: Part, places: _Places) -> None:
-    """A thread for each element; folds are loops of that thread."""
-    shape = part.results[0].shape
+    """A thread for each element; folds are loops of that thread. Results of one shape are computed together, all of
+    them before the first is stored: one may overwrite what another reads."""
     pull = Pull(CudaAlgebra(kernel), places.loads())
-    with kernel.each(part.results[0].ty.size) as at:
-        index = unflat(at, shape)
-        values = [pull.at(n, index) for n in part.results]
-        for n, value in zip(part.results, values, strict=True):
-            places.store(n, value, index)
+    spaces: dict[tuple[int, ...], list[Node]] = {}
+    for n in part.results:
+        spaces.setdefault(n.shape, []).append(n)
+    with kernel.each(*(math.prod(shape) for shape in spaces)) as places_in:
+        for (shape, nodes), (at, inside) in zip(spaces.items(), places_in, strict=True):
+            with kernel.when(inside):
+                index = unflat(at, shape)
+                values = [pull.at(n, index) for n in nodes]
+                for n, value in zip(nodes, values, strict=True):
+                    places.store(n, value, index)
 
 
 def _scheduled(kernel: GpuKernel, part: Part, stages: Stages, places: _Places) -> None:
@@ -262,3 +265,16 @@ def _all_zero(index: tuple[Value, ...]) -> Expr:
     for i in index:
         found = tir.logical("and", found, tir.compare("equal", i, tir.index(0)))
     return found
+
+
+def table(plan: Plan) -> str:
+    """A line for each distinct kernel of a plan: the rule that made it, thread blocks x threads, what it computes."""
+    rows = [("kernel", "rule", "grid", "computes")]
+    for name, launch in plan.kernels.items():
+        kernel = GpuKernel(name)
+        emit(kernel, launch.group, bind(kernel, launch))
+        grids = " ".join(f"{blocks}x{threads}" for blocks, threads in te.grids(kernel.finish()))
+        results = ", ".join(map(str, launch.group.outputs))
+        rows.append((name, launch.candidate.rule, grids, f"{launch.label}: {results}"))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    return "\n".join("  ".join(f"{c:<{w}}" for c, w in zip(r, widths, strict=False)) + f"  {r[3]}" for r in rows)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 
 from gluongraph.codegen import te, tir
 from gluongraph.codegen.math import CpuAlgebra
@@ -24,7 +25,7 @@ _LIBRARY = {  # name of the algebra -> name in C
 
 C_TYPES = {  # as TVM's header for CUDA names them, in one word
     "f64": "double", "f32": "float", "f16": "half", "bf16": "nv_bfloat16", "bool": "bool",
-    "i64": "int64_t", "i32": "int", "i8": "int8_t", "u64": "uint64_t", "u32": "uint", "u8": "uchar",
+    "i64": "int64_t", "i32": "int", "i8": "int8_t", "u64": "uint64_t", "u32": "uint32_t", "u8": "uint8_t",
 }  # fmt: skip
 
 
@@ -96,20 +97,28 @@ class GpuKernel(Kernel):
     """Code of the host that starts grids of GPU threads. The values of a thread are scalars."""
 
     @contextmanager
-    def each(self, size: int) -> Iterator[Expr]:
-        """A thread for every number below size. Small grids have small blocks, to reach several multiprocessors."""
-        threads = next((n for n, least in ((256, 1 << 16), (128, 1 << 14), (64, 1 << 12)) if size >= least), 32)
-        with self.grid(-(-size // threads), threads) as at, self.when(tir.compare("less", at, tir.index(size))):
-            yield at
+    def each(self, *sizes: int) -> Iterator[list[tuple[Expr, Expr]]]:
+        """One grid with a thread for every number below each size: (number, is it below?) by size. No block serves
+        two sizes. Small grids have small blocks, to reach several multiprocessors."""
+        total = sum(sizes)
+        threads = next((n for n, least in ((256, 1 << 16), (128, 1 << 14), (64, 1 << 12)) if total >= least), 32)
+        starts = [0, *accumulate(-(-size // threads) * threads for size in sizes)]
+        with self.grid(starts[-1] // threads, threads) as at:
+            yield [(at - start, _within(at, start, size)) for start, size in zip(starts, sizes, strict=False)]
 
     def copy(self, source: Buf, target: Buf) -> None:
         """All elements of one buffer into another."""
-        with self.each(target.size) as i:
+        with self.each(target.size) as [(i, inside)], self.when(inside):
             self.store(target, self.load(source, i), i)
 
     def let(self, value: Expr, name: str = "v") -> Expr:
         """Name a value, so that it is computed once."""
         return value if isinstance(value, int | float) else self.named(value, C_TYPES[tir.dtype_of(value)])
+
+
+def _within(at: Expr, start: int, size: int) -> Expr:
+    below = tir.compare("less", at, tir.index(start + size))
+    return below if start == 0 else tir.logical("and", tir.compare("greater_equal", at, tir.index(start)), below)
 
 
 class Inline(Kernel):

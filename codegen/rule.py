@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gluongraph.codegen.tir import Buf, Kernel
-from gluongraph.plan import Candidate, Group
+from gluongraph.plan import Candidate, Group, Launch
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,18 @@ class Bindings:
     inputs: tuple[Buf, ...]
     outputs: tuple[Buf, ...]
     workspace: Buf | None = None
+
+
+def bind(k: Kernel, launch: Launch) -> Bindings:
+    """A kernel's arguments are the distinct buffers of its launch: inputs first, then outputs, then workspace."""
+    group = launch.group
+    inputs = tuple(k.param(f"x{i}", t.size, t.dtype) for i, t in enumerate(group.inputs))
+    shared = {output: inputs[i] for output, i in group.inplace}
+    outputs = tuple(
+        shared[j] if j in shared else k.param(f"y{j}", t.size, t.dtype) for j, t in enumerate(group.outputs)
+    )
+    workspace = k.param("workspace", launch.candidate.workspace, "u8") if launch.candidate.workspace else None
+    return Bindings(inputs, outputs, workspace)
 
 
 @dataclass(frozen=True)

@@ -121,13 +121,11 @@ def place(
             node.alloc_buffers, node.match_buffers, node.annotations,
         )  # fmt: skip
 
-    arguments = {p.var for p in kernel.params}
-
     def loop(node: Any) -> Any:
         """Vector loops stay where they copy or multiply: names get lost in them on the way to code, and TVM's code for
         vectors of conditions is no C++. Unrolling is left to the CUDA compiler, with a tenth of the source."""
         hints = {k: v for k, v in node.annotations.items() if k != "pragma_unroll_explicit"}
-        plain = node.kind != _VECTORIZED or (_is_arithmetic(node.body) and not _stores(node.body, arguments))
+        plain = node.kind != _VECTORIZED or _is_arithmetic(node.body)
         if plain and len(hints) == len(node.annotations):
             return node
         if len(hints) < len(node.annotations):
@@ -205,25 +203,21 @@ def _nests(node: Any, around: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
 
 
 def _is_arithmetic(body: Any) -> bool:
-    """Are there no conditions and no calls in the values that a body stores?"""
-    found = False
-
-    def see(node: Any) -> None:
-        nonlocal found
-        found = found or any(name in _CONDITIONS for name in _names(node.value))
-
-    ffi.structural_walk(body, (tirx.BufferStore, see))
-    return not found
+    """Does a body store values only, without names, conditions or calls?"""
+    kinds: set[str] = set()
+    ffi.structural_walk(body, [(tirx.BufferStore, lambda node: kinds.update(_kinds(node.value))),
+                               (tirx.Bind, lambda node: kinds.add("Bind"))])  # fmt: skip
+    return kinds.isdisjoint(_CONDITIONS)
 
 
-_CONDITIONS = frozenset({"Select", "Call", "EQ", "NE", "LT", "LE", "GT", "GE", "And", "Or", "Not"})
+_CONDITIONS = frozenset({"Bind", "Select", "Call", "EQ", "NE", "LT", "LE", "GT", "GE", "And", "Or", "Not"})
 
 
-def _names(value: Any) -> set[str]:
+def _kinds(value: Any) -> set[str]:
     """The kinds of expression in a value."""
-    names: set[str] = set()
-    ffi.structural_walk(value, lambda node: names.add(type(node).__name__))
-    return names
+    kinds: set[str] = set()
+    ffi.structural_walk(value, lambda node: kinds.add(type(node).__name__))
+    return kinds
 
 
 def _stores(body: Any, buffers: Container[Any]) -> int:

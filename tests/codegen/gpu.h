@@ -56,15 +56,18 @@ static void run() {
   swapcontext(&current->context, &home);
 }
 
-static double shuffle_down(double value, unsigned delta) {
+// The value of another thread of the warp, or the own one if there is no such thread.
+static double shuffle(double value, size_t other) {
   Thread *self = current;
   int slot = self->turn;
   self->turn = 1 - slot;
   self->slot[slot] = value;
   wait(AT_SHUFFLE);
-  size_t lane = self - threads.data(), other = lane + delta;
+  size_t lane = self - threads.data();
   return other / 32 == lane / 32 && other < threads.size() ? threads[other].slot[slot] : value;
 }
+
+static size_t lane() { return current - threads.data(); }
 
 // Threads that wait for their warp go on when all of the warp wait or are done; else the block's barrier opens.
 static bool release() {
@@ -129,5 +132,8 @@ static void launch(dim3 grid, dim3 threads_, bool backwards, std::function<void(
 inline void __syncthreads() { gpu::wait(gpu::AT_BARRIER); }
 inline unsigned __activemask() { return 0xffffffffu; }
 template <class T> T __shfl_down_sync(unsigned, T value, unsigned delta, int) {
-  return static_cast<T>(gpu::shuffle_down(static_cast<double>(value), delta));
+  return static_cast<T>(gpu::shuffle(static_cast<double>(value), gpu::lane() + delta));
+}
+template <class T> T __shfl_sync(unsigned, T value, unsigned source, int width) {
+  return static_cast<T>(gpu::shuffle(static_cast<double>(value), gpu::lane() / width * width + source));
 }

@@ -54,8 +54,11 @@ class Emulator:
     def call(self, name: str, arrays: Sequence[np.ndarray[Any, Any]], backwards: bool = False) -> None:
         """Start every kernel of a function, in order."""
         memory = dict(zip(self.arguments[name], arrays, strict=True))
+        workspace = next((a for n, a in memory.items() if n.startswith("workspace")), None)  # kernels take views of it
         for kernel, (blocks, threads) in self._launches(name):
-            pointers = [memory[p.removesuffix("_ptr")].ctypes.data for _, p in self.kernels[kernel]]
+            found = [memory.get(p.removesuffix("_ptr"), workspace) for _, p in self.kernels[kernel]]
+            pointers = [a.ctypes.data for a in found if a is not None]
+            assert len(pointers) == len(found)
             dims = (ctypes.c_int * 7)(*blocks, *threads, backwards)
             self.library[f"run_{kernel}"]((ctypes.c_void_p * len(pointers))(*pointers), dims)
 
@@ -108,7 +111,8 @@ def serial(func: Any) -> Any:
     def loop(node: Any) -> Any:
         if node.thread_binding is None and not node.annotations:
             return node
-        return tirx.For(node.loop_var, node.min, node.extent, node.kind if node.thread_binding is None else 0, node.body)
+        kind = node.kind if node.thread_binding is None else 0
+        return tirx.For(node.loop_var, node.min, node.extent, kind, node.body)
 
     def call(node: Any) -> Any:
         named = getattr(node.op, "name", "") == "tirx.call_extern" and node.args[0] in C_TYPES.values()

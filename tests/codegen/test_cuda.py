@@ -1,0 +1,335 @@
+"""CUDA without a GPU: every op and whole training steps, their source run by an emulator of threads, in two orders.
+
+Where nvcc is, the same source is compiled for sm_90. Timing, and what a real GPU does, is in benchmarks/cuda_check.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gluongraph as mx
+from gluongraph import gluon, nd, ops, reference
+from gluongraph.codegen import build, cuda, te, te_lower
+from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
+from gluongraph.gluon import nn
+from gluongraph.ir import OPS, Graph, Node, Op, TensorType
+from gluongraph.passes import PIPELINE, memory, schedule, select
+from gluongraph.plan import Group, Plan
+from gluongraph.step import TrainStep
+
+sys.path.insert(0, str(Path(__file__).parent))
+import gpu
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+ORDERS = pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to build the emulator of threads with")
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc: CUDA source is not compiled for sm_90")
+
+
+def plan_of(graph: Graph, roles: Mapping[str, str]) -> Plan:
+    for each in PIPELINE:
+        graph = each(graph)
+    return memory(schedule(select(graph, cuda.claim, plan_of), roles))
+
+
+def compare(got: Mapping[str, Any], want: Mapping[str, Any], least: float = 0.0) -> None:
+    """Each within rounding of its dtype (or `least`), relative to its largest element; equal where not finite."""
+    for name, w in want.items():
+        w = np.asarray(w)
+        finite = np.where(np.isfinite(w.astype("f8")), w.astype("f8"), 0)
+        scale = max(1.0, float(np.abs(finite).max(initial=0)))
+        tolerance = {2: 1e-2, 4: 2e-5, 8: 1e-11}.get(w.dtype.itemsize, 0) if is_float(dtype_name(w.dtype)) else 0
+        g, atol = got[name].reshape(w.shape), max(tolerance, least) * scale
+        assert np.allclose(g.astype("f8"), w.astype("f8"), rtol=0, atol=atol, equal_nan=True), name
+
+
+# -- every op
+
+
+def cases() -> Iterator[tuple[str, Graph, Arrays]]:
+    """The first samples of every op, as graphs; 16-bit floats are compiled, but the emulator has none."""
+    for op in OPS.values():
+        if op.name in ("input", "literal", "item", "call", "fused", "scan") or op.samples is None:
+            continue
+        taken = 0
+        for arrays, attrs in op.samples(np.random.default_rng(zlib.crc32(op.name.encode()))):
+            graph, given = case(op, arrays, attrs)
+            small = any(n.dtype in ("f16", "bf16") for n in graph.nodes() if not isinstance(n.type, tuple))
+            if not small and taken < 3:
+                taken += 1
+                yield f"{op.name}_{taken}", graph, given
+
+
+def case(op: Op, arrays: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Graph, Arrays]:
+    given = {f"x{i}": np.asarray(a) for i, a in enumerate(arrays)}
+    inputs = {name: ops.input(name, TensorType(a.shape, dtype_name(a.dtype))) for name, a in given.items()}
+    made = op(*inputs.values(), **attrs)
+    results = [ops.item(made, index=i) for i in range(len(made.types))] if isinstance(made.type, tuple) else [made]
+    return Graph(inputs, {f"y{j}": n for j, n in enumerate(results)}), given
+
+
+class Samples:
+    """All cases in one CUDA module: compiled once."""
+
+    def __init__(self, folder: Path):
+        self.cases = {name: (graph, given) for name, graph, given in cases()}
+        self.plans = {
+            name: plan_of(graph, dict.fromkeys(graph.inputs, "input")) for name, (graph, _) in self.cases.items()
+        }
+        functions = {}
+        for name, plan in self.plans.items():
+            for kernel, launch in plan.kernels.items():
+                functions[f"{name}_{kernel}"] = build.kernel(replace(launch, kernel=f"{name}_{kernel}"), gpu.CUDA)
+        self.emulator = gpu.Emulator(functions, folder)
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
+    return Samples(tmp_path_factory.mktemp("samples"))
+
+
+@needs_compiler
+@ORDERS
+@pytest.mark.parametrize("name", [name for name, _, _ in cases()])
+def test_op(samples: Samples, name: str, backwards: bool) -> None:
+    graph, given = samples.cases[name]
+    plan = samples.plans[name]
+    in_f32 = any(n.op.kind == "random" for n in graph.nodes())  # random numbers are made in f32, whatever their dtype
+    got = gpu.run(plan, samples.emulator, given, backwards, f"{name}_")
+    compare(got, reference.run(graph, given)[0], 2e-5 if in_f32 else 0.0)
+
+
+@needs_nvcc
+def test_op_samples_compile(samples: Samples, tmp_path: Path) -> None:
+    nvcc(samples.emulator.source, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@needs_nvcc
+def test_16_bit_floats_compile(dtype: str, tmp_path: Path) -> None:
+    x, w = ops.input("x", TensorType((64, 48), dtype)), ops.input("w", TensorType((48, 32), dtype))
+    y = ops.tanh(ops.matmul(x, w) * 0.5)
+    graph = Graph({"x": x, "w": w}, {"y": y, "p": ops.softmax(x), "s": ops.sum(x, 0)})
+    plan = plan_of(graph, {"x": "input", "w": "input"})
+    nvcc(te.source(list(gpu.functions(plan).values()), gpu.CUDA.tvm), tmp_path)
+
+
+def nvcc(source: str, folder: Path) -> None:
+    (folder / "kernels.cu").write_text(source)
+    command = ["nvcc", "-w", "-arch=sm_90", "-cubin", "kernels.cu", "-o", "kernels.cubin"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:4000]
+    assert (folder / "kernels.cubin").stat().st_size > 0
+
+
+# -- whole training steps
+
+
+class Captured(Exception):
+    """Carries a step's graph out of the front end."""
+
+
+def step_graph(net: Any, batch: tuple[Any, ...], optimizer: str) -> tuple[Graph, dict[str, str]]:
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    net.initialize(mx.init.Xavier())
+    trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 1e-3})
+
+    def lower(graph: Graph, roles: Mapping[str, str]) -> Any:
+        raise Captured(graph, roles)
+
+    with pytest.raises(Captured) as found:
+        TrainStep(lambda x, y: loss(net(x), y), trainer, lower, net)(*batch)
+    graph, roles = found.value.args
+    return graph, roles
+
+
+def digits(batch: int = 64, pixels: int = 8, optimizer: str = "adam") -> tuple[Graph, dict[str, str]]:
+    """The step of a small convolutional network, as in examples/digits.py."""
+    net = nn.HybridSequential()
+    for channels in (8, 16):
+        net.add(nn.Conv2D(channels, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.MaxPool2D())
+    net.add(nn.Flatten(), nn.Dense(48, activation="relu"), nn.Dropout(0.3), nn.Dense(10))
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, 1, pixels, pixels)).astype("f")
+    return step_graph(net, (nd.array(x), nd.array(rng.integers(0, 10, batch).astype("i"))), optimizer)
+
+
+def lenet(batch: int = 128, optimizer: str = "sgd") -> tuple[Graph, dict[str, str]]:
+    net = nn.HybridSequential()
+    for channels in (20, 50):
+        net.add(nn.Conv2D(channels, 5, activation="tanh"), nn.MaxPool2D(2, 2))
+    net.add(nn.Flatten(), nn.Dense(500, activation="tanh"), nn.Dense(10))
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((batch, 1, 28, 28)).astype("f")
+    return step_graph(net, (nd.array(x), nd.array(rng.integers(0, 10, batch).astype("i"))), optimizer)
+
+
+def values(graph: Graph, roles: Mapping[str, str]) -> Arrays:
+    """Something for every input: variances and second moments must not be negative."""
+    rng = np.random.default_rng(1)
+
+    def one(name: str, n: Node) -> Any:
+        if is_float(n.dtype):
+            low = 0.05 if roles[name] == "scalar" else 0.0
+            return rng.uniform(low, 0.3, n.shape).astype(numpy_dtype(n.dtype))
+        return rng.integers(0, 10, n.shape).astype(numpy_dtype(n.dtype))
+
+    return {name: one(name, n) for name, n in graph.inputs.items()}
+
+
+@pytest.mark.parametrize("model", [digits, lenet])
+def test_step_fills_the_machine(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every kernel has several thread blocks, all loops are bound, and which rule made it is told."""
+    plan = plan_of(*model())
+    table = cuda.table(plan)
+    with capsys.disabled():
+        print(f"\n{model.__name__}\n{table}")
+    assert len(table.splitlines()) == len(plan.kernels) + 1
+    for name, f in gpu.functions(plan).items():
+        for blocks, threads in te.grids(f):
+            assert blocks > 1 or plan.kernels[name].writes[0].type.size <= te_lower.FEW, (name, blocks)
+            assert 32 <= threads <= 1024
+    rules = {launch.candidate.rule for launch in plan.launches}
+    assert {"dlight.Matmul", "dlight.GeneralReduction", "threads"} <= rules
+
+
+@pytest.mark.parametrize("model", [digits, lenet])
+@needs_nvcc
+def test_step_compiles_for_sm_90(model: Any, tmp_path: Path) -> None:
+    source = te.source(list(gpu.functions(plan_of(*model())).values()), gpu.CUDA.tvm)
+    assert "__global__" in source and "expf" in source and "__expf" not in source
+    nvcc(source, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "model", [lambda: digits(3), lambda: lenet(1), lambda: digits(2, optimizer="sgd")], ids=["adam", "lenet", "sgd"]
+)
+@needs_compiler
+def test_step_is_right(model: Any, tmp_path: Path) -> None:
+    """Loss, weights and optimizer states after one step, whichever thread comes first."""
+    graph, roles = model()
+    given = values(graph, roles)
+    outputs, updates = reference.run(graph, given)
+    plan = plan_of(graph, roles)
+    emulator = gpu.Emulator(gpu.functions(plan), tmp_path)
+    for backwards in (False, True):
+        memory = {name: a.copy() for name, a in given.items()}
+        compare(gpu.run(plan, emulator, memory, backwards), {**outputs, **updates})
+
+
+def test_artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's side: one entry point, a library that holds the CUDA module."""
+    monkeypatch.setenv("GG_CACHE", str(tmp_path))
+    plan = plan_of(*digits())
+    artefact = build.build(plan, gpu.CUDA)
+    assert artefact.path is not None and artefact.compiled > 10
+    assert b"__global__" in artefact.path.read_bytes()
+    again = build.build(plan, gpu.CUDA)
+    assert again.compiled == 0 and again.path == artefact.path
+
+
+# -- how groups become kernels
+
+
+def body(outputs: list[Node], *inputs: Node) -> Graph:
+    return Graph({n.attrs["name"]: n for n in inputs}, {f"y{j}": n for j, n in enumerate(outputs)})
+
+
+def inputs(*shapes: tuple[int, ...]) -> list[Node]:
+    return [ops.input(f"x{i}", TensorType(s)) for i, s in enumerate(shapes)]
+
+
+def rules(group: Group) -> str:
+    candidate = cuda.claim(group)
+    assert candidate is not None
+    return candidate.rule
+
+
+def test_update_in_the_epilogue_is_one_kernel() -> None:
+    x, g, w, m = inputs((40, 64), (40, 96), (64, 96), (64, 96))
+    moment = m * 0.9 + ops.matmul(x, g, ta=True)
+    assert rules(Group(body([moment, w - moment * 0.1], x, g, w, m), "gemm", ((0, 3), (1, 2)))) == "dlight.Matmul"
+
+
+def test_rows_and_row_values_in_one_kernel() -> None:
+    (x,) = inputs((64, 300))
+    top = ops.max(x, 1, keepdims=True)
+    e = ops.exp(x - ops.expand(top, x.shape))
+    total = ops.sum(e, 1, keepdims=True)
+    group = Group(body([e / ops.expand(total, x.shape), total], x), "rowwise")
+    assert rules(group) == "dlight.GeneralReduction"
+
+
+@needs_compiler
+def test_several_spaces_are_one_kernel(tmp_path: Path) -> None:
+    """Updates of many small parameters: no thread block serves two of them."""
+    x, y, z = inputs((64, 8), (5,), ())
+    group = Group(body([x * 2.0, y + 1.0, z - 1.0], x, y, z), "loop")
+    assert rules(group) == "threads"
+    fused = ops.fused(x, y, z, body=group.body, pattern="loop")
+    graph = Graph({"x0": x, "x1": y, "x2": z}, {f"y{j}": ops.item(fused, index=j) for j in range(3)})
+    roles = dict.fromkeys(graph.inputs, "input")
+    plan = memory(schedule(select(graph, cuda.claim, plan_of), roles))
+    functions = gpu.functions(plan)
+    assert [te.grids(f) for f in functions.values()] == [[(18, 32)]]
+    given = values(graph, roles)
+    compare(gpu.run(plan, gpu.Emulator(functions, tmp_path), given), reference.run(graph, given)[0])
+
+
+@needs_compiler
+def test_folds_of_different_shape_go_through_a_workspace(tmp_path: Path) -> None:
+    x, w = inputs((40, 48), (48, 64))
+    product = ops.matmul(x, w)
+    norm = ops.sum(product * product, 1, keepdims=True)
+    group = Group(body([product / ops.expand(ops.sqrt(norm), product.shape), norm], x, w), "opaque")
+    candidate = cuda.claim(group)
+    assert candidate is not None and candidate.rule == "dlight.Matmul+dlight.Reduction+threads"
+    assert candidate.workspace == 40 * 64 * 4
+    fused = ops.fused(x, w, body=group.body, pattern="opaque")
+    graph = Graph({"x0": x, "x1": w}, {f"y{j}": ops.item(fused, index=j) for j in range(2)})
+    plan = memory(schedule(select(graph, cuda.claim, plan_of), {"x0": "input", "x1": "input"}))
+    given = values(graph, {"x0": "input", "x1": "input"})
+    emulator = gpu.Emulator(gpu.functions(plan), tmp_path)
+    compare(gpu.run(plan, emulator, given), reference.run(graph, given)[0])
+
+
+def test_a_sum_of_everything_is_one_block() -> None:
+    """There is one result: the named kernel with a single block."""
+    (x,) = inputs((64, 300))
+    graph = Graph({"x0": x}, {"y0": ops.sum(x)})
+    plan = plan_of(graph, {"x0": "input"})
+    ((blocks, threads),) = (grid for f in gpu.functions(plan).values() for grid in te.grids(f))
+    assert blocks == 1 and threads >= 256
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_scan(number: int) -> None:
+    """The loop runs on the host; here without threads, since the emulator starts kernels itself."""
+    from gluongraph.codegen import tir
+    from gluongraph.program import program_of
+    from gluongraph.runtime import loader
+    from gluongraph.runtime.executor import Executor
+
+    op = OPS["scan"]
+    assert op.samples is not None
+    graph, given = case(op, *list(op.samples(np.random.default_rng(0)))[number])
+    plan = plan_of(graph, dict.fromkeys(graph.inputs, "input"))
+    assert [launch.candidate.rule for launch in plan.launches] == ["scan"]
+    program = program_of(plan)
+    functions = [gpu.serial(f) for f in gpu.functions(plan).values()]
+    executable = tir.link(functions, {"step": build.entry(plan, program)}, {"kind": "llvm"})
+    (entry,) = loader.entry_points(tir.in_memory(executable), ("step",)).values()
+    executor = Executor(entry, program, {})
+    results = executor([given[name] for name in executor.input_names])
+    compare(dict(zip(executor.output_names, results, strict=True)), reference.run(graph, given)[0])
+    assert te.source(list(gpu.functions(plan).values()), gpu.CUDA.tvm).count("__global__ void") > 1
