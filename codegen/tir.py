@@ -292,7 +292,7 @@ class Kernel:
 
     def view(self, buf: Buf, dtype: str, offset: int = 0) -> Buf:
         """The memory of an argument, from byte `offset` on, as elements of another dtype: a workspace of bytes as f32.
-        The same bytes are not to be used as elements of other widths too: the compiler tells accesses apart by index."""
+        The same bytes are not to be used as elements of other widths too: compilers tell accesses apart by index."""
         have, want = DTYPES[buf.dtype].nbytes, DTYPES[dtype].nbytes
         start = buf.offset * have + offset
         shift = start // want if isinstance(start, int) else floordiv(start, want)
@@ -350,6 +350,8 @@ class Kernel:
         dtype, lanes = _split(value)
         if dtype == "bool":  # under a name a number, since TVM's analyzer fails on vectors of bools; LLVM folds it away
             return tirx.NE(self.let(_as_number(value), name), splat(const(0.0, "f32"), lanes))
+        if dtype == "bf16":  # under a name f32, since TVM makes f32 of it in memory but not of the name
+            return cast(self.let(cast(value, "f32"), name), "bf16")
         if lanes > 1 or dtype != "i32":
             # TVM's analyzer puts every named value in place of its name, in time exponential in how deep they nest.
             # It does not look into memory, and LLVM makes this a register again.
