@@ -372,6 +372,15 @@ class Kernel:
         self._emit(tirx.Bind(var, tirx.call_extern(dtype, kind, value)))
         return var
 
+    def bind(self, value: Expr, name: str = "v") -> Expr:
+        """Name a value that holds few other names: what `let` is to elementwise code, for blocked kernels, whose
+        registers a detour through memory would cost."""
+        if isinstance(value, (int, float, tirx.Var)):
+            return value
+        var = tirx.Var(self._unique(name), tvm_dtype(*_split(value)))
+        self._emit(tirx.Bind(var, value))
+        return var
+
     def load(self, buf: Buf, at: Value, lanes: int = 1) -> Expr:
         """buf[at], or `lanes` consecutive elements from there; `at` may itself be a vector of indices (gather)."""
         where = index(at + buf.offset)
