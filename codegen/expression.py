@@ -13,9 +13,6 @@ from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.ir import Node, TensorType
 from gluongraph.plan import Group
 
-# Ops that look at single coordinates of their index; the others only pass it on.
-_COORDINATES = frozenset({"iota", "one_hot", "transpose", "slice", "pad", "flip", "take", "gather", "reshape"})
-
 
 def flat(shape: tuple[int, ...], index: tuple[Value, ...]) -> Value:
     """Row-major position of an index."""
@@ -70,12 +67,12 @@ def merged_from(body_nodes: list[Node], shape: tuple[int, ...]) -> int:
 
 
 def _passes(n: Node, shape: tuple[int, ...], first: int) -> bool:
-    if n.op.kind == "leaf" and n.op.name != "iota":
+    if n.op.kind in ("elementwise", "random") or n.op.name in ("input", "const"):
         return True
     if n.op.name == "expand" and n.shape == shape:
         tail = n.src[0].shape[first:]
         return tail == shape[first:] or all(d == 1 for d in tail)
-    return n.op.name not in _COORDINATES and n.op.name != "expand"
+    return False  # the others look at single coordinates
 
 
 def inner_index(outer: Value, inner: Expr, shape: tuple[int, ...], first: int) -> tuple[Value, ...]:

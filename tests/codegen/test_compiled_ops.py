@@ -1,0 +1,82 @@
+"""Every op, compiled alone for this machine, against its numpy meaning; a new op is tested here without an edit."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gluongraph import ops
+from gluongraph.codegen import tir
+from gluongraph.codegen.build import bind
+from gluongraph.codegen.rules import emit, offer
+from gluongraph.codegen.targets import target
+from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
+from gluongraph.ir import OPS, Graph, TensorType
+from gluongraph.plan import Buffer, Group, Launch
+from gluongraph.runtime import loader
+
+COMPUTED = sorted(name for name, op in OPS.items() if op.lower is not None and op.samples is not None)
+TOLERANCE = {"f64": 1e-12, "f32": 3e-6, "f16": 2e-3, "bf16": 2e-2}
+
+
+def launches(name: str) -> list[tuple[Launch, list[Any], Any]]:
+    """One launch per sample of the op, with its arguments and what numpy gives."""
+    found = []
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    for number, (arrays, attrs) in enumerate(OPS[name].samples(rng)):  # type: ignore[misc]
+        arrays = [np.asarray(a) for a in arrays]
+        inputs = {f"x{i}": ops.input(f"x{i}", TensorType(a.shape, dtype_name(a.dtype))) for i, a in enumerate(arrays)}
+        made = OPS[name](*inputs.values(), **attrs)
+        if isinstance(made.type, tuple) or made.ty.size == 0 or any(a.size == 0 for a in arrays):
+            continue
+        pattern = {"matmul": "gemm", "conv2d": "conv"}.get(name, "opaque")
+        pattern = "conv" if name.startswith("conv2d_") else pattern
+        pattern = "loop" if made.op.kind in ("elementwise", "movement", "random") else pattern
+        group = Group(Graph(inputs, {"y0": made}), pattern)
+        candidate = offer(target())(group) or offer(target())(Group(group.body, "opaque"))
+        assert candidate is not None, f"{name}: no rule takes {[str(i.ty) for i in inputs.values()]} {attrs}"
+        buffers = tuple(Buffer(f"x{i}", n.ty, "input") for i, n in enumerate(inputs.values()))
+        launch = Launch(f"k{number}", group, candidate, buffers, (Buffer("y0", made.ty, "output"),))
+        with np.errstate(all="ignore"):
+            found.append((launch, arrays, OPS[name].numpy(*arrays, **attrs)))  # type: ignore[misc]
+    return found
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_compiled_op_is_its_numpy_meaning(name: str) -> None:
+    cases = launches(name)
+    functions = []
+    for launch, _, _ in cases:
+        k = tir.Kernel(launch.kernel)
+        cpu = target().cpu
+        assert cpu is not None
+        emit(k, launch.group, launch.candidate, bind(k, launch), cpu)
+        functions.append(k.finish())
+    loader.threads()
+    library = tir.build_kernels(functions, target().tvm) if functions else None
+    for launch, arrays, want in cases:
+        (made,) = launch.group.outputs
+        got = np.empty(made.shape, numpy_dtype(made.dtype))
+        args = [np.array(a, copy=True) for a in arrays] + [got]
+        if launch.candidate.workspace:
+            args.append(np.empty(launch.candidate.workspace, np.uint8))
+        assert library is not None
+        library[launch.kernel](*map(loader.view, args))
+        compare(got, np.asarray(want), f"{name} {launch.candidate.rule} {launch.group.inputs}")
+
+
+def compare(got: np.ndarray, want: np.ndarray, what: str) -> None:
+    assert got.shape == want.shape, what
+    dtype = dtype_name(got.dtype)
+    if not is_float(dtype):
+        np.testing.assert_array_equal(got, want, err_msg=what)
+        return
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    np.testing.assert_array_equal(np.isnan(a), np.isnan(b), err_msg=what)
+    finite = np.isfinite(b)
+    np.testing.assert_array_equal(a[~finite & ~np.isnan(b)], b[~finite & ~np.isnan(b)], err_msg=what)
+    scale = max(1.0, float(np.abs(b[finite]).max(initial=0.0)))
+    np.testing.assert_allclose(a[finite], b[finite], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale, err_msg=what)
