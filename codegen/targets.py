@@ -22,7 +22,7 @@ class Target:
     name: str
     options: tuple[tuple[str, Any], ...]
     cpu: Cpu | None
-    needs: frozenset[str] = frozenset()  # names in /proc/cpuinfo without which its code must not run
+    needs: tuple[str, ...] = ()  # names in /proc/cpuinfo without which its code must not run
 
     @property
     def tvm(self) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def _plain(value: Any) -> Any:
 
 def _x86(name: str, mcpu: str, lanes: int, registers: int, needs: str) -> Target:
     options = (("kind", "llvm"), ("mtriple", "x86_64-linux-gnu"), ("mcpu", mcpu))
-    return Target(name, options, Cpu(name, lanes, registers, CHUNKS), frozenset(needs.split()))
+    return Target(name, options, Cpu(name, lanes, registers, CHUNKS), tuple(needs.split()))
 
 
 _AVX512 = "avx512f avx512bw avx512dq avx512vl fma"
@@ -94,7 +94,7 @@ def _host() -> Target:
     if machine not in ("x86_64", "AMD64"):
         return Target(machine, (("kind", "llvm"),), Cpu(machine, 4, 16, CHUNKS))
     flags = cpu_flags()
-    return next(t for name, t in TARGETS.items() if t.needs <= flags and name not in ("aarch64", "cuda"))
+    return next(t for name, t in TARGETS.items() if flags.issuperset(t.needs) and name not in ("aarch64", "cuda"))
 
 
 def cpu_flags() -> frozenset[str]:
