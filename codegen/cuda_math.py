@@ -96,6 +96,8 @@ class TeAlgebra(CudaAlgebra):
 class GpuKernel(Kernel):
     """Code of the host that starts grids of GPU threads. The values of a thread are scalars."""
 
+    local_scope = "local"
+
     @contextmanager
     def each(self, *sizes: int) -> Iterator[list[tuple[Expr, Expr]]]:
         """One grid with a thread for every number below each size: (number, is it below?) by size. No block serves

@@ -142,6 +142,16 @@ def shuffle(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
     return tirx.Shuffle(list(vectors), [tirx.const(i, "int32") for i in lanes])
 
 
+def lanes(x: Expr) -> list[Expr]:
+    """The lanes of a vector as scalars."""
+    return [shuffle([x], [i]) for i in range(lanes_of(x))]
+
+
+def parts(x: Expr) -> tuple[Expr, int] | None:
+    """Base and stride of a vector of evenly spaced indices; None of anything else."""
+    return (x.base, int(x.stride.value)) if isinstance(x, tirx.Ramp) else None
+
+
 def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
     """yes where condition, else no; both are computed. Scalars spread to the lanes of the others."""
     lanes = max(lanes_of(condition), lanes_of(yes), lanes_of(no))
@@ -272,11 +282,16 @@ class Kernel:
     'twice'
     """
 
+    # TVM 0.27 puts memory on the stack of a CPU's thread only if it is called global; "local", which is what a GPU's
+    # threads need, would be a call to allocate.
+    local_scope = "global"
+
     def __init__(self, name: str):
         self.name = name
         self.params: list[Buf] = []
         self._blocks: list[list[Any]] = [[]]
         self._count = 0
+        self.ranges = Ranges()
 
     def param(self, name: str, size: int, dtype: str) -> Buf:
         """The next argument: a tensor of one axis and `size` elements, at any address that suits its dtype."""
@@ -285,8 +300,9 @@ class Kernel:
         return made
 
     def local(self, name: str, size: int, dtype: str) -> Buf:
-        """Memory on the stack of the thread that runs here; small constant indices become registers."""
-        made = self._buffer(name, size, dtype, "local")
+        """Memory of the thread that runs here; below 1 KiB on its stack, and registers where the indices are constants.
+        Larger memory costs a call for each parallel piece, and stays memory."""
+        made = self._buffer(name, size, dtype, self.local_scope)
         self._emit(tirx.AllocBuffer(made.var))
         return made
 
@@ -334,6 +350,8 @@ class Kernel:
             yield tirx.const(0, "int32")
             return
         var = tirx.Var(self._unique(name), "int32")
+        if isinstance(extent, int):
+            self.ranges.bind(var, extent)
         with self._block(lambda body: tirx.For(var, index(0), index(extent), _kind(kind), body)):
             yield var
 
@@ -345,7 +363,7 @@ class Kernel:
 
     def let(self, value: Expr, name: str = "v") -> Expr:
         """Name a value, so that it is computed once."""
-        if isinstance(value, (int, float, tirx.Var)):
+        if isinstance(value, (int, float, tirx.Var)) or number_of(value) is not None:
             return value
         dtype, lanes = _split(value)
         if dtype == "bool":  # under a name a number, since TVM's analyzer fails on vectors of bools; LLVM folds it away
@@ -388,8 +406,7 @@ class Kernel:
 
     def store(self, buf: Buf, value: Value, at: Value) -> None:
         """buf[at : at+lanes] = value; `at` may be a vector of indices (scatter)."""
-        if isinstance(value, int | float):
-            value = const(value, buf.dtype)
+        value = const(value, buf.dtype) if isinstance(value, int | float) else cast(value, buf.dtype)
         where = index(at + buf.offset)
         lanes, spread = lanes_of(value), lanes_of(where)
         if spread > 1:
