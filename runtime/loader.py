@@ -30,15 +30,20 @@ def _ffi() -> Any:
     os.environ.setdefault("TVM_NUM_THREADS", str(threads()))
     import tvm_ffi
 
+    for name in ("libtvm_runtime.so", "libtvm_runtime_extra.so"):
+        ctypes.CDLL(str(_library(name)), ctypes.RTLD_GLOBAL)
+    return tvm_ffi
+
+
+def _library(name: str) -> Path:
+    """One of TVM's shared libraries."""
     spec = importlib.util.find_spec("tvm")
     if spec is None or spec.origin is None:
         raise CompileError("TVM's runtime is not installed: pip install apache-tvm")
-    folder = Path(spec.origin).parent / "lib"
-    for name in ("libtvm_runtime.so", "libtvm_runtime_extra.so"):
-        if not (folder / name).exists():
-            raise CompileError(f"{folder / name} is missing: reinstall apache-tvm")
-        ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
-    return tvm_ffi
+    path = Path(spec.origin).parent / "lib" / name
+    if not path.exists():
+        raise CompileError(f"{path} is missing: reinstall apache-tvm")
+    return path
 
 
 @cache
@@ -55,12 +60,13 @@ def load_library(path: Path) -> Any:
     return _ffi().load_module(str(path))
 
 
-def entry_points(module: Any, names: tuple[str, ...]) -> dict[str, Entry]:
-    """The functions of an artefact by name, on a virtual machine of their own."""
+def entry_points(module: Any, names: tuple[str, ...], device: tuple[int, int] = (1, 0)) -> dict[str, Entry]:
+    """The functions of an artefact by name, on a virtual machine of their own. `device`: DLPack type and number."""
     _ffi()
     machine = module["vm_load_executable"]()
-    device_type_cpu, pooled = 1, 2
-    machine["vm_initialization"](device_type_cpu, 0, pooled)
+    cpu, pooled = (1, 0), 2
+    devices = (device,) if device == cpu else (device, cpu)
+    machine["vm_initialization"](*(x for d in devices for x in (*d, pooled)))
     return {name: machine[name] for name in names}
 
 
@@ -72,3 +78,118 @@ def view(array: np.ndarray[Any, Any]) -> Tensor:
         tensor = ffi.from_dlpack(flat.view(np.uint16))
         return tensor._create_view((flat.size,), DTYPES["bf16"].long, 0)
     return ffi.from_dlpack(flat)
+
+
+# --- memory of devices
+
+
+@cache
+def _runtime(name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = _ffi().get_global_func(f"runtime.{name}")
+    return function
+
+
+@cache
+def _cuda() -> None:
+    """TVM's CUDA runtime in the process; it needs NVIDIA's driver."""
+    _ffi()
+    library = _library("libtvm_runtime_cuda.so")
+    try:
+        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise CompileError(f"no CUDA on this machine: {error}") from error
+
+
+def allocate(nbytes: int, kind: int, number: int) -> Tensor:
+    """Bytes on a device, of DLPack type `kind`."""
+    ffi = _ffi()
+    if kind != 1:
+        _cuda()
+    device = ffi.device({1: "cpu", 2: "cuda"}[kind], number)
+    return _runtime("TVMTensorAllocWithScope")(ffi.Shape((nbytes,)), ffi.dtype("uint8"), device, None)
+
+
+def address(tensor: Tensor) -> int:
+    """Where a tensor's memory begins."""
+    return int(tensor.data_ptr())
+
+
+def copy_in(tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
+    """The bytes of an array of the host into a tensor."""
+    _runtime("TVMTensorCopyFromBytes")(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+
+
+def copy_out(tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
+    """The bytes of a tensor into an array of the host."""
+    _runtime("TVMTensorCopyToBytes")(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+
+
+def synchronize(kind: int, number: int) -> None:
+    """Wait until everything that was started on a device is done."""
+    ffi = _ffi()
+    _runtime("Device_StreamSync")(ffi.device({1: "cpu", 2: "cuda"}[kind], number), 0)
+
+
+class _Type(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int),
+        ("device_id", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("dtype", _Type),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+
+
+_CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}  # DLPack's type codes; bfloat16 is 4
+_LENT: dict[int, tuple[Any, ...]] = {}  # descriptions that some tensor still uses, by their address
+
+
+def _forget(pointer: int) -> None:
+    _LENT.pop(pointer, None)
+
+
+_FORGET = _Deleter(_forget)
+
+
+class _Exporter:
+    """Hands a piece of memory over through DLPack: TVM's own views carry an offset, which kernels do not take."""
+
+    def __init__(self, pointer: int, size: int, dtype: str, kind: int, number: int):
+        row = DTYPES[dtype]
+        code = 4 if dtype == "bf16" else _CODES[row.family]
+        shape = (ctypes.c_int64 * 1)(size)
+        strides = (ctypes.c_int64 * 1)(1)
+        type_ = _Type(code, row.nbytes * 8, 1)
+        pointers = (ctypes.cast(x, ctypes.POINTER(ctypes.c_int64)) for x in (shape, strides))
+        self._managed = _Managed(_Tensor(pointer, kind, number, 1, type_, *pointers, 0), None, _FORGET)
+        self._parts = (self._managed, shape, strides)
+        self._device = (kind, number)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._device
+
+    def __dlpack__(self, **request: Any) -> Any:
+        at = ctypes.addressof(self._managed)
+        _LENT[at] = self._parts
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return new(at, b"dltensor", None)
+
+
+def from_address(pointer: int, size: int, dtype: str, kind: int, number: int) -> Tensor:
+    """Memory of a device as a flat tensor. Whoever asks keeps the memory alive."""
+    return _ffi().from_dlpack(_Exporter(pointer, size, dtype, kind, number))

@@ -1,0 +1,182 @@
+"""Memory of a GPU, and the executor of artefacts that run there. Tensors are spans of a few large allocations."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gluongraph.dtypes import DTYPES, numpy_dtype
+from gluongraph.errors import CompileError
+from gluongraph.program import Arg, Program
+from gluongraph.runtime import loader
+from gluongraph.storage import ALIGNMENT, aligned_empty
+
+Array = np.ndarray[Any, Any]
+CPU, CUDA = 1, 2  # device types in DLPack
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device by its DLPack type and number. (A CPU is one too: that is how this module is tested without a GPU.)"""
+
+    kind: int = CUDA
+    number: int = 0
+
+    def exists(self) -> bool:
+        """Is there such a device, with a driver that answers?"""
+        if self.kind == CPU:
+            return True
+        try:
+            driver = ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            return False
+        count = ctypes.c_int(0)
+        return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and self.number < count.value
+
+
+class Memory:
+    """One allocation on a device, handed out as spans: typed flat tensors at byte offsets."""
+
+    def __init__(self, nbytes: int, device: Device):
+        self.nbytes, self.device = nbytes, device
+        self._tensor = loader.allocate(max(nbytes, ALIGNMENT), device.kind, device.number)
+
+    def span(self, dtype: str, size: int, offset: int = 0) -> Span:
+        """`size` elements from byte `offset` on."""
+        if offset + size * DTYPES[dtype].nbytes > self.nbytes:
+            raise CompileError(f"{size} elements of {dtype} at {offset} exceed {self.nbytes} bytes of device memory")
+        return Span(self, dtype, size, offset)
+
+    @property
+    def address(self) -> int:
+        """Where it begins, as the device counts."""
+        return loader.address(self._tensor)
+
+
+class Span:
+    """Elements on a device: `tensor` is what kernels take, `upload` and `download` copy from and to numpy arrays."""
+
+    def __init__(self, memory: Memory, dtype: str, size: int, offset: int):
+        self._memory = memory  # keeps the allocation alive
+        device = memory.device
+        self.dtype, self.size = dtype, size
+        self.tensor = loader.from_address(memory.address + offset, size, dtype, device.kind, device.number)
+
+    def upload(self, array: Array) -> None:
+        """The array's elements to the device. The call returns once the array may be changed again."""
+        loader.copy_in(self.tensor, _checked(array, self))
+
+    def download(self, array: Array) -> None:
+        """The elements into the array, once all kernels that were started before are done."""
+        loader.copy_out(self.tensor, _checked(array, self))
+
+
+def _checked(array: Array, span: Span) -> Array:
+    if array.size != span.size or array.dtype != numpy_dtype(span.dtype) or not array.flags.c_contiguous:
+        raise CompileError(f"{span.size} elements of {span.dtype} on the device, not {array.dtype}{list(array.shape)}")
+    return array
+
+
+@cache
+def layout(args: tuple[Arg, ...], spaces: tuple[str, ...]) -> tuple[dict[str, int], int]:
+    """A place for every argument of these spaces, one after the other; and the bytes of all."""
+    places: dict[str, int] = {}
+    end = 0
+    for arg in args:
+        if arg.space in spaces:
+            places[arg.name] = end
+            end += -(-max(arg.nbytes, 1) // ALIGNMENT) * ALIGNMENT
+    return places, end
+
+
+class DeviceExecutor:
+    """One entry point of an artefact on a GPU: `Executor`'s interface, with arrays of the host going in and out.
+
+    The state lives on the device from `bind` on; `fetch` copies it back into the host's arrays, `send` the other way.
+    A call copies inputs and scalars over, starts the kernels, and copies the outputs back.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., None],
+        program: Program,
+        state: Mapping[str, Array],
+        device: Device | None = None,
+    ):
+        self.program, self.device = program, device or Device()
+        self._function = function
+        self._scalars = aligned_empty((program.scalar_bytes,), np.uint8)
+        self._scalars[:] = 0
+        places, nbytes = layout(program.args, ("input", "output", "state", "const"))
+        arenas = {
+            "scratch": Memory(program.scratch_bytes, self.device),
+            "scalar": Memory(program.scalar_bytes, self.device),
+        }
+        own = Memory(nbytes, self.device)
+        self._spans = {
+            arg.name: arenas[arg.space].span(arg.dtype, _size(arg), arg.offset)
+            if arg.space in arenas
+            else own.span(arg.dtype, _size(arg), places[arg.name])
+            for arg in program.args
+        }
+        self._all_scalars = arenas["scalar"].span("u8", program.scalar_bytes)
+        for name, data in program.constants.items():
+            if name in self._spans:
+                self._spans[name].upload(np.frombuffer(data, numpy_dtype(self._spans[name].dtype)))
+        self._state: dict[str, Array] = {}
+        self.bind(state)
+
+    def bind(self, state: Mapping[str, Array]) -> None:
+        """Take these arrays as the state from now on: they are copied to the device."""
+        self._state = {name: state[name] for name in self.program.positions("state")}
+        self.send()
+
+    def send(self) -> None:
+        """The host's state to the device."""
+        for name, array in self._state.items():
+            self._spans[name].upload(array)
+
+    def fetch(self) -> None:
+        """What the step has changed of the state, back into the host's arrays."""
+        for name in self.program.updates:
+            if name in self._state:
+                self._spans[name].download(self._state[name])
+
+    def scalar(self, name: str) -> memoryview:
+        """The memory of one host scalar, to write into before a call."""
+        arg = self.program.args[self.program.positions("scalar")[name]]
+        return self._scalars[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype)).data
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The inputs a call takes, in order."""
+        return tuple(self.program.positions("input"))
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The outputs a call returns, in order."""
+        return tuple(self.program.positions("output"))
+
+    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        """Run once. `inputs` follow `input_names`; the results are arrays of the host."""
+        for name, array in zip(self.input_names, inputs, strict=True):
+            self._spans[name].upload(array)
+        if self.program.scalar_bytes:
+            self._all_scalars.upload(self._scalars)
+        self._function(*(self._spans[arg.name].tensor for arg in self.program.args))
+        results = []
+        for position in self.program.positions("output").values():
+            arg = self.program.args[position]
+            made = np.empty(arg.shape, numpy_dtype(arg.dtype))
+            self._spans[arg.name].download(made)
+            results.append(made)
+        return results
+
+
+def _size(arg: Arg) -> int:
+    return arg.nbytes // DTYPES[arg.dtype].nbytes
