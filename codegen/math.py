@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from gluongraph.codegen import tir
 from gluongraph.codegen.tir import Expr, Kernel
-from gluongraph.dtypes import DTYPES, is_float
+from gluongraph.dtypes import DTYPES, is_float, numpy_dtype
 from gluongraph.errors import CompileError
 
 # fmt: off
@@ -61,6 +63,8 @@ class CpuAlgebra:
             return x
         if dtype == "bool":
             return tir.compare("not_equal", x, tir.const(0, have))
+        if (number := tir.number_of(x)) is not None and not is_float(dtype) and not is_float(have):
+            return tir.splat(tir.const(wrapped(number, dtype), dtype), tir.lanes_of(x))
         if (have, dtype) == ("u64", "u32"):  # TVM bounds the words of Philox, and fails on numbers beyond 32 bits
             x = tir.bitcast(x, "i64")
         return tir.cast(x, dtype)
@@ -141,6 +145,39 @@ class CpuAlgebra:
         if tir.dtype_of(x) in ("f16", "bf16"):
             return tir.cast(x, "f32"), tir.cast(y, "f32")
         return x, y
+
+
+class VectorAlgebra(CpuAlgebra):
+    """The same with bf16 values as f32 numbers: rounded where a cast says so, and when stored.
+
+    TVM replaces the arithmetic of bf16 behind our back, and not in every place.
+    """
+
+    def const(self, value: float | int | bool, dtype: str) -> Expr:
+        """One number, in the lanes of whatever it meets."""
+        if dtype != "bf16":
+            return tir.const(value, dtype)
+        return tir.const(float(np.float32(value).astype(numpy_dtype("bf16"))), "f32")
+
+    def cast(self, x: Expr, dtype: str) -> Expr:
+        """Numbers to numbers; to bf16 by rounding an f32 to the nearest one with 8 digits."""
+        if not isinstance(x, int | float) and tir.dtype_of(x) == "bf16":
+            x = tir.cast(x, "f32")
+        return super().cast(x, dtype) if dtype != "bf16" else self.rounded(super().cast(x, "f32"))
+
+    def rounded(self, x: Expr) -> Expr:
+        """An f32 rounded to the digits of bf16, halves to even."""
+        x = self.kernel.let(x)
+        bits = self.kernel.let(tir.bitcast(x, "i32"))
+        up = bits + _i(0x7FFF) + ((bits >> _i(16)) & _i(1))
+        return self.kernel.let(tir.select(_isnan(self, x), x, tir.bitcast(up & _i(-0x10000), "f32")))
+
+
+def wrapped(number: float, dtype: str) -> int:
+    """An integer in the range of the dtype, as conversions between integers leave it."""
+    bits = 8 * DTYPES[dtype].nbytes
+    low = -(2 ** (bits - 1)) if DTYPES[dtype].family == "int" else 0
+    return (int(number) - low) % 2**bits + low
 
 
 def identity(name: str, dtype: str) -> Expr:
@@ -563,10 +600,10 @@ def _f64(k: Kernel, name: str, x: Expr) -> Expr:
     """Through the C library."""
     one = tir.splat(tir.const(1.0, "f64"), tir.lanes_of(x))
     if name == "sigmoid":
-        e = k.let(tir.libm("exp", -_abs64(x)))
+        e = k.let(tir.libm("exp", -tir.llvm("llvm.fabs", "f64", tir.lanes_of(x), x)))
         return tir.select(tir.compare("less", x, tir.const(0.0, "f64")), e, one) / (e + one)
-    return tir.libm(name, x)
-
-
-def _abs64(x: Expr) -> Expr:
-    return tir.llvm("llvm.fabs", "f64", tir.lanes_of(x), x)
+    if name not in ("erf", "expm1", "log1p"):
+        return tir.libm(name, x)
+    if tir.lanes_of(x) == 1:
+        return tir.external(name, "f64", x)
+    return tir.shuffle([tir.external(name, "f64", v) for v in tir.lanes(x)], range(tir.lanes_of(x)))
