@@ -12,7 +12,18 @@ from itertools import groupby
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.images import Conv, Pair, Pixels, Weights, WritePixels, channels, image_major, plane, slots
+from gluongraph.codegen.images import (
+    Conv,
+    Pair,
+    Pixels,
+    Weights,
+    WritePixels,
+    channel_step,
+    image_major,
+    plane,
+    sizes,
+    slots,
+)
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
@@ -55,7 +66,10 @@ class _ToPixels:
         self.kernel = conv.kernel
         self.source, self.target, self.reduced, self.made = self._sides()
         self.rows, self.width = self._tile_shape()
-        self.strip = min(self.target[0], mk.ceildiv(2 * self.lanes, self.target[1]))
+        rows = self.target[0]  # of a strip: they divide those of the image, and fill a vector with pixels if they can
+        self.strip = next(
+            r for r in range(1, rows + 1) if rows % r == 0 and (r * self.target[1] >= self.lanes or r == rows)
+        )
         self.steps = mk.ceildiv(self.made, self.rows)
         self.splits = 1 if self.serial else min(mk.ceildiv(cpu.chunks, self.blocks), self.steps * conv.groups)
         self.pieces = 1 if self.serial else mk.pieces(self.blocks * self.splits, cpu)
@@ -143,17 +157,20 @@ class _ToPixels:
         image_major(k, read, planes, space, self.dtype, self.cpu, self.serial)
 
         def unit(piece: Expr, unit: Expr) -> None:
-            block = k.let(tir.floordiv(unit, self.splits), "block") if self.splits > 1 else unit
-            split = k.let(tir.floormod(unit, self.splits), "split") if self.splits > 1 else tir.index(0)
+            block = k.bind(tir.floordiv(unit, self.splits), "block") if self.splits > 1 else unit
+            split = k.bind(tir.floormod(unit, self.splits), "split") if self.splits > 1 else tir.index(0)
             first, count = mk.share(k, self.steps * conv.groups, self.splits, split)
-            strip = space.at(k.let(piece * self._slot + self._copy, "strip"))
+            strip = space.at(k.bind(piece * self._slot + self._copy, "strip"))
 
-            def rows(row: Expr, height: int) -> None:
-                for group, made, size in channels(k, conv.groups, self.made, self.rows, first, count):
-                    self._rows(k, space, strip, w, block, row, height, group, made, size)
-                    self._flush(k, strip, write, block, row, height, group * self.made + made, size)
-
-            mk.runs(k, self.target[0], self.strip, 0, mk.ceildiv(self.target[0], self.strip), rows)
+            steps = (conv.groups, self.made, self.rows, first, count)
+            with (
+                k.loop(self.target[0] // self.strip, name="strip") as t,
+                channel_step(k, *steps) as (group, made, number),
+            ):
+                row = k.bind(t * self.strip, "row")
+                for size in sizes(k, number, self.rows, self.made):
+                    self._rows(k, space, strip, w, block, row, group, made, size)
+                self._flush(k, strip, write, block, row, group * self.made + made, number)
 
         mk.spread(k, self.blocks * self.splits, self.pieces, unit)
 
@@ -165,19 +182,18 @@ class _ToPixels:
         w: Weights,
         block: Expr,
         row: Expr,
-        height: int,
         group: Expr,
         made: Expr,
         size: int,
     ) -> None:
-        """Some rows of `size` channels, for one block of images, into the strip: [channel][pixel][image]."""
-        with k.loop(height, name="h") as h:
+        """A strip of rows of `size` channels, for one block of images: [channel][pixel][image]."""
+        with k.loop(self.strip, name="h") as h:
             for tile in self.tiles(self.width):
                 with k.loop(tile.count, name="w") as t:
-                    start = k.let(t * tile.width + tile.first, "w")
-                    acc = self._tile(k, space, w, block, k.let(row + h, "h"), start, tile, group, made, size)
+                    start = k.bind(t * tile.width + tile.first, "w")
+                    acc = self._tile(k, space, w, block, k.bind(row + h, "h"), start, tile, group, made, size)
                     for r in range(size):
-                        at = k.let(((h + r * height) * self.target[1] + start) * self.lanes, "at")
+                        at = k.bind(((h + r * self.strip) * self.target[1] + start) * self.lanes, "at")
                         for i in range(tile.width):
                             k.store(strip, acc.get(r, i), at + i * self.lanes)
 
@@ -202,40 +218,37 @@ class _ToPixels:
             with nullcontext() if inside is None else k.when(inside), k.loop(self.reduced, name="c") as c:
                 channel = (block * self.conv.groups + group) * self.reduced + c
                 base = channel * plane(self.source[0] * self.source[1]) + source * self.source[1] + self.scaled(start)
-                at = k.let(base * self.lanes, "at")
+                at = k.bind(base * self.lanes, "at")
                 loaded: dict[int, Expr] = {}
                 for tap, columns in tile.taps:
                     for column in columns:
                         if column is not None and column not in loaded:
-                            loaded[column] = k.let(k.load(space, at + column * self.lanes, self.lanes), "x")
+                            loaded[column] = k.bind(k.load(space, at + column * self.lanes, self.lanes), "x")
                     for r in range(size):
                         o, q = self.weight(group, made + r, c, kh * self.kernel[1] + tap)
-                        weight = k.let(tir.cast(w(o, q, 1), self.dtype), "w")
+                        weight = k.bind(tir.cast(w(o, q, 1), self.dtype), "w")
                         for i, column in enumerate(columns):
                             if column is not None:
                                 acc.add(r, i, weight, loaded[column])
         return acc
 
     def _flush(
-        self, k: Kernel, strip: Buf, write: WritePixels, block: Expr, row: Expr, height: int, channel: Expr, size: int
+        self, k: Kernel, strip: Buf, write: WritePixels, block: Expr, row: Expr, channel: Expr, number: Value
     ) -> None:
         """Turn a strip of finished channels back to pixels, and hand them on."""
-        pixels, side = height * self.target[1], self.lanes
-        with k.loop(size, name="r") as r:
+        pixels, side = self.strip * self.target[1], self.lanes
+        images = tir.minimum(self.conv.n - block * side, side) if self.conv.n % side else side
+        with k.loop(number, name="r") as r:
 
             def square(pixel: Expr, width: int) -> None:
-                at = k.let((r * pixels + pixel) * side, "at")
-                rows = [k.let(k.load(strip, at + i * side, side), "t") for i in range(width)]
+                at = k.bind((r * pixels + pixel) * side, "at")
+                rows = [k.bind(k.load(strip, at + i * side, side), "t") for i in range(width)]
                 rows += [tir.splat(tir.const(0, self.dtype), side)] * (side - width)
-                first = k.let(row * self.target[1] + pixel, "pixel")
                 for lane, value in enumerate(mk.transposed(k, rows)):
-                    image = k.let(block * side + lane, "image")
-                    value = value if width == side else tir.shuffle([value], range(width))
-                    if self.conv.n % side and lane >= self.conv.n % side:
-                        with k.when(image < self.conv.n):
-                            write(image, channel + r, first, value)
-                    else:
-                        write(image, channel + r, first, value)
+                    k.store(strip, value if width == side else tir.shuffle([value], range(width)), at + lane * width)
+                with k.loop(images, name="image") as i:
+                    value = k.bind(k.load(strip, at + i * width, width), "value")
+                    write(k.bind(block * side + i), channel + r, k.bind(row * self.target[1] + pixel), value)
 
             mk.runs(k, pixels, side, 0, mk.ceildiv(pixels, side), square)
 

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.images import Conv, Pixels, WriteWeights, channels, image_major, plane, slots
+from gluongraph.codegen.images import Conv, Pixels, WriteWeights, channel_step, image_major, plane, sizes, slots
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
@@ -85,11 +85,11 @@ class WeightGrad:
         image_major(k, g, (conv.n, conv.o, conv.out[0] * conv.out[1]), gs, self.dtype, self.cpu, self.serial)
 
         def unit(piece: Expr, _: Expr) -> None:
-            images = k.let(tir.floordiv(piece, self.by_channel), "images")
+            images = k.bind(tir.floordiv(piece, self.by_channel), "images")
             first_block, blocks = mk.share(k, self.blocks, self.by_image, images)
-            part = k.let(tir.floormod(piece, self.by_channel), "part")
+            part = k.bind(tir.floormod(piece, self.by_channel), "part")
             first, count = mk.share(k, self.steps * conv.groups, self.by_channel, part)
-            own = sums.at(k.let(piece * self._sums, "sums"))
+            own = sums.at(k.bind(piece * self._sums, "sums"))
             with k.loop(self._sums // self.rows, name="q") as i:
                 k.store(own, tir.splat(tir.const(0, self.dtype), self.rows), i * self.rows)
             self._unit(k, space, gs, own, first_block, blocks, first, count)
@@ -108,35 +108,41 @@ class WeightGrad:
         conv, height = self.conv, self.conv.out[0]
         together = self.together
         with k.loop(tir.floordiv(blocks + (together - 1), together), name="blocks") as b:
-            start = k.let(block + b * together, "block")
-            number = k.let(tir.minimum(blocks - b * together, together), "blocks")
+            start = k.bind(block + b * together, "block")
+            number = k.bind(tir.minimum(blocks - b * together, together), "blocks")
             with k.loop(mk.ceildiv(height, self.strip), name="strip") as s:
-                top = k.let(s * self.strip, "top")
-                bottom = k.let(tir.minimum(top + self.strip, height), "bottom")
-                for group, output, rows in channels(k, conv.groups, self.outputs, self.rows, first, count):
-                    row = k.let((group * self.steps + tir.floordiv(output, self.rows) - first) * self.rows, "row")
-                    for c, columns, steps in mk.split(self.inputs, self.columns):
-                        with k.loop(steps, name="c") as step, k.loop(conv.kernel[0], name="kh") as kh:
-                            channel = k.let(step * columns + c, "c")
-                            for tap, taps, repeats in mk.split(conv.kernel[1], self.taps):
-                                for repeat in range(repeats):
-                                    tile = _Tile(self, rows, columns, tap + repeat * taps, taps)
-                                    place = (start, number, top, bottom, group, output, channel, kh)
-                                    tile.emit(k, xs, gs, own.at(row * conv.q), place)
+                top = k.bind(s * self.strip, "top")
+                bottom = k.bind(tir.minimum(top + self.strip, height), "bottom")
+                steps = (conv.groups, self.outputs, self.rows, first, count)
+                with channel_step(k, *steps) as (group, output, outputs):
+                    row = k.bind((group * self.steps + tir.floordiv(output, self.rows) - first) * self.rows, "row")
+                    for rows in sizes(k, outputs, self.rows, self.outputs):
+                        place = (start, number, top, bottom, group, output)
+                        self._tiles(k, xs, gs, own.at(row * conv.q), rows, place)
+
+    def _tiles(self, k: Kernel, xs: Buf, gs: Buf, sums: Buf, rows: int, place: tuple[Value, ...]) -> None:
+        """All the weights of some output channels, for a strip of some blocks."""
+        for c, columns, steps in mk.split(self.inputs, self.columns):
+            with k.loop(steps, name="c") as step, k.loop(self.conv.kernel[0], name="kh") as kh:
+                channel = k.bind(step * columns + c, "c")
+                for tap, taps, repeats in mk.split(self.conv.kernel[1], self.taps):
+                    for repeat in range(repeats):
+                        tile = _Tile(self, rows, columns, tap + repeat * taps, taps)
+                        tile.emit(k, xs, gs, sums, (*place, channel, kh))
 
     def _finish(self, k: Kernel, sums: list[Buf], first: Value, count: Value, write: WriteWeights) -> None:
         """Hand on the sums of the output channels of some steps, each added up over the buffers in their order."""
         conv = self.conv
-        for group, output, rows in channels(k, conv.groups, self.outputs, self.rows, first, count):
-            row = k.let((group * self.steps + tir.floordiv(output, self.rows) - first) * self.rows, "row")
-            with k.loop(rows, name="r") as r:
-                o = k.let(group * self.outputs + output + r, "o")
+        with channel_step(k, conv.groups, self.outputs, self.rows, first, count) as (group, output, number):
+            row = k.bind((group * self.steps + tir.floordiv(output, self.rows) - first) * self.rows, "row")
+            with k.loop(number, name="r") as r:
+                o = k.bind(group * self.outputs + output + r, "o")
 
                 def vector(q: Expr, lanes: int, o: Expr = o, at: Expr = row + r) -> None:
                     total = k.load(sums[0], at * conv.q + q, lanes)
                     for other in sums[1:]:
                         total = total + k.load(other, at * conv.q + q, lanes)
-                    write(o, q, k.let(total, "total"))
+                    write(o, q, k.bind(total, "total"))
 
                 mk.runs(k, conv.q, self.lanes, 0, mk.ceildiv(conv.q, self.lanes), vector)
 
@@ -165,26 +171,26 @@ class _Tile:
         acc = mk.Tile(k, self.rows, (lanes,) * (self.columns * self.taps), self.job.dtype)
         first, last = self._rows_inside(k, kh, top, bottom)
         with k.loop(blocks, name="b") as b, k.loop(tir.maximum(last - first, 0), name="h") as h:
-            i = k.let(first + h, "i")
+            i = k.bind(first + h, "i")
             g_plane = (block + b) * conv.o + group * self.job.outputs + output
             x_plane = (block + b) * conv.c + group * self.job.inputs + channel
             x_row = i * conv.stride[0] + kh * conv.dilation[0] - conv.padding[0]
-            g_row = k.let((g_plane * plane(conv.out[0] * conv.out[1]) + i * conv.out[1]) * lanes, "g_row")
-            x_row = k.let((x_plane * plane(conv.h * conv.w) + x_row * conv.w) * lanes, "x_row")
+            g_row = k.bind((g_plane * plane(conv.out[0] * conv.out[1]) + i * conv.out[1]) * lanes, "g_row")
+            x_row = k.bind((x_plane * plane(conv.h * conv.w) + x_row * conv.w) * lanes, "x_row")
             for start, count, taps in self._pixels():
                 with k.loop(count, name="w") as step:
-                    w = k.let(step + start, "w")
+                    w = k.bind(step + start, "w")
                     self._pixel(
-                        k, xs, gs, acc, k.let(x_row + w * (conv.stride[1] * lanes)), k.let(g_row + w * lanes), taps
+                        k, xs, gs, acc, k.bind(x_row + w * (conv.stride[1] * lanes)), k.bind(g_row + w * lanes), taps
                     )
-        self._add(k, acc, sums, k.let((channel * conv.kernel[0] + kh) * conv.kernel[1] + self.tap, "q"))
+        self._add(k, acc, sums, k.bind((channel * conv.kernel[0] + kh) * conv.kernel[1] + self.tap, "q"))
 
     def _rows_inside(self, k: Kernel, kh: Value, top: Value, bottom: Value) -> tuple[Expr, Expr]:
         """The rows of the strip whose source row under this tap lies inside."""
         conv, stride = self.job.conv, self.job.conv.stride[0]
         shift = conv.padding[0] - kh * conv.dilation[0]
-        first = k.let(tir.maximum(top, tir.floordiv(shift + (stride - 1), stride)), "first")
-        last = k.let(tir.minimum(bottom, tir.floordiv(shift + (conv.h - 1), stride) + 1), "last")
+        first = k.bind(tir.maximum(top, tir.floordiv(shift + (stride - 1), stride)), "first")
+        last = k.bind(tir.minimum(bottom, tir.floordiv(shift + (conv.h - 1), stride) + 1), "last")
         return first, last
 
     def _pixels(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
@@ -205,11 +211,11 @@ class _Tile:
     def _pixel(self, k: Kernel, xs: Buf, gs: Buf, acc: mk.Tile, x: Expr, g: Expr, taps: tuple[int, ...]) -> None:
         conv, lanes = self.job.conv, self.job.lanes
         step = plane(conv.out[0] * conv.out[1]) * lanes
-        left = [k.let(k.load(gs, g + r * step, lanes), "g") for r in range(self.rows)]
+        left = [k.bind(k.load(gs, g + r * step, lanes), "g") for r in range(self.rows)]
         for c in range(self.columns):
             for t in taps:
                 column = (self.tap + t) * conv.dilation[1] - conv.padding[1]
-                right = k.let(k.load(xs, x + (c * plane(conv.h * conv.w) + column) * lanes, lanes), "x")
+                right = k.bind(k.load(xs, x + (c * plane(conv.h * conv.w) + column) * lanes, lanes), "x")
                 for r in range(self.rows):
                     acc.add(r, c * self.taps + t, left[r], right)
 
@@ -229,5 +235,5 @@ class _Tile:
         for r in range(self.rows):
             for v in range(0, width, run):
                 found = tir.shuffle(totals, range(r * width + v, r * width + v + run))
-                at = k.let(q + (r * conv.q + v // self.taps * conv.kernel[0] * conv.kernel[1]), "at")
+                at = k.bind(q + (r * conv.q + v // self.taps * conv.kernel[0] * conv.kernel[1]), "at")
                 k.store(sums, k.load(sums, at, run) + found, at)

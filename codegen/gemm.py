@@ -220,9 +220,9 @@ class _Job:
     def unit(self, piece: Expr, unit: Expr) -> None:
         """One piece of the grid of one batch element."""
         k, (down, across) = self.k, self.how.grid
-        batch = k.let(tir.floordiv(unit, down * across), "batch") if self.batch > 1 else tir.index(0)
-        y = k.let(tir.floormod(tir.floordiv(unit, across), down), "y") if down > 1 else tir.index(0)
-        x = k.let(tir.floormod(unit, across), "x") if across > 1 else tir.index(0)
+        batch = k.bind(tir.floordiv(unit, down * across), "batch") if self.batch > 1 else tir.index(0)
+        y = k.bind(tir.floormod(tir.floordiv(unit, across), down), "y") if down > 1 else tir.index(0)
+        x = k.bind(tir.floormod(unit, across), "x") if across > 1 else tir.index(0)
         width = self.how.vectors * (1 if self.how.form == "inner" else self.lanes)
         row0, rows = mk.share(k, mk.ceildiv(self.m, self.how.rows), down, y)
         panel0, panels = mk.share(k, mk.ceildiv(self.n, width), across, x)
@@ -238,14 +238,14 @@ class _Job:
         k, width, slot = self.k, self.how.vectors * self.lanes, None
         if self.space is not None and self.how.pack_b:
             size = self.how.slot_b(self.n, self.kk, self.cpu)
-            slot = self.space.at(k.let(piece * size + self.how.size_a(self.batch, self.m, self.kk), "slot"))
+            slot = self.space.at(k.bind(piece * size + self.how.size_a(self.batch, self.m, self.kk), "slot"))
             self._pack_b(slot, batch, panel0, panels)
 
         def tile_row(i: Expr, count: int) -> None:
             left = partial(self._plain_a, batch, i)
             if self.space is not None and self.how.pack_a:
                 block = batch * mk.ceildiv(self.m, self.how.rows) + tir.floordiv(i, self.how.rows)
-                left = partial(self._packed_a, self.space.at(k.let(block * (self.how.tall * self.kk), "block")))
+                left = partial(self._packed_a, self.space.at(k.bind(block * (self.how.tall * self.kk), "block")))
 
             def tile(j: Expr, size: int) -> None:
                 self._tile(left, None if slot is None else self._packed(slot, panel0, j), batch, i, count, j, size)
@@ -262,8 +262,8 @@ class _Job:
         groups = min(blocks, self.cpu.chunks)  # of neighbouring tiles: they share pages
 
         def unit(_: Expr, unit: Expr) -> None:
-            batch = k.let(tir.floordiv(unit, groups), "batch") if self.batch > 1 else tir.index(0)
-            group = k.let(tir.floormod(unit, groups), "group") if self.batch > 1 else unit
+            batch = k.bind(tir.floordiv(unit, groups), "batch") if self.batch > 1 else tir.index(0)
+            group = k.bind(tir.floormod(unit, groups), "group") if self.batch > 1 else unit
             first, count = mk.share(k, blocks, groups, group)
             if self.a.kind.contiguous == "i":
                 with k.loop(self.kk, name="k") as column:
@@ -276,17 +276,17 @@ class _Job:
 
     def _pack_rows(self, batch: Expr, i: Expr, rows: int) -> None:
         k, blocks = self.k, mk.ceildiv(self.m, self.how.rows)
-        to = self._space().at(k.let((batch * blocks + tir.floordiv(i, self.how.rows)) * (self.how.tall * self.kk)))
+        to = self._space().at(k.bind((batch * blocks + tir.floordiv(i, self.how.rows)) * (self.how.tall * self.kk)))
         with k.loop(rows, name="r") as r:
             for start, lanes, count in mk.split(self.kk, self.lanes):
                 with k.loop(count, name="k") as step:
-                    at = k.let(step * lanes + start, "at")
+                    at = k.bind(step * lanes + start, "at")
                     k.store(to, self._value(self.a, batch, i + r, at, lanes), r * self.kk + at)
 
     def _pack_column(self, batch: Expr, column: Expr, i: Expr, rows: int) -> None:
         k, tall, blocks = self.k, self.how.tall, mk.ceildiv(self.m, self.how.rows)
         block = batch * blocks + tir.floordiv(i, self.how.rows)
-        at = k.let((block * self.kk + column) * tall, "at")
+        at = k.bind((block * self.kk + column) * tall, "at")
         whole = i + tall <= self.m  # then a little of the next tile's rows comes along
         with k.when(whole):
             for r, lanes in _powers(tall, self.lanes):
@@ -307,7 +307,7 @@ class _Job:
 
     def _packed(self, slot: Buf, panel0: Value, j: Expr) -> Buf:
         """The packed panel of column j."""
-        return slot.at(self.k.let((j - panel0 * (self.how.vectors * self.lanes)) * self.kk, "panel"))
+        return slot.at(self.k.bind((j - panel0 * (self.how.vectors * self.lanes)) * self.kk, "panel"))
 
     def _pack_b(self, slot: Buf, batch: Expr, panel0: Value, panels: Value) -> None:
         """Copy columns of B to panels: row after row, the vectors of a row side by side."""
@@ -322,7 +322,7 @@ class _Job:
         def turned(j: Expr, size: int) -> None:
             panel = self._packed(slot, panel0, j)
             for v, lanes in enumerate(mk.widths(size, self.lanes)):
-                self._pack_turned(panel.at(v * self.lanes), batch, k.let(j + v * self.lanes, "j"), lanes)
+                self._pack_turned(panel.at(v * self.lanes), batch, k.bind(j + v * self.lanes, "j"), lanes)
 
         if self.b.kind.contiguous == "i":
             mk.runs(k, self.n, width, panel0, panels, turned)
@@ -334,14 +334,14 @@ class _Job:
         """Copy one vector's width of columns, contiguous along k, by squares turned in registers."""
         k, side, width = self.k, self.lanes, self.how.vectors * self.lanes
         with k.loop(self.kk // side, name="k") as step:
-            row = k.let(step * side, "row")
-            square = [k.let(self._value(self.b, batch, row, j + c, side), "t") for c in range(columns)]
+            row = k.bind(step * side, "row")
+            square = [k.bind(self._value(self.b, batch, row, j + c, side), "t") for c in range(columns)]
             square += [tir.splat(tir.const(0, self.how.dtype), side)] * (side - columns)
             for r, value in enumerate(mk.transposed(k, square)):
                 k.store(panel, value, (row + r) * width)
         if rest := self.kk % side:
             with k.loop(rest, name="k") as step, k.loop(columns, name="c") as c:
-                row = k.let(step + (self.kk - rest), "row")
+                row = k.bind(step + (self.kk - rest), "row")
                 k.store(panel, self._value(self.b, batch, row, j + c, 1), row * width + c)
 
     def _tile(self, left: Left, panel: Buf | None, batch: Expr, i: Expr, rows: int, j: Expr, size: int) -> None:
@@ -356,9 +356,9 @@ class _Job:
                     value = self._value(self.b, batch, row, j + at, lanes)
                 else:
                     value = k.load(panel, row * width + at, lanes)
-                right.append(k.let(value, "b"))
+                right.append(k.bind(value, "b"))
             for r in range(rows):
-                scalar = k.let(left(r, row), "a")
+                scalar = k.bind(left(r, row), "a")
                 for v in range(len(cuts)):
                     acc.add(r, v, scalar, right[v])
         self._hand_on(rows, cuts, acc.get, lambda r, at, value: self.write(batch, i + r, j + at, value))
@@ -366,8 +366,8 @@ class _Job:
     def _hand_on(
         self, rows: int, cuts: Sequence[int], get: Callable[[int, int], Expr], write: Callable[[Value, int, Expr], None]
     ) -> None:
-        """write(row, column, value) for the tile's vectors, as a loop over its rows: what is written behind a product may be
-        a whole optimizer, and unrolled with the tile it would take the compiler long."""
+        """write(row, column, value) for the tile's vectors, as a loop over its rows: what is written behind a product
+        may be a whole optimizer, and unrolled with the tile it would take the compiler long."""
         k, starts = self.k, [sum(cuts[:v]) for v in range(len(cuts))]
         if rows == 1:
             for v, at in enumerate(starts):
@@ -404,7 +404,7 @@ class _Job:
 
         if full := self.kk // lanes:
             with k.loop(full, name="k") as s:
-                step(k.let(s * lanes, "k"), lanes)
+                step(k.bind(s * lanes, "k"), lanes)
         if rest := self.kk % lanes:
             step(tir.index(self.kk - rest), rest)
         groups = list(_powers(columns))
@@ -417,7 +417,7 @@ class _Job:
         self._hand_on(rows, cuts, summed, lambda r, at, value: self.write(batch, i + r, j + at, value))
 
     def _along_k(self, operand: Operand, batch: Value, i: Value, j: Value, width: int) -> Expr:
-        return self.k.let(mk.padded(self._value(operand, batch, i, j, width), self.lanes))
+        return self.k.bind(mk.padded(self._value(operand, batch, i, j, width), self.lanes))
 
 
 def _powers(count: int, most: int = 1 << 30) -> Iterator[tuple[int, int]]:

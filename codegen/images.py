@@ -7,6 +7,7 @@ Pixels are counted row by row, p = h * W + w, and so are the weights of one outp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gluongraph.codegen import microkernel as mk
@@ -76,18 +77,18 @@ def image_major(
     side = mk.lanes(cpu, dtype)
 
     def unit(_: Expr, unit: Expr) -> None:
-        block, channel = k.let(tir.floordiv(unit, channels), "block"), k.let(tir.floormod(unit, channels), "channel")
+        block, channel = k.bind(tir.floordiv(unit, channels), "block"), k.bind(tir.floormod(unit, channels), "channel")
         numbers: list[Expr] = [block * side + lane for lane in range(side)]
         if images % side:
-            numbers = [k.let(tir.minimum(number, images - 1), "image") for number in numbers]
+            numbers = [k.bind(tir.minimum(number, images - 1), "image") for number in numbers]
 
         def square(pixel: Expr, width: int) -> None:
             rows = [mk.padded(tir.cast(read(number, channel, pixel, width), dtype), side) for number in numbers]
             zero = tir.splat(tir.const(0, dtype), side)
             for lane in range(images % side, side) if images % side else ():
                 rows[lane] = tir.select(block * side + lane < images, rows[lane], zero)
-            at = k.let((unit * plane(pixels) + pixel) * side, "at")
-            for i, column in enumerate(mk.transposed(k, [k.let(row, "t") for row in rows])[:width]):
+            at = k.bind((unit * plane(pixels) + pixel) * side, "at")
+            for i, column in enumerate(mk.transposed(k, [k.bind(row, "t") for row in rows])[:width]):
                 k.store(into, column, at + i * side)
 
         mk.runs(k, pixels, side, 0, mk.ceildiv(pixels, side), square)
@@ -96,24 +97,30 @@ def image_major(
     mk.spread(k, units, 1 if serial else mk.pieces(units, cpu), unit)
 
 
-def channels(
+@contextmanager
+def channel_step(
     k: Kernel, groups: int, of_group: int, step: int, first: Value, count: Value
-) -> Iterator[tuple[Expr, Expr, int]]:
-    """Channels in steps, counted through all groups: (group, first channel of the group, number of channels). What the
-    caller writes for each is guarded by the condition that it is its turn."""
-    full, rest = divmod(of_group, step)
+) -> Iterator[tuple[Expr, Expr, Value]]:
+    """A loop over steps of channels, counted through all groups: (group, first channel of it, number of channels)."""
     steps = mk.ceildiv(of_group, step)
     with k.loop(count, name="step") as s:
-        at = k.let(tir.index(first + s), "step")
+        at = k.bind(tir.index(first + s), "step")
         group = tir.index(0)
         if groups > 1:
-            group = k.let(tir.floordiv(at, steps), "group")
-            at = k.let(tir.floormod(at, steps), "step")
-        start = k.let(at * step, "channel")
-        if full and rest:
-            with k.when(at < full):
-                yield group, start, step
-            with k.when(at >= full):
-                yield group, start, rest
-        else:
-            yield group, start, step if full else rest
+            group = k.bind(tir.floordiv(at, steps), "group")
+            at = k.bind(tir.floormod(at, steps), "step")
+        start = k.bind(at * step, "channel")
+        even = of_group % step == 0
+        yield group, start, step if even else k.bind(tir.minimum(of_group - start, step), "channels")
+
+
+def sizes(k: Kernel, number: Value, full: int, extent: int) -> Iterator[int]:
+    """The values that a number of channels may have, `full` or what is left of the extent; what the caller writes for
+    each is guarded by the condition that it has that value."""
+    if isinstance(number, int):
+        yield number
+        return
+    for size in (full, extent % full):
+        if size <= extent:
+            with k.when(tir.compare("equal", number, tir.index(size))):
+                yield size

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gluongraph.codegen import tir
 from gluongraph.codegen.rule import Cpu
-from gluongraph.codegen.tir import Expr, Kernel, Value
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES, is_float
 
 SERIAL_WORK = 50_000  # multiply-adds below which a parallel region (1-2 us) costs more than it saves
@@ -56,26 +56,38 @@ class Tile:
     def __init__(self, k: Kernel, rows: int, widths: Sequence[int], dtype: str):
         self._k, self.rows, self.widths, self.dtype = k, rows, tuple(widths), dtype
         self._stride = max(widths)
-        self._buf = k.local("acc", rows * len(widths) * self._stride, dtype)
+        # A buffer for a few vectors each: what exceeds 1 KiB would not lie on the stack.
+        self._each = max(1, 512 // (self._stride * DTYPES[dtype].nbytes))
+        count = rows * len(widths)
+        self._bufs = [
+            k.local("acc", min(self._each, count - first) * self._stride, dtype)
+            for first in range(0, count, self._each)
+        ]
         for r in range(rows):
             for v, width in enumerate(self.widths):
-                k.store(self._buf, tir.splat(tir.const(0, dtype), width), self._at(r, v))
+                self._set(r, v, tir.splat(tir.const(0, dtype), width))
 
-    def _at(self, row: int, vector: int) -> int:
-        return (row * len(self.widths) + vector) * self._stride
+    def _at(self, row: int, vector: int) -> tuple[Buf, int]:
+        buf, at = divmod(row * len(self.widths) + vector, self._each)
+        return self._bufs[buf], at * self._stride
+
+    def _set(self, row: int, vector: int, value: Expr) -> None:
+        buf, at = self._at(row, vector)
+        self._k.store(buf, value, at)
 
     def add(self, row: int, vector: int, a: Expr, b: Expr) -> None:
         """acc[row, vector] += a * b."""
         old = self.get(row, vector)
         new = tir.fma(a, b, old) if is_float(self.dtype) else self._wide(a, vector) * self._wide(b, vector) + old
-        self._k.store(self._buf, new, self._at(row, vector))
+        self._set(row, vector, new)
 
     def _wide(self, x: Expr, vector: int) -> Expr:
         return tir.splat(x, self.widths[vector], self.dtype)
 
     def get(self, row: int, vector: int) -> Expr:
         """The sum so far."""
-        return self._k.load(self._buf, self._at(row, vector), self.widths[vector])
+        buf, at = self._at(row, vector)
+        return self._k.load(buf, at, self.widths[vector])
 
 
 def lane_sums(k: Kernel, vectors: Sequence[Expr]) -> Expr:
@@ -94,7 +106,7 @@ def lane_sums(k: Kernel, vectors: Sequence[Expr]) -> Expr:
 
 def _pair_sums(k: Kernel, vectors: Sequence[Expr], lanes: int) -> Expr:
     """Sums of neighbouring lanes, of all vectors laid end to end."""
-    return k.let(tir.shuffle(vectors, range(0, 2 * lanes, 2)) + tir.shuffle(vectors, range(1, 2 * lanes, 2)), "sums")
+    return k.bind(tir.shuffle(vectors, range(0, 2 * lanes, 2)) + tir.shuffle(vectors, range(1, 2 * lanes, 2)), "sums")
 
 
 def transposed(k: Kernel, rows: Sequence[Expr]) -> list[Expr]:
@@ -108,8 +120,8 @@ def transposed(k: Kernel, rows: Sequence[Expr]) -> list[Expr]:
         for i in range(size):
             if not i & distance:
                 pair = [square[i], square[i + distance]]
-                square[i] = k.let(tir.shuffle(pair, upper), "t")
-                square[i + distance] = k.let(tir.shuffle(pair, lower), "t")
+                square[i] = k.bind(tir.shuffle(pair, upper), "t")
+                square[i + distance] = k.bind(tir.shuffle(pair, lower), "t")
         distance *= 2
     return square
 
@@ -132,7 +144,7 @@ def spread(k: Kernel, units: int, count: int, body: Callable[[Expr, Expr], None]
             return
         first, number = share(k, units, count, piece)
         with k.loop(number, name="unit") as u:
-            body(piece, k.let(first + u, "unit"))
+            body(piece, k.bind(first + u, "unit"))
 
 
 def share(k: Kernel, steps: int, parts: int, part: Expr) -> tuple[Value, Value]:
@@ -140,9 +152,9 @@ def share(k: Kernel, steps: int, parts: int, part: Expr) -> tuple[Value, Value]:
     if parts == 1:
         return 0, steps
     if steps % parts == 0:
-        return k.let(part * (steps // parts), "first"), steps // parts
-    first = k.let(tir.floordiv(part * steps, parts), "first")
-    return first, k.let(tir.floordiv((part + 1) * steps, parts) - first, "steps")
+        return k.bind(part * (steps // parts), "first"), steps // parts
+    first = k.bind(tir.floordiv(part * steps, parts), "first")
+    return first, k.bind(tir.floordiv((part + 1) * steps, parts) - first, "steps")
 
 
 def pieces(units: int, cpu: Cpu, work: float = SERIAL_WORK) -> int:
@@ -154,8 +166,8 @@ def runs(k: Kernel, extent: int, step: int, first: Value, count: Value, body: Ca
     """body(start, size) for steps first .. first+count-1 of the extent; only the last step may be shorter."""
     full, rest = divmod(extent, step)
     with k.loop(count, name="step") as s:
-        at = k.let(tir.index(first + s), "at")
-        start = k.let(at * step, "start")
+        at = k.bind(tir.index(first + s), "at")
+        start = k.bind(at * step, "start")
         if full:
             if rest:
                 with k.when(at < full):
