@@ -109,7 +109,7 @@ _CONV = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
 def _claim_conv(group: Group, cpu: Cpu) -> Candidate | None:
     if group.pattern != "conv" or (product := anchor(group, _CONV)) is None:
         return None
-    if not _flat_tail(group, 1 if product.op.name == "conv2d_weight_grad" else 2):
+    if not flat_tail(group, 1 if product.op.name == "conv2d_weight_grad" else 2):
         return None
     geometry, dtype = _geometry(product), accumulator(*(s.dtype for s in product.src))
     if geometry.work == 0:
@@ -122,7 +122,7 @@ def _claim_conv(group: Group, cpu: Cpu) -> Candidate | None:
     return Candidate("conv", 2.0 * geometry.work / FLOPS, workspace(geometry, dtype, cpu))
 
 
-def _flat_tail(group: Group, first: int) -> bool:
+def flat_tail(group: Group, first: int) -> bool:
     """May the axes from `first` on be counted as one? So that a vector may run across rows of pixels."""
     for n in group.body.nodes():
         if n.op.name == "expand" and n.src[0].shape[first:] not in (n.shape[first:], (1,) * (4 - first)):

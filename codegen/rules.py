@@ -8,6 +8,7 @@ from gluongraph.codegen import cuda
 from gluongraph.codegen.contraction import CONV, GEMM
 from gluongraph.codegen.index_ops import FALLBACK, INDEX_RULES
 from gluongraph.codegen.loops import LOOP
+from gluongraph.codegen.pool import POOL
 from gluongraph.codegen.reduce import REDUCE
 from gluongraph.codegen.rowwise import ROWWISE
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
@@ -22,7 +23,7 @@ def emit(k: Kernel, group: Group, candidate: Candidate, bindings: Bindings, cpu:
     BY_NAME[candidate.rule].emit(k, group, bindings, cpu)
 
 
-RULES: tuple[Rule, ...] = (GEMM, CONV, ROWWISE, REDUCE, LOOP, *INDEX_RULES, scan_rule(emit), FALLBACK)
+RULES: tuple[Rule, ...] = (GEMM, CONV, POOL, ROWWISE, REDUCE, LOOP, *INDEX_RULES, scan_rule(emit), FALLBACK)
 BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
 
 

@@ -2,12 +2,12 @@
 
 Four kinds of group, by the loop nest they need:
 
-* gemm, conv: a contraction with the elementwise work on its result (bias, activation, the optimizer's update);
+* gemm, conv, pool: a contraction or pooling with the elementwise work on its result (bias, activation, the update);
 * rowwise: reductions over trailing axes with everything elementwise around them, one pass over each row in cache;
 * reduce: other reductions, siblings over the same axes together, with their elementwise prologue and epilogue;
 * loop: elementwise work and data movement over one index space; several spaces in one kernel for small updates.
 
-What is left over (pooling, scatter, cumsum, scan) is a group of its own, "opaque" or "scan".
+What is left over (scatter, cumsum, concat, scan) is a group of its own, "opaque" or "scan".
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _Grouper:
         """May n be computed inside this group's loop nest?"""
         if not self._edges_left(draft):
             return False
-        if draft.pattern in ("loop", "gemm", "conv"):
+        if draft.pattern in ("loop", "gemm", "conv", "pool"):
             return n.shape == draft.domain and n.op.name not in _GATHERS and self._reads_in_place(n, draft)
         if draft.pattern == "rowwise":
             return self._fits_rows(n, draft)
@@ -237,7 +237,7 @@ def _joinable(home: Draft, other: Draft) -> bool:
     """May everything of `other` run inside home's loop nest?"""
     if other.pattern == "loop":
         # A contraction's epilogue is written once for each of its tiles: random numbers there would be a lot of code.
-        draws = home.pattern in ("gemm", "conv") and any(m.op.kind == "random" for m in other.nodes)
+        draws = home.pattern in ("gemm", "conv", "pool") and any(m.op.kind == "random" for m in other.nodes)
         return other.domain in _spaces(home) and not _moves(other) and not draws
     return other.pattern == home.pattern == "rowwise" and (other.domain, other.axes) == (home.domain, home.axes)
 
@@ -249,12 +249,14 @@ def _spaces(draft: Draft) -> set[tuple[int, ...]]:
     return {draft.domain}
 
 
-_PREFERENCE = {"gemm": 0, "conv": 0, "rowwise": 1, "reduce": 1, "loop": 2}
+_PREFERENCE = {"gemm": 0, "conv": 0, "pool": 0, "rowwise": 1, "reduce": 1, "loop": 2}
 
 
 def _pattern(n: Node) -> str:
     if n.op.name == "matmul":
         return "gemm"
+    if n.op.kind == "window":
+        return "pool"
     return "conv" if n.op.name in _CONV else "scan" if n.op.name == "scan" else "opaque"
 
 

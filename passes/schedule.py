@@ -85,22 +85,21 @@ class _Scheduler:
         return False
 
     def run(self) -> Plan:
-        inputs = {
-            name: self._bind(n, Buffer(name, n.ty, self.roles[name])) for name, n in self.graph.inputs.items()
-        }
+        inputs = {name: self._bind(n, Buffer(name, n.ty, self.roles[name])) for name, n in self.graph.inputs.items()}
         constants: dict[str, bytes] = {}
         for n in self.graph.nodes():
             if n.op.name == "literal":
                 name = f"const{len(constants)}"
                 constants[name] = n.attrs["data"]
                 self._bind(n, Buffer(name, n.ty, "const"))
-        outputs = self._place_results(inputs)
+        self._place_results(inputs)
         launches = [self._launch(step) for step in self._ordered()]
+        outputs, extra = self._finish_outputs()
         updates, copies = self._finish_updates(inputs)
         return Plan(
-            launches=_name_kernels(launches + copies),
+            launches=_name_kernels(launches + extra + copies),
             inputs=inputs,
-            outputs={name: self._view(outputs[_root(n)], n.ty) for name, n in self.graph.outputs.items()},
+            outputs=outputs,
             updates=updates,
             constants=constants,
         )
@@ -113,7 +112,7 @@ class _Scheduler:
         """The same memory under another shape."""
         return buffer if buffer.type == type else replace(buffer, type=type)
 
-    def _place_results(self, inputs: Mapping[str, Buffer]) -> dict[Node, Buffer]:
+    def _place_results(self, inputs: Mapping[str, Buffer]) -> None:
         for item, name in self.inplace.items():
             self._bind(item, replace(inputs[name], type=item.ty))
         for name, n in self.graph.outputs.items():
@@ -128,7 +127,6 @@ class _Scheduler:
                 if item not in self.buffers:
                     self._bind(item, Buffer(f"v{count}", item.ty, "scratch"))
                     count += 1
-        return self.buffers
 
     def _ordered(self) -> list[_Step]:
         """Kahn's order; among the ready the one that grows live memory least, then the graph's order."""
@@ -173,13 +171,22 @@ class _Scheduler:
             results.get(i) or Buffer(f"unused{step.rank}_{i}", t, "scratch") for i, t in enumerate(group.outputs)
         )
         pairs = tuple(
-            (j, i)
-            for j, w in enumerate(writes)
-            for i, r in enumerate(reads)
-            if r.name == w.name and w.space == "state"
+            (j, i) for j, w in enumerate(writes) for i, r in enumerate(reads) if r.name == w.name and w.space == "state"
         )
         origin = self.graph.origins.get(fused)
         return Launch("", replace(group, inplace=pairs), candidate, reads, writes, None, origin, label(group))
+
+    def _finish_outputs(self) -> tuple[dict[str, Buffer], list[Launch]]:
+        """Each output in memory of its own: a value's second name, and what lies in the state, are copied."""
+        outputs, copies = {}, []
+        for name, n in self.graph.outputs.items():
+            buffer = self._view(self.buffers[_root(n)], n.ty)
+            outputs[name] = buffer
+            if (buffer.space, buffer.name) != ("output", name):
+                outputs[name] = Buffer(name, n.ty, "output")
+                body = copy_body(n.ty)
+                copies.append(Launch("", Group(body, "loop"), COPY, (buffer,), (outputs[name],), None, None, "copy"))
+        return outputs, copies
 
     def _finish_updates(self, inputs: Mapping[str, Buffer]) -> tuple[dict[str, Buffer], list[Launch]]:
         """Copies, at the end, of new values that could not be written in place."""
@@ -204,7 +211,7 @@ def _root(n: Node) -> Node:
 
 def _overwrites_safely(writer: Node, item: Node, target: Node) -> bool:
     """Does the kernel read the old value only at the place where it then writes the new one?"""
-    if writer.attrs["pattern"] not in ("loop", "gemm", "conv", "reduce"):
+    if writer.attrs["pattern"] not in ("loop", "gemm", "conv", "pool", "reduce"):
         return False
     body: Graph = writer.attrs["body"]
     result = list(body.outputs.values())[item.attrs["index"]]

@@ -8,8 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from models import Forward, lenet, mlp, planned, training_step, transformer
+from models import Builder, Forward, lenet, mlp, planned, training_step, transformer
 
+from gluongraph import ops
+from gluongraph.ir import Graph
 from gluongraph.passes.memory import lower_bound
 from gluongraph.plan import ALIGNMENT
 from gluongraph.printer import show_plan
@@ -40,6 +42,20 @@ def test_no_gradient_of_a_weight_is_ever_stored() -> None:
 def test_kept_gradients_are_outputs_not_scratch() -> None:
     plan = planned(training_step(mlp(8, (64, 32, 10)), "adam", keep_grads=True))
     assert all(b.space == "output" for b in plan.outputs.values())
+
+
+def test_outputs_with_one_value_have_memory_of_their_own() -> None:
+    b = Builder()
+    x, w = b.data("x", (4, 3)), b.param(4, 3)
+    y = ops.exp(ops.add(x, w))
+    plan = planned(Graph(b.inputs, {"a": y, "b": y, "flat": ops.reshape(y, (12,))}, {"p0": y}))
+    assert {name: (out.name, out.space, out.type.shape) for name, out in plan.outputs.items()} == {
+        "a": ("a", "output", (4, 3)),
+        "b": ("b", "output", (4, 3)),
+        "flat": ("flat", "output", (12,)),
+    }
+    written = [w.name for launch in plan.launches for w in launch.writes]
+    assert sorted(written) == ["a", "b", "flat", "p0"]
 
 
 def test_states_are_updated_in_place() -> None:

@@ -1,0 +1,129 @@
+"""Pattern "pool": pooling over windows that tile the image without overlap, and the gradients, in whole vectors.
+
+A run of columns is loaded as it lies and taken apart by its place in the window; results are put together again before
+they are stored. Other windows go through the fallback.
+"""
+
+from __future__ import annotations
+
+from gluongraph.codegen import microkernel as mk
+from gluongraph.codegen import tir
+from gluongraph.codegen.contraction import anchor, epilogue, flat_tail
+from gluongraph.codegen.loops import PARALLEL, offered
+from gluongraph.codegen.math import CpuAlgebra
+from gluongraph.codegen.rule import Bindings, Cpu, Rule
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
+from gluongraph.ir import Node
+from gluongraph.plan import Candidate, Group
+
+NAMES = ("max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad")
+
+
+def _tiles(pool: Node) -> bool:
+    """Do the windows lie side by side, inside the image?"""
+    a = pool.attrs
+    image = pool.shape if pool.op.name.endswith("_grad") else pool.src[0].shape
+    small = pool.src[-1].shape if pool.op.name.endswith("_grad") else pool.shape
+    inside = all(o * s <= d for o, s, d in zip(small[2:], a["stride"], image[2:], strict=True))
+    return tuple(a["kernel"]) == tuple(a["stride"]) and tuple(a["padding"]) == (0, 0) and inside and a["kernel"][1] <= 4
+
+
+def _claim(group: Group, cpu: Cpu) -> Candidate | None:
+    if group.pattern != "pool" or (pool := anchor(group, NAMES)) is None or not flat_tail(group, 2):
+        return None
+    return offered("pool", group) if pool.dtype == "f32" and _tiles(pool) else None
+
+
+def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+    pool = anchor(group, NAMES)
+    assert pool is not None
+    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
+    job = _Pool(k, cpu, pool, [memory[s] for s in pool.src], epilogue(k, group, bindings, pool))
+    planes = pool.shape[0] * pool.shape[1]
+    parallel = max(pool.ty.size, *(s.ty.size for s in pool.src)) >= PARALLEL
+    mk.spread(k, planes, min(planes, cpu.chunks) if parallel else 1, lambda _, plane: job.plane(plane))
+
+
+class _Pool:
+    """One pooling operation that is being written."""
+
+    def __init__(self, k: Kernel, cpu: Cpu, pool: Node, sources: list[Buf], store):  # type: ignore[no-untyped-def]
+        self.k, self.cpu, self.pool, self.sources, self.store = k, cpu, pool, sources, store
+        self.grad = pool.op.name.endswith("_grad")
+        self.small = pool.src[-1].shape[2:] if self.grad else pool.shape[2:]
+        self.image = pool.shape[2:] if self.grad else pool.src[0].shape[2:]
+        self.rows, self.columns = pool.attrs["kernel"]
+        self.algebra = CpuAlgebra(k)
+
+    def plane(self, plane: Expr) -> None:
+        """One channel of one image."""
+        k = self.k
+        n, c = k.let(tir.floordiv(plane, self.pool.shape[1])), k.let(tir.floormod(plane, self.pool.shape[1]))
+        with k.loop(self.small[0], name="row") as row:
+            steps = mk.ceildiv(self.small[1], self.cpu.lanes)
+            piece = self._spread_back if self.grad else self._gather
+            mk.runs(k, self.small[1], self.cpu.lanes, 0, steps, lambda at, width: piece(n, c, plane, row, at, width))
+        if self.grad:
+            self._clear_rest(n, c)
+
+    def _window_row(self, buf: Buf, plane: Expr, row: Expr, at: Expr, width: int, r: int) -> list[Expr]:
+        """Row r of `width` windows, taken apart: one vector for each column of the window."""
+        start = plane * (self.image[0] * self.image[1]) + (row * self.rows + r) * self.image[1] + at * self.columns
+        if self.columns == 1:
+            return [self.k.let(self.k.load(buf, start, width))]
+        run = self.k.let(self.k.load(buf, start, width * self.columns), "run")
+        return [
+            self.k.let(tir.shuffle([run], range(j, width * self.columns, self.columns)), "part")
+            for j in range(self.columns)
+        ]
+
+    def _gather(self, n: Expr, c: Expr, plane: Expr, row: Expr, at: Expr, width: int) -> None:
+        parts = [p for r in range(self.rows) for p in self._window_row(self.sources[0], plane, row, at, width, r)]
+        name = "maximum" if self.pool.op.name == "max_pool2d" else "add"
+        total = parts[0]
+        for part in parts[1:]:
+            total = self.k.let(self.algebra.binary(name, total, part))
+        if name == "add":
+            total = total * (1.0 / (self.rows * self.columns))
+        self.store((n, c, 0, row * self.small[1] + at), total)
+
+    def _spread_back(self, n: Expr, c: Expr, plane: Expr, row: Expr, at: Expr, width: int) -> None:
+        k = self.k
+        place = plane * (self.small[0] * self.small[1]) + row * self.small[1] + at
+        zero = tir.splat(tir.const(0.0, "f32"), width)
+        rest = k.let(k.load(self.sources[-1], place, width), "g")
+        if self.pool.op.name == "avg_pool2d_grad":
+            rest = k.let(rest * (1.0 / (self.rows * self.columns)))
+        best = None if len(self.sources) == 1 else k.let(k.load(self.sources[1], place, width), "best")
+        for r in range(self.rows):
+            parts = []
+            if best is None:
+                parts = [rest] * self.columns
+            else:
+                for x in self._window_row(self.sources[0], plane, row, at, width, r):
+                    hit = tir.compare("equal", x, best)  # the first that is the largest takes all
+                    parts.append(k.let(tir.select(hit, rest, zero)))
+                    rest = k.let(tir.select(hit, zero, rest), "rest")
+            run = parts[0]
+            if self.columns > 1:
+                run = tir.shuffle(parts, [j * width + i for i in range(width) for j in range(self.columns)])
+            self.store((n, c, 0, (row * self.rows + r) * self.image[1] + at * self.columns), run)
+
+    def _clear_rest(self, n: Expr, c: Expr) -> None:
+        """No gradient where no window reaches: columns at the right, rows at the bottom."""
+        height, width = self.image
+        covered_rows, covered = self.small[0] * self.rows, self.small[1] * self.columns
+        if covered < width:
+            with self.k.loop(covered_rows, name="row") as row:
+                self._zeros(n, c, row * width + covered, width - covered)
+        if covered_rows < height:
+            self._zeros(n, c, covered_rows * width, (height - covered_rows) * width)
+
+    def _zeros(self, n: Expr, c: Expr, start: Value, count: int) -> None:
+        def piece(at: Expr, width: int) -> None:
+            self.store((n, c, 0, start + at), tir.splat(tir.const(0.0, "f32"), width))
+
+        mk.runs(self.k, count, self.cpu.lanes, 0, mk.ceildiv(count, self.cpu.lanes), piece)
+
+
+POOL = Rule("pool", _claim, _emit)
