@@ -57,13 +57,12 @@ class Gpt(nn.Module):
 
     def __init__(self, layers: int, width: int, heads: int, length: int, vocabulary: int):
         super().__init__()
-        self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.token, self.position = nn.Embedding(vocabulary, width), nn.Parameter(torch.randn(length, width) * 0.02)
         self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
-        self.register_buffer("positions", torch.arange(length))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self.layers(self.token(tokens) + self.position(self.positions))
+        y: torch.Tensor = self.layers(self.token(tokens) + self.position)
         return self.head(self.norm(y))
 
 
