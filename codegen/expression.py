@@ -93,9 +93,7 @@ class Expressions:
         key = (n, *(i if isinstance(i, int) else id(i) for i in index))
         if (found := self._memo.get(key)) is not None and self.k.visible(found[1]):
             return found[0]
-        buf = self.memory.get(n)
-        value = self.lower(n, index) if buf is None else self.load(buf, n, index)
-        value = self.k.let(value)
+        value = self.k.let(self.load(self.memory[n], n, index) if n in self.memory else self.lower(n, index))
         self._memo[key] = value, self.k.scope(), index  # the index is kept alive: its id is in the key
         return value
 

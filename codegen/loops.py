@@ -1,25 +1,39 @@
-"""Pattern "loop": elementwise work and data movement, every output element on its own; several index spaces one after
-another in one kernel."""
+"""Pattern "loop": elementwise work and data movement, every output element on its own.
+
+Axes that all reads run through together are counted as one, so that most groups become one loop over vectors; each
+shape among the outputs gets a nest of its own.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.expression import Expressions, inner_index, merged_from, size_of
+from gluongraph.codegen.expression import Expressions, Index, flat, size_of, unflatten
+from gluongraph.codegen.math import VectorAlgebra
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
+from gluongraph.dtypes import DTYPES, is_float
 from gluongraph.ir import Node, topological
 from gluongraph.plan import Candidate, Group
 
-PARALLEL = 1 << 14  # elements below which a parallel region costs more than it saves
-BANDWIDTH = 2e10
+PARALLEL = 1 << 14  # elements below which a parallel region (1-2 us) costs more than it saves
+BANDWIDTH = 2e10  # a guess for expected seconds
+# Ops that cost as much as loading some elements does.
+DEAR = {
+    **dict.fromkeys(("exp", "log", "log1p", "expm1", "tanh", "erf", "sigmoid", "sin", "cos"), 4),
+    **dict.fromkeys(("div", "sqrt", "rsqrt"), 2),
+    **dict.fromkeys(("pow", "mod", "floordiv"), 16),
+    **dict.fromkeys(("random_bits", "uniform", "bernoulli"), 16),
+    "normal": 32,
+}
 
 
 def claim(group: Group, cpu: Cpu) -> Candidate | None:
     """Groups of which every op says how to compute one element."""
-    if group.pattern != "loop":
-        return None
-    return offered("loop", group)
+    return offered("loop", group) if group.pattern == "loop" else None
 
 
 def offered(rule: str, group: Group) -> Candidate | None:
@@ -30,6 +44,16 @@ def offered(rule: str, group: Group) -> Candidate | None:
         return None
     nbytes = sum(t.nbytes for t in (*group.inputs, *group.outputs))
     return Candidate(rule, nbytes / BANDWIDTH)
+
+
+def weight(nodes: Sequence[Node]) -> int:
+    """What one element costs, in loads and stores."""
+    return 1 + sum(DEAR.get(n.op.name, 0) for n in nodes)
+
+
+def vector_lanes(nodes: Sequence[Node], cpu: Cpu) -> int:
+    """Elements at a time: a register of the widest dtype, as far as it has at most 4 bytes."""
+    return cpu.lanes * max(1, 4 // max((DTYPES[n.dtype].nbytes for n in nodes), default=4))
 
 
 def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
@@ -44,34 +68,168 @@ def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
 def _space(
     k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, shape: tuple[int, ...], results: list[tuple[Node, Buf]]
 ) -> None:
-    first = merged_from(topological([n for n, _ in results]), shape)
-    outer, inner = size_of(shape[:first]), size_of(shape[first:])
+    nodes = topological([n for n, _ in results])
+    parts = merged_axes(group, [n for n, _ in results], shape)
+    extents = tuple(map(size_of, parts))
 
-    def element(row: Value, at: Expr, lanes: int) -> None:
+    def element(outer: Index, at: Value, lanes: int) -> None:
         expressions = Expressions(k, group, bindings)
-        index = inner_index(row, tir.ramp(at, lanes), shape, first)
-        values = [expressions.at(n, index) for n, _ in results]  # all of them before the first is stored
+        last = expressions.along(at, lanes, extents[-1])
+        index = [i for place, part in zip((*outer, last), parts, strict=True) for i in unflatten(place, part)]
+        values = [expressions.at(n, tuple(index)) for n, _ in results]  # all of them before the first is stored
         for (_, buf), value in zip(results, values, strict=True):
-            k.store(buf, value, row * inner + at if outer > 1 else at)
+            k.store(buf, value, k.ranges.simplify(flat(extents, (*outer, at))))
 
-    sweep(k, cpu, outer, inner, element)
+    plain = [n for n in nodes if not isinstance(n.type, tuple)]
+    sweep(k, cpu, extents, vector_lanes(plain, cpu), weight(nodes), element)
 
 
-def sweep(k: Kernel, cpu: Cpu, outer: int, inner: int, element) -> None:  # type: ignore[no-untyped-def]
-    """element(row, at, lanes) over all rows and all vectors of a row, in parallel where it pays."""
-    steps = mk.ceildiv(inner, cpu.lanes)
-    parallel = outer * inner >= PARALLEL
-    if outer == 1:
-        pieces = min(steps, cpu.chunks) if parallel else 1
-        with k.loop(pieces, "parallel", "piece") as piece:
-            start, count = mk.share(k, steps, pieces, piece)
-            mk.runs(k, inner, cpu.lanes, start, count, lambda at, lanes: element(0, at, lanes))
-        return
+Element = Callable[[Index, Value, int], None]  # element(outer index, first position on the last axis, lanes)
 
-    def row(_: Expr, unit: Expr) -> None:
-        mk.runs(k, inner, cpu.lanes, 0, steps, lambda at, lanes: element(unit, at, lanes))
 
-    mk.spread(k, outer, min(outer, cpu.chunks) if parallel else 1, row)
+def sweep(k: Kernel, cpu: Cpu, extents: tuple[int, ...], lanes: int, cost: int, element: Element) -> None:
+    """Everything of a space, vector by vector along its last axis, in parallel where that pays."""
+    *outer, n = extents
+    rows = size_of(tuple(outer))
+    if rows * n * cost < PARALLEL:
+        with k.nest(outer) as at:
+            along(k, n, lanes, lambda start, width: element(at, start, width))
+    elif rows >= cpu.chunks or rows > n // lanes:
+
+        def row(_: Expr, unit: Expr) -> None:
+            k.ranges.bind(unit, rows)
+            where = unflatten(unit, tuple(outer))
+            along(k, n, lanes, lambda start, width: element(where, start, width))
+
+        mk.spread(k, rows, min(rows, cpu.chunks), row)
+    else:
+        with k.nest(outer) as at:
+            _pieces(k, cpu, n, lanes, lambda start, width: element(at, start, width))
+
+
+def along(k: Kernel, n: int, lanes: int, body: Callable[[Value, int], None]) -> None:
+    """body(start, width) for full vectors, then for what is left."""
+    full, rest = divmod(n, lanes)
+    if full:
+        with k.loop(full, name="v") as v:
+            body(v * lanes if full > 1 else 0, lanes)
+    if rest:
+        body(full * lanes, rest)
+
+
+def _pieces(k: Kernel, cpu: Cpu, n: int, lanes: int, body: Callable[[Value, int], None]) -> None:
+    """The same in parallel; the end that fills no vector is done at last."""
+    full, rest = divmod(n, lanes)
+    pieces = min(full, cpu.chunks)
+    with k.loop(pieces, "parallel", "piece") as piece:
+        first, count = mk.share(k, full, pieces, piece)
+        with k.loop(count, name="v") as v:
+            body((first + v) * lanes, lanes)
+    if rest:
+        body(full * lanes, rest)
+
+
+def merged_axes(group: Group, roots: Sequence[Node], shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The axes of a space as runs: axes of a run may be counted as one, since every read steps through them evenly."""
+    if not shape:
+        return ((),)
+    if all(_passes(n, shape) for n in topological(roots)):
+        return (shape,)
+    probe = _Probe(group)
+    axes = [tir.index(0) if d == 1 else tir.variable(f"i{a}") for a, d in enumerate(shape)]
+    for axis, d in zip(axes, shape, strict=True):
+        probe.k.ranges.bind(axis, d)
+    for n in roots:
+        probe.at(n, tuple(axes))
+    steps = [[probe.step(place, axis) for axis in axes] for place in probe.places]
+    runs: list[list[int]] = [[0]]
+    for a in range(1, len(shape)):
+        before = next((b for b in reversed(runs[-1]) if shape[b] > 1), None)
+        together = before is None or shape[a] == 1 or all(_even(s[before], s[a], shape[a]) for s in steps)
+        runs[-1].append(a) if together else runs.append([a])
+    return tuple(tuple(shape[a] for a in run) for run in runs)
+
+
+def _passes(n: Node, shape: tuple[int, ...]) -> bool:
+    """Does n only pass its index on?"""
+    if n.op.name in ("input", "const") or n.op.kind == "elementwise":
+        return n.shape == shape or n.ty.size == 1
+    return n.op.name == "expand" and n.src[0].ty.size == 1
+
+
+def _even(outer: int | None, inner: int | None, extent: int) -> bool:
+    return outer is not None and inner is not None and outer == inner * extent
+
+
+class _Silent(Kernel):
+    """Names nothing."""
+
+    def let(self, value: Expr, name: str = "v") -> Expr:
+        """The value itself."""
+        return value
+
+
+class _Probe(Expressions):
+    """Evaluates indices only, and notes which memory is read and where a coordinate is used as a number."""
+
+    def __init__(self, group: Group):
+        nothing: Any = (None,) * len(group.inputs)
+        super().__init__(_Silent("probe"), group, Bindings(nothing, ()))
+        self.places: list[Expr] = []
+        self.algebra = _Indices(self.k, self.places)
+
+    def load(self, buf: Buf, n: Node, index: Index) -> Expr:
+        """Some number; the place is noted."""
+        self.places.append(flat(n.shape, index))
+        return self.algebra.const(1, n.dtype)
+
+    def step(self, place: Value, axis: Expr) -> int | None:
+        """By how much a place moves along an axis; None if unevenly."""
+        found = self.k.ranges.linear(self.k.ranges.simplify(place), axis)
+        return None if found is None else found[0]
+
+
+class _Indices(VectorAlgebra):
+    """Index arithmetic as it is; of other numbers only the dtype is right."""
+
+    def __init__(self, k: Kernel, places: list[Expr]):
+        super().__init__(k)
+        self.places = places
+
+    def _note(self, *values: Expr) -> None:
+        self.places.extend(v for v in values if not isinstance(v, int | float) and tir.dtype_of(v) == "i32")
+
+    def cast(self, x: Expr, dtype: str) -> Expr:
+        """Some number of that dtype; an index keeps its value."""
+        if not isinstance(x, int | float):
+            if tir.dtype_of(x) == dtype:
+                return x
+            self._note(x)
+        return self.const(1, dtype)
+
+    def unary(self, name: str, x: Expr) -> Expr:
+        """x, or no."""
+        return self.const(False, "bool") if name in ("isnan", "isfinite", "logical_not") else x
+
+    def binary(self, name: str, x: Expr, y: Expr) -> Expr:
+        """Arithmetic of indices; otherwise x, or no."""
+        x, y = self._even(x, y)
+        if name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
+            self._note(x, y)
+            return self.const(False, "bool")
+        if name.startswith("logical") or is_float(tir.dtype_of(x)) or tir.dtype_of(x) != "i32":
+            return x
+        return super().binary(name, x, y)
+
+    def where(self, condition: Expr, yes: Expr, no: Expr) -> Expr:
+        """One of the two."""
+        return self._even(yes, no)[0]
+
+    def reduce(
+        self, name: str, extents: Sequence[int], element: Callable[..., Expr], dtype: str, lanes: int | None = None
+    ) -> Expr:
+        """One element."""
+        return element(*(tir.variable("r") for _ in extents))
 
 
 LOOP = Rule("loop", claim, emit)
