@@ -111,7 +111,7 @@ class _ToPixels:
         best = (float("inf"), 1, 1)
         for columns in range(min(4, self.target[1]), min(self.target[1], self.cpu.registers) + 1):
             tiles = self.tiles(columns)
-            room = (self.cpu.registers - max(tile.live for tile in tiles) - 2) // columns
+            room = (self.cpu.registers - max(tile.live for tile in tiles) - 3) // columns
             if room < 1:
                 continue
             rows = mk.ceildiv(self.made, mk.ceildiv(self.made, min(self.made, room)))
