@@ -1,14 +1,15 @@
-"""Pattern "opaque": what is written better than element by element, and the fallback that takes any single operation."""
+"""Pattern "opaque": what is written better than element by element, and the fallback for any single operation."""
 
 from __future__ import annotations
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
 from gluongraph.codegen.expression import size_of
+from gluongraph.codegen.loops import along, offered, sweep
 from gluongraph.codegen.loops import emit as emit_loops
-from gluongraph.codegen.loops import offered
+from gluongraph.codegen.math import VectorAlgebra
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
-from gluongraph.codegen.tir import Expr, Kernel
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
@@ -55,6 +56,88 @@ def _emit_scatter(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None
         mk.runs(k, width, cpu.lanes, first, number, add)
 
 
+def _claim_concat(group: Group, cpu: Cpu) -> Candidate | None:
+    return offered("concat", group) if _single(group, "concat") is not None else None
+
+
+def _emit_concat(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+    """One source after another, each to its place in every row."""
+    n = _single(group, "concat")
+    assert n is not None
+    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
+    (y,) = bindings.outputs
+    axis = n.attrs["axis"]
+    rows, width, start = size_of(n.shape[:axis]), size_of(n.shape[axis:]), 0
+    for s in n.src:
+        size = size_of(s.shape[axis:])
+        _copy_rows(k, cpu, memory[s], y.at(start), (rows, size, width))
+        start += size
+
+
+def _copy_rows(k: Kernel, cpu: Cpu, x: Buf, y: Buf, sizes: tuple[int, int, int]) -> None:
+    rows, size, width = sizes
+
+    def copy(outer: tuple[Value, ...], at: Value, lanes: int) -> None:
+        (row,) = outer
+        k.store(y, k.load(x, row * size + at, lanes), row * width + at)
+
+    sweep(k, cpu, (rows, size), mk.lanes(cpu, x.dtype), 1, copy)
+
+
+def _claim_cumsum(group: Group, cpu: Cpu) -> Candidate | None:
+    return offered("cumsum", group) if _single(group, "cumsum") is not None else None
+
+
+def _emit_cumsum(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+    """Along the last axis a vector at a time, by sums of neighbours at growing distance; along others all columns at
+    once."""
+    n = _single(group, "cumsum")
+    assert n is not None
+    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
+    x, (y,), e = memory[n.src[0]], bindings.outputs, VectorAlgebra(k)
+    axis, dtype = n.attrs["axis"], "f32" if n.dtype in ("f16", "bf16") else n.dtype
+    rows, length, width = size_of(n.shape[:axis]), n.shape[axis], size_of(n.shape[axis + 1 :])
+
+    def column(outer: tuple[Value, ...], at: Value, lanes: int) -> None:
+        (row,) = outer
+        total = k.local("total", lanes, dtype)
+        k.store(total, tir.splat(tir.const(0, dtype), lanes), 0)
+        with k.loop(length, name="along") as i:
+            place = k.let((row * length + i) * width + at, "place")
+            k.store(total, k.load(total, 0, lanes) + e.cast(k.load(x, place, lanes), dtype), 0)
+            k.store(y, k.load(total, 0, lanes), place)
+
+    if width > 1:
+        sweep(k, cpu, (rows, width), cpu.lanes, length, column)
+        return
+
+    def line(_: Expr, row: Expr) -> None:
+        total = k.local("total", 1, dtype)
+        k.store(total, tir.const(0, dtype), 0)
+
+        def vector(at: Value, lanes: int) -> None:
+            place = k.let(tir.index(row * length + at), "place")
+            sums = _running(k, e.cast(k.load(x, place, lanes), dtype))
+            sums = k.let(sums + tir.splat(k.let(k.load(total, 0)), lanes))
+            k.store(y, sums, place)
+            k.store(total, tir.shuffle([sums], [lanes - 1]) if lanes > 1 else sums, 0)
+
+        along(k, length, cpu.lanes, vector)
+
+    mk.spread(k, rows, mk.pieces(rows, cpu, 4.0 * rows * length), line)
+
+
+def _running(k: Kernel, x: Expr) -> Expr:
+    """Sums of the first 1, 2, 3, ... lanes."""
+    lanes, distance = tir.lanes_of(x), 1
+    zero = tir.splat(tir.const(0, tir.dtype_of(x)), lanes)
+    while distance < lanes:
+        x = k.let(x)
+        x = x + tir.shuffle([zero, x], range(lanes - distance, 2 * lanes - distance))
+        distance *= 2
+    return k.let(x)
+
+
 def _claim_any(group: Group, cpu: Cpu) -> Candidate | None:
     computing = [n for n in group.body.nodes() if n.op.kind != "leaf" and n.op.name not in ("expand", "reshape")]
     if len(computing) > 1 or group.inplace or len({t.shape for t in group.outputs}) > 1:
@@ -62,5 +145,9 @@ def _claim_any(group: Group, cpu: Cpu) -> Candidate | None:
     return offered("fallback", group)
 
 
-INDEX_RULES = (Rule("scatter_add", _claim_scatter, _emit_scatter),)
+INDEX_RULES = (
+    Rule("scatter_add", _claim_scatter, _emit_scatter),
+    Rule("concat", _claim_concat, _emit_concat),
+    Rule("cumsum", _claim_cumsum, _emit_cumsum),
+)
 FALLBACK = Rule("fallback", _claim_any, emit_loops)

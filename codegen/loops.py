@@ -20,6 +20,7 @@ from gluongraph.ir import Node, topological
 from gluongraph.plan import Candidate, Group
 
 PARALLEL = 1 << 14  # elements below which a parallel region (1-2 us) costs more than it saves
+BLOCK = 16  # elements of a cache line
 BANDWIDTH = 2e10  # a guess for expected seconds
 # Ops that cost as much as loading some elements does.
 DEAR = {
@@ -29,6 +30,9 @@ DEAR = {
     **dict.fromkeys(("random_bits", "uniform", "bernoulli"), 16),
     "normal": 32,
 }
+
+
+Element = Callable[[Index, Value, int], None]  # element(outer index, first position on the last axis, lanes)
 
 
 def claim(group: Group, cpu: Cpu) -> Candidate | None:
@@ -69,7 +73,7 @@ def _space(
     k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, shape: tuple[int, ...], results: list[tuple[Node, Buf]]
 ) -> None:
     nodes = topological([n for n, _ in results])
-    parts = merged_axes(group, [n for n, _ in results], shape)
+    parts, across = merged_axes(group, [n for n, _ in results], shape)
     extents = tuple(map(size_of, parts))
 
     def element(outer: Index, at: Value, lanes: int) -> None:
@@ -80,11 +84,39 @@ def _space(
         for (_, buf), value in zip(results, values, strict=True):
             k.store(buf, value, k.ranges.simplify(flat(extents, (*outer, at))))
 
-    plain = [n for n in nodes if not isinstance(n.type, tuple)]
-    sweep(k, cpu, extents, vector_lanes(plain, cpu), weight(nodes), element)
+    lanes, cost = vector_lanes([n for n in nodes if not isinstance(n.type, tuple)], cpu), weight(nodes)
+    if across is None:
+        sweep(k, cpu, extents, lanes, cost, element)
+    else:
+        _turned(k, cpu, extents, across, lanes, element)
 
 
-Element = Callable[[Index, Value, int], None]  # element(outer index, first position on the last axis, lanes)
+def _turned(
+    k: Kernel, cpu: Cpu, extents: tuple[int, ...], across: int, lanes: int, element: Element
+) -> None:
+    """A space whose reads lie side by side along another axis than its last one: in blocks of that axis, so that what
+    one vector brings into the cache serves its neighbours."""
+    blocks = mk.ceildiv(extents[across], BLOCK)
+    outer = (*extents[:across], blocks, *extents[across + 1 : -1])
+    rows = size_of(outer)
+    parallel = size_of(extents) * 4 >= PARALLEL
+
+    def row(_: Expr, unit: Expr) -> None:
+        k.ranges.bind(unit, rows)
+        where = list(unflatten(unit, outer))
+        block = where[across]
+        start = k.bind(tir.index(block * BLOCK), "start")
+        end = tir.minimum(start + BLOCK, extents[across])
+
+        def vector(at: Value, width: int) -> None:
+            with k.loop(k.bind(end - start, "count"), name="b") as b:
+                where[across] = k.bind(start + b, "at")
+                k.ranges.bind(where[across], extents[across])
+                element(tuple(where), at, width)
+
+        along(k, extents[-1], lanes, vector)
+
+    mk.spread(k, rows, min(rows, cpu.chunks) if parallel else 1, row)
 
 
 def sweep(k: Kernel, cpu: Cpu, extents: tuple[int, ...], lanes: int, cost: int, element: Element) -> None:
@@ -129,25 +161,30 @@ def _pieces(k: Kernel, cpu: Cpu, n: int, lanes: int, body: Callable[[Value, int]
         body(full * lanes, rest)
 
 
-def merged_axes(group: Group, roots: Sequence[Node], shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """The axes of a space as runs: axes of a run may be counted as one, since every read steps through them evenly."""
+def merged_axes(
+    group: Group, roots: Sequence[Node], shape: tuple[int, ...]
+) -> tuple[tuple[tuple[int, ...], ...], int | None]:
+    """The axes of a space as runs: axes of a run may be counted as one, since every read steps through them evenly.
+    With it the run along which reads lie side by side where they do not along the last."""
     if not shape:
-        return ((),)
+        return ((),), None
     if all(_passes(n, shape) for n in topological(roots)):
-        return (shape,)
+        return (shape,), None
     probe = _Probe(group)
     axes = [tir.index(0) if d == 1 else tir.variable(f"i{a}") for a, d in enumerate(shape)]
     for axis, d in zip(axes, shape, strict=True):
         probe.k.ranges.bind(axis, d)
     for n in roots:
         probe.at(n, tuple(axes))
-    steps = [[probe.step(place, axis) for axis in axes] for place in probe.places]
+    steps = [[probe.step(place, axis) for axis in axes] for place in (*probe.places, *probe.numbers)]
     runs: list[list[int]] = [[0]]
     for a in range(1, len(shape)):
         before = next((b for b in reversed(runs[-1]) if shape[b] > 1), None)
         together = before is None or shape[a] == 1 or all(_even(s[before], s[a], shape[a]) for s in steps)
         runs[-1].append(a) if together else runs.append([a])
-    return tuple(tuple(shape[a] for a in run) for run in runs)
+    far = [s for s in steps[: len(probe.places)] if s[-1] is not None and abs(s[-1]) >= BLOCK and shape[-1] > 1]
+    side = [i for i, run in enumerate(runs[:-1]) if far and far[0][max(run, key=lambda a: (shape[a] > 1, a))] == 1]
+    return tuple(tuple(shape[a] for a in run) for run in runs), side[0] if side else None
 
 
 def _passes(n: Node, shape: tuple[int, ...]) -> bool:
@@ -175,8 +212,9 @@ class _Probe(Expressions):
     def __init__(self, group: Group):
         nothing: Any = (None,) * len(group.inputs)
         super().__init__(_Silent("probe"), group, Bindings(nothing, ()))
-        self.places: list[Expr] = []
-        self.algebra = _Indices(self.k, self.places)
+        self.places: list[Expr] = []  # read
+        self.numbers: list[Expr] = []
+        self.algebra = _Indices(self.k, self.numbers)
 
     def load(self, buf: Buf, n: Node, index: Index) -> Expr:
         """Some number; the place is noted."""
