@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gluongraph import debug
-from gluongraph.codegen import cache, cuda, tir
+from gluongraph.codegen import cache, cuda, te, tir
 from gluongraph.codegen.cuda_math import GpuKernel
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import emit
@@ -29,13 +30,14 @@ class Artefact:
     module: Any = None
     compiled: int = 0  # kernels compiled now; 0 when the cache had them
     seconds: float = 0.0
+    gpu: bool = False  # do its kernels run on a GPU?
 
 
 def build(plan: Plan, target: Target) -> Artefact:
     """The artefact of a plan, from the cache if the same plan was built before for the same target."""
-    key = cache.key(plan, target)
+    key, gpu = cache.key(plan, target), target.cpu is None
     if (found := cache.find(key)) is not None:
-        return Artefact(found.program, found.library)
+        return Artefact(found.program, found.library, gpu=gpu)
     started = time.perf_counter()
     program = program_of(plan)
     functions = [kernel(launch, target) for launch in plan.kernels.values()]
@@ -47,10 +49,19 @@ def build(plan: Plan, target: Target) -> Artefact:
     executable = tir.link(functions, {ENTRY: entry(plan, program)}, target.tvm)
     seconds = time.perf_counter() - started
     try:
-        library = cache.store(key, program, lambda path: tir.export(executable, str(path)))
+        library = cache.store(key, program, lambda path: _export(executable, path, target))
     except CompileError:  # no linker on this machine: the code lives in this process only
-        return Artefact(program, None, tir.in_memory(executable), len(functions), seconds)
-    return Artefact(program, library, None, len(functions), seconds)
+        return Artefact(program, None, tir.in_memory(executable), len(functions), seconds, gpu)
+    return Artefact(program, library, None, len(functions), seconds, gpu)
+
+
+def _export(executable: Any, library: Path, target: Target) -> None:
+    """The library; for a GPU, beside it, machine code named by the digest of the source that the library holds."""
+    tir.export(executable, str(library))
+    if target.cpu is None:
+        source = te.cuda_source(executable)
+        if source and (binary := te.binary(source, target.tvm["arch"])) is not None:
+            library.with_name(f"{hashlib.sha256(source.encode()).hexdigest()}.fatbin").write_bytes(binary)
 
 
 def kernel(launch: Launch, target: Target) -> tir.PrimFunc:

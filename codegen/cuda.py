@@ -17,11 +17,12 @@ from functools import lru_cache
 
 from gluongraph.codegen import scan, te, tir
 from gluongraph.codegen.cuda_math import CudaAlgebra, GpuKernel
+from gluongraph.codegen.expression import flat, unflatten
 from gluongraph.codegen.pull import Load, Pull
 from gluongraph.codegen.rule import Bindings, bind
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.codegen.te_lower import Stages, fold_length, kept_shape, small, stage
-from gluongraph.codegen.tir import Buf, Expr, Value, floordiv, floormod
+from gluongraph.codegen.tir import Buf, Expr, Value
 from gluongraph.ir import Node
 from gluongraph.plan import ALIGNMENT, Candidate, Group, Plan
 
@@ -191,23 +192,6 @@ class _Places:
             self.kernel.store(buf, value, flat(n.shape, index))
 
 
-def flat(shape: tuple[int, ...], index: tuple[Value, ...]) -> Value:
-    """Row-major position of an index."""
-    at: Value = 0
-    for n, i in zip(shape, index, strict=True):
-        at = at * n + i
-    return at
-
-
-def unflat(at: Value, shape: tuple[int, ...]) -> tuple[Value, ...]:
-    """The index at a row-major position."""
-    index: list[Value] = []
-    for n in reversed(shape[1:]):
-        index.append(floormod(at, n))
-        at = floordiv(at, n)
-    return (*([at] if shape else []), *reversed(index))
-
-
 def _threads(kernel: GpuKernel, part: Part, places: _Places) -> None:
     """A thread for each element; folds are loops of that thread. Results of one shape are computed together, all of
     them before the first is stored: one may overwrite what another reads."""
@@ -218,7 +202,7 @@ def _threads(kernel: GpuKernel, part: Part, places: _Places) -> None:
     with kernel.each(*(math.prod(shape) for shape in spaces)) as places_in:
         for (shape, nodes), (at, inside) in zip(spaces.items(), places_in, strict=True):
             with kernel.when(inside):
-                index = unflat(at, shape)
+                index = unflatten(at, shape)
                 values = [pull.at(n, index) for n in nodes]
                 for n, value in zip(nodes, values, strict=True):
                     places.store(n, value, index)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gluongraph.codegen.cuda_math import CudaAlgebra
+from gluongraph.codegen.math import CpuAlgebra
 from gluongraph.codegen.tir import Expr, Value
 from gluongraph.errors import CompileError, located
 from gluongraph.ir import Node
@@ -29,7 +29,7 @@ class Source:
 class Pull:
     """Evaluates nodes; `stored` says how the values that exist are read. A value is named once per place."""
 
-    def __init__(self, algebra: CudaAlgebra, stored: Mapping[Node, Load]):
+    def __init__(self, algebra: CpuAlgebra, stored: Mapping[Node, Load]):
         self.algebra, self.stored = algebra, stored
         self._known: dict[tuple[Any, ...], tuple[Expr, object, tuple[Value, ...]]] = {}
 

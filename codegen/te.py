@@ -7,13 +7,17 @@ of results can be computed from it and written, in place too.
 
 from __future__ import annotations
 
-import importlib
 import math
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from gluongraph.codegen.tir import Buf, Expr, Kernel, PrimFunc, index, make_target, name_of, tvm_dtype
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Lazy, PrimFunc, index, make_target, name_of, tirx, tvm, tvm_dtype
+from gluongraph.errors import CompileError
 
 Tensor = Any  # a stage or a placeholder
 Shape = tuple[int, ...]
@@ -22,22 +26,11 @@ _VECTORIZED = 2  # of TVM's ForKind
 MARK = "gluongraph_finished"  # the call that the last stage consists of
 
 
-class _Lazy:
-    """A module imported at first use; see tir."""
-
-    def __init__(self, name: str):
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self._name), attribute)
-
-
-tvm = _Lazy("tvm")
-te = _Lazy("tvm.te")
-tirx = _Lazy("tvm.tirx")
-s_tir = _Lazy("tvm.s_tir")
-ffi = _Lazy("tvm_ffi")
-gpu = _Lazy("tvm.s_tir.dlight.gpu")
+te = Lazy("tvm.te")
+s_tir = Lazy("tvm.s_tir")
+ffi = Lazy("tvm_ffi")
+gpu = Lazy("tvm.s_tir.dlight.gpu")
+nvcc = Lazy("tvm.support.nvcc")
 
 
 def placeholder(name: str, shape: Shape, dtype: str) -> Tensor:
@@ -238,6 +231,38 @@ def source(functions: Sequence[PrimFunc], options: dict[str, Any]) -> str:
     with compiling(lambda code: code):
         built = tirx.build(module, make_target(options), pipeline="s_tir")
     return "\n".join(str(part.inspect_source()) for part in built.imports)
+
+
+def binary(source: str, arch: str) -> bytes | None:
+    """CUDA source as machine code for `arch` ("sm_90"), with PTX for later ones; by nvcc, or NVRTC where cuda-bindings
+    are. None where neither is: then the source is compiled when it is loaded.
+
+    Raises:
+        CompileError: the compiler does not take the source.
+    """
+    if shutil.which("nvcc"):
+        return _nvcc(source, arch)
+    try:
+        return bytes(nvcc.compile_cuda(source, target_format="cubin", arch=arch, compiler="nvrtc"))
+    except (ImportError, RuntimeError):
+        return None
+
+
+def _nvcc(source: str, arch: str) -> bytes:
+    both = f"arch={arch.replace('sm_', 'compute_')},code=[{arch},{arch.replace('sm_', 'compute_')}]"
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "kernels.cu").write_text(source)
+        command = ["nvcc", "-w", "-fatbin", "-gencode", both, "kernels.cu", "-o", "kernels.fatbin"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            raise CompileError(f"nvcc does not take the kernels: {done.stderr[:2000]}")
+        return Path(folder, "kernels.fatbin").read_bytes()
+
+
+def cuda_source(executable: Any) -> str:
+    """The CUDA source inside of an executable; empty if there is none."""
+    parts = [part for host in executable.mod.imports for part in host.imports]
+    return "\n".join(str(part.inspect_source()) for part in parts)
 
 
 @contextmanager

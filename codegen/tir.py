@@ -20,7 +20,7 @@ PrimFunc = Any
 Value = Expr | int | float | bool
 
 
-class _Lazy:
+class Lazy:
     """A module imported at first use: a warm start, with its artefact in the cache, never loads TVM's compiler."""
 
     def __init__(self, name: str):
@@ -30,9 +30,9 @@ class _Lazy:
         return getattr(importlib.import_module(self._name), attribute)
 
 
-tvm = _Lazy("tvm")
-tirx = _Lazy("tvm.tirx")
-relax = _Lazy("tvm.relax")
+tvm = Lazy("tvm")
+tirx = Lazy("tvm.tirx")
+relax = Lazy("tvm.relax")
 
 
 def tvm_dtype(dtype: str, lanes: int = 1) -> str:
@@ -381,9 +381,9 @@ class Kernel:
         return var
 
     def named(self, value: Expr, kind: str) -> Expr:
-        """Name a scalar as the result of a C++ conversion to `kind`, its own type: TVM puts other pure values into every
-        place that reads them, which makes code of exponential size."""
-        if isinstance(value, int | float) or isinstance(value, tirx.Var) or number_of(value) is not None:
+        """Name a scalar as the result of a C++ conversion to `kind`, its own type: TVM puts other pure values into
+        every place that reads them, which makes code of exponential size."""
+        if isinstance(value, (int, float, tirx.Var)) or number_of(value) is not None:
             return value
         dtype = tvm_dtype(dtype_of(value))
         var = tirx.Var(self._unique("v"), dtype)

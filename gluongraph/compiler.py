@@ -22,6 +22,7 @@ from gluongraph.ir import Graph
 from gluongraph.passes import PIPELINE, memory, schedule, select
 from gluongraph.plan import Plan
 from gluongraph.runtime import loader
+from gluongraph.runtime.device import CPU, CUDA, DeviceExecutor
 from gluongraph.runtime.executor import Executor
 from gluongraph.step import TrainStep
 from gluongraph.verify import verify, verify_plan
@@ -77,19 +78,22 @@ class Compiled:
     artefact: Artefact | None  # None where the graph is interpreted
     roles: Mapping[str, str]
 
-    def executor(self, state: Mapping[str, np.ndarray[Any, Any]]) -> Executor | Interpreted:
+    def executor(self, state: Mapping[str, np.ndarray[Any, Any]]) -> Executor | DeviceExecutor | Interpreted:
         """The artefact loaded and bound to these arrays; its numpy twin under GG_BACKEND=reference and GG_CHECK=nan."""
         if self.artefact is None:
             return Interpreted(self.traced, self.roles, state, check=debug.settings().check == "nan")
-        (function,) = loader.entry_points(self.module(), ("step",)).values()
-        return Executor(function, self.artefact.program, state)
+        gpu = self.artefact.gpu
+        (function,) = loader.entry_points(self.module(), ("step",), (CUDA, 0) if gpu else (CPU, 0)).values()
+        return (DeviceExecutor if gpu else Executor)(function, self.artefact.program, state)
 
     def module(self) -> Any:
         """The artefact's code, loaded."""
         artefact = self.artefact
         if artefact is None:
             raise CompileError("there is no compiled code: GG_BACKEND or GG_CHECK has graphs interpreted")
-        return loader.load_library(artefact.path) if artefact.path is not None else artefact.module
+        if artefact.path is None:
+            return artefact.module
+        return loader.load_library(artefact.path, artefact.gpu)
 
 
 def interprets() -> bool:
@@ -155,7 +159,7 @@ def compile_graph(graph: Graph, name: str) -> Callable[[Mapping[str, Any]], tupl
     """A graph as a function: numpy arrays by input name -> (outputs, updates). Updated arrays are written in place."""
     roles = {key: "state" if key in graph.updates else "input" for key in graph.inputs}
     compiled = lower(graph, roles)
-    runner: Executor | Interpreted | None = None
+    runner: Executor | DeviceExecutor | Interpreted | None = None
 
     def call(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         nonlocal runner

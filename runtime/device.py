@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -97,8 +98,9 @@ def layout(args: tuple[Arg, ...], spaces: tuple[str, ...]) -> tuple[dict[str, in
 class DeviceExecutor:
     """One entry point of an artefact on a GPU: `Executor`'s interface, with arrays of the host going in and out.
 
-    The state lives on the device from `bind` on; `fetch` copies it back into the host's arrays, `send` the other way.
-    A call copies inputs and scalars over, starts the kernels, and copies the outputs back.
+    The state lives on the device; `send` copies the host's arrays there, `fetch` copies back what the step has changed.
+    With `mirror` each call does both, so that arrays of the host always tell the truth, as they do on a CPU; without,
+    whoever reads or writes the state says so. A call copies inputs and scalars over and the outputs back.
     """
 
     def __init__(
@@ -107,8 +109,9 @@ class DeviceExecutor:
         program: Program,
         state: Mapping[str, Array],
         device: Device | None = None,
+        mirror: bool = True,
     ):
-        self.program, self.device = program, device or Device()
+        self.program, self.device, self.mirror = program, device or Device(), mirror
         self._function = function
         self._scalars = aligned_empty((program.scalar_bytes,), np.uint8)
         self._scalars[:] = 0
@@ -166,6 +169,8 @@ class DeviceExecutor:
         """Run once. `inputs` follow `input_names`; the results are arrays of the host."""
         for name, array in zip(self.input_names, inputs, strict=True):
             self._spans[name].upload(array)
+        if self.mirror:
+            self.send()
         if self.program.scalar_bytes:
             self._all_scalars.upload(self._scalars)
         self._function(*(self._spans[arg.name].tensor for arg in self.program.args))
@@ -175,7 +180,27 @@ class DeviceExecutor:
             made = np.empty(arg.shape, numpy_dtype(arg.dtype))
             self._spans[arg.name].download(made)
             results.append(made)
+        if self.mirror:
+            self.fetch()
         return results
+
+    @contextmanager
+    def lent(self, inputs: Sequence[Array]) -> Iterator[dict[str, Any]]:
+        """All arguments by name, for somebody who runs the kernels himself; the state is as before afterwards."""
+        for name, array in zip(self.input_names, inputs, strict=True):
+            self._spans[name].upload(array)
+        state = {name: array.copy() for name, array in self._state.items()}
+        for name, array in state.items():
+            self._spans[name].download(array)
+        try:
+            yield {arg.name: self._spans[arg.name].tensor for arg in self.program.args}
+        finally:
+            for name, array in state.items():
+                self._spans[name].upload(array)
+
+    def wait(self) -> None:
+        """Until all kernels that were started are done."""
+        loader.synchronize(self.device.kind, self.device.number)
 
 
 def _size(arg: Arg) -> int:

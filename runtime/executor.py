@@ -55,8 +55,7 @@ class Executor:
     def scalar(self, name: str) -> memoryview:
         """The memory of one host scalar, to write into before a call: `executor.scalar('lr')[0] = 0.1`."""
         arg = self.program.args[self.program.positions("scalar")[name]]
-        part = self._scalars[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype))
-        return memoryview(part)
+        return self._scalars[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype)).data
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -85,6 +84,9 @@ class Executor:
             args[position] = loader.view(made)
             results.append(made)
         return results
+
+    def wait(self) -> None:
+        """Until all kernels are done: on a CPU they are when a call returns."""
 
     @contextmanager
     def lent(self, inputs: Sequence[Array]) -> Iterator[dict[str, Any]]:

@@ -6,8 +6,12 @@ The compiler's library is never mapped here: a process that finds its artefact i
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import importlib
 import importlib.util
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -48,15 +52,18 @@ def _library(name: str) -> Path:
 
 @cache
 def threads() -> int:
-    """Threads of a parallel region: GG_THREADS, TVM_NUM_THREADS or OMP_NUM_THREADS, else the cores this process owns."""
+    """Threads of a parallel region: GG_THREADS, TVM_NUM_THREADS, OMP_NUM_THREADS, else the cores this process owns."""
     for name in ("GG_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS"):
         if (text := os.environ.get(name, "")).isdigit() and int(text) > 0:
             return int(text)
     return len(os.sched_getaffinity(0))
 
 
-def load_library(path: Path) -> Any:
+def load_library(path: Path, gpu: bool = False) -> Any:
     """The module in a shared library that codegen wrote. Loading runs its code: only load what you trust."""
+    if gpu:
+        _cuda()
+        _BINARIES.update((file.stem, file) for file in path.parent.glob("*.fatbin"))
     return _ffi().load_module(str(path))
 
 
@@ -98,6 +105,20 @@ def _cuda() -> None:
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise CompileError(f"no CUDA on this machine: {error}") from error
+    importlib.import_module("tvm.support.nvcc")  # first: it registers the same name, and may do so only once
+    _ffi().register_global_func("tvm_callback_cuda_compile", _compiled, override=True)
+
+
+_BINARIES: dict[str, Path] = {}  # digest of CUDA source -> its machine code
+
+
+def _compiled(source: str, *_: Any) -> bytes:
+    """Machine code of CUDA source: what codegen left beside the library, or made now where TVM's compiler is."""
+    if (file := _BINARIES.get(hashlib.sha256(source.encode()).hexdigest())) is not None:
+        return file.read_bytes()
+    nvcc = sys.modules["tvm.support.nvcc"]
+    mode = "nvcc" if shutil.which("nvcc") else "nvrtc"
+    return bytes(nvcc.compile_cuda(source, "fatbin" if mode == "nvcc" else "cubin", compiler=mode))
 
 
 def allocate(nbytes: int, kind: int, number: int) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.plan import Launch, Plan
+from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
 
 Array = np.ndarray[Any, Any]
@@ -31,7 +32,9 @@ class Row:
         return f"{self.kernel:5} {self.rule:9} {self.seconds * 1e6:9.1f} us {rate:7.1f} GB/s  {self.label}"
 
 
-def profile(executor: Executor, module: Any, plan: Plan, inputs: Sequence[Array], repeat: int = 20) -> list[Row]:
+def profile(
+    executor: Executor | DeviceExecutor, module: Any, plan: Plan, inputs: Sequence[Array], repeat: int = 20
+) -> list[Row]:
     """Time each launch `repeat` times over whole steps. State is put back afterwards: nothing has been trained."""
     library = module.imports[0]
     functions = {launch.kernel: library.get_function(launch.kernel) for launch in plan.launches}
@@ -42,6 +45,7 @@ def profile(executor: Executor, module: Any, plan: Plan, inputs: Sequence[Array]
             for (function, arguments), spent in zip(calls, times, strict=True):
                 started = time.perf_counter()
                 function(*arguments)
+                executor.wait()
                 spent.append(time.perf_counter() - started)
     medians = [statistics.median(spent[1:]) for spent in times]
     return [_row(launch, seconds) for launch, seconds in zip(plan.launches, medians, strict=True)]

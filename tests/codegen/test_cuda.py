@@ -234,6 +234,7 @@ def test_artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     artefact = build.build(plan, gpu.CUDA)
     assert artefact.path is not None and artefact.compiled > 10
     assert b"__global__" in artefact.path.read_bytes()
+    assert len(list(artefact.path.parent.glob("*.fatbin"))) == (shutil.which("nvcc") is not None)
     again = build.build(plan, gpu.CUDA)
     assert again.compiled == 0 and again.path == artefact.path
 

@@ -74,7 +74,7 @@ def test_steps_are_those_of_the_host() -> None:
     there = {name: a.copy() for name, a in state.items()}
     host = compiled.executor(state)
     (function,) = loader.entry_points(compiled.module(), ("step",)).values()
-    device = DeviceExecutor(function, compiled.artefact.program, there, HERE)
+    device = DeviceExecutor(function, compiled.artefact.program, there, HERE, mirror=False)
     assert device.input_names == host.input_names and device.output_names == host.output_names
     for executor in (host, device):
         executor.scalar("lr")[0] = 0.01
@@ -84,8 +84,27 @@ def test_steps_are_those_of_the_host() -> None:
             assert np.array_equal(ours, theirs)
     before = there["w"].copy()
     device.fetch()
+    device.wait()
     assert not np.array_equal(before, there["w"])
     assert all(np.array_equal(there[name], state[name]) for name in state)
+
+
+def test_a_mirrored_state_is_the_hosts() -> None:
+    """What the host writes between calls counts, and it sees what a call has changed."""
+    graph, roles, state = momentum()
+    compiled = lower(graph, roles)
+    assert compiled.artefact is not None
+    there = {name: a.copy() for name, a in state.items()}
+    host = compiled.executor(state)
+    (function,) = loader.entry_points(compiled.module(), ("step",)).values()
+    device = DeviceExecutor(function, compiled.artefact.program, there, HERE)
+    for step in range(3):
+        x = np.full((6, 5), step, "f")
+        for executor, arrays in ((host, state), (device, there)):
+            executor.scalar("lr")[0] = 0.1
+            arrays["w"][0] = step
+            executor([x])
+        assert all(np.array_equal(there[name], state[name]) for name in state)
 
 
 def test_every_argument_has_its_place() -> None:
