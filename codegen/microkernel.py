@@ -76,9 +76,13 @@ class Tile:
         self._k.store(buf, value, at)
 
     def add(self, row: int, vector: int, a: Expr, b: Expr) -> None:
-        """acc[row, vector] += a * b."""
-        old = self.get(row, vector)
-        new = tir.fma(a, b, old) if is_float(self.dtype) else self._wide(a, vector) * self._wide(b, vector) + old
+        """acc[row, vector] += a * b, rounded once where the target has an instruction for it, else twice: its emulation
+        would be a call for each lane."""
+        old, left, right = self.get(row, vector), self._wide(a, vector), self._wide(b, vector)
+        if is_float(self.dtype):
+            new = tir.llvm("llvm.fmuladd", self.dtype, self.widths[vector], left, right, old)
+        else:
+            new = left * right + old
         self._set(row, vector, new)
 
     def _wide(self, x: Expr, vector: int) -> Expr:
