@@ -69,9 +69,7 @@ def _extents(product: Node) -> tuple[int, int, int, int]:
 
 def _kinds(product: Node) -> tuple[Kind, Kind]:
     flags = (product.attrs["ta"], product.attrs["tb"])
-    left, right = (
-        Kind("i" if turned else "j", s.dtype) for s, turned in zip(product.src, flags, strict=True)
-    )
+    left, right = (Kind("i" if turned else "j", s.dtype) for s, turned in zip(product.src, flags, strict=True))
     return left, right
 
 
@@ -138,9 +136,8 @@ def _geometry(product: Node) -> Conv:
     x = product.shape if name == "conv2d_data_grad" else first.shape
     w = product.shape if name == "conv2d_weight_grad" else second.shape
     a = product.attrs
-    return Conv(
-        *x, w[0], (w[2], w[3]), tuple(a["stride"]), tuple(a["padding"]), tuple(a["dilation"]), a["groups"]
-    )
+    n, c, height, width = x
+    return Conv(n, c, height, width, w[0], (w[2], w[3]), a["stride"], a["padding"], a["dilation"], groups=a["groups"])
 
 
 def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
@@ -149,7 +146,8 @@ def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     geometry, dtype = _geometry(product), accumulator(*(s.dtype for s in product.src))
     memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
     first, second = (memory[s] for s in product.src)
-    store = epilogue(k, group, bindings, product)
+    store, workspace = epilogue(k, group, bindings, product), bindings.workspace
+    assert workspace is not None  # every way to convolve rearranges its operands first
 
     def pixels(buf: Buf, shape: tuple[int, ...]) -> Callable[[Value, Value, Value, int], Expr]:
         channels, size = shape[1], shape[2] * shape[3]
@@ -167,10 +165,10 @@ def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     read = pixels(first, product.src[0].shape)
     if product.op.name == "conv2d_weight_grad":
         g = pixels(second, product.src[1].shape)
-        conv.emit_weight_grad(k, geometry, dtype, read, g, write_weights, cpu, bindings.workspace)
+        conv.emit_weight_grad(k, geometry, dtype, read, g, write_weights, cpu, workspace)
     else:
         emit = conv.emit_forward if product.op.name == "conv2d" else conv.emit_data_grad
-        emit(k, geometry, dtype, read, weights, write_pixels, cpu, bindings.workspace)
+        emit(k, geometry, dtype, read, weights, write_pixels, cpu, workspace)
 
 
 GEMM = Rule("gemm", _claim_gemm, _emit_gemm)

@@ -61,8 +61,9 @@ class Expressions:
         self.memory: dict[Node, Buf] = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
         self.known: dict[Node, Load] = dict(known or {})
         self._memo: dict[tuple[Any, ...], tuple[Expr, object, Index]] = {}
-        self._ramp: Expr = None  # the vector that indices are made from, and a variable to stand for one lane of it
-        self._lane: Expr = None
+        # The vector that indices are made from, and a variable to stand for one lane of it.
+        self._ramp: Expr | None = None
+        self._lane: Expr | None = None
 
     def along(self, at: Value, lanes: int, extent: int) -> Expr:
         """The index vector at, at + 1, ... on an axis of that extent. Who knows the extent gets better loads."""
@@ -83,8 +84,11 @@ class Expressions:
         return tir.splat(value, lanes)
 
     def _see(self, index: Index) -> None:
+        """Without `along`, the first evenly spaced vector of an index is what its vectors are made from."""
         for i in index:
-            if tir.lanes_of(i) > 1 and tir.parts(i) is not None and (self._ramp is None or not i.same_as(self._ramp)):
+            if isinstance(i, int | float) or tir.lanes_of(i) == 1 or tir.parts(i) is None:
+                continue
+            if self._ramp is None or not i.same_as(self._ramp):
                 self._ramp, self._lane = i, tir.variable("lane")
 
     def _at(self, n: Node, index: Index) -> Expr:
@@ -126,11 +130,10 @@ class Expressions:
         places = [tir.one_lane(i, self._ramp, self._lane) for i in index]
         if not any(p is None for p in places):
             position = self.position(shape, tuple(places))
-            step = self.k.ranges.linear(position, self._lane)
-            if step is not None:
+            step, ramp = self.k.ranges.linear(position, self._lane), tir.parts(self._ramp)
+            if step is not None and ramp is not None:
                 stride, start = step
-                base, _ = tir.parts(self._ramp) or (None, None)
-                start = self.k.ranges.simplify(start + base * stride)
+                start = self.k.ranges.simplify(start + ramp[0] * stride)
                 if stride == 0:
                     return self.k.load(buf, start)
                 if stride == 1:
@@ -141,6 +144,11 @@ class Expressions:
     def position(self, shape: tuple[int, ...], index: Index) -> Expr:
         """Where in memory the scalar index points."""
         return self.k.ranges.simplify(flat(shape, index))
+
+
+def always(value: Expr) -> Load:
+    """A known value that is the same at every index, such as the sum of a row."""
+    return lambda *_: value
 
 
 def merged_from(body_nodes: list[Node], shape: tuple[int, ...]) -> int:

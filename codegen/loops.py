@@ -91,9 +91,7 @@ def _space(
         _turned(k, cpu, extents, across, lanes, element)
 
 
-def _turned(
-    k: Kernel, cpu: Cpu, extents: tuple[int, ...], across: int, lanes: int, element: Element
-) -> None:
+def _turned(k: Kernel, cpu: Cpu, extents: tuple[int, ...], across: int, lanes: int, element: Element) -> None:
     """A space whose reads lie side by side along another axis than its last one: in blocks of that axis, so that what
     one vector brings into the cache serves its neighbours."""
     blocks = mk.ceildiv(extents[across], BLOCK)

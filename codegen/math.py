@@ -176,8 +176,8 @@ class VectorAlgebra(CpuAlgebra):
 def wrapped(number: float, dtype: str) -> int:
     """An integer in the range of the dtype, as conversions between integers leave it."""
     bits = 8 * DTYPES[dtype].nbytes
-    low = -(2 ** (bits - 1)) if DTYPES[dtype].family == "int" else 0
-    return (int(number) - low) % 2**bits + low
+    low = -(1 << (bits - 1)) if DTYPES[dtype].family == "int" else 0
+    return (int(number) - low) % (1 << bits) + low
 
 
 def identity(name: str, dtype: str) -> Expr:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.expression import Expressions, inner_index, merged_from, size_of, unflatten
+from gluongraph.codegen.expression import Expressions, always, inner_index, merged_from, size_of, unflatten
 from gluongraph.codegen.loops import PARALLEL, offered
 from gluongraph.codegen.math import CpuAlgebra, identity
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
@@ -16,7 +17,8 @@ from gluongraph.ir import Node, topological
 from gluongraph.plan import Candidate, Group
 
 COLUMN_VECTORS = 4  # vectors side by side that a pass over rows sums up
-ACCUMULATORS = 4  # sums in flight along a row
+
+Done = Callable[[Value, int, dict[Node, Expr]], None]  # done(first kept element, lanes, sum of each reduction)
 
 
 def folds(group: Group) -> list[Node]:
@@ -35,7 +37,8 @@ class Space:
     @property
     def sizes(self) -> tuple[int, int, int]:
         """Elements of the three parts."""
-        return size_of(self.domain[: self.start]), size_of(self.domain[self.start : self.stop]), size_of(self.domain[self.stop :])
+        d, start, stop = self.domain, self.start, self.stop
+        return size_of(d[:start]), size_of(d[start:stop]), size_of(d[stop:])
 
 
 def space_of(group: Group) -> Space | None:
@@ -68,8 +71,7 @@ def claim(group: Group, cpu: Cpu) -> Candidate | None:
     candidate = offered("reduce", group)
     if candidate is None:
         return None
-    before, kept, after = space.sizes
-    tail = space.start if after == 1 else space.stop
+    tail = space.start if space.sizes[2] == 1 else space.stop
     if merged_from(inner, space.domain) > tail and len(space.domain) - tail > 1:
         return None
     kept_shape = {n.shape for n in group.body.outputs.values()}
@@ -114,39 +116,21 @@ class _Emit:
         self.algebra = CpuAlgebra(k)
 
     def run(self) -> None:
+        """In one stage; or shares of the rows first, then the sums of what they left in the workspace."""
         k, plan = self.k, self.plan
-        if not plan.split:
-            def unit(_: Expr, u: Expr) -> None:
-                self._columns(u, 0, plan.before, self._finish) if plan.columns else self._kept(u, 0, None, self._finish)
-
-            mk.spread(k, plan.units, plan.pieces, unit)
+        if plan.split:
+            partial = self._partials()
+            self._shares(partial)
+            self._join(partial)
             return
-        partial = self._partials()
 
-        def keep(at: Value, lanes: int, totals: dict[Node, Expr], part: Expr) -> None:
-            for n, total in totals.items():
-                k.store(partial[n], total, part * plan.kept + at)
+        def unit(_: Expr, u: Expr) -> None:
+            if plan.columns:
+                self._columns(u, 0, plan.before, self._finish)
+            else:
+                self._kept(u, 0, None, self._finish)
 
-        with k.loop(plan.parts, "parallel", "part") as part:
-            with k.loop(plan.units, name="unit") as u:
-                rows = plan.before if plan.columns or plan.kept > 1 else plan.before * plan.after
-                first, count = mk.share(k, rows, plan.parts, part)
-                done = lambda at, lanes, totals: keep(at, lanes, totals, part)  # noqa: E731
-                if plan.columns:
-                    self._columns(u, first, count, done)
-                else:
-                    self._kept(u, first, count, done)
-
-        def fold(at: Expr, lanes: int) -> None:
-            totals = {}
-            for n, buf in partial.items():
-                total = k.load(buf, at, lanes)
-                for p in range(1, plan.parts):
-                    total = k.let(self.algebra.fold(n.op.name, total, k.load(buf, at + p * plan.kept, lanes)))
-                totals[n] = total
-            self._finish(at, lanes, totals)
-
-        mk.runs(k, plan.kept, self.cpu.lanes, 0, mk.ceildiv(plan.kept, self.cpu.lanes), fold)
+        mk.spread(k, plan.units, plan.pieces, unit)
 
     def _partials(self) -> dict[Node, Buf]:
         found, at = {}, 0
@@ -157,7 +141,38 @@ class _Emit:
             at += -(-self.plan.parts * self.plan.kept * DTYPES[dtype].nbytes // 64) * 64
         return found
 
-    def _columns(self, unit: Expr, first: Value, rows: Value, done) -> None:  # type: ignore[no-untyped-def]
+    def _shares(self, partial: dict[Node, Buf]) -> None:
+        """Every part sums up its share of the rows."""
+        k, plan = self.k, self.plan
+        rows = plan.before if plan.columns or plan.kept > 1 else plan.before * plan.after
+        with k.loop(plan.parts, "parallel", "part") as part, k.loop(plan.units, name="unit") as u:
+            first, count = mk.share(k, rows, plan.parts, part)
+
+            def keep(at: Value, lanes: int, totals: dict[Node, Expr]) -> None:
+                for n, total in totals.items():
+                    k.store(partial[n], total, part * plan.kept + at)
+
+            if plan.columns:
+                self._columns(u, first, count, keep)
+            else:
+                self._kept(u, first, count, keep)
+
+    def _join(self, partial: dict[Node, Buf]) -> None:
+        """The second stage: what the parts left, folded in their order."""
+        k, plan, lanes = self.k, self.plan, self.cpu.lanes
+
+        def fold(at: Expr, width: int) -> None:
+            totals = {}
+            for n, buf in partial.items():
+                total = k.load(buf, at, width)
+                for p in range(1, plan.parts):
+                    total = k.let(self.algebra.fold(n.op.name, total, k.load(buf, at + p * plan.kept, width)))
+                totals[n] = total
+            self._finish(at, width, totals)
+
+        mk.runs(k, plan.kept, lanes, 0, mk.ceildiv(plan.kept, lanes), fold)
+
+    def _columns(self, unit: Expr, first: Value, rows: Value, done: Done) -> None:
         """Vectors of kept elements, summed over rows."""
         k, plan = self.k, self.plan
         space = plan.space
@@ -178,7 +193,7 @@ class _Emit:
 
         mk.runs(k, plan.kept, plan.width, unit, 1, block)
 
-    def _kept(self, unit: Expr, first: Value, count: Value | None, done) -> None:  # type: ignore[no-untyped-def]
+    def _kept(self, unit: Expr, first: Value, count: Value | None, done: Done) -> None:
         """One kept element: sums along what lies behind it, for everything before it."""
         k, plan, lanes = self.k, self.plan, self.cpu.lanes
         space = plan.space
@@ -196,7 +211,9 @@ class _Emit:
                 if width == lanes:
                     self._add(n, sums[n], lanes, value)
                 else:
-                    self._add(n, rest[n], 1, fold_lanes(k, self.algebra, n.op.name, self.algebra.cast(value, wide(n.dtype))))
+                    self._add(
+                        n, rest[n], 1, fold_lanes(k, self.algebra, n.op.name, self.algebra.cast(value, wide(n.dtype)))
+                    )
 
         if flat_all and count is not None:  # a share of one long row
             full = k.let(tir.floordiv(count, lanes)) if not isinstance(count, int) else count // lanes
@@ -208,9 +225,13 @@ class _Emit:
         else:
             rows = 1 if flat_all else (plan.before if count is None else count)
             with k.loop(rows, name="before") as b:
-                outer = () if flat_all else (
-                    *unflatten(k.let(tir.index(first + b)), space.domain[: space.start]),
-                    *unflatten(unit, space.domain[space.start : space.stop]),
+                outer = (
+                    ()
+                    if flat_all
+                    else (
+                        *unflatten(k.let(tir.index(first + b)), space.domain[: space.start]),
+                        *unflatten(unit, space.domain[space.start : space.stop]),
+                    )
                 )
                 mk.runs(k, inner, lanes, 0, mk.ceildiv(inner, lanes), lambda at, w: body(outer, at, w))
         totals = {}
@@ -231,14 +252,12 @@ class _Emit:
     def _finish(self, at: Value, lanes: int, totals: dict[Node, Expr]) -> None:
         """The elementwise work on finished sums, and the stores."""
         k = self.k
-        known = {n: (lambda *_, v=self.algebra.cast(total, n.dtype): v) for n, total in totals.items()}
+        known = {n: always(self.algebra.cast(total, n.dtype)) for n, total in totals.items()}
         expressions = Expressions(k, self.group, self.bindings, known)
         shape = next(iter(self.group.body.outputs.values())).shape
         start = tir.ramp(at, lanes)
-        if lanes > 1 or len(shape) <= 1:
-            index = inner_index(0, start, shape, 0)
-        else:
-            index = unflatten(at, shape)
+        merged = lanes > 1 or len(shape) <= 1
+        index = inner_index(0, start, shape, 0) if merged else unflatten(at, shape)
         values = [expressions.at(n, index) for n in self.group.body.outputs.values()]
         for buf, value in zip(self.bindings.outputs, values, strict=True):
             k.store(buf, value, at)

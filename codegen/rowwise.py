@@ -1,12 +1,13 @@
-"""Pattern "rowwise": softmax, norms, cross entropy and their gradients, row by row: each stage sweeps the row in cache."""
+"""Pattern "rowwise": softmax, norms, cross entropy, their gradients, a row at a time: each stage sweeps it in cache."""
 
 from __future__ import annotations
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.expression import Expressions, merged_from, size_of, unflatten
+from gluongraph.codegen.expression import Expressions, always, merged_from, size_of, unflatten
 from gluongraph.codegen.loops import PARALLEL, offered
 from gluongraph.codegen.math import CpuAlgebra, identity
+from gluongraph.codegen.pull import Load
 from gluongraph.codegen.reduce import fold_lanes, folds, wide
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
@@ -14,7 +15,9 @@ from gluongraph.ir import Node, topological
 from gluongraph.plan import Candidate, Group
 
 BUFFERED = 4096  # elements of a row that may be kept on the stack between sweeps
-_DEAR = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "div", "sqrt", "rsqrt", "pow", "log1p", "expm1", "sin", "cos"})
+_DEAR = frozenset(
+    ("exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "sin", "cos", "div", "sqrt", "rsqrt", "pow")
+)
 
 
 def _space(group: Group) -> tuple[tuple[int, ...], int] | None:
@@ -49,7 +52,11 @@ def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     domain, start = space
     rows = size_of(domain[:start])
     parallel = size_of(domain) >= PARALLEL // 4
-    mk.spread(k, rows, min(rows, cpu.chunks) if parallel else 1, lambda _, r: _Row(k, group, bindings, cpu, domain, start, r).emit())
+
+    def one(_: Expr, row: Expr) -> None:
+        _Row(k, group, bindings, cpu, domain, start, row).emit()
+
+    mk.spread(k, rows, min(rows, cpu.chunks) if parallel else 1, one)
 
 
 class _Row:
@@ -61,7 +68,7 @@ class _Row:
         self.k, self.group, self.bindings, self.cpu = k, group, bindings, cpu
         self.domain, self.start, self.row = domain, start, row
         self.columns = size_of(domain[start:])
-        self.known: dict[Node, object] = {}
+        self.known: dict[Node, Load] = {}
         self.algebra = CpuAlgebra(k)
         self.buffers: dict[Node, Buf] = {}
 
@@ -94,18 +101,23 @@ class _Row:
         count = len(self.domain) - self.start
         return (*unflatten(self.row, self.domain[: self.start]), *((0,) * (count - 1)), tir.ramp(at, lanes))
 
-    def _expressions(self, fresh: bool = True) -> Expressions:
+    def _expressions(self) -> Expressions:
+        """Values over what is known by now: finished reductions, and rows on the stack."""
         known = dict(self.known)
         for n, buf in self.buffers.items():
-            known[n] = lambda *index, buf=buf: self.k.load(buf, index[-1])
-        return Expressions(self.k, self.group, self.bindings, known)  # type: ignore[arg-type]
+            known[n] = self._row(buf)
+        return Expressions(self.k, self.group, self.bindings, known)
+
+    def _row(self, buf: Buf) -> Load:
+        return lambda *index: self.k.load(buf, index[-1])
 
     def _stage(self, stage: list[Node], kept: set[Node]) -> None:
         k, lanes = self.k, self.cpu.lanes
         full = self.columns // lanes
         sums = {n: self._new(n, lanes) for n in stage} if full else {}
         totals: dict[Node, Expr] = {}
-        keep = [n for n in _above([m.src[0] for m in stage], set(folds(self.group))) if n in kept and n not in self.buffers]
+        needed = _above([m.src[0] for m in stage], set(folds(self.group)))
+        keep = [n for n in needed if n in kept and n not in self.buffers]
         made = {n: k.local("row", self.columns, n.dtype) for n in keep}
 
         def sweep(at: Value, width: int) -> dict[Node, Expr]:
@@ -125,8 +137,7 @@ class _Row:
                 tail = fold_lanes(k, self.algebra, n.op.name, value)
                 totals[n] = self.algebra.fold(n.op.name, totals[n], tail) if full else tail
         for n, total in totals.items():
-            value = k.let(self.algebra.cast(total, n.dtype))
-            self.known[n] = lambda *_, value=value: value
+            self.known[n] = always(k.let(self.algebra.cast(total, n.dtype)))
         self.buffers.update(made)
 
     def _results(self) -> None:

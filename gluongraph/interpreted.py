@@ -31,9 +31,9 @@ class Interpreted:
         """Read and write these arrays from now on."""
         self._state = dict(state)
 
-    def scalar(self, name: str) -> memoryview:
+    def scalar(self, name: str) -> memoryview[Any]:
         """The memory of one host scalar."""
-        return memoryview(self._scalars[name].reshape(-1))
+        return self._scalars[name].reshape(-1).data
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         """Run once; the updated state arrays are written at the end, all or none."""

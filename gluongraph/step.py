@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,13 @@ import numpy as np
 from gluongraph import random
 from gluongraph import storage as storages
 from gluongraph.differentiate import differentiate
-from gluongraph.dtypes import dtype_name
-from gluongraph.errors import MXNetError, located
+from gluongraph.dtypes import dtype_name, is_float
+from gluongraph.errors import DTypeError, MXNetError, ShapeError, TraceError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph
 from gluongraph.nd import NDArray
+from gluongraph.optimizer import Optimizer
 from gluongraph.plan import Launch, Plan
 from gluongraph.trace import Traced, trace
 from gluongraph.updates import GRAD, SCALAR, ScalarTable, apply_updates
@@ -52,6 +54,7 @@ class Variant:
         self.table: ScalarTable | None = None
         state = dict(traced.captured)
         if call.gradients:
+            _check_loss(traced, trainer, self.params)
             graph = differentiate(graph, traced.first, self.params)
         if call.updates and trainer is not None:
             names = tuple(trainer.names)
@@ -60,6 +63,7 @@ class Variant:
         self.state = {name: array for name, array in state.items() if name in graph.inputs}
         roles = {name: self._role(name) for name in graph.inputs}
         self.compiled = lower(graph, roles)
+        self.interpreted = self.compiled.artefact is None
         self.runner = self.compiled.executor({name: a.storage.array for name, a in self.state.items()})
         self.moves = storages.moves()
         self.written = tuple(self.state[name].storage for name in graph.updates)
@@ -94,7 +98,6 @@ class Variant:
             storage.touch()
         return dict(zip(self.runner.output_names, results, strict=True))
 
-
     @property
     def samples(self) -> int:
         """How many samples the loss is of: its first extent, 1 for a scalar loss."""
@@ -109,13 +112,51 @@ def _trained(trainer: Trainer | None, traced: Traced) -> tuple[str, ...]:
     return tuple(p.name for p in trainer.params if p.grad_req != "null" and p.name in traced.captured)
 
 
-def _array(given: Any) -> Array:
-    """The memory of a batch array: shared where it is contiguous and writable, else copied."""
+def _check_loss(traced: Traced, trainer: Trainer | None, params: Sequence[str]) -> None:
+    """Refuse what has no gradient that could train anything."""
+    loss = traced.graph.outputs[traced.first]
+    if not is_float(loss.dtype):
+        raise TraceError(located(f"the loss is {loss.ty}; only floats have gradients", help="return the loss first"))
+    if not params and trainer is not None and any(p.grad_req != "null" for p in trainer.params):
+        raise TraceError(
+            located(
+                "the traced function reads no parameter of the trainer",
+                help="make the trainer with the collect_params() of the net that is compiled",
+            )
+        )
+
+
+def _array(number: int, given: Any) -> Array:
+    """The memory of a batch array: shared where it is contiguous and writable, else copied; float64 becomes float32."""
     if isinstance(given, NDArray):
-        return given.storage.array
-    array = np.ascontiguousarray(given)
-    dtype_name(array.dtype)  # refuses what no op takes
-    return array if array.flags.writeable else array.copy()
+        array = given.storage.array
+    else:
+        try:
+            array = np.asarray(given)
+            if array.dtype == np.float64 or not hasattr(given, "dtype"):
+                array = array.astype(np.float32)  # as nd.array makes of it
+            dtype_name(array.dtype)  # refuses what no op takes
+        except (TypeError, ValueError) as error:
+            kind = f"{type(given).__name__}" + (f" of {given.dtype}" if hasattr(given, "dtype") else "")
+            message = f"argument {number} of the step is {kind}, which makes no array: {error}"
+            raise DTypeError(located(message, help="give arrays of numbers, batch axis first")) from None
+        array = np.require(array, requirements=("C", "W"))
+    if not array.size:
+        message = f"argument {number} of the step has no elements: {dtype_name(array.dtype)}{list(array.shape)}"
+        raise ShapeError(located(message, help="leave empty batches out"))
+    return array
+
+
+@contextmanager
+def _undone_on_error(optimizer: Optimizer) -> Iterator[None]:
+    """Within: an error takes back what has been counted and drawn since."""
+    drawn = random.get_state()
+    with optimizer.undone_on_error():
+        try:
+            yield
+        except BaseException:
+            random.set_state(drawn)
+            raise
 
 
 def _write_grads(trainer: Trainer, results: Mapping[str, Array]) -> None:
@@ -155,7 +196,13 @@ class TrainStep:
     def __call__(self, *batch: Any, batch_size: float | None = None) -> Any:
         """One step. Batch: NDArrays or numpy arrays (shared, not copied, where they are contiguous).
 
-        `batch_size` defaults to the first extent of the loss, 1 for a scalar loss.
+        `batch_size` defaults to the first extent of the loss, 1 for a scalar loss. As nd.array does, this makes float32
+        of numpy's float64 and of lists; an NDArray keeps its type. An error leaves everything as it was.
+
+        Raises:
+            ShapeError, DTypeError: an array that does not fit, or has no elements.
+            ZeroDivisionError, ValueError: batch_size is no positive number.
+            TraceError: the program wants numbers of traced values, or gives back no loss.
         """
         trainer = self.trainer
         if trainer is None:
@@ -163,14 +210,14 @@ class TrainStep:
         variant, arrays = self._prepare("step", batch)
         optimizer, table = trainer.optimizer, variant.table
         assert table is not None
-        size = batch_size if batch_size is not None else variant.samples
-        if size == 0:
-            raise ZeroDivisionError("batch_size is 0")
-        optimizer.rescale_grad = trainer._scale / size
-        optimizer.count(table.indices)
-        for cell, value in zip(variant.cells, table.values(optimizer), strict=True):
-            cell[0] = value
-        results = variant.run(arrays)
+        scale = trainer.scale_for(batch_size if batch_size is not None else variant.samples)
+        # A compiled call has nothing left that could fail; an interpreted one under GG_CHECK=nan may.
+        with _undone_on_error(optimizer) if variant.interpreted else nullcontext():
+            optimizer.rescale_grad = scale
+            optimizer.count(table.indices)
+            for cell, value in zip(variant.cells, table.values(optimizer), strict=True):
+                cell[0] = value
+            results = variant.run(arrays)
         if self._keep_grads:
             _write_grads(trainer, results)
         return variant.traced.restore(results)
@@ -233,7 +280,7 @@ class TrainStep:
 
     def _prepare(self, mode: str, batch: tuple[Any, ...]) -> tuple[Variant, dict[str, Array]]:
         """The variant for this call, compiled if it is the first of its kind, and the batch by input name."""
-        arrays = [_array(b) for b in batch]
+        arrays = [_array(i, b) for i, b in enumerate(batch)]
         key = (mode, tuple((a.shape, a.dtype.str) for a in arrays), self._structure(mode))
         variant = self._variants.get(key)
         if variant is None or not variant.holds():

@@ -262,7 +262,8 @@ def _pattern(n: Node) -> str:
 
 def _is_rowwise(n: Node) -> bool:
     """A reduction over trailing axes that fit a cache."""
-    domain, axes = n.src[0].shape, tuple(n.attrs["axes"])
+    domain = n.src[0].shape
+    axes: tuple[int, ...] = tuple(n.attrs["axes"])
     if axes != tuple(range(len(domain) - len(axes), len(domain))) or len(axes) == len(domain):
         return False
     return 0 < math.prod(domain[a] for a in axes) <= ROW_LIMIT

@@ -1,4 +1,4 @@
-"""State arenas: many long-lived arrays in one flat run of memory, so that a step, a save or an allreduce sees one range."""
+"""State arenas: many long-lived arrays in one run of memory, so that a step, a save or an allreduce sees one range."""
 
 from __future__ import annotations
 

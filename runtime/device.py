@@ -150,7 +150,7 @@ class DeviceExecutor:
             if name in self._state:
                 self._spans[name].download(self._state[name])
 
-    def scalar(self, name: str) -> memoryview:
+    def scalar(self, name: str) -> memoryview[Any]:
         """The memory of one host scalar, to write into before a call."""
         arg = self.program.args[self.program.positions("scalar")[name]]
         return self._scalars[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype)).data

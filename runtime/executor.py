@@ -52,7 +52,7 @@ class Executor:
             self._keep[name] = state[name]
             self._args[position] = loader.view(state[name])
 
-    def scalar(self, name: str) -> memoryview:
+    def scalar(self, name: str) -> memoryview[Any]:
         """The memory of one host scalar, to write into before a call: `executor.scalar('lr')[0] = 0.1`."""
         arg = self.program.args[self.program.positions("scalar")[name]]
         return self._scalars[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype)).data

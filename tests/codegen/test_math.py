@@ -85,7 +85,11 @@ def functions() -> Any:
     return tir.build_kernels([*made, *edges], target().tvm)
 
 
-@pytest.mark.parametrize(("name", "exact", "bounds", "limit"), UNARY, ids=lambda v: getattr(v, "__name__", "exact") if callable(v) else str(v))
+@pytest.mark.parametrize(
+    ("name", "exact", "bounds", "limit"),
+    UNARY,
+    ids=lambda v: getattr(v, "__name__", "exact") if callable(v) else str(v),
+)
 def test_accuracy(functions: Any, name: str, exact: Callable[[Array], Array], bounds: Any, limit: float) -> None:
     dense = np.linspace(*bounds, SIZE // 2)
     near_zero = np.exp(np.random.uniform(-80, 0, SIZE // 2)) * np.random.choice([-1, 1], SIZE // 2)
@@ -95,7 +99,11 @@ def test_accuracy(functions: Any, name: str, exact: Callable[[Array], Array], bo
     assert off[worst] <= limit, f"{name}({x[worst]!r}) is {off[worst]:.2f} ulp off"
 
 
-@pytest.mark.parametrize(("name", "exact"), {row[0]: row[1] for row in UNARY}.items(), ids=lambda v: getattr(v, "__name__", "exact") if callable(v) else str(v))
+@pytest.mark.parametrize(
+    ("name", "exact"),
+    {row[0]: row[1] for row in UNARY}.items(),
+    ids=lambda v: getattr(v, "__name__", "exact") if callable(v) else str(v),
+)
 def test_edges(functions: Any, name: str, exact: Callable[[Array], Array]) -> None:
     x, true = np.array(EDGES, np.float32), table(exact)
     if name in ("sin", "cos"):
@@ -144,7 +152,11 @@ def operators() -> Any:
     return tir.build_kernels(made, target().tvm)
 
 
-@pytest.mark.parametrize(("name", "exact", "dtype", "limit"), BINARY, ids=lambda v: getattr(v, "__name__", "exact") if callable(v) else str(v))
+@pytest.mark.parametrize(
+    ("name", "exact", "dtype", "limit"),
+    BINARY,
+    ids=lambda v: getattr(v, "__name__", "exact") if callable(v) else str(v),
+)
 def test_operators(operators: Any, name: str, exact: Callable[[Array, Array], Array], dtype: str, limit: int) -> None:
     x, y = pairs(dtype)
     with np.errstate(all="ignore"):
@@ -154,7 +166,9 @@ def test_operators(operators: Any, name: str, exact: Callable[[Array, Array], Ar
     operators[f"{name}_{dtype}"](loader.view(x), loader.view(y), loader.view(got))
     if limit:
         off = ulps(got, true)
-        assert off.max() <= limit, [(a, b, g, t) for a, b, g, t, o in zip(x, y, got, true, off, strict=True) if o > limit]
+        assert off.max() <= limit, [
+            (a, b, g, t) for a, b, g, t, o in zip(x, y, got, true, off, strict=True) if o > limit
+        ]
     elif dtype == "f64":
         assert np.allclose(got, want, rtol=1e-15, atol=0, equal_nan=True)
     else:

@@ -94,7 +94,7 @@ def test_compiled_training_is_eager_training(build: Any, optimizer: str, options
 
 
 def test_gradients_agree_with_eager_ones() -> None:
-    net, trainer = made(conv)
+    net, _ = made(conv)
     with autograd.record():
         loss = LOSS(net(nd.array(X)), nd.array(Y, dtype="int32"))
     loss.backward()

@@ -127,6 +127,7 @@ def optimized(graph: Graph) -> Graph:
 
 def roles(graph: Graph) -> dict[str, str]:
     """Which space each input lives in."""
+
     def role(name: str) -> str:
         return "input" if name in ("data", "label") else "scalar" if name.startswith("scalar:") else "state"
 

@@ -59,7 +59,9 @@ def test_transformer_block_has_no_elementwise_kernel_beside_the_residual_sum() -
 def fused_with(pattern: str, forward: Forward, **options: object) -> list[set[str]]:
     """The op names in the groups of a pattern."""
     plan = planned(training_step(forward, **options))
-    return [{n.op.name for n in launch.group.body.nodes()} for launch in plan.launches if launch.group.pattern == pattern]
+    return [
+        {n.op.name for n in launch.group.body.nodes()} for launch in plan.launches if launch.group.pattern == pattern
+    ]
 
 
 def test_the_update_rides_on_the_weight_gradient() -> None:
@@ -131,7 +133,9 @@ def test_meaning_is_kept(forward: Forward) -> None:
 
 def test_fusing_twice_changes_nothing() -> None:
     once = optimized(training_step(mlp(4, (6, 5, 3)), "adam"))
-    assert fuse(once) == once or all(n.op.name in ("input", "item", "fused", "reshape", "literal") for n in fuse(once).nodes())
+    assert fuse(once) == once or all(
+        n.op.name in ("input", "item", "fused", "reshape", "literal") for n in fuse(once).nodes()
+    )
 
 
 def test_golden(golden: object) -> None:
