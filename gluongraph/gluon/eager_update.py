@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,8 +65,9 @@ class EagerUpdate:
     def __call__(self, trainer: Trainer) -> None:
         """Count, and update."""
         optimizer = trainer.optimizer
-        optimizer.count(self.indices)
-        self.run(self.table.values(optimizer))
+        with optimizer.undone_on_error() if debug.settings().check else nullcontext():
+            optimizer.count(self.indices)
+            self.run(self.table.values(optimizer))
 
 
 class PythonUpdate:

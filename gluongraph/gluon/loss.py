@@ -97,7 +97,7 @@ def _with_one(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 def _classes(pred: Node, label: Node, axis: int) -> Node:
     """Class numbers, of the prediction's shape without `axis`; MXNet's labels may come as floats."""
     shape = tuple(n for i, n in enumerate(pred.shape) if i != axis)
-    if label.ty.size != pred.ty.size // max(pred.shape[axis], 1):
+    if label.shape not in (shape, _with_one(pred.shape, axis)):
         raise ShapeError(
             located(
                 f"SoftmaxCrossEntropyLoss: labels {label.ty} do not fit the prediction {pred.ty}",

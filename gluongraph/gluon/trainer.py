@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -118,6 +119,21 @@ class Trainer:
         """The optimizer's own `rescale_grad`, which each step divides by the batch size."""
         return self._scale
 
+    def scale_for(self, batch_size: float) -> float:
+        """The factor on the gradients of a step: `scale` / batch_size.
+
+        Raises:
+            ZeroDivisionError, ValueError: batch_size is no positive number.
+        """
+        try:
+            if 0 < batch_size < math.inf:
+                return self._scale / batch_size
+            error: type[Exception] = ValueError if batch_size else ZeroDivisionError
+        except TypeError:
+            error = ValueError
+        message = f"division of the gradient by batch_size={batch_size!r}"
+        raise error(located(message, help="a positive number: how many samples the loss is of"))
+
     @property
     def learning_rate(self) -> float:
         """The rate of the last update, without multipliers of parameters."""
@@ -150,6 +166,7 @@ class Trainer:
         """One update by gradient / batch_size: `allreduce_grads`, then `update`.
 
         Raises:
+            ZeroDivisionError, ValueError: batch_size is no positive number; nothing is changed.
             UserWarning: a gradient has not been written by a backward since the last update; nothing is changed.
                 `ignore_stale_grad=True` leaves such parameters as they are.
         """
@@ -160,7 +177,7 @@ class Trainer:
 
     def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """The update of `step`, for code that has summed the gradients itself."""
-        scale = self._scale / batch_size
+        scale = self.scale_for(batch_size)
         live = self._live(ignore_stale_grad)
         self._optimizer.rescale_grad = scale
         if not live:

@@ -7,13 +7,16 @@ scalars (`scalars`), computed on the host in float64; what would change the grap
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
+from gluongraph.errors import located
 from gluongraph.ir import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
 from gluongraph.ndarray import NDArray, invoke
@@ -206,6 +209,17 @@ class Optimizer:
         self._together, self.num_update = None, num_update
         self._edits += 1
 
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Within: an error takes back what has been counted since."""
+        before, number, scale = self.counts(), self.num_update, self.rescale_grad
+        try:
+            yield
+        except BaseException:
+            self.restore_counts(before, number)
+            self.rescale_grad = scale
+            raise
+
     # -- one parameter at a time, as MXNet's Updater and optimizers written for it do
 
     @property
@@ -297,4 +311,33 @@ def create(name: str | Optimizer, **kwargs: Any) -> Optimizer:
         near = difflib.get_close_matches(str(name).lower(), _REGISTRY, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"no optimizer is called {name!r}; {hint}There are: {', '.join(sorted(_REGISTRY))}")
-    return found(**kwargs)
+    try:
+        return found(**kwargs)
+    except TypeError:
+        if not (unknown := [key for key in kwargs if key not in _arguments(found)]):
+            raise
+        raise TypeError(_no_such_argument(found, unknown[0])) from None
+
+
+# What other libraries call the same thing.
+_ELSEWHERE = {"lr": "learning_rate", "weight_decay": "wd", "eps": "epsilon", "scheduler": "lr_scheduler"}
+
+
+def _arguments(cls: type[Optimizer]) -> list[str]:
+    """The keywords of a class, those that it hands on to its bases among them."""
+    found: list[str] = []
+    for base in cls.__mro__:
+        if (init := base.__dict__.get("__init__")) is None:
+            continue
+        parameters = list(inspect.signature(init).parameters.values())[1:]
+        found += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return list(dict.fromkeys(found))
+
+
+def _no_such_argument(cls: type[Optimizer], key: str) -> str:
+    known = _arguments(cls)
+    near = [_ELSEWHERE[key]] if _ELSEWHERE.get(key) in known else difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return located(f"{cls.__name__} takes no argument {key!r}; {hint}There are: {', '.join(sorted(known))}")
