@@ -27,8 +27,8 @@ from gluongraph.ir import Node
 from gluongraph.plan import ALIGNMENT, Candidate, Group, Plan
 
 THREADS = "threads"
-SHORT = 32
-FLOPS, BYTES = 2e13, 2e12  # guesses for expected seconds; candidates of one group are compared, nothing else
+SHORT = 32  # a fold of no more elements than this is done by one thread
+BYTES = 2e12  # a second, a guess: expected seconds are compared within one group, nothing else
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ def claim(group: Group) -> Candidate | None:
     if any(n.op.lower is None and n.op.name != "input" for n in group.body.nodes()):
         return None
     lowering = lowered(_plain(group))
-    work = sum(t.size for t in group.outputs)
-    return Candidate(lowering.rule, work / FLOPS, lowering.workspace)
+    moved = sum(t.nbytes for t in (*group.inputs, *group.outputs))
+    return Candidate(lowering.rule, moved / BYTES, lowering.workspace)
 
 
 def emit(kernel: GpuKernel, group: Group, bindings: Bindings) -> None:
@@ -203,7 +203,7 @@ def _threads(kernel: GpuKernel, part: Part, places: _Places) -> None:
         for (shape, nodes), (at, inside) in zip(spaces.items(), places_in, strict=True):
             with kernel.when(inside):
                 index = unflatten(at, shape)
-                values = [pull.at(n, index) for n in nodes]
+                values = [kernel.let(pull.at(n, index)) for n in nodes]
                 for n, value in zip(nodes, values, strict=True):
                     places.store(n, value, index)
 
@@ -222,7 +222,7 @@ def _scheduled(kernel: GpuKernel, part: Part, stages: Stages, places: _Places) -
         wide = [n for n in part.results if n.shape == stages.shape]
         rows = [n for n in part.results if n.shape != stages.shape]
         at = {n: index if n in wide else _row_index(n.shape, kept, index) for n in part.results}
-        results = {n: pull.at(n, at[n]) for n in part.results}
+        results = {n: kernel.let(pull.at(n, at[n])) for n in part.results}
         for n in wide:
             places.store(n, results[n], at[n])
         if rows:

@@ -24,7 +24,7 @@ from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.gluon import nn
 from gluongraph.ir import OPS, Graph, Node, Op, TensorType
 from gluongraph.passes import PIPELINE, memory, schedule, select
-from gluongraph.plan import Group, Plan
+from gluongraph.plan import Buffer, Group, Launch, Plan
 from gluongraph.step import TrainStep
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -260,6 +260,47 @@ def test_update_in_the_epilogue_is_one_kernel() -> None:
     x, g, w, m = inputs((40, 64), (40, 96), (64, 96), (64, 96))
     moment = m * 0.9 + ops.matmul(x, g, ta=True)
     assert rules(Group(body([moment, w - moment * 0.1], x, g, w, m), "gemm", ((0, 3), (1, 2)))) == "dlight.Matmul"
+
+
+def updates() -> Iterator[Any]:
+    """Groups that write over what they read, one for each way that a schedule stores its result."""
+
+    def one(rule: str, shapes: list[tuple[int, ...]], outputs: Any, inplace: tuple[tuple[int, int], ...]) -> Any:
+        x = inputs(*shapes)
+        pattern = "loop" if rule == "threads" else "reduce" if len(shapes) == 2 else "gemm"
+        return pytest.param(rule, Group(body(outputs(*x), *x), pattern, inplace), id=f"{rule}-{shapes[0]}")
+
+    def product(a: Node, b: Node, y: Node) -> list[Node]:
+        return [y - ops.matmul(a, b) * 0.1]
+
+    last = ((0, 2),)
+    yield one("dlight.GEMV", [(128, 256), (256, 1), (128, 1)], product, last)
+    yield one("dlight.Reduction", [(1, 256), (256, 128), (1, 128)], product, last)
+    yield one("dlight.Matmul", [(3, 40, 50), (3, 50, 33), (3, 40, 33)], product, last)
+    yield one("dlight.Reduction", [(128, 256), (128,)], lambda a, y: [y - ops.sum(a, 1)], ((0, 1),))
+    yield one("dlight.Reduction", [(128, 256), (256,)], lambda a, y: [y - ops.sum(a, 0)], ((0, 1),))
+    yield one("dlight.Reduction", [(80, 16, 30), (16,)], lambda a, y: [y - ops.sum(a, (0, 2))], ((0, 1),))
+    yield one("dlight.Reduction", [(64, 64), ()], lambda a, y: [y - ops.sum(a)], ((0, 1),))
+    two = lambda a, y: [y - ops.sum(a, (0, 2)), ops.sum(a * a, (0, 2))]  # noqa: E731
+    yield one("dlight.GeneralReduction", [(8, 16, 30), (16,)], two, ((0, 1),))
+    yield one("threads", [(7, 3), (7, 3)], lambda a, b: [b, a], ((0, 0), (1, 1)))
+
+
+@needs_compiler
+@pytest.mark.parametrize(("rule", "group"), list(updates()))
+def test_in_place(rule: str, group: Group, tmp_path: Path) -> None:
+    """Each element is read, then written, by one thread and once."""
+    candidate = cuda.claim(group)
+    assert candidate is not None and candidate.rule == rule
+    reads = tuple(Buffer(f"x{i}", t, "state") for i, t in enumerate(group.inputs))
+    over = dict(group.inplace)
+    writes = tuple(reads[over[j]] if j in over else Buffer(f"o{j}", t, "output") for j, t in enumerate(group.outputs))
+    plan = Plan((Launch("k0", group, candidate, reads, writes),), {}, {f"y{j}": w for j, w in enumerate(writes)})
+    emulator = gpu.Emulator(gpu.functions(plan), tmp_path)
+    given = values(group.body, dict.fromkeys(group.body.inputs, "state"))
+    for backwards in (False, True):
+        memory = {name: a.copy() for name, a in given.items()}
+        compare(gpu.run(plan, emulator, memory, backwards), reference.run(group.body, given)[0])
 
 
 def test_rows_and_row_values_in_one_kernel() -> None:
