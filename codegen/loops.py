@@ -6,7 +6,7 @@ shape among the outputs gets a nest of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from gluongraph.codegen import microkernel as mk
@@ -160,13 +160,16 @@ def _pieces(k: Kernel, cpu: Cpu, n: int, lanes: int, body: Callable[[Value, int]
 
 
 def merged_axes(
-    group: Group, roots: Sequence[Node], shape: tuple[int, ...]
+    group: Group, roots: Sequence[Node], shape: tuple[int, ...], kinds: Sequence[Hashable] = ()
 ) -> tuple[tuple[tuple[int, ...], ...], int | None]:
     """The axes of a space as runs: axes of a run may be counted as one, since every read steps through them evenly.
-    With it the run along which reads lie side by side where they do not along the last."""
+    With it the run along which reads lie side by side where they do not along the last.
+
+    Axes of different `kinds` are kept apart.
+    """
     if not shape:
         return ((),), None
-    if all(_passes(n, shape) for n in topological(roots)):
+    if not kinds and all(_passes(n, shape) for n in topological(roots)):
         return (shape,), None
     probe = _Probe(group)
     axes = [tir.index(0) if d == 1 else tir.variable(f"i{a}") for a, d in enumerate(shape)]
@@ -179,7 +182,8 @@ def merged_axes(
     for a in range(1, len(shape)):
         before = next((b for b in reversed(runs[-1]) if shape[b] > 1), None)
         together = before is None or shape[a] == 1 or all(_even(s[before], s[a], shape[a]) for s in steps)
-        runs[-1].append(a) if together else runs.append([a])
+        apart = bool(kinds) and kinds[a] != kinds[a - 1]
+        runs[-1].append(a) if together and not apart else runs.append([a])
     far = [s for s in steps[: len(probe.places)] if s[-1] is not None and abs(s[-1]) >= BLOCK and shape[-1] > 1]
     side = [i for i, run in enumerate(runs[:-1]) if far and far[0][max(run, key=lambda a: (shape[a] > 1, a))] == 1]
     return tuple(tuple(shape[a] for a in run) for run in runs), side[0] if side else None

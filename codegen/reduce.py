@@ -1,24 +1,30 @@
-"""Pattern "reduce": sums and the like over leading, trailing or all axes, several of one space in one pass."""
+"""Pattern "reduce": sums and the like over any axes, several of one space in one pass, and the work on their results.
+
+Axes that all reads step through evenly count as one (`loops.merged_axes`). Where the last of them is reduced, vectors
+run along it and their lanes are folded at the end; where it is kept, vectors of results are summed row after row. A
+large space with few results is cut along the sum: the parts lie in a workspace and are folded in order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.expression import Expressions, always, inner_index, merged_from, size_of, unflatten
-from gluongraph.codegen.loops import PARALLEL, offered
-from gluongraph.codegen.math import CpuAlgebra, identity
+from gluongraph.codegen.expression import Expressions, Index, size_of, unflatten
+from gluongraph.codegen.loops import PARALLEL, merged_axes, offered, weight
+from gluongraph.codegen.math import VectorAlgebra, identity
+from gluongraph.codegen.pull import Load
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 from gluongraph.ir import Node, topological
-from gluongraph.plan import Candidate, Group
+from gluongraph.plan import ALIGNMENT, Candidate, Group
 
-COLUMN_VECTORS = 4  # vectors side by side that a pass over rows sums up
-
-Done = Callable[[Value, int, dict[Node, Expr]], None]  # done(first kept element, lanes, sum of each reduction)
+VECTORS = 4  # sums in flight, side by side
+Totals = dict[Node, Expr]
 
 
 def folds(group: Group) -> list[Node]:
@@ -26,33 +32,12 @@ def folds(group: Group) -> list[Node]:
     return [n for n in group.body.nodes() if n.op.kind == "reduce" and "axes" in n.attrs]
 
 
-@dataclass(frozen=True)
-class Space:
-    """The domain as [before][kept][after]: sums run over `before` and `after`."""
-
-    domain: tuple[int, ...]
-    start: int  # first kept axis
-    stop: int  # first axis behind
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Elements of the three parts."""
-        d, start, stop = self.domain, self.start, self.stop
-        return size_of(d[:start]), size_of(d[start:stop]), size_of(d[stop:])
-
-
-def space_of(group: Group) -> Space | None:
-    """The one space of all reductions, if their kept axes lie side by side."""
-    found = {(n.src[0].shape, tuple(n.attrs["axes"])) for n in folds(group)}
-    if len(found) != 1:
-        return None
-    ((domain, axes),) = found
-    kept = [a for a in range(len(domain)) if a not in axes]
-    if not kept:
-        return Space(domain, 0, 0)
-    if kept != list(range(kept[0], kept[-1] + 1)):
-        return None
-    return Space(domain, kept[0], kept[-1] + 1)
+def space_of(group: Group) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Shape and axes of all reductions, if they agree and none of them needs another."""
+    roots = folds(group)
+    found = {(n.src[0].shape, tuple(n.attrs["axes"])) for n in roots}
+    inner = set(topological([n.src[0] for n in roots]))
+    return found.pop() if len(found) == 1 and inner.isdisjoint(roots) else None
 
 
 def wide(dtype: str) -> str:
@@ -61,224 +46,258 @@ def wide(dtype: str) -> str:
 
 
 def claim(group: Group, cpu: Cpu) -> Candidate | None:
-    """Reductions over one space, none of which needs another."""
+    """Reductions over one space, whose results are all that is stored or read further."""
     if group.pattern != "reduce" or (space := space_of(group)) is None:
         return None
-    roots = folds(group)
-    inner = topological([n.src[0] for n in roots])
-    if any(n in roots for n in inner):
-        return None
     candidate = offered("reduce", group)
-    if candidate is None:
+    shape, axes = space
+    kept = size_of(tuple(d for a, d in enumerate(shape) if a not in axes))
+    if candidate is None or any(n.ty.size != kept for n in group.body.outputs.values()):
         return None
-    tail = space.start if space.sizes[2] == 1 else space.stop
-    if merged_from(inner, space.domain) > tail and len(space.domain) - tail > 1:
-        return None
-    kept_shape = {n.shape for n in group.body.outputs.values()}
-    if len(kept_shape) != 1:
-        return None
-    return Candidate("reduce", candidate.cost, _Plan(group, space, cpu).workspace)
+    return Candidate("reduce", candidate.cost, _Cut(group, cpu).workspace)
 
 
-class _Plan:
-    """How the work is cut: columns across pieces, or rows across pieces with a second stage."""
+@dataclass(frozen=True)
+class Run:
+    """Axes that count as one: their sizes, and whether they are folded away."""
 
-    def __init__(self, group: Group, space: Space, cpu: Cpu):
-        self.roots, self.space, self.cpu = folds(group), space, cpu
-        self.before, self.kept, self.after = space.sizes
-        big = self.before * self.kept * self.after >= PARALLEL
-        self.columns = self.after == 1 and self.kept > 1  # vectors run along the kept axes
-        self.width = cpu.lanes * (COLUMN_VECTORS if self.kept >= cpu.chunks * COLUMN_VECTORS * cpu.lanes else 1)
-        across = mk.ceildiv(self.kept, self.width) if self.columns else self.kept
-        self.units = across
-        rows = self.before if self.columns or self.kept > 1 else self.before * self.after
-        self.split = big and across < cpu.chunks and rows >= 8 * cpu.chunks
-        self.parts = cpu.chunks if self.split else 1
-        self.pieces = min(across, cpu.chunks) if big and not self.split else 1
+    parts: tuple[int, ...]
+    folded: bool
+
+    @property
+    def size(self) -> int:
+        """Elements along all of them."""
+        return size_of(self.parts)
+
+
+class _Cut:
+    """How the work is cut: results across pieces, or the sums across parts with a second stage."""
+
+    def __init__(self, group: Group, cpu: Cpu):
+        space = space_of(group)
+        assert space is not None
+        shape, axes = space
+        self.roots, self.cpu = folds(group), cpu
+        kinds = [a in axes for a in range(len(shape))]
+        merged, _ = merged_axes(group, [n.src[0] for n in self.roots], shape, kinds)
+        self.runs: list[Run] = []
+        at = 0
+        for parts in merged:
+            self.runs.append(Run(parts, bool(kinds) and kinds[at]))
+            at += len(parts)
+        self._place(size_of(shape) * weight(topological([n.src[0] for n in self.roots])))
+
+    def _place(self, work: int) -> None:
+        lanes, last = self.cpu.lanes, self.runs[-1]
+        self.along_rows = last.folded
+        self.outer_kept = [r for r in self.runs[:-1] if not r.folded]
+        self.outer_folded = [r for r in self.runs[:-1] if r.folded]
+        self.kept = size_of(tuple(r.size for r in self.runs if not r.folded))
+        rows = size_of(tuple(r.size for r in self.outer_kept))
+        vectors = VECTORS if last.size >= self.cpu.chunks * VECTORS * lanes else 1
+        self.block = lanes * vectors  # results side by side
+        self.blocks = 1 if self.along_rows else mk.ceildiv(last.size, self.block)
+        self.units = rows * self.blocks
+        self.first = self.outer_folded[0].size if self.outer_folded else last.size // lanes  # what parts share
+        big = work >= PARALLEL
+        self.split = big and self.units < self.cpu.chunks and self.first >= 4 * self.cpu.chunks
+        self.split = self.split and (bool(self.outer_folded) or self.along_rows)
+        self.parts = self.cpu.chunks if self.split else 1
+        self.pieces = min(self.units, self.cpu.chunks) if big else 1
 
     @property
     def workspace(self) -> int:
-        if not self.split:
-            return 0
-        return sum(self.parts * self.kept * DTYPES[wide(n.dtype)].nbytes + 64 for n in self.roots)
+        """Bytes for the parts of all sums."""
+        return sum(map(self.bytes_of, self.roots)) if self.split else 0
+
+    def bytes_of(self, n: Node) -> int:
+        """Bytes for the parts of one sum."""
+        return mk.ceildiv(self.parts * self.kept * DTYPES[wide(n.dtype)].nbytes, ALIGNMENT) * ALIGNMENT
 
 
 def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     """Sum, then the elementwise work on the sums."""
-    space = space_of(group)
-    assert space is not None
-    _Emit(k, group, bindings, cpu, _Plan(group, space, cpu)).run()
+    _Emit(k, group, bindings, cpu).run()
+
+
+Done = Callable[[Value, int, Totals], None]  # done(first result, how many, their totals)
 
 
 class _Emit:
-    def __init__(self, k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, plan: _Plan):
-        self.k, self.group, self.bindings, self.cpu, self.plan = k, group, bindings, cpu, plan
-        self.algebra = CpuAlgebra(k)
+    def __init__(self, k: Kernel, group: Group, bindings: Bindings, cpu: Cpu):
+        self.k, self.group, self.bindings, self.cpu = k, group, bindings, cpu
+        self.cut = _Cut(group, cpu)
+        self.algebra = VectorAlgebra(k)
 
     def run(self) -> None:
-        """In one stage; or shares of the rows first, then the sums of what they left in the workspace."""
-        k, plan = self.k, self.plan
-        if plan.split:
-            partial = self._partials()
-            self._shares(partial)
-            self._join(partial)
+        k, cut = self.k, self.cut
+        if not cut.split:
+            mk.spread(k, cut.units, cut.pieces, lambda _, u: self._unit(u, None, self._finish))
             return
+        partial = self._partials()
+        with k.loop(cut.parts, "parallel", "part") as part:
 
-        def unit(_: Expr, u: Expr) -> None:
-            if plan.columns:
-                self._columns(u, 0, plan.before, self._finish)
-            else:
-                self._kept(u, 0, None, self._finish)
+            def keep(at: Value, lanes: int, totals: Totals) -> None:
+                for n, total in totals.items():
+                    k.store(partial[n], total, part * cut.kept + at)
 
-        mk.spread(k, plan.units, plan.pieces, unit)
+            with k.loop(cut.units, name="unit") as u:
+                self._unit(u, part, keep)
+
+        def fold(at: Value, lanes: int) -> None:
+            totals = {}
+            for n, buf in partial.items():
+                total = k.load(buf, at, lanes)
+                for p in range(1, cut.parts):
+                    total = k.let(self.algebra.fold(n.op.name, total, k.load(buf, at + p * cut.kept, lanes)))
+                totals[n] = total
+            self._finish(at, lanes, totals)
+
+        mk.runs(k, cut.kept, self.cpu.lanes, 0, mk.ceildiv(cut.kept, self.cpu.lanes), fold)
 
     def _partials(self) -> dict[Node, Buf]:
         found, at = {}, 0
-        for n in self.plan.roots:
-            dtype = wide(n.dtype)
+        for n in self.cut.roots:
             assert self.bindings.workspace is not None
-            found[n] = self.k.view(self.bindings.workspace, dtype, at)
-            at += -(-self.plan.parts * self.plan.kept * DTYPES[dtype].nbytes // 64) * 64
+            found[n] = self.k.view(self.bindings.workspace, wide(n.dtype), at)
+            at += self.cut.bytes_of(n)
         return found
 
-    def _shares(self, partial: dict[Node, Buf]) -> None:
-        """Every part sums up its share of the rows."""
-        k, plan = self.k, self.plan
-        rows = plan.before if plan.columns or plan.kept > 1 else plan.before * plan.after
-        with k.loop(plan.parts, "parallel", "part") as part, k.loop(plan.units, name="unit") as u:
-            first, count = mk.share(k, rows, plan.parts, part)
+    def _unit(self, unit: Expr, part: Expr | None, done: Done) -> None:
+        """One result, or one block of results side by side; of one part if `part` is given."""
+        k, cut = self.k, self.cut
+        k.ranges.bind(unit, cut.units)
+        row = unit if cut.blocks == 1 else k.let(tir.floordiv(unit, cut.blocks), "row")
+        k.ranges.bind(row, cut.units // cut.blocks)
+        kept = unflatten(row, tuple(r.size for r in cut.outer_kept))
+        if cut.along_rows:
+            self._along(kept, part, lambda totals: done(row, 1, totals))
+            return
+        width = cut.runs[-1].size
 
-            def keep(at: Value, lanes: int, totals: dict[Node, Expr]) -> None:
-                for n, total in totals.items():
-                    k.store(partial[n], total, part * plan.kept + at)
-
-            if plan.columns:
-                self._columns(u, first, count, keep)
-            else:
-                self._kept(u, first, count, keep)
-
-    def _join(self, partial: dict[Node, Buf]) -> None:
-        """The second stage: what the parts left, folded in their order."""
-        k, plan, lanes = self.k, self.plan, self.cpu.lanes
-
-        def fold(at: Expr, width: int) -> None:
-            totals = {}
-            for n, buf in partial.items():
-                total = k.load(buf, at, width)
-                for p in range(1, plan.parts):
-                    total = k.let(self.algebra.fold(n.op.name, total, k.load(buf, at + p * plan.kept, width)))
-                totals[n] = total
-            self._finish(at, width, totals)
-
-        mk.runs(k, plan.kept, lanes, 0, mk.ceildiv(plan.kept, lanes), fold)
-
-    def _columns(self, unit: Expr, first: Value, rows: Value, done: Done) -> None:
-        """Vectors of kept elements, summed over rows."""
-        k, plan = self.k, self.plan
-        space = plan.space
-
-        def block(start: Expr, size: int) -> None:
+        def block(start: Value, size: int) -> None:
             cuts = mk.widths(size, self.cpu.lanes)
-            sums = {(n, v): self._new(n, lanes) for n in plan.roots for v, lanes in enumerate(cuts)}
-            with k.loop(rows, name="row") as r:
-                row = k.let(tir.index(first + r))
+            sums = [self._new(lanes) for lanes in cuts]
+            with self._rows(part) as folded:
                 expressions = Expressions(k, self.group, self.bindings)
                 for v, lanes in enumerate(cuts):
-                    at = start + v * self.cpu.lanes
-                    index = (*inner_index(row, tir.ramp(at, lanes), space.domain, space.start),)
-                    for n in plan.roots:
-                        self._add(n, sums[n, v], lanes, expressions.at(n.src[0], index))
+                    last = expressions.along(start + v * self.cpu.lanes, lanes, width)
+                    self._add(sums[v], expressions, self._index(kept, folded, last), lanes)
             for v, lanes in enumerate(cuts):
-                done(start + v * self.cpu.lanes, lanes, {n: k.let(k.load(sums[n, v], 0, lanes)) for n in plan.roots})
+                totals = {n: k.let(k.load(buf, 0, lanes)) for n, buf in sums[v].items()}
+                done(row * width + (start + v * self.cpu.lanes), lanes, totals)
 
-        mk.runs(k, plan.kept, plan.width, unit, 1, block)
+        number = tir.index(0) if cut.blocks == 1 else k.let(tir.floormod(unit, cut.blocks), "block")
+        mk.runs(k, width, cut.block, number, 1, block)
 
-    def _kept(self, unit: Expr, first: Value, count: Value | None, done: Done) -> None:
-        """One kept element: sums along what lies behind it, for everything before it."""
-        k, plan, lanes = self.k, self.plan, self.cpu.lanes
-        space = plan.space
-        flat_all = plan.kept == 1
-        sums = {n: self._new(n, lanes) for n in plan.roots}
-        rest = {n: self._new(n, 1) for n in plan.roots}
-        inner = plan.before * plan.after if flat_all and count is None else plan.after
+    @contextmanager
+    def _rows(self, part: Expr | None) -> Iterator[Index]:
+        """Loops over the folded axes but the last, or over one part of the first of them."""
+        k, sizes = self.k, [r.size for r in self.cut.outer_folded]
+        if not sizes or part is None:
+            with k.nest(sizes) as at:
+                yield at
+            return
+        first, count = mk.share(k, sizes[0], self.cut.parts, part)
+        with k.loop(count, name="row") as i:
+            row = k.let(tir.index(first + i), "at")
+            k.ranges.bind(row, sizes[0])
+            with k.nest(sizes[1:]) as at:
+                yield (row, *at)
 
-        def body(outer: tuple[Value, ...], at: Value, width: int) -> None:
+    def _along(self, kept: Index, part: Expr | None, done: Callable[[Totals], None]) -> None:
+        """One result: vectors along the last axis, several sums in flight, what fills no vector in a sum of its own."""
+        k, lanes, n = self.k, self.cpu.lanes, self.cut.runs[-1].size
+        full, rest = divmod(n, lanes)
+        shared = part is not None and not self.cut.outer_folded  # the last axis itself is cut
+        flight = 1 if shared or full < 2 * VECTORS else VECTORS
+        sums = [self._new(lanes) for _ in range(flight)] if full else []
+        left = [self._new(rest)] if rest else []
+
+        def add(folded: Index, sum: dict[Node, Buf], at: Value, width: int) -> None:
             expressions = Expressions(k, self.group, self.bindings)
-            tail = len(space.domain) - len(outer)
-            index = (*outer, *((0,) * (tail - 1)), *((tir.ramp(at, width),) if tail else ()))
-            for n in plan.roots:
-                value = expressions.at(n.src[0], index)
-                if width == lanes:
-                    self._add(n, sums[n], lanes, value)
-                else:
-                    self._add(
-                        n, rest[n], 1, fold_lanes(k, self.algebra, n.op.name, self.algebra.cast(value, wide(n.dtype)))
-                    )
+            self._add(sum, expressions, self._index(kept, folded, expressions.along(at, width, n)), width)
 
-        if flat_all and count is not None:  # a share of one long row
-            full = k.let(tir.floordiv(count, lanes)) if not isinstance(count, int) else count // lanes
-            with k.loop(full, name="step") as s:
-                body((), k.let(tir.index(first + s * lanes)), lanes)
-            left = k.let(count - full * lanes) if not isinstance(count, int) else count - full * lanes
-            with k.loop(left, name="rest") as s:
-                body((), k.let(tir.index(first + full * lanes + s)), 1)
-        else:
-            rows = 1 if flat_all else (plan.before if count is None else count)
-            with k.loop(rows, name="before") as b:
-                outer = (
-                    ()
-                    if flat_all
-                    else (
-                        *unflatten(k.let(tir.index(first + b)), space.domain[: space.start]),
-                        *unflatten(unit, space.domain[space.start : space.stop]),
-                    )
-                )
-                mk.runs(k, inner, lanes, 0, mk.ceildiv(inner, lanes), lambda at, w: body(outer, at, w))
-        totals = {}
-        for n in plan.roots:
-            whole = fold_lanes(k, self.algebra, n.op.name, k.load(sums[n], 0, lanes))
-            totals[n] = k.let(self.algebra.fold(n.op.name, whole, k.load(rest[n], 0, 1)))
-        done(unit, 1, totals)
+        with self._rows(part) as folded:
+            if shared:
+                assert part is not None
+                first, count = mk.share(k, full, self.cut.parts, part)
+                with k.loop(count, name="v") as v:
+                    add(folded, sums[0], (first + v) * lanes, lanes)
+                if rest:
+                    with k.when(tir.compare("equal", part, tir.index(0))):
+                        add(folded, left[0], full * lanes, rest)
+            else:
+                with k.loop(full // flight, name="v") as v:
+                    for f in range(flight if full else 0):
+                        add(folded, sums[f], (v * flight + f) * lanes, lanes)
+                for v in range(full - full % flight, full):
+                    add(folded, sums[0], v * lanes, lanes)
+                if rest:
+                    add(folded, left[0], full * lanes, rest)
+        done({root: self._folded(root, [*sums, *left]) for root in self.cut.roots})
 
-    def _new(self, n: Node, lanes: int) -> Buf:
-        made = self.k.local("total", lanes, wide(n.dtype))
-        self.k.store(made, tir.splat(identity(n.op.name, wide(n.dtype)), lanes), 0)
+    def _folded(self, n: Node, sums: list[dict[Node, Buf]]) -> Expr:
+        """One number out of the sums of a root."""
+        k, name = self.k, n.op.name
+        vectors = [k.let(k.load(sum[n], 0, sum[n].size)) for sum in sums]
+        whole = [v for v in vectors if tir.lanes_of(v) == tir.lanes_of(vectors[0])]
+        others = vectors[len(whole) :]
+        while len(whole) > 1:
+            pairs = zip(whole[::2], whole[1::2], strict=True)
+            whole = [k.let(self.algebra.fold(name, a, b)) for a, b in pairs]
+        total = fold_lanes(k, self.algebra, name, whole[0])
+        for v in others:
+            total = self.algebra.fold(name, total, fold_lanes(k, self.algebra, name, v))
+        return k.let(total)
+
+    def _index(self, kept: Index, folded: Index, last: Value) -> Index:
+        """The index in the space from the positions along its runs."""
+        kept_at, folded_at = iter(kept), iter(folded)
+        index: list[Value] = []
+        for run in self.cut.runs[:-1]:
+            index += unflatten(next(folded_at if run.folded else kept_at), run.parts)
+        return (*index, *unflatten(last, self.cut.runs[-1].parts))
+
+    def _new(self, lanes: int) -> dict[Node, Buf]:
+        """A sum of so many lanes for each root."""
+        made = {}
+        for n in self.cut.roots:
+            dtype = wide(n.dtype)
+            made[n] = self.k.local("total", lanes, dtype)
+            self.k.store(made[n], tir.splat(identity(n.op.name, dtype), lanes), 0)
         return made
 
-    def _add(self, n: Node, total: Buf, lanes: int, value: Expr) -> None:
-        value = self.algebra.cast(value, wide(n.dtype))
-        self.k.store(total, self.algebra.fold(n.op.name, self.k.load(total, 0, lanes), value), 0)
+    def _add(self, sums: dict[Node, Buf], expressions: Expressions, index: Index, lanes: int) -> None:
+        for n, buf in sums.items():
+            value = self.algebra.cast(expressions.at(n.src[0], index), buf.dtype)
+            self.k.store(buf, self.algebra.fold(n.op.name, self.k.load(buf, 0, lanes), value), 0)
 
-    def _finish(self, at: Value, lanes: int, totals: dict[Node, Expr]) -> None:
+    def _finish(self, at: Value, lanes: int, totals: Totals) -> None:
         """The elementwise work on finished sums, and the stores."""
         k = self.k
-        known = {n: always(self.algebra.cast(total, n.dtype)) for n, total in totals.items()}
+        known = {n: _always(self.algebra.cast(total, n.dtype)) for n, total in totals.items()}
         expressions = Expressions(k, self.group, self.bindings, known)
-        shape = next(iter(self.group.body.outputs.values())).shape
-        start = tir.ramp(at, lanes)
-        merged = lanes > 1 or len(shape) <= 1
-        index = inner_index(0, start, shape, 0) if merged else unflatten(at, shape)
-        values = [expressions.at(n, index) for n in self.group.body.outputs.values()]
+        place = expressions.along(at, lanes, self.cut.kept)
+        outputs = self.group.body.outputs.values()
+        values = [expressions.at(n, unflatten(place, n.shape)) for n in outputs]
         for buf, value in zip(self.bindings.outputs, values, strict=True):
             k.store(buf, value, at)
 
 
-def fold_lanes(k: Kernel, algebra: CpuAlgebra, name: str, x: Expr) -> Expr:
-    """All lanes folded into one: halves, as a fixed tree."""
+def _always(value: Expr) -> Load:
+    return lambda *_: value
+
+
+def fold_lanes(k: Kernel, algebra: VectorAlgebra, name: str, x: Expr) -> Expr:
+    """All lanes folded into one: halves, as a fixed tree; an odd lane in the middle waits for the next round."""
     lanes = tir.lanes_of(x)
     while lanes > 1:
-        x = k.let(x)
-        half = lanes // 2
-        folded = algebra.fold(name, tir.shuffle([x], range(half)), tir.shuffle([x], range(half, 2 * half)))
+        x, half = k.let(x), lanes // 2
+        folded = algebra.fold(name, tir.shuffle([x], range(half)), tir.shuffle([x], range(lanes - half, lanes)))
         if lanes % 2:
-            last = tir.shuffle([x], [lanes - 1])
-            if half == 1:
-                folded = algebra.fold(name, folded, last)
-            else:
-                k_folded = k.let(folded)
-                head = algebra.fold(name, tir.shuffle([k_folded], [0]), last)
-                folded = tir.shuffle([head, k_folded], [0, *range(2, half + 1)])
-        x, lanes = folded, half
+            folded = tir.shuffle([k.let(folded), tir.shuffle([x], [half])], range(half + 1))
+        x, lanes = folded, lanes - half
     return x
 
 

@@ -6,7 +6,7 @@ from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
 from gluongraph.codegen.expression import Expressions, always, merged_from, size_of, unflatten
 from gluongraph.codegen.loops import PARALLEL, offered
-from gluongraph.codegen.math import CpuAlgebra, identity
+from gluongraph.codegen.math import VectorAlgebra, identity
 from gluongraph.codegen.pull import Load
 from gluongraph.codegen.reduce import fold_lanes, folds, wide
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
@@ -69,7 +69,7 @@ class _Row:
         self.domain, self.start, self.row = domain, start, row
         self.columns = size_of(domain[start:])
         self.known: dict[Node, Load] = {}
-        self.algebra = CpuAlgebra(k)
+        self.algebra = VectorAlgebra(k)
         self.buffers: dict[Node, Buf] = {}
 
     def emit(self) -> None:
@@ -118,7 +118,7 @@ class _Row:
         totals: dict[Node, Expr] = {}
         needed = _above([m.src[0] for m in stage], set(folds(self.group)))
         keep = [n for n in needed if n in kept and n not in self.buffers]
-        made = {n: k.local("row", self.columns, n.dtype) for n in keep}
+        made = {n: k.local("row", self.columns, "f32" if n.dtype == "bf16" else n.dtype) for n in keep}
 
         def sweep(at: Value, width: int) -> dict[Node, Expr]:
             expressions = self._expressions()

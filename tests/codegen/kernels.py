@@ -1,0 +1,115 @@
+"""Single kernels for tests: graphs of a few ops, each claimed by a rule, compiled in one module, held against numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gluongraph import ops, reference
+from gluongraph.codegen import tir
+from gluongraph.codegen.rule import bind
+from gluongraph.codegen.rules import emit, offer
+from gluongraph.codegen.targets import target
+from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
+from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.passes.inline import inline
+from gluongraph.plan import Buffer, Group, Launch
+from gluongraph.runtime import loader
+
+Array = Any
+TOLERANCE = {"f64": 1e-12, "f32": 4e-6, "f16": 4e-3, "bf16": 2e-2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel: what it computes of inputs of these types, by which rule, and which outputs lie over which inputs."""
+
+    name: str
+    fn: Callable[..., Node | tuple[Node, ...]]
+    inputs: Sequence[tuple[tuple[int, ...], str] | tuple[int, ...]]
+    pattern: str
+    rule: str = ""
+    inplace: tuple[tuple[int, int], ...] = ()
+    tolerance: float = 0.0
+
+    def types(self) -> list[TensorType]:
+        """Of the inputs; f32 where nothing is said."""
+        return [TensorType(*i) if i and isinstance(i[0], tuple) else TensorType(i) for i in self.inputs]  # type: ignore[arg-type]
+
+    def graph(self) -> Graph:
+        """Over primitives."""
+        inputs = {f"x{i}": ops.input(f"x{i}", t) for i, t in enumerate(self.types())}
+        made = self.fn(*inputs.values())
+        outputs = made if isinstance(made, tuple) else (made,)
+        return inline(Graph(inputs, {f"y{i}": n for i, n in enumerate(outputs)}))
+
+
+class Library:
+    """All the cases compiled."""
+
+    def __init__(self, cases: Sequence[Case]):
+        self.launches = {c.name: self._launch(c, f"k{number}") for number, c in enumerate(cases)}
+        cpu = target().cpu
+        assert cpu is not None
+        functions = []
+        for launch in self.launches.values():
+            k = tir.Kernel(launch.kernel)
+            emit(k, launch.group, launch.candidate, bind(k, launch), cpu)
+            functions.append(k.finish())
+        loader.threads()
+        self.module = tir.build_kernels(functions, target().tvm)
+
+    def _launch(self, case: Case, name: str) -> Launch:
+        group = Group(case.graph(), case.pattern, case.inplace)
+        candidate = offer(target())(group)
+        assert candidate is not None, f"{case.name}: no rule takes it"
+        reads = tuple(Buffer(f"x{i}", t, "input") for i, t in enumerate(group.inputs))
+        writes = tuple(Buffer(f"y{i}", t, "output") for i, t in enumerate(group.outputs))
+        return Launch(name, group, candidate, reads, writes)
+
+    def check(self, case: Case) -> None:
+        """Right rule, right numbers, and inputs untouched."""
+        launch = self.launches[case.name]
+        assert launch.candidate.rule == (case.rule or case.pattern)
+        rng = np.random.default_rng(1)
+        values = {f"x{i}": numbers(rng, t) for i, t in enumerate(launch.group.inputs)}
+        with np.errstate(all="ignore"):
+            want, _ = reference.run(launch.group.body, values)
+        memory = [np.array(v, copy=True) for v in values.values()]
+        shared = dict(case.inplace)
+        fresh = [_blank(t) for j, t in enumerate(launch.group.outputs) if j not in shared]
+        queue = iter(fresh)
+        results = [memory[shared[j]] if j in shared else next(queue) for j in range(len(launch.group.outputs))]
+        extra = [np.empty(launch.candidate.workspace, np.uint8)] if launch.candidate.workspace else []
+        self.module[launch.kernel](*map(loader.view, [*memory, *fresh, *extra]))
+        for got, true in zip(results, want.values(), strict=True):
+            compare(got, np.asarray(true), case)
+        for i, (before, after) in enumerate(zip(values.values(), memory, strict=True)):
+            assert i in shared.values() or before.tobytes() == after.tobytes(), f"{case.name} writes over input {i}"
+
+
+def _blank(t: TensorType) -> Array:
+    """An array full of what no test expects."""
+    return np.full(t.shape, 77, numpy_dtype(t.dtype))
+
+
+def numbers(rng: np.random.Generator, t: TensorType) -> Array:
+    """Small numbers of either sign; 0 and 1 for integers."""
+    if is_float(t.dtype):
+        return np.asarray(rng.uniform(-2, 2, t.shape)).astype(numpy_dtype(t.dtype))
+    return np.asarray(rng.integers(0, 2, t.shape)).astype(numpy_dtype(t.dtype))
+
+
+def compare(got: Array, want: Array, case: Case) -> None:
+    """Equal up to rounding relative to the largest element; integers exactly."""
+    assert got.shape == want.shape and got.dtype == want.dtype
+    dtype = dtype_name(got.dtype)
+    if not is_float(dtype):
+        np.testing.assert_array_equal(got, want)
+        return
+    tolerance = case.tolerance or TOLERANCE[dtype]
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1.0, float(np.abs(b).max(initial=0))))
