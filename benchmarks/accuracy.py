@@ -23,9 +23,27 @@ from gluongraph import autograd, gluon, nd
 from workloads import WORKLOADS, Workload, batches, network, trainer
 
 Array = np.ndarray[Any, Any]
-CASES = {"mlp-8": 1e-5, "lenet-128": 1e-5, "gpt-small": 1e-5, "resnet18-32": 1e-4}  # tolerance of the gradients
 LOSS = 1e-4
-SMALLER = {"lenet-128": 16, "resnet18-32": 4, "gpt-small": 2}  # float64 op by op is slow
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """How far a gradient may be off, and a batch and a rate that let both curves be compared."""
+
+    gradient: float
+    batch: int
+    rate: float = 0.05
+
+
+CASES = {
+    "mlp-8": Case(1e-5, 8),
+    "lenet-128": Case(1e-5, 16),
+    "gpt-small": Case(1e-5, 2),
+    "digits-64": Case(1e-4, 64, 1e-2),
+    # With millions of activations some lie within a rounding of relu's corner, on the other side of which the gradient
+    # is another one; and at larger rates PyTorch's own float32 is 1e-3 from its float64 after 20 steps.
+    "resnet18-32": Case(1e-4, 4, 1e-5),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,16 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong = 0
     print(f"{'':14}{'against':22}{'gradients':>12}{'allowed':>9}{'loss curve':>12}{'allowed':>9}")
     for name in options.workload.split(","):
+        case = CASES[name]
         workload = dataclasses.replace(
             WORKLOADS[name],
-            batch=SMALLER.get(name, WORKLOADS[name].batch),
+            batch=case.batch,
             optimizer="sgd",
-            hyper={"learning_rate": 0.05},
+            hyper={"learning_rate": case.rate},
         )
         for reference, (gradient, worst, curve) in compare(workload, options.steps).items():
-            bad = not (gradient <= CASES[name] and curve <= LOSS)
+            bad = not (gradient <= case.gradient and curve <= LOSS)
             wrong += bad
-            row = f"{name:14}{reference:22}{gradient:12.1e}{CASES[name]:9.0e}{curve:12.1e}{LOSS:9.0e}"
+            row = f"{name:14}{reference:22}{gradient:12.1e}{case.gradient:9.0e}{curve:12.1e}{LOSS:9.0e}"
             print(row + (f"  WRONG, most of all at {worst}" if bad else ""))
     return int(wrong > 0)
 

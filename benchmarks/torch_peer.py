@@ -98,6 +98,17 @@ def lenet(pixels: int, channels: tuple[int, int], hidden: int, classes: int) -> 
     )
 
 
+def digits(pixels: int, channels: tuple[int, ...], hidden: int, classes: int) -> nn.Module:
+    """Convolution, normalization and pooling, then two dense layers."""
+    layers: list[nn.Module] = []
+    inputs = 1
+    for outputs in channels:
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2)]
+        inputs, pixels = outputs, pixels // 2
+    layers += [nn.Flatten(), nn.Linear(inputs * pixels**2, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
+    return nn.Sequential(*layers)
+
+
 def resnet18(classes: int) -> nn.Module:
     """ResNet-18 with a 3x3 stem, as it is used on 32x32 images."""
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
@@ -111,6 +122,7 @@ def resnet18(classes: int) -> nn.Module:
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "lenet": lenet,
+    "digits": digits,
     "resnet18": resnet18,
     "gpt": Gpt,
     "lstm": Lstm,

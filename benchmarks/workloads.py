@@ -31,6 +31,7 @@ class Workload:
 
 _MLP = {"features": 784, "hidden": (512, 256), "classes": 10}
 _LENET = {"pixels": 28, "channels": (20, 50), "hidden": 500, "classes": 10}
+_DIGITS = {"pixels": 8, "channels": (32, 64), "hidden": 128, "classes": 10}
 _GPT = {"layers": 6, "width": 384, "heads": 6, "length": 256, "vocabulary": 96}
 _GPT_SMALL = {"layers": 2, "width": 64, "heads": 4, "length": 64, "vocabulary": 96}
 _LSTM = {"layers": 2, "width": 256, "length": 35, "vocabulary": 2000}
@@ -43,6 +44,7 @@ WORKLOADS = {
         Workload("mlp-8", "mlp", 8, _MLP, "adam", _ADAM, {"torch": 2.0}),
         Workload("mlp-128", "mlp", 128, _MLP, "adam", _ADAM, {"torch": 1.1}),
         Workload("lenet-128", "lenet", 128, _LENET, "sgd", _MOMENTUM, {"torch": 1.2}),
+        Workload("digits-64", "digits", 64, _DIGITS, "adam", _ADAM),
         Workload("resnet18-32", "resnet18", 32, {"classes": 10}, "sgd", _MOMENTUM | {"wd": 5e-4}),
         Workload("gpt", "gpt", 8, _GPT, "adamw", _ADAMW),
         Workload("gpt-small", "gpt", 8, _GPT_SMALL, "adamw", _ADAMW),
@@ -65,6 +67,7 @@ def batches(workload: Workload, count: int = 4, seed: int = 0) -> list[tuple[np.
         shape = {
             "mlp": lambda: (n, size["features"]),
             "lenet": lambda: (n, 1, size["pixels"], size["pixels"]),
+            "digits": lambda: (n, 1, size["pixels"], size["pixels"]),
             "resnet18": lambda: (n, 3, 32, 32),
         }[workload.model]()
         return rng.standard_normal(shape, dtype=np.float32), rng.integers(0, size["classes"], n, dtype=np.int32)
@@ -195,6 +198,18 @@ def lenet(pixels: int, channels: tuple[int, int], hidden: int, classes: int) -> 
     return net
 
 
+def digits(pixels: int, channels: tuple[int, ...], hidden: int, classes: int) -> nn.HybridSequential:
+    """The network of examples/digits.py: convolution, normalization and pooling, then two dense layers."""
+    net, inputs = nn.HybridSequential(), 1
+    for outputs in channels:
+        net.add(nn.Conv2D(outputs, 3, padding=1, in_channels=inputs), nn.BatchNorm(in_channels=outputs))
+        net.add(nn.Activation("relu"), nn.MaxPool2D())
+        inputs, pixels = outputs, pixels // 2
+    net.add(nn.Flatten(), nn.Dense(hidden, activation="relu", in_units=inputs * pixels**2))
+    net.add(nn.Dense(classes, in_units=hidden))
+    return net
+
+
 def resnet18(classes: int) -> nn.HybridSequential:
     """ResNet-18 with a 3x3 stem, as it is used on 32x32 images."""
     net = nn.HybridSequential()
@@ -218,6 +233,7 @@ def lstm(layers: int, width: int, length: int, vocabulary: int) -> nn.HybridSequ
 MODELS: dict[str, Callable[..., gluon.HybridBlock]] = {
     "mlp": mlp,
     "lenet": lenet,
+    "digits": digits,
     "resnet18": resnet18,
     "gpt": Gpt,
     "lstm": lstm,
