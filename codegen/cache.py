@@ -54,12 +54,12 @@ def key(plan: Plan, target: Target) -> str:
     digest.update(repr({k: str(b) for k, b in plan.outputs.items()}).encode())
     for name, data in plan.constants.items():
         digest.update(name.encode() + hashlib.sha256(data).digest())
-    digest.update(_code().encode())
+    digest.update(code().encode())
     return digest.hexdigest()[:32]
 
 
 @once
-def _code() -> str:
+def code() -> str:
     """A digest of what turns a plan into code: this package's sources and TVM's version."""
     digest = hashlib.sha256(f"{version('apache-tvm')} {version('apache-tvm-ffi')}".encode())
     for file in sorted(Path(__file__).parent.glob("*.py")):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cache as once
 
 from gluongraph.codegen import cuda
 from gluongraph.codegen.contraction import CONV, GEMM
 from gluongraph.codegen.index_ops import FALLBACK, INDEX_RULES
 from gluongraph.codegen.loops import LOOP
+from gluongraph.codegen.offers import Ask, Offers, offers
 from gluongraph.codegen.pool import POOL
 from gluongraph.codegen.reduce import REDUCE
 from gluongraph.codegen.rowwise import ROWWISE
@@ -27,8 +28,13 @@ RULES: tuple[Rule, ...] = (GEMM, CONV, POOL, ROWWISE, REDUCE, LOOP, *INDEX_RULES
 BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
 
 
-def offer(target: Target) -> Callable[[Group], Candidate | None]:
+def offer(target: Target) -> Offers:
     """What a target offers for a group: the candidate of the first rule that claims it, or None."""
+    return offers(target, _asker(target))
+
+
+@once
+def _asker(target: Target) -> Ask:
     cpu = target.cpu
     if cpu is None:
         return cuda.claim

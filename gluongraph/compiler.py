@@ -16,7 +16,8 @@ from gluongraph.codegen.build import Artefact, build
 from gluongraph.codegen.rules import offer
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.targets import target as find_target
-from gluongraph.errors import CompileError
+from gluongraph.errors import CompileError, MXNetError, located
+from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph
 from gluongraph.passes import PIPELINE, memory, schedule, select
@@ -26,6 +27,8 @@ from gluongraph.runtime.device import CPU, CUDA, DeviceExecutor
 from gluongraph.runtime.executor import Executor
 from gluongraph.step import TrainStep
 from gluongraph.verify import verify, verify_plan
+
+REQUIRED = {"inline", "fuse"}  # passes: there are kernels for primitives, and only in groups
 
 
 def compile(
@@ -48,6 +51,10 @@ def compile(
         target: a row of `gluongraph.codegen.targets`; "cpu" is the best one for this machine.
         keep_grads: write the gradients into `param.grad()` as well, as an eager backward does.
 
+    Raises:
+        TypeError: an argument is not what its name says.
+        CompileError: there is no such target.
+
     >>> import gluongraph as mx
     >>> from gluongraph import gluon, nd
     >>> net = gluon.nn.Dense(1, in_units=2)
@@ -57,6 +64,7 @@ def compile(
     >>> step(nd.ones((4, 2)), nd.zeros((4, 1))).asnumpy()
     array([2., 2., 2., 2.], dtype=float32)
     """
+    _check_arguments(net, loss, trainer, inputs)
     on = find_target(target)
     build = partial(lower, on=on)
     if loss is None:
@@ -66,6 +74,22 @@ def compile(
         return loss(net(*batch[:inputs]), *batch[inputs:])
 
     return TrainStep(program, trainer, build, predict=net, keep_grads=keep_grads)
+
+
+def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:
+    """Refuse at once what the first call of the step would trip over."""
+    wrong = ""
+    if not callable(net):
+        wrong = f"net is a Block or a function, not {net!r}"
+    elif loss is not None and not callable(loss):
+        wrong = f"loss is a Loss or a function, not {loss!r}"
+    elif trainer is not None and not isinstance(trainer, Trainer):
+        wrong = f"trainer is a gluon.Trainer, not {trainer!r}"
+    elif not isinstance(inputs, int) or inputs < 1:
+        wrong = f"inputs says how many arrays go to the net, at least one; not {inputs!r}"
+    if wrong:
+        usage = "compile(net, loss, trainer), compile(function, trainer=trainer) or compile(net)"
+        raise TypeError(located(f"compile: {wrong}", help=usage))
 
 
 @dataclass(frozen=True)
@@ -104,12 +128,14 @@ def interprets() -> bool:
 def lower(graph: Graph, roles: Mapping[str, str], on: Target | None = None) -> Compiled:
     """One graph -> code. `roles` says of each input whether it is "state", "scalar" or "input" (see plan.SPACES)."""
     on = on or find_target()
+    debug.next_graph()
     traced = graph = edited(graph)
     plan, graph = plan_of(graph, roles, on)
     text = printer.show_plan(plan)
     debug.dump("plan.txt", text)
-    debug.log("launch", text)
+    debug.log(next(iter(debug.settings().log & {"memory", "plan", "schedule"}), "launch"), text)
     artefact = None if interprets() else build(plan, on)
+    offer(on).save()
     made = artefact.compiled if artefact is not None else "no"
     debug.log("target", f"{on.name}: {len(plan.launches)} launches, {made} kernels compiled now")
     return Compiled(traced, graph, plan, artefact, roles)
@@ -119,13 +145,32 @@ def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, quiet: bool = Fa
     """All passes: the plan, and the graph of kernels that it was made from."""
     if not quiet:
         debug.dump("00_traced.py", printer.show(graph))
+    without = left_out()
     for number, each in enumerate(PIPELINE, 1):
-        graph = run(each, graph, 0 if quiet else number)
+        if each.__name__ not in without:
+            graph = run(each, graph, 0 if quiet else number)
     selection = select(graph, offer(on), lambda body, inner: plan_of(body, inner, on, quiet=True)[0])
     plan = memory(schedule(selection, roles))
     if debug.settings().verify:
         verify_plan(plan, selection.graph)
     return plan, selection.graph
+
+
+def left_out() -> set[str]:
+    """The passes that do not run: those in GG_SKIP, and after GG_STOP's those that there can be code without.
+
+    Raises:
+        MXNetError: no such pass, or one that must run.
+    """
+    now, names = debug.settings(), [each.__name__ for each in PIPELINE]
+    for variable, given in (("GG_SKIP", now.skip), ("GG_STOP", {now.stop} if now.stop else set())):
+        for name in given:
+            if name not in names:
+                raise MXNetError(f"{variable}={name}: no pass has that name; there are {', '.join(names)}")
+            if name in REQUIRED and variable == "GG_SKIP":
+                raise MXNetError(f"GG_SKIP={name}: there is no code without this pass; others can be left out")
+    later = names[names.index(now.stop) + 1 :] if now.stop else []
+    return {*now.skip, *later} - REQUIRED
 
 
 def edited(graph: Graph) -> Graph:
@@ -139,10 +184,8 @@ def edited(graph: Graph) -> Graph:
 
 
 def run(each: Callable[[Graph], Graph], graph: Graph, number: int = 0) -> Graph:
-    """One pass, with all that hangs on passes: GG_SKIP, timing, verification, dumps."""
+    """One pass, with all that hangs on passes: timing, verification, dumps."""
     name = each.__name__
-    if name in debug.settings().skip:
-        return graph
     started = time.perf_counter()
     after = each(graph)
     milliseconds = (time.perf_counter() - started) * 1e3
@@ -150,8 +193,10 @@ def run(each: Callable[[Graph], Graph], graph: Graph, number: int = 0) -> Graph:
         verify(after, name)
     changed = "" if after is not graph and after != graph else " (unchanged)"
     debug.log("pass", f"{name}: {len(graph.nodes())} -> {len(after.nodes())} nodes, {milliseconds:.1f} ms{changed}")
-    if not changed and number:
-        debug.dump(f"{number:02d}_{name}.py", printer.show(after, f"after {name}"))
+    if not changed and number and (debug.settings().dump or debug.wants(name)):
+        text = printer.show(after, f"after {name}")
+        debug.dump(f"{number:02d}_{name}.py", text)
+        debug.log(name, text)
     return after
 
 
