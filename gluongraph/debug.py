@@ -3,10 +3,10 @@
 | variable | does |
 |---|---|
 | `GG_DEBUG=1..5` | 1 targets and totals; 2 launches; 3 passes; 4 the graph after each changing pass; 5 generated code |
-| `GG_LOG=fuse,memory` | the named artifacts only |
-| `GG_DUMP=dir` | writes every artifact into a file of that folder |
+| `GG_LOG=fuse,memory` | the named artifacts only: target, pass, a pass's own name, memory (the plan), code |
+| `GG_DUMP=dir` | writes the graph after each pass, the plan and the code into that folder; of later graphs into graph2/... |
 | `GG_VERIFY=1` | checks the graph after every pass |
-| `GG_STOP=pass`, `GG_SKIP=pass,pass` | ends the pipeline after a pass; leaves passes out |
+| `GG_STOP=pass`, `GG_SKIP=pass,pass` | runs, after a pass, only what there is no code without; leaves passes out |
 | `GG_BACKEND=reference` | runs graphs in numpy: is it the model or the compiler? |
 | `GG_CHECK=nan` | names the first node, and its line, that makes a NaN |
 | `GG_EDIT=file` | writes the graph to the file, waits, reads it back and goes on |
@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import pathlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,6 +79,12 @@ def _names(text: str) -> frozenset[str]:
 
 
 _settings: Settings | None = None
+_listeners: list[Callable[[], object]] = []
+
+
+def when_overridden(listener: Callable[[], object]) -> None:
+    """Call `listener` whenever `override` changes the settings or takes them back."""
+    _listeners.append(listener)
 
 
 def settings() -> Settings:
@@ -92,13 +98,28 @@ def settings() -> Settings:
 @contextmanager
 def override(**changes: Any) -> Iterator[Settings]:
     """Other settings within the block: `with debug.override(verify=True):`."""
-    global _settings
     before = settings()
-    _settings = replace(before, **changes)
+
+    def become(now: Settings) -> None:
+        global _settings, _graphs
+        _settings, _graphs = now, 0
+        for listener in _listeners:
+            listener()
+
+    become(replace(before, **changes))
     try:
-        yield _settings
+        yield settings()
     finally:
-        _settings = before
+        become(before)
+
+
+_graphs = 0  # how many have been compiled under these settings
+
+
+def next_graph() -> None:
+    """Another graph is being compiled: its dumps get a folder of their own."""
+    global _graphs
+    _graphs += 1
 
 
 def wants(artifact: str) -> bool:
@@ -118,7 +139,7 @@ def dump(name: str, text: str) -> pathlib.Path | None:
     folder = settings().dump
     if not folder:
         return None
-    path = pathlib.Path(folder) / name
+    path = pathlib.Path(folder) / (f"graph{_graphs}" if _graphs > 1 else "") / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph import debug, finite
 from gluongraph.differentiate import gradients
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.errors import MXNetError
@@ -44,7 +45,7 @@ class Function:
         made = build(*self.inputs)
         self.single = isinstance(made, Node) and not isinstance(made.type, tuple)
         self.results = results_of(made)
-        self.call = _program(self.inputs, self.results, inline=False)
+        self.call = _checked(_program(self.inputs, self.results, inline=False), self.inputs, self.results)
         # Results that may be views of arguments: numpy gives those for movement ops.
         self.aliases = tuple(i for i, n in enumerate(self.results) if _may_alias(n))
         self._recorded: dict[tuple[bool, ...], Recorded | None] = {}
@@ -85,8 +86,9 @@ class Recorded:
         given = [n for n in (*function.inputs, *emitted.computed()) if n not in heads]
         saved = [n for n in _frontier(wanted, frozenset(given) | frozenset(heads)) if n not in heads]
         self.zeros = tuple((n.shape, numpy_dtype(n.dtype)) for n in function.results)
-        self.forward = emitted.function((*function.results, *saved))
-        self.backward = _program((*saved, *heads), wanted, inline=False)
+        self.forward = _checked(emitted.function((*function.results, *saved)), function.inputs, function.results)
+        back = _program((*saved, *heads), wanted, inline=False)
+        self.backward = _checked(back, (*saved, *heads), wanted, f"in the gradient of {_named(function)}: ")
         self._build, self._count = function.build, len(function.inputs)
 
     def again(self, *given: Node) -> tuple[Node, ...]:
@@ -98,6 +100,19 @@ class Recorded:
             OPS["const"](value=0.0, dtype=x.dtype, shape=x.shape) if g is None else g
             for x, g in zip(wrt, found, strict=True)
         )
+
+
+def _checked(
+    call: Callable[..., Arrays], inputs: Sequence[Node], results: Sequence[Node], what: str = ""
+) -> Callable[..., Arrays]:
+    """`call`; under GG_CHECK=nan, looked at whenever it runs."""
+    return finite.watched(call, inputs, results, what) if debug.settings().check else call
+
+
+def _named(function: Function) -> str:
+    """The op, for messages; of several, the last."""
+    made = function.results[0]
+    return (made.src[0] if made.op.name == "item" else made).op.name
 
 
 def _may_alias(n: Node) -> bool:

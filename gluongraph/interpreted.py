@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import reference
+from gluongraph import finite, reference
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.errors import NotFiniteError
-from gluongraph.ir import Graph, Node
+from gluongraph.ir import Graph
 
 Array = np.ndarray[Any, Any]
 
@@ -39,21 +38,8 @@ class Interpreted:
         """Run once; the updated state arrays are written at the end, all or none."""
         given = {**self._state, **self._scalars, **dict(zip(self.input_names, inputs, strict=True))}
         values = {name: array.reshape(self.graph.inputs[name].shape) for name, array in given.items()}
-        outputs, updates = reference.run(self.graph, values, watch=self._watch if self.check else None)
+        watch = finite.watcher(values, self.graph.origins.get) if self.check else None
+        outputs, updates = reference.run(self.graph, values, watch)
         for name, array in updates.items():
             self._state[name].reshape(array.shape)[...] = array
         return [np.array(outputs[name]) for name in self.output_names]
-
-    def _watch(self, n: Node, value: Any) -> None:
-        """Raise at the first node that makes a NaN out of none."""
-        parts = value if isinstance(value, tuple) else (value,)
-        if n.op.kind == "leaf" or not any(p.dtype.kind == "f" and np.isnan(p).any() for p in parts):
-            return
-        origin = self.graph.origins.get(n)
-        sources = ", ".join(str(s.type) for s in n.src)
-        where = f"\n  made by {origin.scope or 'the step'} at {origin.file}:{origin.line}" if origin else ""
-        raise NotFiniteError(
-            f"{n.op.name}({sources}) made a NaN{where}\n"
-            "  help: look at this op's inputs; a smaller learning rate, clip_gradient or a guard before log, sqrt and"
-            " division are the usual cures"
-        )

@@ -94,7 +94,7 @@ def dot(lhs: Any, rhs: Any, transpose_a: bool = False, transpose_b: bool = False
     right = rhs.shape[:-1] if transpose_b else rhs.shape[1:]
     inner = lhs.shape[0] if transpose_a else lhs.shape[-1]
     if inner != (rhs.shape[-1] if transpose_b else rhs.shape[0]):
-        raise ShapeError(located(f"dot: inner sizes differ: {lhs.ty} and {rhs.ty}"))
+        raise ShapeError(located(f"dot: inner sizes differ: {lhs.ty} and {rhs.ty}", help="transpose_a or transpose_b?"))
     m, n = math.prod(left), math.prod(right)
     a = ops.reshape(lhs, (inner, m) if transpose_a else (m, inner))
     b = ops.reshape(rhs, (n, inner) if transpose_b else (inner, n))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import random
+from gluongraph import debug, random
 from gluongraph import storage as storages
 from gluongraph.differentiate import differentiate
 from gluongraph.dtypes import dtype_name, is_float
@@ -281,7 +281,9 @@ class TrainStep:
     def _prepare(self, mode: str, batch: tuple[Any, ...]) -> tuple[Variant, dict[str, Array]]:
         """The variant for this call, compiled if it is the first of its kind, and the batch by input name."""
         arrays = [_array(i, b) for i, b in enumerate(batch)]
-        key = (mode, tuple((a.shape, a.dtype.str) for a in arrays), self._structure(mode))
+        now = debug.settings()
+        types = tuple((a.shape, a.dtype.str) for a in arrays)
+        key = (mode, types, self._structure(mode), now.backend, now.check)
         variant = self._variants.get(key)
         if variant is None or not variant.holds():
             variant = self._variants[key] = self._compile(mode, arrays)
