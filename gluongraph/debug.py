@@ -4,7 +4,7 @@
 |---|---|
 | `GG_DEBUG=1..5` | 1 targets and totals; 2 launches; 3 passes; 4 the graph after each changing pass; 5 generated code |
 | `GG_LOG=fuse,memory` | the named artifacts only: target, pass, a pass's own name, memory (the plan), code |
-| `GG_DUMP=dir` | writes the graph after each pass, the plan and the code into that folder; of later graphs into graph2/... |
+| `GG_DUMP=dir` | writes graphs, after each pass, plan and code into that folder; those of the next into graph2/, ... |
 | `GG_VERIFY=1` | checks the graph after every pass |
 | `GG_STOP=pass`, `GG_SKIP=pass,pass` | runs, after a pass, only what there is no code without; leaves passes out |
 | `GG_BACKEND=reference` | runs graphs in numpy: is it the model or the compiler? |

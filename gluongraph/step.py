@@ -133,12 +133,12 @@ def _array(number: int, given: Any) -> Array:
     else:
         try:
             array = np.asarray(given)
-            if array.dtype == np.float64 or not hasattr(given, "dtype"):
+            if array.dtype == np.float64 or (array.dtype.kind in "biu" and not hasattr(given, "dtype")):
                 array = array.astype(np.float32)  # as nd.array makes of it
             dtype_name(array.dtype)  # refuses what no op takes
         except (TypeError, ValueError) as error:
             kind = f"{type(given).__name__}" + (f" of {given.dtype}" if hasattr(given, "dtype") else "")
-            message = f"argument {number} of the step is {kind}, which makes no array: {error}"
+            message = f"argument {number} of the step is {kind}: {error}"
             raise DTypeError(located(message, help="give arrays of numbers, batch axis first")) from None
         array = np.require(array, requirements=("C", "W"))
     if not array.size:
