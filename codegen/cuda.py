@@ -21,7 +21,7 @@ from gluongraph.codegen.expression import flat, unflatten
 from gluongraph.codegen.pull import Load, Pull
 from gluongraph.codegen.rule import Bindings, bind
 from gluongraph.codegen.targets import TARGETS
-from gluongraph.codegen.te_lower import Stages, fold_length, kept_shape, small, stage
+from gluongraph.codegen.te_lower import Stages, fold_length, kept_shape, small, stage, transposition
 from gluongraph.codegen.tir import Buf, Expr, Value
 from gluongraph.ir import Node
 from gluongraph.plan import ALIGNMENT, Candidate, Group, Plan
@@ -101,8 +101,17 @@ def lowered(group: Group) -> Lowering:
     lengths = {n: fold_length(n) for n in group.body.nodes() if n not in inputs}
     folds = {n: length for n, length in lengths.items() if length is not None}
     if not folds:
-        return Lowering(_pointwise(results))
+        return _turned(lengths, results, inputs) or Lowering(_pointwise(results))
     return _together(group, folds, results, inputs) or _apart(folds, results, inputs)
+
+
+def _turned(nodes: Iterable[Node], results: tuple[Node, ...], inputs: tuple[Node, ...]) -> Lowering | None:
+    """A group around one transposed matrix."""
+    turned = [n for n in nodes if n.op.name == "transpose" and n.attrs["axes"] == (1, 0) and n.src[0] in inputs]
+    if len(turned) != 1 or any(n.shape != turned[0].shape or n.ty.size == 0 for n in results):
+        return None
+    stages = transposition(turned[0], TARGETS["cuda"].tvm)
+    return Lowering((Part(results, stages),)) if stages else None
 
 
 def _pointwise(results: Iterable[Node]) -> tuple[Part, ...]:

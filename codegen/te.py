@@ -21,7 +21,7 @@ from gluongraph.errors import CompileError
 
 Tensor = Any  # a stage or a placeholder
 Shape = tuple[int, ...]
-RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "RMSNorm", "Transpose")  # in the order they are asked
+RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "RMSNorm")  # for one fold, in the order they are asked
 _VECTORIZED = 2  # of TVM's ForKind
 MARK = "gluongraph_finished"  # the call that the last stage consists of
 
@@ -97,7 +97,8 @@ def place(
         if not node.buffer.same_as(result):
             return node
         with kernel.aside() as statements:
-            write(tuple(node.indices), tuple(node.value.args[1:]))
+            marked = isinstance(node.value, tvm.ir.Call) and node.value.args[0] == MARK
+            write(tuple(node.indices), tuple(node.value.args[1:]) if marked else (node.value,))
         return statements[0]
 
     def block(node: Any) -> Any:

@@ -120,6 +120,16 @@ def stage(
     return next((s for s in found if te.grids(s.func)[0][0] > 1), found[0] if found and few else None)
 
 
+def transposition(n: Node, options: dict[str, object]) -> Stages | None:
+    """A matrix turned over by way of shared memory, so that both sides are read and written in runs. It stands where
+    folds do: what else the group computes is written where the turned elements are."""
+    (x,) = n.src
+    tensor = te.placeholder("x0", x.shape, x.dtype)
+    last = te.compute("finished", n.shape, lambda i, j: tensor(j, i))
+    found = te.schedules([tensor, last], options, ("Transpose",))
+    return next((Stages(rule, func, (x,), (n,), n.shape) for rule, func in found if te.grids(func)[0][0] > 1), None)
+
+
 def placed(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of a stage: one number is an array of one."""
     return shape or (1,)

@@ -284,6 +284,7 @@ def updates() -> Iterator[Any]:
     two = lambda a, y: [y - ops.sum(a, (0, 2)), ops.sum(a * a, (0, 2))]  # noqa: E731
     yield one("dlight.GeneralReduction", [(8, 16, 30), (16,)], two, ((0, 1),))
     yield one("threads", [(7, 3), (7, 3)], lambda a, b: [b, a], ((0, 0), (1, 1)))
+    yield one("dlight.Transpose", [(70, 33), (33, 70)], lambda a, y: [y - ops.transpose(a), y * 2.0], ((0, 1),))
 
 
 @needs_compiler
