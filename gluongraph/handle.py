@@ -16,6 +16,7 @@ from gluongraph.tape import Entry, Leaf, no_value
 
 if TYPE_CHECKING:
     from gluongraph.ndarray import NDArray
+    from gluongraph.trace import Tracer
 
 DEFAULT = cpu(0)
 
@@ -29,6 +30,7 @@ class Handle:
     # What most arrays have is said once, here; only what differs is kept per array.
     _storage: Storage | None
     _node: Node | None = None  # in a trace
+    _tracer: Tracer | None = None  # which trace that is
     _source: tuple[Entry, int] | None = None  # the recorded call that made it
     _leaf: Leaf | None = None  # set by attach_grad
     _ctx: Context = DEFAULT

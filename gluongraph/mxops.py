@@ -283,7 +283,7 @@ def axes_of(data: Node, axis: Axes, exclude: bool = False) -> tuple[int, ...]:
     given = range(rank) if axis is None or axis == () else (axis,) if isinstance(axis, int) else axis
     for a in given:
         if not -rank <= a < rank:
-            raise ShapeError(located(f"axis {a} does not exist in {data.ty}"))
+            raise ShapeError(located(f"axis {a} does not exist in {data.ty}", help=f"axes are 0 to {rank - 1}"))
     axes = {a % rank for a in given}
     return tuple(sorted(set(range(rank)) - axes if exclude and axis is not None else axes))
 

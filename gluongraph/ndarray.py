@@ -324,7 +324,7 @@ def placed(array: NDArray, ctx: Context | None) -> NDArray:
 def traced(node: Node) -> NDArray:
     """The handle on a node of the graph that is being traced."""
     array = NDArray.__new__(NDArray)
-    array._storage, array._node = None, node
+    array._storage, array._node, array._tracer = None, node, STATE.tracer
     return array
 
 

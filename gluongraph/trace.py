@@ -199,6 +199,8 @@ class Tracer:
             whole, build, how = array._view
             found: Node = build(self.node(whole), **how)
         elif array._node is not None:
+            if array._tracer is not self:
+                raise TraceError(_of_another_trace(str(array._node.type)))
             return array._node
         else:
             found = self.now[self.capture(array)]
@@ -291,16 +293,18 @@ class Tracer:
         live = {n for n in topological([*outputs.values(), *self.updates.values()]) if n.op.name == "input"}
         for n in live:
             if known.get(n.attrs["name"]) is not n:
-                raise TraceError(
-                    located(
-                        f"a value of another trace is used ({n.attrs['name']!r}: {n.ty})",
-                        help="return values from the traced function instead of keeping them in variables",
-                    )
-                )
+                raise TraceError(_of_another_trace(f"{n.attrs['name']!r}: {n.ty}"))
         inputs = {k: n for k, n in known.items() if k in self.arguments or n in live or k in self.updates}
         captured = {k: a for k, a in self.captured.items() if k in inputs}
         graph = Graph(inputs, outputs, self.updates, origins)
         return Traced(graph, structure, captured, self.draws if RNG in inputs else 0, tuple(self.guards.values()))
+
+
+def _of_another_trace(what: str) -> str:
+    return located(
+        f"a value of another trace is used ({what})",
+        help="return values from the traced function instead of keeping them in variables",
+    )
 
 
 def _mapped(fn: Callable[[Any], Any], tree: Any) -> Any:

@@ -1,0 +1,239 @@
+"""What the front end refuses, one test a message: the op, its types, the user's line, the way out."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gluongraph as mx
+from gluongraph import autograd, debug, gluon, nd
+from gluongraph.errors import DTypeError, NotFiniteError, ShapeError, TraceError
+
+Program = Callable[[nd.NDArray], Any]
+
+
+def line_of(function: Callable[..., Any]) -> str:
+    """Where the message must say that it went wrong: this file, the first line of the function."""
+    code = function.__code__
+    return f"{pathlib.Path(code.co_filename)}:{code.co_firstlineno}"
+
+
+def eager(program: Program) -> Any:
+    return program(nd.ones((2, 3)))
+
+
+def compiled(program: Program) -> Any:
+    return mx.compile(program).predict(nd.ones((2, 3)))
+
+
+PROGRAMS: list[tuple[Program, type[Exception], list[str]]] = [
+    (lambda x: x + nd.ones((4, 5)), ShapeError, ["add", "f32[2,3]", "f32[4,5]", "reshape or expand"]),
+    (lambda x: nd.dot(x, nd.ones((4, 5))), ShapeError, ["dot", "f32[2,3]", "f32[4,5]", "transpose_a"]),
+    (lambda x: nd.FullyConnected(x, nd.ones((5, 4)), None, 5, True), ShapeError, ["FullyConnected", "f32[5,4]"]),
+    (lambda x: nd.concat(x, nd.ones((4, 5)), dim=0), ShapeError, ["concat", "f32[2,3]", "f32[4,5]"]),
+    (lambda x: x + nd.ones((2, 3), dtype="float64"), DTypeError, ["add", "f32[2,3]", "f64[2,3]", "cast one"]),
+    (lambda x: nd.concat(x, nd.ones((2, 3), dtype="int32")), DTypeError, ["concat", "i32[2,3]", "cast them"]),
+    (lambda x: nd.softmax(x, axis=2), ShapeError, ["axis 2 does not exist in f32[2,3]", "axes are 0 to 1"]),
+    (lambda x: x.reshape((4, 2)), ShapeError, ["reshape", "[2, 3]", "[4, 2]"]),
+]
+
+
+@pytest.mark.parametrize("run", [eager, compiled])
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_types_that_do_not_fit(run: Callable[[Program], Any], number: int) -> None:
+    """Eager and compiled say the same: op, types, the line of the program, and mostly what to do."""
+    program, error, parts = PROGRAMS[number]
+    with pytest.raises(error) as caught:
+        run(program)
+    text = str(caught.value)
+    assert isinstance(caught.value, mx.MXNetError)
+    for part in [*parts, f"at {line_of(program)}"]:
+        assert part in text, text
+    assert not STRAY.search(text), text
+
+
+STRAY = re.compile(r"0x[0-9a-f]{6,}|<function|gluongraph/(?!tests)\w+\.py")  # addresses, and lines that nobody wrote
+
+NUMBERS: list[tuple[Program, str]] = [
+    (lambda x: x if x.sum() > 0 else -x, "a branch"),
+    (lambda x: x.sum() > 0 and x, "a branch"),
+    (lambda x: x * float(x.sum()), "float()"),
+    (lambda x: x * int(x.sum()), "int()"),
+    (lambda x: nd.array(x.asnumpy()), "asnumpy()"),
+    (lambda x: x * x.sum().asscalar(), "asscalar()"),
+    (lambda x: x * x.sum().item(), "item()"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(NUMBERS)))
+def test_numbers_of_traced_values(number: int) -> None:
+    program, what = NUMBERS[number]
+    with pytest.raises(TraceError, match=rf"^{re.escape(what)}.* of a traced value") as caught:
+        compiled(program)
+    assert f"at {line_of(program)}" in str(caught.value)
+    assert "help: choose between values with where" in str(caught.value)
+    eager(program)  # which is a program like any other
+    nd.ones(2).asnumpy()  # and no trace is left behind
+
+
+def test_a_traced_value_kept_outside() -> None:
+    kept: list[nd.NDArray] = []
+    mx.compile(lambda x: kept.append(x * 2) or x).predict(nd.ones(2))
+    with pytest.raises(TraceError, match="another trace"):
+        mx.compile(lambda x: x + kept[0]).predict(nd.ones(2))
+
+
+# -- parameters, optimizers
+
+
+def test_a_parameter_never_initialized() -> None:
+    net = gluon.nn.Dense(3, in_units=2)
+    for use in (
+        lambda: net(nd.ones((1, 2))),
+        lambda: mx.compile(net).predict(nd.ones((1, 2))),
+        lambda: gluon.Trainer(net.collect_params(), "sgd"),
+    ):
+        with pytest.raises(RuntimeError, match=r"parameter 'dense\d+_\w+' has not been initialized") as caught:
+            use()
+        assert "help: call initialize() on the block" in str(caught.value) and __file__ in str(caught.value)
+
+
+def trainer(optimizer: str, **options: Any) -> gluon.Trainer:
+    net = gluon.nn.Dense(3, in_units=2)
+    net.initialize()
+    return gluon.Trainer(net.collect_params(), optimizer, options)
+
+
+def test_an_unknown_optimizer() -> None:
+    with pytest.raises(ValueError, match=r"'adma'; did you mean 'adam'\? There are: adam, adamw"):
+        trainer("adma")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "keyword", "meant"),
+    [
+        ("adam", "learning_rte", "learning_rate"),
+        ("adam", "lr", "learning_rate"),
+        ("adamw", "weight_decay", "wd"),
+        ("adam", "eps", "epsilon"),
+        ("sgd", "momentun", "momentum"),
+    ],
+)
+def test_an_unknown_keyword_of_an_optimizer(optimizer: str, keyword: str, meant: str) -> None:
+    with pytest.raises(TypeError, match=f"no argument '{keyword}'; did you mean '{meant}'") as caught:
+        trainer(optimizer, **{keyword: 0.1})
+    assert __file__ in str(caught.value) and "There are: " in str(caught.value)
+
+
+def test_an_error_inside_an_optimizer_is_not_taken_for_a_keyword() -> None:
+    class Odd(mx.optimizer.SGD):
+        def __init__(self, **kwargs: Any):
+            super().__init__(**kwargs)
+            len(3)  # type: ignore[arg-type]
+
+    mx.optimizer.register(Odd)
+    with pytest.raises(TypeError, match="has no len"):
+        mx.optimizer.create("odd", momentum=0.5)
+
+
+# -- gradients
+
+
+def test_backward_without_record() -> None:
+    x = nd.ones(2)
+    x.attach_grad()
+    y = x * 2
+    with pytest.raises(mx.MXNetError, match="backward: this array is not in a computational graph") as caught:
+        y.backward()
+    assert "autograd.record()" in str(caught.value) and __file__ in str(caught.value)
+
+
+def test_a_second_backward() -> None:
+    x = nd.ones(2)
+    x.attach_grad()
+    with autograd.record():
+        y = x * x
+    y.backward()
+    before = x.grad.asnumpy()
+    with pytest.raises(mx.MXNetError, match="used up by an earlier backward") as caught:
+        y.backward()
+    assert "retain_graph=True" in str(caught.value)
+    assert (x.grad.asnumpy() == before).all()
+
+
+def test_a_step_without_backward_changes_nothing() -> None:
+    made = trainer("adam")
+    before = [p.data().asnumpy() for p in made.params]
+    with pytest.raises(UserWarning, match="has not been updated by a backward") as caught:
+        made.step(2)
+    assert "call backward first" in str(caught.value)
+    assert all((p.data().asnumpy() == b).all() for p, b in zip(made.params, before, strict=True))
+    assert made.optimizer.num_update == 0 and made.optimizer.counts() == {} and made.optimizer.rescale_grad == 1.0
+
+
+@pytest.mark.parametrize("size", [0, -1, float("nan"), float("inf"), "4", None])
+def test_a_batch_size_that_divides_nothing(size: Any) -> None:
+    made = trainer("sgd")
+    with pytest.raises((ZeroDivisionError, ValueError), match=f"division of the gradient by batch_size={size!r}"):
+        made.step(size)
+    assert made.optimizer.num_update == 0
+
+
+# -- labels
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 2), (4, 3), (1, 4)])
+def test_labels_of_another_shape(shape: tuple[int, ...]) -> None:
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    with pytest.raises(ShapeError, match=r"SoftmaxCrossEntropyLoss: labels .* do not fit the prediction f32\[4,3\]"):
+        loss(nd.ones((4, 3)), nd.zeros(shape))
+    for good in ((4,), (4, 1)):
+        assert loss(nd.ones((4, 3)), nd.zeros(good)).shape == (4,)
+
+
+# -- NaN
+
+
+def test_nan_in_eager_mode_names_the_op_and_the_line() -> None:
+    minus = nd.array([-1.0, 4.0])
+    assert np.isnan(nd.log(minus).asnumpy()[0])  # nobody watches
+    with debug.override(check="nan"):
+        good = nd.sqrt(minus * minus)
+
+        def program() -> Any: return nd.log(minus)  # fmt: skip
+
+        with pytest.raises(NotFiniteError, match=r"^log\(f32\[2\]\) made a NaN") as caught:
+            program()
+        assert f"at {line_of(program)}" in str(caught.value) and "help:" in str(caught.value)
+        with pytest.raises(NotFiniteError, match=r"add.*\n.*came in: there is one in argument 0"):
+            nd.array([np.nan]) + good[:1]
+    assert np.isnan(nd.log(minus).asnumpy()[0])
+
+
+def test_nan_in_an_eager_gradient() -> None:
+    x = nd.zeros(2)
+    x.attach_grad()
+    with debug.override(check="nan"):
+        with autograd.record():
+            y = nd.sqrt(x) * x
+        with pytest.raises(NotFiniteError, match="in the gradient of sqrt: div"):
+            y.backward()
+    assert (x.grad.asnumpy() == 0).all()
+
+
+def test_nan_in_an_eager_update_changes_nothing() -> None:
+    with debug.override(check="nan"):
+        made = trainer("adam")
+        before = [p.data().asnumpy() for p in made.params]
+        for p in made.params:
+            p.grad()[:] = np.nan
+            p.data()._leaf.fresh = True
+        with pytest.raises(NotFiniteError, match="came in"):
+            made.step(1)
+    assert all((p.data().asnumpy() == b).all() for p, b in zip(made.params, before, strict=True))
+    assert made.optimizer.num_update == 0 and made.optimizer.counts() == {}
