@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel
@@ -65,8 +66,7 @@ def emit(k: Kernel, group: Group, bindings: Bindings, emit_inner: Emit) -> None:
 
         def buf(buffer: Buffer) -> Buf:
             if buffer.space == "scratch":
-                assert buffer.offset is not None
-                return scratch[buffer.type.dtype].at(buffer.offset // DTYPES[buffer.type.dtype].nbytes)
+                return _part(scratch[buffer.type.dtype], buffer)
             return place[buffer.name]
 
         for launch in plan.launches:
@@ -86,5 +86,14 @@ def _scratch(k: Kernel, plan: Plan, workspace: Buf | None) -> dict[str, Buf]:
     return found
 
 
+def _part(scratch: Buf, buffer: Buffer) -> Buf:
+    """One buffer in the scratch of its dtype. Its size counts: a scan in the body copies and slices by it."""
+    assert buffer.offset is not None
+    place = scratch.at(buffer.offset // DTYPES[buffer.type.dtype].nbytes)
+    return replace(place, size=buffer.type.size)
+
+
 def _slice(buf: Buf, t: Expr, length: int) -> Buf:
-    return Buf(buf.name, buf.size // length, buf.dtype, buf.var, buf.offset + t * (buf.size // length))
+    """What turn t sees of a stacked array."""
+    size = buf.size // length
+    return replace(buf.at(t * size), size=size)

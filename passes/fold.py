@@ -9,7 +9,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES, numpy_dtype
-from gluongraph.ir import Graph, Node, TensorType, attr_key
+from gluongraph.ir import Graph, Node, TensorType, attr_key, node
 from gluongraph.rewrite import in_bodies, rebuild
 
 LIMIT = 1024  # elements: a larger array is cheaper to compute than to carry in the artefact
@@ -19,11 +19,12 @@ _COMPUTED = frozenset({"elementwise", "movement", "reduce", "index", "contractio
 def fold(graph: Graph) -> Graph:
     """Ops on constants -> a constant. One number everywhere stays one number, whatever the shape; else up to LIMIT.
 
-    `iota` counts as no constant: a kernel makes it for free, and a literal has to be read.
+    `iota` counts as no constant: a kernel makes it for free, and a literal has to be read. The body of a scan gets its
+    literals from outside: arrays lie in the memory of the whole step.
     """
 
     def folded(n: Node) -> Node:
-        n = in_bodies(n, fold)
+        n = _hoisted(in_bodies(n, fold))
         if n.op.kind not in _COMPUTED or n.op.numpy is None or isinstance(n.type, tuple) or not n.src:
             return n
         try:
@@ -32,6 +33,21 @@ def fold(graph: Graph) -> Graph:
             return n
 
     return rebuild(graph, folded)
+
+
+def _hoisted(n: Node) -> Node:
+    """A scan whose literals are constants k0.. that it is given; others as they are."""
+    if n.op.name != "scan":
+        return n
+    body: Graph = n.attrs["body"]
+    literals = [m for m in body.nodes() if m.op.name == "literal"]
+    if not literals:
+        return n
+    first = len(n.src) - n.attrs["carries"] - n.attrs["xs"]
+    leaves = {m: ops.input(f"k{first + i}", m.ty) for i, m in enumerate(literals)}
+    inputs = {**body.inputs, **{leaf.attrs["name"]: leaf for leaf in leaves.values()}}
+    fed = rebuild(Graph(inputs, body.outputs, body.updates, body.origins), lambda m: leaves.get(m, m))
+    return node(n.op, (*n.src, *literals), {**n.attrs, "body": fed}, n.again)
 
 
 def _folded(n: Node) -> Node:
