@@ -351,14 +351,19 @@ def _pow(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
 
 
 def _integer_pow(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
-    """By squaring, as many times as the exponent has bits that matter."""
-    k, dtype = e.kernel, tir.dtype_of(x)
+    """By squaring, bit after bit of the exponent."""
+    k, dtype, lanes = e.kernel, tir.dtype_of(x), tir.lanes_of(x)
     one, zero = tir.const(1, dtype), tir.const(0, dtype)
-    x, y, power = k.let(x), k.let(y), tir.splat(one, tir.lanes_of(x))
-    for bit in range(8 * DTYPES[dtype].nbytes - 1):
-        odd = tir.compare("not_equal", (y >> tir.const(bit, dtype)) & one, zero)
-        power, x = k.let(tir.select(odd, power * x, power)), k.let(x * x)
-    return power
+    y = k.let(y)
+    base, power = k.local("base", lanes, dtype), k.local("power", lanes, dtype)
+    k.store(base, x, 0)
+    k.store(power, tir.splat(one, lanes), 0)
+    with k.loop(8 * DTYPES[dtype].nbytes - 1, name="bit") as bit:
+        odd = tir.compare("not_equal", (y >> tir.splat(tir.cast(bit, dtype), lanes)) & one, zero)
+        square, old = k.let(k.load(base, 0, lanes)), k.let(k.load(power, 0, lanes))
+        k.store(power, tir.select(odd, old * square, old), 0)
+        k.store(base, square * square, 0)
+    return k.let(k.load(power, 0, lanes))
 
 
 _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.expression import Expressions, Index, size_of, unflatten
+from gluongraph.codegen.expression import Expressions, Index, always, size_of, unflatten
 from gluongraph.codegen.loops import PARALLEL, merged_axes, offered, weight
 from gluongraph.codegen.math import VectorAlgebra, identity
-from gluongraph.codegen.pull import Load
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
@@ -235,21 +234,7 @@ class _Emit:
                     add(folded, sums[0], v * lanes, lanes)
                 if rest:
                     add(folded, left[0], full * lanes, rest)
-        done({root: self._folded(root, [*sums, *left]) for root in self.cut.roots})
-
-    def _folded(self, n: Node, sums: list[dict[Node, Buf]]) -> Expr:
-        """One number out of the sums of a root."""
-        k, name = self.k, n.op.name
-        vectors = [k.let(k.load(sum[n], 0, sum[n].size)) for sum in sums]
-        whole = [v for v in vectors if tir.lanes_of(v) == tir.lanes_of(vectors[0])]
-        others = vectors[len(whole) :]
-        while len(whole) > 1:
-            pairs = zip(whole[::2], whole[1::2], strict=True)
-            whole = [k.let(self.algebra.fold(name, a, b)) for a, b in pairs]
-        total = fold_lanes(k, self.algebra, name, whole[0])
-        for v in others:
-            total = self.algebra.fold(name, total, fold_lanes(k, self.algebra, name, v))
-        return k.let(total)
+        done({root: combined(k, self.algebra, root, [*sums, *left]) for root in self.cut.roots})
 
     def _index(self, kept: Index, folded: Index, last: Value) -> Index:
         """The index in the space from the positions along its runs."""
@@ -276,7 +261,7 @@ class _Emit:
     def _finish(self, at: Value, lanes: int, totals: Totals) -> None:
         """The elementwise work on finished sums, and the stores."""
         k = self.k
-        known = {n: _always(self.algebra.cast(total, n.dtype)) for n, total in totals.items()}
+        known = {n: always(self.algebra.cast(total, n.dtype)) for n, total in totals.items()}
         expressions = Expressions(k, self.group, self.bindings, known)
         place = expressions.along(at, lanes, self.cut.kept)
         outputs = self.group.body.outputs.values()
@@ -285,8 +270,18 @@ class _Emit:
             k.store(buf, value, at)
 
 
-def _always(value: Expr) -> Load:
-    return lambda *_: value
+def combined(k: Kernel, algebra: VectorAlgebra, n: Node, sums: list[dict[Node, Buf]]) -> Expr:
+    """One number out of several vectors of a sum, the last of which may be shorter."""
+    name = n.op.name
+    vectors = [k.let(k.load(sum[n], 0, sum[n].size)) for sum in sums]
+    whole = [v for v in vectors if tir.lanes_of(v) == tir.lanes_of(vectors[0])]
+    others = vectors[len(whole) :]
+    while len(whole) > 1:
+        whole = [k.let(algebra.fold(name, a, b)) for a, b in zip(whole[::2], whole[1::2], strict=True)]
+    total = fold_lanes(k, algebra, name, whole[0])
+    for v in others:
+        total = algebra.fold(name, total, fold_lanes(k, algebra, name, v))
+    return k.let(total)
 
 
 def fold_lanes(k: Kernel, algebra: VectorAlgebra, name: str, x: Expr) -> Expr:

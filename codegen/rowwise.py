@@ -8,7 +8,7 @@ from gluongraph.codegen.expression import Expressions, always, merged_from, size
 from gluongraph.codegen.loops import PARALLEL, offered
 from gluongraph.codegen.math import VectorAlgebra, identity
 from gluongraph.codegen.pull import Load
-from gluongraph.codegen.reduce import fold_lanes, folds, wide
+from gluongraph.codegen.reduce import VECTORS, combined, fold_lanes, folds, wide
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.ir import Node, topological
@@ -114,7 +114,8 @@ class _Row:
     def _stage(self, stage: list[Node], kept: set[Node]) -> None:
         k, lanes = self.k, self.cpu.lanes
         full = self.columns // lanes
-        sums = {n: self._new(n, lanes) for n in stage} if full else {}
+        flight = VECTORS if full >= 2 * VECTORS else 1  # sums side by side: each waits for its last addition
+        sums = [{n: self._new(n, lanes) for n in stage} for _ in range(flight)] if full else []
         totals: dict[Node, Expr] = {}
         needed = _above([m.src[0] for m in stage], set(folds(self.group)))
         keep = [n for n in needed if n in kept and n not in self.buffers]
@@ -127,11 +128,17 @@ class _Row:
                 k.store(buf, expressions.at(n, index), at)
             return {n: self.algebra.cast(expressions.at(n.src[0], index), wide(n.dtype)) for n in stage}
 
+        def add(sums: dict[Node, Buf], at: Value) -> None:
+            for n, value in sweep(at, lanes).items():
+                k.store(sums[n], self.algebra.fold(n.op.name, k.load(sums[n], 0, lanes), value), 0)
+
         if full:
-            with k.loop(full, name="step") as s:
-                for n, value in sweep(k.let(s * lanes), lanes).items():
-                    k.store(sums[n], self.algebra.fold(n.op.name, k.load(sums[n], 0, lanes), value), 0)
-            totals = {n: fold_lanes(k, self.algebra, n.op.name, k.load(sums[n], 0, lanes)) for n in stage}
+            with k.loop(full // flight, name="step") as s:
+                for f, vectors in enumerate(sums):
+                    add(vectors, k.let((s * flight + f) * lanes))
+            for v in range(full - full % flight, full):
+                add(sums[0], v * lanes)
+            totals = {n: combined(k, self.algebra, n, sums) for n in stage}
         if rest := self.columns % lanes:
             for n, value in sweep(full * lanes, rest).items():
                 tail = fold_lanes(k, self.algebra, n.op.name, value)
