@@ -1,5 +1,7 @@
-"""What rules have offered, remembered on disk beside the artefacts: a warm start asks no rule, and so loads no TVM, with
-whose analyzer rules look at index arithmetic."""
+"""What rules have offered, remembered on disk beside the artefacts: a warm start asks no rule.
+
+Rules look at index arithmetic with TVM's analyzer, and a warm start is not to load TVM.
+"""
 
 from __future__ import annotations
 
