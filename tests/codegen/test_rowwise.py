@@ -50,10 +50,7 @@ def loss_and_grad(x: Node, label: Node) -> tuple[Node, Node]:
 CASES = [
     *(Case(f"softmax {s}", lambda x: ops.softmax(x, axis=-1), [s], "rowwise") for s in SHAPES),
     *(Case(f"log softmax {s}", lambda x: ops.log_softmax(x, axis=-1), [s], "rowwise") for s in SHAPES[::3]),
-    *(
-        Case(f"layer norm {s}", layer_norm, [s, s[-1:], s[-1:]], "rowwise")
-        for s in SHAPES[1:9]
-    ),
+    *(Case(f"layer norm {s}", layer_norm, [s, s[-1:], s[-1:]], "rowwise") for s in SHAPES[1:9]),
     *(Case(f"softmax gradient {s}", softmax_grad, [s, s], "rowwise") for s in SHAPES[::2]),
     *(Case(f"norm gradient {s}", norm_grad, [s, s], "rowwise") for s in SHAPES[2:9:2]),
     *(Case(f"loss {s}", sparse_loss, [s, (s[:-1], "i32")], "rowwise") for s in SHAPES[1:8:2]),
