@@ -12,7 +12,8 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,28 @@ def _ffi() -> Any:
     # Only arrays of our own travel: the bridge to torch tensors would import torch.
     os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
     os.environ.setdefault("TVM_NUM_THREADS", str(threads()))
-    import tvm_ffi
+    with _without_torch():
+        import tvm_ffi
 
     for name in ("libtvm_runtime.so", "libtvm_runtime_extra.so"):
         ctypes.CDLL(str(_library(name)), ctypes.RTLD_GLOBAL)
     return tvm_ffi
+
+
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    """Within: `import torch` fails, unless it is there already.
+
+    tvm_ffi imports it wherever it is installed; that takes a second, and serves tensors that nobody gives it here.
+    """
+    hidden = "torch" not in sys.modules
+    if hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # what Python documents as "cannot be imported"
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules["torch"]
 
 
 def _library(name: str) -> Path:
