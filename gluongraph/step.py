@@ -16,7 +16,7 @@ from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, TraceError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
-from gluongraph.ir import Graph
+from gluongraph.ir import Graph, TensorType
 from gluongraph.nd import NDArray
 from gluongraph.optimizer import Optimizer
 from gluongraph.plan import Launch, Plan
@@ -142,7 +142,7 @@ def _array(number: int, given: Any) -> Array:
             raise DTypeError(located(message, help="give arrays of numbers, batch axis first")) from None
         array = np.require(array, requirements=("C", "W"))
     if not array.size:
-        message = f"argument {number} of the step has no elements: {dtype_name(array.dtype)}{list(array.shape)}"
+        message = f"argument {number} of the step has no elements: {TensorType(array.shape, dtype_name(array.dtype))}"
         raise ShapeError(located(message, help="leave empty batches out"))
     return array
 
