@@ -33,6 +33,7 @@ def _function(build: Callable[P, Any], name: str | None = None) -> Callable[P, A
 
     function.__name__ = function.__qualname__ = name or build.__name__
     function.__doc__ = build.__doc__
+    function.__wrapped__ = build  # type: ignore[attr-defined]  # help() shows its parameters
     return function
 
 

@@ -26,6 +26,7 @@ def _method(build: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[N
         return invoke(build, self, *args, **kwargs)  # type: ignore[no-any-return]
 
     method.__name__, method.__doc__ = build.__name__, build.__doc__
+    method.__wrapped__ = build  # type: ignore[attr-defined]  # help() shows its parameters
     return method
 
 
