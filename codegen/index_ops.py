@@ -138,6 +138,56 @@ def _running(k: Kernel, x: Expr) -> Expr:
     return k.let(x)
 
 
+def _claim_max_grad(group: Group, cpu: Cpu) -> Candidate | None:
+    n = _single(group, "max_pool2d_grad")
+    return offered("max_pool_grad", group) if n is not None and n.dtype in ("f32", "f64") else None
+
+
+def _emit_max_grad(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+    """Each channel is set to zero; then window after window gives what it has to its first largest element."""
+    n = _single(group, "max_pool2d_grad")
+    assert n is not None
+    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
+    x, y, g = (memory[s] for s in n.src)
+    (z,) = bindings.outputs
+    planes, image, small = n.shape[0] * n.shape[1], n.shape[2:], n.src[1].shape[2:]
+
+    def plane(_: Expr, number: Expr) -> None:
+        start = k.let(number * size_of(image), "start")
+        along(k, size_of(image), cpu.lanes, lambda at, lanes: k.store(z, _zeros(n.dtype, lanes), start + at))
+        with k.nest(small) as window:
+            place = k.let((number * small[0] + window[0]) * small[1] + window[1], "place")
+            first = start + _first_largest(k, n, x, start, window, k.let(k.load(y, place)))
+            first = k.let(first, "first")
+            k.store(z, k.load(z, first) + k.load(g, place), first)
+
+    mk.spread(k, planes, mk.pieces(planes, cpu, 10.0 * y.size), plane)
+
+
+def _zeros(dtype: str, lanes: int) -> Expr:
+    return tir.splat(tir.const(0, dtype), lanes)
+
+
+def _first_largest(k: Kernel, n: Node, x: Buf, start: Expr, window: tuple[Value, ...], largest: Expr) -> Expr:
+    """Where in its image a window has its first element equal to `largest`. Places outside of the image stand for those
+    at its edge, which such a window holds too."""
+    a, (height, width) = n.attrs, n.shape[2:]
+    rows, columns = (
+        [
+            k.let(tir.minimum(tir.maximum(w * stride + (j - padding), 0), size - 1), "edge")
+            for j in range(kernel)
+        ]
+        for w, kernel, stride, padding, size in zip(
+            window, a["kernel"], a["stride"], a["padding"], (height, width), strict=True
+        )
+    )
+    places = [k.let(r * width + c, "place") for r in rows for c in columns]
+    found = places[0]
+    for place in reversed(places):
+        found = tir.select(tir.compare("equal", k.load(x, start + place), largest), place, found)
+    return found
+
+
 def _claim_any(group: Group, cpu: Cpu) -> Candidate | None:
     computing = [n for n in group.body.nodes() if n.op.kind != "leaf" and n.op.name not in ("expand", "reshape")]
     if len(computing) > 1 or group.inplace or len({t.shape for t in group.outputs}) > 1:
@@ -147,6 +197,7 @@ def _claim_any(group: Group, cpu: Cpu) -> Candidate | None:
 
 INDEX_RULES = (
     Rule("scatter_add", _claim_scatter, _emit_scatter),
+    Rule("max_pool_grad", _claim_max_grad, _emit_max_grad),
     Rule("concat", _claim_concat, _emit_concat),
     Rule("cumsum", _claim_cumsum, _emit_cumsum),
 )

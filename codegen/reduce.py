@@ -93,7 +93,7 @@ class _Cut:
         self.outer_folded = [r for r in self.runs[:-1] if r.folded]
         self.kept = size_of(tuple(r.size for r in self.runs if not r.folded))
         rows = size_of(tuple(r.size for r in self.outer_kept))
-        vectors = VECTORS if last.size >= self.cpu.chunks * VECTORS * lanes else 1
+        vectors = VECTORS if last.size >= VECTORS * lanes else 1
         self.block = lanes * vectors  # results side by side
         self.blocks = 1 if self.along_rows else mk.ceildiv(last.size, self.block)
         self.units = rows * self.blocks
