@@ -2,7 +2,8 @@
 
 python benchmarks/overhead.py
 
-The whole Python call is timed, with its kernels of a few numbers each: an upper bound.
+"step" is the whole Python call, an upper bound; "outside" is what is left of it without the kernels' own time, which
+`step.profile` takes one by one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,15 +22,15 @@ from gluongraph import gluon, nd
 from gluongraph.gluon import nn
 
 
-def tiny(layers: int, optimizer: str) -> Callable[[], Any]:
-    """A step of `layers` dense layers of one unit, on a batch of one."""
+def tiny(layers: int, optimizer: str) -> tuple[Any, Any, Any]:
+    """A step and a batch for it: `layers` dense layers of one unit, on a batch of one."""
     net = nn.HybridSequential()
     net.add(*(nn.Dense(1, in_units=1) for _ in range(layers)))
     net.initialize()
     trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 1e-3})
     step = mx.compile(net, gluon.loss.L2Loss(), trainer)
     x, y = nd.array(np.ones((1, 1))), nd.array(np.ones((1, 1)))
-    return lambda: step(x, y)
+    return step, x, y
 
 
 def microseconds(call: Callable[[], Any], blocks: int, calls: int) -> list[float]:
@@ -50,12 +52,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--calls", type=int, default=2000)
     options = parser.parse_args(argv)
     medians = {}
-    print(f"{'':32}{'step':>9}{'least':>9}{'most':>9}")
-    for layers, optimizer in ((1, "sgd"), (1, "adam"), (20, "sgd"), (20, "adam")):
-        times = microseconds(tiny(layers, optimizer), options.blocks, options.calls)
+    print(f"{'':22}{'kernels':>8}{'step':>10}{'least':>10}{'most':>10}{'outside':>10}")
+    for layers, optimizer in ((1, "sgd"), (1, "adam"), (3, "adam"), (20, "adam")):
+        step, *batch = tiny(layers, optimizer)
+        times = microseconds(partial(step, *batch), options.blocks, options.calls)
+        kernels = [row.seconds * 1e6 for row in step.profile(*batch)]
         name = f"{2 * layers} parameters, {optimizer}"
         medians[name] = statistics.median(times)
-        print(f"{name:32}{medians[name]:6.1f} us{min(times):6.1f} us{max(times):6.1f} us")
+        columns = (medians[name], min(times), max(times), medians[name] - sum(kernels))
+        print(f"{name:22}{len(kernels):8}" + "".join(f"{each:7.1f} us" for each in columns))
     return medians
 
 

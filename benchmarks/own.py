@@ -8,11 +8,13 @@ from typing import Any
 
 import gluongraph as mx
 from gluongraph import autograd, gluon, nd
-from workloads import Workload, batches, network, trainer
+from workloads import Workload, batches, network, resnet50_shapes, trainer
 
 
 def compiled(workload: Workload) -> Callable[[], Any]:
     """A function that takes one compiled training step and returns the loss."""
+    if workload.model == "update":
+        return update(workload)
     net = network(workload)
     step = mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer(workload, net))
     data = cycle([(nd.array(x), nd.array(y, dtype="int32")) for x, y in batches(workload)])
@@ -20,7 +22,9 @@ def compiled(workload: Workload) -> Callable[[], Any]:
 
 
 def eager(workload: Workload) -> Callable[[], Any]:
-    """The same, one op at a time."""
+    """The same, one op at a time; the update alone is one compiled call in either mode."""
+    if workload.model == "update":
+        return update(workload)
     net = network(workload)
     optimizer, criterion = trainer(workload, net), gluon.loss.SoftmaxCrossEntropyLoss()
     data = cycle([(nd.array(x), nd.array(y, dtype="int32")) for x, y in batches(workload)])
@@ -32,5 +36,23 @@ def eager(workload: Workload) -> Callable[[], Any]:
         loss.backward()
         optimizer.step(workload.batch)
         return loss
+
+    return step
+
+
+def update(workload: Workload) -> Callable[[], Any]:
+    """The optimizer alone, on gradients that are there."""
+    parameters = [gluon.Parameter(f"p{i}", shape=shape) for i, shape in enumerate(resnet50_shapes())]
+    for p in parameters:
+        p.initialize(mx.init.Normal(1.0))
+        p.grad()[:] = nd.random.normal(shape=p.shape)
+    optimizer = gluon.Trainer(parameters, workload.optimizer, dict(workload.hyper))
+    weights = [p.data() for p in parameters]
+
+    def step() -> Any:
+        for weight in weights:
+            weight._fresh_grad = True  # or the trainer would ask for a backward first
+        optimizer.step(1)
+        return weights[-1]
 
     return step
