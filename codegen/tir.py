@@ -33,6 +33,7 @@ class Lazy:
 tvm = Lazy("tvm")
 tirx = Lazy("tvm.tirx")
 relax = Lazy("tvm.relax")
+linker = Lazy("tvm.support.cc")
 
 
 def tvm_dtype(dtype: str, lanes: int = 1) -> str:
@@ -548,6 +549,8 @@ def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict
 
 def export(executable: Any, path: str) -> None:
     """Write the executable as a shared library; raises CompileError where there is no C compiler to link with."""
+    if linker.get_cc() is None:
+        raise CompileError(f"cannot link {path}: there is no C compiler in PATH")
     try:
         executable.export_library(path)
     except (RuntimeError, OSError) as error:

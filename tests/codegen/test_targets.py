@@ -1,0 +1,148 @@
+"""One program for every CPU target: equal results where this machine runs it, right machine code where it does not."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gluongraph as mx
+from gluongraph import gluon, nd
+from gluongraph.codegen import tir
+from gluongraph.codegen.build import ENTRY, entry, kernel
+from gluongraph.codegen.targets import TARGETS, Target, cpu_flags, target
+from gluongraph.compiler import plan_of
+from gluongraph.errors import CompileError
+from gluongraph.program import program_of
+from gluongraph.step import TrainStep
+
+LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
+RNG = np.random.RandomState(0)
+IMAGES = RNG.rand(8, 1, 12, 12).astype(np.float32)
+LABELS = RNG.randint(0, 10, 8).astype(np.int32)
+STEPS = 3
+MACHINES = {"x86-64": 62, "x86-64-v3": 62, "x86-64-v4": 62, "aarch64": 183}  # e_machine of ELF files
+
+
+def cnn() -> gluon.HybridBlock:
+    net = gluon.nn.HybridSequential()
+    net.add(
+        gluon.nn.Conv2D(5, 3, padding=1, activation="relu"),
+        gluon.nn.MaxPool2D(2, 2),
+        gluon.nn.Conv2D(7, 3),
+        gluon.nn.BatchNorm(),
+        gluon.nn.Activation("relu"),
+        gluon.nn.Flatten(),
+        gluon.nn.Dense(10),
+    )
+    return net
+
+
+def mlp() -> gluon.HybridBlock:
+    net = gluon.nn.HybridSequential(prefix="mlp_")  # the same names whenever it is made, so the same artefact
+    with net.name_scope():
+        net.add(gluon.nn.Flatten(), gluon.nn.Dense(33, activation="tanh"), gluon.nn.Dropout(0.2), gluon.nn.Dense(10))
+    return net
+
+
+Net = Callable[[], gluon.HybridBlock]
+both = pytest.mark.parametrize("build", [cnn, mlp])
+
+
+def trained(build: Net, on: str = "cpu") -> tuple[TrainStep, np.ndarray[Any, Any], list[np.ndarray[Any, Any]]]:
+    """The step, its losses, and the weights afterwards."""
+    mx.random.seed(3)
+    net = build()
+    net.initialize(mx.init.Xavier())
+    net(nd.array(IMAGES))
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
+    step = mx.compile(net, LOSS, trainer, target=on)
+    losses = np.stack([step(IMAGES, LABELS).asnumpy() for _ in range(STEPS)])
+    assert losses[-1].mean() < losses[0].mean()
+    return step, losses, [p.data().asnumpy() for p in net.collect_params().values()]
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Losses and weights up to rounding."""
+    np.testing.assert_allclose(found[1], expected[1], rtol=2e-4, atol=2e-5)
+    for a, b in zip(found[2], expected[2], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def runs_here(row: Target) -> pytest.MarkDecorator:
+    missing = [need for need in row.needs if need not in cpu_flags()]
+    x86 = "sse2" in cpu_flags()
+    return pytest.mark.skipif(bool(missing) or not x86, reason=f"this CPU does not run {row.name} code")
+
+
+@both
+@pytest.mark.parametrize("name", [pytest.param(n, marks=runs_here(TARGETS[n])) for n in ("x86-64", "x86-64-v3")])
+def test_smaller_vectors_compute_the_same(build: Net, name: str) -> None:
+    expected = trained(build)
+    assert_same(trained(build, name), expected)
+
+
+@pytest.mark.skipif("avx2" not in cpu_flags(), reason="this CPU does not run x86-64-v3 code")
+def test_the_environment_names_the_default_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = trained(mlp, "x86-64-v3")
+    monkeypatch.setenv("GG_TARGET", "x86-64-v3")
+    assert target() is TARGETS["x86-64-v3"]
+    found = trained(mlp)
+    assert found[0].artefact.path == expected[0].artefact.path, "the very same artefact"
+    assert np.array_equal(found[1], expected[1])
+
+
+def test_targets_that_are_not_there() -> None:
+    with pytest.raises(CompileError, match=r"unknown target 'vax'; there are cpu, .*x86-64-v3.*aarch64"):
+        mx.compile(mlp(), target="vax")
+
+
+def compiled(step: TrainStep, on: Target) -> Any:
+    """The machine code of a step's graph for a target, as TVM's module."""
+    made = step._latest.compiled
+    plan, _ = plan_of(made.traced, made.roles, on)
+    functions = [kernel(launch, on) for launch in plan.kernels.values()]
+    executable = tir.link(functions, {ENTRY: entry(plan, program_of(plan))}, on.tvm)
+    return tir.in_memory(executable).imports[0]
+
+
+@pytest.fixture(scope="module")
+def steps() -> dict[str, TrainStep]:
+    """A step of each net, whose graphs are compiled for other targets."""
+    return {"cnn": trained(cnn)[0], "mlp": trained(mlp)[0]}
+
+
+@pytest.mark.parametrize("net", ["cnn", "mlp"])
+@pytest.mark.parametrize("name", MACHINES)
+def test_object_code(steps: dict[str, TrainStep], tmp_path: Path, net: str, name: str) -> None:
+    """Code is made for machines that are not this one, in the registers that these have."""
+    code = compiled(steps[net], TARGETS[name])
+    file = tmp_path / "step.o"
+    code.write_to_file(str(file), "o")
+    head = file.read_bytes()[:20]
+    assert head[:6] == b"\x7fELF\x02\x01", "64 bits, little-endian"
+    assert struct.unpack("<H", head[18:20]) == (MACHINES[name],)
+    text = code.inspect_source("asm")
+    widest = {"x86-64": "xmm", "x86-64-v3": "ymm", "x86-64-v4": "zmm", "aarch64": "v"}[name]
+    used = set(re.findall(r"\b(?:[xyz]mm|v)(?=\d+\b)", text))
+    assert widest in used
+    assert not used.intersection({"xmm": {"ymm", "zmm"}, "ymm": {"zmm"}, "zmm": set(), "v": {"xmm"}}[widest])
+    assert ("fmla" if name == "aarch64" else "vfmadd" if name != "x86-64" else "mulps") in text
+
+
+def test_without_a_c_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing can be linked: the code stays in memory, and the step trains all the same."""
+    expected = trained(mlp)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("GG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("CC", raising=False)
+    found = trained(mlp)
+    assert found[0].artefact.path is None and found[0].artefact.module is not None
+    assert_same(found, expected)
+    assert not list((tmp_path / "cache").glob("**/step.so"))
