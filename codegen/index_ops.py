@@ -173,10 +173,7 @@ def _first_largest(k: Kernel, n: Node, x: Buf, start: Expr, window: tuple[Value,
     at its edge, which such a window holds too."""
     a, (height, width) = n.attrs, n.shape[2:]
     rows, columns = (
-        [
-            k.let(tir.minimum(tir.maximum(w * stride + (j - padding), 0), size - 1), "edge")
-            for j in range(kernel)
-        ]
+        [k.let(tir.minimum(tir.maximum(w * stride + (j - padding), 0), size - 1), "edge") for j in range(kernel)]
         for w, kernel, stride, padding, size in zip(
             window, a["kernel"], a["stride"], a["padding"], (height, width), strict=True
         )

@@ -443,9 +443,11 @@ def _exp_near(k: Kernel, r: Expr) -> Expr:
 
 
 def _exp(k: Kernel, x: Expr) -> Expr:
+    """0 is multiplied in, not come down to: processors take long to underflow, and masks in softmax do it often."""
     n, p = _exp_core(k, _clamp(k, x, -104.0, 89.0))
     half = k.let(n >> _i(1))  # in two steps, so that results of denormal size are rounded once
-    return p * _power_of_two(half) * _power_of_two(n - half)
+    rest = tir.select(tir.compare("less", x, _f(-103.98)), _f(0.0), _power_of_two(n - half))
+    return p * _power_of_two(half) * rest
 
 
 def _expm1(k: Kernel, x: Expr) -> Expr:

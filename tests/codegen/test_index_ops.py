@@ -25,7 +25,9 @@ CASES = [
     Case("scatter in place", scatter, [(5, 33), ((9,), "i32"), (9, 33)], "opaque", "scatter_add", inplace=((0, 0),)),
     Case("concat", lambda a, b, c: ops.concat(a, b, c, axis=1), [(4, 3, 5), (4, 1, 5), (4, 6, 5)], "opaque", "concat"),
     Case("concat rows", lambda a, b: ops.concat(a, b, axis=0), [(300, 70), (7, 70)], "opaque", "concat"),
-    Case("concat bytes", lambda a, b: ops.concat(a, b, axis=1), [((3, 5), "bool"), ((3, 90), "bool")], "opaque", "concat"),
+    Case(
+        "concat bytes", lambda a, b: ops.concat(a, b, axis=1), [((3, 5), "bool"), ((3, 90), "bool")], "opaque", "concat"
+    ),
     *(
         Case(f"cumsum {shape} {axis}", lambda x, axis=axis: ops.cumsum(x, axis), [shape], "opaque", "cumsum")
         for shape, axis in (((7,), 0), ((3, 100), 1), ((100, 3), 0), ((3, 40, 50), 1), ((90, 700), 1), ((5, 1), 1))
