@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import CompileError
+from gluongraph.errors import CompileError, located
 
 Tensor = Any  # a tvm_ffi tensor
 Entry = Callable[..., None]
@@ -78,11 +78,21 @@ def threads() -> int:
 
 
 def load_library(path: Path, gpu: bool = False) -> Any:
-    """The module in a shared library that codegen wrote. Loading runs its code: only load what you trust."""
+    """The module in a shared library that codegen wrote. Loading runs its code: only load what you trust.
+
+    Raises:
+        CompileError: there is no library, or it is not one of this machine's.
+    """
     if gpu:
         _cuda()
         _BINARIES.update((file.stem, file) for file in path.parent.glob("*.fatbin"))
-    return _ffi().load_module(str(path))
+    try:
+        return _ffi().load_module(str(path))
+    except RuntimeError as error:
+        reason = str(error).rpartition(f"{path}: ")[2]
+        raise CompileError(
+            located(f"cannot load {path}: {reason}", help=f"delete {path.parent}: the step is then compiled again")
+        ) from error
 
 
 def entry_points(module: Any, names: tuple[str, ...], device: tuple[int, int] = (1, 0)) -> dict[str, Entry]:
