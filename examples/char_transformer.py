@@ -3,7 +3,7 @@
 Prints the loss beside the unigram entropy (what a model that only knows how frequent each character is would get), and
 a sample of what it writes.
 
-    python examples/char_transformer.py --steps 400
+    python examples/char_transformer.py --steps 1200
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Gpt(gluon.HybridBlock):
 def main(argv: Sequence[str] | None = None) -> tuple[float, float]:
     """Train, tell, and return the last loss and the unigram entropy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sample", type=int, default=300, help="characters to write at the end")
     options = parser.parse_args(argv)
