@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph import ops
+from gluongraph import ops, reference
 from gluongraph.codegen import tir
 from gluongraph.codegen.build import bind
 from gluongraph.codegen.rules import emit, offer
 from gluongraph.codegen.targets import target
+from gluongraph.compiler import compile_graph
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.ir import OPS, Graph, TensorType
 from gluongraph.plan import Buffer, Group, Launch
@@ -68,6 +69,29 @@ def test_compiled_op_is_its_numpy_meaning(name: str) -> None:
         library[launch.kernel](*map(loader.view, args))
         exact = "f32" if OPS[name].kind == "random" else None  # random numbers are made in f32, whatever they become
         compare(got, np.asarray(want), f"{name} {launch.candidate.rule} {launch.group.inputs}", exact)
+
+
+def test_composites_and_scans_are_their_numpy_meaning() -> None:
+    """All samples as one program, so that all their kernels are compiled at once."""
+    inputs, outputs, values = {}, {}, {}
+    for name, op in sorted(OPS.items()):
+        if op.samples is None or not (op.kind == "composite" or name == "scan"):
+            continue
+        rng = np.random.default_rng(zlib.crc32(name.encode()))
+        for number, (arrays, attrs) in enumerate(op.samples(rng)):
+            sources = []
+            for i, a in enumerate(map(np.asarray, arrays)):
+                key = f"{name}_{number}_x{i}"
+                values[key], inputs[key] = a, ops.input(key, TensorType(a.shape, dtype_name(a.dtype)))
+                sources.append(inputs[key])
+            made = op(*sources, **attrs)
+            results = ops.items(made) if isinstance(made.type, tuple) else (made,)
+            outputs.update({f"{name}_{number}_y{i}": n for i, n in enumerate(results)})
+    graph = Graph(inputs, outputs)
+    got, _ = compile_graph(graph, "samples")(values)
+    want, _ = reference.run(graph, values)
+    for key, array in want.items():
+        compare(got[key], np.asarray(array), key, None)
 
 
 def compare(got: np.ndarray, want: np.ndarray, what: str, precision: str | None) -> None:
