@@ -20,6 +20,7 @@ from gluongraph.ir import Graph, TensorType
 from gluongraph.nd import NDArray
 from gluongraph.optimizer import Optimizer
 from gluongraph.plan import Launch, Plan
+from gluongraph.runtime.arena import Arena
 from gluongraph.trace import Traced, trace
 from gluongraph.updates import GRAD, SCALAR, ScalarTable, apply_updates
 
@@ -59,7 +60,9 @@ class Variant:
         if call.updates and trainer is not None:
             names = tuple(trainer.names)
             graph, self.table = apply_updates(graph, trainer.optimizer, names, keep_grads=keep_grads)
-            state |= trainer.state_arrays(self.params)
+            states = trainer.state_arrays(self.params)
+            _settle(trainer, self.params, states)
+            state |= states
         self.state = {name: array for name, array in state.items() if name in graph.inputs}
         roles = {name: self._role(name) for name in graph.inputs}
         self.compiled = lower(graph, roles)
@@ -103,6 +106,25 @@ class Variant:
         """How many samples the loss is of: its first extent, 1 for a scalar loss."""
         shape = self.traced.graph.outputs[self.traced.first].shape
         return shape[0] if shape else 1
+
+
+def _settle(trainer: Trainer, params: Sequence[str], states: Mapping[str, NDArray]) -> None:
+    """Move weights and optimizer states into the trainer's arenas, one for each role and dtype. Who is there stays.
+
+    The order is that of the gradients: the parameters' reversed.
+    """
+    weights = {p.name: p.data() for p in trainer.params}
+    groups: dict[tuple[str, str], list[storages.Storage]] = {}
+    for name in reversed(params):
+        own = {"weight": weights[name]} | {
+            key.removeprefix(f"{name}/"): array for key, array in states.items() if key.startswith(f"{name}/")
+        }
+        for role, array in own.items():
+            groups.setdefault((role, str(array.type.dtype)), []).append(array.storage)
+    for key, members in groups.items():
+        arena = trainer.arenas.get(key)
+        if not isinstance(arena, Arena) or not arena.holds(members):
+            trainer.arenas[key] = Arena(members)
 
 
 def _trained(trainer: Trainer | None, traced: Traced) -> tuple[str, ...]:

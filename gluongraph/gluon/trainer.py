@@ -67,6 +67,7 @@ class Trainer:
         self._states: dict[str, dict[str, NDArray]] = {}
         self._python_states: dict[int, Any] = {}  # of an optimizer that has no formula
         self._update_cache: EagerUpdate | PythonUpdate | None = None
+        self.arenas: dict[tuple[str, str], object] = {}  # (role, dtype) -> where compiled steps keep weights and states
 
     def _one_context(self) -> list[Any]:
         contexts: list[Any] | None = None

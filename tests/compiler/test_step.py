@@ -161,6 +161,25 @@ def test_handles_taken_before_and_set_data_after_compiling_are_live() -> None:
     np.testing.assert_allclose(step.evaluate(X, Y).asnumpy(), np.log(10), rtol=1e-5)
 
 
+def test_weights_and_states_lie_in_one_arena_each() -> None:
+    net, trainer = made(dense, "adam")
+    handles = [p.data() for p in trainer.params]
+    before = [h.asnumpy() for h in handles]
+    step = mx.compile(net, LOSS, trainer)
+    step.evaluate(X, Y)
+    assert trainer.arenas == {}  # only an update has a reason to move anything
+    step(X, Y)
+    assert set(trainer.arenas) == {("weight", "f32"), ("mean", "f32"), ("var", "f32")}
+    arena = trainer.arenas["weight", "f32"]
+    assert [h.storage for h in reversed(handles)] == list(arena.storages)
+    for h, start in zip(reversed(handles), arena.offsets, strict=True):
+        assert h.storage.array.ctypes.data == arena.memory.ctypes.data + start
+        assert start % 64 == 0
+    assert any((h.asnumpy() != b).any() for h, b in zip(handles, before, strict=True))
+    step(X[:4], Y[:4])  # another variant shares them
+    assert trainer.arenas["weight", "f32"] is arena
+
+
 def test_mixing_eager_and_compiled_steps() -> None:
     net, trainer = made(conv, "sgd", momentum=0.9)
     expected = [eager_step(net, trainer, X, Y) for _ in range(4)]
