@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import math
 import pathlib
+import re
 from types import ModuleType
 
 import pytest
 
-EXAMPLES = pathlib.Path(__file__).parent.parent.parent / "examples"
+ROOT = pathlib.Path(__file__).parent.parent.parent
+EXAMPLES = ROOT / "examples"
 
 
 def load(name: str) -> ModuleType:
@@ -38,3 +40,17 @@ def test_char_transformer(capsys: pytest.CaptureFixture[str]) -> None:
 def test_all_examples_are_tested() -> None:
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     assert {file.stem for file in EXAMPLES.glob("*.py")} <= tested
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    first, second, *_ = (ROOT / "README.md").read_text().splitlines()
+    assert first.split()[:2] == ["make", "demo"] and second.split()[:2] == ["make", "test"]
+
+
+def test_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 2
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert "update" in capsys.readouterr().out
