@@ -1,0 +1,71 @@
+"""Nanoseconds an element of each elementary function in compiled code, one thread, beside PyTorch's where installed.
+
+python benchmarks/vector_math.py [--size 65536]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.update(OMP_NUM_THREADS="1", GG_THREADS="1")
+
+import numpy as np
+
+from gluongraph.codegen import tir
+from gluongraph.codegen.math import CpuAlgebra
+from gluongraph.codegen.targets import target
+from gluongraph.runtime import loader
+
+NAMES = ("sqrt", "rsqrt", "exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "sin", "cos")
+
+
+def best(run: Callable[[], Any], size: int) -> float:
+    """The fastest of 50 runs, in ns an element."""
+    times = []
+    for _ in range(50):
+        started = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - started)
+    return min(times) / size * 1e9
+
+
+def kernel(name: str, size: int, lanes: int) -> tir.PrimFunc:
+    """y = name(x)"""
+    k = tir.Kernel(name)
+    x, y = k.param("x", size, "f32"), k.param("y", size, "f32")
+    with k.loop(size // lanes) as i:
+        k.store(y, CpuAlgebra(k).unary(name, k.load(x, i * lanes, lanes)), i * lanes)
+    return k.finish()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", type=int, default=1 << 16)
+    size = parser.parse_args().size // 64 * 64
+    on = target()
+    if on.cpu is None:
+        raise SystemExit("this measures CPU code")
+    loader.threads()
+    module = tir.build_kernels([kernel(name, size, on.cpu.lanes) for name in NAMES], on.tvm)
+    x = np.random.default_rng(0).uniform(0.01, 4, size).astype(np.float32)
+    y = np.empty_like(x)
+    torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
+    print(f"{on.name}, {size} elements, ns an element: own{', torch' if torch else ''}")
+    for name in NAMES:
+        run, args = module[name], (loader.view(x), loader.view(y))
+        line = f"{name:8} {best(lambda run=run, args=args: run(*args), size):6.3f}"
+        if torch is not None:
+            torch.set_num_threads(1)
+            a, out, fn = torch.from_numpy(x), torch.empty(size), getattr(torch, name)
+            line += f" {best(lambda fn=fn, a=a, out=out: fn(a, out=out), size):6.3f}"
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
