@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bare
 import numpy as np
 import pytest
 
 import gluongraph as mx
-from gluongraph import gluon, nd
+from gluongraph import gluon, nd, reference
 from gluongraph.codegen import tir
 from gluongraph.codegen.build import ENTRY, entry, kernel
 from gluongraph.codegen.targets import TARGETS, Target, cpu_flags, target
 from gluongraph.compiler import plan_of
 from gluongraph.errors import CompileError
+from gluongraph.plan import Plan
 from gluongraph.program import program_of
 from gluongraph.step import TrainStep
 
@@ -102,13 +105,13 @@ def test_targets_that_are_not_there() -> None:
         mx.compile(mlp(), target="vax")
 
 
-def compiled(step: TrainStep, on: Target) -> Any:
-    """The machine code of a step's graph for a target, as TVM's module."""
+def compiled(step: TrainStep, on: Target) -> tuple[Plan, Any]:
+    """The plan and the machine code of a step's graph for a target, the code as TVM's module."""
     made = step._latest.compiled
     plan, _ = plan_of(made.traced, made.roles, on)
     functions = [kernel(launch, on) for launch in plan.kernels.values()]
     executable = tir.link(functions, {ENTRY: entry(plan, program_of(plan))}, on.tvm)
-    return tir.in_memory(executable).imports[0]
+    return plan, tir.in_memory(executable).imports[0]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +124,7 @@ def steps() -> dict[str, TrainStep]:
 @pytest.mark.parametrize("name", MACHINES)
 def test_object_code(steps: dict[str, TrainStep], tmp_path: Path, net: str, name: str) -> None:
     """Code is made for machines that are not this one, in the registers that these have."""
-    code = compiled(steps[net], TARGETS[name])
+    _, code = compiled(steps[net], TARGETS[name])
     file = tmp_path / "step.o"
     code.write_to_file(str(file), "o")
     head = file.read_bytes()[:20]
@@ -133,6 +136,42 @@ def test_object_code(steps: dict[str, TrainStep], tmp_path: Path, net: str, name
     assert widest in used
     assert not used.intersection({"xmm": {"ymm", "zmm"}, "ymm": {"zmm"}, "zmm": set(), "v": {"xmm"}}[widest])
     assert ("fmla" if name == "aarch64" else "vfmadd" if name != "x86-64" else "mulps") in text
+
+
+def needs(*tools: str) -> pytest.MarkDecorator:
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+NATIVE = pytest.param("x86-64", "cc", (), id="x86-64", marks=[needs("cc"), runs_here(TARGETS["x86-64"])])
+EMULATED = pytest.param(
+    "aarch64",
+    "aarch64-linux-gnu-gcc",
+    ("qemu-aarch64",),
+    id="aarch64",
+    marks=needs("aarch64-linux-gnu-gcc", "qemu-aarch64"),
+)
+
+
+@pytest.mark.parametrize("net", ["cnn", "mlp"])
+@pytest.mark.parametrize(("name", "compiler", "emulator"), [NATIVE, EMULATED])
+def test_code_runs_on_its_own(
+    steps: dict[str, TrainStep], tmp_path: Path, net: str, name: str, compiler: str, emulator: tuple[str, ...]
+) -> None:
+    """A whole step in a C program without TVM, in an emulator if need be, against numpy."""
+    variant = steps[net]._latest
+    graph, roles = variant.compiled.traced, variant.compiled.roles
+    values: dict[str, Any] = {"data0": IMAGES, "data1": LABELS}
+    values |= {key: array.storage.array for key, array in variant.state.items()}
+    values |= {key: np.array(variant.runner.scalar(key)) for key, role in roles.items() if role == "scalar"}
+    values = {key: values[key].reshape(n.shape) for key, n in graph.inputs.items()}
+    plan, code = compiled(steps[net], TARGETS[name])
+    found = bare.run(plan, code, values, compiler, emulator, tmp_path)
+    outputs, updates = reference.run(graph, values)
+    expected = {plan.outputs[key].name: v for key, v in outputs.items()} | updates
+    assert set(updates) <= set(found)
+    for key, want in expected.items():
+        np.testing.assert_allclose(found[key].reshape(want.shape), want, rtol=2e-4, atol=2e-5, err_msg=key)
 
 
 def test_without_a_c_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
