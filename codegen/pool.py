@@ -6,6 +6,8 @@ they are stored. Other windows go through the fallback.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
 from gluongraph.codegen.contraction import anchor, epilogue, flat_tail
@@ -16,6 +18,7 @@ from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
+Store = Callable[[tuple[Value, ...], Expr], None]
 NAMES = ("max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad")
 
 
@@ -47,7 +50,7 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
 class _Pool:
     """One pooling operation that is being written."""
 
-    def __init__(self, k: Kernel, cpu: Cpu, pool: Node, sources: list[Buf], store):  # type: ignore[no-untyped-def]
+    def __init__(self, k: Kernel, cpu: Cpu, pool: Node, sources: list[Buf], store: Store):
         self.k, self.cpu, self.pool, self.sources, self.store = k, cpu, pool, sources, store
         self.grad = pool.op.name.endswith("_grad")
         self.small = pool.src[-1].shape[2:] if self.grad else pool.shape[2:]
