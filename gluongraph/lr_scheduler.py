@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 
@@ -15,6 +16,18 @@ class LRScheduler:
     """Base class: warm-up to `base_lr`, then what a subclass's `rate` says.
 
     `linear` warm-up gives begin + (base_lr - begin) * n / warmup_steps while n < warmup_steps; `constant` gives begin.
+    A schedule of one's own overrides `rate(num_update)`, or `__call__(num_update)` as in MXNet, which then does its
+    own warm-up. It may be asked several times for one update, so its answer must depend on num_update alone.
+
+    Raises:
+        ValueError: a negative warm-up, one that begins above `base_lr`, or an unknown mode.
+        AssertionError: `warmup_steps` is no integer.
+
+    >>> class Halving(LRScheduler):
+    ...     def rate(self, num_update):
+    ...         return self.base_lr / 2**num_update
+    >>> [Halving(base_lr=8.0, warmup_steps=2, warmup_begin_lr=2.0)(n) for n in range(4)]
+    [2.0, 5.0, 2.0, 1.0]
     """
 
     def __init__(
@@ -114,7 +127,7 @@ class MultiFactorScheduler(LRScheduler):
         return float(self.base_lr * self.factor ** sum(num_update > s for s in self.step))
 
 
-class _Decay(LRScheduler):
+class _Decay(LRScheduler, ABC):
     """From base_lr down to final_lr at `max_update`, along `shape`, which falls from 1 to 0."""
 
     def __init__(
@@ -135,9 +148,9 @@ class _Decay(LRScheduler):
             raise ValueError(f"the warm-up of {warmup_steps} updates leaves nothing of max_update={max_update}")
         self.max_update, self.final_lr = max_update, final_lr
 
+    @abstractmethod
     def shape(self, done: float) -> float:
         """How much of base_lr - final_lr is left when the share `done` of the way is gone."""
-        raise NotImplementedError
 
     def rate(self, num_update: int) -> float:
         done = min((num_update - self.warmup_steps) / (self.max_update - self.warmup_steps), 1.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -42,6 +44,45 @@ def test_sequence(scheduler: LRScheduler, expected: list[float]) -> None:
     assert scheduler(1) == pytest.approx(expected[1], abs=5e-4)  # it may be asked to go back
 
 
+BASE, BEGIN, FINAL, END = 0.8, 0.2, 0.1, 10
+RULES: list[tuple[Any, dict[str, Any], Callable[[int, int], float]]] = [  # the last: the rate of update n, warm-up w
+    (FactorScheduler, {"step": 3, "factor": 0.5}, lambda n, w: BASE * 0.5 ** (max(n - 1, 0) // 3)),
+    (
+        FactorScheduler,
+        {"step": 1, "factor": 0.1, "stop_factor_lr": 0.05},
+        lambda n, w: max(BASE * 0.1 ** max(n - 1, 0), 0.05),
+    ),
+    (
+        MultiFactorScheduler,
+        {"step": [3, 6, 7], "factor": 0.1},
+        lambda n, w: BASE * 0.1 ** ((n > 3) + (n > 6) + (n > 7)),
+    ),
+    (
+        PolyScheduler,
+        {"max_update": END, "pwr": 3, "final_lr": FINAL},
+        lambda n, w: FINAL + (BASE - FINAL) * (1 - min((n - w) / (END - w), 1)) ** 3,
+    ),
+    (
+        CosineScheduler,
+        {"max_update": END, "final_lr": FINAL},
+        lambda n, w: FINAL + (BASE - FINAL) * (1 + math.cos(math.pi * min((n - w) / (END - w), 1))) / 2,
+    ),
+]
+
+
+@pytest.mark.parametrize("mode", ["linear", "constant"])
+@pytest.mark.parametrize("warmup", [0, 1, 4])
+@pytest.mark.parametrize("cls,arguments,rule", RULES)
+def test_formula(
+    cls: Any, arguments: dict[str, Any], rule: Callable[[int, int], float], warmup: int, mode: str
+) -> None:
+    given = {"base_lr": BASE, "warmup_steps": warmup, "warmup_begin_lr": BEGIN, "warmup_mode": mode}
+    scheduler = cls(**arguments, **given)
+    climb = (BASE - BEGIN) / warmup if warmup and mode == "linear" else 0.0
+    for n in range(16):
+        assert scheduler(n) == pytest.approx(BEGIN + climb * n if n < warmup else rule(n, warmup), rel=1e-12)
+
+
 def test_beyond_the_end_at_first() -> None:
     assert PolyScheduler(10, base_lr=1.0, final_lr=0.1)(50) == pytest.approx(0.1)
 
@@ -69,5 +110,20 @@ def test_errors(cls: Any, arguments: dict[str, Any], error: type[Exception]) -> 
 
 
 def test_the_base_class_has_no_rate() -> None:
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError, match=r"rate\(num_update\)"):
         LRScheduler()(3)
+
+
+def test_schedules_of_ones_own() -> None:
+    class Old(LRScheduler):
+        """As written for MXNet: __call__ says everything."""
+
+        def __call__(self, num_update: int) -> float:
+            return self.base_lr / (1 + num_update)
+
+    class New(LRScheduler):
+        def rate(self, num_update: int) -> float:
+            return self.base_lr / (1 + num_update)
+
+    assert [Old(base_lr=1.0, warmup_steps=9)(n) for n in (0, 1, 3)] == [1.0, 0.5, 0.25]
+    assert [New(base_lr=1.0, warmup_steps=2)(n) for n in (0, 1, 3)] == [0.0, 0.5, 0.25]
