@@ -6,6 +6,7 @@
 
 from typing import Any
 
+import gluongraph.process  # noqa: F401 - before anything that loads numpy
 from gluongraph import (
     autograd,
     context,
