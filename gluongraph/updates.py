@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from gluongraph import ops
 from gluongraph.errors import MXNetError
 from gluongraph.ir import OPS, Graph, Node, TensorType, node
-from gluongraph.optimizer.base import Index, Optimizer
+from gluongraph.optimizer.base import Optimizer, computed_in
+from gluongraph.optimizer.counting import Index
 
 GRAD = "grad:"
 SCALAR = "scalar:"
@@ -75,9 +76,9 @@ def apply_updates(
     inputs, updates = dict(graph.inputs), dict(graph.updates)
     for name in ordered:
         weight = graph.inputs[name]
-        state = {s: _input(state_name(name, s), ty) for s, ty in optimizer.states(weight.ty).items()}
-        s = _scalars_of(group_of[at[name]], table, scalars, weight.dtype)
-        updates[name], new = optimizer.rule(weight, grads[name], state, s)
+        state = {s: _input(state_name(name, s), ty) for s, ty in optimizer.state_types(weight.ty).items()}
+        s = _scalars_of(group_of[at[name]], table, scalars, computed_in(weight.dtype))
+        updates[name], new = optimizer.updated(weight, grads[name], state, s)
         for key, old in state.items():
             inputs[state_name(name, key)] = old
             updates[state_name(name, key)] = new[key]
@@ -90,15 +91,17 @@ def scalar_table(optimizer: Optimizer, indices: tuple[Index, ...]) -> ScalarTabl
     """Which scalars an update of these parameters needs, each once."""
     parts = groups(optimizer, indices)
     entries: dict[str, tuple[int, str]] = {}
-    for number, members in enumerate(parts):
-        for name in optimizer.scalars(members[0]):
-            apart = len(parts) > 1 and name in optimizer.per_parameter
-            entries.setdefault(f"{name}:{number}" if apart else name, (number, name))
+    with optimizer.undone():
+        optimizer.count(indices)
+        for number, members in enumerate(parts):
+            for name in optimizer.scalars(members[0]):
+                apart = len(parts) > 1 and name in optimizer.per_parameter
+                entries.setdefault(f"{name}:{number}" if apart else name, (number, name))
     return ScalarTable(tuple(entries), indices, parts, tuple(entries.values()))
 
 
 def _scalars_of(group: int, table: ScalarTable, nodes: Mapping[str, Node], dtype: str) -> dict[str, Node]:
-    """The scalars that a parameter of this group and dtype reads, by their plain names."""
+    """The scalars that a parameter of this group reads, by their plain names, in the dtype of its formula."""
     found = {}
     for key, (number, name) in zip(table.keys, table.entries, strict=True):
         if number == group or ":" not in key:

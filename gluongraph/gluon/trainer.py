@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gluongraph import kvstore as kvstores
-from gluongraph import nd
 from gluongraph import optimizer as optimizers
 from gluongraph.errors import FormatError, MXNetError, located
 from gluongraph.gluon import files
@@ -149,15 +148,13 @@ class Trainer:
         self._optimizer.set_learning_rate(lr)
 
     def state_arrays(self, names: Iterable[str]) -> dict[str, NDArray]:
-        """The optimizer's states of these parameters, "<parameter>/<state>" -> array; zero where they are new."""
+        """The optimizer's states of these parameters, "<parameter>/<state>" -> array."""
         found: dict[str, NDArray] = {}
         for name in names:
             weight = self._params[self._position[name]].data()
-            wanted = self._optimizer.states(weight.type)
             have = self._states.get(name, {})
-            if {k: a.type for k, a in have.items()} != wanted:
-                have = {k: nd.zeros(t.shape, ctx=weight.context, dtype=t.dtype) for k, t in wanted.items()}
-                self._states[name] = have
+            if {k: a.type for k, a in have.items()} != self._optimizer.state_types(weight.type):
+                have = self._states[name] = self._optimizer.new_states(weight)
             found |= {state_name(name, k): array for k, array in have.items()}
         return found
 

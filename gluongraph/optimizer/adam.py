@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from gluongraph import ops
 from gluongraph.ir import Node, TensorType
-from gluongraph.optimizer.base import Index, Optimizer, register
+from gluongraph.optimizer.base import Optimizer
+from gluongraph.optimizer.counting import Index
 
 
 class _Moments(Optimizer):
@@ -43,7 +44,7 @@ class _Moments(Optimizer):
         return mean / (ops.sqrt(var) + s["epsilon"]), {"mean": mean, "var": var}
 
 
-@register
+@Optimizer.register
 class Adam(_Moments):
     """g = C(r g + wd w);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g²;  w = w - lr_t m / (sqrt(v) + epsilon).
 
@@ -67,7 +68,7 @@ class Adam(_Moments):
         return w - s["lr"] * direction, new
 
 
-@register
+@Optimizer.register
 class AdamW(_Moments):
     """m, v of C(r g) as Adam's;  w = w - lr_t (m / (sqrt(v) + epsilon) + wd w): decay apart from the gradient."""
 

@@ -6,44 +6,56 @@ scalars (`scalars`), computed on the host in float64; what would change the grap
 
 from __future__ import annotations
 
-import difflib
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gluongraph import ops
-from gluongraph.dtypes import numpy_dtype
-from gluongraph.errors import located
+from gluongraph import nd, ops, random
+from gluongraph.errors import FormatError, located
 from gluongraph.ir import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
 from gluongraph.ndarray import NDArray, invoke
+from gluongraph.optimizer.counting import Counts, Index
 from gluongraph.optimizer.multipliers import Multipliers
 from gluongraph.tape import STATE
 
-Index = int | str
+Nodes = Mapping[str, Node]
+Updated = tuple[Node, dict[str, Node]]  # the new weight and the new state
+MASTER = "master"  # the state that a float32 master weight is
+HALVES = ("f16", "bf16")
 _Class = TypeVar("_Class", bound="type[Optimizer]")
-_REGISTRY: dict[str, type[Optimizer]] = {}
 
 
 class Optimizer:
     """Base class. A subclass says its state, the numbers of one update, and the formula:
 
-    * `states(weight)`: name and type of each state array, all zero in the beginning;
-    * `scalars(index)`: the numbers of this update, e.g. `lr` (scheduled, times lr_mult, bias-corrected), `wd`;
-    * `rule(w, g, state, s)`: the new weight and the new state, as nodes; no Python branch on a scalar;
-    * `structure()`: all that `rule` branches on.
+    * `states(weight)`: name and type of each state array, zero in the beginning; those in `copies` begin as the weight;
+    * `scalars(index)`: the numbers of this update, e.g. `lr` (scheduled, times lr_mult, bias-corrected), `wd`; those
+      that may differ between parameters are in `per_parameter`;
+    * `rule(w, g, state, s)`: the new weight and the new state, as nodes; no Python branch on a scalar. It computes in
+      float32, or float64 for such weights, whatever the dtype of weight and state;
+    * `noise`: names of arrays of normal random numbers, shaped as the weight, that `rule` finds in `s`;
+    * `structure()`: all that `rule` branches on;
+    * `carried`: attributes that hold numbers of the last update, which a checkpoint must keep.
 
-    A class written for MXNet, which overrides `create_state` and `update` instead, works in an eager Trainer.
+    A class written for MXNet overrides `create_state` and `update` instead: its `update` runs as it is, in an eager
+    Trainer and after a compiled step.
 
     `learning_rate` given together with an `lr_scheduler` becomes the scheduler's `base_lr`; without either, the rate is
-    the class's `default_rate`. `clip_gradient` of None, 0 or less is off.
+    the class's `default_rate`. `clip_gradient` of None, 0 or less is off. With `multi_precision` a float16 or bfloat16
+    weight has a float32 master weight among its states, on which the formula works; the weight is that one rounded.
     """
 
     default_rate: ClassVar[float] = 0.01
-    per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd"})  # scalars that may differ between parameters
+    per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd"})
+    copies: ClassVar[frozenset[str]] = frozenset()
+    noise: ClassVar[tuple[str, ...]] = ()
+    carried: ClassVar[tuple[str, ...]] = ()
+    master_last: ClassVar[bool] = False  # create_state_multi_precision gives (state, master), not (master, state)
+    opt_registry: ClassVar[dict[str, type[Optimizer]]] = {}
 
     def __init__(
         self,
@@ -74,11 +86,8 @@ class Optimizer:
         self.lr_mult: dict[Index, float] = {}
         self.wd_mult: dict[Index, float] = {}
         self.set_wd_mult({})
-        self.begin_num_update = self.num_update = self._clock = begin_num_update
-        self._late: dict[Index, int] = {}  # t of a parameter is the clock less this
-        self._together: object = None  # the tuple of indices last counted, if it holds every index there is
-        self._least_late = 0
-        self._edits = 0
+        self.begin_num_update = begin_num_update
+        self._index_update_count = Counts(begin_num_update)
 
     # -- what a subclass says
 
@@ -90,13 +99,13 @@ class Optimizer:
         """The numbers of the update of parameter `index` that has just been counted."""
         return {"lr": self.rate(index), "wd": self.decay(index), **self._common()}
 
-    def rule(self, w: Node, g: Node, state: Mapping[str, Node], s: Mapping[str, Node]) -> tuple[Node, dict[str, Node]]:
+    def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
         """The new weight and the new state, from the old weight, its gradient, the old state and the scalars."""
         raise NotImplementedError(f"{type(self).__name__} says its formula in rule(w, g, state, s)")
 
     def structure(self) -> tuple[Any, ...]:
         """What `rule` depends on besides its arguments; equal structures build equal graphs."""
-        return (type(self), self.clips)
+        return (type(self), self.clips, self.multi_precision)
 
     # -- helpers of the formulas
 
@@ -110,9 +119,20 @@ class Optimizer:
             return {"rescale": self.rescale_grad, "clip": float(self.clip_gradient or 0.0)}
         return {"rescale": self.rescale_grad}
 
-    def clip(self, x: Node, s: Mapping[str, Node]) -> Node:
+    def clip(self, x: Node, s: Nodes) -> Node:
         """C(x): x held within ±clip_gradient, elementwise; x itself where clipping is off."""
         return ops.maximum(ops.minimum(x, s["clip"]), -s["clip"]) if self.clips else x
+
+    def inverse_rate(self, index: Index) -> float:
+        """1 / the learning rate, for a formula that divides by it.
+
+        Raises:
+            ZeroDivisionError: the rate is 0.
+        """
+        if (rate := self.rate(index)) == 0:
+            message = f"{type(self).__name__} divides by the learning rate, which is 0 for parameter {index!r}"
+            raise ZeroDivisionError(located(message, help="grad_req='null' keeps a parameter as it is"))
+        return 1.0 / rate
 
     # -- rates, multipliers
 
@@ -138,9 +158,20 @@ class Optimizer:
 
     def set_wd_mult(self, args_wd_mult: Mapping[Index, float]) -> None:
         """Factors on the decay. Where names are known, what is neither weight nor gamma decays only if named here."""
-        named: dict[Index, float] = {n: 0.0 for n in self.idx2name.values() if not n.endswith(("_weight", "_gamma"))}
+        named: dict[Index, float] = {n: 0.0 for n in self.idx2name.values() if not self._decays(n)}
         self.wd_mult = {**named, **args_wd_mult}
         Multipliers.edits += 1
+
+    def _decays(self, name: str) -> bool:
+        return name.endswith(("_weight", "_gamma"))
+
+    def set_lr_scale(self, args_lrscale: object) -> None:
+        """Gone since MXNet 0.9: set_lr_mult.
+
+        Raises:
+            DeprecationWarning: always.
+        """
+        raise DeprecationWarning("set_lr_scale is no more; use set_lr_mult, or the lr_mult of a parameter")
 
     def multipliers(self, index: Index) -> tuple[float, float]:
         """(lr_mult, wd_mult) of a parameter: its own, or those set by index, or by name."""
@@ -162,101 +193,193 @@ class Optimizer:
 
     # -- counting
 
+    @property
+    def num_update(self) -> int:
+        """The largest number of updates that any parameter has seen; what a scheduler is asked with."""
+        return self._index_update_count.largest
+
+    @num_update.setter
+    def num_update(self, number: int) -> None:
+        self._index_update_count.largest = number
+
     def count(self, indices: tuple[Index, ...]) -> None:
-        """Begin one update of these parameters: t of each, and num_update, go on by one.
-
-        Called with the same tuple again and again, as a training loop does, this takes constant time.
-        """
-        if indices is not self._together:
-            self._regroup(indices)
-        self._clock += 1
-        self.num_update = max(self.num_update, self._clock - self._least_late)
-
-    def _regroup(self, indices: tuple[Index, ...]) -> None:
-        known = len(self._late)
-        for i in indices:
-            self._late.setdefault(i, self._clock - self.begin_num_update)
-        stay = self._late.keys() - set(indices)
-        for i in stay:
-            self._late[i] += 1
-        if stay or known != len(self._late):
-            self._edits += 1
-        self._together = None if stay else indices
-        self._least_late = min((self._late[i] for i in indices), default=0)
+        """Begin one update of these parameters: t of each, and num_update, go on by one."""
+        self._index_update_count.count(indices)
 
     def t(self, index: Index) -> int:
         """The number of this parameter's last update; of one never updated, the number that its first will have."""
-        late = self._late.get(index)
-        return self.begin_num_update + 1 if late is None else self._clock - late
+        return self._index_update_count.get(index, self.begin_num_update + 1)
 
     @property
     def edits(self) -> tuple[int, int]:
         """Changes whenever the scalars of two parameters may have come apart or together."""
-        return (self._edits, Multipliers.edits)
+        return (self._index_update_count.edits, Multipliers.edits)
 
-    def alike(self, index: Index) -> tuple[float, float, int]:
+    def alike(self, index: Index) -> tuple[Any, ...]:
         """Parameters with equal keys have equal scalars, now and after every further joint update."""
-        return (*self.multipliers(index), self._late.get(index, self._clock - self.begin_num_update))
+        return (*self.multipliers(index), self._index_update_count.get(index, self.begin_num_update))
 
     def counts(self) -> dict[Index, int]:
         """t of every parameter updated so far."""
-        return {i: self._clock - late for i, late in self._late.items()}
+        return dict(self._index_update_count)
 
     def restore_counts(self, counts: Mapping[Index, int], num_update: int) -> None:
         """Set what `counts()` and `num_update` gave when they were saved."""
-        self._clock = max(counts.values(), default=self.begin_num_update)
-        self._late = {i: self._clock - n for i, n in counts.items()}
-        self._together, self.num_update = None, num_update
-        self._edits += 1
+        self._index_update_count.restore(counts, num_update)
+
+    def progress(self) -> dict[str, Any]:
+        """How far the training is, as JSON takes it: rate, counts, carried numbers."""
+        counts = [[index, t] for index, t in self.counts().items()]
+        return {
+            "optimizer": type(self).__name__,
+            "lr": self.lr,
+            "num_update": self.num_update,
+            "counts": counts,
+            "carried": {name: getattr(self, name) for name in self.carried},
+        }
+
+    def resume(self, progress: Mapping[str, Any]) -> None:
+        """Go on from what `progress` told.
+
+        Raises:
+            FormatError: it tells of another optimizer; nothing is changed.
+        """
+        if progress["optimizer"] != type(self).__name__:
+            raise FormatError(f"this is the progress of {progress['optimizer']}, not of {type(self).__name__}")
+        self.lr = progress["lr"]
+        self.restore_counts(dict(progress["counts"]), progress["num_update"])
+        vars(self).update({name: progress["carried"][name] for name in self.carried})
 
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
         """Within: an error takes back what has been counted since."""
-        before, number, scale = self.counts(), self.num_update, self.rescale_grad
+        take_back = self._memory()
         try:
             yield
         except BaseException:
-            self.restore_counts(before, number)
-            self.rescale_grad = scale
+            take_back()
             raise
 
-    # -- one parameter at a time, as MXNet's Updater and optimizers written for it do
+    @contextmanager
+    def undone(self) -> Iterator[None]:
+        """Within: what is counted counts for now only, to see what an update would be like."""
+        take_back = self._memory()
+        try:
+            yield
+        finally:
+            take_back()
+
+    def _memory(self) -> Callable[[], None]:
+        """A function that makes everything counted what it is now. Both take constant time."""
+        counts = self._index_update_count.snapshot()
+        numbers = {name: getattr(self, name) for name in ("rescale_grad", *self.carried)}
+
+        def take_back() -> None:
+            self._index_update_count.rollback(counts)
+            vars(self).update(numbers)
+
+        return take_back
+
+    # -- all of an update, with master weights
 
     @property
     def has_formula(self) -> bool:
-        """Is there a `rule`? A class written for MXNet overrides `update` instead, and cannot be compiled."""
-        return type(self).rule is not Optimizer.rule
+        """Is there a `rule`, and no `update` or `create_state` written over it? Only then can it be compiled."""
+        order = type(self).__mro__
+        rule = next(i for i, c in enumerate(order) if "rule" in vars(c))
+        own = next(i for i, c in enumerate(order) if vars(c).keys() & _WRITTEN_FOR_MXNET)
+        return order[rule] is not Optimizer and rule <= own
+
+    def has_master(self, weight: TensorType) -> bool:
+        """Is there a float32 master weight behind a weight of this type?"""
+        return self.multi_precision and weight.dtype in HALVES
+
+    def state_types(self, weight: TensorType) -> dict[str, TensorType]:
+        """All arrays kept for a weight of this type: `states`, and the master weight where there is one."""
+        if not self.has_master(weight):
+            return self.states(weight)
+        master = TensorType(weight.shape, "f32")
+        return {**self.states(master), MASTER: master}
+
+    def new_states(self, weight: NDArray) -> dict[str, NDArray]:
+        """The arrays of `state_types` as they are before the first update."""
+        self._warn_of_halves(weight)
+        return {k: self._new_state(k, t, weight) for k, t in self.state_types(weight.type).items()}
+
+    def _new_state(self, name: str, type: TensorType, weight: NDArray) -> NDArray:
+        if name in self.copies or name == MASTER:
+            return weight.detach().astype(type.dtype)
+        return nd.zeros(type.shape, ctx=weight.context, dtype=type.dtype)
+
+    def _warn_of_halves(self, weight: NDArray) -> None:
+        if weight.type.dtype in HALVES and not self.multi_precision:
+            warnings.warn(
+                f"{type(self).__name__} keeps a weight and its states in {weight.type.dtype}, where small updates are "
+                "lost; multi_precision=True updates a float32 copy of the weight",
+                stacklevel=3,
+            )
+
+    def updated(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
+        """`rule` on weight and states of any dtype, with the arrays of `state_types`."""
+        if MASTER not in state:
+            return self._widely(w, g, state, s)
+        inner = {k: n for k, n in state.items() if k != MASTER}
+        master, new = self._widely(state[MASTER], g, inner, s)
+        return ops.cast(master, w.dtype), {**new, MASTER: master}
+
+    def _widely(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
+        """`rule` in float32 or wider, its results rounded to the dtypes of what they replace."""
+        dtype = computed_in(w.dtype)
+        wide = {k: ops.cast(n, dtype) for k, n in state.items()}
+        new, states = self.rule(ops.cast(w, dtype), ops.cast(g, dtype), wide, s)
+        return ops.cast(new, w.dtype), {k: ops.cast(states[k], n.dtype) for k, n in state.items()}
+
+    # -- one parameter at a time, as MXNet's Updater and optimizers written for it do
 
     def create_state(self, index: Index, weight: NDArray) -> Any:
-        """The first state of a parameter: None, an array of zeros, or a tuple of them."""
-        made = tuple(NDArray(np.zeros(t.shape, numpy_dtype(t.dtype))) for t in self.states(weight.type).values())
+        """The first state of a parameter: None, an array, or a tuple of them in the order of `states`."""
+        made = tuple(self._new_state(k, t, weight) for k, t in self.states(weight.type).items())
         return made[0] if len(made) == 1 else made or None
 
     def create_state_multi_precision(self, index: Index, weight: NDArray) -> Any:
-        """`create_state`."""
-        return self.create_state(index, weight)
+        """`create_state`; with a master weight, the pair (master, state of the master)."""
+        self._warn_of_halves(weight)
+        if not self.has_master(weight.type):
+            return self.create_state(index, weight)
+        master = weight.detach().astype("float32")
+        state = self.create_state(index, master)
+        return (state, master) if self.master_last else (master, state)
 
     def update(self, index: Index, weight: NDArray, grad: NDArray, state: Any) -> None:
-        """Count, and overwrite one weight and its state."""
-        self._update_count(index)
+        """Count, and overwrite one weight and its state. An error leaves everything as it was."""
         states = () if state is None else state if isinstance(state, tuple) else (state,)
-        numbers = self.scalars(index)
-        given = [NDArray(np.array(v, np.float32)) for v in numbers.values()]
-        how = {"optimizer": self, "structure": self.structure(), "keys": tuple(numbers)}
         recording, STATE.recording = STATE.recording, False
         try:
-            new = invoke(_updated, weight, grad, *states, *given, **how)
+            with self.undone_on_error():
+                self._update_count(index)
+                numbers = self.scalars(index)
+                given = [NDArray(np.array(v, np.float32), weight.context) for v in numbers.values()]
+                if self.noise:
+                    drawn = np.array(random.take(len(self.noise), weight.context), np.uint32)
+                    given.append(NDArray(drawn, weight.context))
+                how = {"optimizer": self, "structure": self.structure(), "keys": tuple(numbers)}
+                new = invoke(_updated, weight, grad, *states, *given, **how)
         finally:
             STATE.recording = recording
         for array, value in zip((weight, *states), new, strict=True):
             array.storage.write(value.storage.array)
 
     def update_multi_precision(self, index: Index, weight: NDArray, grad: NDArray, state: Any) -> None:
-        """`update`."""
-        self.update(index, weight, grad, state)
+        """`update`; with a master weight, of that one, which is then rounded into the weight."""
+        if not self.has_master(weight.type):
+            self.update(index, weight, grad, state)
+            return
+        master, inner = state[::-1] if self.master_last else state
+        self.update(index, master, grad.detach().astype("float32"), inner)
+        weight.storage.write(master.storage.array)
 
-    def _update_count(self, index: Index) -> None:
-        self.count((index,))
+    def _update_count(self, index: Index | Sequence[Index]) -> None:
+        self.count(tuple(index) if isinstance(index, (list, tuple)) else (index,))  # type: ignore[arg-type]
 
     def _get_lr(self, index: Index) -> float:
         return self.rate(index)
@@ -264,21 +387,45 @@ class Optimizer:
     def _get_wd(self, index: Index) -> float:
         return self.decay(index)
 
+    def _get_lrs(self, indices: Sequence[Index]) -> list[float]:
+        return [self._get_lr(i) for i in indices]
+
+    def _get_wds(self, indices: Sequence[Index]) -> list[float]:
+        return [self._get_wd(i) for i in indices]
+
     # -- registry
 
     @staticmethod
     def register(cls: _Class) -> _Class:
         """Class decorator: makes the optimizer known by its name in lower case."""
-        _REGISTRY[cls.__name__.lower()] = cls
+        Optimizer.opt_registry[cls.__name__.lower()] = cls
         return cls
 
     @staticmethod
     def create_optimizer(name: str, **kwargs: Any) -> Optimizer:
         """The optimizer of that name; see `create`."""
+        from gluongraph.optimizer.registry import create
+
         return create(name, **kwargs)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(learning_rate={self.learning_rate}, wd={self.wd})"
+
+
+_WRITTEN_FOR_MXNET = {
+    *("create_state", "create_state_multi_precision", "update", "update_multi_precision"),
+}
+
+
+def computed_in(dtype: str) -> str:
+    """The dtype in which a weight of `dtype` is updated."""
+    return "f64" if dtype == "f64" else "f32"
+
+
+def noise_of(optimizer: Optimizer, weight: TensorType, rng: Node, draw: int) -> dict[str, Node]:
+    """The random arrays that `rule` reads, drawn from number `draw` on."""
+    dtype = computed_in(weight.dtype)
+    return {name: ops.normal(rng, weight.shape, draw + i, dtype) for i, name in enumerate(optimizer.noise)}
 
 
 def _updated(
@@ -286,58 +433,9 @@ def _updated(
 ) -> tuple[Node, ...]:
     """The formula as a builder: new weight, new states. `structure` is there to tell builders apart."""
     names = tuple(optimizer.states(w.ty))
-    state = dict(zip(names, rest, strict=False))
-    scalars = {k: ops.cast(n, w.dtype) for k, n in zip(keys, rest[len(names) :], strict=True)}
-    new, states = optimizer.rule(w, g, state, scalars)
+    state, numbers = dict(zip(names, rest, strict=False)), rest[len(names) :]
+    scalars = {k: ops.cast(n, computed_in(w.dtype)) for k, n in zip(keys, numbers, strict=False)}
+    if optimizer.noise:
+        scalars |= noise_of(optimizer, w.ty, numbers[-1], 0)
+    new, states = optimizer.updated(w, g, state, scalars)
     return (new, *(states[name] for name in names))
-
-
-def register(cls: _Class) -> _Class:
-    """Class decorator: makes an optimizer known by its name in lower case."""
-    return Optimizer.register(cls)
-
-
-def create(name: str | Optimizer, **kwargs: Any) -> Optimizer:
-    """An optimizer by name (in any case), with its arguments: create('sgd', learning_rate=0.1).
-
-    Raises:
-        ValueError: no optimizer has that name.
-        TypeError: the optimizer takes no such argument.
-    """
-    if isinstance(name, Optimizer):
-        return name
-    found = _REGISTRY.get(name.lower()) if isinstance(name, str) else None
-    if found is None:
-        near = difflib.get_close_matches(str(name).lower(), _REGISTRY, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"no optimizer is called {name!r}; {hint}There are: {', '.join(sorted(_REGISTRY))}")
-    try:
-        return found(**kwargs)
-    except TypeError:
-        if not (unknown := [key for key in kwargs if key not in _arguments(found)]):
-            raise
-        raise TypeError(_no_such_argument(found, unknown[0])) from None
-
-
-# What other libraries call the same thing.
-_ELSEWHERE = {"lr": "learning_rate", "weight_decay": "wd", "eps": "epsilon", "scheduler": "lr_scheduler"}
-
-
-def _arguments(cls: type[Optimizer]) -> list[str]:
-    """The keywords of a class, those that it hands on to its bases among them."""
-    found: list[str] = []
-    for base in cls.__mro__:
-        if (init := base.__dict__.get("__init__")) is None:
-            continue
-        parameters = list(inspect.signature(init).parameters.values())[1:]
-        found += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    return list(dict.fromkeys(found))
-
-
-def _no_such_argument(cls: type[Optimizer], key: str) -> str:
-    known = _arguments(cls)
-    near = [_ELSEWHERE[key]] if _ELSEWHERE.get(key) in known else difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return located(f"{cls.__name__} takes no argument {key!r}; {hint}There are: {', '.join(sorted(known))}")

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from gluongraph.ir import Node, TensorType
-from gluongraph.optimizer.base import Index, Optimizer, register
+from gluongraph.optimizer.base import Optimizer
+from gluongraph.optimizer.counting import Index
 
 
-@register
+@Optimizer.register
 class SGD(Optimizer):
     """d = C(r g) + wd w;  m = momentum m - lr d;  w = w + m.  (w = w - lr d without momentum)
 
@@ -40,6 +41,6 @@ class SGD(Optimizer):
         return w + mom, {"mom": mom}
 
 
-@register
+@Optimizer.register
 class ccSGD(SGD):
     """Another name of SGD, which old scripts use."""

@@ -1,0 +1,64 @@
+"""Optimizers by name: `register`, `create`, and what is said when a name or an argument is wrong."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any, TypeVar
+
+from gluongraph.errors import located
+from gluongraph.optimizer.base import Optimizer
+
+_Class = TypeVar("_Class", bound="type[Optimizer]")
+
+
+def register(cls: _Class) -> _Class:
+    """Class decorator: makes an optimizer known by its name in lower case."""
+    return Optimizer.register(cls)
+
+
+def create(name: str | Optimizer, **kwargs: Any) -> Optimizer:
+    """An optimizer by name (in any case), with its arguments: create('sgd', learning_rate=0.1).
+
+    Raises:
+        ValueError: no optimizer has that name.
+        TypeError: the optimizer takes no such argument.
+    """
+    if isinstance(name, Optimizer):
+        return name
+    known = Optimizer.opt_registry
+    found = known.get(name.lower()) if isinstance(name, str) else None
+    if found is None:
+        near = difflib.get_close_matches(str(name).lower(), known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"no optimizer is called {name!r}; {hint}There are: {', '.join(sorted(known))}")
+    try:
+        return found(**kwargs)
+    except TypeError:
+        if not (unknown := [key for key in kwargs if key not in _arguments(found)]):
+            raise
+        raise TypeError(_no_such_argument(found, unknown[0])) from None
+
+
+# What other libraries call the same thing.
+_ELSEWHERE = {"lr": "learning_rate", "weight_decay": "wd", "eps": "epsilon", "scheduler": "lr_scheduler"}
+
+
+def _arguments(cls: type[Optimizer]) -> list[str]:
+    """The keywords of a class, those that it hands on to its bases among them."""
+    found: list[str] = []
+    for base in cls.__mro__:
+        if (init := base.__dict__.get("__init__")) is None:
+            continue
+        parameters = list(inspect.signature(init).parameters.values())[1:]
+        found += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return list(dict.fromkeys(found))
+
+
+def _no_such_argument(cls: type[Optimizer], key: str) -> str:
+    known = _arguments(cls)
+    near = [_ELSEWHERE[key]] if _ELSEWHERE.get(key) in known else difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return located(f"{cls.__name__} takes no argument {key!r}; {hint}There are: {', '.join(sorted(known))}")

@@ -1,0 +1,126 @@
+"""Updater: an optimizer and the states that it needs, as a function of (index, gradient, weight)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from gluongraph import autograd
+from gluongraph.context import Context
+from gluongraph.dtypes import numpy_dtype
+from gluongraph.errors import FormatError
+from gluongraph.ndarray import NDArray
+from gluongraph.optimizer.base import Optimizer
+from gluongraph.optimizer.counting import Index
+from gluongraph.storage import Array
+
+FORMAT = 1
+State = Any  # None, an array, or a tuple of states
+
+
+class Updater:
+    """updater(index, grad, weight) updates a weight, or a list of them; states are made at the first update of each.
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.SGD(learning_rate=0.5))
+    >>> weight = nd.ones((2,))
+    >>> updater(0, nd.array([1.0, 2.0]), weight)
+    >>> weight.asnumpy().tolist()
+    [0.5, 0.0]
+    """
+
+    def __init__(self, optimizer: Optimizer):
+        self.optimizer = optimizer
+        self.states: dict[Index, State] = {}
+        self._elsewhere: set[Index] = set()  # states that were loaded, and may have to follow their weight
+
+    def __call__(self, index: Any, grad: Any, weight: Any) -> None:
+        """Update one weight, or lists of indices, gradients and weights."""
+        if not isinstance(index, (list, tuple)):
+            index, grad, weight = [index], [grad], [weight]
+        with autograd.pause():
+            for i, g, w in zip(index, grad, weight, strict=True):
+                self.optimizer.update_multi_precision(i, w, g, self._state(i, w))
+
+    def _state(self, index: Index, weight: NDArray) -> State:
+        if index not in self.states:
+            self.states[index] = self.optimizer.create_state_multi_precision(index, weight)
+        elif index in self._elsewhere:
+            self.states[index] = self.sync_state_context(self.states[index], weight.context)
+            self._elsewhere.discard(index)
+        return self.states[index]
+
+    def sync_state_context(self, state: State, context: Context) -> State:
+        """The state on a device."""
+        if isinstance(state, NDArray):
+            return state.as_in_context(context)
+        if isinstance(state, (list, tuple)):
+            return tuple(self.sync_state_context(part, context) for part in state)
+        return state
+
+    def get_states(self, dump_optimizer: bool = False) -> bytes:
+        """The states as bytes (safetensors); with `dump_optimizer` also the optimizer's counts and rate."""
+        from safetensors.numpy import save
+
+        arrays: dict[str, Array] = {}
+        forms = [[index, _named(state, str(index), arrays)] for index, state in self.states.items()]
+        about: dict[str, Any] = {"format": FORMAT, "states": forms}
+        if dump_optimizer:
+            about["optimizer"] = self.optimizer.progress()
+        return bytes(save(arrays, {"updater": json.dumps(about)}))
+
+    def set_states(self, states: bytes) -> None:
+        """Take over what `get_states` gave; where it tells of the optimizer, that goes on from there.
+
+        Raises:
+            FormatError: these are no such bytes, or they are of another optimizer; nothing is changed.
+        """
+        about, found = _read(states)
+        if "optimizer" in about:
+            self.optimizer.resume(about["optimizer"])
+        self.states, self._elsewhere = found, set(found)
+
+
+def get_updater(optimizer: Optimizer) -> Updater:
+    """A function (index, grad, weight) that updates by this optimizer and keeps its states."""
+    return Updater(optimizer)
+
+
+def _named(state: State, name: str, arrays: dict[str, Array]) -> Any:
+    """The form of a state: None, a list of forms, or the name and dtype of an array that is put among `arrays`."""
+    if state is None:
+        return None
+    if isinstance(state, (list, tuple)):
+        return [_named(part, f"{name}/{i}", arrays) for i, part in enumerate(state)]
+    if not isinstance(state, NDArray):
+        raise FormatError(f"a state is None, an array or a tuple of those, and the state of {name} has {state!r}")
+    array = state.asnumpy()
+    # safetensors gives no bfloat16 back to numpy; float32 holds the same numbers
+    arrays[name] = array.astype(np.float32) if state.type.dtype == "bf16" else array
+    return {"array": name, "dtype": state.type.dtype}
+
+
+def _filled(form: Any, arrays: dict[str, Array]) -> State:
+    if isinstance(form, list):
+        return tuple(_filled(part, arrays) for part in form)
+    return None if form is None else NDArray(arrays[form["array"]].astype(numpy_dtype(form["dtype"])))
+
+
+def _read(states: bytes) -> tuple[dict[str, Any], dict[Index, State]]:
+    """What the bytes tell of the optimizer, and the states."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        arrays = load(bytes(states))
+        header = json.loads(states[8 : 8 + int.from_bytes(states[:8], "little")])
+        about = json.loads(header["__metadata__"]["updater"])
+        if about["format"] != FORMAT:
+            raise FormatError(f"states of format {about['format']}; this version reads {FORMAT}")
+        return about, {index: _filled(form, arrays) for index, form in about["states"]}
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"these are no states of an Updater: {error!r}") from None
