@@ -47,20 +47,20 @@ def build(plan: Plan, target: Target) -> Artefact:
         debug.dump(f"{tir.name_of(function)}.txt", str(function))
     if found is not None:  # written for the reader only
         return Artefact(found.program, found.library, gpu=gpu)
-    executable = tir.link(functions, {ENTRY: entry(plan, program)}, target.tvm)
+    module = tir.link(functions, {ENTRY: entry(plan, program)}, target.tvm)
     seconds = time.perf_counter() - started
     try:
-        library = cache.store(key, program, lambda path: _export(executable, path, target))
+        library = cache.store(key, program, lambda path: _export(module, path, target))
     except CompileError:  # no linker on this machine: the code lives in this process only
-        return Artefact(program, None, tir.in_memory(executable), len(functions), seconds, gpu)
+        return Artefact(program, None, module, len(functions), seconds, gpu)
     return Artefact(program, library, None, len(functions), seconds, gpu)
 
 
-def _export(executable: Any, library: Path, target: Target) -> None:
+def _export(module: Any, library: Path, target: Target) -> None:
     """The library; for a GPU, beside it, machine code named by the digest of the source that the library holds."""
-    tir.export(executable, str(library))
+    tir.export(module, str(library))
     if target.cpu is None:
-        source = te.cuda_source(executable)
+        source = te.cuda_source(module)
         if source and (binary := te.binary(source, target.tvm["arch"])) is not None:
             library.with_name(f"{hashlib.sha256(source.encode()).hexdigest()}.fatbin").write_bytes(binary)
 
@@ -86,12 +86,4 @@ def entry(plan: Plan, program: Program) -> tir.Entry:
         if launch.workspace is not None:
             buffers.append(launch.workspace)
         calls.append(tir.Call(launch.kernel, tuple(position[b.name] for b in buffers)))
-    sizes = tuple(((_size(arg.shape),), arg.dtype) for arg in program.args)
-    return tir.Entry(sizes, tuple(calls))
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for d in shape:
-        size *= d
-    return size
+    return tir.Entry(len(program.args), tuple(calls))

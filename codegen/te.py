@@ -230,8 +230,7 @@ def source(functions: Sequence[PrimFunc], options: dict[str, Any]) -> str:
     """The CUDA source of functions, not compiled any further."""
     module = tvm.IRModule({name_of(f): f for f in functions})
     with compiling(lambda code: code):
-        built = tirx.build(module, make_target(options), pipeline="s_tir")
-    return "\n".join(str(part.inspect_source()) for part in built.imports)
+        return cuda_source(tirx.build(module, make_target(options), pipeline="s_tir"))
 
 
 def binary(source: str, arch: str) -> bytes | None:
@@ -260,10 +259,9 @@ def _nvcc(source: str, arch: str) -> bytes:
         return Path(folder, "kernels.fatbin").read_bytes()
 
 
-def cuda_source(executable: Any) -> str:
-    """The CUDA source inside of an executable; empty if there is none."""
-    parts = [part for host in executable.mod.imports for part in host.imports]
-    return "\n".join(str(part.inspect_source()) for part in parts)
+def cuda_source(module: Any) -> str:
+    """The CUDA source inside of a module; empty if there is none."""
+    return "\n".join(str(part.inspect_source()) for part in module.imports)
 
 
 @contextmanager

@@ -32,7 +32,6 @@ class Lazy:
 
 tvm = Lazy("tvm")
 tirx = Lazy("tvm.tirx")
-relax = Lazy("tvm.relax")
 linker = Lazy("tvm.support.cc")
 
 
@@ -495,7 +494,7 @@ def make_target(options: dict[str, Any]) -> Any:
 
 
 def build_kernels(functions: Sequence[PrimFunc], options: dict[str, Any]) -> Any:
-    """Compile kernels alone (for tests and probes): `build_kernels([f], target)['name'](*tensors)`."""
+    """Functions as one module of machine code: `build_kernels([f], target)['name'](*tensors)`."""
     module = tvm.IRModule({f.attrs["global_symbol"]: f for f in functions})
     with _passes_for(options):
         return tirx.build(module, make_target(options), pipeline="s_tir")
@@ -518,45 +517,31 @@ class Call:
 
 @dataclass(frozen=True)
 class Entry:
-    """One callable of an artefact: its arguments as (shape, dtype), and the kernels it runs in order."""
+    """One callable of an artefact: how many tensors it takes, and the kernels it runs on them, in order."""
 
-    args: tuple[tuple[tuple[int, ...], str], ...]
+    args: int
     calls: tuple[Call, ...]
 
 
 def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict[str, Any]) -> Any:
-    """Kernels and entry points -> one executable of TVM's virtual machine, without its per-call shape checks."""
-    builder = relax.BlockBuilder()
-    symbols = {f.attrs["global_symbol"]: builder.add_func(f, f.attrs["global_symbol"]) for f in functions}
-    for name, entry in entries.items():
-        args = [
-            relax.Var(f"a{i}", relax.TensorType(shape, tvm_dtype(dtype))) for i, (shape, dtype) in enumerate(entry.args)
-        ]
-        with builder.function(name, args, pure=False):
-            for call in entry.calls:
-                builder.emit(relax.Call(symbols[call.kernel], [args[i] for i in call.args], None, None))
-            builder.emit_func_output(relax.Tuple([]))
-    passes = [
-        relax.transform.LowerRuntimeBuiltin(),
-        relax.transform.ComputePrimValue(),
-        relax.transform.VMShapeLower(),
-        relax.transform.AttachGlobalSymbol(),
-    ]
-    pipeline = tvm.transform.Sequential(passes)
-    with _passes_for(options):
-        return relax.build(builder.get(), make_target(options), relax_pipeline=pipeline, tir_pipeline="s_tir")
+    """Kernels, and entry points that call them one after the other, as one module of machine code."""
+    made = [*functions, *(_entry(name, entry) for name, entry in entries.items())]
+    return build_kernels(made, options)
 
 
-def export(executable: Any, path: str) -> None:
-    """Write the executable as a shared library; raises CompileError where there is no C compiler to link with."""
+def _entry(name: str, entry: Entry) -> PrimFunc:
+    """A function that hands its arguments on: each kernel looks at their types and sizes itself."""
+    args = [tirx.Var(f"a{i}", "handle") for i in range(entry.args)]
+    calls = [tirx.Evaluate(tirx.call_cpacked(call.kernel, *(args[i] for i in call.args))) for call in entry.calls]
+    body = _sequence(calls or [tirx.Evaluate(index(0))])
+    return tirx.PrimFunc(args, body).with_attrs({"global_symbol": name, "s_tir": True})
+
+
+def export(module: Any, path: str) -> None:
+    """Write a module as a shared library; raises CompileError where there is no C compiler to link with."""
     if linker.get_cc() is None:
         raise CompileError(f"cannot link {path}: there is no C compiler in PATH")
     try:
-        executable.export_library(path)
+        module.export_library(path)
     except (RuntimeError, OSError) as error:
         raise CompileError(f"cannot link {path}: {error}") from error
-
-
-def in_memory(executable: Any) -> Any:
-    """The executable as a module that is ready to load, where nothing can be linked."""
-    return executable.mod

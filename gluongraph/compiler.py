@@ -23,7 +23,7 @@ from gluongraph.ir import Graph
 from gluongraph.passes import PIPELINE, memory, schedule, select
 from gluongraph.plan import Plan
 from gluongraph.runtime import loader
-from gluongraph.runtime.device import CPU, CUDA, DeviceExecutor
+from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
 from gluongraph.step import TrainStep
 from gluongraph.verify import verify, verify_plan
@@ -106,9 +106,8 @@ class Compiled:
         """The artefact loaded and bound to these arrays; its numpy twin under GG_BACKEND=reference and GG_CHECK=nan."""
         if self.artefact is None:
             return Interpreted(self.traced, self.roles, state, check=debug.settings().check == "nan")
-        gpu = self.artefact.gpu
-        (function,) = loader.entry_points(self.module(), ("step",), (CUDA, 0) if gpu else (CPU, 0)).values()
-        return (DeviceExecutor if gpu else Executor)(function, self.artefact.program, state)
+        entry = loader.function(self.module(), "step")
+        return (DeviceExecutor if self.artefact.gpu else Executor)(entry, self.artefact.program, state)
 
     def module(self) -> Any:
         """The artefact's code, loaded."""

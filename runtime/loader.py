@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ml_dtypes import bfloat16
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError, located
@@ -36,8 +37,7 @@ def _ffi() -> Any:
     with _without_torch():
         import tvm_ffi
 
-    for name in ("libtvm_runtime.so", "libtvm_runtime_extra.so"):
-        ctypes.CDLL(str(_library(name)), ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(str(_library("libtvm_runtime.so")), ctypes.RTLD_GLOBAL)
     return tvm_ffi
 
 
@@ -95,21 +95,18 @@ def load_library(path: Path, gpu: bool = False) -> Any:
         ) from error
 
 
-def entry_points(module: Any, names: tuple[str, ...], device: tuple[int, int] = (1, 0)) -> dict[str, Entry]:
-    """The functions of an artefact by name, on a virtual machine of their own. `device`: DLPack type and number."""
+def function(module: Any, name: str) -> Entry:
+    """A function of a loaded artefact: an entry point, or a kernel."""
     _ffi()
-    machine = module["vm_load_executable"]()
-    cpu, pooled = (1, 0), 2
-    devices = (device,) if device == cpu else (device, cpu)
-    machine["vm_initialization"](*(x for d in devices for x in (*d, pooled)))
-    return {name: machine[name] for name in names}
+    found: Entry = module.get_function(name)
+    return found
 
 
 def view(array: np.ndarray[Any, Any]) -> Tensor:
     """The array's memory as a flat tensor, not copied; it must be contiguous and writable."""
     ffi = _ffi()
     flat = array.reshape(-1)
-    if flat.dtype.kind == "V" or flat.dtype.name == "bfloat16":  # numpy exports no bfloat16
+    if flat.dtype.type is bfloat16:  # numpy does not export it
         tensor = ffi.from_dlpack(flat.view(np.uint16))
         return tensor._create_view((flat.size,), DTYPES["bf16"].long, 0)
     return ffi.from_dlpack(flat)

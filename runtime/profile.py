@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.plan import Launch, Plan
+from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
 
@@ -36,8 +37,7 @@ def profile(
     executor: Executor | DeviceExecutor, module: Any, plan: Plan, inputs: Sequence[Array], repeat: int = 20
 ) -> list[Row]:
     """Time each launch `repeat` times over whole steps. State is put back afterwards: nothing has been trained."""
-    library = module.imports[0]
-    functions = {launch.kernel: library.get_function(launch.kernel) for launch in plan.launches}
+    functions = {launch.kernel: loader.function(module, launch.kernel) for launch in plan.launches}
     with executor.lent(inputs) as memory:
         calls = [(functions[launch.kernel], _arguments(launch, memory)) for launch in plan.launches]
         times: list[list[float]] = [[] for _ in calls]

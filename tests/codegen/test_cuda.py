@@ -370,8 +370,8 @@ def test_scan(number: int) -> None:
     assert [launch.candidate.rule for launch in plan.launches] == ["scan"]
     program = program_of(plan)
     functions = [gpu.serial(f) for f in gpu.functions(plan).values()]
-    executable = tir.link(functions, {"step": build.entry(plan, program)}, {"kind": "llvm"})
-    (entry,) = loader.entry_points(tir.in_memory(executable), ("step",)).values()
+    module = tir.link(functions, {"step": build.entry(plan, program)}, {"kind": "llvm"})
+    entry = loader.function(module, "step")
     executor = Executor(entry, program, {})
     results = executor([given[name] for name in executor.input_names])
     compare(dict(zip(executor.output_names, results, strict=True)), reference.run(graph, given)[0])

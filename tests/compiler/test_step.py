@@ -295,7 +295,7 @@ net.initialize(mx.init.Xavier())
 trainer = gluon.Trainer(net.collect_params(), "adam")
 step = mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer)
 step(np.ones((4, 6), np.float32), np.zeros(4, np.int32))
-print(step.artefact.compiled, "tvm.relax" in sys.modules, any("libtvm_compiler" in l for l in open("/proc/self/maps")))
+print(step.artefact.compiled, "tvm.tirx" in sys.modules, any("libtvm_compiler" in l for l in open("/proc/self/maps")))
 """
 
 

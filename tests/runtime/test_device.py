@@ -73,7 +73,7 @@ def test_steps_are_those_of_the_host() -> None:
     assert compiled.artefact is not None
     there = {name: a.copy() for name, a in state.items()}
     host = compiled.executor(state)
-    (function,) = loader.entry_points(compiled.module(), ("step",)).values()
+    function = loader.function(compiled.module(), "step")
     device = DeviceExecutor(function, compiled.artefact.program, there, HERE, mirror=False)
     assert device.input_names == host.input_names and device.output_names == host.output_names
     for executor in (host, device):
@@ -96,7 +96,7 @@ def test_a_mirrored_state_is_the_hosts() -> None:
     assert compiled.artefact is not None
     there = {name: a.copy() for name, a in state.items()}
     host = compiled.executor(state)
-    (function,) = loader.entry_points(compiled.module(), ("step",)).values()
+    function = loader.function(compiled.module(), "step")
     device = DeviceExecutor(function, compiled.artefact.program, there, HERE)
     for step in range(3):
         x = np.full((6, 5), step, "f")
