@@ -171,12 +171,12 @@ class Parameter(Multipliers):
         with autograd.pause(), concrete():
             first = nd.zeros(self._shape, ctx=contexts[0], dtype=self._dtype)
             if data is None:
-                desc = initializer.InitDesc(self.name, {"__init__": repr(init)})
+                desc = initializer.InitDesc(self.name, {"__init__": init})
                 now = random.get_state(contexts[0])
                 seeded_since = now[0] != self._reserved[0]
                 if not seeded_since:
                     random.set_state(self._reserved, contexts[0])
-                initializer.create(init)._init_weight(desc, first)
+                initializer.create(init)(desc, first)
                 if not seeded_since:
                     random.set_state(now, contexts[0])
             else:

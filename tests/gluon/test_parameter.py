@@ -209,7 +209,7 @@ def test_initializer_by_name_of_the_array() -> None:
     assert [a.asnumpy()[0] for a in arrays.values()] == [0, 1, 1, 7]
     with pytest.raises(ValueError, match="does not say what it is"):
         init.Zero()("thing", nd.zeros((1,)))
-    with pytest.raises(ValueError, match="did you mean 'xavier'"):
+    with pytest.raises(AssertionError, match="did you mean 'xavier'"):
         init.create("xaver")
 
 

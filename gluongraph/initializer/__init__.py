@@ -1,0 +1,26 @@
+"""First values of parameters: mx.init."""
+
+from gluongraph.initializer.base import InitDesc, Initializer, alias, create, register
+from gluongraph.initializer.drawn import MSRAPrelu, Normal, Orthogonal, Uniform, Xavier
+from gluongraph.initializer.fixed import Bilinear, Constant, LSTMBias, One, Zero
+from gluongraph.initializer.named import Load, Mixed
+
+__all__ = [
+    "Bilinear",
+    "Constant",
+    "InitDesc",
+    "Initializer",
+    "LSTMBias",
+    "Load",
+    "MSRAPrelu",
+    "Mixed",
+    "Normal",
+    "One",
+    "Orthogonal",
+    "Uniform",
+    "Xavier",
+    "Zero",
+    "alias",
+    "create",
+    "register",
+]

@@ -1,0 +1,102 @@
+"""Initializers by random numbers, drawn from mx.random on the array's device: `mx.random.seed` repeats them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gluongraph import random
+from gluongraph.initializer.base import Initializer, register
+from gluongraph.ndarray import NDArray
+
+
+@register
+class Uniform(Initializer):
+    """U(-scale, scale)."""
+
+    def __init__(self, scale: float = 0.07):
+        super().__init__(scale=scale)
+        self.scale = scale
+
+    def _init_weight(self, name: str, arr: NDArray) -> None:
+        random.uniform(-self.scale, self.scale, out=arr)
+
+
+@register
+class Normal(Initializer):
+    """N(0, sigma²)."""
+
+    def __init__(self, sigma: float = 0.01):
+        super().__init__(sigma=sigma)
+        self.sigma = sigma
+
+    def _init_weight(self, name: str, arr: NDArray) -> None:
+        random.normal(0.0, self.sigma, out=arr)
+
+
+@register
+class Xavier(Initializer):
+    """U(-s, s) or N(0, s²), s = sqrt(magnitude / factor): the factor is fan-in, fan-out or their mean.
+
+    fan_in = shape[1] * prod(shape[2:]), fan_out = shape[0] * prod(shape[2:]).
+
+    Raises:
+        ValueError: an unknown `rnd_type` or `factor_type`; a parameter of fewer than two axes.
+    """
+
+    def __init__(self, rnd_type: str = "uniform", factor_type: str = "avg", magnitude: float = 3):
+        super().__init__(rnd_type=rnd_type, factor_type=factor_type, magnitude=magnitude)
+        if rnd_type not in ("uniform", "gaussian"):
+            raise ValueError(f"rnd_type is 'uniform' or 'gaussian', not {rnd_type!r}")
+        if factor_type not in ("avg", "in", "out"):
+            raise ValueError(f"factor_type is 'avg', 'in' or 'out', not {factor_type!r}")
+        self.rnd_type, self.factor_type, self.magnitude = rnd_type, factor_type, magnitude
+
+    def _init_weight(self, name: str, arr: NDArray) -> None:
+        if len(arr.shape) < 2:
+            raise ValueError(
+                f"Xavier needs a weight of at least 2 axes, and {name} has shape {arr.shape}; "
+                "give it another initializer"
+            )
+        window = math.prod(arr.shape[2:])
+        fan_out, fan_in = arr.shape[0] * window, arr.shape[1] * window
+        factor = {"avg": (fan_in + fan_out) / 2.0, "in": fan_in, "out": fan_out}[self.factor_type]
+        scale = math.sqrt(self.magnitude / factor)
+        if self.rnd_type == "uniform":
+            random.uniform(-scale, scale, out=arr)
+        else:
+            random.normal(0.0, scale, out=arr)
+
+
+@register
+class MSRAPrelu(Xavier):
+    """He initialization for a PReLU of this slope: Xavier, gaussian, magnitude 2 / (1 + slope²)."""
+
+    def __init__(self, factor_type: str = "avg", slope: float = 0.25):
+        super().__init__("gaussian", factor_type, 2.0 / (1.0 + slope**2))
+        self._kwargs = {"factor_type": factor_type, "slope": slope}
+
+
+@register
+class Orthogonal(Initializer):
+    """scale times a matrix with orthonormal rows or columns: a singular factor of a random (shape[0], rest) matrix.
+
+    Raises:
+        ValueError: an unknown `rand_type`.
+    """
+
+    def __init__(self, scale: float = 1.414, rand_type: str = "uniform"):
+        super().__init__(scale=scale, rand_type=rand_type)
+        if rand_type not in ("uniform", "normal"):
+            raise ValueError(f"rand_type is 'uniform' or 'normal', not {rand_type!r}")
+        self.scale, self.rand_type = scale, rand_type
+
+    def _init_weight(self, name: str, arr: NDArray) -> None:
+        rows, columns = arr.shape[0], math.prod(arr.shape[1:])
+        if self.rand_type == "uniform":
+            drawn = random.uniform(-1.0, 1.0, shape=(rows, columns), ctx=arr.context)
+        else:
+            drawn = random.normal(0.0, 1.0, shape=(rows, columns), ctx=arr.context)
+        u, _, v = np.linalg.svd(drawn.asnumpy().astype(np.float64), full_matrices=False)
+        arr[:] = (self.scale * (u if u.shape == (rows, columns) else v)).reshape(arr.shape).astype(np.float32)

@@ -1,0 +1,161 @@
+"""Metrics made of other metrics, of a function, or of nothing but the predictions; and `create`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy
+
+from gluongraph.metric.base import METRICS, EvalMetric, Names, alias, arrays, paired, pairs, register
+from gluongraph.storage import Array
+
+
+def create(metric: Any, *args: Any, **kwargs: Any) -> EvalMetric:
+    """A metric from a name, a configuration, a metric, a function f(label, pred), or a list of those.
+
+    Raises:
+        AssertionError: no metric has that name.
+
+    >>> create(["acc", "mae"]).get()
+    (['accuracy', 'mae'], [nan, nan])
+    """
+    if isinstance(metric, list | tuple):
+        return CompositeEvalMetric([create(m, *args, **kwargs) for m in metric])
+    if callable(metric) and not isinstance(metric, type):
+        return CustomMetric(metric, *args, **kwargs)
+    return METRICS.create(metric, *args, **kwargs)
+
+
+@register
+@alias("composite")
+class CompositeEvalMetric(EvalMetric):
+    """Several metrics over the same batches; `get` gives lists of names and values."""
+
+    def __init__(
+        self,
+        metrics: Sequence[Any] | None = None,
+        name: str = "composite",
+        output_names: Names = None,
+        label_names: Names = None,
+    ):
+        self.metrics: list[EvalMetric] = [create(m) for m in metrics or []]
+        super().__init__(name, output_names, label_names, has_global_stats=True)
+
+    def add(self, metric: Any) -> None:
+        """Append a metric."""
+        self.metrics.append(create(metric))
+
+    def get_metric(self, index: int) -> EvalMetric:
+        """The metric at a position.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if not -len(self.metrics) <= index < len(self.metrics):
+            raise ValueError(f"there is no metric {index} among {len(self.metrics)}")
+        return self.metrics[index]
+
+    def update(self, labels: Any, preds: Any) -> None:
+        for metric in self.metrics:
+            metric.update(labels, preds)
+
+    def update_dict(self, label: Mapping[str, Any], pred: Mapping[str, Any]) -> None:
+        """`update_dict` of each metric, of those arrays that `label_names` and `output_names` name."""
+        if self.label_names is not None:
+            label = {n: a for n, a in label.items() if n in self.label_names}
+        if self.output_names is not None:
+            pred = {n: a for n, a in pred.items() if n in self.output_names}
+        for metric in self.metrics:
+            metric.update_dict(label, pred)
+
+    def reset(self) -> None:
+        for metric in self.metrics:
+            metric.reset()
+
+    def reset_local(self) -> None:
+        for metric in self.metrics:
+            metric.reset_local()
+
+    def get(self) -> tuple[Any, Any]:
+        return _lists([metric.get() for metric in self.metrics])
+
+    def get_global(self) -> tuple[Any, Any]:
+        return _lists([metric.get_global() for metric in self.metrics])
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "metrics": [metric.get_config() for metric in self.metrics]}
+
+
+def _lists(found: Sequence[tuple[Any, Any]]) -> tuple[list[str], list[float]]:
+    flat = [pair for name, value in found for pair in pairs(name, value)]
+    return [name for name, _ in flat], [value for _, value in flat]
+
+
+@register
+class CustomMetric(EvalMetric):
+    """Mean over batches of feval(label, pred) on numpy arrays, which gives a value or (sum, count).
+
+    With `allow_extra_outputs` there may be more predictions than labels; the first ones count.
+    """
+
+    def __init__(
+        self,
+        feval: Callable[[Array, Array], Any],
+        name: str | None = None,
+        allow_extra_outputs: bool = False,
+        output_names: Names = None,
+        label_names: Names = None,
+    ):
+        if name is None:
+            own: str = getattr(feval, "__name__", type(feval).__name__)
+            name = f"custom({own})" if "<" in own else own
+        super().__init__(name, output_names, label_names, has_global_stats=True)
+        self._feval, self._allow_extra_outputs = feval, allow_extra_outputs
+
+    def update(self, labels: Any, preds: Any) -> None:
+        left, right = arrays(labels), arrays(preds)
+        if self._allow_extra_outputs:
+            right = right[: len(left)]
+        for label, pred in paired(self.name, left, right):
+            value = self._feval(label, pred)
+            total, count = value if isinstance(value, tuple) else (value, 1)
+            self._add(float(total), int(count))
+
+    def get_config(self) -> dict[str, Any]:
+        raise NotImplementedError(f"{self.name}: a function has no configuration; make the metric from it again")
+
+
+def np(
+    numpy_feval: Callable[[Array, Array], Any], name: str | None = None, allow_extra_outputs: bool = False
+) -> CustomMetric:
+    """The CustomMetric of a function f(label, pred) on numpy arrays."""
+    return CustomMetric(numpy_feval, name, allow_extra_outputs)
+
+
+@register
+class Loss(EvalMetric):
+    """Mean of the losses given as predictions; labels are not looked at."""
+
+    def __init__(self, name: str = "loss", output_names: Names = None, label_names: Names = None):
+        super().__init__(name, output_names, label_names, has_global_stats=True)
+
+    def update(self, labels: Any, preds: Any) -> None:
+        for pred in arrays(preds):
+            self._add(float(pred.sum(dtype=numpy.float64)), pred.size)
+
+
+@register
+class Torch(Loss):
+    """`Loss` under the name that scripts with PyTorch's criteria expect."""
+
+    def __init__(self, name: str = "torch", output_names: Names = None, label_names: Names = None):
+        super().__init__(name, output_names, label_names)
+
+
+@register
+class Caffe(Loss):
+    """`Loss` under the name that scripts with Caffe's criteria expect."""
+
+    def __init__(self, name: str = "caffe", output_names: Names = None, label_names: Names = None):
+        super().__init__(name, output_names, label_names)
