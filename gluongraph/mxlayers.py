@@ -1,50 +1,69 @@
-"""MXNet's operators that layers are made of, as builders over nodes: dense, convolution, pooling, norms, losses."""
+"""MXNet's operators that layers are made of, as builders over nodes: softmax, activations, products, norms, dropout."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from gluongraph import ops
+from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, ShapeError, located
-from gluongraph.ir import Node
 from gluongraph.mxops import axes_of, softrelu, softsign
-from gluongraph.mxshapes import as_index, flatten
-
-Pair = int | Sequence[int]
+from gluongraph.mxshapes import as_index
 
 
-def softmax(data: Any, axis: int = -1, temperature: float | None = None) -> Any:
-    """e ** data / sum(e ** data) along an axis"""
-    return ops.softmax(_cooled(data, temperature), axis=axes_of(data, axis)[0])
+def softmax(
+    data: Any,
+    length: Any = None,
+    axis: int = -1,
+    temperature: float | None = None,
+    dtype: Any = None,
+    use_length: bool = False,
+) -> Any:
+    """e ** data / sum(e ** data) along an axis; with `use_length` over the first `length` elements; others are 0."""
+    data, (axis,) = _cooled(data, temperature, dtype), axes_of(data, axis)
+    if not use_length:
+        return ops.softmax(data, axis=axis)
+    if length is None or length.shape != data.shape[:axis] + data.shape[axis + 1 :]:
+        given = "nothing" if length is None else str(length.ty)
+        raise ShapeError(located(f"softmax: a length for each line along axis {axis} of {data.ty}, not {given}"))
+    counts = ops.expand(ops.expand_dims(as_index(length), axis), data.shape)
+    inside = ops.less(ops.iota(data.shape, axis, "i32"), ops.cast(counts, "i32"))
+    lowest = -6e4 if data.dtype == "f16" else -1e30  # finite, so that a line of length 0 gives no NaN
+    return ops.where(inside, ops.softmax(ops.where(inside, data, lowest), axis=axis), 0.0)
 
 
-def log_softmax(data: Any, axis: int = -1, temperature: float | None = None) -> Any:
+def log_softmax(
+    data: Any, axis: int = -1, temperature: float | None = None, dtype: Any = None, use_length: bool = False
+) -> Any:
     """The logarithm of softmax."""
-    return ops.log_softmax(_cooled(data, temperature), axis=axes_of(data, axis)[0])
+    if use_length:
+        raise MXNetError(located("log_softmax: takes no lengths", help="take the logarithm of softmax(data, length)"))
+    return ops.log_softmax(_cooled(data, temperature, dtype), axis=axes_of(data, axis)[0])
 
 
-def softmin(data: Any, axis: int = -1, temperature: float | None = None) -> Any:
+def softmin(data: Any, axis: int = -1, temperature: float | None = None, dtype: Any = None) -> Any:
     """softmax of -data"""
-    return softmax(ops.neg(data), axis, temperature)
+    return softmax(ops.neg(data), None, axis, temperature, dtype)
 
 
-def _cooled(data: Any, temperature: float | None) -> Any:
+def _cooled(data: Any, temperature: float | None, dtype: Any) -> Any:
+    data = data if dtype is None else ops.cast(data, dtype_name(dtype))
     return data if temperature is None or temperature == 1.0 else ops.div(data, temperature)
-
-
-def SoftmaxActivation(data: Any, mode: str = "instance") -> Any:
-    """softmax over all but the first axis, or with mode="channel" over axis 1."""
-    if mode == "channel":
-        return ops.softmax(data, axis=1)
-    return ops.reshape(ops.softmax(flatten(data), axis=1), data.shape)
 
 
 def softmax_cross_entropy(data: Any, label: Any) -> Any:
     """-sum_i log softmax(data)[i, label[i]], of shape (1,)"""
     each = ops.softmax_cross_entropy(data, as_index(label), axis=data.ty.rank - 1, sparse=True)
     return ops.reshape(ops.sum(each), (1,))
+
+
+def SoftmaxActivation(data: Any, mode: str = "instance") -> Any:
+    """softmax along the last axis, or with mode="channel" along axis 1."""
+    if mode == "channel":
+        return ops.softmax(data, axis=1)
+    return ops.softmax(data, axis=data.ty.rank - 1)
 
 
 def Activation(data: Any, act_type: str) -> Any:
@@ -126,112 +145,54 @@ def FullyConnected(
     return ops.reshape(y, (*lead, weight.shape[0]))
 
 
-def _pair(value: Pair | None, default: int, what: str) -> tuple[int, int]:
-    if value is None or value == ():
-        return default, default
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2:
-        raise ShapeError(located(f"{what}: one or two numbers, not {list(pair)}"))
-    return int(pair[0]), int(pair[1])
+def batch_norm(data: Any, gamma: Any, beta: Any, axis: int, eps: float, fix_gamma: bool) -> Any:
+    """The normalized data, the batch's mean and its biased variance."""
+    gamma = _ones_if(fix_gamma, gamma)
+    y, mean, var = ops.batch_norm(_as_wide(data, gamma), gamma, beta, axis=axes_of(data, axis)[0], eps=eps)
+    return ops.cast(y, data.dtype), mean, var
 
 
-def _flat(value: Pair | None, default: int) -> Pair:
-    """The parameter of one axis as that of two, where the axis put in front is left alone."""
-    at = default if value is None or value == () else value if isinstance(value, int) else value[0]
-    return (default, at)
-
-
-def _is_flat(kernel: Pair, data: Node) -> bool:
-    return data.ty.rank == 3 or (not isinstance(kernel, int) and len(kernel) == 1)
-
-
-def Convolution(
-    data: Any,
-    weight: Any,
-    bias: Any = None,
-    kernel: Pair = (),
-    stride: Pair | None = None,
-    dilate: Pair | None = None,
-    pad: Pair | None = None,
-    num_filter: int = 0,
-    num_group: int = 1,
-    no_bias: bool = False,
-    layout: str | None = None,
+def batch_norm_by_moving(
+    data: Any, gamma: Any, beta: Any, mean: Any, var: Any, axis: int, eps: float, fix_gamma: bool
 ) -> Any:
-    """Convolution over one or two axes, NCW or NCHW; weight (filters, channels / groups, *kernel)."""
-    if layout not in (None, "NCHW", "NCW"):
-        raise MXNetError(located(f"Convolution: layout {layout!r}; there are NCHW and NCW", help="transpose the data"))
-    if data.ty.rank == 3:
-        wide = ops.reshape(data, (*data.shape[:2], 1, data.shape[2]))
-        w = ops.reshape(weight, (*weight.shape[:2], 1, weight.shape[2]))
-        y = Convolution(
-            wide, w, bias, (), _flat(stride, 1), _flat(dilate, 1), _flat(pad, 0), num_filter, num_group, no_bias
-        )
-        return ops.reshape(y, (*y.shape[:2], y.shape[3]))
-    y = ops.conv2d(
-        data,
-        weight,
-        stride=_pair(stride, 1, "stride"),
-        padding=_pair(pad, 0, "pad"),
-        dilation=_pair(dilate, 1, "dilate"),
-        groups=num_group,
-    )
-    if bias is not None and not no_bias:
-        y = ops.add(y, ops.reshape(bias, (1, bias.ty.size, 1, 1)))
-    return y
+    """The data normalized by given statistics."""
+    gamma, (at,) = _ones_if(fix_gamma, gamma), axes_of(data, axis)
+    y = ops.batch_norm_inference(_as_wide(data, gamma), gamma, beta, mean, var, axis=at, eps=eps)
+    return ops.cast(y, data.dtype)
 
 
-def Pooling(
-    data: Any,
-    kernel: Pair = (),
-    pool_type: str = "max",
-    global_pool: bool = False,
-    stride: Pair | None = None,
-    pad: Pair | None = None,
-    pooling_convention: str = "valid",
-    count_include_pad: bool = True,
-    layout: str | None = None,
-) -> Any:
-    """Maximum, mean ("avg") or sum over windows of one or two axes; over all positions with `global_pool`."""
-    if layout not in (None, "NCHW", "NCW"):
-        raise MXNetError(located(f"Pooling: layout {layout!r}; there are NCHW and NCW", help="transpose the data"))
-    if pool_type not in ("max", "avg", "sum"):
-        raise MXNetError(located(f"Pooling: no pool_type {pool_type!r}; there are max, avg, sum"))
-    if pooling_convention not in ("valid", "full"):
-        raise MXNetError(located(f"Pooling: no pooling_convention {pooling_convention!r}; there are valid, full"))
-    if global_pool:
-        axes = tuple(range(2, data.ty.rank))
-        return {"max": ops.max, "avg": ops.mean, "sum": ops.sum}[pool_type](data, axis=axes, keepdims=True)
-    if data.ty.rank == 3:
-        wide = ops.reshape(data, (*data.shape[:2], 1, data.shape[2]))
-        y = Pooling(
-            wide,
-            _flat(kernel, 1),
-            pool_type,
-            False,
-            _flat(stride, 1),
-            _flat(pad, 0),
-            pooling_convention,
-            count_include_pad,
-        )
-        return ops.reshape(y, (*y.shape[:2], y.shape[3]))
-    size = _pair(kernel, 1, "kernel")
-    how: dict[str, Any] = {
-        "kernel": size,
-        "stride": _pair(stride, 1, "stride"),
-        "padding": _pair(pad, 0, "pad"),
-        "ceil": pooling_convention == "full",
-    }
-    if pool_type == "max":
-        return ops.max_pool2d(data, **how)
-    if pool_type == "avg":
-        return ops.avg_pool2d(data, **how, count_include_pad=count_include_pad)
-    return ops.mul(ops.avg_pool2d(data, **how, count_include_pad=True), float(math.prod(size)))
+def _ones_if(fixed: bool, gamma: Any) -> Any:
+    return ops.full(gamma.shape, 1.0, gamma.dtype) if fixed else gamma
+
+
+def _as_wide(data: Any, gamma: Any) -> Any:
+    """The data in the type that statistics are held in: that of gamma, where the data's has 16 bits."""
+    return ops.cast(data, gamma.dtype) if data.dtype in ("f16", "bf16") else data
+
+
+def moved(moving: Any, batch: Any, momentum: float) -> Any:
+    """momentum * moving + (1 - momentum) * batch"""
+    return ops.add(ops.mul(moving, momentum), ops.mul(batch, 1.0 - momentum))
 
 
 def LayerNorm(data: Any, gamma: Any, beta: Any, axis: int = -1, eps: float = 1e-5) -> Any:
     """(data - mean) / sqrt(var + eps) * gamma + beta along an axis"""
     return ops.layer_norm(data, gamma, beta, axis=axes_of(data, axis)[0], eps=eps)
+
+
+def GroupNorm(data: Any, gamma: Any, beta: Any, num_groups: int = 1, eps: float = 1e-5) -> Any:
+    """(data - mean) / sqrt(var + eps) * gamma + beta over each sample's groups of channels; gamma is (num_groups,)."""
+    for each in (gamma, beta):
+        if each.shape != (num_groups,):
+            raise ShapeError(located(f"GroupNorm: num_groups={num_groups}, and gamma {gamma.ty}, beta {beta.ty}"))
+    return ops.group_norm(data, gamma, beta, eps=eps)
+
+
+def InstanceNorm(data: Any, gamma: Any, beta: Any, eps: float = 1e-3) -> Any:
+    """(data - mean) / sqrt(var + eps) * gamma + beta over each channel of each sample; gamma, beta (channels,)."""
+    if gamma.shape != data.shape[1:2]:
+        raise ShapeError(located(f"InstanceNorm: gamma and beta have an element for each channel of {data.ty}"))
+    return ops.group_norm(data, gamma, beta, eps=eps)
 
 
 def dropout(data: Any, state: Any, p: float, axes: tuple[int, ...] = (), draw: int = 0) -> Any:

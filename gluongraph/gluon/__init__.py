@@ -1,6 +1,6 @@
 """The neural network API: mx.gluon."""
 
-from gluongraph.gluon import data, loss, nn, utils
+from gluongraph.gluon import contrib, data, loss, nn, utils
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.parameter import Constant, DeferredInitializationError, Parameter, ParameterDict
 from gluongraph.gluon.trainer import Trainer
@@ -13,6 +13,7 @@ __all__ = [
     "Parameter",
     "ParameterDict",
     "Trainer",
+    "contrib",
     "data",
     "loss",
     "nn",

@@ -14,6 +14,7 @@ from gluongraph.ops.build import broadcast_to
 from gluongraph.ops.composite import inline
 from gluongraph.ops.control import call, fused, item, items
 from gluongraph.ops.conv import conv2d, conv2d_data_grad, conv2d_weight_grad
+from gluongraph.ops.conv_nd import conv, conv_transpose
 from gluongraph.ops.elementwise import (
     abs,
     add,
@@ -77,8 +78,9 @@ from gluongraph.ops.movement import (
     transpose,
 )
 from gluongraph.ops.nn import attention, dropout, embedding, gelu
-from gluongraph.ops.normalization import batch_norm, batch_norm_inference, layer_norm
+from gluongraph.ops.normalization import batch_norm, batch_norm_inference, group_norm, layer_norm
 from gluongraph.ops.pool import avg_pool2d, max_pool2d
+from gluongraph.ops.pool_nd import avg_pool, max_pool, sum_pool
 from gluongraph.ops.random import bernoulli, normal, random_bits, uniform
 from gluongraph.ops.reduce import argmax, argmin, cumsum, max, mean, min, prod, sum
 from gluongraph.ops.scan import scan
@@ -92,6 +94,7 @@ __all__ = [
     "argmax",
     "argmin",
     "attention",
+    "avg_pool",
     "avg_pool2d",
     "batch_norm",
     "batch_norm_inference",
@@ -102,9 +105,11 @@ __all__ = [
     "ceil",
     "concat",
     "const",
+    "conv",
     "conv2d",
     "conv2d_data_grad",
     "conv2d_weight_grad",
+    "conv_transpose",
     "cos",
     "cumsum",
     "div",
@@ -125,6 +130,7 @@ __all__ = [
     "gelu",
     "greater",
     "greater_equal",
+    "group_norm",
     "inline",
     "input",
     "iota",
@@ -144,6 +150,7 @@ __all__ = [
     "logical_or",
     "matmul",
     "max",
+    "max_pool",
     "max_pool2d",
     "maximum",
     "mean",
@@ -180,6 +187,7 @@ __all__ = [
     "stop_gradient",
     "sub",
     "sum",
+    "sum_pool",
     "take",
     "tanh",
     "transpose",

@@ -1,4 +1,4 @@
-"""Layer and batch normalization: composites.
+"""Layer, group and batch normalization: composites.
 
 Their gradients are built from the nodes of their bodies, so that after inlining both share what both need.
 """
@@ -54,28 +54,33 @@ def _layer_norm_type(x: TensorType, gamma: TensorType, beta: TensorType, axis: i
     return x
 
 
-def _layer_norm(x: Node, gamma: Node, beta: Node, axis: int, eps: float) -> Node:
-    normal, _ = _normalized(x, (axis,), eps)
+def _scaled(x: Node, gamma: Node, beta: Node, axes: tuple[int, ...], axis: int, eps: float) -> Node:
+    """Normalized over the axes; gamma and beta vary along one axis."""
+    normal, _ = _normalized(x, axes, eps)
     return normal * along(gamma, axis, x.shape) + along(beta, axis, x.shape)
 
 
-def _layer_norm_grad(
-    g: Node, y: Node, x: Node, gamma: Node, beta: Node, axis: int, eps: float
+def _scaled_grad(
+    g: Node, x: Node, gamma: Node, axes: tuple[int, ...], axis: int, eps: float
 ) -> tuple[Node, Node, Node]:
     """With n = (x - mean) · s and d = g · gamma: dx = s (d - mean d - n · mean(d n))"""
-    normal, scale = _normalized(x, (axis,), eps)
-    others = tuple(a for a in range(x.ty.rank) if a != axis)
+    normal, scale = _normalized(x, axes, eps)
+    others = _but(axis, x.ty.rank)
     d = g * along(gamma, axis, x.shape)
-    mean_d = spread(average(d, (axis,), True), x, (axis,))
-    mean_dn = spread(average(d * normal, (axis,), True), x, (axis,))
+    mean_d = spread(average(d, axes, True), x, axes)
+    mean_dn = spread(average(d * normal, axes, True), x, axes)
     return scale * (d - mean_d - normal * mean_dn), ops.sum(g * normal, others), ops.sum(g, others)
+
+
+def _but(axis: int, rank: int) -> tuple[int, ...]:
+    return tuple(a for a in range(rank) if a != axis)
 
 
 LAYER_NORM = composite(
     "layer_norm",
-    _layer_norm,
+    lambda x, gamma, beta, axis, eps: _scaled(x, gamma, beta, (axis,), axis, eps),
     infer=_layer_norm_type,
-    grad=_layer_norm_grad,
+    grad=lambda g, y, x, gamma, beta, axis, eps: _scaled_grad(g, x, gamma, (axis,), axis, eps),
     samples=each(
         (((3, 33), (33,), (33,)), {"axis": 1, "eps": 1e-5}),
         (((2, 5, 3), (5,), (5,)), {"axis": 1, "eps": 1e-3}),
@@ -90,8 +95,53 @@ def layer_norm(x: Node, gamma: Node, beta: Node, axis: int = -1, eps: float = 1e
     return LAYER_NORM(x, gamma, beta, axis=normal_axis("layer_norm", axis, x.ty.rank), eps=float(eps))
 
 
-def _but(axis: int, rank: int) -> tuple[int, ...]:
-    return tuple(a for a in range(rank) if a != axis)
+def _group_norm_type(x: TensorType, gamma: TensorType, beta: TensorType, eps: float) -> TensorType:
+    need("group_norm", FLOATS, x)
+    groups = gamma.size
+    if x.rank < 2 or gamma.rank != 1 or gamma.shape != beta.shape or not groups or x.shape[1] % groups:
+        help = "gamma and beta have one element for each group, of which there are as many as divide the channels"
+        raise misfit("group_norm", "the parameters do not fit", x, gamma, beta, help=help)
+    if not x.dtype == gamma.dtype == beta.dtype:
+        raise wrong_dtype("group_norm", "dtypes differ", x, gamma, beta, help="cast one of them")
+    return x
+
+
+def _grouped(x: Node, gamma: Node) -> Node:
+    """(images, groups, elements of a group)"""
+    images, groups = x.shape[0], gamma.ty.size
+    return ops.reshape(x, (images, groups, x.ty.size // max(images * groups, 1)))
+
+
+def _group_norm(x: Node, gamma: Node, beta: Node, eps: float) -> Node:
+    return ops.reshape(_scaled(_grouped(x, gamma), gamma, beta, (2,), 1, eps), x.shape)
+
+
+def _group_norm_grad(g: Node, y: Node, x: Node, gamma: Node, beta: Node, eps: float) -> tuple[Node, Node, Node]:
+    dx, d_gamma, d_beta = _scaled_grad(_grouped(g, gamma), _grouped(x, gamma), gamma, (2,), 1, eps)
+    return ops.reshape(dx, x.shape), d_gamma, d_beta
+
+
+GROUP_NORM = composite(
+    "group_norm",
+    _group_norm,
+    infer=_group_norm_type,
+    grad=_group_norm_grad,
+    samples=each(
+        (((2, 6, 3, 5), (3,), (3,)), {"eps": 1e-5}),
+        (((3, 4, 7), (4,), (4,)), {"eps": 1e-3}),
+        (((2, 4, 3), (1,), (1,)), {"eps": 1e-5}),
+    ),
+    numeric="full",
+    doc="(x - mean) / sqrt(var + eps) · gamma + beta within each image's groups of channels",
+)
+
+
+def group_norm(x: Node, gamma: Node, beta: Node, eps: float = 1e-5) -> Node:
+    """(x - mean) / sqrt(var + eps) · gamma + beta, with mean and biased variance of each image's groups of channels.
+
+    There are as many groups as gamma and beta have elements; with one for each channel it is instance normalization.
+    """
+    return GROUP_NORM(x, gamma, beta, eps=float(eps))
 
 
 def _batch_norm_type(

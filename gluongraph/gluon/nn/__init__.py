@@ -1,32 +1,69 @@
 """Layers: mx.gluon.nn."""
 
 from gluongraph.gluon.block import Block, HybridBlock
-from gluongraph.gluon.nn.activations import GELU, Activation, LeakyReLU
+from gluongraph.gluon.nn.activations import ELU, GELU, SELU, Activation, LeakyReLU, PReLU, SiLU, Swish
 from gluongraph.gluon.nn.basic import Dense, Dropout, Embedding, Flatten, HybridLambda, Identity, Lambda
 from gluongraph.gluon.nn.containers import HybridSequential, Sequential
-from gluongraph.gluon.nn.conv import AvgPool2D, Conv2D, GlobalAvgPool2D, GlobalMaxPool2D, MaxPool2D
-from gluongraph.gluon.nn.norm import BatchNorm, LayerNorm
+from gluongraph.gluon.nn.conv import Conv1D, Conv1DTranspose, Conv2D, Conv2DTranspose, Conv3D, Conv3DTranspose
+from gluongraph.gluon.nn.norm import BatchNorm, BatchNormReLU, GroupNorm, InstanceNorm, LayerNorm
+from gluongraph.gluon.nn.pool import (
+    AvgPool1D,
+    AvgPool2D,
+    AvgPool3D,
+    GlobalAvgPool1D,
+    GlobalAvgPool2D,
+    GlobalAvgPool3D,
+    GlobalMaxPool1D,
+    GlobalMaxPool2D,
+    GlobalMaxPool3D,
+    MaxPool1D,
+    MaxPool2D,
+    MaxPool3D,
+    ReflectionPad2D,
+)
 
 __all__ = [
+    "ELU",
     "GELU",
+    "SELU",
     "Activation",
+    "AvgPool1D",
     "AvgPool2D",
+    "AvgPool3D",
     "BatchNorm",
+    "BatchNormReLU",
     "Block",
+    "Conv1D",
+    "Conv1DTranspose",
     "Conv2D",
+    "Conv2DTranspose",
+    "Conv3D",
+    "Conv3DTranspose",
     "Dense",
     "Dropout",
     "Embedding",
     "Flatten",
+    "GlobalAvgPool1D",
     "GlobalAvgPool2D",
+    "GlobalAvgPool3D",
+    "GlobalMaxPool1D",
     "GlobalMaxPool2D",
+    "GlobalMaxPool3D",
+    "GroupNorm",
     "HybridBlock",
     "HybridLambda",
     "HybridSequential",
     "Identity",
+    "InstanceNorm",
     "Lambda",
     "LayerNorm",
     "LeakyReLU",
+    "MaxPool1D",
     "MaxPool2D",
+    "MaxPool3D",
+    "PReLU",
+    "ReflectionPad2D",
     "Sequential",
+    "SiLU",
+    "Swish",
 ]

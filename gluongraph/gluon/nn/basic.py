@@ -117,9 +117,6 @@ class Identity(HybridBlock):
     def forward(self, x: Any) -> Any:
         return x
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}()"
-
 
 class Lambda(Block):
     """A function, or the operator of `nd` with that name, as a block."""
@@ -153,6 +150,8 @@ class HybridLambda(HybridBlock):
 def _named(function: str | Callable[..., Any]) -> tuple[str, Callable[..., Any]]:
     if callable(function):
         return getattr(function, "__name__", type(function).__name__), function
-    if isinstance(function, str) and callable(found := getattr(nd, function, None)):
-        return function, found
-    raise ValueError(f"{function!r} is neither a function nor the name of an operator of nd")
+    if not isinstance(function, str):
+        raise ValueError(f"{function!r} is neither a function nor the name of an operator of nd")
+    if not callable(found := getattr(nd, function, None)):
+        raise AssertionError(f"nd has no operator called {function!r}")
+    return function, found

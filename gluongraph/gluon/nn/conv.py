@@ -1,29 +1,33 @@
-"""Convolution and pooling, in layout NCHW."""
+"""Convolutions and transposed convolutions over one, two and three axes.
+
+Layouts are MXNet's: channels first (NCW, NCHW, NCDHW), or last (NHWC, NDHWC), where weights have them last too.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.nn.activations import Activation
+from gluongraph.gluon.nn.layout import Extents, check_layout, check_rank, each_axis
 
-Pair = int | tuple[int, int] | list[int]
 
+class _Conv(HybridBlock):
+    """What all convolutions share; `_layouts` are those that a class knows, the first its default."""
 
-class Conv2D(HybridBlock):
-    """Cross-correlation of (N, C, H, W) with a (channels, in_channels / groups, *kernel_size) weight, plus bias."""
+    _layouts: tuple[str, ...] = ()
 
     def __init__(
         self,
         channels: int,
-        kernel_size: Pair,
-        strides: Pair = (1, 1),
-        padding: Pair = (0, 0),
-        dilation: Pair = (1, 1),
+        kernel_size: Extents,
+        strides: Extents = 1,
+        padding: Extents = 0,
+        dilation: Extents = 1,
         groups: int = 1,
-        layout: str = "NCHW",
+        layout: str | None = None,
         activation: str | None = None,
         use_bias: bool = True,
         weight_initializer: Any = None,
@@ -32,19 +36,18 @@ class Conv2D(HybridBlock):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        _check_layout(self, layout)
+        self._layout = check_layout(self, layout or self._layouts[0], self._layouts)
+        axes = len(self._layout) - 2
         self._channels, self._groups = channels, groups
-        self._kernel = _pair(self, "kernel_size", kernel_size)
-        self._strides, self._padding = _pair(self, "strides", strides), _pair(self, "padding", padding)
-        self._dilation = _pair(self, "dilation", dilation)
+        self._kernel = each_axis(self, "kernel_size", kernel_size, axes)
+        self._strides = each_axis(self, "strides", strides, axes)
+        self._padding = each_axis(self, "padding", padding, axes)
+        self._dilation = each_axis(self, "dilation", dilation, axes)
         if channels % groups or in_channels % groups:
-            raise ValueError(f"{channels} and {in_channels} channels do not divide into {groups} groups")
+            raise ShapeError(located(f"{channels} and {in_channels} channels do not divide into {groups} groups"))
         with self.name_scope():
             self.weight = self.params.get(
-                "weight",
-                shape=(channels, in_channels // groups, *self._kernel),
-                init=weight_initializer,
-                allow_deferred_init=True,
+                "weight", shape=self._weight_shape(in_channels), init=weight_initializer, allow_deferred_init=True
             )
             self.bias = (
                 self.params.get("bias", shape=(channels,), init=bias_initializer, allow_deferred_init=True)
@@ -56,35 +59,49 @@ class Conv2D(HybridBlock):
     def _alias(self) -> str:
         return "conv"
 
+    def _weight_shape(self, in_channels: int) -> tuple[int, ...]:
+        return self._ordered(self._channels, in_channels // self._groups)
+
+    def _ordered(self, outer: int, inner: int) -> tuple[int, ...]:
+        """The weight's shape: its inner channels lie where the layout has them."""
+        return (outer, *self._kernel, inner) if self._layout.endswith("C") else (outer, inner, *self._kernel)
+
     def infer_shape(self, x: Any, *args: Any) -> None:
-        _check_rank(self, x)
-        if x.shape[1] % self._groups:
-            raise ShapeError(located(f"{self.name}: {x.shape[1]} channels do not divide into {self._groups} groups"))
-        self.weight.shape = (self._channels, x.shape[1] // self._groups, *self._kernel)
+        check_rank(self, x, self._layout)
+        channels = x.shape[self._layout.index("C")]
+        if channels % self._groups:
+            raise ShapeError(located(f"{self.name}: {channels} channels do not divide into {self._groups} groups"))
+        self.weight.shape = self._weight_shape(channels)
 
     def forward(self, x: Any) -> Any:
-        _check_rank(self, x)
+        check_rank(self, x, self._layout)
         bias = None if self.bias is None else self.bias.data()
-        y = nd.Convolution(
-            x,
-            self.weight.data(),
-            bias,
-            kernel=self._kernel,
-            stride=self._strides,
-            dilate=self._dilation,
-            pad=self._padding,
-            num_filter=self._channels,
-            num_group=self._groups,
-            no_bias=bias is None,
-        )
+        y = self._convolved(x, self.weight.data(), bias, no_bias=bias is None, layout=self._layout, **self._settings())
         return y if self.act is None else self.act(y)
 
+    def _settings(self) -> dict[str, Any]:
+        """The arguments of the operator."""
+        return {
+            "kernel": self._kernel,
+            "stride": self._strides,
+            "dilate": self._dilation,
+            "pad": self._padding,
+            "num_filter": self._channels,
+            "num_group": self._groups,
+        }
+
+    def _convolved(self, *args: Any, **kwargs: Any) -> Any:
+        return nd.Convolution(*args, **kwargs)
+
+    def _in_channels(self) -> int:
+        """As the weight has them; 0 if that is not known yet."""
+        return (self.weight.shape or (0,))[-1 if self._layout.endswith("C") else 1]
+
     def __repr__(self) -> str:
-        taken = (self.weight.shape or (0, 0))[1] * self._groups
-        text = f"{taken or None} -> {self._channels}, kernel_size={self._kernel}, stride={self._strides}"
+        text = f"{self._in_channels() or None} -> {self._channels}, kernel_size={self._kernel}, stride={self._strides}"
         if any(self._padding):
             text += f", padding={self._padding}"
-        if self._dilation != (1, 1):
+        if any(d != 1 for d in self._dilation):
             text += f", dilation={self._dilation}"
         if self._groups != 1:
             text += f", groups={self._groups}"
@@ -93,132 +110,92 @@ class Conv2D(HybridBlock):
         return f"{type(self).__name__}({text}{'' if self.act is None else f', {self.act}'})"
 
 
-class _Pool2D(HybridBlock):
-    """A window that slides over (N, C, H, W); without `strides` the windows do not overlap."""
+class Conv1D(_Conv):
+    """Cross-correlation of (N, C, W) with a (channels, in_channels / groups, k) weight, plus bias."""
 
-    _kind = "max"
-
-    def __init__(
-        self, pool_size: Pair, strides: Pair | None, padding: Pair, layout: str, ceil_mode: bool, **kwargs: Any
-    ):
-        super().__init__(**kwargs)
-        _check_layout(self, layout)
-        self._kernel = _pair(self, "pool_size", pool_size)
-        self._strides = self._kernel if strides is None else _pair(self, "strides", strides)
-        self._padding, self._ceil = _pair(self, "padding", padding), ceil_mode
-        self._count_include_pad = True
-
-    def _alias(self) -> str:
-        return "pool"
-
-    def forward(self, x: Any) -> Any:
-        _check_rank(self, x)
-        return nd.Pooling(
-            x,
-            kernel=self._kernel,
-            pool_type=self._kind,
-            stride=self._strides,
-            pad=self._padding,
-            pooling_convention="full" if self._ceil else "valid",
-            count_include_pad=self._count_include_pad,
-        )
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(size={self._kernel}, stride={self._strides}, padding={self._padding}, "
-            f"ceil_mode={self._ceil}, global_pool=False, pool_type={self._kind}, layout=NCHW)"
-        )
+    _layouts = ("NCW",)
 
 
-class MaxPool2D(_Pool2D):
-    """The largest element of each window."""
+class Conv2D(_Conv):
+    """Cross-correlation of (N, C, H, W) with a (channels, in_channels / groups, *kernel_size) weight, plus bias."""
+
+    _layouts = ("NCHW", "NHWC")
+
+
+class Conv3D(_Conv):
+    """Cross-correlation of (N, C, D, H, W) with a (channels, in_channels / groups, *kernel_size) weight, plus bias."""
+
+    _layouts = ("NCDHW", "NDHWC")
+
+
+class _ConvTranspose(_Conv):
+    """The gradient of a convolution for its data, as a layer.
+
+    An extent n becomes (n - 1) strides - 2 padding + dilation (kernel_size - 1) + 1 + output_padding.
+    """
 
     def __init__(
         self,
-        pool_size: Pair = (2, 2),
-        strides: Pair | None = None,
-        padding: Pair = 0,
-        layout: str = "NCHW",
-        ceil_mode: bool = False,
+        channels: int,
+        kernel_size: Extents,
+        strides: Extents = 1,
+        padding: Extents = 0,
+        output_padding: Extents = 0,
+        dilation: Extents = 1,
+        groups: int = 1,
+        layout: str | None = None,
+        activation: str | None = None,
+        use_bias: bool = True,
+        weight_initializer: Any = None,
+        bias_initializer: Any = "zeros",
+        in_channels: int = 0,
         **kwargs: Any,
     ):
-        super().__init__(pool_size, strides, padding, layout, ceil_mode, **kwargs)
-
-
-class AvgPool2D(_Pool2D):
-    """The mean of each window; the zeros of the padding count, unless `count_include_pad` is False."""
-
-    _kind = "avg"
-
-    def __init__(
-        self,
-        pool_size: Pair = (2, 2),
-        strides: Pair | None = None,
-        padding: Pair = 0,
-        ceil_mode: bool = False,
-        layout: str = "NCHW",
-        count_include_pad: bool = True,
-        **kwargs: Any,
-    ):
-        super().__init__(pool_size, strides, padding, layout, ceil_mode, **kwargs)
-        self._count_include_pad = count_include_pad
-
-
-class _GlobalPool2D(HybridBlock):
-    """(N, C, H, W) -> (N, C, 1, 1)"""
-
-    _kind = "max"
-
-    def __init__(self, layout: str = "NCHW", **kwargs: Any):
-        super().__init__(**kwargs)
-        _check_layout(self, layout)
-
-    def _alias(self) -> str:
-        return "pool"
-
-    def forward(self, x: Any) -> Any:
-        _check_rank(self, x)
-        reduce = nd.max if self._kind == "max" else nd.mean
-        return reduce(x, axis=(2, 3), keepdims=True)
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(size=(1, 1), stride=(1, 1), padding=(0, 0), ceil_mode=True, global_pool=True, "
-            f"pool_type={self._kind}, layout=NCHW)"
+        super().__init__(
+            channels,
+            kernel_size,
+            strides,
+            padding,
+            dilation,
+            groups,
+            layout,
+            activation,
+            use_bias,
+            weight_initializer,
+            bias_initializer,
+            in_channels,
+            **kwargs,
         )
+        self._more = each_axis(self, "output_padding", output_padding, len(self._kernel))
+        if any(m >= s for m, s in zip(self._more, self._strides, strict=True)):
+            raise ShapeError(located(f"output_padding {self._more} is not below the strides {self._strides}"))
+
+    def _weight_shape(self, in_channels: int) -> tuple[int, ...]:
+        return self._ordered(in_channels, self._channels // self._groups)
+
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "adj": self._more}
+
+    def _convolved(self, *args: Any, **kwargs: Any) -> Any:
+        return nd.Deconvolution(*args, **kwargs)
+
+    def _in_channels(self) -> int:
+        return (self.weight.shape or (0,))[0]
 
 
-class GlobalMaxPool2D(_GlobalPool2D):
-    """The largest element of each channel."""
+class Conv1DTranspose(_ConvTranspose):
+    """The gradient of Conv1D for its data: (N, C, W), weight (in_channels, channels / groups, k)."""
+
+    _layouts = ("NCW",)
 
 
-class GlobalAvgPool2D(_GlobalPool2D):
-    """The mean of each channel."""
+class Conv2DTranspose(_ConvTranspose):
+    """The gradient of Conv2D for its data: (N, C, H, W), weight (in_channels, channels / groups, *kernel_size)."""
 
-    _kind = "avg"
-
-
-def _pair(block: HybridBlock, what: str, value: Pair) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2:
-        raise ValueError(f"{type(block).__name__}: {what} is a number or a pair, not {value!r}")
-    return pair[0], pair[1]
+    _layouts = ("NCHW", "NHWC")
 
 
-def _check_layout(block: HybridBlock, layout: str) -> None:
-    if layout != "NCHW":
-        raise MXNetError(
-            f"{type(block).__name__}: layout {layout!r} is not supported, only 'NCHW'; transpose the input: "
-            "x.transpose((0, 3, 1, 2)) for NHWC"
-        )
+class Conv3DTranspose(_ConvTranspose):
+    """The gradient of Conv3D for its data: (N, C, D, H, W), weight (in_channels, channels / groups, *kernel_size)."""
 
-
-def _check_rank(block: HybridBlock, x: Any) -> None:
-    if x.ndim != 4:
-        raise ShapeError(
-            located(
-                f"{type(block).__name__} {block.name!r} takes (N, C, H, W), and got {x.type}",
-                help="reshape the input to four axes",
-                scope=block.name,
-            )
-        )
+    _layouts = ("NCDHW", "NDHWC")

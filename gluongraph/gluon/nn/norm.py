@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph import autograd, ops
+from gluongraph import nd
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import Parameter
-from gluongraph.ndarray import invoke
 
 
 class _Norm(HybridBlock):
-    """What the normalization layers share: gamma and beta along one axis, whose extent may be known late."""
+    """What the normalization layers share: gamma and beta, of as many elements as are known, or turn out."""
 
     def __init__(self, axis: int, epsilon: float, center: bool, scale: bool, in_channels: int, **kwargs: Any):
         super().__init__(**kwargs)
@@ -30,23 +29,27 @@ class _Norm(HybridBlock):
             differentiable=differentiable and trained,
         )
 
-    def _extent(self, x: Any) -> int:
+    def _axis_of(self, x: Any) -> int:
+        """The axis that gamma and beta run along, counted from the front."""
         if not -x.ndim <= self._axis < x.ndim:
             raise ShapeError(
                 located(f"{type(self).__name__} {self.name!r}: {x.type} has no axis {self._axis}", scope=self.name)
             )
-        return int(x.shape[self._axis])
+        return int(self._axis % x.ndim)
 
     def infer_shape(self, x: Any, *args: Any) -> None:
         for parameter in self._reg_params.values():
-            parameter.shape = (self._extent(x),)
+            parameter.shape = (x.shape[self._axis_of(x)],)
 
-    def _settings(self) -> str:
-        return f"eps={self._epsilon}, axis={self._axis}, center={self._center}, scale={self._scale}"
+    def _elements(self) -> int:
+        """Of gamma; 0 if that is not known yet."""
+        return (self._reg_params["gamma"].shape or (0,))[0]
 
     def __repr__(self) -> str:
-        (channels,) = self._reg_params["gamma"].shape or (0,)
-        return f"{type(self).__name__}({self._settings()}, in_channels={channels or None})"
+        return (
+            f"{type(self).__name__}(eps={self._epsilon}, axis={self._axis}, center={self._center}, "
+            f"scale={self._scale}, in_channels={self._elements()})"
+        )
 
 
 class BatchNorm(_Norm):
@@ -84,40 +87,34 @@ class BatchNorm(_Norm):
         super().cast("float32" if dtype_name(dtype) in ("f16", "bf16") else dtype)
 
     def forward(self, x: Any) -> Any:
-        axis = self._axis % x.ndim if self._extent(x) else self._axis
-        gamma, beta = self.gamma.data(), self.beta.data()
-        mean, var = self.running_mean.data(), self.running_var.data()
-        if not autograd.is_training() or self._use_global_stats:
-            return invoke(_by_running, x, gamma, beta, mean, var, axis=axis, eps=self._epsilon, scale=self._scale)
-        y, batch_mean, batch_var = invoke(_by_batch, x, gamma, beta, axis=axis, eps=self._epsilon, scale=self._scale)
-        keep = self._momentum
-        with autograd.pause(train_mode=True):
-            mean[:] = invoke(_moved, mean, batch_mean.detach(), keep=keep)
-            var[:] = invoke(_moved, var, batch_var.detach(), keep=keep)
-        return y
+        return nd.BatchNorm(
+            x,
+            self.gamma.data(),
+            self.beta.data(),
+            self.running_mean.data(),
+            self.running_var.data(),
+            eps=self._epsilon,
+            momentum=self._momentum,
+            fix_gamma=not self._scale,
+            use_global_stats=self._use_global_stats,
+            axis=self._axis_of(x),
+        )
 
     def _settings(self) -> str:
-        return f"{super()._settings()}, momentum={self._momentum}, use_global_stats={self._use_global_stats}"
+        return (
+            f"eps={self._epsilon}, momentum={self._momentum}, fix_gamma={not self._scale}, "
+            f"use_global_stats={self._use_global_stats}"
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(axis={self._axis}, {self._settings()}, in_channels={self._elements() or None})"
 
 
-def _by_batch(x: Any, gamma: Any, beta: Any, *, axis: int, eps: float, scale: bool) -> Any:
-    gamma = gamma if scale else ops.full(gamma.shape, 1.0, gamma.dtype)
-    y, mean, var = ops.batch_norm(_wide(x, gamma), gamma, beta, axis=axis, eps=eps)
-    return ops.cast(y, x.dtype), mean, var
+class BatchNormReLU(BatchNorm):
+    """max(0, BatchNorm); compiled, the two are one anyway."""
 
-
-def _by_running(x: Any, gamma: Any, beta: Any, mean: Any, var: Any, *, axis: int, eps: float, scale: bool) -> Any:
-    gamma = gamma if scale else ops.full(gamma.shape, 1.0, gamma.dtype)
-    return ops.cast(ops.batch_norm_inference(_wide(x, gamma), gamma, beta, mean, var, axis=axis, eps=eps), x.dtype)
-
-
-def _wide(x: Any, gamma: Any) -> Any:
-    """x in the type that the statistics are held in."""
-    return ops.cast(x, gamma.dtype)
-
-
-def _moved(running: Any, batch: Any, *, keep: float) -> Any:
-    return keep * running + (1.0 - keep) * batch
+    def forward(self, x: Any) -> Any:
+        return nd.relu(super().forward(x))
 
 
 class LayerNorm(_Norm):
@@ -139,5 +136,60 @@ class LayerNorm(_Norm):
         self.beta = self._vector("beta", beta_initializer, center)
 
     def forward(self, x: Any) -> Any:
-        axis = self._axis % x.ndim if self._extent(x) else self._axis
-        return invoke(ops.layer_norm, x, self.gamma.data(), self.beta.data(), axis=axis, eps=self._epsilon)
+        return nd.LayerNorm(x, self.gamma.data(), self.beta.data(), axis=self._axis_of(x), eps=self._epsilon)
+
+
+class GroupNorm(_Norm):
+    """gamma (x - mean) / sqrt(var + epsilon) + beta over each sample's groups of channels (Wu and He, 2018).
+
+    As in MXNet 1.9.1, gamma and beta have one element for each group.
+    """
+
+    def __init__(
+        self,
+        num_groups: int = 1,
+        epsilon: float = 1e-5,
+        center: bool = True,
+        scale: bool = True,
+        beta_initializer: Any = "zeros",
+        gamma_initializer: Any = "ones",
+        **kwargs: Any,
+    ):
+        super().__init__(1, epsilon, center, scale, num_groups, **kwargs)
+        self.gamma = self._vector("gamma", gamma_initializer, scale)
+        self.beta = self._vector("beta", beta_initializer, center)
+
+    def forward(self, x: Any) -> Any:
+        groups = self._in_channels
+        return nd.GroupNorm(x, self.gamma.data(), self.beta.data(), num_groups=groups, eps=self._epsilon)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(eps={self._epsilon}, num_groups={self._in_channels}, center={self._center}, "
+            f"scale={self._scale})"
+        )
+
+
+class InstanceNorm(_Norm):
+    """gamma (x - mean) / sqrt(var + epsilon) + beta, over each sample's channels of `axis` (Ulyanov et al., 2016)."""
+
+    def __init__(
+        self,
+        axis: int = 1,
+        epsilon: float = 1e-5,
+        center: bool = True,
+        scale: bool = False,
+        beta_initializer: Any = "zeros",
+        gamma_initializer: Any = "ones",
+        in_channels: int = 0,
+        **kwargs: Any,
+    ):
+        super().__init__(axis, epsilon, center, scale, in_channels, **kwargs)
+        self.gamma = self._vector("gamma", gamma_initializer, scale)
+        self.beta = self._vector("beta", beta_initializer, center)
+
+    def forward(self, x: Any) -> Any:
+        axis = self._axis_of(x)
+        moved = x if axis == 1 else nd.swapaxes(x, 1, axis)
+        y = nd.InstanceNorm(moved, self.gamma.data(), self.beta.data(), eps=self._epsilon)
+        return y if axis == 1 else nd.swapaxes(y, 1, axis)

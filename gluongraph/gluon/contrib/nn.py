@@ -1,0 +1,108 @@
+"""mx.gluon.contrib.nn: blocks side by side, pixel shuffling, and BatchNorm by its name for several devices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gluongraph import nd
+from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.nn import BatchNorm, HybridSequential, Identity, Sequential
+from gluongraph.gluon.parameter import ParameterDict
+
+__all__ = [
+    "Concurrent",
+    "HybridConcurrent",
+    "Identity",
+    "PixelShuffle1D",
+    "PixelShuffle2D",
+    "PixelShuffle3D",
+    "SyncBatchNorm",
+]
+
+
+class Concurrent(Sequential):
+    """Blocks side by side on the same input; what they give is joined along `axis`."""
+
+    def __init__(self, axis: int = -1, prefix: str | None = None, params: ParameterDict | None = None):
+        super().__init__(prefix, params)
+        self.axis = axis
+
+    def forward(self, x: Any) -> Any:
+        return _joined(self, x, self.axis)
+
+
+class HybridConcurrent(HybridSequential):
+    """Hybrid blocks side by side on the same input; what they give is joined along `axis`."""
+
+    def __init__(self, axis: int = -1, prefix: str | None = None, params: ParameterDict | None = None):
+        super().__init__(prefix, params)
+        self.axis = axis
+
+    def forward(self, x: Any) -> Any:
+        return _joined(self, x, self.axis)
+
+
+def _joined(block: Block, x: Any, axis: int) -> Any:
+    return nd.concat(*(child(x) for child in block._children.values()), dim=axis)
+
+
+class _PixelShuffle(HybridBlock):
+    """Groups of channels laid out as small blocks of pixels (Shi et al., 2016)."""
+
+    _axes = 0
+
+    def __init__(self, factor: int | Sequence[int]):
+        super().__init__()
+        self._factors = (factor,) * self._axes if isinstance(factor, int) else tuple(factor)
+        if len(self._factors) != self._axes:
+            raise AssertionError(f"{type(self).__name__}: factor is a number or {self._axes} of them, not {factor!r}")
+
+    def forward(self, x: Any) -> Any:
+        axes, (n, channels, *size) = self._axes, x.shape
+        apart = x.reshape((n, channels // math.prod(self._factors), *self._factors, *size))
+        beside = [a for axis in range(axes) for a in (2 + axes + axis, 2 + axis)]  # each factor behind its axis
+        mixed = apart.transpose((0, 1, *beside))
+        return mixed.reshape((n, apart.shape[1], *(k * f for k, f in zip(size, self._factors, strict=True))))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._factors if self._axes > 1 else self._factors[0]})"
+
+
+class PixelShuffle1D(_PixelShuffle):
+    """(N, f C, W) -> (N, C, f W)"""
+
+    _axes = 1
+
+
+class PixelShuffle2D(_PixelShuffle):
+    """(N, f₁ f₂ C, H, W) -> (N, C, f₁ H, f₂ W)"""
+
+    _axes = 2
+
+
+class PixelShuffle3D(_PixelShuffle):
+    """(N, f₁ f₂ f₃ C, D, H, W) -> (N, C, f₁ D, f₂ H, f₃ W)"""
+
+    _axes = 3
+
+
+class SyncBatchNorm(BatchNorm):
+    """BatchNorm whose statistics are those of the batches of all devices; here a batch lies on one.
+
+    Raises:
+        NotImplementedError: `num_devices` is more than 1.
+    """
+
+    def __init__(self, in_channels: int = 0, num_devices: int | None = None, **kwargs: Any):
+        if num_devices is not None and num_devices > 1:
+            raise NotImplementedError(
+                f"SyncBatchNorm(num_devices={num_devices}): statistics are those of one device's batch; "
+                "leave num_devices unset"
+            )
+        super().__init__(in_channels=in_channels, **kwargs)
+
+    def __repr__(self) -> str:
+        settings = f"{self._settings()}, ndev=1, key='{self.prefix}'"
+        return f"{type(self).__name__}({settings}, in_channels={self._elements() or None})"
