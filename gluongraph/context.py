@@ -64,11 +64,13 @@ def _stack() -> list[Context]:
     return stack
 
 
+@lru_cache
 def cpu(device_id: int = 0) -> Context:
     """The CPU. All its numbers share one memory; they exist so that code for several devices runs on one."""
     return Context("cpu", device_id)
 
 
+@lru_cache
 def gpu(device_id: int = 0) -> Context:
     """A CUDA device."""
     return Context("gpu", device_id)

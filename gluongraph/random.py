@@ -7,7 +7,7 @@ so a program gives the same numbers eagerly, traced, fused or recomputed.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,11 @@ from gluongraph.tape import STATE
 
 Shape = int | Sequence[int] | None
 _WORD = 1 << 32
+_APART = 0x9E3779B97F4A7C15  # between the seeds of devices: odd, so that 2**64 of them differ
 
 
 class _Generator:
-    """Seed and number of the next draw of one device."""
+    """Seed and number of the next draw of one device. Devices of one seed have streams of their own."""
 
     def __init__(self, seed: int):
         self.seed, self.offset = seed % (1 << 64), 0
@@ -39,12 +40,14 @@ _first = int.from_bytes(os.urandom(8), "little")  # without mx.random.seed every
 def _generator(ctx: Context | None) -> _Generator:
     ctx = ctx or current_context()
     if ctx not in _GENERATORS:
-        _GENERATORS[ctx] = _Generator(_first)
+        _GENERATORS[ctx] = _Generator(_first + _APART * ctx.device_id)
     return _GENERATORS[ctx]
 
 
 def seed(seed_state: int, ctx: Context | str = "all") -> None:
     """Start the generator of a device, or of all of them, anew.
+
+    All devices draw different numbers from one seed; a device that is named draws those of this very seed.
 
     >>> from gluongraph import random
     >>> random.seed(1)
@@ -69,6 +72,11 @@ def take(draws: int = 1, ctx: Context | None = None) -> tuple[int, int, int, int
     return seed % _WORD, seed // _WORD, offset % _WORD, offset // _WORD
 
 
+def take_all(draws: Mapping[str, tuple[Context, int]]) -> dict[str, tuple[int, int, int, int]]:
+    """`take` for each input of a trace that holds a generator's state: input -> (device, draws)."""
+    return {name: take(count, ctx) for name, (ctx, count) in draws.items()}
+
+
 def next_state(ctx: Context | None = None) -> Array:
     """`take(1)` as an array, which random ops read."""
     return np.array(take(1, ctx), np.uint32)
@@ -89,7 +97,7 @@ def set_state(state: tuple[int, int], ctx: Context | None = None) -> None:
 def source(ctx: Context | None = None) -> tuple[NDArray, int]:
     """What a random op takes: the state, and the number of its draw counted from there."""
     if STATE.tracer is not None:
-        return STATE.tracer.draw()
+        return STATE.tracer.draw(ctx or current_context())
     return NDArray(next_state(ctx), ctx or current_context()), 0
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from gluongraph import debug, random
 from gluongraph import storage as storages
+from gluongraph.context import Context
 from gluongraph.differentiate import differentiate
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, TraceError, located
@@ -21,7 +22,7 @@ from gluongraph.nd import NDArray
 from gluongraph.optimizer import Optimizer
 from gluongraph.plan import Launch, Plan
 from gluongraph.runtime.arena import Arena
-from gluongraph.trace import Traced, trace
+from gluongraph.trace import Traced, is_rng, trace
 from gluongraph.updates import GRAD, SCALAR, ScalarTable, apply_updates
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Lower = Callable[[Graph, Mapping[str, str]], "Compiled"]
-RNG = "rng"
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Variant:
         self.moves = storages.moves()
         self.written = tuple(self.state[name].storage for name in graph.updates)
         self.cells = [self.runner.scalar(SCALAR + key) for key in self.table.keys] if self.table else []
-        self.rng = self.runner.scalar(RNG) if traced.draws else None
+        self.rng = {name: self.runner.scalar(name) for name in traced.draws}
         self.edits = trainer.optimizer.edits if trainer is not None else None
 
     def _role(self, name: str) -> str:
-        if name.startswith(SCALAR) or name == RNG:
+        if name.startswith(SCALAR) or is_rng(name):
             return "scalar"
         return "state" if name in self.state else "input"
 
@@ -93,9 +93,10 @@ class Variant:
         if self.moves != storages.moves():  # a parameter has moved since
             self.runner.bind({name: a.storage.array for name, a in self.state.items()})
             self.moves = storages.moves()
-        if self.rng is not None:
-            for i, word in enumerate(random.take(self.traced.draws)):
-                self.rng[i] = word
+        if self.rng:
+            for name, words in random.take_all(self.traced.draws).items():
+                for i, word in enumerate(words):
+                    self.rng[name][i] = word
         results = self.runner([arrays[name] for name in self.runner.input_names])
         for storage in self.written:
             storage.touch()
@@ -170,14 +171,15 @@ def _array(number: int, given: Any) -> Array:
 
 
 @contextmanager
-def _undone_on_error(optimizer: Optimizer) -> Iterator[None]:
+def _undone_on_error(optimizer: Optimizer, draws: Mapping[str, tuple[Context, int]]) -> Iterator[None]:
     """Within: an error takes back what has been counted and drawn since."""
-    drawn = random.get_state()
+    drawn = {ctx: random.get_state(ctx) for ctx, _ in draws.values()}
     with optimizer.undone_on_error():
         try:
             yield
         except BaseException:
-            random.set_state(drawn)
+            for ctx, state in drawn.items():
+                random.set_state(state, ctx)
             raise
 
 
@@ -234,7 +236,7 @@ class TrainStep:
         assert table is not None
         scale = trainer.scale_for(batch_size if batch_size is not None else variant.samples)
         # A compiled call has nothing left that could fail; an interpreted one under GG_CHECK=nan may.
-        with _undone_on_error(optimizer) if variant.interpreted else nullcontext():
+        with _undone_on_error(optimizer, variant.traced.draws) if variant.interpreted else nullcontext():
             optimizer.rescale_grad = scale
             optimizer.count(table.indices)
             for cell, value in zip(variant.cells, table.values(optimizer), strict=True):

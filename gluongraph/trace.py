@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
+from gluongraph.context import Context
 from gluongraph.differentiate import gradients, ones
 from gluongraph.dtypes import dtype_name
 from gluongraph.eager import leaf
@@ -51,14 +52,15 @@ class Traced:
     """A traced function.
 
     `graph` has the inputs data0, data1, ... (the arrays among the arguments), the names of `captured`, and "rng" where
-    random numbers are drawn (`draws` of them a call); its outputs are out0, out1, ...; `outputs` is what the function
-    gave back, with an `Output` in place of each array. `captured` are the arrays that it read from outside, live.
+    random numbers are drawn; its outputs are out0, out1, ...; `outputs` is what the function gave back, with an
+    `Output` in place of each array. `captured` are the arrays that it read from outside, live. `draws` says of each
+    input with a generator's state whose that is, and how many draws a call makes.
     """
 
     graph: Graph
     outputs: Any
     captured: Mapping[str, NDArray]
-    draws: int
+    draws: Mapping[str, tuple[Context, int]]
     guards: tuple[Guard, ...]
 
     @property
@@ -119,6 +121,11 @@ def trace(fn: Callable[..., Any], args: Sequence[Any], *, training: bool) -> Tra
     return tracer.finish(outputs, structure, origins)
 
 
+def is_rng(name: str) -> bool:
+    """Is this the name of an input that holds a generator's state?"""
+    return name == RNG or name.startswith(f"{RNG}@")
+
+
 def tracing() -> bool:
     """Is a graph being built?"""
     return STATE.tracer is not None
@@ -166,7 +173,9 @@ class Tracer:
         self.inputs: dict[str, Node] = {}
         self.now: dict[str, Node] = {}  # what a captured array holds at this point of the program
         self.updates: dict[str, Node] = {}
-        self.draws = self.unnamed = 0
+        self.draws: dict[Context, int] = {}
+        self.generators: dict[Context, str] = {}  # device -> the input that holds its generator's state
+        self.unnamed = 0
         self.scopes: list[str] = []
         self.guards: dict[tuple[int, str], Guard] = {}
 
@@ -222,16 +231,18 @@ class Tracer:
 
     def _free_name(self, wanted: str) -> str:
         name, number = wanted, 0
-        while name in self.captured or name in self.arguments or name == RNG:
+        while name in self.captured or name in self.arguments or is_rng(name):
             number += 1
             name = f"{wanted}_{number}"
         return name
 
-    def draw(self) -> tuple[NDArray, int]:
-        """The generator's state, and the number of the draw counted from there."""
-        self.draws += 1
-        self.inputs[RNG] = leaf(RNG, STATE_TYPE)
-        return traced(self.inputs[RNG]), self.draws - 1
+    def draw(self, ctx: Context) -> tuple[NDArray, int]:
+        """The state of a device's generator, and the number of the draw counted from there."""
+        name = self.generators.setdefault(ctx, f"{RNG}@{ctx}" if self.generators else RNG)
+        number = self.draws.get(ctx, 0)
+        self.draws[ctx] = number + 1
+        self.inputs[name] = leaf(name, STATE_TYPE)
+        return traced(self.inputs[name]), number
 
     # -- ops
 
@@ -297,7 +308,8 @@ class Tracer:
         inputs = {k: n for k, n in known.items() if k in self.arguments or n in live or k in self.updates}
         captured = {k: a for k, a in self.captured.items() if k in inputs}
         graph = Graph(inputs, outputs, self.updates, origins)
-        return Traced(graph, structure, captured, self.draws if RNG in inputs else 0, tuple(self.guards.values()))
+        draws = {name: (ctx, self.draws[ctx]) for ctx, name in self.generators.items() if name in inputs}
+        return Traced(graph, structure, captured, draws, tuple(self.guards.values()))
 
 
 def _of_another_trace(what: str) -> str:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gluongraph import nd, trace
-from gluongraph.context import Context
+from gluongraph.context import Context, current_context
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon import files, watch
 from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
 from gluongraph.gluon.watch import Edits, is_setting
+from gluongraph.ndarray import NDArray
 
 
 class _Names(threading.local):
@@ -350,6 +351,13 @@ class HybridBlock(Block):
         )
 
     def _run(self, *args: Any) -> Any:
+        ctx, here = _context_of(args), current_context()
+        if ctx is None or ctx is here or ctx == here:
+            return self._run_here(*args)
+        with ctx:  # the parameters' replicas there, and arrays made on the way
+            return self._run_here(*args)
+
+    def _run_here(self, *args: Any) -> Any:
         if self._active and not trace.tracing():
             cached = self._cached
             if cached is None:  # not set as an attribute: it is no setting that a trace may depend on
@@ -394,6 +402,16 @@ _HYBRIDIZE_ARGUMENTS = frozenset(
         "backward_bulk_size",
     }
 )
+
+
+def _context_of(args: Iterable[Any]) -> Context | None:
+    """Where the first array among the arguments lies."""
+    for part in args:
+        if isinstance(part, NDArray):
+            return part._ctx
+        if isinstance(part, (list, tuple)) and (found := _context_of(part)) is not None:
+            return found
+    return None
 
 
 def _indented(text: str) -> str:

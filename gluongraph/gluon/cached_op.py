@@ -13,6 +13,7 @@ import numpy as np
 
 from gluongraph import engine, random
 from gluongraph import storage as storages
+from gluongraph.context import current_context
 from gluongraph.differentiate import gradients
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.eager import leaf
@@ -21,12 +22,12 @@ from gluongraph.ir import OPS, Graph, Node, topological
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array
 from gluongraph.tape import STATE, Entry, source_of, tracked
-from gluongraph.trace import RNG, Traced, scope, trace
+from gluongraph.trace import Traced, is_rng, scope, trace
 
 if TYPE_CHECKING:
     from gluongraph.gluon.block import HybridBlock
 
-Words = tuple[int, int, int, int]
+Words = Mapping[str, tuple[int, int, int, int]]  # the states of generators, by the inputs that read them
 SAVED = "saved"
 HEAD = "head"
 
@@ -40,7 +41,10 @@ class CachedOp:
 
     def __call__(self, *args: Any) -> Any:
         arrays: list[NDArray] = []
-        key = (STATE.training, _key(args, arrays))
+        here = current_context()
+        key = (STATE.training, here, _key(args, arrays))
+        if any(a._ctx is not here and a._ctx != here for a in arrays):
+            raise ValueError(_scattered(self._block.name, arrays))
         held = self._traces.get(key)
         if held is None or not held.traced.holds:
             held = self._traces[key] = _Block(trace(self._body, args, training=STATE.training))
@@ -49,6 +53,11 @@ class CachedOp:
     def _body(self, *args: Any) -> Any:
         with scope(self._block.name):
             return self._block._run(*args)
+
+
+def _scattered(name: str, arrays: Sequence[NDArray]) -> str:
+    where = " and ".join(dict.fromkeys(str(a.context) for a in arrays))
+    return located(f"arguments of the hybridized block {name!r} lie on {where}", help="bring them to one context")
 
 
 def _key(part: Any, arrays: list[NDArray]) -> Any:
@@ -80,7 +89,7 @@ class _Block:
 
     def __call__(self, arrays: Sequence[NDArray]) -> Any:
         given = {f"data{i}": np.ascontiguousarray(a.storage.array) for i, a in enumerate(arrays)}
-        words = random.take(self.traced.draws) if self.traced.draws else None
+        words = random.take_all(self.traced.draws)
         if STATE.recording:
             mask = tuple([tracked(a) for a in arrays] + [tracked(a) for _, a in self.captured])
             if mask not in self._recorded:
@@ -89,7 +98,9 @@ class _Block:
                 return recorded(arrays, given, words)
         if self._plain is None:
             self._plain = Runner(self.traced.graph, self.traced.captured)
-        return self.traced.restore(self._plain(given, words))
+        results = self._plain(given, words)
+        ctx = arrays[0].context if arrays else current_context()
+        return self.traced.restore({name: NDArray(value, ctx) for name, value in results.items()})
 
 
 class _Recorded:
@@ -104,17 +115,17 @@ class _Recorded:
         self._backward = Runner(backward, traced.captured)
         self._saves = tuple(n for n in backward.inputs if n.startswith((SAVED, "data")))
         self._heads = {f"{HEAD}{i}": i for i in range(len(self.zeros)) if f"{HEAD}{i}" in backward.inputs}
-        self._reads_rng = RNG in backward.inputs
 
-    def __call__(self, arrays: Sequence[NDArray], given: Mapping[str, Array], words: Words | None) -> Any:
+    def __call__(self, arrays: Sequence[NDArray], given: Mapping[str, Array], words: Words) -> Any:
         """Forward, written on the tape."""
         results = self._forward(given, words)
         saved = tuple(results[n] if n in results else given[n] for n in self._saves)
-        outputs = [NDArray(results[n], arrays[0].context) for n in self.outputs]
+        ctx = arrays[0].context if arrays else current_context()
+        outputs = [NDArray(results[n], ctx) for n in self.outputs]
         args = (*arrays, *self.traced.captured.values())
         parents = [s for a, wanted in zip(args, self.wants, strict=True) if wanted and (s := source_of(a)) is not None]
-        state = (NDArray(np.array(words, np.uint32)),) if words is not None else ()
-        entry = Entry(self, (words, *saved), parents, (*args, *state))
+        states = [NDArray(np.array(state, np.uint32), ctx) for state in words.values()]
+        entry = Entry(self, (words, *saved), parents, (*args, *states))
         for i in self.floats:
             outputs[i]._source = (entry, i)
         return self.traced.restore(dict(zip(self.outputs, outputs, strict=True)))
@@ -124,17 +135,17 @@ class _Recorded:
         """backward(words, *saved, *heads): the gradients that are wanted."""
         return self._pull
 
-    def _pull(self, words: Words | None, *values: Any) -> Sequence[Array]:
+    def _pull(self, words: Words, *values: Any) -> Sequence[Array]:
         saved, heads = values[: len(self._saves)], values[len(self._saves) :]
         given = dict(zip(self._saves, saved, strict=True))
         given.update((name, np.ascontiguousarray(heads[i])) for name, i in self._heads.items())
-        return list(self._backward(given, words if self._reads_rng else None).values())
+        return list(self._backward(given, words).values())
 
     def again(self, *given: Node) -> tuple[Node, ...]:
         """The gradient as a builder on the arguments and the heads, for a gradient of the gradient."""
         graph = self.traced.graph
         names = [*(n for n in graph.inputs if n.startswith("data")), *self.traced.captured]
-        names += [RNG] if RNG in graph.inputs else []
+        names += list(self.traced.draws)
         arguments, heads = given[: len(names)], given[len(names) :]
         table = {graph.inputs[n]: a for n, a in zip(names, arguments, strict=True) if n in graph.inputs}
         _rebuild(graph.outputs.values(), table)
@@ -257,24 +268,24 @@ class Runner:
         self._runner: Any = None
         if first or graph.updates:
             graph = graph.with_results({name: n for n, name in first.items()}, graph.updates)
-            roles = {n: "scalar" if n == RNG else "state" if n in self._state else "input" for n in graph.inputs}
+            roles = {n: "scalar" if is_rng(n) else "state" if n in self._state else "input" for n in graph.inputs}
             self._runner = engine.get("lower")(graph, roles).executor(self._memory())
             live = {n.attrs["name"] for n in graph.nodes() if n.op.name == "input"}
-            self._rng = self._runner.scalar(RNG) if RNG in live else None
+            self._rng = {n: self._runner.scalar(n) for n in graph.inputs if is_rng(n) and n in live}
         self._moves = storages.moves()
 
     def _memory(self) -> dict[str, Array]:
         return {name: array.storage.array for name, array in self._state.items()}
 
-    def __call__(self, given: Mapping[str, Array], words: Words | None) -> dict[str, Array]:
+    def __call__(self, given: Mapping[str, Array], words: Words) -> dict[str, Array]:
         results: dict[str, Array] = {}
         if self._runner is not None:
             if self._moves != storages.moves():
                 self._runner.bind(self._memory())
                 self._moves = storages.moves()
-            if words is not None and self._rng is not None:
-                for i, word in enumerate(words):
-                    self._rng[i] = word
+            for name, cell in self._rng.items():
+                for i, word in enumerate(words[name]):
+                    cell[i] = word
             values = self._runner([given[n] for n in self._runner.input_names])
             results = dict(zip(self._runner.output_names, values, strict=True))
             for storage in self._written:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph import autograd, nd, random, reference, trace
+from gluongraph import autograd, cpu, nd, random, reference, trace
 from gluongraph.differentiate import differentiate
 from gluongraph.errors import MXNetError, TraceError
 from gluongraph.ir import TensorType
@@ -29,8 +29,7 @@ def run(found: Traced, *data: Any) -> Any:
     """The graph by its meaning, on these arguments and the live arrays; updates are written back."""
     values: dict[str, Any] = {f"data{i}": np.asarray(d, np.float32) for i, d in enumerate(data)}
     values |= {name: a.storage.array for name, a in found.captured.items()}
-    if found.draws:
-        values[trace.RNG] = np.array(random.take(found.draws), np.uint32)
+    values |= {name: np.array(words, np.uint32) for name, words in random.take_all(found.draws).items()}
     outputs, updates = reference.run(found.graph, values)
     outputs = {name: np.array(o) for name, o in outputs.items()}
     for name, value in updates.items():
@@ -241,7 +240,7 @@ def test_random_numbers_are_those_of_eager_mode() -> None:
     with autograd.train_mode():
         expected = [fn(nd.array(X + 1)) for _ in range(2)]
     found = traced(fn, nd.array(X + 1))
-    assert found.draws == 4 and str(found.graph.inputs[trace.RNG].ty) == "u32[4]"
+    assert found.draws == {trace.RNG: (cpu(), 4)} and str(found.graph.inputs[trace.RNG].ty) == "u32[4]"
     random.seed(7)
     for each in expected:
         for a, b in zip(run(found, X + 1), each, strict=True):
