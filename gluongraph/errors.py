@@ -64,8 +64,8 @@ class Origin:
 
 
 def is_own_file(filename: str) -> bool:
-    """Is this a source file of gluongraph itself (or frozen code that no user wrote)?"""
-    return filename.startswith(_OWN) or filename.startswith("<")
+    """Is this a source file of gluongraph itself, or code that no user wrote?"""
+    return filename.startswith((*_OWN, "<frozen ", "<gluongraph "))
 
 
 def user_origin(scope: str = "") -> Origin:

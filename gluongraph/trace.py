@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from gluongraph.tape import STATE
 
 RNG = "rng"
 STATE_TYPE = TensorType((4,), "u32")
+UNROLLED = 64  # equal bodies of a Python loop, above which its user is told
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,7 @@ def trace(fn: Callable[..., Any], args: Sequence[Any], *, training: bool) -> Tra
             structure = _mapped(name, fn(*given))
     finally:
         STATE.tracer, STATE.recording, STATE.training = before
+    _warn_of_unrolled(origins)
     return tracer.finish(outputs, structure, origins)
 
 
@@ -310,6 +314,19 @@ class Tracer:
         graph = Graph(inputs, outputs, self.updates, origins)
         draws = {name: (ctx, self.draws[ctx]) for ctx, name in self.generators.items() if name in inputs}
         return Traced(graph, structure, captured, draws, tuple(self.guards.values()))
+
+
+def _warn_of_unrolled(origins: Mapping[Node, Origin]) -> None:
+    """Say where a Python loop has left many copies of its body: the same op, of the same type, from the same line."""
+    copies = Counter((origin, n.op.name, n.type) for n, origin in origins.items() if n.src)
+    for (origin, op, _), count in copies.most_common(1):
+        if count > UNROLLED:
+            warnings.warn(
+                f"a loop at {origin.file}:{origin.line} has been unrolled: the graph holds {op} {count} times, and takes "
+                "as many times longer to compile\n  help: the layers of gluon.rnn and nd.contrib.foreach compile the body "
+                "of a loop once",
+                stacklevel=2,
+            )
 
 
 def _of_another_trace(what: str) -> str:

@@ -287,3 +287,17 @@ def test_assign() -> None:
     assert list(found.graph.updates) == ["capture0"]
     trace.assign(w, 2)
     assert w.asnumpy().tolist() == [2, 2, 2]
+
+
+def test_long_loops_are_told_of() -> None:
+    def loop(turns: int) -> Callable[..., Any]:
+        def turn_after_turn(x: NDArray) -> NDArray:
+            for _ in range(turns):
+                x = nd.tanh(x)
+            return x
+
+        return turn_after_turn
+
+    traced(loop(trace.UNROLLED), nd.array(X))  # warnings are errors in the tests
+    with pytest.warns(UserWarning, match=rf"loop at .*test_trace\.py:\d+ .*tanh {trace.UNROLLED + 1} times.*\n.*foreach"):
+        traced(loop(trace.UNROLLED + 1), nd.array(X))
