@@ -33,6 +33,14 @@ def add(lhs: Any, rhs: Any) -> Any:
     return ops.add(lhs, rhs)
 
 
+def add_n(*args: Any) -> Any:
+    """The sum of all arrays."""
+    first, *rest = args
+    for each in rest:
+        first = ops.add(first, each)
+    return first
+
+
 def subtract(lhs: Any, rhs: Any) -> Any:
     """lhs - rhs"""
     return ops.sub(lhs, rhs)
@@ -115,6 +123,11 @@ def logical_and(lhs: Any, rhs: Any) -> Any:
 def logical_or(lhs: Any, rhs: Any) -> Any:
     """1 where one of them is not 0, else 0"""
     return _compared(ops.logical_or(ops.not_equal(lhs, 0), ops.not_equal(rhs, 0)), lhs, rhs)
+
+
+def logical_xor(lhs: Any, rhs: Any) -> Any:
+    """1 where exactly one of them is not 0, else 0"""
+    return _compared(ops.not_equal(ops.not_equal(lhs, 0), ops.not_equal(rhs, 0)), lhs, rhs)
 
 
 def logical_not(data: Any) -> Any:
@@ -319,10 +332,12 @@ def min(data: Any, axis: Axes = None, keepdims: bool = False, exclude: bool = Fa
     return _reduced(ops.min, data, axis, keepdims, exclude)
 
 
-def norm(data: Any, ord: int = 2, axis: Axes = None, keepdims: bool = False) -> Any:
+def norm(data: Any, ord: int = 2, axis: Axes = None, keepdims: bool = False, out_dtype: Any = None) -> Any:
     """The 2-norm (or 1-norm) over the axes given."""
     if ord not in (1, 2):
         raise MXNetError(located(f"norm: ord is 1 or 2, not {ord!r}"))
+    if out_dtype is not None:
+        data = ops.cast(data, dtype_name(out_dtype))
     if ord == 1:
         return sum(ops.abs(data), axis, keepdims)
     return ops.sqrt(sum(ops.mul(data, data), axis, keepdims))
@@ -348,8 +363,15 @@ def _arg(find: Any, data: Any, axis: int | None, keepdims: bool) -> Any:
     return ops.cast(ops.reshape(find(data, axis=axis), tuple(shape)), "f32")
 
 
-def cumsum(a: Any, axis: int | None = None) -> Any:
+def argmax_channel(data: Any) -> Any:
+    """The index of the first largest element along the last axis, as float32."""
+    return argmax(data, -1)
+
+
+def cumsum(a: Any, axis: int | None = None, dtype: Any = None) -> Any:
     """The running sum along an axis; of all elements in order without one."""
+    if dtype is not None:
+        a = ops.cast(a, dtype_name(dtype))
     if axis is None:
         a, axis = ops.reshape(a, (a.ty.size,)), 0
     (axis,) = axes_of(a, axis)

@@ -64,9 +64,27 @@ def reshaped(old: tuple[int, ...], wanted: tuple[int, ...], reverse: bool = Fals
     return tuple(new)
 
 
-def reshape_like(lhs: Any, rhs: Any) -> Any:
-    """lhs in the shape of rhs"""
-    return ops.reshape(lhs, rhs.shape)
+def reshape_like(
+    lhs: Any,
+    rhs: Any,
+    lhs_begin: int | None = None,
+    lhs_end: int | None = None,
+    rhs_begin: int | None = None,
+    rhs_end: int | None = None,
+) -> Any:
+    """lhs in the shape of rhs; or with its axes from lhs_begin to lhs_end in the shape of those of rhs"""
+    begin, end, _ = _span(lhs_begin, lhs_end, 1, lhs.ty.rank)
+    return ops.reshape(lhs, (*lhs.shape[:begin], *rhs.shape[rhs_begin:rhs_end], *lhs.shape[end:]))
+
+
+def shape_array(data: Any) -> Any:
+    """The shape, as an array of int64."""
+    return ops.literal(np.array(data.shape, np.int64))
+
+
+def size_array(data: Any) -> Any:
+    """The number of elements, as an array of int64 with one element."""
+    return ops.literal(np.array([data.ty.size], np.int64))
 
 
 def flatten(data: Any) -> Any:
@@ -114,16 +132,23 @@ def broadcast_to(data: Any, shape: Sequence[int]) -> Any:
     )
 
 
-def broadcast_like(lhs: Any, rhs: Any) -> Any:
-    """lhs broadcast to the shape of rhs"""
-    return _broadcast(lhs, rhs.shape)
+def broadcast_like(lhs: Any, rhs: Any, lhs_axes: Axes = None, rhs_axes: Axes = None) -> Any:
+    """lhs broadcast to the shape of rhs; or its axes lhs_axes to the extents of rhs along rhs_axes"""
+    if lhs_axes is None or rhs_axes is None:
+        return _broadcast(lhs, rhs.shape)
+    pairs = zip(_listed(lhs_axes), _listed(rhs_axes), strict=True)
+    extents = {axes_of(lhs, a)[0]: rhs.shape[b] for a, b in pairs}
+    return _broadcast(lhs, tuple(extents.get(i, n) for i, n in enumerate(lhs.shape)))
+
+
+def _listed(axes: Axes) -> Sequence[int]:
+    return (axes,) if isinstance(axes, int) else tuple(axes or ())
 
 
 def broadcast_axis(data: Any, axis: Axes, size: int | Sequence[int]) -> Any:
     """The axes given, of extent 1, repeated to the sizes given."""
     shape = list(data.shape)
-    axes = (axis,) if isinstance(axis, int) else tuple(axis or ())
-    for a, n in zip(axes, (size,) if isinstance(size, int) else size, strict=True):
+    for a, n in zip(_listed(axis), (size,) if isinstance(size, int) else size, strict=True):
         shape[a] = n
     return _broadcast(data, tuple(shape))
 
@@ -262,6 +287,11 @@ def pick(data: Any, index: Any, axis: int = -1, keepdims: bool = False, mode: st
     chosen = _bounded(ops.reshape(as_index(index), kept), data.shape[at], mode)
     found = ops.gather(data, chosen, axis=at)
     return found if keepdims else ops.reshape(found, tuple(n for i, n in enumerate(kept) if i != at) or (1,))
+
+
+def batch_take(a: Any, indices: Any) -> Any:
+    """a[i, indices[i]] for every row i"""
+    return pick(a, indices, 1)
 
 
 def one_hot(indices: Any, depth: int, on_value: float = 1.0, off_value: float = 0.0, dtype: Any = "float32") -> Any:

@@ -6,6 +6,7 @@ so a program gives the same numbers eagerly, traced, fused or recomputed.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,8 +15,8 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.context import Context, current_context
-from gluongraph.dtypes import dtype_name
-from gluongraph.errors import MXNetError, located
+from gluongraph.dtypes import dtype_name, numpy_dtype
+from gluongraph.errors import MXNetError, TraceError, located
 from gluongraph.ir import Node
 from gluongraph.ndarray import NDArray, invoke, placed
 from gluongraph.storage import Array
@@ -103,17 +104,28 @@ def source(ctx: Context | None = None) -> tuple[NDArray, int]:
 
 def _drawn(build: Any, shape: Shape, dtype: Any, ctx: Context | None, out: NDArray | None, *args: Any) -> NDArray:
     arrays = [a for a in args if isinstance(a, NDArray)]
-    if shape is None:
-        shape = arrays[0].shape if arrays else (1,)
-    size = (shape,) if isinstance(shape, int) else tuple(shape)
+    if arrays:
+        each = _size(shape) if shape is not None else ()
+        args = tuple(_per_distribution(a, len(each)) if isinstance(a, NDArray) else a for a in args)
+        size, ctx = (*arrays[0].shape, *each), arrays[0].context
+    else:
+        size = _size(1 if shape is None else shape)
     if out is not None:
         size, ctx = out.shape, out.context
     state, draw = source(ctx)
     result: NDArray = invoke(build, state, *args, shape=size, draw=draw, dtype=dtype_name(dtype or "float32"))
     if out is None:
         return placed(result, ctx)
-    out[:] = result
-    return out
+    return _into(out, result)
+
+
+def _size(shape: int | Sequence[int]) -> tuple[int, ...]:
+    return (shape,) if isinstance(shape, int) else tuple(shape)
+
+
+def _per_distribution(parameter: NDArray, axes: int) -> NDArray:
+    """Each element is the parameter of a distribution of its own; `axes` more come behind for its samples."""
+    return parameter.reshape((*parameter.shape, *(1,) * axes)) if axes else parameter
 
 
 def _uniform(state: Node, low: Any, high: Any, *, shape: tuple[int, ...], draw: int, dtype: str) -> Node:
@@ -204,6 +216,205 @@ def exponential(
     return _drawn(_exponential, shape, dtype, ctx, out, scale)
 
 
-def shuffle(data: NDArray) -> NDArray:
+def shuffle(data: NDArray, out: NDArray | None = None) -> NDArray:
     """The rows of `data` in a random order."""
-    return data[NDArray(np.argsort(uniform(shape=(len(data),)).asnumpy(), kind="stable").astype(np.int32))]
+    made: NDArray = invoke(_shuffled, data, uniform(shape=(len(data),), ctx=data.context))
+    return made if out is None else _into(out, made)
+
+
+def _shuffled(data: Node, numbers: Node) -> Node:
+    return ops.take(data, ops.argsort(numbers), 0)
+
+
+def multinomial(
+    data: NDArray, shape: Shape = None, get_prob: bool = False, dtype: Any = "int32", out: NDArray | None = None
+) -> Any:
+    """Indices drawn with the probabilities along the last axis of data, `shape` of them per distribution.
+
+    With get_prob, [indices, logarithms of their probabilities]; gradients flow through these to data, as the score
+    function of a policy needs.
+    """
+    size = _size(shape) if shape is not None else (1,) if data.ndim == 1 else ()
+    state, draw = source(data.context)
+    chosen, log_prob = invoke(_multinomial, state, data, size=size, draw=draw, dtype=dtype_name(dtype))
+    if out is not None:
+        chosen = _into(out, chosen)
+    return [chosen, log_prob] if get_prob else chosen
+
+
+def _multinomial(state: Node, p: Node, *, size: tuple[int, ...], draw: int, dtype: str) -> tuple[Node, Node]:
+    """The first place at which the running sum passes a uniform number."""
+    lead, n, count = p.shape[:-1], p.shape[-1], math.prod(size)
+    rank = len(lead)
+    u = ops.uniform(state, shape=(*lead, count, 1), draw=draw, dtype=p.dtype)
+    until = ops.expand_dims(ops.cumsum(ops.stop_gradient(p), axis=rank), rank)
+    total = ops.part(until, rank + 1, n - 1, n)
+    behind = ops.greater_equal(ops.mul(u, total), until)  # not below: numbers without probability are never drawn
+    chosen = ops.minimum(ops.sum(ops.cast(behind, "i32"), rank + 1), n - 1)
+    found = ops.gather(p, chosen, rank)
+    shape = (*lead, *size) or (1,)
+    return ops.cast(ops.reshape(chosen, shape), dtype), ops.reshape(ops.log(found), shape)
+
+
+# -- distributions drawn by numpy's generator, started from the state: not within a trace
+
+
+def gamma(
+    alpha: float | NDArray = 1.0,
+    beta: float | NDArray = 1.0,
+    shape: Shape = None,
+    dtype: Any = None,
+    ctx: Context | None = None,
+    out: NDArray | None = None,
+) -> NDArray:
+    """Gamma distributed numbers with shape `alpha` and scale `beta`; eager only."""
+    return _from_host("gamma", lambda g, n, a, b: g.gamma(a, b, n), shape, dtype, ctx, out, alpha, beta)
+
+
+def poisson(
+    lam: float | NDArray = 1.0,
+    shape: Shape = None,
+    dtype: Any = None,
+    ctx: Context | None = None,
+    out: NDArray | None = None,
+) -> NDArray:
+    """Poisson distributed numbers with mean `lam`; eager only."""
+    return _from_host("poisson", lambda g, n, mean: g.poisson(mean, n), shape, dtype, ctx, out, lam)
+
+
+def negative_binomial(
+    k: float | NDArray = 1,
+    p: float | NDArray = 1.0,
+    shape: Shape = None,
+    dtype: Any = None,
+    ctx: Context | None = None,
+    out: NDArray | None = None,
+) -> NDArray:
+    """Failures before the k-th success of probability p; eager only."""
+    return _from_host(
+        "negative_binomial", lambda g, n, k, p: g.negative_binomial(k, p, n), shape, dtype, ctx, out, k, p
+    )
+
+
+def generalized_negative_binomial(
+    mu: float | NDArray = 1.0,
+    alpha: float | NDArray = 1.0,
+    shape: Shape = None,
+    dtype: Any = None,
+    ctx: Context | None = None,
+    out: NDArray | None = None,
+) -> NDArray:
+    """Negative binomial numbers of mean mu and variance mu + alpha mu²; eager only."""
+
+    def draw(g: np.random.Generator, n: tuple[int, ...], mu: Any, alpha: Any) -> Any:
+        return g.poisson(g.gamma(1 / np.asarray(alpha), np.asarray(mu) * alpha, n))
+
+    return _from_host("generalized_negative_binomial", draw, shape, dtype, ctx, out, mu, alpha)
+
+
+def _from_host(
+    name: str,
+    draw: Callable[..., Any],
+    shape: Shape,
+    dtype: Any,
+    ctx: Context | None,
+    out: NDArray | None,
+    *args: Any,
+) -> NDArray:
+    if STATE.tracer is not None:
+        raise TraceError(
+            located(
+                f"random.{name} in a traced function: numpy draws these numbers, and the graph has no op for it",
+                help="draw outside of the function, and pass the array in",
+            )
+        )
+    arrays = [a for a in args if isinstance(a, NDArray)]
+    size = _size(shape) if shape is not None else () if arrays else (1,)
+    values = [_per_distribution(a, len(size)).asnumpy() if isinstance(a, NDArray) else a for a in args]
+    if arrays:
+        size, ctx = (*arrays[0].shape, *size), arrays[0].context
+    if out is not None:
+        size, ctx = out.shape, out.context
+    seed_low, seed_high, low, high = take(1, ctx)
+    bits = np.random.Philox(key=seed_low + seed_high * _WORD, counter=low + high * _WORD)
+    made = draw(np.random.Generator(bits), size, *values)
+    result = placed(NDArray(np.asarray(made, numpy_dtype(dtype_name(dtype or "float32")))), ctx)
+    return result if out is None else _into(out, result)
+
+
+def _into(out: NDArray, made: NDArray) -> NDArray:
+    out[:] = made
+    return out
+
+
+# -- numbers of the shape and type of an array
+
+
+def uniform_like(data: NDArray, low: float = 0.0, high: float = 1.0) -> NDArray:
+    """`uniform` of the shape, type and device of data."""
+    return uniform(low, high, data.shape, data.dtype, data.context)
+
+
+def normal_like(data: NDArray, loc: float = 0.0, scale: float = 1.0) -> NDArray:
+    """`normal` of the shape, type and device of data."""
+    return normal(loc, scale, data.shape, data.dtype, data.context)
+
+
+def exponential_like(data: NDArray, lam: float = 1.0) -> NDArray:
+    """`exponential` with rate `lam`, of the shape, type and device of data."""
+    return exponential(1.0 / lam, data.shape, data.dtype, data.context)
+
+
+def gamma_like(data: NDArray, alpha: float = 1.0, beta: float = 1.0) -> NDArray:
+    """`gamma` of the shape, type and device of data."""
+    return gamma(alpha, beta, data.shape, data.dtype, data.context)
+
+
+def poisson_like(data: NDArray, lam: float = 1.0) -> NDArray:
+    """`poisson` of the shape, type and device of data."""
+    return poisson(lam, data.shape, data.dtype, data.context)
+
+
+def negative_binomial_like(data: NDArray, k: float = 1, p: float = 1.0) -> NDArray:
+    """`negative_binomial` of the shape, type and device of data."""
+    return negative_binomial(k, p, data.shape, data.dtype, data.context)
+
+
+def generalized_negative_binomial_like(data: NDArray, mu: float = 1.0, alpha: float = 1.0) -> NDArray:
+    """`generalized_negative_binomial` of the shape, type and device of data."""
+    return generalized_negative_binomial(mu, alpha, data.shape, data.dtype, data.context)
+
+
+# -- MXNet's operators, whose parameters have other names
+
+
+def sample_uniform(low: NDArray, high: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:
+    """`uniform` with an element of `low` and `high` per distribution."""
+    return uniform(low, high, shape, dtype)
+
+
+def sample_normal(mu: NDArray, sigma: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:
+    """`normal` with an element of `mu` and `sigma` per distribution."""
+    return normal(mu, sigma, shape, dtype)
+
+
+def sample_gamma(alpha: NDArray, beta: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:
+    """`gamma` with an element of `alpha` and `beta` per distribution."""
+    return gamma(alpha, beta, shape, dtype)
+
+
+def sample_poisson(lam: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:
+    """`poisson` with an element of `lam` per distribution."""
+    return poisson(lam, shape, dtype)
+
+
+def sample_exponential(lam: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:
+    """`exponential` with the rate `lam`, an element per distribution."""
+    return exponential(1.0 / lam, shape, dtype)
+
+
+def random_exponential(
+    lam: float = 1.0, shape: Shape = None, ctx: Context | None = None, dtype: Any = None, out: NDArray | None = None
+) -> NDArray:
+    """`exponential` with the rate `lam`."""
+    return exponential(1.0 / lam, shape, dtype, ctx, out)

@@ -11,20 +11,43 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import mximages, mxindex, mxlayers, mxlinalg, mxmath, mxops, mxoutputs, mxshapes, ops
+from gluongraph import mximages, mxindex, mxlayers, mxmath, mxops, mxoutputs, mxshapes, ops
 from gluongraph import random as random
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir import Node
-from gluongraph.ndarray import NDArray as NDArray
-from gluongraph.ndarray import invoke as invoke
-from gluongraph.ndarray import placed
 from gluongraph.nd import contrib as contrib
 from gluongraph.nd import linalg as linalg
 from gluongraph.nd.function import TUNING, into
 from gluongraph.nd.function import function as _function
+from gluongraph.nd.recurrent import RNN as RNN
 from gluongraph.nd.update import adam_update as adam_update
+from gluongraph.nd.update import ftml_update as ftml_update
+from gluongraph.nd.update import ftrl_update as ftrl_update
+from gluongraph.nd.update import lamb_update_phase1 as lamb_update_phase1
+from gluongraph.nd.update import lamb_update_phase2 as lamb_update_phase2
+from gluongraph.nd.update import mp_nag_mom_update as mp_nag_mom_update
+from gluongraph.nd.update import mp_sgd_mom_update as mp_sgd_mom_update
+from gluongraph.nd.update import mp_sgd_update as mp_sgd_update
+from gluongraph.nd.update import nag_mom_update as nag_mom_update
+from gluongraph.nd.update import rmsprop_update as rmsprop_update
+from gluongraph.nd.update import rmspropalex_update as rmspropalex_update
+from gluongraph.nd.update import sgd_mom_update as sgd_mom_update
+from gluongraph.nd.update import sgd_update as sgd_update
+from gluongraph.nd.update import signsgd_update as signsgd_update
+from gluongraph.nd.update import signum_update as signum_update
+from gluongraph.nd.whole import Custom as Custom
+from gluongraph.nd.whole import fill_element_0index as fill_element_0index
+from gluongraph.nd.whole import histogram as histogram
+from gluongraph.nd.whole import load as load
+from gluongraph.nd.whole import load_frombuffer as load_frombuffer
+from gluongraph.nd.whole import onehot_encode as onehot_encode
+from gluongraph.nd.whole import reset_arrays as reset_arrays
+from gluongraph.nd.whole import save as save
+from gluongraph.ndarray import NDArray as NDArray
+from gluongraph.ndarray import invoke as invoke
+from gluongraph.ndarray import placed
 from gluongraph.tape import STATE
 from gluongraph.tape import concrete as concrete
 
@@ -59,8 +82,13 @@ def _literal(data: bytes, dtype: str, shape: tuple[int, ...]) -> Node:
     return ops.literal(np.frombuffer(data, numpy_dtype(dtype)).reshape(shape))
 
 
-def full(shape: Shape, val: float, ctx: Context | None = None, dtype: Any = None) -> NDArray:
+def full(
+    shape: Shape, val: float, ctx: Context | None = None, dtype: Any = None, out: NDArray | None = None
+) -> NDArray:
     """An array filled with one number."""
+    if out is not None:
+        out[:] = val
+        return out
     name, size = dtype_name(dtype or "float32"), _size(shape)
     if STATE.tracer is not None:
         return invoke(ops.full, size, val, name)  # type: ignore[no-any-return]
@@ -137,39 +165,44 @@ def waitall() -> None:
 # -- functions that are no plain builders
 
 
-def cast(data: NDArray, dtype: Any) -> NDArray:
+def cast(data: NDArray, dtype: Any, out: NDArray | None = None, name: str | None = None) -> NDArray:
     """The elements as another type."""
-    return data.astype(dtype)
+    made = data.astype(dtype)
+    return made if out is None else into(out, made)
 
 
-def concat(*data: Any, dim: int = 1) -> NDArray:
+def concat(*data: Any, dim: int = 1, **unused: Any) -> NDArray:
     """Arrays one after the other along an axis; given one by one, or as a list."""
-    return invoke(mxshapes.concat, *_spread(data), dim=dim)  # type: ignore[no-any-return]
+    return _concat(*_spread(data), dim=dim, **unused)  # type: ignore[no-any-return]
 
 
-def concatenate(arrays: Sequence[NDArray], axis: int = 0) -> NDArray:
+def concatenate(arrays: Sequence[NDArray], axis: int = 0, always_copy: bool = True) -> NDArray:
     """`concat` as in numpy."""
-    return concat(*arrays, dim=axis)
+    return arrays[0].copy() if len(arrays) == 1 and always_copy else concat(*arrays, dim=axis)
 
 
-def stack(*data: Any, axis: int = 0) -> NDArray:
+def stack(*data: Any, axis: int = 0, **unused: Any) -> NDArray:
     """Arrays along a new axis; given one by one, or as a list."""
-    return invoke(mxshapes.stack, *_spread(data), axis=axis)  # type: ignore[no-any-return]
+    return _stack(*_spread(data), axis=axis, **unused)  # type: ignore[no-any-return]
 
 
-def add_n(*args: Any) -> NDArray:
-    """The sum of all arrays."""
-    first, *rest = _spread(args)
-    for each in rest:
-        first = first + each
-    return first  # type: ignore[no-any-return]
+def add_n(*args: Any, **unused: Any) -> NDArray:
+    """The sum of all arrays, given one by one, or as a list."""
+    return _add_n(*_spread(args), **unused)  # type: ignore[no-any-return]
+
+
+_concat, _stack, _add_n = (
+    _function(build, ignored=("num_args",)) for build in (mxshapes.concat, mxshapes.stack, mxops.add_n)
+)
 
 
 def _spread(data: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(data[0]) if len(data) == 1 and isinstance(data[0], list | tuple) else data
 
 
-def Dropout(data: NDArray, p: float = 0.5, mode: str = "training", axes: Sequence[int] = ()) -> NDArray:
+def Dropout(
+    data: NDArray, p: float = 0.5, mode: str = "training", axes: Sequence[int] = (), name: str | None = None
+) -> NDArray:
     """data / (1 - p) where a random number says keep, else 0; the data itself outside of training (mode "training").
 
     The elements along `axes` share one random number.
@@ -195,6 +228,8 @@ def BatchNorm(
     fix_gamma: bool = True,
     use_global_stats: bool = False,
     axis: int = 1,
+    name: str | None = None,
+    cudnn_off: bool = False,
 ) -> NDArray:
     """Normalized over all axes but one, with the batch's mean and variance in training, else with the moving ones.
 
@@ -234,7 +269,9 @@ greater = broadcast_greater = _function(mxops.greater)
 greater_equal = broadcast_greater_equal = _function(mxops.greater_equal)
 logical_and = broadcast_logical_and = _function(mxops.logical_and)
 logical_or = broadcast_logical_or = _function(mxops.logical_or)
+logical_xor = broadcast_logical_xor = _function(mxops.logical_xor)
 logical_not = _function(mxops.logical_not)
+broadcast_hypot = _function(mxmath.broadcast_hypot)
 negative = _function(mxops.negative)
 abs = _function(mxops.abs)
 sign = _function(mxops.sign)
@@ -250,8 +287,26 @@ square = _function(mxops.square)
 reciprocal = _function(mxops.reciprocal)
 sin = _function(mxops.sin)
 cos = _function(mxops.cos)
+tan = _function(mxmath.tan)
+arcsin = _function(mxmath.arcsin)
+arccos = _function(mxmath.arccos)
+arctan = _function(mxmath.arctan)
+degrees = _function(mxmath.degrees)
+radians = _function(mxmath.radians)
+sinh = _function(mxmath.sinh)
+cosh = _function(mxmath.cosh)
 tanh = _function(mxops.tanh)
+arcsinh = _function(mxmath.arcsinh)
+arccosh = _function(mxmath.arccosh)
+arctanh = _function(mxmath.arctanh)
+cbrt = _function(mxmath.cbrt)
+rcbrt = _function(mxmath.rcbrt)
+gamma = _function(mxmath.gamma)
+gammaln = _function(mxmath.gammaln)
 erf = _function(mxops.erf)
+erfinv = _function(mxmath.erfinv)
+hard_sigmoid = _function(mxmath.hard_sigmoid)
+smooth_l1 = _function(mxmath.smooth_l1)
 sigmoid = _function(mxops.sigmoid)
 relu = _function(mxops.relu)
 softsign = _function(mxops.softsign)
@@ -259,6 +314,8 @@ softrelu = _function(mxops.softrelu)
 floor = _function(mxops.floor)
 ceil = _function(mxops.ceil)
 round = _function(mxops.round)
+rint = _function(mxmath.rint)
+trunc = fix = _function(mxmath.trunc)
 clip = _function(mxops.clip)
 where = _function(mxops.where)
 zeros_like = _function(mxops.zeros_like)
@@ -266,7 +323,10 @@ ones_like = _function(mxops.ones_like)
 full_like = _function(mxops.full_like)
 identity = _function(mxops.identity)
 BlockGrad = stop_gradient = _function(mxops.stop_gradient, "BlockGrad")
-Cast = cast
+shape_array = _function(mxshapes.shape_array)
+size_array = _function(mxshapes.size_array)
+Cast = amp_cast = cast
+ElementWiseSum = add_n
 
 sum = sum_axis = _function(mxops.sum)
 mean = _function(mxops.mean)
@@ -276,7 +336,17 @@ min = min_axis = _function(mxops.min)
 norm = _function(mxops.norm)
 argmax = _function(mxops.argmax)
 argmin = _function(mxops.argmin)
+argmax_channel = _function(mxops.argmax_channel)
 cumsum = _function(mxops.cumsum)
+nansum = _function(mxindex.nansum)
+nanprod = _function(mxindex.nanprod)
+moments = _function(mxindex.moments)
+all_finite = _function(mxindex.all_finite)
+multi_all_finite = _function(mxindex.multi_all_finite)
+multi_sum_sq = _function(mxindex.multi_sum_sq)
+argsort = _function(mxindex.argsort)
+sort = _function(mxindex.sort)
+topk = _function(mxindex.topk)
 
 reshape = Reshape = _function(mxshapes.reshape)
 reshape_like = _function(mxshapes.reshape_like)
@@ -291,12 +361,26 @@ broadcast_axis = broadcast_axes = _function(mxshapes.broadcast_axis)
 tile = _function(mxshapes.tile)
 repeat = _function(mxshapes.repeat)
 flip = reverse = _function(mxshapes.flip)
-slice = _function(mxshapes.slice)
+slice = crop = _function(mxshapes.slice)
 slice_axis = _function(mxshapes.slice_axis)
 slice_like = _function(mxshapes.slice_like)
 split = SliceChannel = _function(mxshapes.split)
+split_v2 = _function(mxindex.split_v2)
+moveaxis = _function(mxindex.moveaxis)
+depth_to_space = _function(mxindex.depth_to_space)
+space_to_depth = _function(mxindex.space_to_depth)
+diag = _function(mxindex.diag)
+khatri_rao = _function(mxindex.khatri_rao)
 take = _function(mxshapes.take)
-pick = _function(mxshapes.pick)
+pick = choose_element_0index = _function(mxshapes.pick)
+batch_take = _function(mxshapes.batch_take)
+gather_nd = _function(mxindex.gather_nd)
+scatter_nd = _function(mxindex.scatter_nd)
+ravel_multi_index = _function(mxindex.ravel_multi_index)
+unravel_index = _function(mxindex.unravel_index)
+SequenceMask = _function(mxindex.SequenceMask)
+SequenceLast = _function(mxindex.SequenceLast)
+SequenceReverse = _function(mxindex.SequenceReverse)
 one_hot = _function(mxshapes.one_hot)
 Embedding = _function(mxshapes.embedding, "Embedding")
 Concat = concat
@@ -315,14 +399,41 @@ FullyConnected = _function(mxlayers.FullyConnected)
 LayerNorm = _function(mxlayers.LayerNorm)
 GroupNorm = _function(mxlayers.GroupNorm)
 InstanceNorm = _function(mxlayers.InstanceNorm)
-Convolution = _function(mximages.Convolution)
-Deconvolution = _function(mximages.Deconvolution)
-Pooling = _function(mximages.Pooling)
+Convolution = _function(mximages.Convolution, ignored=TUNING)
+Deconvolution = _function(mximages.Deconvolution, ignored=TUNING)
+Pooling = _function(mximages.Pooling, ignored=TUNING)
 UpSampling = _function(mximages.UpSampling)
 pad = Pad = _function(mximages.pad)
 LRN = _function(mximages.LRN)
 L2Normalization = _function(mximages.L2Normalization)
 attention = _function(ops.attention)
 
-random_uniform = random.uniform
-random_normal = random.normal
+SoftmaxOutput = Softmax = _function(mxoutputs.SoftmaxOutput)
+LinearRegressionOutput = _function(mxoutputs.LinearRegressionOutput)
+LogisticRegressionOutput = _function(mxoutputs.LogisticRegressionOutput)
+MAERegressionOutput = _function(mxoutputs.MAERegressionOutput)
+SVMOutput = _function(mxoutputs.SVMOutput)
+MakeLoss = _function(mxoutputs.MakeLoss)
+make_loss = _function(mxoutputs.make_loss)
+
+linalg_gemm, linalg_gemm2 = linalg.gemm, linalg.gemm2
+linalg_syrk, linalg_trmm = linalg.syrk, linalg.trmm
+linalg_sumlogdiag = linalg.sumlogdiag
+linalg_extractdiag, linalg_makediag = linalg.extractdiag, linalg.makediag
+linalg_extracttrian, linalg_maketrian = linalg.extracttrian, linalg.maketrian
+
+uniform = random_uniform = random.uniform
+normal = random_normal = random.normal
+random_randint = random.randint
+random_gamma = random.gamma
+random_poisson = random.poisson
+random_exponential = random.random_exponential
+random_negative_binomial = random.negative_binomial
+random_generalized_negative_binomial = random.generalized_negative_binomial
+sample_multinomial = random.multinomial
+sample_uniform = random.sample_uniform
+sample_normal = random.sample_normal
+sample_gamma = random.sample_gamma
+sample_poisson = random.sample_poisson
+sample_exponential = random.sample_exponential
+shuffle = random.shuffle

@@ -11,6 +11,7 @@ Builders take nodes and Python numbers, broadcast as numpy does, and count axes 
 
 from gluongraph.ir import OPERATORS
 from gluongraph.ops.build import broadcast_to
+from gluongraph.ops.collective import allreduce
 from gluongraph.ops.composite import inline
 from gluongraph.ops.control import call, fused, item, items
 from gluongraph.ops.conv import conv2d, conv2d_data_grad, conv2d_weight_grad
@@ -79,20 +80,24 @@ from gluongraph.ops.movement import (
 )
 from gluongraph.ops.nn import attention, dropout, embedding, gelu
 from gluongraph.ops.normalization import batch_norm, batch_norm_inference, group_norm, layer_norm
+from gluongraph.ops.output import output
 from gluongraph.ops.pool import avg_pool2d, max_pool2d
 from gluongraph.ops.pool_nd import avg_pool, max_pool, sum_pool
 from gluongraph.ops.random import bernoulli, normal, random_bits, uniform
 from gluongraph.ops.reduce import argmax, argmin, cumsum, max, mean, min, prod, sum
 from gluongraph.ops.scan import scan
 from gluongraph.ops.softmax import log_softmax, softmax, softmax_cross_entropy
+from gluongraph.ops.sort import argsort
 
 OPERATORS.update(add=add, sub=sub, mul=mul, div=div, pow=pow, neg=neg)
 
 __all__ = [
     "abs",
     "add",
+    "allreduce",
     "argmax",
     "argmin",
+    "argsort",
     "attention",
     "avg_pool",
     "avg_pool2d",
@@ -164,6 +169,7 @@ __all__ = [
     "not_equal",
     "one_hot",
     "ones",
+    "output",
     "pad",
     "part",
     "pow",

@@ -1,0 +1,102 @@
+"""MXNet's linear algebra on the last two axes, as builders over nodes: products, triangles, diagonals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gluongraph import ops
+from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.mxindex import extractdiag as extractdiag
+from gluongraph.mxindex import makediag as makediag
+
+
+def gemm(
+    A: Any,
+    B: Any,
+    C: Any,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    axis: int = -2,
+) -> Any:
+    """alpha A B + beta C"""
+    return ops.add(gemm2(A, B, transpose_a, transpose_b, alpha, axis), ops.mul(C, beta))
+
+
+def gemm2(
+    A: Any, B: Any, transpose_a: bool = False, transpose_b: bool = False, alpha: float = 1.0, axis: int = -2
+) -> Any:
+    """alpha A B over equal leading axes; `axis` is that of the rows, the last one that of the columns."""
+    rank = A.ty.rank
+    rows = axis % rank
+    a, b = (ops.moveaxis(x, rows, rank - 2) for x in (A, B))
+    made = ops.moveaxis(ops.matmul(a, b, ta=transpose_a, tb=transpose_b), rank - 2, rows)
+    return made if alpha == 1.0 else ops.mul(made, alpha)
+
+
+def syrk(A: Any, transpose: bool = False, alpha: float = 1.0) -> Any:
+    """alpha A Aᵀ, or alpha Aᵀ A"""
+    made = ops.matmul(A, A, ta=transpose, tb=not transpose)
+    return made if alpha == 1.0 else ops.mul(made, alpha)
+
+
+def trmm(
+    A: Any, B: Any, transpose: bool = False, rightside: bool = False, lower: bool = True, alpha: float = 1.0
+) -> Any:
+    """alpha A B (B A with rightside), reading the lower (upper) triangle of A, or of its transpose"""
+    triangle = ops.where(_triangle(A, lower), A, 0)
+    if rightside:
+        made = ops.matmul(B, triangle, ta=False, tb=transpose)
+    else:
+        made = ops.matmul(triangle, B, ta=transpose, tb=False)
+    return made if alpha == 1.0 else ops.mul(made, alpha)
+
+
+def _triangle(A: Any, lower: bool) -> Any:
+    """True on and below the diagonal (on and above it)."""
+    rank = A.ty.rank
+    rows, columns = ops.iota(A.shape, rank - 2), ops.iota(A.shape, rank - 1)
+    return ops.less_equal(columns, rows) if lower else ops.greater_equal(columns, rows)
+
+
+def sumlogdiag(A: Any) -> Any:
+    """The sum of the logarithms of the diagonal."""
+    made = ops.sum(ops.log(extractdiag(A)), -1)
+    return made if made.ty.rank else ops.reshape(made, (1,))
+
+
+def extracttrian(A: Any, offset: int = 0, lower: bool = True) -> Any:
+    """The elements on and below (above) the diagonal `offset` as one axis, row by row (upper: column by column).
+
+    A positive offset means the upper triangle, a negative one the lower; `lower` counts for offset 0.
+    """
+    n = A.shape[-1]
+    if A.shape[-2] != n:
+        raise ShapeError(located(f"extracttrian: needs square matrices, not {A.ty}"))
+    lead = A.shape[:-2]
+    places = ops.literal(_places(n, offset, lower).astype(np.int32))
+    return ops.take(ops.reshape(A, (*lead, n * n)), places, len(lead))
+
+
+def maketrian(A: Any, offset: int = 0, lower: bool = True) -> Any:
+    """Square matrices with the last axis in a triangle, zeros elsewhere: what `extracttrian` undoes."""
+    *lead, count = A.shape
+    side = (math.isqrt(8 * count + 1) - 1) // 2
+    if side * (side + 1) // 2 != count:
+        raise MXNetError(located(f"maketrian: {count} elements fill no triangle; {A.ty}"))
+    n = side + abs(offset)
+    order = np.full(n * n, count, np.int32)
+    order[_places(n, offset, lower)] = np.arange(count)
+    padded = ops.pad(A, (0,) * A.ty.rank, (*(0,) * len(lead), 1))
+    return ops.reshape(ops.take(padded, ops.literal(order), len(lead)), (*lead, n, n))
+
+
+def _places(n: int, offset: int, lower: bool) -> np.ndarray[Any, Any]:
+    """Row-major positions of a triangle's elements in an n x n matrix, in MXNet's order."""
+    lower = offset < 0 or (offset == 0 and lower)
+    rows, columns = np.tril_indices(n, -abs(offset))
+    return rows * n + columns if lower else columns * n + rows

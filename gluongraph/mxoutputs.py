@@ -1,0 +1,128 @@
+"""MXNet's output layers, as builders over nodes: predictions with a loss's gradient, whatever comes from above.
+
+They stem from the Module API, where the last layer was the loss. Gluon code uses gluon.loss; these are here for
+functions and models that were written before.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gluongraph import ops
+from gluongraph.errors import MXNetError, located
+from gluongraph.mxshapes import as_index
+
+
+def SoftmaxOutput(
+    data: Any,
+    label: Any,
+    grad_scale: float = 1.0,
+    ignore_label: float = -1.0,
+    multi_output: bool = False,
+    use_ignore: bool = False,
+    preserve_shape: bool = False,
+    normalization: str = "null",
+    out_grad: bool = False,
+    smooth_alpha: float = 0.0,
+) -> Any:
+    """softmax(data) with the gradient (softmax - one_hot(label)) grad_scale of cross entropy.
+
+    Along axis 1 with multi_output, along the last axis with preserve_shape, else over all but the first axis together.
+    `normalization` divides by the "batch" or the number of "valid" labels, those not ignored; with multi_output also by
+    the number of positions, unless it is "valid". With `out_grad` the gradient from above is multiplied in.
+    """
+    shape = data.shape
+    if not multi_output and not preserve_shape:
+        data = ops.reshape(data, (shape[0], math.prod(shape[1:])))
+    axis = 1 if multi_output else data.ty.rank - 1
+    p = ops.softmax(data, axis=axis)
+    n = data.shape[axis]
+    places = tuple(extent for a, extent in enumerate(data.shape) if a != axis)
+    if math.prod(label.shape) == math.prod(places):
+        wanted = ops.reshape(as_index(label), places)
+        hot = ops.moveaxis(ops.one_hot(wanted, n, data.dtype), data.ty.rank - 1, axis)
+        if smooth_alpha:
+            rest = smooth_alpha / (n - 1)
+            hot = ops.add(ops.mul(hot, 1.0 - smooth_alpha - rest), rest)
+        slope = ops.sub(p, hot)
+        valid = ops.not_equal(wanted, int(ignore_label))
+        if use_ignore:
+            slope = ops.where(ops.expand(ops.expand_dims(valid, axis), slope.shape), slope, 0.0)
+    else:  # a probability for each class
+        slope, valid = ops.sub(p, ops.reshape(label, data.shape)), None
+    slope = ops.mul(slope, grad_scale)
+    if normalization == "batch":
+        slope = ops.div(slope, float(data.shape[0]))
+    elif normalization == "valid":
+        if use_ignore and valid is not None:
+            slope = ops.div(slope, ops.maximum(ops.sum(ops.cast(valid, data.dtype)), 1.0))
+        else:
+            slope = ops.div(slope, float(math.prod(places)))
+    elif normalization != "null":
+        raise MXNetError(located(f"SoftmaxOutput: normalization is null, batch or valid; not {normalization!r}"))
+    if multi_output and normalization != "valid":
+        slope = ops.div(slope, float(math.prod(data.shape[2:])))
+    return ops.reshape(_output(data, p, slope, out_grad), shape)
+
+
+def _output(data: Any, value: Any, slope: Any, out_grad: bool = False) -> Any:
+    """The value whose gradient by data is slope; times that from above with out_grad."""
+    slope = ops.stop_gradient(slope)
+    if out_grad:
+        return ops.add(ops.stop_gradient(ops.sub(value, ops.mul(data, slope))), ops.mul(data, slope))
+    return ops.output(data, value, slope)
+
+
+def LinearRegressionOutput(data: Any, label: Any, grad_scale: float = 1.0) -> Any:
+    """data, with the gradient (data - label) grad_scale / outputs per sample"""
+    return _regression(data, data, label, lambda d: d, grad_scale)
+
+
+def LogisticRegressionOutput(data: Any, label: Any, grad_scale: float = 1.0) -> Any:
+    """sigmoid(data), with the gradient (sigmoid(data) - label) grad_scale / outputs per sample"""
+    return _regression(data, ops.sigmoid(data), label, lambda d: d, grad_scale)
+
+
+def MAERegressionOutput(data: Any, label: Any, grad_scale: float = 1.0) -> Any:
+    """data, with the gradient sign(data - label) grad_scale / outputs per sample"""
+    return _regression(data, data, label, ops.sign, grad_scale)
+
+
+def _regression(data: Any, value: Any, label: Any, slope_of: Any, grad_scale: float) -> Any:
+    apart = ops.sub(value, ops.reshape(label, data.shape))
+    outputs = math.prod(data.shape[1:])
+    return _output(data, value, ops.mul(slope_of(apart), grad_scale / outputs))
+
+
+def SVMOutput(
+    data: Any,
+    label: Any,
+    margin: float = 1.0,
+    regularization_coefficient: float = 1.0,
+    use_linear: bool = False,
+) -> Any:
+    """data, with the gradient of a (squared) hinge loss per class: max(0, margin - y data), y = 1 for label, else -1"""
+    hot = ops.one_hot(as_index(label), data.shape[1], data.dtype)
+    y = ops.sub(ops.mul(hot, 2.0), 1.0)
+    short = ops.sub(margin, ops.mul(y, data))
+    slope = ops.where(ops.greater(short, 0.0), 1.0, 0.0) if use_linear else ops.mul(ops.maximum(short, 0.0), 2.0)
+    return _output(data, data, ops.mul(ops.mul(ops.cast(slope, data.dtype), y), -regularization_coefficient))
+
+
+def MakeLoss(data: Any, grad_scale: float = 1.0, valid_thresh: float = 0.0, normalization: str = "null") -> Any:
+    """data, with the gradient grad_scale everywhere, divided by the "batch" or by how many exceed valid_thresh"""
+    slope = ops.full(data.shape, grad_scale, data.dtype)
+    if normalization == "batch":
+        slope = ops.div(slope, float(data.shape[0]))
+    elif normalization == "valid":
+        count = ops.sum(ops.cast(ops.greater(data, valid_thresh), data.dtype))
+        slope = ops.div(slope, ops.maximum(count, 1.0))
+    elif normalization != "null":
+        raise MXNetError(located(f"MakeLoss: normalization is null, batch or valid; not {normalization!r}"))
+    return _output(data, data, slope)
+
+
+def make_loss(data: Any) -> Any:
+    """data, with the gradient 1 everywhere"""
+    return MakeLoss(data)

@@ -1,0 +1,94 @@
+"""Functions of `nd` that look at values, or change arrays: they run in eager mode, and raise in a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gluongraph import params
+from gluongraph.context import cpu
+from gluongraph.errors import MXNetError, located
+from gluongraph.ndarray import NDArray
+
+
+def histogram(
+    a: NDArray, bins: int | NDArray = 10, range: tuple[float, float] | None = None
+) -> tuple[NDArray, NDArray]:
+    """How many elements fall into each bin, and the edges of the bins: equal ones over `range`, or those given."""
+    edges: Any = bins.asnumpy() if isinstance(bins, NDArray) else bins
+    counts, edges = np.histogram(a.asnumpy(), edges, range)
+    return NDArray(counts.astype(np.int64), a.context), NDArray(edges.astype(a.dtype), a.context)
+
+
+def onehot_encode(indices: NDArray, out: NDArray) -> NDArray:
+    """1 in `out` at the index of each row, 0 elsewhere."""
+    out[:] = indices.one_hot(out.shape[1])
+    return out
+
+
+def fill_element_0index(lhs: NDArray, mhs: NDArray, rhs: NDArray) -> NDArray:
+    """lhs with lhs[i, rhs[i]] = mhs[i] for every row i"""
+    made = lhs.asnumpy()
+    made[np.arange(len(made)), rhs.asnumpy().astype(np.int64)] = mhs.asnumpy()
+    return NDArray(made, lhs.context)
+
+
+def reset_arrays(*arrays: NDArray, num_arrays: int = 0) -> None:
+    """Set all arrays to 0."""
+    for each in arrays:
+        each[:] = 0
+
+
+def Custom(*data: Any, op_type: str = "", **kwargs: Any) -> Any:
+    """MXNet's operators in Python. Raises NotImplementedError: autograd.Function does it here."""
+    raise NotImplementedError(
+        located(
+            f"nd.Custom: there are no operators registered in Python here, and none called {op_type!r}",
+            help="write it as a subclass of autograd.Function, with forward and backward",
+        )
+    )
+
+
+# -- files
+
+
+def save(fname: str, data: NDArray | Sequence[NDArray] | dict[str, NDArray]) -> None:
+    """Write an array, a list of arrays or a dict of them in MXNet's format, which MXNet reads too.
+
+    Raises:
+        TypeError: data is something else.
+    """
+    if isinstance(data, NDArray):
+        data = [data]
+    if isinstance(data, dict):
+        names, arrays = list(data), list(data.values())
+    elif isinstance(data, (list, tuple)):
+        names, arrays = [], list(data)
+    else:
+        raise TypeError(f"save: an NDArray, or a list or dict of them; not a {type(data).__name__}")
+    if not all(isinstance(a, NDArray) for a in arrays):
+        raise TypeError("save: what is saved are NDArrays")
+    params.write(fname, [a.asnumpy() for a in arrays], names)
+
+
+def load(fname: str) -> list[NDArray] | dict[str, NDArray]:
+    """Read what `save`, or MXNet's, wrote: a dict if the arrays have names, else a list.
+
+    Raises:
+        MXNetError: it is no such file.
+    """
+    with open(fname, "rb") as file:
+        return load_frombuffer(file.read(), fname)
+
+
+def load_frombuffer(buf: bytes, what: str = "the buffer") -> list[NDArray] | dict[str, NDArray]:
+    """`load` from bytes in memory."""
+    if not isinstance(buf, (bytes, bytearray)):
+        raise TypeError(f"load_frombuffer: bytes, not a {type(buf).__name__}")
+    arrays, names = params.parse(bytes(buf), what)
+    made = [NDArray(a, cpu()) for a in arrays]
+    if names and len(names) != len(made):
+        raise MXNetError(f"{what}: {len(made)} arrays and {len(names)} names")
+    return dict(zip(names, made, strict=True)) if names else made
