@@ -14,6 +14,7 @@ from typing import Any
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError
+from gluongraph.process import calling_tvm, importing_tvm
 
 Expr = Any  # a TVM expression: scalar, or vector of `lanes_of(x)` elements
 PrimFunc = Any
@@ -25,9 +26,13 @@ class Lazy:
 
     def __init__(self, name: str):
         self._name = name
+        self._module: Any = None
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self._name), attribute)
+        if self._module is None:
+            with importing_tvm():
+                self._module = importlib.import_module(self._name)
+        return getattr(self._module, attribute)
 
 
 tvm = Lazy("tvm")
@@ -496,7 +501,7 @@ def make_target(options: dict[str, Any]) -> Any:
 def build_kernels(functions: Sequence[PrimFunc], options: dict[str, Any]) -> Any:
     """Functions as one module of machine code: `build_kernels([f], target)['name'](*tensors)`."""
     module = tvm.IRModule({f.attrs["global_symbol"]: f for f in functions})
-    with _passes_for(options):
+    with _passes_for(options), calling_tvm():
         return tirx.build(module, make_target(options), pipeline="s_tir")
 
 

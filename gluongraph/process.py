@@ -1,10 +1,16 @@
-"""What is asked of the process, once, before numpy is loaded: threads that do not fight, memory that is kept."""
+"""What is asked of the process: threads that do not fight, memory that is kept, imports that are whole."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 # Parameters of glibc's mallopt, from malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -39,6 +45,62 @@ def keep_freed_memory() -> None:
         return
     mallopt(_MMAP_THRESHOLD, _LARGEST_FROM_HEAP)
     mallopt(_TRIM_THRESHOLD, _KEPT)
+
+
+@contextmanager
+def importing_tvm() -> Iterator[None]:
+    """Within: `import torch` fails unless it is there already, and an interrupt waits.
+
+    tvm_ffi imports torch wherever it is installed; that takes seconds, and serves tensors that nobody gives it here.
+    An import that was interrupted halfway can be neither used nor done again.
+    """
+    held: list[tuple[Any, ...]] = []
+    hidden = "torch" not in sys.modules
+    if hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # what Python documents as "cannot be imported"
+    try:
+        with _interrupts(lambda before, *interrupt: held.append((before, *interrupt))):
+            yield
+    finally:
+        if hidden:
+            del sys.modules["torch"]
+    for before, *interrupt in held:
+        before(*interrupt)
+
+
+@contextmanager
+def calling_tvm() -> Iterator[None]:
+    """Within: an interrupt ends as what its handler raises. TVM makes an error without a message of it."""
+    raised: list[BaseException] = []
+
+    def pass_on(before: Callable[..., Any], *interrupt: Any) -> None:
+        try:
+            before(*interrupt)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    with _interrupts(pass_on):
+        try:
+            yield
+        except BaseException:
+            if raised:
+                raise raised[0] from None
+            raise
+
+
+@contextmanager
+def _interrupts(handle: Callable[..., Any]) -> Iterator[None]:
+    """Within: an interrupt calls `handle(the handler before, *what that takes)`. Only the main thread gets any."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    signal.signal(signal.SIGINT, partial(handle, before))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 share_cores()

@@ -12,8 +12,7 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from ml_dtypes import bfloat16
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError, located
+from gluongraph.process import importing_tvm
 
 Tensor = Any  # a tvm_ffi tensor
 Entry = Callable[..., None]
@@ -34,27 +34,11 @@ def _ffi() -> Any:
     # Only arrays of our own travel: the bridge to torch tensors would import torch.
     os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
     os.environ.setdefault("TVM_NUM_THREADS", str(threads()))
-    with _without_torch():
+    with importing_tvm():
         import tvm_ffi
 
     ctypes.CDLL(str(_library("libtvm_runtime.so")), ctypes.RTLD_GLOBAL)
     return tvm_ffi
-
-
-@contextmanager
-def _without_torch() -> Iterator[None]:
-    """Within: `import torch` fails, unless it is there already.
-
-    tvm_ffi imports it wherever it is installed; that takes a second, and serves tensors that nobody gives it here.
-    """
-    hidden = "torch" not in sys.modules
-    if hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # what Python documents as "cannot be imported"
-    try:
-        yield
-    finally:
-        if hidden:
-            del sys.modules["torch"]
 
 
 def _library(name: str) -> Path:

@@ -1,0 +1,60 @@
+"""What is asked of the process: imports that are whole, interrupts that stay interrupts, threads that do not fight."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gluongraph.process import calling_tvm, importing_tvm
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_waits_for_the_end_of_an_import() -> None:
+    whole = False
+    with pytest.raises(KeyboardInterrupt), importing_tvm():
+        interrupt()
+        whole = True
+    assert whole
+
+
+def test_torch_is_hidden_while_tvm_is_imported() -> None:
+    before = sys.modules.pop("torch", None)
+    try:
+        with importing_tvm(), pytest.raises(ImportError):
+            import torch  # noqa: F401
+        assert "torch" not in sys.modules
+    finally:
+        if before is not None:
+            sys.modules["torch"] = before
+
+
+def test_an_interrupt_of_tvm_is_an_interrupt() -> None:
+    with pytest.raises(KeyboardInterrupt), calling_tvm():
+        try:
+            interrupt()
+        except KeyboardInterrupt:
+            raise RuntimeError from None  # as TVM does
+    with pytest.raises(RuntimeError, match="another"), calling_tvm():
+        raise RuntimeError("another error")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("first", ["gluongraph", "numpy"])
+def test_threads_of_two_libraries_do_not_fight(first: str) -> None:
+    """Those of BLAS are to sleep; where numpy came first and cannot be asked, ours are not bound to cores."""
+    program = f"import {first}, gluongraph, os; print([os.environ.get(n) for n in {NAMES}])"
+    clean = {k: v for k, v in os.environ.items() if k not in NAMES}
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=clean
+    ).stdout
+    assert found.strip() == str(["10", None] if first == "gluongraph" else [None, "0"])
+
+
+NAMES = ("OPENBLAS_THREAD_TIMEOUT", "TVM_BIND_THREADS")
