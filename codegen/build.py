@@ -79,11 +79,5 @@ def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
 def entry(plan: Plan, program: Program) -> tir.Entry:
     """The entry point: the plan's launches over the program's arguments."""
     position = {arg.name: i for i, arg in enumerate(program.args)}
-    calls = []
-    for launch in plan.launches:
-        shared = {output for output, _ in launch.group.inplace}
-        buffers = [*launch.reads, *(w for j, w in enumerate(launch.writes) if j not in shared)]
-        if launch.workspace is not None:
-            buffers.append(launch.workspace)
-        calls.append(tir.Call(launch.kernel, tuple(position[b.name] for b in buffers)))
+    calls = [tir.Call(launch.kernel, tuple(position[b.name] for b in launch.arguments)) for launch in plan.launches]
     return tir.Entry(len(program.args), tuple(calls))

@@ -15,8 +15,6 @@ from gluongraph.codegen.tir import Buf, Expr, Kernel, Value, lanes_of, ramp
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
-FLOPS = 1e11  # a guess for expected seconds; candidates of one group are compared, nothing else
-
 
 def anchor(group: Group, names: tuple[str, ...]) -> Node | None:
     """The contraction of a group, if there is exactly one and its operands are inputs of the group."""
@@ -56,8 +54,7 @@ def _claim_gemm(group: Group, cpu: Cpu) -> Candidate | None:
     if min(batch, m, n, kk) < 1:
         return None
     a, b = _kinds(product)
-    need = gemm.workspace(batch, m, n, kk, a, b, cpu)
-    return Candidate("gemm", 2.0 * batch * m * n * kk / FLOPS, need)
+    return Candidate("gemm", gemm.workspace(batch, m, n, kk, a, b, cpu))
 
 
 def _extents(product: Node) -> tuple[int, int, int, int]:
@@ -117,7 +114,7 @@ def _claim_conv(group: Group, cpu: Cpu) -> Candidate | None:
         "conv2d_data_grad": conv.data_grad_workspace,
         "conv2d_weight_grad": conv.weight_grad_workspace,
     }[product.op.name]
-    return Candidate("conv", 2.0 * geometry.work / FLOPS, workspace(geometry, dtype, cpu))
+    return Candidate("conv", workspace(geometry, dtype, cpu))
 
 
 def flat_tail(group: Group, first: int) -> bool:

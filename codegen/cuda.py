@@ -24,11 +24,11 @@ from gluongraph.codegen.targets import TARGETS
 from gluongraph.codegen.te_lower import Stages, fold_length, kept_shape, small, stage, transposition
 from gluongraph.codegen.tir import Buf, Expr, Value
 from gluongraph.ir import Node
-from gluongraph.plan import ALIGNMENT, Candidate, Group, Plan
+from gluongraph.plan import Candidate, Group, Plan
+from gluongraph.storage import aligned
 
 THREADS = "threads"
 SHORT = 32  # a fold of no more elements than this is done by one thread
-BYTES = 2e12  # a second, a guess: expected seconds are compared within one group, nothing else
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Lowering:
     @property
     def workspace(self) -> int:
         """Bytes between the kernels."""
-        return max((at + _aligned(n.ty.nbytes) for n, at in self.kept), default=0)
+        return max((at + aligned(n.ty.nbytes) for n, at in self.kept), default=0)
 
 
 def claim(group: Group) -> Candidate | None:
@@ -69,8 +69,7 @@ def claim(group: Group) -> Candidate | None:
     if any(n.op.lower is None and n.op.name != "input" for n in group.body.nodes()):
         return None
     lowering = lowered(_plain(group))
-    moved = sum(t.nbytes for t in (*group.inputs, *group.outputs))
-    return Candidate(lowering.rule, moved / BYTES, lowering.workspace)
+    return Candidate(lowering.rule, lowering.workspace)
 
 
 def emit(kernel: GpuKernel, group: Group, bindings: Bindings) -> None:
@@ -160,14 +159,10 @@ def _apart(folds: Mapping[Node, int], results: tuple[Node, ...], inputs: tuple[N
         parts.append(Part((n,), _stages({n: length}, known, kept_shape(n))))
         if n not in results:
             kept.append((n, at))
-            at += _aligned(n.ty.nbytes)
+            at += aligned(n.ty.nbytes)
         known = (*known, n)
     rest = [n for n in results if n not in folds]
     return Lowering((*parts, *_pointwise(rest)), tuple(kept))
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class _Places:

@@ -167,10 +167,3 @@ def _passes(n: Node, shape: tuple[int, ...], first: int) -> bool:
         tail = n.src[0].shape[first:]
         return tail == shape[first:] or all(d == 1 for d in tail)
     return False  # the others look at single coordinates
-
-
-def inner_index(outer: Value, inner: Expr, shape: tuple[int, ...], first: int) -> Index:
-    """The index of position `inner` of the axes from `first` on, which count as one, at position `outer` of the
-    others."""
-    count = len(shape) - first
-    return (*unflatten(outer, shape[:first]), *((0,) * (count - 1)), *((inner,) if count else ()))

@@ -20,7 +20,8 @@ from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 from gluongraph.ir import Node, topological
-from gluongraph.plan import ALIGNMENT, Candidate, Group
+from gluongraph.plan import Candidate, Group
+from gluongraph.storage import aligned
 
 VECTORS = 4  # sums in flight, side by side
 Totals = dict[Node, Expr]
@@ -48,12 +49,11 @@ def claim(group: Group, cpu: Cpu) -> Candidate | None:
     """Reductions over one space, whose results are all that is stored or read further."""
     if group.pattern != "reduce" or (space := space_of(group)) is None:
         return None
-    candidate = offered("reduce", group)
     shape, axes = space
     kept = size_of(tuple(d for a, d in enumerate(shape) if a not in axes))
-    if candidate is None or any(n.ty.size != kept for n in group.body.outputs.values()):
+    if offered("reduce", group) is None or any(n.ty.size != kept for n in group.body.outputs.values()):
         return None
-    return Candidate("reduce", candidate.cost, _Cut(group, cpu).workspace)
+    return Candidate("reduce", _Cut(group, cpu).workspace)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class _Cut:
 
     def bytes_of(self, n: Node) -> int:
         """Bytes for the parts of one sum."""
-        return mk.ceildiv(self.parts * self.kept * DTYPES[wide(n.dtype)].nbytes, ALIGNMENT) * ALIGNMENT
+        return aligned(self.parts * self.kept * DTYPES[wide(n.dtype)].nbytes)
 
 
 def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel
 from gluongraph.dtypes import DTYPES
-from gluongraph.ir import Node
 from gluongraph.plan import Buffer, Candidate, Group, Plan
 
 Emit = Callable[[Kernel, Group, Candidate, Bindings], None]
@@ -30,7 +29,7 @@ def claim(group: Group) -> Candidate | None:
     if group.inner.constants:
         return None
     workspace = group.inner.scratch_bytes * len(_dtypes(group.inner))
-    return Candidate("scan", float(_anchor(group).attrs["length"]), workspace)
+    return Candidate("scan", workspace)
 
 
 def _dtypes(plan: Plan) -> list[str]:
@@ -39,13 +38,9 @@ def _dtypes(plan: Plan) -> list[str]:
     return list(dict.fromkeys(b.type.dtype for b in plan.buffers.values() if b.space == "scratch"))
 
 
-def _anchor(group: Group) -> Node:
-    return next(n for n in group.body.nodes() if n.op.name == "scan")
-
-
 def emit(k: Kernel, group: Group, bindings: Bindings, emit_inner: Emit) -> None:
     """Carries start as copies in their results and are then updated in place."""
-    scan, plan = _anchor(group), group.inner
+    scan, plan = group.scan, group.inner
     assert plan is not None
     carries, xs = scan.attrs["carries"], scan.attrs["xs"]
     memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))

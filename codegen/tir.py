@@ -130,18 +130,6 @@ def fma(a: Value, b: Value, c: Expr) -> Expr:
     return llvm("llvm.fma", dtype, lanes, splat(a, lanes, dtype), splat(b, lanes, dtype), c)
 
 
-def lane_sum(x: Expr) -> Expr:
-    """The sum over the lanes of a vector, as a fixed tree: halves are added until one is left."""
-    lanes = lanes_of(x)
-    while lanes > 1:
-        half = lanes // 2
-        total = shuffle([x], range(half)) + shuffle([x], range(half, 2 * half))
-        if lanes % 2:  # the odd one stays beside the sums
-            total = shuffle([total, shuffle([x], [lanes - 1])], range(half + 1))
-        x, lanes = total, half + lanes % 2
-    return x
-
-
 def shuffle(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
     """The lanes of that number, counted through all the vectors (of one dtype) laid end to end."""
     return tirx.Shuffle(list(vectors), [tirx.const(i, "int32") for i in lanes])
@@ -199,12 +187,6 @@ def libm(name: str, *args: Expr) -> Expr:
 def external(name: str, dtype: str, *args: Expr) -> Expr:
     """A pure C function by its name, one scalar call per lane."""
     return tirx.call_pure_extern(tvm_dtype(dtype), name, *args)
-
-
-def is_number(x: Expr, value: float) -> bool:
-    """Is x a constant of that value, in every lane?"""
-    x = x.value if isinstance(x, tirx.Broadcast) else x
-    return isinstance(x, (tirx.IntImm, tirx.FloatImm)) and x.value == value
 
 
 def number_of(x: Expr) -> float | int | None:

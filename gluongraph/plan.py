@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gluongraph.errors import Origin
-from gluongraph.ir import Graph, TensorType
-
-ALIGNMENT = 64  # bytes; every buffer of an arena starts on such a boundary
+from gluongraph.ir import Graph, Node, TensorType
 
 SPACES = (
     "scratch",  # intermediates of one step, at an offset of the scratch arena
@@ -44,13 +42,17 @@ class Group:
         """Types of the outputs, in order."""
         return tuple(n.ty for n in self.body.outputs.values())
 
+    @property
+    def scan(self) -> Node:
+        """The scan that a group of that pattern consists of."""
+        return next(n for n in self.body.nodes() if n.op.name == "scan")
+
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a target's rule offers for a group: its name, expected seconds, workspace in bytes."""
+    """What a target's rule offers for a group: its name, and the bytes of workspace that it needs."""
 
     rule: str
-    cost: float
     workspace: int = 0
 
 
@@ -81,13 +83,25 @@ class Launch:
     origin: Origin | None = None
     label: str = ""  # what a reader sees: the ops of the group
 
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """All that the kernel touches; of an in-place pair both mentions."""
+        return (*self.reads, *self.writes, *((self.workspace,) if self.workspace else ()))
+
+    @property
+    def arguments(self) -> tuple[Buffer, ...]:
+        """What the kernel is called with: reads, writes that do not lie over a read, workspace."""
+        shared = {output for output, _ in self.group.inplace}
+        own = (b for j, b in enumerate(self.writes) if j not in shared)
+        return (*self.reads, *own, *((self.workspace,) if self.workspace else ()))
+
 
 @dataclass(frozen=True)
 class Plan:
     """The whole step: launches in order, memory, and what is bound to which name.
 
     `inputs` and `outputs` are keyed by the graph's names; `updates` names the inputs that the step writes over.
-    An output may be a state buffer only if it is handed out as a copy; `verify_plan` checks that none is scratch.
+    Every output lies in memory of its own.
     """
 
     launches: tuple[Launch, ...]
@@ -108,6 +122,6 @@ class Plan:
         """Every buffer that some launch touches, by name, in order of first use."""
         found: dict[str, Buffer] = {}
         for launch in self.launches:
-            for buffer in (*launch.reads, *launch.writes, *((launch.workspace,) if launch.workspace else ())):
+            for buffer in launch.buffers:
                 found.setdefault(buffer.name, buffer)
         return found

@@ -28,9 +28,14 @@ class Arg:
     offset: int = 0
 
     @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the elements."""
-        return math.prod(self.shape) * DTYPES[self.dtype].nbytes
+        return self.size * DTYPES[self.dtype].nbytes
 
 
 @dataclass(frozen=True)

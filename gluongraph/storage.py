@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is; what lies in an arena starts on such a boundary
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def aligned(nbytes: int) -> int:
+    """Rounded up to the alignment; what is empty takes a place too."""
+    return -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import MXNetError, VerifyError
 from gluongraph.ir import OPS, Graph, Node, Types, node, topological
-from gluongraph.plan import ALIGNMENT, SPACES, Buffer, Launch, Plan
+from gluongraph.plan import SPACES, Buffer, Launch, Plan
+from gluongraph.storage import ALIGNMENT
 
 # The stages after which no composite is left but those that a kernel rule claims.
 PRIMITIVE_STAGES = frozenset({"inline", "fuse"})
@@ -137,17 +138,13 @@ def _launches(plan: Plan) -> Iterator[tuple[str, Launch]]:
         yield f"launch {i} ({' '.join(filter(None, (launch.kernel, launch.label)))})", launch
 
 
-def _touched(launch: Launch) -> list[Buffer]:
-    return [*launch.reads, *launch.writes, *([launch.workspace] if launch.workspace else [])]
-
-
 def _all_buffers(plan: Plan) -> Iterator[tuple[str, Buffer]]:
     """Every mention of a buffer with its place."""
     for part in ("inputs", "outputs", "updates"):
         for name, buffer in getattr(plan, part).items():
             yield f"{part} {name!r}", buffer
     for at, launch in _launches(plan):
-        for buffer in _touched(launch):
+        for buffer in launch.buffers:
             yield at, buffer
 
 
@@ -222,7 +219,7 @@ def _lives(plan: Plan) -> list[_Life]:
     first: dict[str, tuple[int, Buffer]] = {}
     last: dict[str, int] = {}
     for i, launch in enumerate(plan.launches):
-        for b in _touched(launch):
+        for b in launch.buffers:
             if b.space == "scratch":
                 first.setdefault(b.name, (i, b))
                 last[b.name] = i

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gluongraph.ir import TensorType
-from gluongraph.plan import ALIGNMENT, Buffer, Launch, Plan
+from gluongraph.plan import Buffer, Launch, Plan
+from gluongraph.storage import aligned
 
 
 def memory(plan: Plan) -> Plan:
@@ -59,10 +60,9 @@ def _with_workspaces(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
 def _lifetimes(launches: tuple[Launch, ...]) -> list[Life]:
     lives: dict[str, Life] = {}
     for i, launch in enumerate(launches):
-        extra = (launch.workspace,) if launch.workspace else ()
-        for buffer in (*launch.reads, *launch.writes, *extra):
+        for buffer in launch.buffers:
             if buffer.space == "scratch":
-                life = lives.setdefault(buffer.name, Life(buffer.name, _aligned(buffer.type.nbytes), i, i))
+                life = lives.setdefault(buffer.name, Life(buffer.name, aligned(buffer.type.nbytes), i, i))
                 life.last = i
     return list(lives.values())
 
@@ -91,12 +91,8 @@ def _scalar_offsets(inputs: Mapping[str, Buffer]) -> tuple[dict[str, int], int]:
     offsets, at = {}, 0
     for buffer in names:
         offsets[buffer.name] = at
-        at += _aligned(buffer.type.nbytes)
+        at += aligned(buffer.type.nbytes)
     return offsets, at
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
 
 
 def _placed(launch: Launch, placed: Callable[[Buffer], Buffer]) -> Launch:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from gluongraph import ops
 from gluongraph.errors import VerifyError
 from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.passes.select import Selection
 from gluongraph.plan import Buffer, Candidate, Group, Launch, Plan
-
-COPY = Candidate("loop", 0.0)
 
 
 def schedule(selection: Selection, roles: Mapping[str, str]) -> Plan:
@@ -184,8 +183,7 @@ class _Scheduler:
             outputs[name] = buffer
             if (buffer.space, buffer.name) != ("output", name):
                 outputs[name] = Buffer(name, n.ty, "output")
-                body = copy_body(n.ty)
-                copies.append(Launch("", Group(body, "loop"), COPY, (buffer,), (outputs[name],), None, None, "copy"))
+                copies.append(_copy(buffer, outputs[name]))
         return outputs, copies
 
     def _finish_updates(self, inputs: Mapping[str, Buffer]) -> tuple[dict[str, Buffer], list[Launch]]:
@@ -195,10 +193,7 @@ class _Scheduler:
             item = _root(new)
             if self.inplace.get(item) == name:
                 continue
-            x = self.graph.inputs[name]
-            body = copy_body(x.ty)
-            source = self._view(self.buffers[item], x.ty)
-            copies.append(Launch("", Group(body, "loop"), COPY, (source,), (inputs[name],), None, None, "copy"))
+            copies.append(_copy(self._view(self.buffers[item], inputs[name].type), inputs[name]))
         return {name: inputs[name] for name in self.graph.updates}, copies
 
 
@@ -227,12 +222,10 @@ def _read_pointwise(body: Graph, x: Node) -> bool:
     return all(u.op.kind == "elementwise" for u in body.users()[x])
 
 
-def copy_body(type: TensorType) -> Graph:
-    """The body of a kernel that copies."""
-    from gluongraph import ops
-
-    x = ops.input("x0", type)
-    return Graph({"x0": x}, {"y0": x})
+def _copy(source: Buffer, target: Buffer) -> Launch:
+    x = ops.input("x0", source.type)
+    group = Group(Graph({"x0": x}, {"y0": x}), "loop")
+    return Launch("", group, Candidate("loop"), (source,), (target,), None, None, "copy")
 
 
 def label(group: Group) -> str:

@@ -54,13 +54,8 @@ def group_of(n: Node, nest: Nest | None = None) -> Group:
     """What a fused node computes."""
     group = Group(n.attrs["body"], n.attrs["pattern"])
     if group.pattern == "scan" and nest is not None:
-        return replace(group, inner=nest(*one_turn(anchor_of(group))))
+        return replace(group, inner=nest(*one_turn(group.scan)))
     return group
-
-
-def anchor_of(group: Group) -> Node:
-    """The one node of a group that is no pointwise work: the scan of a scan."""
-    return next(n for n in group.body.nodes() if n.op.name == group.pattern)
 
 
 def one_turn(scan: Node) -> tuple[Graph, dict[str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gluongraph.storage import ALIGNMENT, Array, Storage, aligned_empty
+from gluongraph.storage import Array, Storage, aligned, aligned_empty
 
 
 class Arena:
@@ -20,7 +20,7 @@ class Arena:
         end = 0
         for storage in storages:
             self.offsets.append(end)
-            end += -(-storage.array.nbytes // ALIGNMENT) * ALIGNMENT
+            end += aligned(storage.array.nbytes)
         self.memory: Array = aligned_empty((end,), np.uint8)
         self.storages = tuple(storages)
         for storage, at in zip(storages, self.offsets, strict=True):

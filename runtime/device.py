@@ -15,7 +15,7 @@ from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import CompileError
 from gluongraph.program import Arg, Program
 from gluongraph.runtime import loader
-from gluongraph.storage import ALIGNMENT, aligned_empty
+from gluongraph.storage import aligned, aligned_empty
 
 Array = np.ndarray[Any, Any]
 CPU, CUDA = 1, 2  # device types in DLPack
@@ -45,7 +45,7 @@ class Memory:
 
     def __init__(self, nbytes: int, device: Device):
         self.nbytes, self.device = nbytes, device
-        self._tensor = loader.allocate(max(nbytes, ALIGNMENT), device.kind, device.number)
+        self._tensor = loader.allocate(aligned(nbytes), device.kind, device.number)
 
     def span(self, dtype: str, size: int, offset: int = 0) -> Span:
         """`size` elements from byte `offset` on."""
@@ -91,7 +91,7 @@ def layout(args: tuple[Arg, ...], spaces: tuple[str, ...]) -> tuple[dict[str, in
     for arg in args:
         if arg.space in spaces:
             places[arg.name] = end
-            end += -(-max(arg.nbytes, 1) // ALIGNMENT) * ALIGNMENT
+            end += aligned(arg.nbytes)
     return places, end
 
 
@@ -122,9 +122,9 @@ class DeviceExecutor:
         }
         own = Memory(nbytes, self.device)
         self._spans = {
-            arg.name: arenas[arg.space].span(arg.dtype, _size(arg), arg.offset)
+            arg.name: arenas[arg.space].span(arg.dtype, arg.size, arg.offset)
             if arg.space in arenas
-            else own.span(arg.dtype, _size(arg), places[arg.name])
+            else own.span(arg.dtype, arg.size, places[arg.name])
             for arg in program.args
         }
         self._all_scalars = arenas["scalar"].span("u8", program.scalar_bytes)
@@ -201,7 +201,3 @@ class DeviceExecutor:
     def wait(self) -> None:
         """Until all kernels that were started are done."""
         loader.synchronize(self.device.kind, self.device.number)
-
-
-def _size(arg: Arg) -> int:
-    return arg.nbytes // DTYPES[arg.dtype].nbytes

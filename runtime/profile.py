@@ -39,7 +39,7 @@ def profile(
     """Time each launch `repeat` times over whole steps. State is put back afterwards: nothing has been trained."""
     functions = {launch.kernel: loader.function(module, launch.kernel) for launch in plan.launches}
     with executor.lent(inputs) as memory:
-        calls = [(functions[launch.kernel], _arguments(launch, memory)) for launch in plan.launches]
+        calls = [(functions[launch.kernel], [memory[b.name] for b in launch.arguments]) for launch in plan.launches]
         times: list[list[float]] = [[] for _ in calls]
         for _ in range(repeat + 1):
             for (function, arguments), spent in zip(calls, times, strict=True):
@@ -49,14 +49,6 @@ def profile(
                 spent.append(time.perf_counter() - started)
     medians = [statistics.median(spent[1:]) for spent in times]
     return [_row(launch, seconds) for launch, seconds in zip(plan.launches, medians, strict=True)]
-
-
-def _arguments(launch: Launch, memory: dict[str, Any]) -> list[Any]:
-    shared = {output for output, _ in launch.group.inplace}
-    buffers = [*launch.reads, *(w for j, w in enumerate(launch.writes) if j not in shared)]
-    if launch.workspace is not None:
-        buffers.append(launch.workspace)
-    return [memory[b.name] for b in buffers]
 
 
 def _row(launch: Launch, seconds: float) -> Row:

@@ -64,11 +64,8 @@ def source(plan: Plan) -> str:
     body += [_move("fread", i, arg, "in") for i, arg in enumerate(program.args) if arg.space in GIVEN]
     position = {arg.name: i for i, arg in enumerate(program.args)}
     for launch in plan.launches:
-        shared = {output for output, _ in launch.group.inplace}
-        buffers = [*launch.reads, *(w for j, w in enumerate(launch.writes) if j not in shared)]
-        buffers += [launch.workspace] if launch.workspace is not None else []
-        tensors = ", ".join(f"&t{position[b.name]}" for b in buffers)
-        body.append(f"  run(__tvm_ffi_{launch.kernel}, (Tensor *[]){{{tensors}}}, {len(buffers)});")
+        tensors = [f"&t{position[b.name]}" for b in launch.arguments]
+        body.append(f"  run(__tvm_ffi_{launch.kernel}, (Tensor *[]){{{', '.join(tensors)}}}, {len(tensors)});")
     body += [_move("fwrite", i, arg, "out") for i, arg in enumerate(program.args) if arg.space in MADE]
     kernels = [f"int __tvm_ffi_{name}(void *, Any *, int32_t, Any *);" for name in plan.kernels]
     opened = '  FILE *in = fopen(argv[1], "rb"), *out = fopen(argv[2], "wb");'

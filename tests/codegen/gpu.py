@@ -97,11 +97,7 @@ def run(
         return memory[buffer.name]
 
     for launch in plan.launches:
-        shared = {output for output, _ in launch.group.inplace}
-        buffers = [*launch.reads, *(w for j, w in enumerate(launch.writes) if j not in shared)]
-        if launch.workspace is not None:
-            buffers.append(launch.workspace)
-        emulator.call(prefix + launch.kernel, [place(b) for b in buffers], backwards)
+        emulator.call(prefix + launch.kernel, [place(b) for b in launch.arguments], backwards)
     return {name: memory[b.name].reshape(b.type.shape) for name, b in {**plan.outputs, **plan.updates}.items()}
 
 

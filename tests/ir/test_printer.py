@@ -146,7 +146,7 @@ def test_a_plan_prints_one_line_per_launch(golden) -> None:
     v0 = Buffer("v0", x0.ty, "scratch", 0)
     work = Buffer("work0", TensorType((4096,), "u8"), "scratch", 64)
     launches = (
-        Launch("k0", add, Candidate("loop", 0.0), (a, a), (v0,), work, Origin("/home/u/mnist.py", 3, "fc1"), "add"),
-        Launch("k1", update, Candidate("loop", 0.0), (w, v0), (w,), None, None, "sub"),
+        Launch("k0", add, Candidate("loop"), (a, a), (v0,), work, Origin("/home/u/mnist.py", 3, "fc1"), "add"),
+        Launch("k1", update, Candidate("loop"), (w, v0), (w,), None, None, "sub"),
     )
     golden("plan", show_plan(Plan(launches, {"a": a, "fc1.weight": w}, {}, {"fc1.weight": w}, scratch_bytes=4160)))

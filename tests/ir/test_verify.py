@@ -108,7 +108,7 @@ C0 = Buffer("c0", T, "const")
 
 def _launch(kernel: Group, reads: tuple[Buffer, ...], *writes: Buffer, work: Buffer | None = None) -> Launch:
     names = " ".join(n.op.name for n in kernel.body.nodes() if n.src)
-    return Launch(f"k_{names}", kernel, Candidate("loop", 0.0), reads, writes, work, None, names)
+    return Launch(f"k_{names}", kernel, Candidate("loop"), reads, writes, work, None, names)
 
 
 LAUNCHES = (

@@ -136,7 +136,7 @@ def roles(graph: Graph) -> dict[str, str]:
 
 def take_all(group: Group) -> Candidate:
     """A target whose rules take every group."""
-    return Candidate(group.pattern, 1.0)
+    return Candidate(group.pattern)
 
 
 def planned(graph: Graph) -> Plan:

@@ -13,8 +13,8 @@ from models import Builder, Forward, lenet, mlp, planned, training_step, transfo
 from gluongraph import ops
 from gluongraph.ir import Graph
 from gluongraph.passes.memory import lower_bound
-from gluongraph.plan import ALIGNMENT
 from gluongraph.printer import show_plan
+from gluongraph.storage import ALIGNMENT
 from gluongraph.verify import verify_plan
 
 MODELS = {

@@ -20,7 +20,7 @@ def plan_of(graph, roles):
         graph = each(graph)
         print(each.__name__, fingerprint(graph))
     print(show(graph))
-    return memory(schedule(select(graph, lambda group: Candidate("any", 1.0), plan_of), roles))
+    return memory(schedule(select(graph, lambda group: Candidate("any"), plan_of), roles))
 
 for seed in range(12):
     graph = make(12, Random(seed))
