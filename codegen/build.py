@@ -36,17 +36,17 @@ class Artefact:
 def build(plan: Plan, target: Target) -> Artefact:
     """The artefact of a plan, from the cache if the same plan was built before for the same target."""
     key, gpu = cache.key(plan, target), target.cpu is None
+    program = program_of(plan)
     found, shown = cache.find(key), debug.wants("code") or bool(debug.settings().dump)
     if found is not None and not shown:
-        return Artefact(found.program, found.library, gpu=gpu)
+        return Artefact(program, found, gpu=gpu)
     started = time.perf_counter()
-    program = program_of(plan)
     functions = [kernel(launch, target) for launch in plan.kernels.values()]
     for function in functions if shown else ():
         debug.log("code", str(function))
         debug.dump(f"{tir.name_of(function)}.txt", str(function))
     if found is not None:  # written for the reader only
-        return Artefact(found.program, found.library, gpu=gpu)
+        return Artefact(program, found, gpu=gpu)
     module = tir.link(functions, {ENTRY: entry(plan, program)}, target.tvm)
     seconds = time.perf_counter() - started
     try:

@@ -11,24 +11,16 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache as once
 from importlib.metadata import version
 from pathlib import Path
 
+from gluongraph import ops
 from gluongraph.codegen.targets import Target
 from gluongraph.errors import CompileError
 from gluongraph.plan import Plan
-from gluongraph.program import Program
+from gluongraph.program import Program, program_of
 from gluongraph.serialize import fingerprint
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What the cache holds under one key."""
-
-    library: Path
-    program: Program
 
 
 def folder() -> Path | None:
@@ -41,44 +33,49 @@ def folder() -> Path | None:
 
 
 def key(plan: Plan, target: Target) -> str:
-    """A digest of everything that decides the code: kernels, memory, target, versions, the rules' own source."""
-    digest = hashlib.sha256()
-    bodies: dict[str, str] = {}
-    for launch in plan.launches:
-        if launch.kernel not in bodies:
-            group = launch.group
-            bodies[launch.kernel] = f"{fingerprint(group.body)} {group.pattern} {group.inplace} {launch.candidate}"
-        places = (*launch.reads, *launch.writes, launch.workspace)
-        digest.update(f"{launch.kernel} {[str(b) for b in places]}\n".encode())
-    digest.update(repr((bodies, target, plan.scratch_bytes, plan.scalar_bytes)).encode())
-    digest.update(repr({k: str(b) for k, b in plan.outputs.items()}).encode())
-    for name, data in plan.constants.items():
-        digest.update(name.encode() + hashlib.sha256(data).digest())
-    digest.update(code().encode())
-    return digest.hexdigest()[:32]
+    """A digest of everything that decides the code: kernels, memory, target, versions, the rules' own source.
+
+    Names of inputs and outputs are not among it: the same net built again, with other names, is the same code.
+    """
+    return hashlib.sha256(f"{_described(plan)}{target}{code()}".encode()).hexdigest()[:32]
+
+
+def _described(plan: Plan) -> str:
+    """All of a plan but names: its arguments by position, each kernel once, the launches in order."""
+    program = program_of(plan)
+    position = {arg.name: i for i, arg in enumerate(program.args)}
+    lines = [program.nameless().to_json()]
+    for name, launch in plan.kernels.items():
+        group = launch.group
+        lines.append(f"{name} {fingerprint(group.body)} {group.pattern} {group.inplace} {launch.candidate}")
+        if group.inner is not None:
+            lines.append(f"each turn of {name}: {_described(group.inner)}")
+    lines += [f"{launch.kernel} {[position[b.name] for b in launch.arguments]}" for launch in plan.launches]
+    return "\n".join(lines)
 
 
 @once
 def code() -> str:
-    """A digest of what turns a plan into code: this package's sources and TVM's version."""
+    """A digest of what turns a plan into code: the sources of this package and of the ops' rules, TVM's version."""
     digest = hashlib.sha256(f"{version('apache-tvm')} {version('apache-tvm-ffi')}".encode())
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(file.read_bytes())
+    for source in (__file__, ops.__file__):
+        for file in sorted(Path(source).parent.glob("*.py")):
+            digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
-def find(key: str) -> Entry | None:
-    """What was stored under the key, if it is whole."""
+def find(key: str) -> Path | None:
+    """The library that was stored under the key, if the entry is whole."""
     base = folder()
     if base is None:
         return None
     place = base / key
     try:
-        program = Program.from_json((place / "program.json").read_text())
+        Program.from_json((place / "program.json").read_text())
     except (OSError, CompileError):
         return None
     library = place / "step.so"
-    return Entry(library, program) if library.exists() else None
+    return library if library.exists() else None
 
 
 def store(key: str, program: Program, write: Callable[[Path], None]) -> Path:
@@ -89,7 +86,7 @@ def store(key: str, program: Program, write: Callable[[Path], None]) -> Path:
     draft = Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=base))
     try:
         write(draft / "step.so")
-        (draft / "program.json").write_text(program.to_json())
+        (draft / "program.json").write_text(program.nameless().to_json())
         place = base / key
         try:
             draft.rename(place)

@@ -58,7 +58,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A place in memory: its type, the space it lies in, and its byte offset there (scratch and scalar only)."""
+    """A place in memory: its type, the space it lies in, and its byte offset there (scratch and scalar only).
+
+    Within a plan the name says which place it is: two mentions of one name are one place.
+    """
 
     name: str
     type: TensorType
@@ -68,6 +71,16 @@ class Buffer:
     def __str__(self) -> str:
         place = f"{self.space}@{self.offset:#x}" if self.offset is not None else self.space
         return f"{self.name}: {self.type} {place}"
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """The name, or where somebody has it name_1, name_2, ...; from now on it is taken."""
+    made, number = name, 0
+    while made in taken:
+        number += 1
+        made = f"{name}_{number}"
+    taken.add(made)
+    return made
 
 
 @dataclass(frozen=True)
@@ -101,7 +114,7 @@ class Plan:
     """The whole step: launches in order, memory, and what is bound to which name.
 
     `inputs` and `outputs` are keyed by the graph's names; `updates` names the inputs that the step writes over.
-    Every output lies in memory of its own.
+    Every output lies in memory of its own. Inputs keep their names as buffers; others give way (`fresh`).
     """
 
     launches: tuple[Launch, ...]

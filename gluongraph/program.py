@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -40,7 +40,7 @@ class Arg:
 
 @dataclass(frozen=True)
 class Program:
-    """Arguments in order, arenas, constants; and what each of the graph's outputs is called."""
+    """Arguments in order, arenas, constants; and which argument each of the graph's outputs is."""
 
     args: tuple[Arg, ...]
     scratch_bytes: int
@@ -50,7 +50,7 @@ class Program:
     constants: Mapping[str, bytes] = field(default_factory=dict)
 
     def positions(self, space: str) -> dict[str, int]:
-        """Name -> position of the arguments in one space, in order."""
+        """Name -> position of the arguments in one space, in order; outputs go by the graph's names, in its order."""
         return self._by_space[space]
 
     @cached_property
@@ -58,7 +58,20 @@ class Program:
         found: dict[str, dict[str, int]] = {space: {} for space in SPACES}
         for i, arg in enumerate(self.args):
             found[arg.space][arg.name] = i
+        found["output"] = {name: found["output"][arg] for name, arg in self.outputs.items()}
         return found
+
+    def nameless(self) -> Program:
+        """The same with arguments called by space and position: equal nets have it in common, whatever their layers'
+        names."""
+        names = {arg.name: f"{arg.space}{i}" for i, arg in enumerate(self.args)}
+        return replace(
+            self,
+            args=tuple(replace(arg, name=names[arg.name]) for arg in self.args),
+            outputs={names[arg]: names[arg] for arg in self.outputs.values()},
+            updates=tuple(names[name] for name in self.updates),
+            constants={names[name]: data for name, data in self.constants.items()},
+        )
 
     def to_json(self) -> str:
         """Text that `from_json` reads back."""

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gluongraph.ir import TensorType
-from gluongraph.plan import Buffer, Launch, Plan
+from gluongraph.plan import Buffer, Launch, Plan, fresh
 from gluongraph.storage import aligned
 
 
 def memory(plan: Plan) -> Plan:
     """Offsets for scratch and scalars. Largest first, each at the lowest place that is free over its lifetime;
     an elementwise result takes the place of an operand that dies with it."""
-    launches = _with_workspaces(plan.launches)
+    launches = _with_workspaces(plan)
     offsets, total = _pack(_lifetimes(launches))
     scalars, scalar_bytes = _scalar_offsets(plan.inputs)
 
@@ -47,14 +47,16 @@ def lower_bound(plan: Plan) -> int:
     return max((sum(v.nbytes for v in lives if v.first <= i <= v.last) for i in range(len(plan.launches))), default=0)
 
 
-def _with_workspaces(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
+def _with_workspaces(plan: Plan) -> tuple[Launch, ...]:
     """Workspaces are buffers that live for one launch."""
-    return tuple(
-        replace(launch, workspace=Buffer(f"workspace{i}", TensorType((launch.candidate.workspace,), "u8"), "scratch"))
-        if launch.candidate.workspace
-        else launch
-        for i, launch in enumerate(launches)
-    )
+    taken = {*plan.inputs, *plan.buffers}
+
+    def one(i: int, launch: Launch) -> Launch:
+        if not (nbytes := launch.candidate.workspace):
+            return launch
+        return replace(launch, workspace=Buffer(fresh(f"workspace{i}", taken), TensorType((nbytes,), "u8"), "scratch"))
+
+    return tuple(one(i, launch) for i, launch in enumerate(plan.launches))
 
 
 def _lifetimes(launches: tuple[Launch, ...]) -> list[Life]:

@@ -9,7 +9,7 @@ from gluongraph import ops
 from gluongraph.errors import VerifyError
 from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.passes.select import Selection
-from gluongraph.plan import Buffer, Candidate, Group, Launch, Plan
+from gluongraph.plan import Buffer, Candidate, Group, Launch, Plan, fresh
 
 
 def schedule(selection: Selection, roles: Mapping[str, str]) -> Plan:
@@ -45,6 +45,7 @@ class _Scheduler:
         self.readers = self._readers()
         self.inplace = self._updates_in_place()
         self.buffers: dict[Node, Buffer] = {}
+        self.names = set(self.graph.inputs)  # of buffers
 
     def _readers(self) -> dict[Node, list[Node]]:
         """Value in memory (an input or an item) -> the kernels that read it."""
@@ -88,12 +89,12 @@ class _Scheduler:
         constants: dict[str, bytes] = {}
         for n in self.graph.nodes():
             if n.op.name == "literal":
-                name = f"const{len(constants)}"
+                name = fresh(f"const{len(constants)}", self.names)
                 constants[name] = n.attrs["data"]
                 self._bind(n, Buffer(name, n.ty, "const"))
-        self._place_results(inputs)
+        claimed = self._place_results(inputs)
         launches = [self._launch(step) for step in self._ordered()]
-        outputs, extra = self._finish_outputs()
+        outputs, extra = self._finish_outputs(claimed)
         updates, copies = self._finish_updates(inputs)
         return Plan(
             launches=_name_kernels(launches + extra + copies),
@@ -111,7 +112,9 @@ class _Scheduler:
         """The same memory under another shape."""
         return buffer if buffer.type == type else replace(buffer, type=type)
 
-    def _place_results(self, inputs: Mapping[str, Buffer]) -> None:
+    def _place_results(self, inputs: Mapping[str, Buffer]) -> set[str]:
+        """A buffer for every result of a kernel. Gives the outputs that are written where they belong at once."""
+        claimed: set[str] = set()
         for item, name in self.inplace.items():
             self._bind(item, replace(inputs[name], type=item.ty))
         for name, n in self.graph.outputs.items():
@@ -119,13 +122,12 @@ class _Scheduler:
             if item.op.name != "item":
                 raise VerifyError(f"output {name!r} is no kernel's result; fuse must copy it")
             if item not in self.buffers:
-                self._bind(item, Buffer(name, item.ty, "output"))
-        count = 0
-        for step in self.steps.values():
-            for item in step.items:
-                if item not in self.buffers:
-                    self._bind(item, Buffer(f"v{count}", item.ty, "scratch"))
-                    count += 1
+                self._bind(item, Buffer(fresh(name, self.names), item.ty, "output"))
+                claimed.add(name)
+        rest = [item for step in self.steps.values() for item in step.items if item not in self.buffers]
+        for number, item in enumerate(rest):
+            self._bind(item, Buffer(fresh(f"v{number}", self.names), item.ty, "scratch"))
+        return claimed
 
     def _ordered(self) -> list[_Step]:
         """Kahn's order; among the ready the one that grows live memory least, then the graph's order."""
@@ -167,7 +169,7 @@ class _Scheduler:
         reads = tuple(self._view(self.buffers[_root(s)], s.ty) for s in fused.src)
         results = {item.attrs["index"]: self.buffers[item] for item in step.items}
         writes = tuple(
-            results.get(i) or Buffer(f"unused{step.rank}_{i}", t, "scratch") for i, t in enumerate(group.outputs)
+            results.get(i) or Buffer(fresh("unused", self.names), t, "scratch") for i, t in enumerate(group.outputs)
         )
         pairs = tuple(
             (j, i) for j, w in enumerate(writes) for i, r in enumerate(reads) if r.name == w.name and w.space == "state"
@@ -175,14 +177,14 @@ class _Scheduler:
         origin = self.graph.origins.get(fused)
         return Launch("", replace(group, inplace=pairs), candidate, reads, writes, None, origin, label(group))
 
-    def _finish_outputs(self) -> tuple[dict[str, Buffer], list[Launch]]:
+    def _finish_outputs(self, claimed: set[str]) -> tuple[dict[str, Buffer], list[Launch]]:
         """Each output in memory of its own: a value's second name, and what lies in the state, are copied."""
         outputs, copies = {}, []
         for name, n in self.graph.outputs.items():
             buffer = self._view(self.buffers[_root(n)], n.ty)
             outputs[name] = buffer
-            if (buffer.space, buffer.name) != ("output", name):
-                outputs[name] = Buffer(name, n.ty, "output")
+            if name not in claimed:
+                outputs[name] = Buffer(fresh(name, self.names), n.ty, "output")
                 copies.append(_copy(buffer, outputs[name]))
         return outputs, copies
 
