@@ -152,11 +152,6 @@ class _Row:
         pairs = list(zip(self.group.body.outputs.values(), self.bindings.outputs, strict=True))
         whole = [(n, buf) for n, buf in pairs if n.shape == self.domain]
         single = [(n, buf) for n, buf in pairs if n.shape != self.domain]
-        expressions = self._expressions()
-        for n, buf in single:
-            k.store(buf, expressions.at(n, unflatten(self.row, n.shape)), self.row)
-        if not whole:
-            return
 
         def sweep(at: Value, width: int) -> None:
             expressions = self._expressions()
@@ -164,12 +159,17 @@ class _Row:
             for (_, buf), value in zip(whole, values, strict=True):
                 k.store(buf, value, self.row * self.columns + at)
 
-        full = self.columns // lanes
+        full = self.columns // lanes if whole else 0
         if full:
             with k.loop(full, name="step") as s:
                 sweep(k.let(s * lanes), lanes)
-        if rest := self.columns % lanes:
+        if whole and (rest := self.columns % lanes):
             sweep(full * lanes, rest)
+        expressions = self._expressions()
+        # At last: where a value of the row is overwritten, the sweep above has read the old one.
+        values = [expressions.at(n, unflatten(self.row, n.shape)) for n, _ in single]
+        for (_, buf), value in zip(single, values, strict=True):
+            k.store(buf, value, self.row)
 
     def _new(self, n: Node, lanes: int) -> Buf:
         made = self.k.local("total", lanes, wide(n.dtype))

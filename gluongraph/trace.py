@@ -125,6 +125,11 @@ def trace(fn: Callable[..., Any], args: Sequence[Any], *, training: bool) -> Tra
     return tracer.finish(outputs, structure, origins)
 
 
+def rng_name(ctx: Context, first: bool) -> str:
+    """The input that holds the state of a device's generator; the first device of a graph has the plain name."""
+    return RNG if first else f"{RNG}@{ctx}"
+
+
 def is_rng(name: str) -> bool:
     """Is this the name of an input that holds a generator's state?"""
     return name == RNG or name.startswith(f"{RNG}@")
@@ -242,7 +247,7 @@ class Tracer:
 
     def draw(self, ctx: Context) -> tuple[NDArray, int]:
         """The state of a device's generator, and the number of the draw counted from there."""
-        name = self.generators.setdefault(ctx, f"{RNG}@{ctx}" if self.generators else RNG)
+        name = self.generators.setdefault(ctx, rng_name(ctx, first=not self.generators))
         number = self.draws.get(ctx, 0)
         self.draws[ctx] = number + 1
         self.inputs[name] = leaf(name, STATE_TYPE)

@@ -35,7 +35,7 @@ def fuse(graph: Graph) -> Graph:
     for n in grouper.order:
         grouper.place(n)
     grouper.merge_updates()
-    return _Builder(graph, grouper.drafts, grouper.order).build()
+    return _Builder(graph, grouper.drafts, grouper.order, grouper.keepers()).build()
 
 
 def is_inline(n: Node) -> bool:
@@ -108,13 +108,14 @@ class _Grouper:
             self.drafts.start(n, _pattern(n), n.types[0].shape)
 
     def _place_pointwise(self, n: Node) -> None:
-        fitting = [d for d in self._producers(n) if self._fits(n, d) and self.drafts.can_join(n, d)]
+        fitting = [d for d in self._producers(n) if self._fits(n, d)]
         if self._feeds_only_reductions(n):  # then it is a reduction's prologue and never stored
             fitting = [d for d in fitting if d.pattern in ("loop", "rowwise")]
-        if not fitting:
+        open = [d for d in fitting if self.drafts.can_join(n, d)]
+        if not open:
             self.drafts.start(n, "loop", n.shape)
             return
-        home = min(fitting, key=lambda d: (_PREFERENCE[d.pattern], -d.id))
+        home = min(open, key=lambda d: (_PREFERENCE[d.pattern], -d.id))
         self.drafts.join(n, home)
         for other in fitting:  # those over the same space that also feed n come along
             if other is not home and _joinable(home, other) and self.drafts.can_merge(home, other):
@@ -226,6 +227,16 @@ class _Grouper:
             else:
                 home = draft
 
+    def keepers(self) -> dict[Draft, list[Node]]:
+        """Groups that overwrite an input whose old value becomes that of another: they store it on the way."""
+        writers = {target: self.drafts.find(new) for new, target in self.written.items()}
+        found: dict[Draft, list[Node]] = {}
+        for old in dict.fromkeys(self.graph.updates.values()):
+            draft = writers.get(old)
+            if draft is not None and draft.pattern == "loop":
+                found.setdefault(draft, []).append(old)
+        return found
+
     def _is_sink(self, draft: Draft) -> bool:
         """Does the group compute updates only?"""
         outside = (u for m in draft.nodes for u in self.users[m] if self.drafts.find(u) is not draft)
@@ -331,8 +342,9 @@ def _order(graph: Graph, waits: dict[Node, list[Node]]) -> list[Node]:
 class _Builder:
     """Writes the groups down: each becomes a `fused` node whose body is a graph of its own."""
 
-    def __init__(self, graph: Graph, drafts: Drafts, order: list[Node]):
-        self.graph, self.drafts = graph, drafts
+    def __init__(self, graph: Graph, drafts: Drafts, order: list[Node], keepers: dict[Draft, list[Node]]):
+        self.graph, self.drafts, self.keepers = graph, drafts, keepers
+        self.kept: dict[Node, Node] = {}  # input -> where its old value has been stored
         self.rank = {n: i for i, n in enumerate(order)}
         self.new: dict[Node, Node] = {n: n for n in order if n.op.name in ("input", "literal")}
         self.origins: dict[Node, Origin] = {}
@@ -359,7 +371,8 @@ class _Builder:
     def build(self) -> Graph:
         """The graph of fused nodes."""
         for draft in sorted(self.drafts.live(), key=lambda d: (d.deps.bit_count(), d.id)):
-            self._emit(sorted(draft.nodes, key=self.rank.__getitem__), draft.pattern)
+            nodes = sorted(draft.nodes, key=self.rank.__getitem__)
+            self._emit(nodes, draft.pattern, self.keepers.get(draft, []))
         taken: set[Node] = set()
         updates = {k: self._result(n, taken) for k, n in self.graph.updates.items()}
         outputs = {k: self._result(n, set(taken)) for k, n in self.graph.outputs.items()}
@@ -367,6 +380,9 @@ class _Builder:
 
     def _result(self, n: Node, taken: set[Node]) -> Node:
         """n stored in memory that nobody else claims: inputs, constants and results with two owners are copied."""
+        if n in self.kept and self.kept[n] not in taken:
+            taken.add(self.kept[n])
+            return self.kept[n]
         stored = root = self._stored(n)
         while root.op.name == "reshape":
             root = root.src[0]
@@ -377,13 +393,14 @@ class _Builder:
         taken.add(root)
         return stored
 
-    def _emit(self, nodes: list[Node], pattern: str) -> None:
-        """One fused node for these; `self.new` learns where their results are."""
+    def _emit(self, nodes: list[Node], pattern: str, keep: list[Node]) -> None:
+        """One fused node for these and the inputs to keep; `self.new` and `self.kept` learn where its results are."""
         body = _Body(self, nodes)
         outputs = [n for n in nodes if n in self.needed and not isinstance(n.type, tuple)]
         if pattern == "scan":  # its carries live in its results, wanted or not
             outputs = [ops.item(nodes[0], index=i) for i in range(len(nodes[0].types))]
-        fused = body.finish(outputs, pattern)
+        fused = body.finish([*outputs, *keep], pattern)
+        self.kept |= {n: ops.item(fused, index=i) for i, n in enumerate(keep, len(outputs))}
         origin = next((o for n in reversed(nodes) if (o := self.graph.origins.get(n)) is not None), None)
         for i, n in enumerate(outputs):
             made = self.new[n] = ops.item(fused, index=i)

@@ -116,5 +116,5 @@ class Drafts:
 
 
 def overwritten(graph: Graph) -> dict[Node, Node]:
-    """For each update: the node of the new value -> the input it is written over."""
-    return {new: graph.inputs[name] for name, new in graph.updates.items() if new is not graph.inputs[name]}
+    """For each update whose new value is computed: its node -> the input it is written over."""
+    return {new: graph.inputs[name] for name, new in graph.updates.items() if new.op.kind != "leaf"}

@@ -208,7 +208,7 @@ def _root(n: Node) -> Node:
 
 def _overwrites_safely(writer: Node, item: Node, target: Node) -> bool:
     """Does the kernel read the old value only at the place where it then writes the new one?"""
-    if writer.attrs["pattern"] not in ("loop", "gemm", "conv", "pool", "reduce"):
+    if writer.attrs["pattern"] not in ("loop", "gemm", "conv", "pool", "reduce", "rowwise"):
         return False
     body: Graph = writer.attrs["body"]
     result = list(body.outputs.values())[item.attrs["index"]]

@@ -29,8 +29,7 @@ def create(name: str | Optimizer, **kwargs: Any) -> Optimizer:
     known = Optimizer.opt_registry
     found = known.get(name.lower()) if isinstance(name, str) else None
     if found is None:
-        near = difflib.get_close_matches(str(name).lower(), known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = _meant(str(name).lower(), list(known))
         raise ValueError(f"no optimizer is called {name!r}; {hint}There are: {', '.join(sorted(known))}")
     try:
         return found(**kwargs)
@@ -38,6 +37,12 @@ def create(name: str | Optimizer, **kwargs: Any) -> Optimizer:
         if not (unknown := [key for key in kwargs if key not in _arguments(found)]):
             raise
         raise TypeError(_no_such_argument(found, unknown[0])) from None
+
+
+def _meant(given: str, known: list[str]) -> str:
+    """The name that is nearest: among those with most letters in common the one of the same length."""
+    near = difflib.get_close_matches(given, known)
+    return f"did you mean {min(near, key=lambda name: abs(len(name) - len(given)))!r}? " if near else ""
 
 
 # What other libraries call the same thing.
@@ -59,6 +64,5 @@ def _arguments(cls: type[Optimizer]) -> list[str]:
 
 def _no_such_argument(cls: type[Optimizer], key: str) -> str:
     known = _arguments(cls)
-    near = [_ELSEWHERE[key]] if _ELSEWHERE.get(key) in known else difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = f"did you mean {_ELSEWHERE[key]!r}? " if _ELSEWHERE.get(key) in known else _meant(key, known)
     return located(f"{cls.__name__} takes no argument {key!r}; {hint}There are: {', '.join(sorted(known))}")

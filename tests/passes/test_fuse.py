@@ -104,6 +104,29 @@ def test_swapping_two_states_copies_one_first() -> None:
     )
 
 
+def test_the_old_weight_is_kept_by_the_kernel_that_overwrites_it() -> None:
+    w, g, before = (ops.input(name, TensorType((6, 5))) for name in ("w", "g", "before"))
+    new = w - 0.1 * (g + (w - before))
+    (launch,) = planned(Graph({"w": w, "g": g, "before": before}, {}, {"w": new, "before": w})).launches
+    assert {launch.writes[j].name for j, _ in launch.group.inplace} == {"w", "before"}
+
+
+def test_what_reads_an_old_state_beside_its_new_value_is_no_kernel_of_its_own() -> None:
+    d, z, g = (ops.input(name, TensorType((6, 5))) for name in ("d", "z", "g"))
+    new = ops.sqrt(g) * 2.0
+    graph = Graph({"d": d, "z": z, "g": g}, {}, {"d": new, "z": z - (new - 0.5 * d)})
+    (launch,) = planned(graph).launches
+    assert {launch.writes[j].name for j, _ in launch.group.inplace} == {"d", "z"}
+
+
+def test_rows_are_overwritten_in_place() -> None:
+    w, h = ops.input("w", TensorType((6, 5))), ops.input("h", TensorType((6, 1)))
+    more = h + ops.sum(w * w, 1, keepdims=True)
+    (launch,) = planned(Graph({"w": w, "h": h}, {}, {"w": w / more, "h": more})).launches
+    assert launch.group.pattern == "rowwise"
+    assert {launch.writes[j].name for j, _ in launch.group.inplace} == {"w", "h"}
+
+
 def test_batch_norm_statistics_of_one_tensor_share_a_kernel() -> None:
     def forward(b: Builder) -> Node:
         x = b.conv(b.data("data", (8, 3, 8, 8)), 4, 3)

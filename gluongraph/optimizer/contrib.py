@@ -1,0 +1,5 @@
+"""Where MXNet keeps GroupAdaGrad: mx.optimizer.contrib."""
+
+from gluongraph.optimizer.adagrad import GroupAdaGrad
+
+__all__ = ["GroupAdaGrad"]
