@@ -80,4 +80,4 @@ def entry(plan: Plan, program: Program) -> tir.Entry:
     """The entry point: the plan's launches over the program's arguments."""
     position = {arg.name: i for i, arg in enumerate(program.args)}
     calls = [tir.Call(launch.kernel, tuple(position[b.name] for b in launch.arguments)) for launch in plan.launches]
-    return tir.Entry(len(program.args), tuple(calls))
+    return tir.Entry(tuple(calls))

@@ -504,10 +504,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Entry:
-    """One callable of an artefact: how many tensors it takes, and the kernels it runs on them, in order."""
+    """One callable of an artefact: the kernels it runs, in order."""
 
-    args: int
     calls: tuple[Call, ...]
+
+
+DLTENSOR = 48  # bytes of one
 
 
 def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict[str, Any]) -> Any:
@@ -517,11 +519,15 @@ def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict
 
 
 def _entry(name: str, entry: Entry) -> PrimFunc:
-    """A function that hands its arguments on: each kernel looks at their types and sizes itself."""
-    args = [tirx.Var(f"a{i}", "handle") for i in range(entry.args)]
-    calls = [tirx.Evaluate(tirx.call_cpacked(call.kernel, *(args[i] for i in call.args))) for call in entry.calls]
+    """A function of one number, the address of an array of DLTensors: each kernel checks those that it is given."""
+    table = tirx.Var("table", "int64")
+
+    def tensor(position: int) -> Expr:
+        return tirx.reinterpret("handle", table + tirx.const(position * DLTENSOR, "int64"))
+
+    calls = [tirx.Evaluate(tirx.call_cpacked(call.kernel, *map(tensor, call.args))) for call in entry.calls]
     body = _sequence(calls or [tirx.Evaluate(index(0))])
-    return tirx.PrimFunc(args, body).with_attrs({"global_symbol": name, "s_tir": True})
+    return tirx.PrimFunc([table], body).with_attrs({"global_symbol": name, "s_tir": True})
 
 
 def export(module: Any, path: str) -> None:

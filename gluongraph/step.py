@@ -69,7 +69,6 @@ class Variant:
         self.interpreted = self.compiled.artefact is None
         self.runner = self.compiled.executor({name: a.storage.array for name, a in self.state.items()})
         self.moves = storages.moves()
-        self.written = tuple(self.state[name].storage for name in graph.updates)
         self.cells = [self.runner.scalar(SCALAR + key) for key in self.table.keys] if self.table else []
         self.rng = {name: self.runner.scalar(name) for name in traced.draws}
         self.edits = trainer.optimizer.edits if trainer is not None else None
@@ -98,8 +97,6 @@ class Variant:
                 for i, word in enumerate(words):
                     self.rng[name][i] = word
         results = self.runner([arrays[name] for name in self.runner.input_names])
-        for storage in self.written:
-            storage.touch()
         return dict(zip(self.runner.output_names, results, strict=True))
 
     @property

@@ -37,26 +37,20 @@ def moves() -> int:
 
 
 class Storage:
-    """One array's memory. `array` is what it holds now; `version` counts the writes into it.
+    """One array's memory: `array` is what it holds now.
 
     NDArrays refer to a Storage and never keep its `array`, so that `rehome` can move a parameter into an arena and
     every handle taken before follows.
     """
 
-    __slots__ = ("array", "version")
+    __slots__ = ("array",)
 
     def __init__(self, array: Array):
         self.array = array
-        self.version = 0
 
     def write(self, value: Any, key: Any = ...) -> None:
         """array[key] = value"""
         self.array[key] = value
-        self.version += 1
-
-    def touch(self) -> None:
-        """Note that somebody else (a compiled step) has written the memory."""
-        self.version += 1
 
     def rehome(self, array: Array, *, copy: bool = True) -> None:
         """Live in `array` from now on: same shape and dtype, content moved there (unless `copy=False`)."""
@@ -83,20 +77,6 @@ class View(Storage):
     def array(self) -> Array:  # type: ignore[override]
         """The view, made anew."""
         return self.of(self.base.array)
-
-    @property
-    def version(self) -> int:  # type: ignore[override]
-        """That of the whole."""
-        return self.base.version
-
-    def write(self, value: Any, key: Any = ...) -> None:
-        """array[key] = value"""
-        self.array[key] = value
-        self.base.touch()
-
-    def touch(self) -> None:
-        """Note a write into the whole."""
-        self.base.touch()
 
     def rehome(self, array: Array, *, copy: bool = True) -> None:
         """A view lives where the whole lives.

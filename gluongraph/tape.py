@@ -194,7 +194,6 @@ def write(found: Mapping[Source, Array]) -> None:
                 storage.array += g
             else:
                 storage.array[...] = g
-            storage.touch()
             leaf.fresh = True
 
 

@@ -327,9 +327,9 @@ def _warn_of_unrolled(origins: Mapping[Node, Origin]) -> None:
     for (origin, op, _), count in copies.most_common(1):
         if count > UNROLLED:
             warnings.warn(
-                f"a loop at {origin.file}:{origin.line} has been unrolled: the graph holds {op} {count} times, and takes "
-                "as many times longer to compile\n  help: the layers of gluon.rnn and nd.contrib.foreach compile the body "
-                "of a loop once",
+                f"a loop at {origin.file}:{origin.line} has been unrolled: the graph holds {op} {count} times, and "
+                "takes as many times longer to compile\n"
+                "  help: the layers of gluon.rnn and nd.contrib.foreach compile the body of a loop once",
                 stacklevel=2,
             )
 

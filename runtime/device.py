@@ -15,10 +15,10 @@ from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import CompileError
 from gluongraph.program import Arg, Program
 from gluongraph.runtime import loader
+from gluongraph.runtime.table import CPU, CUDA, Table
 from gluongraph.storage import aligned, aligned_empty
 
 Array = np.ndarray[Any, Any]
-CPU, CUDA = 1, 2  # device types in DLPack
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,21 @@ class Memory:
 
 
 class Span:
-    """Elements on a device: `tensor` is what kernels take, `upload` and `download` copy from and to numpy arrays."""
+    """Elements on a device, at `address`; `upload` and `download` copy from and to numpy arrays."""
 
     def __init__(self, memory: Memory, dtype: str, size: int, offset: int):
         self._memory = memory  # keeps the allocation alive
         device = memory.device
-        self.dtype, self.size = dtype, size
-        self.tensor = loader.from_address(memory.address + offset, size, dtype, device.kind, device.number)
+        self.dtype, self.size, self.address = dtype, size, memory.address + offset
+        self._tensor = loader.from_address(self.address, size, dtype, device.kind, device.number)
 
     def upload(self, array: Array) -> None:
         """The array's elements to the device. The call returns once the array may be changed again."""
-        loader.copy_in(self.tensor, _checked(array, self))
+        loader.copy_in(self._tensor, _checked(array, self))
 
     def download(self, array: Array) -> None:
         """The elements into the array, once all kernels that were started before are done."""
-        loader.copy_out(self.tensor, _checked(array, self))
+        loader.copy_out(self._tensor, _checked(array, self))
 
 
 def _checked(array: Array, span: Span) -> Array:
@@ -105,7 +105,7 @@ class DeviceExecutor:
 
     def __init__(
         self,
-        function: Callable[..., None],
+        function: Callable[[int], None],
         program: Program,
         state: Mapping[str, Array],
         device: Device | None = None,
@@ -127,6 +127,9 @@ class DeviceExecutor:
             else own.span(arg.dtype, arg.size, places[arg.name])
             for arg in program.args
         }
+        self._table = Table(program.args, self.device.kind, self.device.number)
+        for position, arg in enumerate(program.args):
+            self._table.point(position, self._spans[arg.name].address)
         self._all_scalars = arenas["scalar"].span("u8", program.scalar_bytes)
         for name, data in program.constants.items():
             if name in self._spans:
@@ -173,7 +176,7 @@ class DeviceExecutor:
             self.send()
         if self.program.scalar_bytes:
             self._all_scalars.upload(self._scalars)
-        self._function(*(self._spans[arg.name].tensor for arg in self.program.args))
+        self._function(self._table.address)
         results = []
         for position in self.program.positions("output").values():
             arg = self.program.args[position]
@@ -193,7 +196,7 @@ class DeviceExecutor:
         for name, array in state.items():
             self._spans[name].download(array)
         try:
-            yield {arg.name: self._spans[arg.name].tensor for arg in self.program.args}
+            yield {arg.name: self._table.tensor(i) for i, arg in enumerate(self.program.args)}
         finally:
             for name, array in state.items():
                 self._spans[name].upload(array)

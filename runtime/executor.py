@@ -10,7 +10,7 @@ import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.program import Program
-from gluongraph.runtime import loader
+from gluongraph.runtime.table import CPU, Table, address_of
 from gluongraph.storage import aligned_empty
 
 Array = np.ndarray[Any, Any]
@@ -22,35 +22,33 @@ class Executor:
     A call is exactly one packed call into the artefact.
     """
 
-    def __init__(self, function: Callable[..., None], program: Program, state: Mapping[str, Array]):
+    def __init__(self, function: Callable[[int], None], program: Program, state: Mapping[str, Array]):
         self.program = program
         self._function = function
+        self._table = Table(program.args, CPU, 0)
         self._scratch = aligned_empty((program.scratch_bytes,), np.uint8)
         self._scalars = aligned_empty((program.scalar_bytes,), np.uint8)
         self._scalars[:] = 0
-        self._keep: dict[str, Array] = {}  # what the bound tensors point into
-        self._args: list[Any] = [None] * len(program.args)
+        self._keep: dict[str, Array] = {}  # what the table points into
         self._inputs = program.positions("input")
         self._outputs = [
             (i, program.args[i].shape, numpy_dtype(program.args[i].dtype)) for i in program.positions("output").values()
         ]
+        arenas = {"scratch": address_of(self._scratch), "scalar": address_of(self._scalars)}
         for position, arg in enumerate(program.args):
-            if arg.space in ("scratch", "scalar"):
-                arena = self._scratch if arg.space == "scratch" else self._scalars
-                part = arena[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype))
-                self._args[position] = loader.view(part)
+            if arg.space in arenas:
+                self._table.point(position, arenas[arg.space] + arg.offset)
             elif arg.space == "const":
-                made = aligned_empty(arg.shape, numpy_dtype(arg.dtype))
-                made.reshape(-1)[:] = np.frombuffer(program.constants[arg.name], numpy_dtype(arg.dtype))
-                self._keep[arg.name] = made
-                self._args[position] = loader.view(made)
+                made = self._keep[arg.name] = aligned_empty(arg.shape, numpy_dtype(arg.dtype))
+                made.reshape(-1)[:] = np.frombuffer(program.constants[arg.name], made.dtype)
+                self._table.put(position, made)
         self.bind(state)
 
     def bind(self, state: Mapping[str, Array]) -> None:
         """Let the state arguments point at these arrays (contiguous, of the right size and dtype)."""
         for name, position in self.program.positions("state").items():
+            self._table.put(position, state[name])
             self._keep[name] = state[name]
-            self._args[position] = loader.view(state[name])
 
     def scalar(self, name: str) -> memoryview[Any]:
         """The memory of one host scalar, to write into before a call: `executor.scalar('lr')[0] = 0.1`."""
@@ -70,18 +68,17 @@ class Executor:
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         """Run once. `inputs` follow `input_names`: contiguous arrays of the program's dtypes and sizes."""
         results = self._fill(inputs)
-        self._function(*self._args)
+        self._function(self._table.address)
         return results
 
     def _fill(self, inputs: Sequence[Array]) -> list[Array]:
-        """Put a call's inputs and fresh outputs among the arguments."""
-        args = self._args
+        """Put a call's inputs and fresh outputs into the table."""
         for position, array in zip(self._inputs.values(), inputs, strict=True):
-            args[position] = loader.view(array)
+            self._table.put(position, array)
         results = []
         for position, shape, dtype in self._outputs:
             made = np.empty(shape, dtype)
-            args[position] = loader.view(made)
+            self._table.point(position, address_of(made))
             results.append(made)
         return results
 
@@ -94,7 +91,7 @@ class Executor:
         results = self._fill(inputs)
         state = {name: self._keep[name].copy() for name in self.program.positions("state")}
         try:
-            yield {arg.name: tensor for arg, tensor in zip(self.program.args, self._args, strict=True)}
+            yield {arg.name: self._table.tensor(i) for i, arg in enumerate(self.program.args)}
         finally:
             for name, before in state.items():
                 self._keep[name][...] = before

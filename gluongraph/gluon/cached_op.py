@@ -264,7 +264,6 @@ class Runner:
                 first[n] = name
         self._names = tuple(graph.outputs)
         self._state = {n: captured[n] for n in graph.inputs if n in captured}
-        self._written = tuple(captured[n].storage for n in graph.updates)
         self._runner: Any = None
         if first or graph.updates:
             graph = graph.with_results({name: n for n, name in first.items()}, graph.updates)
@@ -288,8 +287,6 @@ class Runner:
                     cell[i] = word
             values = self._runner([given[n] for n in self._runner.input_names])
             results = dict(zip(self._runner.output_names, values, strict=True))
-            for storage in self._written:
-                storage.touch()
         for name, other in self._same.items():
             value = results[other] if other in results else given.get(other)
             results[name] = np.array(self._state[other].storage.array if value is None else value)

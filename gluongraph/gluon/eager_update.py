@@ -102,7 +102,6 @@ class _Compiled:
         self.runner = engine.get("lower")(graph, roles).executor(self._memory())
         self.moves = storages.moves()
         self.cells = [self.runner.scalar(SCALAR + key) for key in scalars]
-        self.written = [arrays[name].storage for name in graph.updates]
 
     def _memory(self) -> dict[str, np.ndarray[Any, Any]]:
         return {name: array.storage.array for name, array in self.arrays.items()}
@@ -114,8 +113,6 @@ class _Compiled:
         for cell, value in zip(self.cells, scalars, strict=True):
             cell[0] = value
         self.runner([])
-        for storage in self.written:
-            storage.touch()
 
 
 class _Numpy:

@@ -299,5 +299,7 @@ def test_long_loops_are_told_of() -> None:
         return turn_after_turn
 
     traced(loop(trace.UNROLLED), nd.array(X))  # warnings are errors in the tests
-    with pytest.warns(UserWarning, match=rf"loop at .*test_trace\.py:\d+ .*tanh {trace.UNROLLED + 1} times.*\n.*foreach"):
+    with pytest.warns(
+        UserWarning, match=rf"loop at .*test_trace\.py:\d+ .*tanh {trace.UNROLLED + 1} times.*\n.*foreach"
+    ):
         traced(loop(trace.UNROLLED + 1), nd.array(X))
