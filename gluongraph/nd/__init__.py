@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import mximages, mxindex, mxlayers, mxmath, mxops, mxoutputs, mxshapes, ops
+from gluongraph import mxctc, mximages, mxindex, mxlayers, mxmath, mxops, mxoutputs, mxshapes, ops
 from gluongraph import random as random
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name, numpy_dtype
@@ -389,6 +389,7 @@ softmax = _function(mxlayers.softmax)
 log_softmax = _function(mxlayers.log_softmax)
 softmin = _function(mxlayers.softmin)
 softmax_cross_entropy = _function(mxlayers.softmax_cross_entropy)
+CTCLoss = ctc_loss = _function(mxctc.CTCLoss)
 SoftmaxActivation = _function(mxlayers.SoftmaxActivation)
 dot = _function(mxlayers.dot)
 batch_dot = _function(mxlayers.batch_dot)

@@ -1,0 +1,186 @@
+"""Losses of classes and of two classes: cross entropies, divergence, hinges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gluongraph import ops
+from gluongraph.errors import ShapeError, located
+from gluongraph.gluon.loss.base import Loss, like
+from gluongraph.ir import Node
+from gluongraph.mxops import softrelu
+
+
+class SoftmaxCrossEntropyLoss(Loss):
+    """-log softmax(pred)[label], mean over the sample's positions; for one-hot labels -Σ label log softmax(pred).
+
+    `sparse_label` says that labels are class numbers (one out of range counts as the nearest); `from_logits` that
+    `pred` holds log-probabilities already. The elements have the shape of the prediction with 1 at `axis`.
+    """
+
+    def __init__(
+        self,
+        axis: int = -1,
+        sparse_label: bool = True,
+        from_logits: bool = False,
+        weight: float | None = None,
+        batch_axis: int = 0,
+        **kwargs: Any,
+    ):
+        super().__init__(weight, batch_axis, **kwargs)
+        self._axis, self._sparse_label, self._from_logits = axis, sparse_label, from_logits
+
+    def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:
+        return self._loss(
+            _cross_entropy,
+            pred,
+            label,
+            sample_weight=sample_weight,
+            axis=self._axis,
+            sparse=self._sparse_label,
+            from_logits=self._from_logits,
+        )
+
+
+def _cross_entropy(pred: Node, label: Node, *, axis: int, sparse: bool, from_logits: bool) -> Node:
+    axis = _axis("SoftmaxCrossEntropyLoss", pred, axis)
+    label = _classes(pred, label, axis) if sparse else like("SoftmaxCrossEntropyLoss", pred, label)
+    if not from_logits:
+        losses = ops.softmax_cross_entropy(pred, label, axis=axis, sparse=sparse)
+    elif sparse:
+        losses = ops.neg(ops.gather(pred, ops.reshape(label, _with_one(pred, axis)), axis=axis))
+    else:
+        losses = ops.neg(ops.sum(ops.mul(pred, label), axis=axis))
+    return ops.reshape(losses, _with_one(pred, axis))
+
+
+def _axis(name: str, pred: Node, axis: int) -> int:
+    rank = pred.ty.rank
+    if not -rank <= axis < rank:
+        raise ShapeError(located(f"{name}: the prediction {pred.ty} has no axis {axis}"))
+    return axis % rank
+
+
+def _with_one(pred: Node, axis: int) -> tuple[int, ...]:
+    return (*pred.shape[:axis], 1, *pred.shape[axis + 1 :])
+
+
+def _classes(pred: Node, label: Node, axis: int) -> Node:
+    """Class numbers, of the prediction's shape without `axis`; MXNet's labels may come as floats."""
+    shape = tuple(n for i, n in enumerate(pred.shape) if i != axis)
+    if label.shape not in (shape, _with_one(pred, axis)):
+        raise ShapeError(
+            located(
+                f"SoftmaxCrossEntropyLoss: labels {label.ty} do not fit the prediction {pred.ty}",
+                help=f"sparse labels have shape {shape}; sparse_label=False takes one-hot labels like the prediction",
+            )
+        )
+    label = ops.reshape(label, shape)
+    label = label if label.dtype in ("i32", "i64") else ops.cast(label, "i32")
+    return ops.minimum(ops.maximum(label, 0), pred.shape[axis] - 1)
+
+
+class SigmoidBinaryCrossEntropyLoss(Loss):
+    """max(p, 0) - p y + log(1 + e^-|p|) of logits p, or of probabilities with `from_sigmoid`; mean over the sample.
+
+    `pos_weight`, broadcast, scales what the positive labels cost.
+    """
+
+    def __init__(self, from_sigmoid: bool = False, weight: float | None = None, batch_axis: int = 0, **kwargs: Any):
+        super().__init__(weight, batch_axis, **kwargs)
+        self._from_sigmoid = from_sigmoid
+
+    def forward(self, pred: Any, label: Any, sample_weight: Any = None, pos_weight: Any = None) -> Any:
+        elements = _probability_bce if self._from_sigmoid else _logit_bce
+        return self._loss(elements, pred, label, pos_weight, sample_weight=sample_weight)
+
+
+def _logit_bce(pred: Node, label: Node, positive: Node | None) -> Node:
+    y = like("SigmoidBinaryCrossEntropyLoss", pred, label)
+    tail: Node = softrelu(ops.neg(ops.abs(pred)))
+    if positive is None:
+        return ops.relu(pred) - pred * y + tail
+    extra = ops.mul(ops.sub(ops.cast(positive, pred.dtype), 1.0), y) + 1.0
+    return pred - pred * y + ops.mul(extra, tail + ops.relu(ops.neg(pred)))
+
+
+def _probability_bce(pred: Node, label: Node, positive: Node | None) -> Node:
+    y = like("SigmoidBinaryCrossEntropyLoss", pred, label)
+    hit = y * ops.log(pred + 1e-12)
+    if positive is not None:
+        hit = ops.mul(ops.cast(positive, pred.dtype), hit)
+    return ops.neg(hit + (1.0 - y) * ops.log(1.0 - pred + 1e-12))
+
+
+class KLDivLoss(Loss):
+    """Kullback-Leibler divergence y (log(y + 1e-12) - p) of log-probabilities p; the *sum* over the sample.
+
+    With from_logits=False, `pred` goes through log_softmax along `axis` first.
+    """
+
+    def __init__(
+        self, from_logits: bool = True, axis: int = -1, weight: float | None = None, batch_axis: int = 0, **kwargs: Any
+    ):
+        super().__init__(weight, batch_axis, **kwargs)
+        self._from_logits, self._axis = from_logits, axis
+
+    def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:
+        axis = None if self._from_logits else self._axis
+        return self._loss(kl_divergence, pred, label, sample_weight=sample_weight, reduce="sum", axis=axis)
+
+
+def kl_divergence(pred: Node, label: Node, *, axis: int | None) -> Node:
+    """y (log(y + 1e-12) - p); p is log_softmax(pred) along `axis`, if one is given."""
+    y = like("KLDivLoss", pred, label)
+    p = pred if axis is None else ops.log_softmax(pred, axis=_axis("KLDivLoss", pred, axis))
+    return y * (ops.log(y + 1e-12) - p)
+
+
+class HingeLoss(Loss):
+    """max(0, margin - pred label), labels -1 and 1; mean over the sample."""
+
+    def __init__(self, margin: float = 1, weight: float | None = None, batch_axis: int = 0, **kwargs: Any):
+        super().__init__(weight, batch_axis, **kwargs)
+        self._margin = margin
+
+    def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:
+        return self._loss(_hinge, pred, label, sample_weight=sample_weight, margin=self._margin)
+
+
+def _hinge(pred: Node, label: Node, *, margin: float) -> Node:
+    return ops.relu(ops.sub(float(margin), ops.mul(pred, like("HingeLoss", pred, label))))
+
+
+class SquaredHingeLoss(HingeLoss):
+    """max(0, margin - pred label)², labels -1 and 1; mean over the sample."""
+
+    def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:
+        return self._loss(_squared_hinge, pred, label, sample_weight=sample_weight, margin=self._margin)
+
+
+def _squared_hinge(pred: Node, label: Node, *, margin: float) -> Node:
+    hinge = _hinge(pred, label, margin=margin)
+    return ops.mul(hinge, hinge)
+
+
+class LogisticLoss(Loss):
+    """log(1 + e^(-pred label)), labels -1 and 1, or with label_format="binary" 0 and 1; mean over the sample.
+
+    Raises:
+        ValueError: another `label_format`.
+    """
+
+    def __init__(self, weight: float | None = None, batch_axis: int = 0, label_format: str = "signed", **kwargs: Any):
+        super().__init__(weight, batch_axis, **kwargs)
+        if label_format not in ("signed", "binary"):
+            raise ValueError(f"LogisticLoss: label_format is 'signed' or 'binary', not {label_format!r}")
+        self._label_format = label_format
+
+    def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:
+        signed = self._label_format == "signed"
+        return self._loss(_logistic, pred, label, sample_weight=sample_weight, signed=signed)
+
+
+def _logistic(pred: Node, label: Node, *, signed: bool) -> Node:
+    y = like("LogisticLoss", pred, label)
+    return _logit_bce(pred, (y + 1.0) * 0.5 if signed else y, None)
