@@ -59,6 +59,7 @@ class Parameter(Multipliers):
         self._allow_deferred_init = allow_deferred_init
         self._arrays: list[NDArray] | None = None
         self._waiting: tuple[Any, list[Context], NDArray | None] | None = None  # initializer, contexts, data
+        self._global_init: Any = None  # the one of the whole net, which a parameter's own initializer goes through
         self._reserved = (0, 0)  # seed and number of the first draw that are set aside for the initializer
         self._grad_req = "null"
         self.grad_req = grad_req
@@ -141,6 +142,7 @@ class Parameter(Multipliers):
         self._arrays = self._waiting = None
         chosen = init if init is not None else self.init if self.init is not None else default_init
         contexts = _contexts(ctx)
+        self._global_init = default_init
         self._waiting = (initializer.Uniform() if chosen is None else chosen, contexts, None)
         # Random numbers are set aside now, so that what is drawn does not depend on when the shape becomes known.
         self._reserved = random.get_state(contexts[0])
@@ -176,7 +178,7 @@ class Parameter(Multipliers):
                 seeded_since = now[0] != self._reserved[0]
                 if not seeded_since:
                     random.set_state(self._reserved, contexts[0])
-                initializer.create(init)(desc, first)
+                initializer.create(init if self._global_init is None else self._global_init)(desc, first)
                 if not seeded_since:
                     random.set_state(now, contexts[0])
             else:

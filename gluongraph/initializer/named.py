@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph import nd
 from gluongraph.initializer.base import Initializer, create, register
 from gluongraph.ndarray import NDArray
+from gluongraph.params import is_params
 
 
 @register
@@ -43,7 +45,9 @@ class Mixed(Initializer):
 
 @register
 class Load(Initializer):
-    """Values by name from a file or a dict, whose names may begin with "arg:" or "aux:"; others by `default_init`.
+    """Values by name from a file (safetensors, or MXNet's .params) or a dict; others by `default_init`.
+
+    The names of what is loaded may begin with "arg:" or "aux:".
 
     Raises:
         AssertionError: an array of another shape; a name that is not there, without a `default_init`.
@@ -52,9 +56,7 @@ class Load(Initializer):
     def __init__(self, param: str | Mapping[str, Any], default_init: Any = None, verbose: bool = False):
         super().__init__(param=param, default_init=default_init)
         if isinstance(param, str):
-            from gluongraph.gluon import files  # whose parameters have initializers
-
-            param = files.load(param)
+            param = _read(param)
         if not isinstance(param, Mapping):
             raise AssertionError(f"Load takes a file of named arrays or a dict of arrays, not {type(param).__name__}")
         arrays = {name: a if isinstance(a, NDArray) else np.asarray(a) for name, a in param.items()}
@@ -87,3 +89,11 @@ class Load(Initializer):
                 "default_init for it"
             )
         return self.default_init
+
+
+def _read(filename: str) -> Any:
+    from gluongraph.gluon import files  # whose parameters have initializers
+
+    with open(filename, "rb") as file:
+        by_mxnet = is_params(file.read(8))
+    return nd.load(filename) if by_mxnet else files.load(filename)

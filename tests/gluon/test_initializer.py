@@ -144,10 +144,13 @@ def test_load(tmp_path: pathlib.Path) -> None:
     assert written(how, (2,), "c_weight").tolist() == [4, 4] and written(how, (2,), "c_bias").tolist() == [0, 0]
     net = gluon.nn.Dense(1, in_units=2, prefix="d_")
     net.initialize(init.One())
+    net.bias.set_data(nd.array([5]))
     net.collect_params().save(str(tmp_path / "net.params"))
-    again = gluon.nn.Dense(1, in_units=2, prefix="d_")
-    again.initialize(init.Load(str(tmp_path / "net.params")))
-    assert again.weight.data().asnumpy().tolist() == [[1, 1]]
+    nd.save(str(tmp_path / "mxnet.params"), {"arg:d_weight": nd.ones((1, 2)), "arg:d_bias": nd.full((1,), 5)})
+    for name in ("net.params", "mxnet.params"):
+        again = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        again.initialize(init.Load(str(tmp_path / name)))
+        assert again.weight.data().asnumpy().tolist() == [[1, 1]] and again.bias.data().asscalar() == 5
 
 
 # -- found by name, and as text
@@ -225,8 +228,8 @@ def test_an_initializer_that_overrides_the_call() -> None:
         def __call__(self, desc: str, arr: nd.NDArray) -> None:
             arr[:] = len(desc)
 
-    net = gluon.nn.Dense(1, in_units=1, prefix="net_", bias_initializer=None)
-    net.initialize(Whole())
+    net = gluon.nn.Dense(1, in_units=1, prefix="net_", bias_initializer="ones")
+    net.initialize(Whole())  # as in MXNet, the net's is asked first, even of a parameter with an own one
     assert net.weight.data().asscalar() == len("net_weight") and net.bias.data().asscalar() == len("net_bias")
 
 
