@@ -1,0 +1,142 @@
+"""`mxnet` and its submodules as facades: they look names up in gluongraph when asked, and say what is missing."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from gluongraph.errors import located
+from gluongraph.mxnet.names import ATTRIBUTES, INSTEAD, MODULES, VERSION
+
+ROOT = "mxnet"
+
+
+class MissingAttribute(NotImplementedError, AttributeError):
+    """An attribute of MXNet's that does not exist here; hasattr says no."""
+
+
+class MissingModule(ImportError, NotImplementedError):
+    """A module of MXNet's that does not exist here; try and except ImportError finds another way."""
+
+
+class Facade(ModuleType):
+    """The module `mxnet` or one below it: its names are those of a module here."""
+
+    def __init__(self, fullname: str, target: ModuleType):
+        super().__init__(fullname, f"MXNet's module {fullname}: {target.__name__} under another name.")
+        self.__dict__["__path__"] = []  # so that `import mxnet.anything` asks the finder
+        self.__dict__["_target"] = target
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return [n for n in dir(self._target) if not n.startswith("_")]
+        path = _path(self.__name__)
+        if name == "__version__" and not path:
+            return VERSION
+        if (place := ATTRIBUTES.get((path, name))) is not None:
+            module, _, attribute = place.partition(":")
+            return getattr(importlib.import_module(module), attribute)
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        below = f"{path}.{name}".lstrip(".")
+        if _place(below) is not None:
+            return importlib.import_module(f"{ROOT}.{below}")
+        try:
+            return getattr(self._target, name)
+        except AttributeError:
+            raise MissingAttribute(_missing(below, self._target)) from None
+
+    def __repr__(self) -> str:
+        return f"<module {self.__name__!r}: {self._target.__name__}>"
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._target)})
+
+
+def _path(fullname: str) -> str:
+    """What stands behind `mxnet.`"""
+    return fullname[len(ROOT) + 1 :]
+
+
+def _place(path: str) -> str | None:
+    """The module here that has the names of mxnet.<path>; None if there is none."""
+    if path in MODULES:
+        place = MODULES[path]
+    elif any(path == p or path.startswith(p + ".") for p in INSTEAD):
+        return None
+    else:
+        place = "gluongraph." + path
+    try:
+        return place if importlib.util.find_spec(place) is not None else None
+    except ModuleNotFoundError:  # a parent of it is no package
+        return None
+
+
+def _missing(path: str, near: ModuleType | None) -> str:
+    """The message for an attribute or a module that does not exist."""
+    advice = next((INSTEAD[p] for p in _beginnings(path) if p in INSTEAD), None)
+    if advice is None and near is not None:
+        public = [n for n in dir(near) if not n.startswith("_")]
+        found = difflib.get_close_matches(path.rsplit(".", 1)[-1], public, n=3, cutoff=0.5)
+        owner = path.rpartition(".")[0]
+        named = [f"{owner}.{n}".lstrip(".") for n in found]
+        advice = f"the nearest that does: {', '.join(named)}" if named else f"dir({ROOT}.{owner}) lists what does"
+    return located(f"{ROOT}.{path} does not exist in gluongraph", help=advice or f"dir({ROOT}) lists what does")
+
+
+def _beginnings(path: str) -> list[str]:
+    """The path and all that it lies in, innermost first."""
+    parts = path.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != ROOT and not fullname.startswith(ROOT + "."):
+            return None
+        if _place(_path(fullname)) is None:
+            owner = sys.modules.get(fullname.rpartition(".")[0])
+            near = owner._target if isinstance(owner, Facade) else None
+            raise MissingModule(_missing(_path(fullname), near), name=fullname)
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        place = _place(_path(spec.name))
+        assert place is not None
+        return Facade(spec.name, importlib.import_module(place))
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing: names are looked up when asked for."""
+
+
+_FINDER = _Finder()
+
+
+def install() -> None:
+    """From now on `import mxnet` finds gluongraph; a second call does nothing.
+
+    Raises:
+        ImportError: the real MXNet has been imported already.
+    """
+    known = sys.modules.get(ROOT)
+    if known is not None and not isinstance(known, Facade):
+        raise ImportError(f"mxnet has been imported already, from {known.__file__}; call install() before that")
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
+
+
+def uninstall() -> None:
+    """Take back what `install` did."""
+    if _FINDER in sys.meta_path:
+        sys.meta_path.remove(_FINDER)
+    for name in [n for n, m in sys.modules.items() if isinstance(m, Facade)]:
+        del sys.modules[name]

@@ -1,0 +1,170 @@
+"""`import mxnet` on gluongraph: what is found, what is refused and how, in a program and from the command line."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import gluongraph
+from gluongraph.mxnet import install, uninstall
+from gluongraph.mxnet.modules import _place
+from gluongraph.mxnet.names import ATTRIBUTES, INSTEAD, MODULES
+
+SCRIPT = """
+import argparse
+import mxnet as mx
+import mxnet.ndarray as F
+from mxnet import autograd, gluon, nd
+from mxnet.gluon import nn
+import mxnet.gluon.rnn
+import mxnet.optimizer as optim
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int, default=1)
+options = parser.parse_args()
+
+mx.random.seed(3)
+net = nn.HybridSequential()
+with net.name_scope():
+    net.add(nn.Dense(4, activation="relu"), nn.Dense(1))
+net.initialize(mx.init.Xavier(), ctx=mx.cpu())
+trainer = gluon.Trainer(net.collect_params(), optim.SGD(learning_rate=0.1))
+x, y = nd.random.uniform(shape=(8, 3)), nd.ones((8, 1))
+losses = []
+for _ in range(options.steps):
+    with autograd.record():
+        loss = gluon.loss.L2Loss()(net(x), y)
+    loss.backward()
+    trainer.step(8)
+    losses.append(F.mean(loss).asscalar())
+assert __name__ == "__main__"
+print(mx.__version__, len(losses), losses[-1] < losses[0])
+"""
+
+
+@pytest.fixture
+def shim() -> Iterator[None]:
+    install()
+    try:
+        yield
+    finally:
+        uninstall()
+
+
+def test_a_script_runs_from_the_command_line(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "gluongraph.mxnet", str(script), "--steps", "5"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1.9.1", "5", "True"]
+
+
+def test_modules_beside_the_script_are_found(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.py").write_text("from mxnet import nd\nvalue = nd.ones((2,)).sum().asscalar()\n")
+    (tmp_path / "main.py").write_text("import model\nprint(model.value)\n")
+    command = [sys.executable, "-m", "gluongraph.mxnet", str(tmp_path / "main.py")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/")
+    assert done.stdout.strip() == "2.0", done.stderr
+
+
+def test_usage() -> None:
+    done = subprocess.run([sys.executable, "-m", "gluongraph.mxnet"], capture_output=True, text=True)
+    assert done.returncode == 2 and "script.py" in done.stderr
+
+
+@pytest.mark.usefixtures("shim")
+def test_names_are_those_of_gluongraph() -> None:
+    import mxnet as mx  # type: ignore[import-not-found]
+    from mxnet import gluon, nd  # type: ignore[import-not-found]
+    from mxnet.gluon import nn  # type: ignore[import-not-found]
+    from mxnet.gluon.nn import basic_layers  # type: ignore[import-not-found]
+
+    assert nn.Dense is gluongraph.gluon.nn.Dense is basic_layers.Dense
+    assert gluon.Block is gluongraph.gluon.Block and mx.Context is gluongraph.Context
+    assert nd.NDArray is mx.ndarray.NDArray is gluongraph.nd.NDArray
+    assert mx.nd.random.uniform is mx.random.uniform is gluongraph.random.uniform
+    assert mx.init.Xavier is gluongraph.init.Xavier and mx.kv.create is gluongraph.kv.create
+    assert mx.base.MXNetError is mx.MXNetError is gluongraph.MXNetError
+    assert not mx.util.is_np_array() and mx.cpu_pinned() == mx.cpu()
+    both = nd._internal._plus(nd.ones((2,)), nd.ones((2,)))
+    assert nd._internal._rminus_scalar(both, scalar=5.0).asnumpy().tolist() == [3, 3]
+    with mx.engine.bulk(10):
+        assert mx.engine.set_bulk_size(5) == 0
+
+
+@pytest.mark.usefixtures("shim")
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nd.softmx", r"mxnet\.nd\.softmx does not exist.*\n.*test_shim.*\n.*nd\.softmax"),
+        ("gluon.nn.Danse", r"mxnet\.gluon\.nn\.Danse(.|\n)*gluon\.nn\.Dense"),
+        ("mod.Module", r"mxnet\.mod does(.|\n)*gluon\.Trainer"),
+        ("np.zeros", r"mxnet\.np (.|\n)*mx\.nd"),
+        ("npx.set_np", r"mxnet\.npx(.|\n)*mx\.nd"),
+        ("operator.CustomOp", r"mxnet\.operator(.|\n)*autograd\.Function"),
+        ("rtc.CudaModule", r"mxnet\.rtc(.|\n)*gluongraph\.compile"),
+        ("qwertz", r"mxnet\.qwertz does not exist"),
+    ],
+)
+def test_what_is_missing_is_named(name: str, says: str) -> None:
+    import mxnet as mx
+
+    owner = mx
+    with pytest.raises(NotImplementedError, match=says):
+        for part in name.split("."):
+            owner = getattr(owner, part)
+
+
+@pytest.mark.usefixtures("shim")
+def test_scripts_that_probe_go_on() -> None:
+    import mxnet as mx
+
+    assert not hasattr(mx, "npx") and getattr(mx.nd, "nothing", None) is None
+    with pytest.raises(ImportError, match=r"mxnet\.module(.|\n)*Trainer"):
+        import mxnet.module  # type: ignore[import-not-found]
+    with pytest.raises(NotImplementedError, match=r"mxnet\.contrib\.onnx"):
+        from mxnet.contrib import onnx  # noqa: F401
+    with pytest.raises(NotImplementedError, match=r"gluon\.data\.nothing"):
+        from mxnet.gluon.data import nothing  # noqa: F401
+    with pytest.raises(AttributeError):
+        mx.__wrapped__  # noqa: B018
+
+
+@pytest.mark.usefixtures("shim")
+def test_import_star() -> None:
+    found: dict[str, object] = {}
+    exec("from mxnet.gluon.nn import *", found)
+    assert found["Dense"] is gluongraph.gluon.nn.Dense
+
+
+def test_install_twice_and_back() -> None:
+    before = list(sys.meta_path)
+    install()
+    install()
+    import mxnet  # noqa: F401
+
+    uninstall()
+    assert sys.meta_path == before and "mxnet" not in sys.modules
+
+
+def test_the_real_mxnet_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = type(sys)("mxnet")
+    real.__file__ = "/somewhere/mxnet/__init__.py"
+    monkeypatch.setitem(sys.modules, "mxnet", real)
+    with pytest.raises(ImportError, match="imported already"):
+        install()
+
+
+def test_the_tables_name_what_exists() -> None:
+    for path in MODULES:
+        assert _place(path) is not None, f"mxnet.{path} is said to be {MODULES[path]}, which does not exist"
+    for (module, attribute), place in ATTRIBUTES.items():
+        owner, _, name = place.partition(":")
+        __import__(owner)
+        assert hasattr(sys.modules[owner], name), f"mxnet.{module}.{attribute} is said to be {place}"
+    assert not set(INSTEAD) & set(MODULES)
