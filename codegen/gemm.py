@@ -130,7 +130,7 @@ def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> S
         return Strategy("inner", rows, columns, False, False, grid, dtype, work < mk.SERIAL_WORK)
     rows, vectors = _outer_tile(m, n, lanes, cpu)
     width, nbytes = vectors * lanes, DTYPES[dtype].nbytes
-    pack_b = b.contiguous == "i" or not b.plain or (m > 4 * rows and kk * n * nbytes > cpu.l1)
+    pack_b = b.contiguous == "i" or not b.plain or (m >= 8 * PACKING and kk * n * nbytes > cpu.l1)
     turned_a = not a.plain or (a.contiguous == "i" and kk >= 64 and m >= 128)
     down, across = _grid(batch, m, n, rows, width, PACKING * pack_b, work, cpu)
     if pack_b:  # the panels of a piece, and the rows that pass over them, fit L2 together

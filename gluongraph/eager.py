@@ -9,7 +9,7 @@ graph. The second function reads values that the first one had computed; none is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType
 from typing import Any
 
@@ -21,6 +21,7 @@ from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.errors import MXNetError
 from gluongraph.ir import OPS, Node, TensorType, node
 from gluongraph.ops.composite import inline, results_of
+from gluongraph.ops.scan import run as run_scan
 from gluongraph.storage import Array
 
 Arrays = tuple[Array, ...]
@@ -208,13 +209,24 @@ class _Text:
             raise MXNetError(f"{n!r} has no meaning in numpy")
         loose = _loose(n)
         sources = [self.names[s] if s not in loose else self._operand(loose[s]) for s in n.src]
-        attrs = [f"{k}={self._constant(v)}" for k, v in n.attrs.items()]
-        text = f"{self._constant(n.op.numpy)}({', '.join([*sources, *attrs])})"
+        meaning, given = _meaning(n)
+        attrs = [f"{k}={self._constant(v)}" for k, v in given.items()]
+        text = f"{self._constant(meaning)}({', '.join([*sources, *attrs])})"
         # numpy gives scalars, not arrays, where no axis is left
         return f"asarray({text})" if not isinstance(n.type, tuple) and n.ty.rank == 0 else text
 
     def _operand(self, value: Any) -> str:
         return self.value(value) if isinstance(value, Node) else self._constant(value)
+
+
+def _meaning(n: Node) -> tuple[Any, Mapping[str, Any]]:
+    """The function that computes n, and its attributes; a turn of a loop is written as one function too."""
+    if n.op.name != "scan":
+        return n.op.numpy, n.attrs
+    how = dict(n.attrs)
+    body = how.pop("body")
+    turn = _program(tuple(body.inputs.values()), tuple(body.outputs.values()), inline=False)
+    return partial(run_scan, turn), how
 
 
 def _constant(n: Node) -> Any:

@@ -1,7 +1,8 @@
 """Plain forms for what is written in a roundabout way. A table of rules; each keeps every value, NaN and infinity too.
 
 So `x - x -> 0`, `x * 0 -> 0` and `x + 0.0 -> x` (which would keep -0.0) are not here. The sign of a zero or the last
-bit may change in two places: `pow(x, 2) -> x * x`, and a sum of one element, which starts at 0.0 where it is computed.
+bit may change in three places: `pow(x, 2) -> x * x`; a sum of one element, which starts at 0.0 where it is computed;
+and parts between zeros that are added up, which keep their own -0.0 when they are joined.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from gluongraph.passes.shapes import moves_nothing
 from gluongraph.rewrite import Rule, hole, is_value, p, rewrite, value
 
 x, y, c = hole("x"), hole("y"), hole("c")
+a, b = p.pad(hole("left")).named("a"), p.pad(hole("right")).named("b")  # parts with something around
 
 
 def simplify(graph: Graph) -> Graph:
@@ -132,6 +134,30 @@ def _slice_of_slice(n: Node, x: Node) -> Node | None:
     return ops.slice(x, begin=begin, end=end, strides=strides) if n.ty.size else None
 
 
+def _joined(a: Node, b: Node) -> Node | None:
+    """Two parts with zeros around as one, if that of b begins where that of a ends: so the gradients of slices meet."""
+    (x,), (y,) = a.src, b.src
+    sides = [tuple(zip(pad.attrs["before"], pad.attrs["after"], strict=True)) for pad in (a, b)]
+    apart = [axis for axis, (one, other) in enumerate(zip(*sides, strict=True)) if one != other]
+    if len(apart) != 1 or a.attrs["value"] != 0 or b.attrs["value"] != 0:
+        return None
+    (axis,) = apart
+    if b.attrs["before"][axis] != a.attrs["before"][axis] + x.shape[axis]:
+        return None
+    parts = [p for whole in (x, y) for p in (whole.src if _joins(whole, axis) else (whole,))]
+    return ops.pad(ops.concat(*parts, axis=axis), a.attrs["before"], b.attrs["after"])
+
+
+def _joined_beside(n: Node, x: Node, a: Node, b: Node, **_: Node) -> Node | None:
+    """(x + a) + b: no element is in both a and b, so that the order of the sum does not matter."""
+    joined = _joined(a, b)
+    return None if joined is None else ops.add(x, joined)
+
+
+def _joins(n: Node, axis: int) -> bool:
+    return n.op.name == "concat" and n.attrs["axis"] == axis
+
+
 def swaps_last(n: Node) -> bool:
     """Is n a transpose of the last two axes?"""
     rank = n.ty.rank
@@ -217,6 +243,9 @@ RULES: list[Rule] = [
     (p.expand(p.const().named("c")), lambda n, c: ops.const(c.attrs["value"], dtype=n.dtype, shape=n.shape)),
     (p.transpose(p.transpose(x)), _compose),
     (p.transpose(x), _moves_ones_only),
+    (a + b, lambda n, a, b, **_: _joined(a, b)),
+    (x + a + b, _joined_beside),
+    (x + b + a, _joined_beside),
     (p.flip(p.flip(x)), _if(lambda n, x: n.attrs["axes"] == n.src[0].attrs["axes"])),
     (p.slice(p.slice(x)), _slice_of_slice),
     *((op(x), _of_one) for op in (p.sum, p.prod, p.max, p.min)),

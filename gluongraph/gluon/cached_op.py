@@ -20,6 +20,7 @@ from gluongraph.eager import leaf
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir import OPS, Graph, Node, topological
 from gluongraph.ndarray import NDArray
+from gluongraph.ops import items
 from gluongraph.storage import Array
 from gluongraph.tape import STATE, Entry, source_of, tracked
 from gluongraph.trace import Traced, is_rng, scope, trace
@@ -172,7 +173,7 @@ def _record(traced: Traced, mask: Sequence[bool]) -> _Recorded | None:
     wants = [wanted and next(reached) is not None for wanted in mask]
     results = [g for g in found if g is not None]
 
-    known = frozenset(topological(graph.results)) | _statistics(graph)
+    known = frozenset(topological(graph.results)) | _statistics(graph) | _handed_out(graph)
     saved = [n for n in _frontier(results, known) if not _is_kept(n, graph)]
     table = {n: leaf(f"{SAVED}{i}", n.ty) for i, n in enumerate(saved)}
     kept = {f"{SAVED}{i}": n for i, n in enumerate(saved)}
@@ -217,6 +218,11 @@ def _statistics(graph: Graph) -> frozenset[Node]:
             table = _rebuild(inner, dict(zip(leaves, n.src, strict=True)))
             found.update(table[m] for m in inner if m.op.kind == "reduce")
     return frozenset(found)
+
+
+def _handed_out(graph: Graph) -> frozenset[Node]:
+    """All that loops hand out: the backward reads it instead of running the loops again."""
+    return frozenset(item for n in graph.nodes() if n.op.name == "scan" for item in items(n))
 
 
 def _frontier(results: Iterable[Node], known: frozenset[Node]) -> list[Node]:

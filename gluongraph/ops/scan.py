@@ -3,29 +3,30 @@
     c, y[t] = body(c, x[t], k)        for t = 0 .. length - 1, or backwards with `reverse`
 
 The body's inputs are c0.., x0.., k0.., its outputs c0.., y0..; the node gives the last carries and then the stacked ys.
-The gradient is a scan in the other direction over the carries that the turns began with.
+The gradient is a scan in the other direction over the carries that the turns began with. It reads what the body hands
+out instead of computing it again, and leaves products for the end: sum over t of a[t]ᵀ b[t] is one product of stacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count
+import itertools
+from collections.abc import Callable, Container, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import is_float
-from gluongraph.ir import Graph, Node, Op, TensorType, topological
+from gluongraph.ir import Graph, Node, Op, TensorType
 from gluongraph.ops.build import misfit
 from gluongraph.ops.composite import substitute
 from gluongraph.ops.control import apply_body, check_arguments, gradients_of
-from gluongraph.ops.leaf import INPUT, LITERAL, is_zero
+from gluongraph.ops.leaf import is_zero
+from gluongraph.ops.loops import Nodes, fresh, loop, of_turn, over
 from gluongraph.ops.samples import array
 
-Nodes = tuple[Node, ...]
 Step = Callable[[Nodes, Nodes], tuple[Sequence[Node], Sequence[Node]]]
-_SERIAL = count()
 
 
 def scan(
@@ -33,7 +34,8 @@ def scan(
 ) -> tuple[Nodes, Nodes]:
     """The last carries, and the stacked ys, of `carries, ys = step(carries, x[t])` for every t along axis 0 of xs.
 
-    Whatever else `step` reads stays the same in every turn, random draws too.
+    Whatever else `step` reads stays the same in every turn, random draws too. What is among the ys is at hand for the
+    gradient, which computes all other values of a turn again.
 
     Raises:
         ShapeError: arrays of different lengths, or carries whose type changes.
@@ -43,80 +45,11 @@ def scan(
             raise misfit("scan", "the number of turns is not known", help="give xs or length=")
         length = xs[0].shape[0]
     _check_lengths([x.ty for x in xs], length)
-    carries = [_fresh(c.ty) for c in init]
-    slices = [_fresh(TensorType(x.shape[1:], x.dtype)) for x in xs]
+    carries = [fresh(c.ty) for c in init]
+    slices = [fresh(TensorType(x.shape[1:], x.dtype)) for x in xs]
     after, ys = step(tuple(carries), tuple(slices))
     start, stacks = dict(zip(carries, init, strict=True)), dict(zip(slices, xs, strict=True))
-    return _loop(start, stacks, {}, after, ys, length, reverse)
-
-
-def _fresh(type: TensorType) -> Node:
-    """A leaf that is no other."""
-    return ops.input(f"scan.{next(_SERIAL)}", type)
-
-
-def _loop(
-    start: Mapping[Node, Node],
-    stacks: Mapping[Node, Node],
-    consts: Mapping[Node, Node],
-    after: Sequence[Node],
-    ys: Sequence[Node],
-    length: int,
-    reverse: bool,
-) -> tuple[Nodes, Nodes]:
-    """A scan whose body is written on leaves: the tables say what each leaf begins with, is sliced from, or is.
-
-    Values that do not depend on the leaves come in as constants; leaves that nobody reads are left out.
-    """
-    results = (*after, *ys)
-    read = set(topological(results))
-    stacks = {leaf: x for leaf, x in stacks.items() if leaf in read}
-    consts = {leaf: k for leaf, k in consts.items() if leaf in read}
-    consts |= {n: n for n in _outer(results, {*start, *stacks, *consts})}
-    tables = {"c": start, "x": stacks, "k": consts}
-    leaves = {leaf: ops.input(f"{letter}{i}", leaf.ty) for letter, t in tables.items() for i, leaf in enumerate(t)}
-    outputs = {f"c{i}": n for i, n in enumerate(after)} | {f"y{i}": n for i, n in enumerate(ys)}
-    body = _renamed(outputs, leaves)
-    made = SCAN(
-        *(n for table in tables.values() for n in table.values()),
-        body=body,
-        length=length,
-        carries=len(start),
-        xs=len(stacks),
-        reverse=reverse,
-    )
-    found = ops.items(made)
-    return found[: len(start)], found[len(start) :]
-
-
-def _outer(results: Iterable[Node], leaves: set[Node]) -> list[Node]:
-    """The values that are read by what depends on the leaves (or are results) and come from outside the loop."""
-    order = topological(results)
-    inside: set[Node] = set()
-    outside: set[Node] = set()
-    for n in order:
-        if n in leaves or any(s in inside for s in n.src):
-            inside.add(n)
-        elif n.op in (INPUT, LITERAL) or any(s in outside for s in n.src):
-            outside.add(n)
-    crossing = dict.fromkeys(s for n in order if n in inside and n not in leaves for s in n.src if s in outside)
-    return list(crossing | dict.fromkeys(n for n in results if n in outside))
-
-
-def _renamed(outputs: Mapping[str, Node], leaves: Mapping[Node, Node]) -> Graph:
-    """The body: the outputs with input leaves in place of `leaves`, whose sources are not looked at."""
-    made = dict(leaves)
-    stack = list(outputs.values())
-    while stack:
-        n = stack[-1]
-        if n in made:
-            stack.pop()
-        elif waiting := [s for s in n.src if s not in made]:
-            stack.extend(waiting)
-        else:
-            made[n] = n.on(tuple(made[s] for s in n.src))
-    inputs = {n.attrs["name"]: n for n in leaves.values()}
-    return Graph(inputs, {name: made[n] for name, n in outputs.items()})
+    return loop(start, stacks, {}, after, ys, length, reverse)
 
 
 # -- the op
@@ -142,72 +75,128 @@ def _check_lengths(xs: Sequence[TensorType], length: int) -> None:
         raise misfit("scan", f"what is scanned has {length} elements along axis 0", *xs)
 
 
-def _scan(*args: Any, body: Graph, length: int, carries: int, xs: int, reverse: bool) -> tuple[Any, ...]:
+def run(
+    turn: Callable[..., tuple[Any, ...]], *args: Any, length: int, carries: int, xs: int, reverse: bool
+) -> tuple[Any, ...]:
+    """The loop in numpy; `turn(*carries, *slices, *constants)` gives the outputs of the body."""
     state, stacks, consts = args[:carries], args[carries : carries + xs], args[carries + xs :]
     turns = []
     for t in range(length - 1, -1, -1) if reverse else range(length):
-        found = apply_body(*state, *(x[t] for x in stacks), *consts, body=body)
+        found = turn(*state, *(x[t] for x in stacks), *consts)
         state = found[:carries]
         turns.append(found[carries:])
     columns = zip(*(reversed(turns) if reverse else turns), strict=True)
     return (*state, *map(np.stack, columns))
 
 
+def _scan(*args: Any, body: Graph, **how: Any) -> tuple[Any, ...]:
+    return run(partial(apply_body, body=body), *args, **how)
+
+
 def _scan_grad(
     gs: Nodes, ys: Nodes, *args: Node, body: Graph, length: int, carries: int, xs: int, reverse: bool
 ) -> tuple[Node | None, ...]:
-    """Carries backwards the gradients of the carries, and the sums of the gradients of what stays the same."""
-    leaves = tuple(_fresh(n.ty) for n in body.inputs.values())
-    results = substitute(body, leaves)
-    heads = [
-        None if k >= carries and is_zero(g) else _fresh(n.ty) for k, (g, n) in enumerate(zip(gs, results, strict=True))
-    ]
-    wrt = [k for k, leaf in enumerate(leaves) if is_float(leaf.dtype)]
-    known = zip(wrt, gradients_of(results, heads, [leaves[k] for k in wrt]), strict=True)
-    found = {k: g for k, g in known if g is not None}
-
-    carried = [k for k in wrt if k < carries]
+    """Carries backwards the gradients of the carries, and those sums over turns that cannot wait for the end."""
+    turn = _Turn(gs, ys, args, body, length, carries, xs, reverse)
+    found = turn.gradients()
     sliced = [k for k in found if carries <= k < carries + xs]
-    summed = {k: _fresh(leaves[k].ty) for k in found if k >= carries + xs}
-    start = {head: gs[k] for k in carried if (head := heads[k]) is not None}
-    start |= {total: ops.zeros(total.ty) for total in summed.values()}
-    after = [found.get(k) or ops.zeros(leaves[k].ty) for k in carried] + [s + found[k] for k, s in summed.items()]
-    columns = [found[k] for k in sliced]
+    constant = [k for k in found if k >= carries + xs]
+    later = _Later(length, {*turn.stacks, *(found[k] for k in sliced)})
+    totals = {k: later.sum(found[k]) for k in sorted(constant, key=lambda k: found[k].op.name != "matmul")}
 
-    read = set(topological((*after, *columns)))
-    wanted = [k for k in range(carries) if leaves[k] in read]
-    began = _beginnings(wanted, ys, args, body, length, carries, xs, reverse)
-    stacks = {leaves[k]: x for k, x in began.items()}
-    stacks |= {leaves[k]: args[k] for k in range(carries, carries + xs)}
-    stacks |= {head: g for head, g in zip(heads[carries:], gs[carries:], strict=True) if head is not None}
-    consts = {leaves[k]: args[k] for k in range(carries + xs, len(args))}
-    finals, stacked = _loop(start, stacks, consts, after, columns, length, not reverse)
-    grads = dict(zip([*carried, *summed, *sliced], (*finals, *stacked), strict=True))
+    running = {k: fresh(turn.leaves[k].ty) for k in constant if totals[k] is None}
+    moving = [k for k in range(carries) if is_float(turn.leaves[k].dtype)]
+    start = {head: gs[k] for k in moving if (head := turn.heads[k]) is not None}
+    start |= {total: ops.zeros(total.ty) for total in running.values()}
+    after = [found.get(k) or ops.zeros(turn.leaves[k].ty) for k in moving] + [s + found[k] for k, s in running.items()]
+    columns = list(dict.fromkeys([*(found[k] for k in sliced), *later.leaves]))
+    turn.add_beginnings(of_turn((*after, *columns), {*turn.stacks, *start}))
+    columns = [n for n in columns if n not in turn.stacks]
+    consts = {turn.leaves[k]: args[k] for k in range(carries + xs, len(args))}
+    finals, stacked = loop(start, turn.stacks, consts, after, columns, length, not reverse)
+
+    stacks = turn.stacks | dict(zip(columns, stacked, strict=True))
+    whole = {leaf: stacks[n] for n, leaf in later.leaves.items()}
+    grads = dict(zip([*moving, *running], finals, strict=True)) | {k: stacks[found[k]] for k in sliced}
+    grads |= {k: over(total, whole) for k, total in totals.items() if total is not None}
     return tuple(grads.get(k) for k in range(len(args)))
 
 
-def _beginnings(
-    wanted: Sequence[int], ys: Nodes, args: Nodes, body: Graph, length: int, carries: int, xs: int, reverse: bool
-) -> dict[int, Node]:
-    """The carries that each turn began with, stacked: ys shifted by a turn, or from a forward scan that keeps them."""
-    results = tuple(body.outputs.values())
-    found: dict[int, Node] = {}
-    for k in wanted:
-        if results[k] in results[carries:]:  # the body hands this carry out as it is
-            y = ys[carries + results[carries:].index(results[k])]
-            first = ops.expand_dims(args[k], 0)
-            rest = ops.part(y, 0, 1, length) if reverse else ops.part(y, 0, 0, length - 1)
-            found[k] = ops.concat(rest, first) if reverse else ops.concat(first, rest)
-    if kept := [k for k in wanted if k not in found]:
-        leaves = tuple(_fresh(n.ty) for n in body.inputs.values())
+class _Turn:
+    """A turn to be gone back: its body on leaves of its own, and `stacks`: values of the turn -> those of all turns."""
+
+    def __init__(
+        self, gs: Nodes, ys: Nodes, args: Nodes, body: Graph, length: int, carries: int, xs: int, reverse: bool
+    ):
+        self.ys, self.args, self.body = ys, args, body
+        self.length, self.carries, self.xs, self.reverse = length, carries, xs, reverse
+        self.leaves = self._leaves()
+        self.results = substitute(body, self.leaves)
+        handed_out = zip(self.results[carries:], ys[carries:], strict=True)
+        self.stacks = {n: y for n, y in handed_out if n.src or n in self.leaves[:carries]}
+        self.stacks |= {self.leaves[k]: args[k] for k in range(carries, carries + xs)}
+        silent = [k >= carries and is_zero(g) for k, g in enumerate(gs)]
+        self.heads = [None if no else fresh(n.ty) for no, n in zip(silent, self.results, strict=True)]
+        heads = zip(self.heads[carries:], gs[carries:], strict=True)
+        self.stacks |= {head: g for head, g in heads if head is not None}
+
+    def _leaves(self) -> Nodes:
+        return tuple(fresh(n.ty) for n in self.body.inputs.values())
+
+    def gradients(self) -> dict[int, Node]:
+        """The gradients of the arguments that one flows to, by number."""
+        wrt = [k for k, leaf in enumerate(self.leaves) if is_float(leaf.dtype)]
+        known = zip(wrt, gradients_of(self.results, self.heads, [self.leaves[k] for k in wrt]), strict=True)
+        return {k: g for k, g in known if g is not None}
+
+    def add_beginnings(self, read: Container[Node]) -> None:
+        """Stack the carries that turns begin with, where they are read: ys shifted by a turn, or of a second loop."""
+        wanted = [k for k in range(self.carries) if self.leaves[k] in read and self.leaves[k] not in self.stacks]
+        outputs = self.results[self.carries :]
+        for k in wanted:
+            if self.results[k] in outputs:  # the body hands this carry out as it is
+                y, first = self.ys[self.carries + outputs.index(self.results[k])], ops.expand_dims(self.args[k], 0)
+                rest = ops.part(y, 0, 1, self.length) if self.reverse else ops.part(y, 0, 0, self.length - 1)
+                self.stacks[self.leaves[k]] = ops.concat(rest, first) if self.reverse else ops.concat(first, rest)
+        if kept := [k for k in wanted if self.leaves[k] not in self.stacks]:
+            self.stacks |= dict(zip((self.leaves[k] for k in kept), self._saved(kept), strict=True))
+
+    def _saved(self, kept: Sequence[int]) -> Nodes:
+        """Carries at the beginning of all turns, from going forward once more."""
+        leaves, cuts = self._leaves(), (0, self.carries, self.carries + self.xs, len(self.args))
         start, stacks, consts = (
-            dict(zip(leaves[a:b], args[a:b], strict=True))
-            for a, b in ((0, carries), (carries, carries + xs), (carries + xs, len(args)))
+            dict(zip(leaves[a:b], self.args[a:b], strict=True)) for a, b in itertools.pairwise(cuts)
         )
-        after = substitute(body, leaves)[:carries]
-        _, saved = _loop(start, stacks, consts, after, [leaves[k] for k in kept], length, reverse)
-        found.update(zip(kept, saved, strict=True))
-    return found
+        after = substitute(self.body, leaves)[: self.carries]
+        return loop(start, stacks, consts, after, [leaves[k] for k in kept], self.length, self.reverse)[1]
+
+
+class _Later:
+    """Sums over all turns that are computed once, after the loop, from stacks of what the turns have made.
+
+    `leaves` stand for the stacks, by the value that is stacked; the stacks of those in `known` exist anyway.
+    """
+
+    def __init__(self, length: int, known: Container[Node]):
+        self.length, self.known = length, known
+        self.leaves: dict[Node, Node] = {}
+
+    def sum(self, g: Node) -> Node | None:
+        """The sum of g over all turns; None if it has to be added up in the loop."""
+        if g.op.name == "matmul" and g.ty.rank == 2 and g.attrs["ta"] and not g.attrs["tb"]:
+            a, b = (self._stack(s) for s in g.src)
+            return ops.matmul(ops.reshape(a, (-1, a.shape[-1])), ops.reshape(b, (-1, b.shape[-1])), ta=True)
+        if g.op.name == "sum" and (g.src[0] in self.known or g.src[0] in self.leaves):
+            total = ops.sum(self._stack(g.src[0]), axis=(0, *(a + 1 for a in g.attrs["axes"])))
+            return ops.reshape(total, g.shape)
+        if g.op.name in ("reshape", "transpose") and (inner := self.sum(g.src[0])) is not None:
+            return g.on((inner,))
+        return None
+
+    def _stack(self, n: Node) -> Node:
+        if n not in self.leaves:
+            self.leaves[n] = fresh(TensorType((self.length, *n.shape), n.dtype))
+        return self.leaves[n]
 
 
 def _samples(rng: np.random.Generator) -> Any:

@@ -131,6 +131,13 @@ def test_panels_within_cache() -> None:
     check(*product((1, 90, 200, 300), gemm.Kind("i"), gemm.Kind("i"), small))
 
 
+def test_panels_are_packed_where_many_rows_pass_over_them() -> None:
+    """Packing an element takes as long as many multiply-adds: with few rows B is read where it lies."""
+    plain = gemm.Kind()
+    packed = [gemm.choose(1, m, 256, 1024, plain, plain, HOST.cpu).pack_b for m in (8, 20, 64, 512, 2048)]
+    assert packed == [False, False, False, True, True]
+
+
 def test_threads_change_no_bit() -> None:
     for layout in LAYOUTS:
         one, two, _ = product((1, 97, 83, 113), gemm.Kind(layout[0]), gemm.Kind(layout[1]), threads=(1, 2))

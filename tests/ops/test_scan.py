@@ -97,6 +97,76 @@ def test_carries_that_the_body_hands_out_are_not_computed_again(env):
     assert loops(ys[0], w) == 3, "and once more for the carry that is not handed out"
 
 
+def bodies(nodes):
+    return [n.attrs["body"] for n in topological(nodes) if n.op is OPS["scan"]]
+
+
+def count(graph, name):
+    return sum(n.op.name == name for n in graph.nodes())
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_what_the_body_hands_out_is_read_by_the_gradient(env, given):
+    h, _, x, w, _ = env
+
+    def step(carries, xs):
+        gate = ops.sigmoid(ops.matmul(carries[0], w) + xs[0])
+        new = ops.tanh(gate * carries[0])
+        return (new,), (new, gate) if given else (new,)
+
+    def grads(y):
+        return gradients([y], [ops.ones(y.ty)], [h, x, w])
+
+    _, (y, *_) = ops.scan(step, (h,), (x,))
+    found = grads(y)
+    forward, backward = bodies(found)
+    assert count(forward, "sigmoid") == 1 and count(backward, "sigmoid") == (0 if given else 1)
+    assert count(backward, "matmul") == (1 if given else 2), "the product that goes back, and the gate once more"
+
+    last, seen = h, []
+    for t in range(T):
+        (last,), _ = step((last,), (ops.reshape(ops.part(x, 0, t, t + 1), (N, H)),))
+        seen.append(last)
+    same(found, grads(ops.stack(*seen)), env)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_products_and_sums_over_all_turns_wait_for_the_end(env, reverse):
+    h, _, x, w, b = env
+
+    def turn(h, x):
+        return ops.tanh(ops.matmul(h, ops.transpose(w), tb=True) + b + x)
+
+    def last_of(y):
+        return gradients([y], [ops.ones(y.ty)], [w, b, x])
+
+    found = last_of(ops.scan(lambda c, xs: ((turn(c[0], xs[0]),), ()), (h,), (x,), reverse=reverse)[0][0])
+    backward = bodies(found)[-1]
+    assert list(backward.outputs) == ["c0", "y0"], "no sum is carried along: of h goes back what h brings, x is stacked"
+    whole = [n.src[0].shape[0] for n in topological(found) if n.op.name == "matmul"]
+    assert whole == [T * N], "one product over the rows of all turns"
+
+    last = h
+    for t in range(T - 1, -1, -1) if reverse else range(T):
+        last = turn(last, ops.reshape(ops.part(x, 0, t, t + 1), (N, H)))
+    same(found, last_of(last), env)
+
+
+def test_what_stays_the_same_is_computed_before_the_loop(env):
+    h, _, x, _, b = env
+    root = ops.sqrt(ops.exp(b))
+
+    def step(carries, xs):
+        return (carries[0] * root + xs[0],), ()
+
+    (last,), _ = ops.scan(step, (h,), (x,))
+    (body,) = bodies([last])
+    assert count(body, "exp") == 0 and count(body, "expand") == 1, "a broadcast is made where it is read"
+    assert body.inputs["k0"].shape == (H,)
+    (g,) = gradients([last], [ops.ones(last.ty)], [h])
+    assert count(bodies([g])[-1], "exp") == 0
+
+
 def test_what_the_gradient_does_not_read_is_not_saved():
     x, w = leaf("x", T, N), leaf("w", N)
     (total,), _ = ops.scan(lambda c, xs: ((c[0] + xs[0] * w,), ()), (ops.zeros(w.ty),), (x,))

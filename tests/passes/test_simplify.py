@@ -35,6 +35,11 @@ def turned(n: Node) -> Node:
     return op("transpose", n, axes=(0, 2, 1))
 
 
+def padded(which: int, left: int, right: int, rows: int = 1) -> Node:
+    """x or y with zeros beside it, and rows of zeros around."""
+    return op("pad", (X, Y)[which], before=(rows, left), after=(2 * rows, right), value=0.0)
+
+
 CASES: dict[str, tuple[Node, Node]] = {
     "x * 1": (op("mul", X, k(1)), X),
     "1 * x": (op("mul", k(1), X), X),
@@ -92,6 +97,18 @@ CASES: dict[str, tuple[Node, Node]] = {
         ),
         op("slice", M, begin=(2, 0, 2), end=(4, 1, 3), strides=(1, 1, 2)),
     ),
+    "parts side by side": (
+        op("add", padded(1, 0, 3), padded(0, 3, 0)),
+        op("pad", op("concat", Y, X, axis=1), before=(1, 0), after=(2, 0), value=0.0),
+    ),
+    "three parts that fill all": (
+        op("add", op("add", padded(0, 3, 3, 0), padded(1, 6, 0, 0)), padded(0, 0, 6, 0)),
+        op("concat", X, X, Y, axis=1),
+    ),
+    "three parts in another order": (
+        op("add", op("add", padded(0, 0, 6, 0), padded(1, 6, 0, 0)), padded(0, 3, 3, 0)),
+        op("concat", X, X, Y, axis=1),
+    ),
     "flip twice": (op("flip", op("flip", X, axes=(1,)), axes=(1,)), X),
     "sum of one": (op("sum", ROW, axes=(0,), keepdims=False), op("reshape", ROW, shape=(3,))),
     "max of one, kept": (op("max", ROW, axes=(0,), keepdims=True), ROW),
@@ -123,6 +140,9 @@ STAYS: dict[str, Node] = {
     "cast through a narrower type": op("cast", op("cast", X, dtype="f16"), dtype="f32"),
     "cast through an integer": op("cast", op("cast", X, dtype="i32"), dtype="f32"),
     "a real transpose": turned(M),
+    "parts with a gap": op("add", padded(0, 0, 6), padded(0, 6, 0)),
+    "parts that overlap": op("add", padded(0, 0, 2), padded(0, 2, 0)),
+    "parts beside ones": op("add", op("pad", X, before=(0, 0), after=(0, 3), value=1.0), padded(0, 3, 0, 0)),
     "a slice": op("slice", X, begin=(0, 0), end=(1, 3), strides=(1, 1)),
     "a sum over many": op("sum", X, axes=(0,), keepdims=False),
     "an operand that is not expanded": op("add", op("expand", ROW, shape=(2, 3)), X),

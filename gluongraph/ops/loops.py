@@ -1,0 +1,111 @@
+"""Writing a loop down: what varies from turn to turn becomes its body, the rest is computed before it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import count
+
+from gluongraph import ops
+from gluongraph.ir import OPS, Graph, Node, TensorType
+from gluongraph.ops.composite import substitute
+from gluongraph.ops.leaf import INPUT, LITERAL
+
+Nodes = tuple[Node, ...]
+_SERIAL = count()
+
+
+def fresh(type: TensorType) -> Node:
+    """A leaf that is no other."""
+    return ops.input(f"scan.{next(_SERIAL)}", type)
+
+
+def loop(
+    start: Mapping[Node, Node],
+    stacks: Mapping[Node, Node],
+    consts: Mapping[Node, Node],
+    after: Sequence[Node],
+    ys: Sequence[Node],
+    length: int,
+    reverse: bool,
+) -> tuple[Nodes, Nodes]:
+    """A scan whose body is written on leaves: the tables say what each leaf begins with, is sliced from, or is.
+
+    Values that are the same in every turn are computed before it; leaves that nobody reads are left out.
+    """
+    results = (*after, *ys)
+    varying = {*start, *stacks}
+    read = of_turn(results, varying)
+    stacks = {leaf: x for leaf, x in stacks.items() if leaf in read}
+    same = {n: over(n, consts) for n in _unvarying(read, results, varying)}
+    tables = {"c": start, "x": stacks, "k": same}
+    leaves = {leaf: ops.input(f"{letter}{i}", leaf.ty) for letter, t in tables.items() for i, leaf in enumerate(t)}
+    outputs = {f"c{i}": n for i, n in enumerate(after)} | {f"y{i}": n for i, n in enumerate(ys)}
+    body = _renamed(outputs, leaves)
+    made = OPS["scan"](
+        *(n for table in tables.values() for n in table.values()),
+        body=body,
+        length=length,
+        carries=len(start),
+        xs=len(stacks),
+        reverse=reverse,
+    )
+    found = ops.items(made)
+    return found[: len(start)], found[len(start) :]
+
+
+def of_turn(results: Iterable[Node], leaves: Container[Node]) -> dict[Node, None]:
+    """What the results need, sources first; what `leaves` are made of is not looked at."""
+    order: dict[Node, None] = {}
+    stack = [(n, False) for n in reversed(tuple(results))]
+    while stack:
+        n, ready = stack.pop()
+        if ready or n in leaves:
+            order[n] = None
+        elif n not in order:
+            stack.append((n, True))
+            stack.extend((s, False) for s in reversed(n.src) if s not in order)
+    return order
+
+
+def _unvarying(order: Iterable[Node], results: Sequence[Node], varying: Container[Node]) -> list[Node]:
+    """What is the same in every turn, and is read by what is not (or is a result). Broadcasts are made in the turn."""
+    inside: set[Node] = set()
+    outside: set[Node] = set()
+    for n in order:
+        if n in varying or any(s in inside for s in n.src):
+            inside.add(n)
+        elif n.op in (INPUT, LITERAL) or any(s in outside for s in n.src):
+            outside.add(n)
+    crossing = dict.fromkeys(
+        _unexpanded(s) for n in order if n in inside and n not in varying for s in n.src if s in outside
+    )
+    return list(crossing | dict.fromkeys(n for n in results if n in outside))
+
+
+def _unexpanded(n: Node) -> Node:
+    while n.op.name == "expand" or (n.op.name == "reshape" and n.ty.rank > n.src[0].ty.rank):
+        n = n.src[0]
+    return n
+
+
+def over(n: Node, consts: Mapping[Node, Node]) -> Node:
+    """n with values in place of leaves."""
+    if n in consts:
+        return consts[n]
+    return substitute(Graph({str(i): leaf for i, leaf in enumerate(consts)}, {"": n}), tuple(consts.values()))[0]
+
+
+def _renamed(outputs: Mapping[str, Node], leaves: Mapping[Node, Node]) -> Graph:
+    """The body: the outputs with input leaves in place of `leaves`, whose sources are not looked at."""
+    made = dict(leaves)
+    stack = list(outputs.values())
+    while stack:
+        n = stack[-1]
+        if n in made:
+            stack.pop()
+        elif waiting := [s for s in n.src if s not in made]:
+            stack.extend(waiting)
+        else:
+            made[n] = n.on(tuple(made[s] for s in n.src))
+    inputs = {n.attrs["name"]: n for n in leaves.values()}
+    return Graph(inputs, {name: made[n] for name, n in outputs.items()})
