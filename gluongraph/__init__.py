@@ -12,7 +12,9 @@ from gluongraph import (
     context,
     engine,
     gluon,
+    image,
     initializer,
+    io,
     kvstore,
     lr_scheduler,
     metric,
@@ -20,7 +22,10 @@ from gluongraph import (
     ndarray,
     optimizer,
     random,
+    recordio,
+    test_utils,
 )
+from gluongraph import image as img
 from gluongraph import initializer as init
 from gluongraph import kvstore as kv
 from gluongraph.context import Context, cpu, current_context, gpu, num_gpus
@@ -47,8 +52,11 @@ __all__ = [
     "current_context",
     "gluon",
     "gpu",
+    "image",
+    "img",
     "init",
     "initializer",
+    "io",
     "kv",
     "kvstore",
     "lr_scheduler",
@@ -58,4 +66,6 @@ __all__ = [
     "num_gpus",
     "optimizer",
     "random",
+    "recordio",
+    "test_utils",
 ]

@@ -19,15 +19,23 @@ MODULES = (
     "gluongraph.autograd",
     "gluongraph.gluon",
     "gluongraph.gluon.data",
+    "gluongraph.gluon.data.batchify",
+    "gluongraph.gluon.data.vision",
+    "gluongraph.gluon.data.vision.transforms",
     "gluongraph.gluon.loss",
     "gluongraph.gluon.nn",
     "gluongraph.gluon.utils",
+    "gluongraph.image",
     "gluongraph.init",
+    "gluongraph.io",
     "gluongraph.lr_scheduler",
     "gluongraph.metric",
     "gluongraph.nd",
+    "gluongraph.nd.image",
     "gluongraph.optimizer",
     "gluongraph.random",
+    "gluongraph.recordio",
+    "gluongraph.test_utils",
 )
 
 

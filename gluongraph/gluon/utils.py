@@ -9,6 +9,8 @@ from typing import Any
 
 from gluongraph import autograd, nd
 from gluongraph.context import Context
+from gluongraph.gluon.download import check_sha1 as check_sha1
+from gluongraph.gluon.download import download as download
 from gluongraph.ndarray import NDArray
 
 

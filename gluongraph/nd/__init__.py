@@ -18,6 +18,7 @@ from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir import Node
 from gluongraph.nd import contrib as contrib
+from gluongraph.nd import image as image
 from gluongraph.nd import linalg as linalg
 from gluongraph.nd.function import TUNING, into
 from gluongraph.nd.function import function as _function

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from gluongraph import nd
+from gluongraph import nd, recordio
+from gluongraph.gluon.data.sampler import FilterSampler, Sampler, SequentialSampler
 from gluongraph.ndarray import NDArray
 
 
@@ -20,6 +22,9 @@ class Dataset:
     def __len__(self) -> int:
         raise NotImplementedError(f"{type(self).__name__} does not say __len__")
 
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
     def transform(self, fn: Callable[..., Any], lazy: bool = True) -> Dataset:
         """Each sample put through fn(*sample); at each access if `lazy`, else now.
 
@@ -27,31 +32,40 @@ class Dataset:
         [10, 20]
         """
         transformed = _Transformed(self, fn)
-        return transformed if lazy else SimpleDataset([transformed[i] for i in range(len(transformed))])
+        return transformed if lazy else SimpleDataset(list(transformed))
 
     def transform_first(self, fn: Callable[..., Any], lazy: bool = True) -> Dataset:
         """Only the first element of each sample put through fn."""
         return self.transform(_First(fn), lazy)
 
     def filter(self, fn: Callable[..., bool]) -> Dataset:
-        """The samples of which fn(sample) is true."""
-        return SimpleDataset([sample for i in range(len(self)) if fn(sample := self[i])])
+        """The samples of which fn(sample) is true now; they are read again when they are asked for."""
+        return _Picked(self, FilterSampler(fn, self))
 
     def take(self, count: int | None) -> Dataset:
         """The first `count` samples, all with None."""
-        return _Picked(self, range(len(self) if count is None else min(count, len(self))))
+        return _Picked(self, SequentialSampler(len(self) if count is None else min(count, len(self))))
 
     def shard(self, num_shards: int, index: int) -> Dataset:
-        """The `index`-th of `num_shards` consecutive parts; the first parts are one longer where it does not divide."""
+        """The `index`-th of `num_shards` consecutive parts; the first parts are one longer where it does not divide.
+
+        Raises:
+            AssertionError: there is no such part.
+        """
         if not 0 <= index < num_shards:
             raise AssertionError(f"shard {index} of {num_shards} does not exist")
         size, rest = divmod(len(self), num_shards)
-        start = size * index + min(index, rest)
-        return _Picked(self, range(start, start + size + (index < rest)))
+        return _Picked(self, SequentialSampler(size + (index < rest), size * index + min(index, rest)))
 
-    def sample(self, sampler: Iterable[int]) -> Dataset:
-        """The samples that a sampler picks, in its order."""
-        return _Picked(self, list(sampler))
+    def sample(self, sampler: Sampler) -> Dataset:
+        """The samples that one pass of a sampler picks, in its order.
+
+        Raises:
+            TypeError: it is no Sampler.
+        """
+        if not isinstance(sampler, Sampler):
+            raise TypeError(f"sample takes a gluon.data.Sampler, not a {type(sampler).__name__}")
+        return _Picked(self, sampler)
 
 
 class SimpleDataset(Dataset):
@@ -127,11 +141,25 @@ class _First:
 
 
 class _Picked(Dataset):
-    def __init__(self, data: Dataset, indices: Any):
-        self._data, self._indices = data, indices
+    def __init__(self, data: Dataset, sampler: Sampler):
+        self._data, self._indices = data, list(sampler)
 
     def __len__(self) -> int:
         return len(self._indices)
 
     def __getitem__(self, idx: int) -> Any:
         return self._data[self._indices[idx]]
+
+
+class RecordFileDataset(Dataset):
+    """The records of a RecordIO file, as bytes; its index lies beside it: images.rec, images.idx."""
+
+    def __init__(self, filename: str):
+        self.filename, self.idx_file = filename, os.path.splitext(filename)[0] + ".idx"
+        self._record = recordio.MXIndexedRecordIO(self.idx_file, filename, "r")
+
+    def __len__(self) -> int:
+        return len(self._record.keys)
+
+    def __getitem__(self, idx: int) -> Any:
+        return self._record.read_idx(self._record.keys[idx])

@@ -8,10 +8,15 @@ from typing import Any
 import numpy as np
 
 LAST_BATCH = ("keep", "discard", "rollover")
+State = dict[str, Any]
 
 
 class Sampler:
-    """Base class: an iterable of indices, with a length."""
+    """Base class: an iterable of indices, with a length. Each `iter()` is one pass.
+
+    `state_dict()` tells what the pass that would start now depends on, in numbers and lists; after `load_state_dict`
+    the next pass is that one.
+    """
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError(f"{type(self).__name__} does not say __iter__")
@@ -19,8 +24,29 @@ class Sampler:
     def __len__(self) -> int:
         raise NotImplementedError(f"{type(self).__name__} does not say __len__")
 
+    def state_dict(self) -> State:
+        """What decides the order of the next pass. Raises NotImplementedError where a subclass does not say it."""
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say state_dict and load_state_dict, so no pass of it can be repeated"
+        )
 
-class SequentialSampler(Sampler):
+    def load_state_dict(self, state: State) -> None:
+        """Make the next pass the one that `state` was taken before."""
+        raise NotImplementedError(f"{type(self).__name__} does not say load_state_dict")
+
+
+class _Fixed(Sampler):
+    """A sampler all of whose passes are the same."""
+
+    def state_dict(self) -> State:
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        if state:
+            raise ValueError(f"{type(self).__name__} has no state, and was given one: {', '.join(state)}")
+
+
+class SequentialSampler(_Fixed):
     """start, start + 1, ..., start + length - 1."""
 
     def __init__(self, length: int, start: int = 0):
@@ -34,19 +60,53 @@ class SequentialSampler(Sampler):
 
 
 class RandomSampler(Sampler):
-    """0 .. length - 1 in a new random order each time; `numpy.random.seed` makes it repeatable, as in Gluon."""
+    """0 .. length - 1 in a new random order each time; `numpy.random.seed` makes it repeatable, as in Gluon.
+
+    The order is the one that MXNet gives for the same seed. Its state is that of numpy's generator.
+
+    >>> sampler = RandomSampler(5)
+    >>> state = sampler.state_dict()
+    >>> before = list(sampler)
+    >>> sampler.load_state_dict(state)
+    >>> list(sampler) == before
+    True
+    """
 
     def __init__(self, length: int):
         self._length = length
+        self._restored: State | None = None
 
     def __iter__(self) -> Iterator[int]:
-        return iter(np.random.permutation(self._length).tolist())
+        order = np.arange(self._length)
+        restored, self._restored = self._restored, None
+        if restored is None or restored == _numpy_state():
+            np.random.shuffle(order)
+        else:  # numpy's generator was elsewhere when this pass began, and is left where the program has put it
+            generator = np.random.RandomState()
+            generator.set_state(restored)
+            generator.shuffle(order)
+        return iter(order.tolist())
 
     def __len__(self) -> int:
         return self._length
 
+    def state_dict(self) -> State:
+        return {"length": self._length, "numpy": self._restored or _numpy_state()}
 
-class FilterSampler(Sampler):
+    def load_state_dict(self, state: State) -> None:
+        if state["length"] != self._length:
+            raise ValueError(f"the state is that of an order of {state['length']} samples; here are {self._length}")
+        self._restored = state["numpy"]
+
+
+def _numpy_state() -> State:
+    """Where `numpy.random` is, in numbers and lists."""
+    state: Any = np.random.get_state(legacy=False)
+    inner = {"key": state["state"]["key"].tolist(), "pos": int(state["state"]["pos"])}
+    return {**state, "state": inner}
+
+
+class FilterSampler(_Fixed):
     """The indices of the samples of which fn(sample) is true."""
 
     def __init__(self, fn: Callable[[Any], bool], dataset: Any):
@@ -59,24 +119,54 @@ class FilterSampler(Sampler):
         return len(self._indices)
 
 
+class IntervalSampler(_Fixed):
+    """Every `interval`-th index; with `rollover` then again from the first one that was left out, until all were seen.
+
+    >>> list(IntervalSampler(7, 3))
+    [0, 3, 6, 1, 4, 2, 5]
+    >>> list(IntervalSampler(7, 3, rollover=False))
+    [0, 3, 6]
+    """
+
+    def __init__(self, length: int, interval: int, rollover: bool = True):
+        if not 0 < interval <= length:
+            raise AssertionError(f"IntervalSampler: the interval, {interval}, must lie between 1 and length, {length}")
+        self._length, self._interval, self._starts = length, interval, interval if rollover else 1
+
+    def __iter__(self) -> Iterator[int]:
+        for start in range(self._starts):
+            yield from range(start, self._length, self._interval)
+
+    def __len__(self) -> int:
+        return sum(len(range(start, self._length, self._interval)) for start in range(self._starts))
+
+
 class BatchSampler(Sampler):
     """Lists of `batch_size` indices of another sampler.
 
-    A last batch that is not full is kept, discarded, or rolls over into the next epoch.
+    A last batch that is not full is kept, discarded, or rolls over into the next pass.
 
     >>> list(BatchSampler(SequentialSampler(5), 2, "discard"))
     [[0, 1], [2, 3]]
+
+    Raises:
+        ValueError: `last_batch` is none of the three, or `batch_size` is below 1.
     """
 
     def __init__(self, sampler: Iterable[Any], batch_size: int, last_batch: str = "keep"):
         if last_batch not in LAST_BATCH:
-            raise ValueError(f"last_batch is one of {', '.join(LAST_BATCH)}, not {last_batch!r}")
+            raise ValueError(f"last_batch must be one of {', '.join(LAST_BATCH)}, but got {last_batch!r}")
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, but got {batch_size}")
         self._sampler, self._batch_size, self._last_batch = sampler, batch_size, last_batch
         self._left: list[Any] = []
 
     def __iter__(self) -> Iterator[list[Any]]:
-        batch, self._left = self._left, []
-        for i in self._sampler:
+        left, self._left = self._left, []
+        return self._batches(left, iter(self._sampler))
+
+    def _batches(self, batch: list[Any], order: Iterator[Any]) -> Iterator[list[Any]]:
+        for i in order:
             batch.append(i)
             if len(batch) == self._batch_size:
                 yield batch
@@ -91,3 +181,30 @@ class BatchSampler(Sampler):
         if self._last_batch == "keep":
             return -(-size // self._batch_size)
         return (size + len(self._left)) // self._batch_size
+
+    def state_dict(self) -> State:
+        return {"left": list(self._left), "sampler": state_of(self._sampler)}
+
+    def load_state_dict(self, state: State) -> None:
+        restore(self._sampler, state["sampler"])
+        self._left = list(state["left"])
+
+
+def state_of(sampler: Any) -> State:
+    """`sampler.state_dict()`; {} of a list or a range, whose order is always the same.
+
+    Raises:
+        NotImplementedError: the sampler does not say its state.
+    """
+    if isinstance(sampler, (list, tuple, range)):
+        return {}
+    if not hasattr(sampler, "state_dict"):
+        raise NotImplementedError(f"{type(sampler).__name__} has no state_dict, so no pass of it can be repeated")
+    state: State = sampler.state_dict()
+    return state
+
+
+def restore(sampler: Any, state: State) -> None:
+    """`sampler.load_state_dict(state)`, for what `state_of` takes."""
+    if not isinstance(sampler, (list, tuple, range)):
+        sampler.load_state_dict(state)

@@ -1,0 +1,364 @@
+"""What is done to an image before training, as blocks: (H, W, C) in, and after ToTensor (C, H, W).
+
+Their place is a dataset's `transform_first`, sample by sample: they run in numpy, in the loader's workers, and
+`hybridize()` changes nothing about that. ToTensor, Normalize and Cast may stand in a network, too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluongraph import color, image
+from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.nn import HybridSequential, Sequential
+from gluongraph.nd import image as nd_image
+from gluongraph.ndarray import NDArray
+
+Size = int | Sequence[int]
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+class _Transform(HybridBlock):
+    """A transform. A compiled one would have to be made anew, in seconds, for each size of images."""
+
+    def hybridize(self, active: bool = True, **kwargs: Any) -> None:
+        """Nothing: transforms run in numpy."""
+
+
+class Compose(Sequential):
+    """Transforms, or other functions of an image, one after another."""
+
+    def __init__(self, transforms: Sequence[Callable[[Any], Any]]):
+        super().__init__()
+        self.add(*transforms)  # type: ignore[arg-type]
+
+    def hybridize(self, active: bool = True, **kwargs: Any) -> None:
+        """Nothing: transforms run in numpy."""
+
+
+class HybridCompose(HybridSequential):
+    """Transforms one after another. Raises ValueError if one is no hybrid block."""
+
+    def __init__(self, transforms: Sequence[HybridBlock]):
+        super().__init__()
+        self.add(*transforms)
+
+    def hybridize(self, active: bool = True, **kwargs: Any) -> None:
+        """Nothing: transforms run in numpy."""
+
+
+class Cast(_Transform):
+    """The elements as another type."""
+
+    def __init__(self, dtype: Any = "float32"):
+        super().__init__()
+        self._dtype = dtype
+
+    def forward(self, x: NDArray) -> NDArray:
+        return x.astype(self._dtype)
+
+
+class ToTensor(_Transform):
+    """Pixels of 0 to 255, (H, W, C) or (N, H, W, C), as float32 of 0 to 1, (C, H, W) or (N, C, H, W)."""
+
+    def forward(self, x: NDArray) -> NDArray:
+        return nd_image.to_tensor(x)
+
+
+class Normalize(_Transform):
+    """(x - mean) / std of (C, H, W) or (N, C, H, W), with one number for all channels or one for each."""
+
+    def __init__(self, mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0):
+        super().__init__()
+        self._mean, self._std = mean, std
+
+    def forward(self, x: NDArray) -> NDArray:
+        return nd_image.normalize(x, self._mean, self._std)
+
+
+class Resize(_Transform):
+    """The image at another size: (width, height), or one number for both or, with `keep_ratio`, the shorter side.
+
+    `interpolation`: 0 nearest, 1 bilinear, 2 bicubic, 3 area, 4 Lanczos; by OpenCV's formulas, as in MXNet.
+    """
+
+    def __init__(self, size: Size, keep_ratio: bool = False, interpolation: int = 1):
+        super().__init__()
+        self._size, self._keep, self._interpolation = size, keep_ratio, interpolation
+
+    def forward(self, x: NDArray) -> NDArray:
+        return nd_image.resize(x, self._size, self._keep, self._interpolation)
+
+
+class CenterCrop(_Transform):
+    """The middle part of that size, a number or (width, height); enlarged if the image is smaller."""
+
+    def __init__(self, size: Size, interpolation: int = 1):
+        super().__init__()
+        self._size, self._interpolation = _pair(size), interpolation
+
+    def forward(self, x: NDArray) -> NDArray:
+        return image.center_crop(x, self._size, self._interpolation)[0]
+
+
+class CropResize(_Transform):
+    """The part at (x, y) of that width and height; then resized to `size`, if that is given."""
+
+    def __init__(
+        self, x: int, y: int, width: int, height: int, size: Size | None = None, interpolation: int | None = None
+    ):
+        super().__init__()
+        self._place, self._size = (x, y, width, height), size
+        self._interpolation = 1 if interpolation is None else interpolation
+
+    def forward(self, x: NDArray) -> NDArray:
+        part = nd_image.crop(x, *self._place)
+        return nd_image.resize(part, self._size, False, self._interpolation) if self._size else part
+
+
+class RandomCrop(_Transform):
+    """A part of that size at a random place, after `pad` pixels of `pad_value` were put around the image.
+
+    `pad` is a number, or (top, bottom, left, right).
+    """
+
+    def __init__(
+        self, size: Size, pad: int | Sequence[int] | None = None, pad_value: float = 0, interpolation: int = 1
+    ):
+        super().__init__()
+        self._size, self._pad_value, self._interpolation = _pair(size), pad_value, interpolation
+        self._pad = (pad,) * 4 if isinstance(pad, int) else tuple(pad or ())
+        if len(self._pad) not in (0, 4):
+            raise ValueError(f"RandomCrop: pad is a number or (top, bottom, left, right), not {pad!r}")
+
+    def forward(self, x: NDArray) -> NDArray:
+        if self._pad:
+            top, bottom, left, right = self._pad
+            x = image.copyMakeBorder(x, top, bottom, left, right, value=self._pad_value)
+        return image.random_crop(x, self._size, self._interpolation)[0]
+
+
+class RandomResizedCrop(_Transform):
+    """A random part whose share of the area and ratio of the sides lie in these ranges, resized to `size`."""
+
+    def __init__(
+        self,
+        size: Size,
+        scale: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (3 / 4, 4 / 3),
+        interpolation: int = 1,
+    ):
+        super().__init__()
+        self._args = _pair(size), scale, ratio, interpolation
+
+    def forward(self, x: NDArray) -> NDArray:
+        return image.random_size_crop(x, *self._args)[0]
+
+
+class RandomFlipLeftRight(_Transform):
+    """Left and right exchanged, with probability p."""
+
+    def __init__(self, p: float = 0.5):
+        super().__init__()
+        self._p = p
+
+    def forward(self, x: NDArray) -> NDArray:
+        return nd_image.random_flip_left_right(x, self._p)
+
+
+class RandomFlipTopBottom(_Transform):
+    """Top and bottom exchanged, with probability p."""
+
+    def __init__(self, p: float = 0.5):
+        super().__init__()
+        self._p = p
+
+    def forward(self, x: NDArray) -> NDArray:
+        return nd_image.random_flip_top_bottom(x, self._p)
+
+
+class _Jitter(_Transform):
+    """A change by a factor that is drawn from max(0, 1 - strength) to 1 + strength."""
+
+    _change: Callable[..., NDArray]
+
+    def __init__(self, strength: float):
+        super().__init__()
+        self._range = max(0.0, 1 - strength), 1 + strength
+
+    def forward(self, x: NDArray) -> NDArray:
+        return type(self)._change(x, *self._range)
+
+
+class RandomBrightness(_Jitter):
+    """x * f, with f drawn from max(0, 1 - brightness) to 1 + brightness."""
+
+    _change = staticmethod(nd_image.random_brightness)
+
+    def __init__(self, brightness: float):
+        super().__init__(brightness)
+
+
+class RandomContrast(_Jitter):
+    """x * f + (1 - f) * mean brightness, with f drawn from max(0, 1 - contrast) to 1 + contrast."""
+
+    _change = staticmethod(nd_image.random_contrast)
+
+    def __init__(self, contrast: float):
+        super().__init__(contrast)
+
+
+class RandomSaturation(_Jitter):
+    """x * f + (1 - f) * gray, with f drawn from max(0, 1 - saturation) to 1 + saturation."""
+
+    _change = staticmethod(nd_image.random_saturation)
+
+    def __init__(self, saturation: float):
+        super().__init__(saturation)
+
+
+class RandomHue(_Jitter):
+    """Colors turned by f full circles, with f drawn from max(0, 1 - hue) to 1 + hue."""
+
+    _change = staticmethod(nd_image.random_hue)
+
+    def __init__(self, hue: float):
+        super().__init__(hue)
+
+
+class RandomColorJitter(_Transform):
+    """Brightness, contrast, saturation and hue changed at random, in a random order."""
+
+    def __init__(self, brightness: float = 0, contrast: float = 0, saturation: float = 0, hue: float = 0):
+        super().__init__()
+        self._strengths = brightness, contrast, saturation, hue
+
+    def forward(self, x: NDArray) -> NDArray:
+        return nd_image.random_color_jitter(x, *self._strengths)
+
+
+class RandomLighting(_Transform):
+    """Noise along the main axes of natural colors, of standard deviation alpha (AlexNet's)."""
+
+    def __init__(self, alpha: float):
+        super().__init__()
+        self._alpha = alpha
+
+    def forward(self, x: NDArray) -> NDArray:
+        return nd_image.random_lighting(x, self._alpha)
+
+
+class RandomGray(_Transform):
+    """Gray in all channels, with probability p."""
+
+    def __init__(self, p: float = 0.5):
+        super().__init__()
+        self._p = p
+
+    def forward(self, x: NDArray) -> NDArray:
+        array = image.pixels(x, "RandomGray")
+        if random.random() >= self._p:
+            return x
+        return NDArray(np.repeat(color.gray(array), 3, axis=2), x.context)
+
+
+class Rotate(_Transform):
+    """A float32 image (C, H, W), or a batch, turned clockwise; `zoom_in` or `zoom_out` avoids what black corners hide.
+
+    Raises:
+        TypeError: the images are not float32.
+    """
+
+    def __init__(self, rotation_degrees: float, zoom_in: bool = False, zoom_out: bool = False):
+        super().__init__()
+        self._args = rotation_degrees, zoom_in, zoom_out
+
+    def forward(self, x: NDArray) -> NDArray:
+        return image.imrotate(x, *self._args)
+
+
+class RandomRotation(_Transform):
+    """`Rotate` by an angle drawn from between two limits, with probability `rotate_with_proba`.
+
+    Raises:
+        ValueError: the limits are not in order, or the probability is none.
+    """
+
+    def __init__(
+        self,
+        angle_limits: tuple[float, float],
+        zoom_in: bool = False,
+        zoom_out: bool = False,
+        rotate_with_proba: float = 1.0,
+    ):
+        super().__init__()
+        if not angle_limits[0] < angle_limits[1]:
+            raise ValueError(f"RandomRotation: angle_limits are a lower and an upper limit, not {angle_limits}")
+        if not 0 <= rotate_with_proba <= 1:
+            raise ValueError(f"RandomRotation: rotate_with_proba is a probability, not {rotate_with_proba}")
+        self._args, self._probability = (angle_limits, zoom_in, zoom_out), rotate_with_proba
+
+    def forward(self, x: NDArray) -> NDArray:
+        if np.random.random() > self._probability:
+            return x
+        return image.random_rotate(x, *self._args)
+
+
+class RandomApply(Sequential):
+    """All of the transforms (a list, or one) with probability p, else none."""
+
+    def __init__(self, transforms: Any, p: float = 0.5):
+        super().__init__()
+        self.p = p
+        self.add(*(transforms if isinstance(transforms, (list, tuple)) else [transforms]))
+
+    def forward(self, x: NDArray) -> Any:
+        return x if self.p < random.random() else super().forward(x)
+
+    def hybridize(self, active: bool = True, **kwargs: Any) -> None:
+        """Nothing: transforms run in numpy."""
+
+
+class HybridRandomApply(HybridCompose):
+    """`RandomApply` of hybrid blocks."""
+
+    def __init__(self, transforms: Any, p: float = 0.5):
+        super().__init__(transforms if isinstance(transforms, (list, tuple)) else [transforms])
+        self.p = p
+
+    def forward(self, x: NDArray) -> Any:
+        return x if self.p < random.random() else super().forward(x)
+
+
+__all__ = [
+    "Cast",
+    "CenterCrop",
+    "Compose",
+    "CropResize",
+    "HybridCompose",
+    "HybridRandomApply",
+    "Normalize",
+    "RandomApply",
+    "RandomBrightness",
+    "RandomColorJitter",
+    "RandomContrast",
+    "RandomCrop",
+    "RandomFlipLeftRight",
+    "RandomFlipTopBottom",
+    "RandomGray",
+    "RandomHue",
+    "RandomLighting",
+    "RandomResizedCrop",
+    "RandomRotation",
+    "RandomSaturation",
+    "Resize",
+    "Rotate",
+    "ToTensor",
+]
