@@ -65,7 +65,7 @@ class Updater:
         from safetensors.numpy import save
 
         arrays: dict[str, Array] = {}
-        forms = [[index, _named(state, str(index), arrays)] for index, state in self.states.items()]
+        forms = [[index, packed(state, str(index), arrays)] for index, state in self.states.items()]
         about: dict[str, Any] = {"format": FORMAT, "states": forms}
         if dump_optimizer:
             about["optimizer"] = self.optimizer.progress()
@@ -88,12 +88,12 @@ def get_updater(optimizer: Optimizer) -> Updater:
     return Updater(optimizer)
 
 
-def _named(state: State, name: str, arrays: dict[str, Array]) -> Any:
-    """The form of a state: None, a list of forms, or the name and dtype of an array that is put among `arrays`."""
+def packed(state: State, name: str, arrays: dict[str, Array]) -> Any:
+    """The form of a state, for JSON: None, a list of forms, or name and dtype of an array that is put among `arrays`."""
     if state is None:
         return None
     if isinstance(state, (list, tuple)):
-        return [_named(part, f"{name}/{i}", arrays) for i, part in enumerate(state)]
+        return [packed(part, f"{name}/{i}", arrays) for i, part in enumerate(state)]
     if not isinstance(state, NDArray):
         raise FormatError(f"a state is None, an array or a tuple of those, and the state of {name} has {state!r}")
     array = state.asnumpy()
@@ -102,9 +102,10 @@ def _named(state: State, name: str, arrays: dict[str, Array]) -> Any:
     return {"array": name, "dtype": state.type.dtype}
 
 
-def _filled(form: Any, arrays: dict[str, Array]) -> State:
+def unpacked(form: Any, arrays: dict[str, Array]) -> State:
+    """The state that `packed` gave this form of."""
     if isinstance(form, list):
-        return tuple(_filled(part, arrays) for part in form)
+        return tuple(unpacked(part, arrays) for part in form)
     return None if form is None else NDArray(arrays[form["array"]].astype(numpy_dtype(form["dtype"])))
 
 
@@ -119,7 +120,7 @@ def _read(states: bytes) -> tuple[dict[str, Any], dict[Index, State]]:
         about = json.loads(header["__metadata__"]["updater"])
         if about["format"] != FORMAT:
             raise FormatError(f"states of format {about['format']}; this version reads {FORMAT}")
-        return about, {index: _filled(form, arrays) for index, form in about["states"]}
+        return about, {index: unpacked(form, arrays) for index, form in about["states"]}
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, FormatError):
             raise

@@ -1,0 +1,33 @@
+"""Key-value stores, by which values on several devices are kept equal: mx.kvstore."""
+
+from __future__ import annotations
+
+from gluongraph.errors import MXNetError, located
+from gluongraph.kvstore.base import KVStoreBase, TestStore
+from gluongraph.kvstore.local import KVStore
+
+_ABSENT = ("nccl", "horovod", "byteps", "p3")  # MXNet's names for stores that span GPUs or processes
+
+
+def create(name: str = "local") -> KVStoreBase:
+    """A store by name: a registered class, or a `KVStore`, which 'local', 'device' and any other name is.
+
+    Raises:
+        TypeError: the name is no string.
+        MXNetError: a store that spans processes, which there is none of here.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a kvstore is a string, not {name!r}")
+    if (registered := KVStoreBase.kv_registry.get(name.lower())) is not None:
+        return registered()
+    if "dist" in name or name in _ABSENT:
+        raise MXNetError(
+            located(
+                f"kvstore {name!r} spans several devices or processes, and there is none here that does",
+                help="within one process use 'device' or 'local'",
+            )
+        )
+    return KVStore(name)
+
+
+__all__ = ["KVStore", "KVStoreBase", "TestStore", "create"]

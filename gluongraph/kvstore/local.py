@@ -1,0 +1,262 @@
+"""The store within one process: sums over the arrays that are pushed under a key, updates if it has an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluongraph import autograd
+from gluongraph import optimizer as optimizers
+from gluongraph.errors import DTypeError, MXNetError, ShapeError, located
+from gluongraph.kvstore.base import KVStoreBase, asked, listed
+from gluongraph.kvstore.compression import threshold_of, two_bit
+from gluongraph.ndarray import NDArray, invoke
+from gluongraph.ops.collective import allreduce_arrays
+from gluongraph.storage import Array
+
+Key = int | str
+Updater = Callable[[Key, NDArray, NDArray], None]
+
+
+class KVStore(KVStoreBase):
+    """Values by key. `push` sums the arrays of several devices, `pull` copies what is stored to them.
+
+    Without an optimizer the sum replaces what is stored; with one (`set_optimizer`) it is the gradient of what is
+    stored. Keys are all integers or all texts; a list of keys takes a list of values. `priority` changes nothing:
+    every call is done when it returns. A call that raises has changed nothing.
+
+    >>> from gluongraph import kvstore, nd
+    >>> store = kvstore.create("device")
+    >>> store.init("w", nd.zeros((2,)))
+    >>> store.push("w", [nd.ones((2,)), nd.ones((2,)) * 2])
+    >>> out = nd.zeros((2,))
+    >>> store.pull("w", out)
+    >>> out.asnumpy().tolist()
+    [3.0, 3.0]
+    """
+
+    def __init__(self, name: str = "local"):
+        self._name = name
+        self._values: dict[Key, NDArray] = {}
+        self._updater: Any = None
+        self._threshold: float | None = None  # of the gradient compression
+        self._residuals: dict[tuple[Key, int], NDArray] = {}  # (key, number of the device) -> what it keeps back
+
+    @property
+    def type(self) -> str:
+        """The name that it was created by."""
+        return self._name
+
+    @property
+    def rank(self) -> int:
+        """0: there is one process."""
+        return 0
+
+    @property
+    def num_workers(self) -> int:
+        """1: there is one process."""
+        return 1
+
+    @staticmethod
+    def is_capable(capability: str) -> bool:
+        """Can the store run an optimizer? Yes. Raises ValueError for another question."""
+        return asked(capability, True)
+
+    # -- values
+
+    def init(self, key: Any, value: Any) -> None:
+        """Store first values, once per key.
+
+        Raises:
+            MXNetError: a key has a value already, or is not of the kind of the others.
+        """
+        pairs = _pairs(key, value)
+        known = {type(k) for k in self._values}
+        for k in pairs:
+            if k in self._values:
+                help = "use push to change it"
+                raise MXNetError(located(f"kvstore key {k!r} is initialized already", help=help))
+            if known - {type(k)}:
+                raise MXNetError(located(f"kvstore key {k!r}: the keys of one store are all integers or all texts"))
+        for k, arrays in pairs.items():
+            self._values[k] = NDArray(arrays[0].asnumpy(), arrays[0].context)
+
+    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        """Sum the arrays of each key; replace what is stored by the sum, or update it with the sum as gradient.
+
+        Raises:
+            MXNetError: a key that has not been initialized; ShapeError: arrays that do not fit what is stored.
+        """
+        pairs = _pairs(key, value)
+        for k, arrays in pairs.items():
+            self._check(k, arrays)
+            if self._threshold is not None:
+                self.residuals(k, arrays)
+        with autograd.pause():
+            for k, arrays in pairs.items():
+                stored = self._values[k]
+                total = self.reduced(k, arrays)
+                if self._updater is None:
+                    stored.storage.write(total)
+                else:
+                    self._updater(k, NDArray(total, stored.context), stored)
+
+    def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
+        """Copy what is stored into every `out`.
+
+        Raises:
+            AssertionError: no `out`.
+            MXNetError: a key that has not been initialized; ShapeError: arrays that do not fit what is stored.
+        """
+        if out is None:
+            raise AssertionError("pull needs out=, the arrays to copy into")
+        pairs = _pairs(key, out)
+        for k, arrays in pairs.items():
+            self._check(k, arrays)
+        for k, arrays in pairs.items():
+            for array in arrays:
+                array.storage.write(self._values[k].storage.array)
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """`push`, then `pull` into `out`, or into the values pushed."""
+        target = value if out is None else out
+        for k, arrays in _pairs(key, target).items():
+            self._check(k, arrays)
+        self.push(key, value, priority)
+        self.pull(key, target, priority)
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """`init`, then `pull`."""
+        self.init(key, value)
+        self.pull(key, out, priority)
+
+    def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
+        """Raises MXNetError: stored values are dense, and `pull` gives all their rows."""
+        raise MXNetError(
+            located(
+                f"row_sparse_pull({key!r}): values of a kvstore are dense here, there are no rows to choose",
+                help="pull(key, out) gives the whole array; out[row_ids] its rows",
+            )
+        )
+
+    def barrier(self) -> None:
+        """Wait for all workers: there is one, and its calls are done when they return."""
+
+    _barrier = barrier
+
+    # -- what happens to a sum
+
+    def set_optimizer(self, optimizer: optimizers.Optimizer) -> None:
+        """From now on a push is a gradient, by which this optimizer (itself, no copy) updates what is stored."""
+        self._updater = optimizers.get_updater(optimizer)
+
+    def set_updater(self, updater: Updater) -> None:
+        """updater(key, sum, stored) writes into `stored` at each push."""
+        self._updater = updater
+
+    _set_updater = set_updater
+
+    def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:
+        """Quantize what each device pushes: {"type": "2bit", "threshold": 0.5}. What is not sent waits for the next.
+
+        Raises:
+            MXNetError: a store whose name lacks "device", a type other than 2bit, a threshold of 0 or less.
+        """
+        if "device" not in self._name:
+            raise MXNetError(
+                located(f"a kvstore {self._name!r} has no gradient compression", help='use kvstore="device"')
+            )
+        self._threshold = threshold_of(compression_params)
+
+    @property
+    def threshold(self) -> float | None:
+        """The threshold of the gradient compression, None without."""
+        return self._threshold
+
+    def residuals(self, key: Key, arrays: Sequence[NDArray]) -> list[NDArray]:
+        """What each device keeps back of this key's gradient; zero in the beginning.
+
+        Raises:
+            MXNetError: a gradient that is not float32, which compression needs.
+        """
+        return [self._residual(key, device, array) for device, array in enumerate(arrays)]
+
+    def _residual(self, key: Key, device: int, array: NDArray) -> NDArray:
+        if array.type.dtype != "f32":
+            message = f"gradient compression of {array.type} (key {key!r})"
+            raise MXNetError(located(message, help="it works on float32 alone"))
+        kept = self._residuals.get((key, device))
+        if kept is None or kept.shape != array.shape:
+            kept = self._residuals[key, device] = NDArray(np.zeros(array.shape, np.float32), array.context)
+        return kept
+
+    def reduced(self, key: Key, arrays: Sequence[NDArray], devices: Sequence[int] | None = None) -> Array:
+        """The sum of arrays of these devices (all by default), of what compression sends of them where it is on."""
+        values = [array.storage.array for array in arrays]
+        if self._threshold is not None:
+            numbers = range(len(arrays)) if devices is None else devices
+            values = [self._sent(a, self._residual(key, i, a)) for i, a in zip(numbers, arrays, strict=True)]
+        return allreduce_arrays(*values)  # type: ignore[no-any-return]
+
+    def _sent(self, array: NDArray, residual: NDArray) -> Array:
+        """What a device sends of its array. What it does not is kept back."""
+        given = NDArray(array.storage.array), NDArray(residual.storage.array)  # wherever they are said to live
+        sent, kept = invoke(two_bit, *given, threshold=self._threshold)
+        residual.storage.write(kept.storage.array)
+        return sent.storage.array  # type: ignore[no-any-return]
+
+    # -- files
+
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """Write the states of the store's optimizer, by key; with `dump_optimizer` its counters too.
+
+        Raises:
+            AssertionError: the store has no optimizer.
+        """
+        if self._updater is None:
+            raise AssertionError("this kvstore has no optimizer whose states could be saved; see set_optimizer")
+        with open(fname, "wb") as file:
+            file.write(self._updater.get_states(dump_optimizer))
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """Read what `save_optimizer_states` wrote.
+
+        Raises:
+            AssertionError: the store has no optimizer.
+        """
+        if self._updater is None:
+            raise AssertionError("this kvstore has no optimizer whose states could be loaded; see set_optimizer")
+        with open(fname, "rb") as file:
+            self._updater.set_states(file.read())
+
+    def _check(self, key: Key, arrays: Sequence[NDArray]) -> None:
+        """Raise unless there is a value, and the arrays are like it."""
+        stored = self._values.get(key)
+        if stored is None:
+            raise MXNetError(located(f"kvstore key {key!r} has not been initialized", help="call init(key, value)"))
+        for array in arrays:
+            if array.shape != stored.shape:
+                raise ShapeError(located(f"kvstore key {key!r} holds {stored.type}, which {array.type} does not fit"))
+            if array.type.dtype != stored.type.dtype:
+                raise DTypeError(located(f"kvstore key {key!r} holds {stored.type}, which {array.type} does not fit"))
+
+
+def _pairs(key: Any, value: Any) -> dict[Key, list[NDArray]]:
+    """key -> arrays, for one key or a list of them; a key that is named twice has the arrays of both."""
+    if not isinstance(key, (list, tuple)):
+        key, value = [key], [value]
+    if not isinstance(value, (list, tuple)) or len(key) != len(value):
+        raise AssertionError(located(f"{len(key)} keys of a kvstore need a list of as many values"))
+    pairs: dict[Key, list[NDArray]] = {}
+    for k, v in zip(key, value, strict=True):
+        if not isinstance(k, (int, str)):
+            raise AssertionError(located(f"a kvstore's key is an integer or a text, not {k!r}"))
+        pairs.setdefault(k, []).extend(listed(v))
+    for k, arrays in pairs.items():
+        if not arrays or not all(isinstance(a, NDArray) for a in arrays):
+            raise AssertionError(located(f"kvstore key {k!r}: values are NDArrays, one per device"))
+    if len({type(k) for k in pairs}) > 1:
+        raise MXNetError(located("the keys of one kvstore are all integers or all texts"))
+    return pairs
