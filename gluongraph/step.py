@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gluongraph import debug, random
 from gluongraph import storage as storages
-from gluongraph.context import Context
+from gluongraph.context import Context, cpu
 from gluongraph.differentiate import differentiate
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, TraceError, located
@@ -22,8 +23,9 @@ from gluongraph.nd import NDArray
 from gluongraph.optimizer import Optimizer
 from gluongraph.plan import Launch, Plan
 from gluongraph.runtime.arena import Arena
+from gluongraph.shares import OnAll, contexts_of, is_shared_out, shares
 from gluongraph.trace import Traced, is_rng, trace
-from gluongraph.updates import GRAD, SCALAR, ScalarTable, apply_updates
+from gluongraph.updates import GRAD, SCALAR, ScalarTable
 
 if TYPE_CHECKING:
     from gluongraph.codegen.build import Artefact
@@ -32,37 +34,54 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Lower = Callable[[Graph, Mapping[str, str]], "Compiled"]
+ALONE = (cpu(),)  # the contexts of a call that has nothing to share out
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a mode of the step traces: the function, whether layers are in training mode, whether weights change."""
+    """What a mode of the step traces, whether layers are in training mode, and what is done with gradients."""
 
     name: str
     function: Callable[..., Any]
     training: bool
     gradients: bool = False
     updates: bool = False
+    sums: bool = False  # over contexts
 
 
 class Variant:
     """One compiled entry point for one set of input types, bound to the memory it works on."""
 
-    def __init__(self, call: Call, traced: Traced, trainer: Trainer | None, lower: Lower, keep_grads: bool):
-        self.traced, self.trainer = traced, trainer
+    def __init__(
+        self,
+        call: Call,
+        traced: Traced,
+        trainer: Trainer | None,
+        lower: Lower,
+        keep_grads: bool = False,
+        shared: OnAll | None = None,
+    ):
+        self.traced, self.trainer, self.shared = traced, trainer, shared
         graph = traced.graph
-        self.params = _trained(trainer, traced) if call.gradients else ()
+        params = _trained(trainer, traced) if call.gradients else ()
         self.table: ScalarTable | None = None
+        self.accumulated: dict[str, NDArray] = {}  # replicas with grad_req "add" -> what is added to
         state = dict(traced.captured)
-        if call.gradients:
-            _check_loss(traced, trainer, self.params)
-            graph = differentiate(graph, traced.first, self.params)
-        if call.updates and trainer is not None:
-            names = tuple(trainer.names)
-            graph, self.table = apply_updates(graph, trainer.optimizer, names, keep_grads=keep_grads)
-            states = trainer.state_arrays(self.params)
-            _settle(trainer, self.params, states)
-            state |= states
+        if call.gradients and trainer is not None:
+            _check_loss(traced, trainer, params)
+            graph = differentiate(graph, traced.first, params)
+            if call.sums:
+                graph = trainer.exchange.sums(graph)
+            else:
+                self.accumulated = _accumulated(trainer, params)
+                graph = trainer.exchange.accumulating(graph, self.accumulated)
+                state |= {GRAD + name: grad for name, grad in self.accumulated.items()}
+            if call.updates:
+                updating = trainer.exchange.update(graph, trainer.optimizer, keep_grads=keep_grads)
+                graph, self.table = updating.graph, updating.table
+                states = trainer.state_arrays(updating.owners)
+                _settle(trainer, params, states)
+                state |= states | trainer.residual_arrays(params)
         self.state = {name: array for name, array in state.items() if name in graph.inputs}
         roles = {name: self._role(name) for name in graph.inputs}
         self.compiled = lower(graph, roles)
@@ -85,6 +104,8 @@ class Variant:
             if not self.table.holds(trainer.optimizer):
                 return False
             self.edits = trainer.optimizer.edits
+        if any(self.traced.captured[name].grad is not grad for name, grad in self.accumulated.items()):
+            return False
         return self.traced.holds
 
     def run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -99,6 +120,12 @@ class Variant:
         results = self.runner([arrays[name] for name in self.runner.input_names])
         return dict(zip(self.runner.output_names, results, strict=True))
 
+    def answer(self, results: Mapping[str, Array], batch: Sequence[Any]) -> Any:
+        """What the program gives back: joined, or of lists among the arguments each context's by itself."""
+        if self.shared is None or not any(map(is_shared_out, batch)):
+            return self.traced.restore(results)
+        return [self.traced.restore(each) for each in self.shared.apart(results)]
+
     @property
     def samples(self) -> int:
         """How many samples the loss is of: its first extent, 1 for a scalar loss."""
@@ -107,18 +134,19 @@ class Variant:
 
 
 def _settle(trainer: Trainer, params: Sequence[str], states: Mapping[str, NDArray]) -> None:
-    """Move weights and optimizer states into the trainer's arenas, one for each role and dtype. Who is there stays.
+    """Move weights and optimizer states into the trainer's arenas, one per role, dtype and context. Who is there stays.
 
     The order is that of the gradients: the parameters' reversed.
     """
-    weights = {p.name: p.data() for p in trainer.params}
     groups: dict[tuple[str, str], list[storages.Storage]] = {}
     for name in reversed(params):
-        own = {"weight": weights[name]} | {
+        weight = trainer.replica(name)
+        own = {"weight": weight} | {
             key.removeprefix(f"{name}/"): array for key, array in states.items() if key.startswith(f"{name}/")
         }
+        at = "" if name in trainer.exchange.replicas else f"@{weight.context}"
         for role, array in own.items():
-            groups.setdefault((role, str(array.type.dtype)), []).append(array.storage)
+            groups.setdefault((role + at, str(array.type.dtype)), []).append(array.storage)
     for key, members in groups.items():
         arena = trainer.arenas.get(key)
         if not isinstance(arena, Arena) or not arena.holds(members):
@@ -126,10 +154,11 @@ def _settle(trainer: Trainer, params: Sequence[str], states: Mapping[str, NDArra
 
 
 def _trained(trainer: Trainer | None, traced: Traced) -> tuple[str, ...]:
-    """Parameters of the trainer that the trace read and that want a gradient, in trainer order."""
+    """Replicas of the trainer's parameters that the trace read and that want a gradient, in trainer order."""
     if trainer is None:
         raise MXNetError(located("gradients need a trainer", help="mx.compile(net, loss, trainer)"))
-    return tuple(p.name for p in trainer.params if p.grad_req != "null" and p.name in traced.captured)
+    wanted = (p.name for p in trainer.params if p.grad_req != "null")
+    return tuple(r for name in wanted for r in trainer.exchange.replicas[name] if r in traced.captured)
 
 
 def _check_loss(traced: Traced, trainer: Trainer | None, params: Sequence[str]) -> None:
@@ -180,11 +209,24 @@ def _undone_on_error(optimizer: Optimizer, draws: Mapping[str, tuple[Context, in
             raise
 
 
-def _write_grads(trainer: Trainer, results: Mapping[str, Array]) -> None:
-    """Put kept gradients where an eager backward would have."""
-    for p in trainer.params:
-        if (grad := results.get(GRAD + p.name)) is not None:
-            p.grad().storage.write(grad)
+def _accumulated(trainer: Trainer, names: Sequence[str]) -> dict[str, NDArray]:
+    """The gradients that are added to, of the replicas whose parameter says so."""
+    indices, found = trainer.exchange.indices, {}
+    for name in names:
+        grad = trainer.replica(name).grad
+        if trainer.params[indices[name]].grad_req == "add" and grad is not None:
+            found[name] = grad
+    return found
+
+
+def _write_grads(trainer: Trainer, results: Mapping[str, Array]) -> list[str]:
+    """Put gradients where an eager backward would have; gives the names of the replicas."""
+    written = []
+    for name in trainer.exchange.indices:
+        if (value := results.get(GRAD + name)) is not None and (grad := trainer.replica(name).grad) is not None:
+            grad.storage.write(value)
+            written.append(name)
+    return written
 
 
 class TrainStep:
@@ -193,6 +235,11 @@ class TrainStep:
     `step(*batch)` returns the per-sample loss and updates the parameters by the gradient of its sum / batch_size, as
     `loss.backward(); trainer.step(batch_size)` would. Other shapes, dtypes, or settings that the trace depended on
     compile a variant of their own, once. Made by `mx.compile`.
+
+    With parameters on several contexts each gets an equal share of the batch, and its own replicas of the parameters;
+    arguments are whole arrays, which are split along their first axis, or lists as `split_and_load` gives them. Whole
+    arrays give results joined along the first axis (of scalars, one per context), lists give a list with the results
+    of each context. `predict` and `evaluate` of whole arrays run on the first context.
     """
 
     def __init__(
@@ -207,7 +254,8 @@ class TrainStep:
         train = Call("step", function, training=True, gradients=True, updates=True)
         self._modes = {
             "step": train,
-            "grads": Call("grads", function, training=True, gradients=True),
+            "backward": Call("backward", function, training=True, gradients=True),
+            "grads": Call("grads", function, training=True, gradients=True, sums=True),
             "evaluate": Call("evaluate", function, training=False),
             "predict": Call("predict", predict or function, training=False),
         }
@@ -217,17 +265,22 @@ class TrainStep:
     def __call__(self, *batch: Any, batch_size: float | None = None) -> Any:
         """One step. Batch: NDArrays or numpy arrays (shared, not copied, where they are contiguous).
 
-        `batch_size` defaults to the first extent of the loss, 1 for a scalar loss. As nd.array does, this makes float32
-        of numpy's float64 and of lists; an NDArray keeps its type. An error leaves everything as it was.
+        `batch_size` defaults to the first extent of the loss, over all contexts; a scalar loss counts as one sample of
+        its context. As nd.array does, this makes float32 of numpy's float64 and of lists; an NDArray keeps its type. An
+        error leaves everything as it was.
 
         Raises:
             ShapeError, DTypeError: an array that does not fit, or has no elements.
             ZeroDivisionError, ValueError: batch_size is no positive number.
+            ValueError: samples that do not divide into equal shares; lists for other contexts than the parameters'.
             TraceError: the program wants numbers of traced values, or gives back no loss.
         """
         trainer = self.trainer
         if trainer is None:
             raise MXNetError(located("this was compiled without a trainer, it cannot update", help="use predict(...)"))
+        trainer.prepare()
+        if trainer.in_python:
+            return self._backward_and_step(trainer, batch, batch_size)
         variant, arrays = self._prepare("step", batch)
         optimizer, table = trainer.optimizer, variant.table
         assert table is not None
@@ -241,7 +294,18 @@ class TrainStep:
             results = variant.run(arrays)
         if self._keep_grads:
             _write_grads(trainer, results)
-        return variant.traced.restore(results)
+        return variant.answer(results, batch)
+
+    def _backward_and_step(self, trainer: Trainer, batch: tuple[Any, ...], batch_size: float | None) -> Any:
+        """Forward and backward as one compiled call, then the trainer's `step`, because Python has a part in that."""
+        variant, arrays = self._prepare("backward", batch)
+        size = batch_size if batch_size is not None else variant.samples
+        trainer.scale_for(size)  # raises before anything changes
+        results = variant.run(arrays)
+        for name in _write_grads(trainer, results):
+            trainer.replica(name)._fresh_grad = True
+        trainer.step(size, ignore_stale_grad=True)  # parameters that the program does not read stay
+        return variant.answer(results, batch)
 
     @property
     def graph(self) -> Graph:
@@ -286,12 +350,12 @@ class TrainStep:
     def evaluate(self, *batch: Any) -> Any:
         """The loss (and metrics) of a batch with layers in prediction mode; nothing changes."""
         variant, arrays = self._prepare("evaluate", batch)
-        return variant.traced.restore(variant.run(arrays))
+        return variant.answer(variant.run(arrays), batch)
 
     def predict(self, *inputs: Any) -> Any:
         """The net's output for inputs alone, layers in prediction mode."""
         variant, arrays = self._prepare("predict", inputs)
-        return variant.traced.restore(variant.run(arrays))
+        return variant.answer(variant.run(arrays), inputs)
 
     def grads(self, *batch: Any) -> dict[str, NDArray]:
         """Gradients of the summed loss by parameter name; weights stay as they are."""
@@ -301,24 +365,45 @@ class TrainStep:
 
     def _prepare(self, mode: str, batch: tuple[Any, ...]) -> tuple[Variant, dict[str, Array]]:
         """The variant for this call, compiled if it is the first of its kind, and the batch by input name."""
-        arrays = [_array(i, b) for i, b in enumerate(batch)]
+        contexts = self._contexts(mode, batch)
+        if contexts is ALONE:
+            arrays = [_array(i, b) for i, b in enumerate(batch)]
+        else:
+            each = [shares(b, partial(_array, i), len(contexts)) for i, b in enumerate(batch)]
+            arrays = [share for one_context in zip(*each, strict=True) for share in one_context]
         now = debug.settings()
         types = tuple((a.shape, a.dtype.str) for a in arrays)
-        key = (mode, types, self._structure(mode), now.backend, now.check)
+        where = None if contexts is ALONE else contexts
+        key = (mode, types, where, self._structure(mode), now.backend, now.check)
         variant = self._variants.get(key)
         if variant is None or not variant.holds():
-            variant = self._variants[key] = self._compile(mode, arrays)
+            variant = self._variants[key] = self._compile(mode, arrays, contexts)
         self._last = variant
         return variant, {f"data{i}": a for i, a in enumerate(arrays)}
+
+    def _contexts(self, mode: str, batch: tuple[Any, ...]) -> tuple[Context, ...]:
+        """Where this call runs; ALONE if there is nothing to share out."""
+        trainer, gradients = self.trainer, self._modes[mode].gradients
+        if trainer is not None and gradients:
+            trainer.prepare()
+        everywhere = trainer.contexts if trainer is not None else ALONE
+        if (len(everywhere) == 1 or not gradients) and not any(map(is_shared_out, batch)):
+            return ALONE if everywhere[0] is ALONE[0] or everywhere[0] == ALONE[0] else tuple(everywhere[:1])
+        return contexts_of(batch, everywhere, gradients)
 
     def _structure(self, mode: str) -> tuple[Any, ...]:
         """What a trace depends on besides its inputs."""
         trainer = self.trainer
         if trainer is None or not self._modes[mode].gradients:
             return ()
-        return (trainer.optimizer.structure(), tuple(p.grad_req for p in trainer.params))
+        exchange = trainer.exchange
+        how = (exchange.once, exchange.summed, exchange.threshold)
+        return (trainer.optimizer.structure(), tuple(p.grad_req for p in trainer.params), how)
 
-    def _compile(self, mode: str, arrays: Sequence[Array]) -> Variant:
+    def _compile(self, mode: str, arrays: Sequence[Array], contexts: tuple[Context, ...]) -> Variant:
         call = self._modes[mode]
-        traced = trace(call.function, [NDArray(a) for a in arrays], training=call.training)
-        return Variant(call, traced, self.trainer, self._lower, self._keep_grads)
+        shared = None if contexts is ALONE else OnAll(call.function, contexts)
+        each = len(arrays) // len(contexts)
+        given = [NDArray(a, contexts[i // each] if each else ALONE[0]) for i, a in enumerate(arrays)]
+        traced = trace(shared or call.function, given, training=call.training)
+        return Variant(call, traced, self.trainer, self._lower, self._keep_grads, shared)

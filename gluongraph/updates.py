@@ -52,24 +52,24 @@ def state_name(parameter: str, state: str) -> str:
 
 
 def apply_updates(
-    graph: Graph, optimizer: Optimizer, params: Sequence[str], *, keep_grads: bool = False
+    graph: Graph, optimizer: Optimizer, params: Sequence[str] | Mapping[str, int], *, keep_grads: bool = False
 ) -> tuple[Graph, ScalarTable]:
     """Every output "grad:<name>" becomes the update of <name> and of its states.
 
-    `params` names the parameters in trainer order: the position is the index the optimizer counts by. Those without a
-    gradient among the outputs are left as they are. New inputs are the states, "<name>/<state>", and the scalars,
-    "scalar:<key>", all of shape () and f32.
+    `params` names the parameters in trainer order: the position is the index the optimizer counts by; or it says the
+    index of each, where several have the same. Those without a gradient among the outputs are left as they are. New
+    inputs are the states, "<name>/<state>", and the scalars, "scalar:<key>", all of shape () and f32.
 
     Raises:
         MXNetError: a gradient whose parameter is not in `params`, or is no input of the graph.
     """
-    at = {name: i for i, name in enumerate(params)}
+    at = params if isinstance(params, Mapping) else {name: i for i, name in enumerate(params)}
     grads = {k.removeprefix(GRAD): n for k, n in graph.outputs.items() if k.startswith(GRAD)}
     for name in grads:
         if name not in at or name not in graph.inputs:
             raise MXNetError(f"the graph has a gradient of {name!r}, which the trainer does not hold as a parameter")
     ordered = sorted(grads, key=at.__getitem__)
-    table = scalar_table(optimizer, tuple(at[name] for name in ordered))
+    table = scalar_table(optimizer, tuple(dict.fromkeys(at[name] for name in ordered)))
     scalars = {key: _input(SCALAR + key, TensorType((), "f32")) for key in table.keys}
     group_of = {i: number for number, members in enumerate(table.groups) for i in members}
 

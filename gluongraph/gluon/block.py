@@ -216,7 +216,7 @@ class Block:
             if deduplicate and id(parameter) in seen:
                 continue
             seen.add(id(parameter))
-            table[name] = parameter.list_data()[0].asnumpy()
+            table[name] = parameter.averaged()
         files.save(filename, table)
 
     def load_parameters(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gluongraph import autograd, debug, engine
 from gluongraph import storage as storages
-from gluongraph.eager import Function
-from gluongraph.gluon.parameter import Parameter
-from gluongraph.ir import OPS, Graph, Node, node
+from gluongraph.eager import Function, leaf
+from gluongraph.ir import Graph, Node
 from gluongraph.ndarray import NDArray
-from gluongraph.updates import GRAD, SCALAR, apply_updates
+from gluongraph.updates import GRAD, SCALAR
 
 if TYPE_CHECKING:
     from gluongraph.gluon.trainer import Trainer
@@ -23,39 +23,41 @@ WORTH_COMPILING = 1 << 16  # elements; below it numpy takes less than the compil
 
 
 class EagerUpdate:
-    """One update of given parameters from their gradients.
+    """One update of given weights from their gradients.
 
     Many elements are updated by one compiled call, in place; few by numpy, which needs no compiler.
     """
 
-    def __init__(self, trainer: Trainer, params: Sequence[Parameter]):
-        self.params = tuple(params)
-        self.indices = tuple(trainer.index(p) for p in params)
-        self.weights = tuple(p.data() for p in params)
-        self.grads = tuple(p.grad() for p in params)
+    def __init__(self, trainer: Trainer, weights: Sequence[NDArray]):
+        self.weights = tuple(weights)
+        self.grads = tuple(_gradient(w) for w in weights)
         self.structure = trainer.optimizer.structure()
-        arrays: dict[str, NDArray] = {}
-        for p, weight, grad in zip(params, self.weights, self.grads, strict=True):
-            arrays |= {p.name: weight, GRAD + p.name: grad}
-        arrays |= trainer.state_arrays([p.name for p in params])
-        given = {name: _input(name, arrays[name]) for name in arrays if "/" not in name}
-        outputs = {name: n for name, n in given.items() if name.startswith(GRAD)}
-        graph, self.table = apply_updates(Graph(given, outputs), trainer.optimizer, trainer.names)
+        exchange = trainer.exchange
+        if not exchange.once:  # then allreduce_grads has summed already what is to be summed
+            exchange = replace(exchange, summed=False)
+        arrays = {w.name: w for w in weights}
+        if exchange.once:
+            owners = dict.fromkeys(trainer.names[exchange.indices[w.name]] for w in weights)
+            arrays = {name: trainer.replica(name) for owner in owners for name in exchange.replicas[owner]}
+        arrays |= {GRAD + w.name: g for w, g in zip(weights, self.grads, strict=True)}
+        given = {name: leaf(name, array.type) for name, array in arrays.items()}
+        graph = Graph(given, {name: n for name, n in given.items() if name.startswith(GRAD)})
+        updating = exchange.update(graph, trainer.optimizer)
+        graph, self.table = updating.graph, updating.table
+        arrays |= trainer.state_arrays(updating.owners) | trainer.residual_arrays(updating.owners)
         self.edits = trainer.optimizer.edits
         size = sum(weight.size for weight in self.weights)
         compiled = size >= WORTH_COMPILING and debug.settings().backend != "reference"
         self.run = _Compiled(graph, arrays, self.table.keys) if compiled else _Numpy(graph, arrays, self.table.keys)
 
-    def holds(self, trainer: Trainer, params: Sequence[Parameter]) -> bool:
-        """Is this still the update of these parameters?"""
+    def holds(self, trainer: Trainer, weights: Sequence[NDArray]) -> bool:
+        """Is this still the update of these weights?"""
         optimizer = trainer.optimizer
-        if len(params) != len(self.params) or optimizer.structure() != self.structure:
+        if len(weights) != len(self.weights) or optimizer.structure() != self.structure:
             return False
-        for p, mine, weight in zip(params, self.params, self.weights, strict=True):
-            if p is not mine or p.data() is not weight:
+        for mine, weight, grad in zip(self.weights, weights, self.grads, strict=True):
+            if weight is not mine or weight.grad is not grad:
                 return False
-        if any(w.grad is not g for w, g in zip(self.weights, self.grads, strict=True)):
-            return False
         if optimizer.edits != self.edits:
             if not self.table.holds(optimizer):
                 return False
@@ -65,32 +67,61 @@ class EagerUpdate:
     def __call__(self, trainer: Trainer) -> None:
         """Count, and update."""
         optimizer = trainer.optimizer
-        with optimizer.undone_on_error() if debug.settings().check else nullcontext():
-            optimizer.count(self.indices)
+        with optimizer.undone_on_error():
+            optimizer.count(self.table.indices)
             self.run(self.table.values(optimizer))
 
 
 class PythonUpdate:
     """One update by an optimizer written for MXNet: its own `update`, parameter by parameter."""
 
-    def __init__(self, trainer: Trainer, params: Sequence[Parameter], states: dict[int, Any]):
-        self.params = tuple(params)
-        self.weights = tuple(p.data() for p in params)
-        self.states = states
+    def __init__(self, trainer: Trainer, weights: Sequence[NDArray]):
+        self.weights = tuple(weights)
+        self.owners: dict[str, list[NDArray]] = {}  # parameter -> those of its replicas that have a fresh gradient
+        for weight in weights:
+            self.owners.setdefault(trainer.names[trainer.exchange.indices[weight.name]], []).append(weight)
 
-    def holds(self, trainer: Trainer, params: Sequence[Parameter]) -> bool:
-        """Never: it is nothing but a loop."""
-        return False
+    def holds(self, trainer: Trainer, weights: Sequence[NDArray]) -> bool:
+        """Is this still the update of these weights?"""
+        return len(weights) == len(self.weights) and all(map(operator.is_, weights, self.weights))
 
     def __call__(self, trainer: Trainer) -> None:
         """Count, and update."""
-        optimizer = trainer.optimizer
         with autograd.pause():
-            for p, weight in zip(self.params, self.weights, strict=True):
-                index = trainer.index(p)
-                if index not in self.states:
-                    self.states[index] = optimizer.create_state_multi_precision(index, weight)
-                optimizer.update_multi_precision(index, weight, p.grad(), self.states[index])
+            for name, weights in self.owners.items():
+                if trainer.exchange.once:
+                    self._update_all(trainer, name, weights)
+                else:
+                    self._update_each(trainer, weights)
+
+    def _update_all(self, trainer: Trainer, name: str, weights: Sequence[NDArray]) -> None:
+        """Update the first replica by the sum of the gradients, and make the others equal to it."""
+        first, *others = (trainer.replica(each) for each in trainer.exchange.replicas[name])
+        total = NDArray(trainer.reduced(name, weights), first.context)
+        self._update(trainer, first, total)
+        for other in others:
+            other.storage.write(first.storage.array)
+
+    def _update_each(self, trainer: Trainer, weights: Sequence[NDArray]) -> None:
+        """Update every replica by itself, and count that as one update."""
+        optimizer = trainer.optimizer
+        counts, number = optimizer.counts(), optimizer.num_update
+        for i, weight in enumerate(weights):
+            if i:
+                optimizer.restore_counts(counts, number)
+            self._update(trainer, weight, _gradient(weight))
+
+    def _update(self, trainer: Trainer, weight: NDArray, grad: NDArray) -> None:
+        optimizer, index = trainer.optimizer, trainer.exchange.indices[weight.name]
+        if weight.name not in trainer.states:
+            trainer.states[weight.name] = optimizer.create_state_multi_precision(index, weight)
+        optimizer.update_multi_precision(index, weight, grad, trainer.states[weight.name])
+
+
+def _gradient(weight: NDArray) -> NDArray:
+    """The gradient of a weight that has one."""
+    assert weight.grad is not None
+    return weight.grad
 
 
 class _Compiled:
@@ -143,7 +174,3 @@ def _rebuild(graph: Graph) -> Any:
         return tuple(table[n] for n in graph.updates.values())
 
     return build
-
-
-def _input(name: str, array: NDArray) -> Node:
-    return node(OPS["input"], (), {"name": name}, type=array.type)

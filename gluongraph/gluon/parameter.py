@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import autograd, initializer, nd, random
-from gluongraph.context import Context, current_context
+from gluongraph.context import Context, check_context, cpu, current_context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon import files
@@ -128,10 +128,12 @@ class Parameter(Multipliers):
     ) -> None:
         """Allocate, and draw the first values: `init`, else the parameter's own, else `default_init`, else Uniform().
 
-        Values are drawn once and copied to every context.
+        Values are drawn once, the same whatever the contexts, and copied to each of them.
 
         Raises:
-            ValueError: the shape is not known, and the parameter is none that may wait for it.
+            ValueError: the shape is not known, and the parameter is none that may wait for it; no context, or one
+                that is named twice.
+            MXNetError: a context where no arrays can live.
         """
         if self._arrays is not None and not force_reinit:
             warnings.warn(
@@ -139,22 +141,21 @@ class Parameter(Multipliers):
                 stacklevel=2,
             )
             return
-        self._arrays = self._waiting = None
         chosen = init if init is not None else self.init if self.init is not None else default_init
         contexts = _contexts(ctx)
-        self._global_init = default_init
-        self._waiting = (initializer.Uniform() if chosen is None else chosen, contexts, None)
-        # Random numbers are set aside now, so that what is drawn does not depend on when the shape becomes known.
-        self._reserved = random.get_state(contexts[0])
-        random.set_state((self._reserved[0], self._reserved[1] + DRAWS), contexts[0])
-        if self.ready:
-            self.finish_deferred_init()
-        elif not self._allow_deferred_init:
-            self._waiting = None
+        if not self.ready and not self._allow_deferred_init:
             raise ValueError(
                 f"parameter {self.name!r} cannot be initialized: its shape is {self._shape}. Give all extents, "
                 "or allow_deferred_init=True"
             )
+        self._arrays = None
+        self._global_init = default_init
+        self._waiting = (initializer.Uniform() if chosen is None else chosen, contexts, None)
+        # Random numbers are set aside now, so that what is drawn does not depend on when the shape becomes known.
+        self._reserved = random.get_state(cpu())
+        random.set_state((self._reserved[0], self._reserved[1] + DRAWS), cpu())
+        if self.ready:
+            self.finish_deferred_init()
 
     def finish_deferred_init(self) -> None:
         """Do now what was waiting for the shape; nothing if nothing was."""
@@ -170,27 +171,27 @@ class Parameter(Multipliers):
                 )
             )
         assert self._shape is not None
-        with autograd.pause(), concrete():
-            first = nd.zeros(self._shape, ctx=contexts[0], dtype=self._dtype)
+        with autograd.pause(), concrete(), cpu():
+            first = nd.zeros(self._shape, dtype=self._dtype)
             if data is None:
                 desc = initializer.InitDesc(self.name, {"__init__": init})
-                now = random.get_state(contexts[0])
+                now = random.get_state()
                 seeded_since = now[0] != self._reserved[0]
                 if not seeded_since:
-                    random.set_state(self._reserved, contexts[0])
+                    random.set_state(self._reserved)
                 initializer.create(init if self._global_init is None else self._global_init)(desc, first)
                 if not seeded_since:
-                    random.set_state(now, contexts[0])
+                    random.set_state(now)
             else:
                 first[:] = data
             self._waiting = None
-            self._adopt([first, *(first.copyto(c) for c in contexts[1:])])
+            self._adopt([first.as_in_context(contexts[0]), *(first.copyto(c) for c in contexts[1:])])
 
     def _adopt(self, arrays: list[NDArray]) -> None:
         self._arrays = arrays
         Edits.count += 1
-        for array in arrays:
-            array.name = self.name
+        for number, array in enumerate(arrays):
+            array.name = f"{self.name}@{array.context}" if number else self.name
             if self._grad_req != "null":
                 array.attach_grad(self._grad_req)
 
@@ -257,6 +258,13 @@ class Parameter(Multipliers):
             return list(self._waiting[1])
         return [array.context for array in self._ready_arrays()]
 
+    def averaged(self) -> np.ndarray[Any, Any]:
+        """The data, as it is saved: the mean over the contexts where they differ, as running statistics do."""
+        first, *others = (array.asnumpy() for array in self._ready_arrays())
+        if all(np.array_equal(first, other) for other in others):
+            return first
+        return np.mean([first, *others], axis=0, dtype=np.float64).astype(first.dtype)
+
     def set_data(self, data: Any) -> None:
         """Overwrite the data on all contexts.
 
@@ -273,10 +281,10 @@ class Parameter(Multipliers):
                 array[:] = data
 
     def zero_grad(self) -> None:
-        """Set the gradients to 0."""
+        """Set the gradients to 0; nothing where there are none yet."""
         if self._grad_req != "null":
             with autograd.pause():
-                for array in self._ready_arrays():
+                for array in self._arrays or ():
                     assert array.grad is not None
                     array.grad[:] = 0.0
 
@@ -289,14 +297,21 @@ class Parameter(Multipliers):
                 self._adopt([array.astype(name) for array in self._arrays])
 
     def reset_ctx(self, ctx: Context | Sequence[Context]) -> None:
-        """Move to other contexts."""
+        """Move to other contexts; where the data differ between contexts, their mean moves.
+
+        Raises:
+            ValueError: not initialized; no context, or one that is named twice.
+        """
         contexts = _contexts(ctx)
-        if self._arrays is None and self._waiting is not None:
+        if self._waiting is not None:
             self._waiting = (self._waiting[0], contexts, self._waiting[2])
-            return
-        with autograd.pause():
-            first = self._ready_arrays()[0]
-            self._adopt([first.copyto(c) for c in contexts])
+        elif self._arrays is not None:
+            data = self.averaged()
+            self._adopt([NDArray(data.copy(), c) for c in contexts])
+        else:
+            raise ValueError(
+                located(f"parameter {self.name!r} cannot move, it has no data yet", help="call initialize() first")
+            )
 
 
 class Constant(Parameter):
@@ -476,7 +491,7 @@ class ParameterDict:
         for name, parameter in self.items():
             if not name.startswith(strip_prefix):
                 raise ValueError(f"{name!r} does not begin with the prefix {strip_prefix!r}")
-            table[name.removeprefix(strip_prefix)] = parameter.list_data()[0].asnumpy()
+            table[name.removeprefix(strip_prefix)] = parameter.averaged()
         files.save(filename, table)
 
     def load(
@@ -497,4 +512,9 @@ class ParameterDict:
 def _contexts(ctx: Context | Sequence[Context] | None) -> list[Context]:
     if ctx is None:
         return [current_context()]
-    return [ctx] if isinstance(ctx, Context) else list(ctx)
+    contexts = [ctx] if isinstance(ctx, Context) else list(ctx)
+    if not contexts or len(set(contexts)) < len(contexts):
+        raise ValueError(located(f"ctx={contexts}: a parameter lies on one context, or on several different ones"))
+    for each in contexts:
+        check_context(each)
+    return contexts

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gluongraph import kvstore as kvstores
 from gluongraph import optimizer as optimizers
-from gluongraph.errors import FormatError, MXNetError, located
-from gluongraph.gluon import files
+from gluongraph.context import Context
+from gluongraph.errors import located
+from gluongraph.exchange import RESIDUAL, Exchange
+from gluongraph.gluon import trainer_states
 from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
 from gluongraph.gluon.parameter import Parameter, ParameterDict
+from gluongraph.gluon.store_choice import check_kvstore, chosen_store, updates_on
+from gluongraph.gluon.watch import Edits
+from gluongraph.kvstore import KVStore, KVStoreBase
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
+from gluongraph.storage import Array
 from gluongraph.updates import state_name
-
-FORMAT = 1
 
 
 class Trainer:
@@ -25,6 +27,13 @@ class Trainer:
 
     The position of a parameter (a dictionary is sorted by name, a list keeps its order) is the index that the optimizer
     counts by. The optimizer's states are arrays of the trainer, made at the first update.
+
+    Parameters on several contexts have a gradient on each; their sum updates all of them. With `update_on_kvstore`
+    (what None means where the store can) that is one update whose result goes to every context, and `grad(ctx)` keeps
+    the context's own gradient; without, `allreduce_grads` puts the sum into every `grad(ctx)`, and each context is
+    updated by itself. `kvstore` is a name, a store, or None, with which nothing is summed. `compression_params`, such
+    as {"type": "2bit", "threshold": 0.5}, are for the store, and mean nothing where there is none: on one context no
+    store is made from a name.
 
     >>> from gluongraph import autograd, gluon, nd
     >>> net = gluon.nn.Dense(1, in_units=2)
@@ -37,7 +46,7 @@ class Trainer:
 
     Raises:
         ValueError: `params` is no list or dictionary of parameters, or names one twice; no such optimizer.
-        TypeError: no parameters at all; the optimizer takes no such argument.
+        TypeError: no parameters at all; the optimizer takes no such argument; `kvstore` is no store.
         RuntimeError: a parameter has not been initialized.
         AssertionError: parameters on different contexts; `optimizer_params` beside an Optimizer object.
     """
@@ -57,19 +66,23 @@ class Trainer:
         if len(self._position) != len(self._params):
             twice = next(n for n in self._names if self._names.count(n) > 1)
             raise ValueError(f"two parameters are called {twice!r}; give one of their blocks another prefix")
-        self._contexts = self._one_context()
+        self._contexts, self._edits = self._one_context(), Edits.count
+        check_kvstore(kvstore)
         self._optimizer = self._make_optimizer(optimizer, optimizer_params)
         self._scale = self._optimizer.rescale_grad
-        _check_kvstore(kvstore)
-        self._kvstore_name, self._compression = kvstore, compression_params
-        self._update_on_kvstore = update_on_kvstore  # one process, one context: the update is local either way
-        self._states: dict[str, dict[str, NDArray]] = {}
-        self._python_states: dict[int, Any] = {}  # of an optimizer that has no formula
+        self._kvstore_params = {"kvstore": kvstore, "update_on_kvstore": update_on_kvstore}
+        self._compression_params = compression_params
+        self._kvstore: KVStoreBase | None = None
+        self._update_on_kvstore, self._kv_initialized = False, False
+        self._own_store = True  # is all that the store does known, so that it can be done in a graph?
+        self.in_python = False  # does Python act between gradients and updates: a store, a method, the optimizer?
+        self._exchange = Exchange({})
+        self.states: dict[str, Any] = {}  # replica -> {state: array}; what create_state gave where there is no formula
         self._update_cache: EagerUpdate | PythonUpdate | None = None
         self.arenas: dict[tuple[str, str], object] = {}  # (role, dtype) -> where compiled steps keep weights and states
 
-    def _one_context(self) -> list[Any]:
-        contexts: list[Any] | None = None
+    def _one_context(self) -> list[Context]:
+        contexts: list[Context] | None = None
         for p in self._params:
             try:
                 here = p.list_ctx()
@@ -80,8 +93,6 @@ class Trainer:
             if contexts is not None and here != contexts:
                 raise AssertionError(f"parameters on different contexts: {p.name!r} is on {here}, others on {contexts}")
             contexts = here
-        if contexts is not None and len(contexts) > 1:
-            raise MXNetError(f"a Trainer works on one context, and the parameters are on {contexts}; initialize on one")
         return contexts or []
 
     def _make_optimizer(self, optimizer: str | Optimizer, arguments: Mapping[str, Any] | None) -> Optimizer:
@@ -105,9 +116,10 @@ class Trainer:
         """The parameters' names, in index order."""
         return self._names
 
-    def index(self, parameter: Parameter) -> int:
-        """The index that the optimizer counts this parameter by."""
-        return self._position[parameter.name]
+    @property
+    def contexts(self) -> Sequence[Context]:
+        """Where the parameters are."""
+        return self._contexts
 
     @property
     def optimizer(self) -> Optimizer:
@@ -147,62 +159,197 @@ class Trainer:
         """
         self._optimizer.set_learning_rate(lr)
 
+    # -- the store
+
+    @property
+    def exchange(self) -> Exchange:
+        """What happens to the gradients of replicas. Raises what `prepare` raises."""
+        self.prepare()
+        return self._exchange
+
+    def prepare(self) -> None:
+        """Choose the store, and give all contexts the first one's weights; nothing where this has been done.
+
+        Raises:
+            DeferredInitializationError: a parameter waits for the first forward.
+            ValueError: `update_on_kvstore` asks for what the store cannot do.
+            MXNetError: what the store makes of compression_params.
+        """
+        if self._edits != Edits.count:
+            contexts = self._one_context()
+            self._kv_initialized = self._kv_initialized and contexts == self._contexts
+            self._contexts, self._edits = contexts, Edits.count
+        if not self._kv_initialized:
+            self._init_kvstore()
+
+    def _init_kvstore(self) -> None:
+        arrays = {p: p.list_data() for p in self._params if p.grad_req != "null" or not p.deferred}
+        store = chosen_store(self._kvstore_params["kvstore"], self._contexts)
+        on_store = updates_on(store, self._kvstore_params["update_on_kvstore"], tuple(arrays), self._contexts)
+        own = store is None or type(store) is KVStore
+        if store is not None:
+            if self._compression_params:
+                store.set_gradient_compression(self._compression_params)
+            if on_store and not own:
+                store.set_optimizer(self._optimizer)
+            for p, replicas in arrays.items():
+                if not own:
+                    index = self._position[p.name]
+                    store.broadcast(index, replicas[0], out=replicas, priority=-index)
+                elif p.grad_req != "null":  # running statistics of contexts may differ, and go on to
+                    _equalize(replicas)
+        self._kvstore, self._update_on_kvstore, self._own_store = store, on_store, own
+        self._exchange = Exchange(
+            replicas={name: (name, *(f"{name}@{ctx}" for ctx in self._contexts[1:])) for name in self._names},
+            once=on_store,
+            summed=store is not None,
+            threshold=store.threshold if isinstance(store, KVStore) else None,
+        )
+        changed = any(getattr(type(self), name) is not getattr(Trainer, name) for name in _HOOKS)
+        self.in_python = changed or not own or not self._optimizer.has_formula
+        self._kv_initialized = True
+
+    # -- arrays for graphs, by the names of inputs
+
+    def replica(self, name: str) -> NDArray:
+        """The array of an input: "dense0_weight", or on another context than the first "dense0_weight@cpu(1)"."""
+        names = self.exchange.replicas
+        parameter = self._params[self.exchange.indices[name]]
+        return parameter.list_data()[names[parameter.name].index(name)]
+
     def state_arrays(self, names: Iterable[str]) -> dict[str, NDArray]:
-        """The optimizer's states of these parameters, "<parameter>/<state>" -> array."""
+        """The optimizer's states of these replicas, "<replica>/<state>" -> array."""
         found: dict[str, NDArray] = {}
         for name in names:
-            weight = self._params[self._position[name]].data()
-            have = self._states.get(name, {})
+            weight = self.replica(name)
+            have: dict[str, NDArray] = self.states.get(name, {})
             if {k: a.type for k, a in have.items()} != self._optimizer.state_types(weight.type):
-                have = self._states[name] = self._optimizer.new_states(weight)
+                have = self.states[name] = self._optimizer.new_states(weight)
             found |= {state_name(name, k): array for k, array in have.items()}
         return found
+
+    def residual_arrays(self, names: Iterable[str]) -> dict[str, NDArray]:
+        """What gradient compression keeps back of these replicas' gradients, "residual:<replica>" -> array."""
+        found: dict[str, NDArray] = {}
+        if isinstance(self._kvstore, KVStore) and self.exchange.threshold is not None:
+            for parameter in dict.fromkeys(self._params[self.exchange.indices[name]] for name in names):
+                if parameter.grad_req != "null":
+                    kept = self._kvstore.residuals(parameter.name, parameter.list_data())
+                    named = zip(self.exchange.replicas[parameter.name], kept, strict=True)
+                    found |= {RESIDUAL + name: array for name, array in named}
+        return found
+
+    def set_states(self, states: Mapping[str, Any], residuals: Mapping[str, NDArray]) -> None:
+        """Make these the states of the parameters named, on every context; of others they are new again."""
+        formula, once = self._optimizer.has_formula, self.exchange.once
+        for name, names in self.exchange.replicas.items():
+            for replica in names[:1] if once else names:
+                if not formula:
+                    self.states.pop(replica, None)
+                    if name in states:
+                        self.states[replica] = _placed(states[name], self.replica(replica).context)
+                elif name in states or replica in self.states:
+                    new = states.get(name) or self._optimizer.new_states(self.replica(replica))
+                    for key, array in self.state_arrays([replica]).items():
+                        array.storage.write(new[key.removeprefix(replica + "/")].storage.array)
+        for key, array in self.residual_arrays(self._names).items():
+            kept = residuals.get(key)
+            array.storage.write(0 if kept is None or kept.type != array.type else kept.storage.array)
 
     # -- updating
 
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
-        """One update by gradient / batch_size: `allreduce_grads`, then `update`.
+        """One update by gradient / batch_size: `allreduce_grads`, then `update`, wherever they happen.
 
         Raises:
             ZeroDivisionError, ValueError: batch_size is no positive number; nothing is changed.
             UserWarning: a gradient has not been written by a backward since the last update; nothing is changed.
-                `ignore_stale_grad=True` leaves such parameters as they are.
+                `ignore_stale_grad=True` leaves such parameters as they are; where only some contexts have a fresh
+                gradient, those are summed.
         """
-        self.update(batch_size, ignore_stale_grad)
-
-    def allreduce_grads(self) -> None:
-        """Sum the gradients over contexts; of one there is nothing to sum."""
-
-    def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
-        """The update of `step`, for code that has summed the gradients itself."""
         scale = self.scale_for(batch_size)
+        self.prepare()
         live = self._live(ignore_stale_grad)
         self._optimizer.rescale_grad = scale
-        if not live:
+        self._allreduce_grads()
+        self._apply(live)
+
+    def allreduce_grads(self) -> None:
+        """Put the sum over contexts into the gradient on each of them; of one context there is nothing to sum.
+
+        Raises:
+            AssertionError: the store updates as well, by `step`.
+        """
+        self.prepare()
+        self._check_apart("allreduce_grads()")
+        self._allreduce_grads()
+
+    def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
+        """The update of `step`, of each context by its own gradient: for code that has summed them itself.
+
+        Raises:
+            AssertionError: the store updates, by `step`; or what `step` raises.
+        """
+        scale = self.scale_for(batch_size)
+        self.prepare()
+        self._check_apart("update()")
+        live = self._live(ignore_stale_grad)
+        self._optimizer.rescale_grad = scale
+        self._apply(live)
+
+    def _check_apart(self, call: str) -> None:
+        if self._update_on_kvstore:
+            help = "call step(batch_size), or make the Trainer with update_on_kvstore=False"
+            raise AssertionError(located(f"{call} of a trainer whose kvstore sums and updates in one go", help=help))
+
+    def _allreduce_grads(self) -> None:
+        """What a subclass that has a way of its own to sum gradients overrides."""
+        store = self._kvstore
+        if store is None or (self._update_on_kvstore and self._own_store):
             return
-        cached = self._update_cache
-        if cached is None or not cached.holds(self, live):
-            cached = self._update_cache = self._updater(live)
-        cached(self)
-        for weight in cached.weights:
+        for i, p in enumerate(self._params):
+            if p.grad_req == "null":
+                continue
+            grads = p.list_grad()
+            if isinstance(store, KVStore) and self._own_store:
+                total = self.reduced(p.name, p.list_data())
+                for grad in grads:
+                    grad.storage.write(total)
+            elif self._update_on_kvstore:
+                store.pushpull(i, grads, out=p.list_data(), priority=-i)
+            else:
+                store.pushpull(i, grads, priority=-i)
+
+    def reduced(self, name: str, replicas: Sequence[NDArray]) -> Array:
+        """The sum of these replicas' gradients, of what compression sends of them."""
+        grads = [replica.grad for replica in replicas if replica.grad is not None]
+        numbers = [self.exchange.replicas[name].index(replica.name) for replica in replicas]
+        assert isinstance(self._kvstore, KVStore)
+        return self._kvstore.reduced(name, grads, numbers)
+
+    def _apply(self, live: list[NDArray]) -> None:
+        """Update these weights; those on other contexts follow where there is one update for all."""
+        if live and not (self._update_on_kvstore and not self._own_store):  # there the store has done it
+            cached = self._update_cache
+            if cached is None or not cached.holds(self, live):
+                made = EagerUpdate if self._optimizer.has_formula else PythonUpdate
+                cached = self._update_cache = made(self, live)
+            cached(self)
+        for weight in live:
             weight._fresh_grad = False
 
-    def _updater(self, live: list[Parameter]) -> EagerUpdate | PythonUpdate:
-        if self._optimizer.has_formula:
-            return EagerUpdate(self, live)
-        return PythonUpdate(self, live, self._python_states)
-
-    def _live(self, ignore_stale: bool) -> list[Parameter]:
-        """The parameters to update: those that want a gradient and have a fresh one."""
-        live: list[Parameter] = []
-        stale: list[Parameter] = []
+    def _live(self, ignore_stale: bool) -> list[NDArray]:
+        """The weights to update: those that want a gradient and have a fresh one, on every context."""
+        live: list[NDArray] = []
+        stale: list[NDArray] = []
         for p in self._params:
             if p.grad_req != "null":
-                (live if p.data()._fresh_grad else stale).append(p)
+                for array in p._ready_arrays():
+                    (live if array._fresh_grad else stale).append(array)
         if stale and not ignore_stale:
             raise UserWarning(
                 located(
-                    f"the gradient of {', '.join(p.name for p in stale)} has not been updated by a backward since the "
+                    f"the gradient of {', '.join(a.name for a in stale)} has not been updated by a backward since the "
                     "last step",
                     help="call backward first; if these parameters take no part on purpose, "
                     "step(batch_size, ignore_stale_grad=True)",
@@ -213,48 +360,33 @@ class Trainer:
     # -- files
 
     def save_states(self, fname: str) -> None:
-        """Write the optimizer's states and counters, by parameter name, to a safetensors file."""
-        optimizer = self._optimizer
-        if not optimizer.has_formula:
-            raise MXNetError(
-                f"the states of {type(optimizer).__name__}, which has no rule(), have no names to save them by"
-            )
-        about = {
-            "format": FORMAT,
-            "optimizer": type(optimizer).__name__,
-            "lr": optimizer.lr,
-            "num_update": optimizer.num_update,
-            "counts": {self._names[int(i)]: t for i, t in optimizer.counts().items()},
-        }
-        arrays = {state_name(p, k): a.asnumpy() for p, table in self._states.items() for k, a in table.items()}
-        files.save(fname, arrays, {"trainer": json.dumps(about)})
+        """Write the optimizer's states, counters and rate, by parameter name, to a safetensors file.
+
+        Of replicas with states of their own the first context's are written. What gradient compression keeps back is
+        written too. Not in the file: lr_mult and wd_mult, schedules, and other settings of optimizer and trainer.
+        """
+        self.prepare()
+        if self._update_on_kvstore and not self._own_store:
+            assert self._kvstore is not None
+            self._kvstore.save_optimizer_states(fname, dump_optimizer=True)
+        else:
+            trainer_states.save(self, fname)
 
     def load_states(self, fname: str) -> None:
-        """Read what `save_states` wrote for the same optimizer and parameters.
+        """Read what `save_states` wrote for the same optimizer and parameters, on whatever contexts they were.
 
         Raises:
             FormatError: not such a file, or one for another optimizer or other parameters; nothing is changed.
         """
-        arrays, metadata = files.load(fname), files.metadata(fname)
-        if "trainer" not in metadata:
-            raise FormatError(f"{fname} is not a file of trainer states")
-        about = json.loads(metadata["trainer"])
-        optimizer = self._optimizer
-        if about["format"] != FORMAT:
-            raise FormatError(f"{fname} has format {about['format']}, this version reads {FORMAT}")
-        if about["optimizer"] != type(optimizer).__name__:
-            raise FormatError(f"{fname} is of {about['optimizer']}, the trainer uses {type(optimizer).__name__}")
-        owners = {key.rpartition("/")[0] for key in arrays} | set(about["counts"])
-        if strange := owners - set(self._names):
-            raise FormatError(f"{fname} is about {', '.join(sorted(strange))}, which the trainer does not hold")
-        mine = self.state_arrays(sorted(owners))
-        for key, array in arrays.items():
-            if key not in mine or mine[key].shape != array.shape:
-                raise FormatError(f"{fname}: {key} of shape {array.shape} fits no state of the trainer")
-        for key, array in arrays.items():
-            mine[key].storage.write(array)
-        optimizer.lr = about["lr"]
-        optimizer.restore_counts({self._position[n]: t for n, t in about["counts"].items()}, about["num_update"])
+        self.prepare()
+        if self._update_on_kvstore and not self._own_store:
+            assert self._kvstore is not None
+            self._kvstore.load_optimizer_states(fname)
+        else:
+            trainer_states.load(self, fname)
+
+
+_HOOKS = ("step", "update", "allreduce_grads", "_allreduce_grads")  # what a subclass may do in its own way
 
 
 def _listed(params: Any) -> list[Parameter]:
@@ -270,9 +402,14 @@ def _listed(params: Any) -> list[Parameter]:
     return list(dict.fromkeys(params))
 
 
-def _check_kvstore(kvstore: Any) -> None:
-    if kvstore is None or isinstance(kvstore, kvstores.KVStore):
-        return
-    if not isinstance(kvstore, str):
-        raise TypeError(f"kvstore is a name, a KVStore or None, not {type(kvstore).__name__}")
-    kvstores.create(kvstore)
+def _equalize(replicas: Sequence[NDArray]) -> None:
+    """Make all of them equal to the first."""
+    for other in replicas[1:]:
+        other.storage.write(replicas[0].storage.array)
+
+
+def _placed(state: Any, ctx: Context) -> Any:
+    """A copy of a state as create_state gives it, on a context."""
+    if isinstance(state, NDArray):
+        return state.copyto(ctx)
+    return tuple(_placed(part, ctx) for part in state) if isinstance(state, (list, tuple)) else state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from gluongraph.ndarray import NDArray
 
 
 def split_data(data: NDArray, num_slice: int, batch_axis: int = 0, even_split: bool = True) -> list[NDArray]:
-    """`num_slice` parts along an axis; without `even_split` the last one takes the rest.
+    """`num_slice` parts along an axis; without `even_split` the first ones may have one sample more than the others.
 
     Raises:
         ValueError: fewer samples than parts, or an even split that does not divide.
@@ -25,10 +26,10 @@ def split_data(data: NDArray, num_slice: int, batch_axis: int = 0, even_split: b
         raise ValueError(f"{size} samples cannot be split into {num_slice} parts")
     if even_split and size % num_slice:
         raise ValueError(f"{size} samples do not divide into {num_slice} equal parts; even_split=False allows it")
-    step = size // num_slice
+    each, more = divmod(size, num_slice)
+    ends = list(itertools.accumulate(each + (i < more) for i in range(num_slice)))
     before: tuple[Any, ...] = (slice(None),) * batch_axis
-    ends = [step * (i + 1) for i in range(num_slice - 1)] + [size]
-    return [data[(*before, slice(step * i, end))] for i, end in enumerate(ends)]
+    return [data[(*before, slice(start, end))] for start, end in itertools.pairwise([0, *ends])]
 
 
 def split_and_load(
@@ -45,6 +46,7 @@ def split_and_load(
 def clip_global_norm(arrays: Sequence[NDArray], max_norm: float, check_isfinite: bool = True) -> Any:
     """Scale arrays in place by min(1, max_norm / (norm + 1e-8)), norm that of all their elements; gives the norm.
 
+    Arrays on several contexts count as different ones: for replicas of the same gradient call it once per context.
     The norm comes as a number, or with check_isfinite=False as an array of shape (1,).
 
     Raises:
@@ -53,15 +55,16 @@ def clip_global_norm(arrays: Sequence[NDArray], max_norm: float, check_isfinite:
     if not arrays:
         raise AssertionError("clip_global_norm needs at least one array")
     with autograd.pause():
-        total = nd.zeros((1,))
+        home = arrays[0].context
+        total = nd.zeros((1,), ctx=home)
         for array in arrays:
             flat = array.astype("float32")
-            total = total + (flat * flat).sum()
+            total = total + (flat * flat).sum().as_in_context(home)
         norm = total.sqrt()
         value = float(norm.asscalar()) if check_isfinite else None
         if value is not None and not math.isfinite(value):
             warnings.warn(f"the norm of the gradients is {value}; clipping makes them all so", stacklevel=2)
         scale = nd.minimum(max_norm / (norm + 1e-8), 1.0)
         for array in arrays:
-            array[:] = array * scale.astype(array.dtype)
+            array[:] = array * scale.astype(array.dtype).as_in_context(array.context)
     return norm if value is None else value

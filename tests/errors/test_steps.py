@@ -36,7 +36,7 @@ class Session:
         """All that a step may change, by value."""
         optimizer, trainer = self.trainer.optimizer, self.trainer
         found = {p.name: p.data().asnumpy().tobytes() for p in trainer.params}
-        for name, states in trainer._states.items():
+        for name, states in trainer.states.items():
             found |= {f"{name}/{key}": array.asnumpy().tobytes() for key, array in states.items()}
         counters = {"num_update": optimizer.num_update, "counts": optimizer.counts(), "scale": optimizer.rescale_grad}
         return {**found, **counters, "random": mx.random.get_state()}

@@ -1,0 +1,118 @@
+"""Parameters on several contexts, as graph: the gradients of their replicas meet, and an update goes to all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gluongraph import ops
+from gluongraph.eager import leaf
+from gluongraph.ir import Graph, Node, node
+from gluongraph.kvstore.compression import two_bit
+from gluongraph.optimizer import Optimizer
+from gluongraph.updates import GRAD, ScalarTable, apply_updates
+
+RESIDUAL = "residual:"
+
+
+@dataclass(frozen=True)
+class Updating:
+    """A graph that updates, the scalars that it takes, and the inputs that the optimizer keeps states for."""
+
+    graph: Graph
+    table: ScalarTable
+    owners: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a trainer does between gradients and updates.
+
+    `replicas`: parameter -> the graph inputs that hold it, one per context; the first has the parameter's name.
+    `once`: there is one update, from the sum of the gradients, and all replicas become its result. Otherwise every
+    replica is updated by itself, with states of its own: from the sum if `summed`, else from its own gradient.
+    `threshold`: each replica's gradient is quantized to 2 bits before the sum; None without.
+    """
+
+    replicas: Mapping[str, tuple[str, ...]]
+    once: bool = False
+    summed: bool = False
+    threshold: float | None = None
+    indices: Mapping[str, int] = field(init=False, compare=False)  # input -> the index its optimizer counts by
+
+    def __post_init__(self) -> None:
+        numbered = {name: i for i, names in enumerate(self.replicas.values()) for name in names}
+        object.__setattr__(self, "indices", numbered)
+
+    def owners(self, graph: Graph) -> dict[str, dict[str, Node]]:
+        """parameter -> the gradients of its replicas that are among the outputs."""
+        found: dict[str, dict[str, Node]] = {}
+        for parameter, names in self.replicas.items():
+            if grads := {name: graph.outputs[GRAD + name] for name in names if GRAD + name in graph.outputs}:
+                found[parameter] = grads
+        return found
+
+    def sums(self, graph: Graph) -> Graph:
+        """The gradients of the replicas become one, that of the parameter: their sum."""
+        totals = {GRAD + p: ops.allreduce(*grads.values()) for p, grads in self.owners(graph).items()}
+        return Graph(graph.inputs, {**_without_grads(graph), **totals}, graph.updates, graph.origins)
+
+    def update(self, graph: Graph, optimizer: Optimizer, *, keep_grads: bool = False) -> Updating:
+        """The outputs "grad:<input>" become the updates of their inputs.
+
+        With `keep_grads` they stay outputs, as `grad(ctx)` is after a step in eager mode: the replica's own gradient,
+        or where each is updated by itself, that by which it was.
+        """
+        own = {name: n for name, n in graph.outputs.items() if name.startswith(GRAD)}
+        graph = self._meet(graph)
+        met = {name: n for name, n in graph.outputs.items() if name.startswith(GRAD)}
+        owners = tuple(name.removeprefix(GRAD) for name in met)
+        graph, table = apply_updates(graph, optimizer, self.indices)
+        if self.once:
+            graph = self._part(graph, owners)
+        if keep_grads:
+            graph = graph.with_results({**graph.outputs, **(own if self.once else met)}, graph.updates)
+        return Updating(graph, table, owners)
+
+    def accumulating(self, graph: Graph, names: Collection[str]) -> Graph:
+        """The gradients of these replicas are added to what is there: inputs "grad:<replica>", which are updated."""
+        made = {GRAD + name: leaf(GRAD + name, graph.inputs[name].ty) for name in names if GRAD + name in graph.outputs}
+        totals = {key: ops.add(old, graph.outputs[key]) for key, old in made.items()}
+        outputs, updates = {**graph.outputs, **totals}, {**graph.updates, **totals}
+        return Graph({**graph.inputs, **made}, outputs, updates, graph.origins)
+
+    def _meet(self, graph: Graph) -> Graph:
+        """The outputs "grad:<input>" become the gradients by which that input is to be updated."""
+        if not self.summed:
+            return graph
+        inputs, updates, outputs = dict(graph.inputs), dict(graph.updates), _without_grads(graph)
+        for parameter, grads in self.owners(graph).items():
+            sent = dict(grads)
+            if self.threshold is not None:
+                for name, g in grads.items():
+                    key = RESIDUAL + name
+                    inputs[key] = leaf(key, g.ty)
+                    sent[name], updates[key] = two_bit(g, inputs[key], threshold=self.threshold)
+            total = ops.allreduce(*sent.values())
+            outputs.update({GRAD + name: total for name in ([parameter] if self.once else grads)})
+            if not self.once:  # allreduce_grads writes the sum where the gradients were
+                updates.update({GRAD + name: total for name in grads if GRAD + name in updates})
+        return Graph(inputs, outputs, updates, graph.origins)
+
+    def _part(self, graph: Graph, parameters: Sequence[str]) -> Graph:
+        """The new weights are written to all replicas.
+
+        The kernel that has computed one computes its last step again for each further replica: a value can be
+        written in place to one of them only.
+        """
+        updates = dict(graph.updates)
+        for parameter in parameters:
+            new = graph.updates[parameter]
+            for number, name in enumerate(self.replicas[parameter][1:], 1):
+                if name in graph.inputs:
+                    updates[name] = new if new.op.kind == "leaf" else node(new.op, new.src, new.attrs, number)
+        return Graph(graph.inputs, graph.outputs, updates, graph.origins)
+
+
+def _without_grads(graph: Graph) -> dict[str, Node]:
+    return {name: n for name, n in graph.outputs.items() if not name.startswith(GRAD)}

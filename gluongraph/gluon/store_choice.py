@@ -1,0 +1,60 @@
+"""Which store a Trainer uses, and whether the store updates the weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from gluongraph import kvstore as kvstores
+from gluongraph.context import Context
+from gluongraph.errors import located
+from gluongraph.gluon.parameter import Parameter
+from gluongraph.kvstore import KVStoreBase
+
+LARGE = 16 << 20  # elements: a parameter above it makes MXNet's store "local" leave the update to the devices
+
+
+def check_kvstore(wanted: Any) -> None:
+    """Refuse what no trainer can use as a store.
+
+    Raises:
+        TypeError: neither a name, nor a store, nor None.
+        MXNetError: a store that spans processes, which there is none of here.
+    """
+    if isinstance(wanted, str):
+        if "dist" in wanted:
+            kvstores.create(wanted)  # raises now what the first step would
+    elif wanted is not None and not isinstance(wanted, KVStoreBase):
+        raise TypeError(located(f"kvstore is a name, a KVStoreBase or None, not {type(wanted).__name__}"))
+
+
+def chosen_store(wanted: str | KVStoreBase | None, contexts: Sequence[Context]) -> KVStoreBase | None:
+    """The store itself. One context of one process needs none, unless it is given as an object."""
+    if not isinstance(wanted, str):
+        return wanted
+    return None if len(contexts) == 1 and "dist" not in wanted else kvstores.create(wanted)
+
+
+def updates_on(
+    store: KVStoreBase | None, wanted: bool | None, params: Sequence[Parameter], contexts: Sequence[Context]
+) -> bool:
+    """Does the store update? `wanted` decides; None is yes where it can.
+
+    Two exceptions to the yes are MXNet's: parameters of more than LARGE elements in a store "local", and
+    MXNET_UPDATE_ON_KVSTORE=0 in the environment.
+
+    Raises:
+        ValueError: it is wanted, and the store cannot, or there is none for several contexts.
+    """
+    capable = store is not None and store.is_capable(KVStoreBase.OPTIMIZER)
+    if wanted and not capable:
+        if store is None and len(contexts) == 1:
+            return False  # there is one place where it can happen
+        what = "there is no kvstore" if store is None else f"{store} runs no optimizer"
+        help = 'update_on_kvstore=None chooses what is possible; kvstore="device" can'
+        raise ValueError(located(f"update_on_kvstore=True, and {what}", help=help))
+    if wanted is not None or not capable:
+        return bool(wanted)
+    large = store is not None and store.type == "local" and any(p.list_data()[0].size > LARGE for p in params)
+    return not large and os.environ.get("MXNET_UPDATE_ON_KVSTORE", "1") != "0"

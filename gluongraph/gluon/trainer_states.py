@@ -1,0 +1,91 @@
+"""Files of trainer states: safetensors by parameter name, and the optimizer's progress as JSON beside them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from gluongraph.errors import FormatError, located
+from gluongraph.gluon import files
+from gluongraph.optimizer.updater import packed, unpacked
+from gluongraph.storage import Array
+from gluongraph.updates import state_name
+
+if TYPE_CHECKING:
+    from gluongraph.gluon.trainer import Trainer
+
+FORMAT = 2
+KEY = "trainer"
+
+
+def save(trainer: Trainer, filename: str) -> None:
+    """Write states, counters, rate, and what gradient compression keeps back."""
+    optimizer, arrays = trainer.optimizer, dict[str, Array]()
+    states: dict[str, Any] = {}
+    for name in trainer.names:
+        if (state := trainer.states.get(name)) is None:
+            continue
+        if optimizer.has_formula:
+            states[name] = {key: packed(array, state_name(name, key), arrays) for key, array in state.items()}
+        else:
+            states[name] = packed(state, name, arrays)
+    progress = optimizer.progress()
+    progress["counts"] = {trainer.names[index]: t for index, t in progress["counts"]}
+    residuals = {key: packed(array, key, arrays) for key, array in trainer.residual_arrays(trainer.names).items()}
+    about = {"format": FORMAT, "progress": progress, "states": states, "residuals": residuals}
+    files.save(filename, arrays, {KEY: json.dumps(about)})
+
+
+def load(trainer: Trainer, filename: str) -> None:
+    """Read what `save` wrote, into the states of every replica.
+
+    Raises:
+        FormatError: not such a file, or one for another optimizer or other parameters; nothing is changed.
+    """
+    about, arrays = _read(filename)
+    optimizer, progress = trainer.optimizer, about["progress"]
+    if progress["optimizer"] != type(optimizer).__name__:
+        message = f"{filename} is of {progress['optimizer']}, the trainer uses {type(optimizer).__name__}"
+        raise FormatError(located(message, help="make the Trainer with the optimizer that the saved one had"))
+    strange = sorted((about["states"].keys() | progress["counts"].keys()) - set(trainer.names))
+    if strange:
+        raise FormatError(located(f"{filename} is about {', '.join(strange)}, which the trainer does not hold"))
+    states: dict[str, Any] = {}
+    for name, form in about["states"].items():
+        if optimizer.has_formula and isinstance(form, dict):
+            states[name] = {key: unpacked(part, arrays) for key, part in form.items()}
+            _check(trainer, name, states[name], filename)
+        else:
+            states[name] = unpacked(form, arrays)
+    counts = [[trainer.names.index(name), t] for name, t in progress["counts"].items()]
+    optimizer.resume({**progress, "counts": counts})
+    trainer.set_states(states, {key: unpacked(form, arrays) for key, form in about["residuals"].items()})
+
+
+def _check(trainer: Trainer, name: str, state: dict[str, Any], filename: str) -> None:
+    """Raise unless the trainer's optimizer would make such a state for this parameter."""
+    wanted = trainer.optimizer.state_types(trainer.replica(name).type)
+    found = {key: array.type for key, array in state.items()}
+    if trainer.optimizer.has_formula and found != wanted:
+        message = f"{filename}: the states of {name} are {_listed(found)}; the trainer keeps {_listed(wanted)}"
+        raise FormatError(located(message, help="make the Trainer with the arguments that the saved one had"))
+
+
+def _listed(types: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {type}" for key, type in types.items()) or "none"
+
+
+def _read(filename: str) -> tuple[dict[str, Any], dict[str, Array]]:
+    """What the file tells, and its arrays."""
+    from safetensors import SafetensorError
+
+    try:
+        arrays, metadata = files.load(filename), files.metadata(filename)
+    except SafetensorError as error:
+        raise FormatError(located(f"{filename} is not a file of trainer states: {error}")) from None
+    if KEY not in metadata:
+        raise FormatError(located(f"{filename} is not a file of trainer states", help="save_states writes such files"))
+    about: dict[str, Any] = json.loads(metadata[KEY])
+    if about["format"] != FORMAT:
+        raise FormatError(located(f"{filename} has format {about['format']}; this version reads {FORMAT}"))
+    return about, arrays

@@ -1,0 +1,94 @@
+"""One batch on several contexts: the share of each, the program that runs on all of them, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gluongraph import nd
+from gluongraph.context import Context
+from gluongraph.errors import located
+from gluongraph.gluon.utils import split_data
+from gluongraph.ndarray import NDArray
+from gluongraph.storage import Array
+
+
+def is_shared_out(given: Any) -> bool:
+    """Is this argument a list with an array for each context, as split_and_load gives?"""
+    return isinstance(given, (list, tuple)) and bool(given) and all(isinstance(part, NDArray) for part in given)
+
+
+def contexts_of(batch: Sequence[Any], all: Sequence[Context], everywhere: bool) -> tuple[Context, ...]:
+    """Where a program runs: on the contexts of the lists among its arguments; without, on `all`, or the first of them.
+
+    Raises:
+        ValueError: lists for other contexts than one another, or with `everywhere` for others than all.
+    """
+    listed = [tuple(part.context for part in given) for given in batch if is_shared_out(given)]
+    wanted = tuple(all) if everywhere else listed[0] if listed else tuple(all[:1])
+    for where in listed:
+        if where != wanted:
+            message = f"an argument lies on {list(where)}, and the step needs {list(wanted)}"
+            help = "split_and_load(batch, ctx_list), with the parameters' contexts in their order"
+            raise ValueError(located(message, help=help))
+    return wanted
+
+
+def shares(given: Any, array: Callable[[Any], Array], count: int) -> list[Array]:
+    """One argument's share for each context: the list's arrays, or equal parts along the first axis.
+
+    `array` makes numpy memory of one array. What has no axis goes to every context.
+
+    Raises:
+        ValueError: the samples do not divide into equal parts.
+    """
+    if is_shared_out(given):
+        return [array(part) for part in given]
+    whole = array(given)
+    if count == 1 or not whole.shape:
+        return [whole] * count
+    return [part.storage.array for part in split_data(NDArray(whole), count)]
+
+
+class OnAll:
+    """A program of one batch, as a program of the shares of several contexts, one context's after the other's.
+
+    Its results are joined along the first axis; of scalars there is one per context.
+    """
+
+    def __init__(self, function: Callable[..., Any], contexts: Sequence[Context]):
+        self.function, self.contexts = function, contexts
+        self.shapes: list[list[tuple[int, ...]]] = []  # of each result: its shape on each context
+
+    def __call__(self, *arrays: Any) -> Any:
+        count = len(arrays) // len(self.contexts)
+        found = []
+        for number, ctx in enumerate(self.contexts):
+            with ctx:
+                found.append(self.function(*arrays[number * count : (number + 1) * count]))
+        self.shapes = []
+        return self._joined(found)
+
+    def _joined(self, parts: Sequence[Any]) -> Any:
+        first = parts[0]
+        if isinstance(first, NDArray):
+            self.shapes.append([part.shape for part in parts])
+            return first if len(parts) == 1 else nd.concat(*(p if p.shape else p.reshape((1,)) for p in parts), dim=0)
+        if isinstance(first, dict):
+            return {key: self._joined([part[key] for part in parts]) for key in first}
+        if isinstance(first, (tuple, list)):
+            items = [self._joined(each) for each in zip(*parts, strict=True)]
+            return type(first)(*items) if hasattr(first, "_fields") else type(first)(items)
+        return first
+
+    def apart(self, results: Mapping[str, Array]) -> list[dict[str, NDArray]]:
+        """The results of each context, by the names that they have joined."""
+        found: list[dict[str, NDArray]] = [{} for _ in self.contexts]
+        for shapes, (name, whole) in zip(self.shapes, results.items(), strict=False):
+            rows = whole if shapes[0] else whole.reshape(-1)
+            start = 0
+            for each, shape, ctx in zip(found, shapes, self.contexts, strict=True):
+                end = start + (shape[0] if shape else 1)
+                each[name] = NDArray(rows[start:end].reshape(shape), ctx)
+                start = end
+        return found
