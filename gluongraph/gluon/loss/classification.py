@@ -14,8 +14,9 @@ from gluongraph.mxops import softrelu
 class SoftmaxCrossEntropyLoss(Loss):
     """-log softmax(pred)[label], mean over the sample's positions; for one-hot labels -Σ label log softmax(pred).
 
-    `sparse_label` says that labels are class numbers (one out of range counts as the nearest); `from_logits` that
-    `pred` holds log-probabilities already. The elements have the shape of the prediction with 1 at `axis`.
+    `sparse_label` says that labels are class numbers; `from_logits` that `pred` holds log-probabilities already. The
+    elements have the shape of the prediction with 1 at `axis`. The loss of a number that is no class is finite and
+    means nothing: `sample_weight` 0 takes such samples out.
     """
 
     def __init__(
@@ -76,8 +77,7 @@ def _classes(pred: Node, label: Node, axis: int) -> Node:
             )
         )
     label = ops.reshape(label, shape)
-    label = label if label.dtype in ("i32", "i64") else ops.cast(label, "i32")
-    return ops.minimum(ops.maximum(label, 0), pred.shape[axis] - 1)
+    return label if label.dtype in ("i32", "i64") else ops.cast(label, "i32")
 
 
 class SigmoidBinaryCrossEntropyLoss(Loss):
