@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -104,8 +105,8 @@ class DataLoader:
             yield from current
         finally:
             current.drop()
-        if self._running is current:
-            self._running = None
+            if self._running is current:
+                self._running = None
         if self.auto_reload and self._ready is None:
             self.refresh()
 
@@ -124,7 +125,7 @@ class DataLoader:
     def state_dict(self) -> State:
         """Where the loader is, in numbers and lists: its pass, and how many of the pass's batches it has given out.
 
-        Between passes, it is at the beginning of the next one.
+        Between passes, also after one that was left by `break`, it is at the beginning of the next one.
 
         Raises:
             NotImplementedError: the sampler does not say its state.
@@ -176,8 +177,7 @@ class _Pass:
         self._read, self._workers, self._ahead, self._timeout = read, workers, ahead, timeout
         self._order = enumerate(batches)
         self._pending: deque[Any] = deque()
-        for _ in range(resumed["batches"] if resumed else 0):
-            next(self._order)
+        for _ in itertools.islice(self._order, resumed["batches"] if resumed else 0):
             self.given += 1
 
     def __iter__(self) -> Iterator[Any]:

@@ -199,6 +199,16 @@ def test_the_batches_before_are_not_read_again() -> None:
     assert len(list(other)) == 5  # the pass after it is whole
 
 
+def test_a_pass_that_was_left_is_over() -> None:
+    loader = DataLoader(Noisy(), batch_size=2)
+    inside = []
+    for _batch in loader:
+        inside.append(loader.state_dict()["batches"])
+        if len(inside) == 2:
+            break
+    assert inside == [1, 2] and loader.state_dict()["batches"] == 0
+
+
 def test_a_sampler_without_state() -> None:
     class Own(SequentialSampler):
         def state_dict(self) -> dict[str, Any]:
