@@ -1,4 +1,7 @@
-"""Batches out of lists of samples: what a DataLoader takes as `batchify_fn`. Names and meanings are MXNet 2's."""
+"""Batches out of lists of samples: what a DataLoader takes as `batchify_fn`. Names and meanings are MXNet 2's.
+
+`use_shared_mem` is accepted and changes nothing: what comes from a worker process is in shared memory always.
+"""
 
 from __future__ import annotations
 
