@@ -73,16 +73,10 @@ def Convolution(
     pad: Extents | None = None,
     num_filter: int = 0,
     num_group: int = 1,
-    workspace: int = 1024,
     no_bias: bool = False,
-    cudnn_tune: str | None = None,
-    cudnn_off: bool = False,
     layout: str | None = None,
 ) -> Any:
-    """Cross-correlation over one, two or three axes; weight (filters, channels / groups, *kernel), bias (filters,).
-
-    `workspace`, `cudnn_tune` and `cudnn_off` change nothing.
-    """
+    """Cross-correlation over one, two or three axes; weight (filters, channels / groups, *kernel), bias (filters,)."""
     last, axes = _is_last("Convolution", data, layout), data.ty.rank - 2
     w = _first(weight, last)
     _check_weight("Convolution", w, _each("Convolution", "kernel", kernel, 0, axes) if kernel else (), num_filter, 0)
@@ -113,16 +107,13 @@ def Deconvolution(
     target_shape: Extents | None = None,
     num_filter: int = 0,
     num_group: int = 1,
-    workspace: int = 512,
     no_bias: bool = True,
-    cudnn_tune: str | None = None,
-    cudnn_off: bool = False,
     layout: str | None = None,
 ) -> Any:
     """The gradient of a convolution for its data, as a layer: weight (channels, filters / groups, *kernel).
 
     An extent n becomes (n - 1) stride - 2 pad + dilate (kernel - 1) + 1 + adj; `target_shape` asks for extents instead
-    of `pad` and `adj`. `workspace`, `cudnn_tune` and `cudnn_off` change nothing.
+    of `pad` and `adj`.
     """
     last, axes = _is_last("Deconvolution", data, layout), data.ty.rank - 2
     x, w = _first(data, last), _first(weight, last)
@@ -156,7 +147,6 @@ def Pooling(
     kernel: Extents = (),
     pool_type: str = "max",
     global_pool: bool = False,
-    cudnn_off: bool = False,
     pooling_convention: str = "valid",
     stride: Extents | None = None,
     pad: Extents | None = None,
@@ -167,7 +157,6 @@ def Pooling(
     """Over windows of one, two or three axes: "max", "avg", "sum", or "lp", the p_value-th root of the sum of powers.
 
     With pooling_convention="full" the last window may hang over. With `global_pool` the window is everything.
-    `cudnn_off` changes nothing.
     """
     last, axes = _is_last("Pooling", data, layout), data.ty.rank - 2
     if pool_type not in _POOLS:
@@ -224,13 +213,12 @@ def UpSampling(
     num_filter: int = 0,
     multi_input_mode: str = "concat",
     num_args: int = 0,
-    workspace: int = 512,
 ) -> Any:
     """Images `scale` times as high and wide: sample_type "nearest", or "bilinear" by a deconvolution with a weight.
 
     "nearest" takes several images, which all get the size of the first one's result and are joined along the channels,
     or added with multi_input_mode="sum". "bilinear" takes an image and a weight (channels, 1, k, k), k = 2 scale -
-    scale % 2. `num_args` and `workspace` change nothing.
+    scale % 2. `num_args` changes nothing.
     """
     if scale < 1 or sample_type not in ("nearest", "bilinear") or multi_input_mode not in ("concat", "sum"):
         raise MXNetError(

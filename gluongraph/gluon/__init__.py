@@ -1,6 +1,6 @@
 """The neural network API: mx.gluon."""
 
-from gluongraph.gluon import contrib, data, loss, nn, utils
+from gluongraph.gluon import contrib, data, loss, model_zoo, nn, utils
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.parameter import Constant, DeferredInitializationError, Parameter, ParameterDict
 from gluongraph.gluon.trainer import Trainer
@@ -16,6 +16,7 @@ __all__ = [
     "contrib",
     "data",
     "loss",
+    "model_zoo",
     "nn",
     "utils",
 ]

@@ -36,16 +36,18 @@ def _numbered(counts: dict[str, int], hint: str) -> str:
 
 
 class _NameScope:
-    """`with block.name_scope():` blocks made within are named below `block`."""
+    """`with block.name_scope():` blocks made within are named below `block`; one with prefix="" changes nothing."""
 
     def __init__(self, block: Block):
         self._block = block
 
     def __enter__(self) -> None:
-        _NAMES.open.append(self._block)
+        if not self._block._unnamed:
+            _NAMES.open.append(self._block)
 
     def __exit__(self, *exc: object) -> None:
-        _NAMES.open.pop()
+        if not self._block._unnamed:
+            _NAMES.open.pop()
 
 
 class HookHandle:
@@ -76,6 +78,7 @@ class Block:
     def __init__(self, prefix: str | None = None, params: ParameterDict | None = None):
         hint = self._alias()
         parent = _NAMES.open[-1] if _NAMES.open else None
+        self._unnamed = prefix == ""
         if prefix is None:
             prefix = _numbered(_NAMES.counts if parent is None else parent._name_counts, hint)
         self._prefix = prefix if parent is None else parent.prefix + prefix

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import mxcontrib, mxctc, mxindex, mxshapes, random
+from gluongraph import mxcontrib, mxctc, mximages, mxindex, mxshapes, random
 from gluongraph.errors import MXNetError, located
 from gluongraph.nd.function import function
 from gluongraph.ndarray import NDArray, invoke
@@ -26,6 +26,8 @@ gradientmultiplier = function(mxcontrib.gradientmultiplier)
 index_copy = function(mxindex.index_copy)
 index_array = function(mxindex.index_array)
 box_iou = function(mxcontrib.box_iou)
+BilinearResize2D = function(mximages.BilinearResize2D)
+AdaptiveAvgPooling2D = function(mximages.AdaptiveAvgPooling2D)
 CTCLoss = ctc_loss = function(mxctc.CTCLoss)
 interleaved_matmul_selfatt_qk = function(mxcontrib.interleaved_matmul_selfatt_qk)
 interleaved_matmul_selfatt_valatt = function(mxcontrib.interleaved_matmul_selfatt_valatt)
