@@ -150,6 +150,7 @@ class NDArray(Handle):
         """Fill the attached gradient with zeros."""
         if self._leaf is not None:
             self._leaf.grad.storage.write(0)
+            self._leaf.spent = False
 
     # -- reading and writing parts
 

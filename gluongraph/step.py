@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from gluongraph.optimizer import Optimizer
 from gluongraph.plan import Launch, Plan
 from gluongraph.runtime.arena import Arena
 from gluongraph.shares import OnAll, contexts_of, is_shared_out, shares
+from gluongraph.tape import Leaf
 from gluongraph.trace import Traced, is_rng, trace
 from gluongraph.updates import GRAD, SCALAR, ScalarTable
 
@@ -66,6 +67,7 @@ class Variant:
         params = _trained(trainer, traced) if call.gradients else ()
         self.table: ScalarTable | None = None
         self.accumulated: dict[str, NDArray] = {}  # replicas with grad_req "add" -> what is added to
+        self.spends: list[Leaf] = []  # of replicas whose gradient no memory has seen when a step is over
         state = dict(traced.captured)
         if call.gradients and trainer is not None:
             _check_loss(traced, trainer, params)
@@ -79,6 +81,7 @@ class Variant:
             if call.updates:
                 updating = trainer.exchange.update(graph, trainer.optimizer, keep_grads=keep_grads)
                 graph, self.table = updating.graph, updating.table
+                self.spends = _spent(trainer, params, graph, self.accumulated)
                 states = trainer.state_arrays(updating.owners)
                 _settle(trainer, params, states)
                 state |= states | trainer.residual_arrays(params)
@@ -219,12 +222,19 @@ def _accumulated(trainer: Trainer, names: Sequence[str]) -> dict[str, NDArray]:
     return found
 
 
+def _spent(trainer: Trainer, names: Sequence[str], graph: Graph, kept: Container[str]) -> list[Leaf]:
+    """The gradient sides of replicas whose gradients a graph with updates neither gives back nor adds to memory."""
+    lost = [name for name in names if name not in kept and GRAD + name not in graph.outputs]
+    return [leaf for name in lost if (leaf := trainer.replica(name)._leaf) is not None]
+
+
 def _write_grads(trainer: Trainer, results: Mapping[str, Array]) -> list[str]:
     """Put gradients where an eager backward would have; gives the names of the replicas."""
     written = []
     for name in trainer.exchange.indices:
-        if (value := results.get(GRAD + name)) is not None and (grad := trainer.replica(name).grad) is not None:
-            grad.storage.write(value)
+        if (value := results.get(GRAD + name)) is not None and (leaf := trainer.replica(name)._leaf) is not None:
+            leaf.grad.storage.write(value)
+            leaf.spent = False
             written.append(name)
     return written
 
@@ -294,6 +304,8 @@ class TrainStep:
             results = variant.run(arrays)
         if self._keep_grads:
             _write_grads(trainer, results)
+        for leaf in variant.spends:
+            leaf.spent = True
         return variant.answer(results, batch)
 
     def _backward_and_step(self, trainer: Trainer, batch: tuple[Any, ...], batch_size: float | None) -> Any:

@@ -43,12 +43,24 @@ STATE = State()
 
 
 class Leaf:
-    """The gradient side of a marked array: its buffer, what to do with it, whether a backward has written it."""
+    """The gradient side of a marked array: its buffer, what to do with it, whether a backward has written it.
 
-    __slots__ = ("fresh", "grad", "req")
+    `spent` says that a compiled step has used the last gradient up, and that the buffer has never seen it.
+    """
+
+    __slots__ = ("fresh", "grad", "req", "spent")
 
     def __init__(self, grad: NDArray, req: str):
-        self.grad, self.req, self.fresh = grad, req, False
+        self.grad, self.req, self.fresh, self.spent = grad, req, False, False
+
+    def put(self, g: Array) -> None:
+        """Write or add a gradient."""
+        storage = self.grad.storage
+        if self.req == "add":
+            storage.array += g
+        else:
+            storage.array[...] = g
+        self.fresh, self.spent = True, False
 
 
 class Gradient(Protocol):
@@ -189,12 +201,7 @@ def write(found: Mapping[Source, Array]) -> None:
     """Put gradients where the marked arrays want them."""
     for leaf, g in found.items():
         if isinstance(leaf, Leaf) and leaf.req != "null":
-            storage = leaf.grad.storage
-            if leaf.req == "add":
-                storage.array += g
-            else:
-                storage.array[...] = g
-            leaf.fresh = True
+            leaf.put(g)
 
 
 class concrete:

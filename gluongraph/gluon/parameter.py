@@ -241,12 +241,20 @@ class Parameter(Multipliers):
         """The gradient of `data(ctx)`, not a copy.
 
         Raises:
-            RuntimeError: `grad_req` is "null"; or what `data` raises.
+            RuntimeError: `grad_req` is "null"; a compiled step has used the gradient up; or what `data` raises.
         """
-        array = self._at(self._ready_arrays(), ctx)
-        if array.grad is None:
+        leaf = self._at(self._ready_arrays(), ctx)._leaf
+        if leaf is None:
             raise RuntimeError(f"parameter {self.name!r} has no gradient: its grad_req is 'null'")
-        return array.grad
+        if leaf.spent:
+            raise RuntimeError(
+                located(
+                    f"the gradient of {self.name!r} was used up by a compiled step, and is nowhere in memory",
+                    help="mx.compile(..., keep_grads=True) writes gradients as an eager backward does; "
+                    "step.grads(*batch) computes them alone",
+                )
+            )
+        return leaf.grad
 
     def list_grad(self) -> list[NDArray]:
         """The gradients on all contexts."""
@@ -285,8 +293,7 @@ class Parameter(Multipliers):
         if self._grad_req != "null":
             with autograd.pause():
                 for array in self._arrays or ():
-                    assert array.grad is not None
-                    array.grad[:] = 0.0
+                    array.zero_grad()
 
     def cast(self, dtype: Any) -> None:
         """Change the element type of data and gradient; the gradient starts at 0 again."""

@@ -310,7 +310,7 @@ class Trainer:
         for i, p in enumerate(self._params):
             if p.grad_req == "null":
                 continue
-            grads = p.list_grad()
+            grads = [replica.grad for replica in p.list_data() if replica.grad is not None]
             if isinstance(store, KVStore) and self._own_store:
                 total = self.reduced(p.name, p.list_data())
                 for grad in grads:

@@ -201,6 +201,20 @@ def test_kept_gradients_lie_where_backward_puts_them() -> None:
             np.testing.assert_allclose(q.grad().asnumpy(), expected[p.name].asnumpy(), rtol=1e-4, atol=1e-4)
 
 
+def test_gradients_that_a_step_has_used_up_are_said_to_be_gone() -> None:
+    net, trainer = made()
+    step, weight = mx.compile(net, LOSS, trainer), next(iter(net.collect_params().values()))
+    step(X, Y)
+    for ask in (weight.grad, weight.list_grad):
+        with pytest.raises(RuntimeError, match=rf"gradient of '{weight.name}' was used up .*\n.*\n.*keep_grads=True"):
+            ask()
+    eager_step(net, trainer, X, Y)  # a backward writes it
+    assert abs(weight.grad().asnumpy()).max() > 0
+    step(X, Y)
+    net.collect_params().zero_grad()
+    assert (weight.grad().asnumpy() == 0).all()
+
+
 def test_a_function_with_metrics() -> None:
     net, trainer = made()
 
