@@ -277,8 +277,11 @@ class Parameter(Multipliers):
         """Overwrite the data on all contexts.
 
         Raises:
-            AssertionError: the shape does not fit.
+            AssertionError: not initialized, or the shape does not fit.
         """
+        if self._arrays is None and self._waiting is None:
+            help = "call initialize() on the block, first"
+            raise AssertionError(located(f"parameter {self.name!r} has not been initialized", help=help))
         self.shape = data.shape
         if self._arrays is None and self._waiting is not None:
             given = data if isinstance(data, NDArray) else nd.array(data, dtype=self._dtype)

@@ -27,7 +27,7 @@ def create(name: str = "local") -> KVStoreBase:
                 help="within one process use 'device' or 'local'",
             )
         )
-    return KVStore(name)
+    return KVStore(name.lower())
 
 
 __all__ = ["KVStore", "KVStoreBase", "TestStore", "create"]
