@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gluongraph import ops
+from gluongraph.context import Context
 from gluongraph.eager import leaf
 from gluongraph.ir import Graph, Node, node
 from gluongraph.kvstore.compression import two_bit
 from gluongraph.optimizer import Optimizer
-from gluongraph.updates import GRAD, ScalarTable, apply_updates
+from gluongraph.updates import GRAD, NO_DRAWS, Draws, ScalarTable, apply_updates
 
 RESIDUAL = "residual:"
 
@@ -57,17 +58,26 @@ class Exchange:
         totals = {GRAD + p: ops.allreduce(*grads.values()) for p, grads in self.owners(graph).items()}
         return Graph(graph.inputs, {**_without_grads(graph), **totals}, graph.updates, graph.origins)
 
-    def update(self, graph: Graph, optimizer: Optimizer, *, keep_grads: bool = False) -> Updating:
+    def update(
+        self,
+        graph: Graph,
+        optimizer: Optimizer,
+        context: Context,
+        *,
+        draws: Draws = NO_DRAWS,
+        keep_grads: bool = False,
+    ) -> Updating:
         """The outputs "grad:<input>" become the updates of their inputs.
 
         With `keep_grads` they stay outputs, as `grad(ctx)` is after a step in eager mode: the replica's own gradient,
-        or where each is updated by itself, that by which it was.
+        or where each is updated by itself, that by which it was. Random numbers come from the generator of `context`,
+        after the `draws` of the graph.
         """
         own = {name: n for name, n in graph.outputs.items() if name.startswith(GRAD)}
         graph = self._meet(graph)
         met = {name: n for name, n in graph.outputs.items() if name.startswith(GRAD)}
         owners = tuple(name.removeprefix(GRAD) for name in met)
-        graph, table = apply_updates(graph, optimizer, self.indices)
+        graph, table = apply_updates(graph, optimizer, self.indices, draws=draws, context=context)
         if self.once:
             graph = self._part(graph, owners)
         if keep_grads:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gluongraph import ops
+from gluongraph.context import Context, current_context
 from gluongraph.errors import MXNetError
 from gluongraph.ir import OPS, Graph, Node, TensorType, node
-from gluongraph.optimizer.base import Optimizer, computed_in
+from gluongraph.optimizer.base import Optimizer, computed_in, noise_of
 from gluongraph.optimizer.counting import Index
+from gluongraph.trace import STATE_TYPE, rng_name
 
 GRAD = "grad:"
 SCALAR = "scalar:"
+Draws = Mapping[str, tuple[Context, int]]
+NO_DRAWS: Draws = {}
 
 
 @dataclass(frozen=True)
@@ -20,13 +24,15 @@ class ScalarTable:
     """The scalar inputs of a graph with updates, in order, and where their values come from.
 
     `keys` are the names after "scalar:". Parameters whose scalars are equal at every step form a group; a key is its
-    plain name ("lr") where all parameters are one group or it never differs, else "lr:<group>".
+    plain name ("lr") where all parameters are one group or it never differs, else "lr:<group>". `draws` says of each
+    input with a generator's state whose that is, and how many draws a call makes.
     """
 
     keys: tuple[str, ...]
     indices: tuple[Index, ...]
     groups: tuple[tuple[Index, ...], ...]
     entries: tuple[tuple[int, str], ...]  # (group, scalar) of each key
+    draws: Draws
 
     def values(self, optimizer: Optimizer) -> list[float]:
         """The scalars of the update that `optimizer.count(table.indices)` has just begun, in float64."""
@@ -52,13 +58,21 @@ def state_name(parameter: str, state: str) -> str:
 
 
 def apply_updates(
-    graph: Graph, optimizer: Optimizer, params: Sequence[str] | Mapping[str, int], *, keep_grads: bool = False
+    graph: Graph,
+    optimizer: Optimizer,
+    params: Sequence[str] | Mapping[str, int],
+    *,
+    keep_grads: bool = False,
+    draws: Draws = NO_DRAWS,
+    context: Context | None = None,
 ) -> tuple[Graph, ScalarTable]:
     """Every output "grad:<name>" becomes the update of <name> and of its states.
 
     `params` names the parameters in trainer order: the position is the index the optimizer counts by; or it says the
     index of each, where several have the same. Those without a gradient among the outputs are left as they are. New
-    inputs are the states, "<name>/<state>", and the scalars, "scalar:<key>", all of shape () and f32.
+    inputs are the states, "<name>/<state>", and the scalars, "scalar:<key>", all of shape () and f32. Random numbers of
+    the updates come from the generator of `context`, after the `draws` of the graph; replicas of one parameter get the
+    same ones.
 
     Raises:
         MXNetError: a gradient whose parameter is not in `params`, or is no input of the graph.
@@ -70,6 +84,8 @@ def apply_updates(
             raise MXNetError(f"the graph has a gradient of {name!r}, which the trainer does not hold as a parameter")
     ordered = sorted(grads, key=at.__getitem__)
     table = scalar_table(optimizer, tuple(dict.fromkeys(at[name] for name in ordered)))
+    dice = _Dice(graph, optimizer, draws, context or current_context())
+    number = {index: i for i, index in enumerate(table.indices)}
     scalars = {key: _input(SCALAR + key, TensorType((), "f32")) for key in table.keys}
     group_of = {i: number for number, members in enumerate(table.groups) for i in members}
 
@@ -78,13 +94,36 @@ def apply_updates(
         weight = graph.inputs[name]
         state = {s: _input(state_name(name, s), ty) for s, ty in optimizer.state_types(weight.ty).items()}
         s = _scalars_of(group_of[at[name]], table, scalars, computed_in(weight.dtype))
+        s |= dice.noise(weight.ty, number[at[name]])
         updates[name], new = optimizer.updated(weight, grads[name], state, s)
         for key, old in state.items():
             inputs[state_name(name, key)] = old
             updates[state_name(name, key)] = new[key]
     inputs.update((SCALAR + key, n) for key, n in scalars.items())
+    if optimizer.noise:
+        inputs[dice.name] = dice.state
     outputs = {k: n for k, n in graph.outputs.items() if keep_grads or not k.startswith(GRAD)}
-    return Graph(inputs, outputs, updates, graph.origins), table
+    return Graph(inputs, outputs, updates, graph.origins), replace(table, draws=dice.after(len(table.indices)))
+
+
+class _Dice:
+    """The random numbers of the updates: from the generator of a device, after the draws of the graph."""
+
+    def __init__(self, graph: Graph, optimizer: Optimizer, draws: Draws, context: Context):
+        known = {ctx: name for name, (ctx, _) in draws.items()}
+        self.name = known.get(context) or rng_name(context, first=not draws)
+        self.state = graph.inputs.get(self.name) or _input(self.name, STATE_TYPE)
+        self.optimizer, self.before, self.context = optimizer, draws, context
+        self.drawn = draws[self.name][1] if self.name in draws else 0
+
+    def noise(self, weight: TensorType, number: int) -> dict[str, Node]:
+        """The random arrays of the update with this number."""
+        return noise_of(self.optimizer, weight, self.state, self.drawn + number * len(self.optimizer.noise))
+
+    def after(self, updates: int) -> Draws:
+        """The draws of the graph with so many updates."""
+        made = updates * len(self.optimizer.noise)
+        return {**self.before, self.name: (self.context, self.drawn + made)} if made else self.before
 
 
 def scalar_table(optimizer: Optimizer, indices: tuple[Index, ...]) -> ScalarTable:
@@ -97,7 +136,7 @@ def scalar_table(optimizer: Optimizer, indices: tuple[Index, ...]) -> ScalarTabl
             for name in optimizer.scalars(members[0]):
                 apart = len(parts) > 1 and name in optimizer.per_parameter
                 entries.setdefault(f"{name}:{number}" if apart else name, (number, name))
-    return ScalarTable(tuple(entries), indices, parts, tuple(entries.values()))
+    return ScalarTable(tuple(entries), indices, parts, tuple(entries.values()), NO_DRAWS)
 
 
 def _scalars_of(group: int, table: ScalarTable, nodes: Mapping[str, Node], dtype: str) -> dict[str, Node]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import autograd, debug, engine
+from gluongraph import autograd, debug, engine, random
 from gluongraph import storage as storages
 from gluongraph.eager import Function, leaf
 from gluongraph.ir import Graph, Node
 from gluongraph.ndarray import NDArray
-from gluongraph.updates import GRAD, SCALAR
+from gluongraph.tape import STATE
+from gluongraph.updates import GRAD, SCALAR, ScalarTable
 
 if TYPE_CHECKING:
     from gluongraph.gluon.trainer import Trainer
@@ -42,13 +43,13 @@ class EagerUpdate:
         arrays |= {GRAD + w.name: g for w, g in zip(weights, self.grads, strict=True)}
         given = {name: leaf(name, array.type) for name, array in arrays.items()}
         graph = Graph(given, {name: n for name, n in given.items() if name.startswith(GRAD)})
-        updating = exchange.update(graph, trainer.optimizer)
+        updating = exchange.update(graph, trainer.optimizer, trainer.contexts[0])
         graph, self.table = updating.graph, updating.table
         arrays |= trainer.state_arrays(updating.owners) | trainer.residual_arrays(updating.owners)
         self.edits = trainer.optimizer.edits
         size = sum(weight.size for weight in self.weights)
         compiled = size >= WORTH_COMPILING and debug.settings().backend != "reference"
-        self.run = _Compiled(graph, arrays, self.table.keys) if compiled else _Numpy(graph, arrays, self.table.keys)
+        self.run = _Compiled(graph, arrays, self.table) if compiled else _Numpy(graph, arrays, self.table)
 
     def holds(self, trainer: Trainer, weights: Sequence[NDArray]) -> bool:
         """Is this still the update of these weights?"""
@@ -69,7 +70,7 @@ class EagerUpdate:
         optimizer = trainer.optimizer
         with optimizer.undone_on_error():
             optimizer.count(self.table.indices)
-            self.run(self.table.values(optimizer))
+            self.run(self.table.values(optimizer), random.take_all(self.table.draws))
 
 
 class PythonUpdate:
@@ -127,40 +128,47 @@ def _gradient(weight: NDArray) -> NDArray:
 class _Compiled:
     """The update as one packed call on the arrays where they lie."""
 
-    def __init__(self, graph: Graph, arrays: dict[str, NDArray], scalars: Sequence[str]):
+    def __init__(self, graph: Graph, arrays: dict[str, NDArray], table: ScalarTable):
         self.arrays = {name: arrays[name] for name in graph.inputs if name in arrays}
         roles = {name: "state" if name in arrays else "scalar" for name in graph.inputs}
         self.runner = engine.get("lower")(graph, roles).executor(self._memory())
         self.moves = storages.moves()
-        self.cells = [self.runner.scalar(SCALAR + key) for key in scalars]
+        self.cells = [self.runner.scalar(SCALAR + key) for key in table.keys]
+        self.rng = {name: self.runner.scalar(name) for name in table.draws}
 
     def _memory(self) -> dict[str, np.ndarray[Any, Any]]:
         return {name: array.storage.array for name, array in self.arrays.items()}
 
-    def __call__(self, scalars: Sequence[float]) -> None:
+    def __call__(self, scalars: Sequence[float], rng: Mapping[str, Sequence[int]]) -> None:
         if self.moves != storages.moves():
             self.runner.bind(self._memory())
             self.moves = storages.moves()
         for cell, value in zip(self.cells, scalars, strict=True):
             cell[0] = value
+        for name, words in rng.items():
+            for i, word in enumerate(words):
+                self.rng[name][i] = word
         self.runner([])
 
 
 class _Numpy:
     """The update by the numpy meaning of its ops."""
 
-    def __init__(self, graph: Graph, arrays: dict[str, NDArray], scalars: Sequence[str]):
-        names = list(graph.inputs)
-        self.function = Function(_rebuild(graph), [graph.inputs[name].ty for name in names])
-        self.sources = [arrays[name].storage for name in names if name in arrays]
-        if names != [name for name in names if name in arrays] + [SCALAR + key for key in scalars]:
-            raise AssertionError("the scalars of an update come last")
+    def __init__(self, graph: Graph, arrays: dict[str, NDArray], table: ScalarTable):
+        self.names, self.keys = list(graph.inputs), [SCALAR + key for key in table.keys]
+        self.function = Function(_rebuild(graph), [graph.inputs[name].ty for name in self.names])
+        self.sources = {name: arrays[name].storage for name in self.names if name in arrays}
         self.written = [arrays[name].storage for name in graph.updates]
 
-    def __call__(self, scalars: Sequence[float]) -> None:
-        values = self.function.call(*(s.array for s in self.sources), *(np.asarray(v, np.float32) for v in scalars))
-        for storage, value in zip(self.written, values, strict=True):
-            storage.write(value)
+    def __call__(self, scalars: Sequence[float], rng: Mapping[str, Sequence[int]]) -> None:
+        given = {name: storage.array for name, storage in self.sources.items()}
+        given |= {key: np.asarray(v, np.float32) for key, v in zip(self.keys, scalars, strict=True)}
+        given |= {name: np.array(words, np.uint32) for name, words in rng.items()}
+        values = STATE.run(self.function.call, *(given[name] for name in self.names))
+        # A state may become what another one was: that is read before anything is written.
+        kept = {i: values[i].copy() for i in self.function.aliases}
+        for i, storage in enumerate(self.written):
+            storage.write(kept.get(i, values[i]))
 
 
 def _rebuild(graph: Graph) -> Any:

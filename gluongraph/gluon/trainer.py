@@ -222,8 +222,8 @@ class Trainer:
         found: dict[str, NDArray] = {}
         for name in names:
             weight = self.replica(name)
-            have: dict[str, NDArray] = self.states.get(name, {})
-            if {k: a.type for k, a in have.items()} != self._optimizer.state_types(weight.type):
+            have: dict[str, NDArray] | None = self.states.get(name)
+            if have is None or {k: a.type for k, a in have.items()} != self._optimizer.state_types(weight.type):
                 have = self.states[name] = self._optimizer.new_states(weight)
             found |= {state_name(name, k): array for k, array in have.items()}
         return found

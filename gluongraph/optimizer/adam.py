@@ -14,6 +14,8 @@ from gluongraph.ir import Node, TensorType
 from gluongraph.optimizer.base import Nodes, Optimizer, Updated
 from gluongraph.optimizer.counting import Index
 
+NOTHING = 2.0**-54  # beside 1.0, in float64
+
 
 class Moments(Optimizer):
     """The running means of the gradient and of its square."""
@@ -184,9 +186,9 @@ class Nadam(Moments):
         return float(self.beta1 * (1.0 - 0.5 * 0.96 ** (t * self.schedule_decay)))
 
     def _product(self, t: int) -> float:
-        """P_t, counted from the first update after `begin_num_update`. It is 0.0 in the end."""
+        """P_t, counted from the first update after `begin_num_update`. What is below NOTHING changes no 1 - P."""
         known, done = self._products, t - self.begin_num_update
-        while len(known) <= done and known[-1] > 0.0:
+        while len(known) <= done and known[-1] > NOTHING:
             known.append(known[-1] * self._mu(self.begin_num_update + len(known)))
         return known[min(done, len(known) - 1)]
 

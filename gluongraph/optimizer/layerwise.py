@@ -100,7 +100,8 @@ class LARS(Momentum):
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
         of_w, of_g = norm(w), norm(g) * s["rescale"]
         both = ops.logical_and(ops.greater(of_w * s["adapts"], 0.0), ops.greater(of_g, 0.0))
-        trust = ops.where(both, s["eta"] * of_w / (of_g + s["wd"] * of_w + s["eps"]), 1.0)
+        below = ops.where(both, of_g + s["wd"] * of_w + s["eps"], 1.0)
+        trust = ops.where(both, s["eta"] * of_w / below, 1.0)
         step = s["lr"] * trust * (self.clip(g * s["rescale"], s) + s["wd"] * w)
         return self.moved(w, step, state, s)
 

@@ -40,9 +40,13 @@ def create(name: str | Optimizer, **kwargs: Any) -> Optimizer:
 
 
 def _meant(given: str, known: list[str]) -> str:
-    """The name that is nearest: among those with most letters in common the one of the same length."""
+    """The nearest name: with most letters in common, and about as long."""
+
+    def likeness(name: str) -> float:
+        return difflib.SequenceMatcher(None, given, name).ratio() - 0.1 * abs(len(name) - len(given))
+
     near = difflib.get_close_matches(given, known)
-    return f"did you mean {min(near, key=lambda name: abs(len(name) - len(given)))!r}? " if near else ""
+    return f"did you mean {max(near, key=likeness)!r}? " if near else ""
 
 
 # What other libraries call the same thing.
