@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -63,6 +63,7 @@ class Variant:
         shared: OnAll | None = None,
     ):
         self.traced, self.trainer, self.shared = traced, trainer, shared
+        self.draws = traced.draws
         graph = traced.graph
         params = _trained(trainer, traced) if call.gradients else ()
         self.table: ScalarTable | None = None
@@ -79,8 +80,11 @@ class Variant:
                 graph = trainer.exchange.accumulating(graph, self.accumulated)
                 state |= {GRAD + name: grad for name, grad in self.accumulated.items()}
             if call.updates:
-                updating = trainer.exchange.update(graph, trainer.optimizer, keep_grads=keep_grads)
+                updating = trainer.exchange.update(
+                    graph, trainer.optimizer, trainer.contexts[0], draws=traced.draws, keep_grads=keep_grads
+                )
                 graph, self.table = updating.graph, updating.table
+                self.draws = self.table.draws
                 self.spends = _spent(trainer, params, graph, self.accumulated)
                 states = trainer.state_arrays(updating.owners)
                 _settle(trainer, params, states)
@@ -92,7 +96,7 @@ class Variant:
         self.runner = self.compiled.executor({name: a.storage.array for name, a in self.state.items()})
         self.moves = storages.moves()
         self.cells = [self.runner.scalar(SCALAR + key) for key in self.table.keys] if self.table else []
-        self.rng = {name: self.runner.scalar(name) for name in traced.draws}
+        self.rng = {name: self.runner.scalar(name) for name in self.draws}
         self.edits = trainer.optimizer.edits if trainer is not None else None
 
     def _role(self, name: str) -> str:
@@ -117,7 +121,7 @@ class Variant:
             self.runner.bind({name: a.storage.array for name, a in self.state.items()})
             self.moves = storages.moves()
         if self.rng:
-            for name, words in random.take_all(self.traced.draws).items():
+            for name, words in random.take_all(self.draws).items():
                 for i, word in enumerate(words):
                     self.rng[name][i] = word
         results = self.runner([arrays[name] for name in self.runner.input_names])
@@ -295,8 +299,8 @@ class TrainStep:
         optimizer, table = trainer.optimizer, variant.table
         assert table is not None
         scale = trainer.scale_for(batch_size if batch_size is not None else variant.samples)
-        # A compiled call has nothing left that could fail; an interpreted one under GG_CHECK=nan may.
-        with _undone_on_error(optimizer, variant.traced.draws) if variant.interpreted else nullcontext():
+        # A compiled call itself cannot fail any more, a scheduler may; an interpreted one may under GG_CHECK=nan.
+        with _undone_on_error(optimizer, variant.draws) if variant.interpreted else optimizer.undone_on_error():
             optimizer.rescale_grad = scale
             optimizer.count(table.indices)
             for cell, value in zip(variant.cells, table.values(optimizer), strict=True):
