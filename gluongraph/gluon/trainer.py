@@ -193,11 +193,13 @@ class Trainer:
             if on_store and not own:
                 store.set_optimizer(self._optimizer)
             for p, replicas in arrays.items():
-                if not own:
+                if p.grad_req == "null":
+                    replicas = replicas[:1]  # running statistics of contexts may differ, and go on to
+                if own:
+                    _equalize(replicas)
+                else:
                     index = self._position[p.name]
                     store.broadcast(index, replicas[0], out=replicas, priority=-index)
-                elif p.grad_req != "null":  # running statistics of contexts may differ, and go on to
-                    _equalize(replicas)
         self._kvstore, self._update_on_kvstore, self._own_store = store, on_store, own
         self._exchange = Exchange(
             replicas={name: (name, *(f"{name}@{ctx}" for ctx in self._contexts[1:])) for name in self._names},
