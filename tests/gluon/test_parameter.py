@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph import autograd, cpu, gluon, init, nd, random
+from gluongraph import autograd, cpu, gluon, gpu, init, nd, random
 from gluongraph.gluon import Constant, DeferredInitializationError, Parameter, ParameterDict, nn
 
 
@@ -122,6 +122,48 @@ def test_several_contexts() -> None:
     assert p.data() is a  # the current context's
     with pytest.raises(RuntimeError, match="was not initialized on"):
         p.data(cpu(2))
+    with cpu(1):
+        assert p.data() is b and p.grad() is b.grad
+    p.set_data(nd.array([1, 2]))
+    b[:] = nd.array([3, 4], ctx=cpu(1))
+    assert p.averaged().tolist() == [2, 3]  # what is saved
+    p.reset_ctx([cpu(1), cpu(2)])
+    assert p.list_ctx() == [cpu(1), cpu(2)] and [d.asnumpy().tolist() for d in p.list_data()] == [[2, 3], [2, 3]]
+    assert [g.context for g in p.list_grad()] == p.list_ctx()
+
+
+def test_the_first_values_do_not_depend_on_the_contexts() -> None:
+    drawn = []
+    for ctx in (cpu(0), cpu(1), [cpu(2), cpu(0)]):
+        random.seed(3)
+        p = Parameter("w", shape=(4,))
+        p.initialize(init.Normal(), ctx=ctx)
+        drawn.append(p.list_data()[0].asnumpy())
+    assert (drawn[0] == drawn[1]).all() and (drawn[0] == drawn[2]).all()
+
+
+def test_blocks_run_where_their_input_lies() -> None:
+    """The parameters' replicas there, in eager mode and hybridized, and random numbers of that device."""
+    net = nn.HybridSequential()
+    net.add(nn.Dense(3, in_units=2), nn.Dropout(0.5))
+    net.initialize(ctx=[cpu(0), cpu(1)])
+    net[0].weight.data(cpu(1))[:] = 0.0
+    for hybrid in (False, True):
+        net.hybridize(hybrid)
+        outs = [net(nd.ones((1, 2), ctx=c)) for c in (cpu(0), cpu(1))]
+        assert [o.context for o in outs] == [cpu(0), cpu(1)] and outs[0].asnumpy().any() and not outs[1].asnumpy().any()
+        net[0].bias.set_data(nd.ones((3,)))
+        masks = []
+        for c in (cpu(0), cpu(1)):
+            random.seed(1)
+            with autograd.train_mode():
+                masks.append(net(nd.zeros((20, 2), ctx=c)).asnumpy())
+        assert (masks[0] != masks[1]).any()
+        net[0].bias.set_data(nd.zeros((3,)))
+    add = nn.HybridLambda(lambda F, a, b: a + b)
+    add.hybridize()
+    with pytest.raises(ValueError, match=r"lie on cpu\(0\) and cpu\(1\)"):
+        add(nd.ones((1,)), nd.ones((1,), ctx=cpu(1)))
 
 
 ERRORS: list[tuple[Any, type[Exception], str]] = [
@@ -130,6 +172,11 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: Parameter("w", grad_req="sometimes"), AssertionError, "grad_req is one of"),
     (lambda: Parameter("w", stype="row_sparse"), RuntimeError, "storage row_sparse"),
     (lambda: ParameterDict().get_constant("c"), KeyError, "no constant 'c'"),
+    (lambda: Parameter("w", shape=(2,)).set_data(nd.ones((2,))), AssertionError, "has not been initialized"),
+    (lambda: Parameter("w", shape=(2,)).reset_ctx(cpu(1)), ValueError, "cannot move, it has no data yet"),
+    (lambda: Parameter("w", shape=(2,)).initialize(ctx=[]), ValueError, "on one context, or on several"),
+    (lambda: Parameter("w", shape=(2,)).initialize(ctx=[cpu(0)] * 2), ValueError, "on one context, or on several"),
+    (lambda: Parameter("w", shape=(2,)).initialize(ctx=gpu(0)), RuntimeError, r"arrays on gpu\(0\) do not exist"),
 ]
 
 
