@@ -19,7 +19,7 @@ from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import FormatError
 from gluongraph.storage import Array
 
-FILE = 0x112
+FILE, HEAD = 0x112, 16  # what a file begins with, and how many bytes tell
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # V3: written under MXNet's numpy semantics, with arrays of no axes
 DENSE, ROW_SPARSE, CSR = 0, 1, 2
 FLAGS = {0: "f32", 1: "f64", 2: "f16", 3: "u8", 4: "i32", 5: "i8", 6: "i64", 7: "bool", 12: "bf16"}
@@ -28,7 +28,7 @@ _FLAG_OF = {numpy_dtype(name): flag for flag, name in FLAGS.items()}
 
 def is_params(head: bytes) -> bool:
     """Do these first bytes begin a file of arrays?"""
-    return head[:8] == struct.pack("<Q", FILE)
+    return head[:HEAD] == struct.pack("<QQ", FILE, 0)
 
 
 class _Reader:
@@ -75,9 +75,9 @@ def parse(data: bytes, what: str) -> tuple[list[Array], list[str]]:
         FormatError: the bytes are no such file.
     """
     if not is_params(data):
-        raise FormatError(f"{what} is no file of arrays in MXNet's format: it does not begin with 0x112")
+        raise FormatError(f"{what} is no file of arrays in MXNet's format: it does not begin with 0x112 and 0")
     reader = _Reader(data, what)
-    reader.bytes(16)
+    reader.bytes(HEAD)
     arrays = [_array(reader) for _ in range(reader.take("Q"))]
     names = [reader.bytes(reader.take("Q")).decode() for _ in range(reader.take("Q"))]
     return arrays, names
@@ -137,7 +137,7 @@ def _write(file: IO[bytes], arrays: Sequence[Array], names: Sequence[str]) -> No
         file.write(struct.pack("<Q", len(encoded)) + encoded)
 
 
-def whole(filename: str, write: Callable[[IO[bytes]], None]) -> None:
+def whole(filename: str, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file under another name and rename it: it appears whole or not at all."""
     folder = os.path.dirname(os.path.abspath(filename))
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".saving-")

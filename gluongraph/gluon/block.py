@@ -231,7 +231,7 @@ class Block:
         cast_dtype: bool = False,
         dtype_source: str = "current",
     ) -> None:
-        """Read what `save_parameters` wrote; parameters that were not initialized are, on `ctx`.
+        """Read what `save_parameters` wrote, here or in MXNet; parameters that were not initialized are, on `ctx`.
 
         `cast_dtype` converts where element types differ: to the block's with dtype_source="current", to the file's with
         "saved".
@@ -242,7 +242,11 @@ class Block:
         """
         if dtype_source not in ("current", "saved"):
             raise ValueError(f"dtype_source is 'current' or 'saved', not {dtype_source!r}")
-        files.fill(filename, self._structural(), ctx, allow_missing, ignore_extra, cast_dtype, dtype_source)
+        whole = self.collect_params()
+        legacy = {name.removeprefix(self.prefix): p for name, p in whole.items()}
+        files.fill(
+            filename, self._structural(), ctx, allow_missing, ignore_extra, cast_dtype, dtype_source, legacy=legacy
+        )
 
     # -- calls
 
@@ -342,16 +346,45 @@ class HybridBlock(Block):
         self._forget()
         super().cast(dtype)
 
+    def export(self, path: str, epoch: int = 0, remove_amp_cast: bool = True) -> tuple[str, str]:
+        """Write path-symbol.json and path-<epoch>.params, which SymbolBlock.imports reads, here and in MXNet.
+
+        The graph is that of the forward in prediction mode, without loss, gradient and optimizer. Its inputs are called
+        data, or data0, data1, ...; parameters have their full names. `remove_amp_cast` changes nothing. Gives the two
+        file names.
+
+        Raises:
+            RuntimeError: the block has not been hybridized and then called, so that its inputs are not known.
+            MXNetError: it computes something that MXNet has no operator for.
+        """
+        from gluongraph import symbol
+        from gluongraph.symbol.recording import record
+
+        if self._cached is None or self._cached.example is None:
+            raise RuntimeError(f"export of {self.name!r}: hybridize() and call it first, so that its inputs are known")
+        graph, made = record(lambda *args: Block.__call__(self, *args), self._cached.example)
+        arrays = {p.name: p.averaged() for p in self.collect_params().values()}
+        arrays |= {n: a.asnumpy() for n, a in made.captured.items() if n not in arrays} | made.constants
+        return symbol.write(path, epoch, graph, arrays)
+
     def infer_shape(self, *args: Any) -> None:
-        """Set the unknown extents of this block's own parameters from its inputs; layers override it."""
+        """Set the unknown extents of this block's own parameters from its inputs; layers override it.
+
+        Of a block that computes in `hybrid_forward` they follow from the operators that the parameters go into.
+        """
+        from gluongraph.gluon.infer import infer
+
+        reason = infer(self, args) if type(self).hybrid_forward is not HybridBlock.hybrid_forward else None
         waiting = [p.name for p in self._reg_params.values() if p.deferred and not p.ready]
+        if not waiting:
+            return
         raise MXNetError(
             located(
                 f"{type(self).__name__} {self.name!r} has parameters of unknown shape: {', '.join(waiting)}",
                 help="give them full shapes, or define infer_shape(self, x, ...) that sets parameter.shape",
                 scope=self.name,
             )
-        )
+        ) from reason
 
     def _run(self, *args: Any) -> Any:
         ctx, here = _context_of(args), current_context()

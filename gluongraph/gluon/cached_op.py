@@ -39,6 +39,7 @@ class CachedOp:
     def __init__(self, block: HybridBlock):
         self._block = block
         self._traces: dict[tuple[Any, ...], _Block] = {}
+        self.example: tuple[Any, ...] | None = None  # the types of the last new kind of arguments
 
     def __call__(self, *args: Any) -> Any:
         arrays: list[NDArray] = []
@@ -48,12 +49,20 @@ class CachedOp:
             raise ValueError(_scattered(self._block.name, arrays))
         held = self._traces.get(key)
         if held is None or not held.traced.holds:
+            self.example = _typed(args)
             held = self._traces[key] = _Block(trace(self._body, args, training=STATE.training))
         return held(arrays)
 
     def _body(self, *args: Any) -> Any:
         with scope(self._block.name):
             return self._block._run(*args)
+
+
+def _typed(part: Any) -> Any:
+    """The arguments with types in place of arrays."""
+    if isinstance(part, NDArray):
+        return part.type
+    return type(part)(_typed(p) for p in part) if isinstance(part, (tuple, list)) else part
 
 
 def _scattered(name: str, arrays: Sequence[NDArray]) -> str:

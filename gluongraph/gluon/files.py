@@ -1,14 +1,14 @@
-"""Parameter files: safetensors, by structural name. No pickle: a file holds numbers and nothing that runs."""
+"""Parameter files: safetensors, by structural name; MXNet's .params files are read too. None of them holds code."""
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gluongraph import params
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name
+from gluongraph.errors import FormatError
 from gluongraph.storage import Array
 
 if TYPE_CHECKING:
@@ -26,25 +26,33 @@ def _safetensors() -> Any:
 def save(filename: str, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:
     """Write named arrays; the file appears whole or not at all."""
     module = _safetensors()
-    folder = os.path.dirname(os.path.abspath(filename))
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".saving-")
-    os.close(handle)
-    try:
-        module.save_file(dict(arrays), temporary, metadata=None if metadata is None else dict(metadata))
-        os.replace(temporary, filename)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    data = module.save(dict(arrays), metadata=None if metadata is None else dict(metadata))
+    params.whole(filename, lambda file: file.write(data))
 
 
 def load(filename: str) -> dict[str, Array]:
-    """Read named arrays.
+    """Read named arrays from a safetensors file, or from one in MXNet's format, without `arg:` and `aux:`.
 
     Raises:
         FileNotFoundError: there is no such file.
+        FormatError: it is neither, or its arrays have no names.
     """
-    arrays: dict[str, Array] = _safetensors().load_file(filename)
-    return arrays
+    with open(filename, "rb") as file:
+        if params.is_params(file.read(params.HEAD)):
+            file.seek(0)
+            arrays, names = params.parse(file.read(), filename)
+            if len(names) != len(arrays):
+                raise FormatError(f"{filename} holds {len(arrays)} arrays and {len(names)} names; nd.load reads it")
+            return {n[4:] if n[:4] in _KINDS else n: a for n, a in zip(names, arrays, strict=True)}
+    module = _safetensors()
+    try:
+        found: dict[str, Array] = module.load_file(filename)
+    except Exception as error:  # safetensors has an error type of its own, without a public name
+        raise FormatError(f"{filename} is neither a safetensors file nor MXNet's: {error}") from None
+    return found
+
+
+_KINDS = ("arg:", "aux:")  # how HybridBlock.export tells parameters from running statistics
 
 
 def metadata(filename: str) -> dict[str, str]:
@@ -65,9 +73,15 @@ def fill(
     ignore_extra: bool,
     cast_dtype: bool = False,
     dtype_source: str = "current",
+    legacy: Mapping[str, Parameter] | None = None,
 ) -> None:
-    """Check a file against the parameters, then set them all; nothing is changed when it does not fit."""
+    """Check a file against the parameters, then set them all; nothing is changed when it does not fit.
+
+    `legacy` are the parameters by the names that older files have for them, which contain no dot.
+    """
     arrays = load(filename)
+    if legacy is not None and not any("." in name or name in parameters for name in arrays):
+        parameters = legacy
     missing = [name for name in parameters if name not in arrays]
     # A shared parameter is saved once with deduplicate=True; any of its names will do.
     present = {id(parameters[name]) for name in arrays if name in parameters}

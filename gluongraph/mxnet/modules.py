@@ -69,7 +69,7 @@ def _place(path: str) -> str | None:
     """The module here that has the names of mxnet.<path>; None if there is none."""
     if path in MODULES:
         place = MODULES[path]
-    elif any(path == p or path.startswith(p + ".") for p in INSTEAD):
+    elif any(p in INSTEAD for p in _beginnings(path)):
         return None
     else:
         place = "gluongraph." + path

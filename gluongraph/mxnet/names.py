@@ -40,9 +40,10 @@ MODULES: dict[str, str] = {
     "ndarray.ndarray": "gluongraph.nd",
     "ndarray.op": "gluongraph.nd",
     "ndarray.random": "gluongraph.random",
-    "ndarray.sparse": "gluongraph.nd.sparse",
     "optimizer.optimizer": "gluongraph.optimizer",
     "rnd": "gluongraph.random",
+    "sym": "gluongraph.symbol",
+    "symbol": "gluongraph.symbol",
     "util": "gluongraph.mxnet.util",
 }
 
