@@ -24,7 +24,8 @@ def _dense(data: Shape, how: Mapping[str, Any]) -> list[Shape]:
 
 
 def _channels_last(how: Mapping[str, Any]) -> bool:
-    return bool((how.get("layout") or "NC").endswith("C")) and how.get("layout") != "NC"
+    layout = how.get("layout")
+    return layout is not None and layout[1] != "C"
 
 
 def _convolution(data: Shape, how: Mapping[str, Any]) -> list[Shape]:

@@ -14,6 +14,7 @@ import gluongraph as mx
 from gluongraph import autograd, gluon, nd, params
 from gluongraph.errors import FormatError, MXNetError
 from gluongraph.gluon import nn, rnn
+from gluongraph.gluon.infer import parameter_shapes
 from gluongraph.symbol import Symbol, SymbolNode, load, load_json, var
 from gluongraph.symbol.operators import value
 
@@ -94,8 +95,10 @@ def test_a_model_of_mxnet_trains_on(model: tuple[str, str]) -> None:
     assert found["bn_running_mean"].grad_req == "null" and found["fc_weight"].grad_req == "write"
     assert found["fc_weight"].lr_mult == 0.5, "multipliers of the file count"
     trainer = gluon.Trainer(found, "sgd", {"learning_rate": 0.1})
+    mx.random.seed(0)
+    x = nd.random.normal(shape=(16, 3))
     with autograd.record():
-        loss = (net(nd.array(X)) ** 2).sum()
+        loss = (net(x) ** 2).sum()
     loss.backward()
     trainer.step(1)
     assert (found["fc_weight"].data().asnumpy() != WEIGHT).any()
@@ -319,6 +322,25 @@ def test_shapes_follow_from_hybrid_forward(hybrid: bool) -> None:
         net.hybridize()
     assert net(nd.ones((2, 7))).shape == (2, 3)
     assert [net[0].weight.shape, net[0].gamma.shape, net[1].weight.shape] == [(4, 7), (4,), (3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("op", "data", "how", "shapes"),
+    [
+        ("Convolution", (8, 6, 9, 9), {"num_filter": 4, "kernel": (3, 2), "num_group": 2}, [(4, 3, 3, 2), (4,)]),
+        ("Convolution", (8, 9, 9, 6), {"num_filter": 4, "kernel": (3, 2), "layout": "NHWC"}, [(4, 3, 2, 6), (4,)]),
+        ("Deconvolution", (8, 6, 9), {"num_filter": 4, "kernel": (3,)}, [(6, 4, 3), (4,)]),
+        ("FullyConnected", (8, 6, 9), {"num_hidden": 4}, [(4, 54), (4,)]),
+        ("FullyConnected", (8, 6, 9), {"num_hidden": 4, "flatten": False}, [(4, 9), (4,)]),
+        ("BatchNorm", (8, 6, 9), {"axis": -1}, [(9,)] * 4),
+        ("GroupNorm", (8, 6, 9), {"num_groups": 3}, [(3,)] * 2),
+        ("Embedding", (8,), {"input_dim": 20, "output_dim": 5}, [(20, 5)]),
+        ("RNN", (4, 2, 3), {"mode": "gru", "state_size": 5, "num_layers": 2}, [(15 * (3 + 5 + 2) + 15 * (5 + 5 + 2),)]),
+        ("abs", (8, 6), {}, []),
+    ],
+)
+def test_rules_of_shapes(op: str, data: Any, how: Any, shapes: Any) -> None:
+    assert parameter_shapes(op, data, how) == shapes
 
 
 def test_shapes_that_nothing_tells() -> None:
