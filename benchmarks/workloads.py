@@ -13,7 +13,7 @@ import numpy as np
 
 import gluongraph as mx
 from gluongraph import gluon, nd
-from gluongraph.gluon import nn
+from gluongraph.gluon import nn, rnn
 
 
 @dataclass(frozen=True)
@@ -151,27 +151,6 @@ class Gpt(gluon.HybridBlock):
         return self.head(self.norm(self.layers(self.token(tokens) + self.position.data())))
 
 
-class LstmLayer(gluon.HybridBlock):
-    """Gates in the order i, f, g, o, unrolled over time; the part of the inputs is one product for all times."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.width = width
-        self.inner = nn.Dense(4 * width, flatten=False, in_units=width)
-        self.outer = nn.Dense(4 * width, in_units=width)
-
-    def forward(self, x: Any) -> Any:
-        n, length, _ = x.shape
-        h = c = nd.zeros((n, self.width))
-        ready, outputs = self.inner(x), []
-        for t in range(length):
-            i, f, g, o = nd.split(ready[:, t] + self.outer(h), 4, axis=1)
-            c = nd.sigmoid(f) * c + nd.sigmoid(i) * nd.tanh(g)
-            h = nd.sigmoid(o) * nd.tanh(c)
-            outputs.append(h)
-        return nd.stack(*outputs, axis=1)
-
-
 def mlp(features: int, hidden: tuple[int, ...], classes: int) -> nn.HybridSequential:
     """Dense layers with relu between."""
     net = nn.HybridSequential()
@@ -225,7 +204,7 @@ def resnet18(classes: int) -> nn.HybridSequential:
 def lstm(layers: int, width: int, length: int, vocabulary: int) -> nn.HybridSequential:
     """A word-level language model: embedding, LSTM layers, one output per position."""
     net = nn.HybridSequential()
-    net.add(nn.Embedding(vocabulary, width), *(LstmLayer(width) for _ in range(layers)))
+    net.add(nn.Embedding(vocabulary, width), rnn.LSTM(width, layers, layout="NTC", input_size=width))
     net.add(nn.Dense(vocabulary, flatten=False, in_units=width))
     return net
 

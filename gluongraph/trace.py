@@ -184,6 +184,7 @@ class Tracer:
         self.updates: dict[str, Node] = {}
         self.draws: dict[Context, int] = {}
         self.generators: dict[Context, str] = {}  # device -> the input that holds its generator's state
+        self.turn: Callable[[Context, Node], Node] | None = None  # within a loop: the turn's state of a generator
         self.unnamed = 0
         self.scopes: list[str] = []
         self.guards: dict[tuple[int, str], Guard] = {}
@@ -250,8 +251,8 @@ class Tracer:
         name = self.generators.setdefault(ctx, rng_name(ctx, first=not self.generators))
         number = self.draws.get(ctx, 0)
         self.draws[ctx] = number + 1
-        self.inputs[name] = leaf(name, STATE_TYPE)
-        return traced(self.inputs[name]), number
+        state = self.inputs[name] = leaf(name, STATE_TYPE)
+        return traced(state if self.turn is None else self.turn(ctx, state)), number
 
     # -- ops
 

@@ -90,8 +90,8 @@ def _unexpanded(n: Node) -> Node:
 
 def over(n: Node, consts: Mapping[Node, Node]) -> Node:
     """n with values in place of leaves."""
-    if n in consts:
-        return consts[n]
+    if n in consts or not consts:
+        return consts.get(n, n)
     return substitute(Graph({str(i): leaf for i, leaf in enumerate(consts)}, {"": n}), tuple(consts.values()))[0]
 
 

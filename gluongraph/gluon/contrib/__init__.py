@@ -1,5 +1,5 @@
 """What MXNet keeps apart as contributed: mx.gluon.contrib."""
 
-from gluongraph.gluon.contrib import data, nn
+from gluongraph.gluon.contrib import data, nn, rnn
 
-__all__ = ["data", "nn"]
+__all__ = ["data", "nn", "rnn"]

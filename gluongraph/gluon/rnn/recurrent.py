@@ -1,0 +1,138 @@
+"""What recurrent cells are: one step at a time, unrolled over a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gluongraph import nd, ops
+from gluongraph.errors import ShapeError, located
+from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.ndarray import NDArray, invoke
+
+States = list[NDArray]
+Sequences = NDArray | list[NDArray]  # all steps in one array, or one array a step
+
+
+class RecurrentCell(Block):
+    """A cell: `output, states = cell(input, states)` is one step; `unroll` runs it over a sequence.
+
+    Subclasses say what their states are in `state_info`.
+    """
+
+    def __init__(self, prefix: str | None = None, params: ParameterDict | None = None):
+        super().__init__(prefix, params)
+        self._modified = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what a sequence has left behind."""
+        for cell in self._children.values():
+            if isinstance(cell, RecurrentCell):
+                cell.reset()
+
+    def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
+        """Shape and layout of each state."""
+        raise NotImplementedError(f"{type(self).__name__} says what its states are in state_info(self, batch_size)")
+
+    def begin_state(self, batch_size: int = 0, func: Callable[..., NDArray] = nd.zeros, **kwargs: Any) -> States:
+        """States to begin with, each made by func(shape=..., **kwargs).
+
+        Raises:
+            AssertionError: a modifier cell owns this one, and is to be called instead.
+        """
+        self._check_unmodified()
+        return [func(**{"shape": info["shape"], **kwargs}) for info in self.state_info(batch_size)]
+
+    def _check_unmodified(self) -> None:
+        if self._modified:
+            raise AssertionError(
+                f"cell {self.name!r} belongs to a modifier cell (ZoneoutCell, ResidualCell, ...), which is to be "
+                "called in its place"
+            )
+
+    def unroll(
+        self,
+        length: int,
+        inputs: Sequences,
+        begin_state: States | None = None,
+        layout: str = "NTC",
+        merge_outputs: bool | None = None,
+        valid_length: NDArray | None = None,
+    ) -> tuple[Sequences, States]:
+        """The outputs of `length` steps, and the last states.
+
+        `inputs` are one array in `layout`, or a list of one array (n, ...) a step. Outputs are one array with
+        merge_outputs=True, a list with False; with None whatever the cell has. Sequences that end at their
+        `valid_length` have outputs 0 behind it, and the states that they had there.
+
+        Raises:
+            ShapeError: the inputs have another length.
+        """
+        self.reset()
+        steps = listed(length, inputs, layout)
+        states = begin_state if begin_state is not None else begin_for(self, steps[0], steps[0].shape[0])
+        outputs = []
+        for t, x in enumerate(steps):
+            output, after = self(x, states)
+            if valid_length is not None:
+                output = invoke(_within, output, None, valid_length, t=t)
+                after = [invoke(_within, new, old, valid_length, t=t) for new, old in zip(after, states, strict=True)]
+            outputs.append(output)
+            states = after
+        return given_back(outputs, layout, merge_outputs, valid_length is not None), states
+
+    def _get_activation(self, F: Any, inputs: Any, activation: Any, **kwargs: Any) -> Any:
+        """The activation of that name, or a function or block, of the inputs."""
+        return F.Activation(inputs, act_type=activation) if isinstance(activation, str) else activation(inputs)
+
+
+class HybridRecurrentCell(RecurrentCell, HybridBlock):
+    """A cell that can be hybridized."""
+
+
+# -- sequences
+
+
+def listed(length: int | None, inputs: Sequences, layout: str) -> list[NDArray]:
+    """One array a step."""
+    if isinstance(inputs, NDArray):
+        axis = layout.index("T")
+        _check_length(length, inputs.shape[axis])
+        parts = nd.split(inputs, num_outputs=inputs.shape[axis], axis=axis, squeeze_axis=True)
+        return list(parts) if isinstance(parts, list) else [parts]
+    _check_length(length, len(inputs))
+    return list(inputs)
+
+
+def merged(length: int | None, inputs: Sequences, layout: str) -> NDArray:
+    """All steps in one array."""
+    if isinstance(inputs, NDArray):
+        _check_length(length, inputs.shape[layout.index("T")])
+        return inputs
+    _check_length(length, len(inputs))
+    return nd.stack(*inputs, axis=layout.index("T"))
+
+
+def _check_length(length: int | None, found: int) -> None:
+    if length is not None and length != found:
+        raise ShapeError(located(f"unroll: {length} steps are asked for, and the inputs have {found}"))
+
+
+def given_back(outputs: Sequences, layout: str, merge: bool | None, merged_by_default: bool) -> Sequences:
+    """The outputs as `merge_outputs` wants them."""
+    if merged_by_default if merge is None else merge:
+        return merged(None, outputs, layout)
+    return listed(None, outputs, layout)
+
+
+def begin_for(cell: RecurrentCell, inputs: NDArray, batch_size: int) -> States:
+    """States to begin with, where and of what type the inputs are."""
+    return cell.begin_state(batch_size=batch_size, func=nd.zeros, ctx=inputs.context, dtype=inputs.dtype)
+
+
+def _within(new: Any, old: Any, valid_length: Any, *, t: int) -> Any:
+    """new in the sequences that are longer than t, else old, or 0 without old"""
+    inside = ops.reshape(ops.greater(valid_length, t), (new.shape[0], *(1,) * (new.ty.rank - 1)))
+    return ops.where(inside, new, 0.0 if old is None else old)
