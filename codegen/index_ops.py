@@ -56,6 +56,57 @@ def _emit_scatter(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None
         mk.runs(k, width, cpu.lanes, first, number, add)
 
 
+def _claim_first(group: Group, cpu: Cpu) -> Candidate | None:
+    n = _single(group, "first_of")
+    return Candidate("first_of", 4 * n.attrs["size"]) if n is not None else None
+
+
+def _emit_first(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+    """A table over all numbers says where each stands first. It is never cleared: an entry is believed if it names an
+    earlier place and the number stands there, as in the sparse sets of Briggs and Torczon (1993)."""
+    n = _single(group, "first_of")
+    assert n is not None and bindings.workspace is not None
+    (rows,), (y,) = bindings.inputs, bindings.outputs
+    table = k.view(bindings.workspace, "i32")
+    with k.loop(n.ty.size, name="i") as i:
+        number = k.bind(tir.cast(k.load(rows, i), "i32"), "number")
+        said = k.bind(k.load(table, number), "said")
+        earlier = tir.logical("and", tir.compare("greater_equal", said, tir.index(0)), tir.compare("less", said, i))
+        place = k.bind(tir.select(earlier, said, i), "place")
+        stands = tir.compare("equal", tir.cast(k.load(rows, place), "i32"), number)
+        first = k.bind(tir.select(stands, place, i), "first")
+        k.store(y, first, i)
+        k.store(table, first, number)
+
+
+def _claim_put(group: Group, cpu: Cpu) -> Candidate | None:
+    return offered("put_rows", group) if _single(group, "put_rows") is not None else None
+
+
+def _emit_put(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+    """Row after row to its place; what stays is copied before, unless it lies there already."""
+    n = _single(group, "put_rows")
+    assert n is not None
+    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
+    x, rows, values = (memory[s] for s in n.src)
+    (y,) = bindings.outputs
+    count, width, lanes = n.src[1].ty.size, size_of(n.shape[1:]), mk.lanes(cpu, n.dtype)
+    if not group.inplace:
+        _copy_rows(k, cpu, x, y, (1, n.ty.size, n.ty.size))
+
+    def put(_: Expr, number: Expr) -> None:
+        row = k.bind(tir.cast(k.load(rows, number), "i32"), "row")
+
+        def write(at: Value, wide: int) -> None:
+            k.store(y, k.load(values, number * width + at, wide), row * width + at)
+
+        above, end = tir.compare("greater_equal", row, tir.index(0)), tir.index(n.shape[0])
+        with k.when(tir.logical("and", above, tir.compare("less", row, end))):
+            along(k, width, lanes, write)
+
+    mk.spread(k, count, mk.pieces(count, cpu, float(count * width)), put)
+
+
 def _claim_concat(group: Group, cpu: Cpu) -> Candidate | None:
     return offered("concat", group) if _single(group, "concat") is not None else None
 
@@ -194,6 +245,8 @@ def _claim_any(group: Group, cpu: Cpu) -> Candidate | None:
 
 INDEX_RULES = (
     Rule("scatter_add", _claim_scatter, _emit_scatter),
+    Rule("first_of", _claim_first, _emit_first),
+    Rule("put_rows", _claim_put, _emit_put),
     Rule("max_pool_grad", _claim_max_grad, _emit_max_grad),
     Rule("concat", _claim_concat, _emit_concat),
     Rule("cumsum", _claim_cumsum, _emit_cumsum),

@@ -33,12 +33,14 @@ class Exchange:
     `once`: there is one update, from the sum of the gradients, and all replicas become its result. Otherwise every
     replica is updated by itself, with states of its own: from the sum if `summed`, else from its own gradient.
     `threshold`: each replica's gradient is quantized to 2 bits before the sum; None without.
+    `by_rows`: parameters of which only the rows that the gradient touches are updated, where the optimizer can do that.
     """
 
     replicas: Mapping[str, tuple[str, ...]]
     once: bool = False
     summed: bool = False
     threshold: float | None = None
+    by_rows: frozenset[str] = frozenset()
     indices: Mapping[str, int] = field(init=False, compare=False)  # input -> the index its optimizer counts by
 
     def __post_init__(self) -> None:
@@ -77,7 +79,8 @@ class Exchange:
         graph = self._meet(graph)
         met = {name: n for name, n in graph.outputs.items() if name.startswith(GRAD)}
         owners = tuple(name.removeprefix(GRAD) for name in met)
-        graph, table = apply_updates(graph, optimizer, self.indices, draws=draws, context=context)
+        by_rows = {name for p in self.by_rows for name in self.replicas[p]} if optimizer.lazy else ()
+        graph, table = apply_updates(graph, optimizer, self.indices, draws=draws, context=context, by_rows=by_rows)
         if self.once:
             graph = self._part(graph, owners)
         if keep_grads:
@@ -117,9 +120,13 @@ class Exchange:
         """
         updates = dict(graph.updates)
         for parameter in parameters:
-            new = graph.updates[parameter]
+            new, first = graph.updates[parameter], graph.inputs[parameter]
             for number, name in enumerate(self.replicas[parameter][1:], 1):
-                if name in graph.inputs:
+                if name not in graph.inputs:
+                    continue
+                if new.op.over is not None and new.src[new.op.over] is first:  # rows are put into each replica
+                    updates[name] = new.on(tuple(graph.inputs[name] if s is first else s for s in new.src))
+                else:
                     updates[name] = new if new.op.kind == "leaf" else node(new.op, new.src, new.attrs, number)
         return Graph(graph.inputs, graph.outputs, updates, graph.origins)
 

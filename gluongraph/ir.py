@@ -87,6 +87,9 @@ class Op:
     body: Callable[..., Any] | None = None
     samples: Callable[..., Iterable[tuple[tuple[Any, ...], dict[str, Attr]]]] | None = None
     numeric: str = "keep"  # what mixed precision does with it: "low", "keep" or "full" (fp32)
+    over: int | None = (
+        None  # the source that the result may lie over: it is read where the result is written, if at all
+    )
     doc: str = ""
 
     def __post_init__(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gluongraph import ops
 from gluongraph.context import Context, current_context
@@ -11,6 +12,7 @@ from gluongraph.errors import MXNetError
 from gluongraph.ir import OPS, Graph, Node, TensorType, node
 from gluongraph.optimizer.base import Optimizer, computed_in, noise_of
 from gluongraph.optimizer.counting import Index
+from gluongraph.row_updates import update_rows
 from gluongraph.trace import STATE_TYPE, rng_name
 
 GRAD = "grad:"
@@ -65,6 +67,7 @@ def apply_updates(
     keep_grads: bool = False,
     draws: Draws = NO_DRAWS,
     context: Context | None = None,
+    by_rows: Collection[str] = (),
 ) -> tuple[Graph, ScalarTable]:
     """Every output "grad:<name>" becomes the update of <name> and of its states.
 
@@ -72,7 +75,7 @@ def apply_updates(
     index of each, where several have the same. Those without a gradient among the outputs are left as they are. New
     inputs are the states, "<name>/<state>", and the scalars, "scalar:<key>", all of shape () and f32. Random numbers of
     the updates come from the generator of `context`, after the `draws` of the graph; replicas of one parameter get the
-    same ones.
+    same ones. Of the inputs in `by_rows` only the rows that the gradient touches are updated.
 
     Raises:
         MXNetError: a gradient whose parameter is not in `params`, or is no input of the graph.
@@ -95,7 +98,12 @@ def apply_updates(
         state = {s: _input(state_name(name, s), ty) for s, ty in optimizer.state_types(weight.ty).items()}
         s = _scalars_of(group_of[at[name]], table, scalars, computed_in(weight.dtype))
         s |= dice.noise(weight.ty, number[at[name]])
-        updates[name], new = optimizer.updated(weight, grads[name], state, s)
+        update = partial(optimizer.updated, s=s)
+        new: Mapping[str, Node]
+        if name in by_rows:
+            updates[name], new = update_rows(weight, grads[name], state, update)
+        else:
+            updates[name], new = update(weight, grads[name], state)
         for key, old in state.items():
             inputs[state_name(name, key)] = old
             updates[state_name(name, key)] = new[key]

@@ -208,6 +208,8 @@ def _root(n: Node) -> Node:
 
 def _overwrites_safely(writer: Node, item: Node, target: Node) -> bool:
     """Does the kernel read the old value only at the place where it then writes the new one?"""
+    if writer.attrs["pattern"] == "opaque":
+        return _lies_over(writer, target)
     if writer.attrs["pattern"] not in ("loop", "gemm", "conv", "pool", "reduce", "rowwise"):
         return False
     body: Graph = writer.attrs["body"]
@@ -218,6 +220,17 @@ def _overwrites_safely(writer: Node, item: Node, target: Node) -> bool:
         if _root(s) is target and not (x.shape == result.shape and _read_pointwise(body, x)):
             return False
     return True
+
+
+def _lies_over(writer: Node, target: Node) -> bool:
+    """Is the kernel one op, whose result may lie over the target, which it reads nowhere else?"""
+    body: Graph = writer.attrs["body"]
+    results = list(body.outputs.values())
+    over = results[0].op.over
+    if len(results) > 1 or over is None or results[0].src[over].op.name != "input":
+        return False
+    read = [x for x, s in zip(body.inputs.values(), writer.src, strict=True) if _root(s) is target]
+    return read == [results[0].src[over]] and len(body.users()[read[0]]) == 1
 
 
 def _read_pointwise(body: Graph, x: Node) -> bool:

@@ -85,6 +85,7 @@ from gluongraph.ops.pool import avg_pool2d, max_pool2d
 from gluongraph.ops.pool_nd import avg_pool, max_pool, sum_pool
 from gluongraph.ops.random import bernoulli, normal, random_bits, uniform
 from gluongraph.ops.reduce import argmax, argmin, cumsum, max, mean, min, prod, sum
+from gluongraph.ops.rows import first_of, put_rows
 from gluongraph.ops.scan import scan
 from gluongraph.ops.softmax import log_softmax, softmax, softmax_cross_entropy
 from gluongraph.ops.sort import argsort
@@ -126,6 +127,7 @@ __all__ = [
     "expand",
     "expand_dims",
     "expm1",
+    "first_of",
     "flip",
     "floor",
     "floordiv",
@@ -174,6 +176,7 @@ __all__ = [
     "part",
     "pow",
     "prod",
+    "put_rows",
     "random_bits",
     "relu",
     "reshape",

@@ -29,6 +29,10 @@ class AdaGrad(Optimizer):
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.eps = eps if epsilon is None else epsilon
 
+    @property
+    def lazy(self) -> bool:
+        return True
+
     def states(self, weight: TensorType) -> dict[str, TensorType]:
         return {"history": weight}
 
@@ -56,6 +60,10 @@ class GroupAdaGrad(Optimizer):
     ):
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.eps = eps if epsilon is None else epsilon
+
+    @property
+    def lazy(self) -> bool:
+        return True
 
     def states(self, weight: TensorType) -> dict[str, TensorType]:
         if weight.rank != 2:

@@ -72,6 +72,10 @@ class Adam(Moments):
         numbers = super().scalars(index)
         return {**numbers, "lr": self.corrected(numbers["lr"], index)}
 
+    @property
+    def lazy(self) -> bool:
+        return self.lazy_update
+
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
         new = self.moments(self.clip(g * s["rescale"] + s["wd"] * w, s), state, s)
         return w - s["lr"] * (new["mean"] / (ops.sqrt(new["var"]) + s["epsilon"])), new

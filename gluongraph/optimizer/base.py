@@ -105,7 +105,12 @@ class Optimizer:
 
     def structure(self) -> tuple[Any, ...]:
         """What `rule` depends on besides its arguments; equal structures build equal graphs."""
-        return (type(self), self.clips, self.multi_precision)
+        return (type(self), self.clips, self.multi_precision, self.lazy)
+
+    @property
+    def lazy(self) -> bool:
+        """Are rows that a row-sparse gradient does not touch left alone? Only where the formula works row by row."""
+        return False
 
     # -- helpers of the formulas
 

@@ -55,6 +55,10 @@ class SGD(Momentum):
         super().__init__(momentum, learning_rate=learning_rate, **kwargs)
         self.lazy_update = lazy_update
 
+    @property
+    def lazy(self) -> bool:
+        return self.lazy_update
+
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
         step = s["lr"] * (self.clip(g * s["rescale"], s) + s["wd"] * w)
         return self.moved(w, step, state, s)

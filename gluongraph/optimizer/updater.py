@@ -89,7 +89,7 @@ def get_updater(optimizer: Optimizer) -> Updater:
 
 
 def packed(state: State, name: str, arrays: dict[str, Array]) -> Any:
-    """The form of a state, for JSON: None, a list of forms, or name and dtype of an array that is put among `arrays`."""
+    """The form of a state, for JSON: None, a list of forms, or name and dtype of an array put among `arrays`."""
     if state is None:
         return None
     if isinstance(state, (list, tuple)):

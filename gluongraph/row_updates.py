@@ -1,0 +1,58 @@
+"""Lazy updates: where a gradient is of few rows, only those of the weight and of its states are read and written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from gluongraph import ops
+from gluongraph.ir import Node, TensorType
+from gluongraph.ops.leaf import is_zero
+
+Update = Callable[[Node, Node, Mapping[str, Node]], tuple[Node, Mapping[str, Node]]]
+
+
+def row_gradient(g: Node) -> tuple[Node, Node] | None:
+    """The numbers of rows, i32[n], and their values that a gradient is the sum of; None if it is no such sum.
+
+    That is what the gradient of `embedding` and `take` is, and the sum of several of them.
+    """
+    if g.op.name == "scatter_add" and is_zero(g.src[0]):
+        _, indices, values = g.src
+        last, count = g.shape[0] - 1, math.prod(indices.shape)
+        rows = ops.cast(ops.minimum(ops.maximum(indices, 0), last), "i32")
+        return ops.reshape(rows, (count,)), ops.reshape(values, (count, *g.shape[1:]))
+    if g.op.name in ("add", "allreduce"):
+        parts = [row_gradient(s) for s in g.src]
+        known = [part for part in parts if part is not None]
+        if len(known) == len(parts):
+            return ops.concat(*(rows for rows, _ in known)), ops.concat(*(values for _, values in known))
+    return None
+
+
+def update_rows(w: Node, g: Node, state: Mapping[str, Node], update: Update) -> tuple[Node, dict[str, Node]]:
+    """`update(w, g, state)` for the rows that the gradient touches; the others stay as they are.
+
+    Of a gradient that is not known by rows, those with an element other than 0 count as touched.
+    """
+    if (found := row_gradient(g)) is None:
+        return _masked(w, g, state, update)
+    rows, values = found
+    first = ops.first_of(rows, size=w.shape[0])
+    # The place where a row is named first gets the sum of all its values. Others compute something that nobody writes.
+    total = ops.scatter_add(ops.zeros(TensorType(values.shape, values.dtype)), first, values)
+    targets = ops.where(ops.equal(first, ops.iota(first.shape, 0)), rows, -1)
+    new, states = update(ops.take(w, rows), total, {key: ops.take(old, rows) for key, old in state.items()})
+    return ops.put_rows(w, targets, new), {key: ops.put_rows(old, targets, states[key]) for key, old in state.items()}
+
+
+def _masked(w: Node, g: Node, state: Mapping[str, Node], update: Update) -> tuple[Node, dict[str, Node]]:
+    odd = ops.reshape(ops.cast(ops.not_equal(g, 0), "i32"), (g.shape[0], -1))
+    touched = ops.greater(ops.max(odd, 1), 0)
+    new, states = update(w, g, state)
+    return _where(touched, new, w), {key: _where(touched, states[key], old) for key, old in state.items()}
+
+
+def _where(touched: Node, new: Node, old: Node) -> Node:
+    """The new rows where touched, else the old ones."""
+    return ops.where(ops.reshape(touched, (old.shape[0], *(1,) * (old.ty.rank - 1))), new, old)
