@@ -10,6 +10,7 @@ from gluongraph.passes.fold import fold
 from gluongraph.passes.fuse import fuse
 from gluongraph.passes.inline import inline
 from gluongraph.passes.memory import memory
+from gluongraph.passes.prune import prune
 from gluongraph.passes.schedule import schedule
 from gluongraph.passes.select import select
 from gluongraph.passes.shapes import shapes
@@ -20,10 +21,11 @@ Pass = Callable[[Graph], Graph]
 PIPELINE: tuple[Pass, ...] = (
     shapes,  # first: every rule is checked again, so that nothing below guesses a shape
     inline,  # composites that no kernel claims become primitives, now that differentiation has seen them whole
+    prune,  # differentiation is over: what loops hand out for gradients alone is read, or never will be
     fold,  # before simplify, which then meets fewer constants in disguise
     simplify,
     cse,  # after simplify, which brings equal things to one form
     fuse,  # last: after it a node is a kernel
 )
 
-__all__ = ["PIPELINE", "cse", "fold", "fuse", "inline", "memory", "schedule", "select", "shapes", "simplify"]
+__all__ = ["PIPELINE", "cse", "fold", "fuse", "inline", "memory", "prune", "schedule", "select", "shapes", "simplify"]

@@ -1,0 +1,59 @@
+"""What a loop hands out and nobody reads is not handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gluongraph.errors import Origin
+from gluongraph.ir import Graph, Node
+from gluongraph.ops.loops import loop
+
+
+def prune(graph: Graph) -> Graph:
+    """Scans without the ys that no item picks: what was meant for a gradient, where there is none."""
+    read: dict[Node, set[int]] = {}
+    for n in graph.nodes():
+        if n.op.name == "item":
+            read.setdefault(n.src[0], set()).add(n.attrs["index"])
+    if all(_unread(n, read[n]) == 0 for n in read):
+        return graph
+    new: dict[Node, Node] = {}
+    parts: dict[Node, Mapping[int, Node]] = {}  # scan that has become another -> where its results are now
+    origins: dict[Node, Origin] = dict(graph.origins)
+    for n in graph.nodes():
+        if n.op.name == "item" and n.src[0] in parts:
+            new[n] = parts[n.src[0]][n.attrs["index"]]
+        else:
+            new[n] = n.on(tuple(new[s] for s in n.src))
+            if _unread(n, read.get(n, set())):
+                parts[n] = _narrowed(new[n], read[n])
+        if n in graph.origins:
+            origins.setdefault(new[n], graph.origins[n])
+    outputs = {name: new[n] for name, n in graph.outputs.items()}
+    return graph.with_results(outputs, {name: new[n] for name, n in graph.updates.items()}, origins)
+
+
+def _unread(n: Node, read: set[int]) -> int:
+    """How many ys of a scan nobody reads; a recomputed copy is left as it is."""
+    if n.op.name != "scan" or n.again:
+        return 0
+    return len(set(range(n.attrs["carries"], len(n.types))) - read)
+
+
+def _narrowed(n: Node, read: set[int]) -> dict[int, Node]:
+    """The results that are left, of a scan that hands out no more."""
+    body: Graph = n.attrs["body"]
+    carries, xs = n.attrs["carries"], n.attrs["xs"]
+    given = list(zip(body.inputs.values(), n.src, strict=True))
+    results = tuple(body.outputs.values())
+    kept = [k for k in range(carries, len(results)) if k in read]
+    finals, ys = loop(
+        dict(given[:carries]),
+        dict(given[carries : carries + xs]),
+        dict(given[carries + xs :]),
+        results[:carries],
+        [results[k] for k in kept],
+        n.attrs["length"],
+        n.attrs["reverse"],
+    )
+    return dict(enumerate(finals)) | dict(zip(kept, ys, strict=True))
