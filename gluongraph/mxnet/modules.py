@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from gluongraph.errors import located
-from gluongraph.mxnet.names import ATTRIBUTES, INSTEAD, MODULES, VERSION
+from gluongraph.mxnet.names import ATTRIBUTES, INSTEAD, MODULES, TRIED, VERSION
 
 ROOT = "mxnet"
 
@@ -46,7 +46,7 @@ class Facade(ModuleType):
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         below = f"{path}.{name}".lstrip(".")
-        if _place(below) is not None:
+        if _place(below) is not None or _absent(below):
             return importlib.import_module(f"{ROOT}.{below}")
         try:
             return getattr(self._target, name)
@@ -58,6 +58,19 @@ class Facade(ModuleType):
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(self._target)})
+
+
+class Absent(ModuleType):
+    """A module of MXNet's that scripts import and may never use: whatever is asked of it is missing."""
+
+    def __init__(self, fullname: str):
+        super().__init__(fullname, f"MXNet's module {fullname}, which does not exist here.")
+        self.__dict__["__path__"] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        raise MissingAttribute(_missing(f"{_path(self.__name__)}.{name}", None))
 
 
 def _path(fullname: str) -> str:
@@ -77,6 +90,11 @@ def _place(path: str) -> str | None:
         return place if importlib.util.find_spec(place) is not None else None
     except ModuleNotFoundError:  # a parent of it is no package
         return None
+
+
+def _absent(path: str) -> bool:
+    """Is this a module that does not exist, and that importing is no test for?"""
+    return path in INSTEAD and path not in MODULES and path not in TRIED
 
 
 def _missing(path: str, near: ModuleType | None) -> str:
@@ -103,7 +121,7 @@ class _Finder(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         if fullname != ROOT and not fullname.startswith(ROOT + "."):
             return None
-        if _place(_path(fullname)) is None:
+        if _place(_path(fullname)) is None and not _absent(_path(fullname)):
             owner = sys.modules.get(fullname.rpartition(".")[0])
             near = owner._target if isinstance(owner, Facade) else None
             raise MissingModule(_missing(_path(fullname), near), name=fullname)
@@ -111,8 +129,7 @@ class _Finder(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         place = _place(_path(spec.name))
-        assert place is not None
-        return Facade(spec.name, importlib.import_module(place))
+        return Absent(spec.name) if place is None else Facade(spec.name, importlib.import_module(place))
 
     def exec_module(self, module: ModuleType) -> None:
         """Nothing: names are looked up when asked for."""
@@ -138,5 +155,5 @@ def uninstall() -> None:
     """Take back what `install` did."""
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
-    for name in [n for n, m in sys.modules.items() if isinstance(m, Facade)]:
+    for name in [n for n, m in sys.modules.items() if isinstance(m, (Facade, Absent))]:
         del sys.modules[name]

@@ -15,6 +15,9 @@ MODULES: dict[str, str] = {
     "contrib.io": "gluongraph.io",
     "contrib.nd": "gluongraph.nd.contrib",
     "contrib.ndarray": "gluongraph.nd.contrib",
+    "contrib.text": "gluongraph.text",
+    "contrib.text.utils": "gluongraph.text",
+    "contrib.text.vocab": "gluongraph.text",
     "engine": "gluongraph.mxnet.engine",
     "gluon": "gluongraph.gluon",
     "gluon.nn.activations": "gluongraph.gluon.nn",
@@ -55,6 +58,9 @@ ATTRIBUTES: dict[tuple[str, str], str] = {
     ("gluon.parameter", "DeferredInitializationError"): "gluongraph.gluon:DeferredInitializationError",
     ("gluon.trainer", "Trainer"): "gluongraph.gluon:Trainer",
 }
+
+# Modules that scripts try whether they are there: importing them fails. Other missing ones fail when they are used.
+TRIED = ("contrib.onnx", "contrib.tensorboard", "np", "npx", "numpy", "numpy_extension", "onnx", "th", "torch")
 
 # What does not exist, by the beginning of its name, and what to do instead.
 INSTEAD: dict[str, str] = {

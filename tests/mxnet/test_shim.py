@@ -103,7 +103,7 @@ def test_names_are_those_of_gluongraph() -> None:
     [
         ("nd.softmx", r"mxnet\.nd\.softmx does not exist.*\n.*test_shim.*\n.*nd\.softmax"),
         ("gluon.nn.Danse", r"mxnet\.gluon\.nn\.Danse(.|\n)*gluon\.nn\.Dense"),
-        ("mod.Module", r"mxnet\.mod does(.|\n)*gluon\.Trainer"),
+        ("mod.Module", r"mxnet\.mod\.Module does(.|\n)*gluon\.Trainer"),
         ("np.zeros", r"mxnet\.np (.|\n)*mx\.nd"),
         ("npx.set_np", r"mxnet\.npx(.|\n)*mx\.nd"),
         ("sym.FullyConnected", r"mxnet\.sym\.FullyConnected(.|\n)*HybridBlock"),
@@ -126,14 +126,29 @@ def test_scripts_that_probe_go_on() -> None:
     import mxnet as mx
 
     assert not hasattr(mx, "npx") and getattr(mx.nd, "nothing", None) is None
-    with pytest.raises(ImportError, match=r"mxnet\.module(.|\n)*Trainer"):
-        import mxnet.module  # type: ignore[import-not-found]
+    with pytest.raises(ImportError, match=r"mxnet\.numpy(.|\n)*mx\.nd"):
+        import mxnet.numpy  # type: ignore[import-not-found]
     with pytest.raises(NotImplementedError, match=r"mxnet\.contrib\.onnx"):
         from mxnet.contrib import onnx  # noqa: F401
     with pytest.raises(NotImplementedError, match=r"gluon\.data\.nothing"):
         from mxnet.gluon.data import nothing  # noqa: F401
     with pytest.raises(AttributeError):
         mx.__wrapped__  # noqa: B018
+
+
+@pytest.mark.usefixtures("shim")
+def test_modules_that_a_script_imports_and_does_not_use() -> None:
+    from mxnet import callback, module, profiler  # type: ignore[import-not-found]
+    from mxnet.operator import __name__ as name  # type: ignore[import-not-found]
+
+    assert name == "mxnet.operator"
+    with pytest.raises(NotImplementedError, match=r"mxnet\.profiler\.set_state(.|\n)*step\.profile"):
+        profiler.set_state("run")
+    with pytest.raises(NotImplementedError, match=r"mxnet\.callback\.Speedometer"):
+        callback.Speedometer(10)
+    with pytest.raises(NotImplementedError, match=r"mxnet\.module\.BaseModule"):
+        from mxnet.module import BaseModule  # noqa: F401
+    assert not hasattr(module, "BaseModule")
 
 
 @pytest.mark.usefixtures("shim")

@@ -1,4 +1,4 @@
-"""`mx.image`: reading, resizing, cropping and turning images in memory, (height, width, channels).
+"""Reading, resizing, cropping and turning images in memory, (height, width, channels).
 
 Sizes are (width, height) and positions (x, y), as in MXNet. Random crops draw from Python's `random`, random angles
 from `numpy.random`, as MXNet does: with the same seed they fall on the same places.
