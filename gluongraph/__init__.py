@@ -4,12 +4,15 @@
 >>> from gluongraph import autograd, gluon, nd
 """
 
+import importlib
 from typing import Any
 
 import gluongraph.process  # noqa: F401 - before anything that loads numpy
 from gluongraph import (
+    amp,
     autograd,
     context,
+    contrib,
     engine,
     gluon,
     image,
@@ -23,11 +26,13 @@ from gluongraph import (
     optimizer,
     random,
     recordio,
+    symbol,
     test_utils,
 )
 from gluongraph import image as img
 from gluongraph import initializer as init
 from gluongraph import kvstore as kv
+from gluongraph import symbol as sym
 from gluongraph.context import Context, cpu, current_context, gpu, num_gpus
 from gluongraph.errors import MXNetError
 
@@ -42,12 +47,22 @@ def compile(*args: Any, **kwargs: Any) -> Any:
     return engine.get("compile")(*args, **kwargs)
 
 
+def __getattr__(name: str) -> Any:
+    """`mx.checkpoint` is imported when it is asked for: it is about compiled steps, and knows the runtime."""
+    if name == "checkpoint":
+        return importlib.import_module("gluongraph.checkpoint")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "Context",
     "MXNetError",
+    "amp",
     "autograd",
+    "checkpoint",
     "compile",
     "context",
+    "contrib",
     "cpu",
     "current_context",
     "gluon",
@@ -67,5 +82,7 @@ __all__ = [
     "optimizer",
     "random",
     "recordio",
+    "sym",
+    "symbol",
     "test_utils",
 ]

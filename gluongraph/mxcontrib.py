@@ -50,7 +50,7 @@ def allclose(a: Any, b: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: 
     near = ops.logical_or(near, ops.equal(a, b))  # infinities are near themselves
     if equal_nan:
         near = ops.logical_or(near, ops.logical_and(ops.isnan(a), ops.isnan(b)))
-    return ops.min(ops.cast(near, a.dtype))
+    return ops.min(ops.cast(near, "u8"))
 
 
 # -- another value, or slope, than the gradient knows of

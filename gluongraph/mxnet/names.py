@@ -10,7 +10,7 @@ MODULES: dict[str, str] = {
     "autograd": "gluongraph.autograd",
     "base": "gluongraph.mxnet.base",
     "context": "gluongraph.context",
-    "contrib": "gluongraph.mxnet.contrib",
+    "contrib.amp": "gluongraph.amp",
     "contrib.autograd": "gluongraph.autograd",
     "contrib.io": "gluongraph.io",
     "contrib.nd": "gluongraph.nd.contrib",

@@ -13,6 +13,7 @@ from gluongraph.nd.control import cond as cond
 from gluongraph.nd.control import foreach as foreach
 from gluongraph.nd.control import while_loop as while_loop
 from gluongraph.nd.function import function
+from gluongraph.nd.update import adamw_update as adamw_update
 from gluongraph.ndarray import NDArray, invoke
 
 arange_like = function(mxcontrib.arange_like)

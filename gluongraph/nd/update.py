@@ -53,11 +53,7 @@ def _mixed(update: Callable[..., NDArray]) -> Callable[..., NDArray]:
     """The update on a float32 copy of a 16-bit weight: mp_..._update(weight, grad, *states, weight32, ...)."""
 
     def call(weight: NDArray, grad: NDArray, *args: Any, out: NDArray | None = None, **kwargs: Any) -> NDArray:
-        weight32 = kwargs.pop("weight32", None)
-        if weight32 is None:
-            *states, weight32 = args
-        else:
-            states = list(args)
+        *states, weight32 = (*args, kwargs.pop("weight32")) if "weight32" in kwargs else args
         update(weight32, grad.astype("float32"), *states, out=weight32, **kwargs)
         made = weight32.astype(weight.dtype)
         return made if out is None else into(out, made)  # type: ignore[no-any-return]

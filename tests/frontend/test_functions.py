@@ -239,7 +239,7 @@ def test_foreach_while_cond() -> None:
         lambda d, s: ([d[0], d[1] * 2], [s[0] + d[0]]), [nd.ones((3, 2)), nd.ones((3, 2))], [nd.zeros((2,))]
     )
     assert out.shape == (3, 2) and twice.sum().asscalar() == 12 and states[0].asnumpy().tolist() == [3, 3]
-    (out,), end = nd.contrib.while_loop(lambda i: i < 3, lambda i: (i * 2, i + 1), nd.array([0]), max_iterations=5)
+    out, end = nd.contrib.while_loop(lambda i: i < 3, lambda i: (i * 2, i + 1), nd.array([0]), max_iterations=5)
     assert out.asnumpy().ravel().tolist() == [0, 2, 4, 0, 0] and end.asscalar() == 3
     assert nd.contrib.cond(nd.array([1]), lambda: "yes", lambda: "no") == "yes"
     with pytest.raises(ValueError, match="max_iterations"):

@@ -1,0 +1,150 @@
+"""Mixed precision by MXNet's names (mx.contrib.amp): products in 16 bits, and losses scaled so that gradients survive.
+
+`init` makes the products of layers (Dense, convolutions) read their inputs in 16 bits and give float32; weights, and
+all that lies between the products, stay float32. `init_trainer` watches the gradients of a trainer: where one is not
+finite, the step changes no weight, and the loss is scaled by half from then on.
+
+    amp.init()
+    ...
+    amp.init_trainer(trainer)
+    with autograd.record():
+        loss = loss_fn(net(x), y)
+        with amp.scale_loss(loss, trainer) as scaled:
+            autograd.backward(scaled)
+    trainer.step(batch_size)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gluongraph import mximages, mxlayers, nd, ops
+from gluongraph.dtypes import dtype_name
+from gluongraph.errors import located
+from gluongraph.gluon.trainer import Trainer
+from gluongraph.ir import Node
+from gluongraph.nd.function import TUNING, function
+from gluongraph.ndarray import NDArray
+from gluongraph.precision import GROWTH, LARGEST, PATIENCE, SMALLEST, LossScale
+
+_PRODUCTS: dict[str, Callable[..., Any]] = {
+    "Convolution": mximages.Convolution,
+    "Deconvolution": mximages.Deconvolution,
+    "FullyConnected": mxlayers.FullyConnected,
+}
+_target: str | None = None  # what init was called with
+
+
+def list_lp16_ops(target_dtype: str = "float16") -> list[str]:
+    """The operators that `init` makes read 16 bits."""
+    return list(_PRODUCTS)
+
+
+def init(target_dtype: Any = "float16") -> None:
+    """From now on products are computed in float16 or bfloat16. Networks that were hybridized before keep their code.
+
+    Raises:
+        ValueError: another type; or a second call with another type than the first one.
+    """
+    global _target
+    name = dtype_name(target_dtype)
+    if name not in ("f16", "bf16"):
+        raise ValueError(f"amp.init: target_dtype is float16 or bfloat16, not {target_dtype!r}")
+    if _target not in (None, name):
+        raise ValueError(f"amp.init has been called with another type before, {_target}")
+    if _target is None:
+        _target = name
+        for op, build in _PRODUCTS.items():
+            setattr(nd, op, function(_low(build, name), op, TUNING))
+
+
+def _low(build: Callable[..., Any], dtype: str) -> Callable[..., Any]:
+    def low(data: Any, *args: Any, **kwargs: Any) -> Any:
+        def cast(x: Any) -> Any:
+            return ops.cast(x, dtype) if isinstance(x, Node) and x.dtype == "f32" else x
+
+        made = build(cast(data), *map(cast, args), **{k: cast(v) for k, v in kwargs.items()})
+        return ops.cast(made, data.dtype)
+
+    low.__doc__ = build.__doc__
+    return low
+
+
+class LossScaler:
+    """The scale of a trainer's loss, with which compiled steps of precision "16-mixed" go on as well.
+
+    It begins at 65536, is halved after gradients that are not finite, and doubled after 2000 steps without.
+    """
+
+    def __init__(self, state: LossScale):
+        self._state = state
+
+    @property
+    def loss_scale(self) -> float:
+        """What the next loss is multiplied by."""
+        return float(self._state.scale.asscalar())
+
+    def accepts(self, weights: Sequence[NDArray]) -> bool:
+        """Are the gradients of these weights finite, on all devices? The next loss's scale changes by the answer."""
+        fine = all(w.grad is None or bool(np.isfinite(w.grad.storage.array).all()) for w in weights)
+        scale, good = self.loss_scale, int(self._state.good.asscalar()) + 1
+        if not fine:
+            scale, good = max(scale / GROWTH, SMALLEST), 0
+        elif good == PATIENCE:
+            scale, good = min(scale * GROWTH, LARGEST), 0
+        self._state.scale.storage.write(scale)
+        self._state.good.storage.write(good)
+        return fine
+
+
+def init_trainer(trainer: Trainer) -> None:
+    """Let the trainer watch for gradients that are not finite. A second call does nothing.
+
+    Raises:
+        AssertionError: `init` has not been called.
+        TypeError: it is no Trainer.
+    """
+    if _target is None:
+        raise AssertionError("amp.init_trainer: call amp.init() before, at the beginning of the program")
+    if not isinstance(trainer, Trainer):
+        raise TypeError(f"amp.init_trainer takes a gluon.Trainer, not a {type(trainer).__name__}")
+    if trainer._amp_loss_scaler is None:
+        trainer._amp_loss_scaler = LossScaler(trainer.scaler)
+        trainer._amp_original_scale = trainer._scale
+        trainer._kv_initialized = False  # it is in Python now what happens between gradients and updates
+
+
+def _scaler(trainer: Trainer, call: str) -> LossScaler:
+    if trainer._amp_loss_scaler is None:
+        raise AttributeError(located(f"amp.{call}: the trainer has no loss scaler", help="call amp.init_trainer first"))
+    return trainer._amp_loss_scaler
+
+
+@contextmanager
+def scale_loss(loss: Any, trainer: Trainer) -> Iterator[Any]:
+    """The loss (or list of losses) times the scale, to go back from; the trainer's next step divides by it again.
+
+    Raises:
+        AttributeError: init_trainer has not been called on the trainer.
+    """
+    scale = _scaler(trainer, "scale_loss").loss_scale
+    trainer._scale = trainer._amp_original_scale / scale
+    yield [each * scale for each in loss] if isinstance(loss, (list, tuple)) else loss * scale
+
+
+def unscale(trainer: Trainer) -> None:
+    """Divide the gradients by the scale now, so that they can be clipped before the step.
+
+    Raises:
+        AttributeError: init_trainer has not been called on the trainer.
+    """
+    _scaler(trainer, "unscale")
+    for parameter in trainer.params:
+        if parameter.grad_req != "null":
+            for grad in parameter.list_grad():
+                grad.storage.write(grad.storage.array * np.asarray(trainer._scale, grad.dtype))
+    trainer._scale = 1.0

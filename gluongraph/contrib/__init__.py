@@ -1,0 +1,8 @@
+"""What MXNet keeps apart: mixed precision, vocabularies, younger operators; mx.contrib."""
+
+from gluongraph import amp, text
+from gluongraph import autograd as autograd
+from gluongraph.nd import contrib as nd
+from gluongraph.nd import contrib as ndarray
+
+__all__ = ["amp", "autograd", "nd", "ndarray", "text"]

@@ -1,1 +1,0 @@
-"""`mxnet.contrib`: amp, io, nd, text; each is looked up by its own name."""
