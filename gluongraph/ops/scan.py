@@ -185,7 +185,7 @@ class _Later:
         """The sum of g over all turns; None if it has to be added up in the loop."""
         if g.op.name == "matmul" and g.ty.rank == 2 and g.attrs["ta"] and not g.attrs["tb"]:
             a, b = (self._stack(s) for s in g.src)
-            return ops.matmul(ops.reshape(a, (-1, a.shape[-1])), ops.reshape(b, (-1, b.shape[-1])), ta=True)
+            return g.op(ops.reshape(a, (-1, a.shape[-1])), ops.reshape(b, (-1, b.shape[-1])), **g.attrs)
         if g.op.name == "sum" and (g.src[0] in self.known or g.src[0] in self.leaves):
             total = ops.sum(self._stack(g.src[0]), axis=(0, *(a + 1 for a in g.attrs["axes"])))
             return ops.reshape(total, g.shape)

@@ -234,6 +234,31 @@ def test_parameters_go_through_a_file(tmp_path: Any) -> None:
     assert (other(x).asnumpy() == layer(x).asnumpy()).all()
 
 
+def test_on_several_contexts() -> None:
+    layer, contexts = rnn.GRU(H, 2, bidirectional=True), [mx.cpu(0), mx.cpu(1)]
+    layer.initialize(mx.init.Uniform(0.7), ctx=contexts)
+    found = [layer(x, layer.begin_state(N, ctx=x.context)) for x in (nd.array(draw(T, N, C), ctx=c) for c in contexts)]
+    assert [(y.context, h.context) for y, (h,) in found] == [(c, c) for c in contexts]
+    close(found[0][0], found[1][0])
+
+
+def test_gradient_of_the_gradient() -> None:
+    layer, direction = made("lstm", dtype="float64"), draw(T, N, C, seed=1)
+
+    def squared_gradient(values: Any) -> tuple[float, Any]:
+        x = nd.array(values, dtype="float64")
+        x.attach_grad()
+        with autograd.record():
+            (g,) = autograd.grad(layer(x).square().sum(), [x], create_graph=True)
+            total = g.square().sum()
+        total.backward()
+        return total.asscalar(), x.grad.asnumpy()
+
+    _, g = squared_gradient(draw(T, N, C))
+    wanted = reference.slope(lambda x: squared_gradient(x)[0], [draw(T, N, C)], [direction])
+    assert (g * direction).sum() == pytest.approx(wanted, rel=1e-6)
+
+
 def test_half_precision() -> None:
     layer = made("lstm")
     x = nd.array(draw(T, N, C))
@@ -323,13 +348,18 @@ class Tagger(gluon.HybridBlock):
 
 
 @pytest.mark.parametrize(
-    "kind,how", [(rnn.LSTM, {"num_layers": 2, "dropout": 0.4}), (rnn.GRU, {"bidirectional": True})], ids=["lstm", "gru"]
+    "kind,how,modes",
+    [
+        (rnn.LSTM, {"num_layers": 2, "dropout": 0.4}, ("eager", "hybridized", "compiled")),
+        (rnn.GRU, {"bidirectional": True}, ("eager", "compiled")),
+    ],
+    ids=["lstm", "gru"],
 )
-def test_hybridized_and_compiled_as_eager(kind: Any, how: dict[str, Any]) -> None:
+def test_hybridized_and_compiled_as_eager(kind: Any, how: dict[str, Any], modes: Any) -> None:
     """Losses and updates, with dropout from the same seed; a loop is compiled once for each layer and direction."""
     x, lengths = nd.array(draw(T, N, C)), nd.array([2, 5, 4])
     results = {}
-    for mode in ("eager", "hybridized", "compiled"):
+    for mode in modes:
         mx.random.seed(5)
         net = Tagger(kind(H, use_sequence_length=True, **how))
         net.initialize(mx.init.Uniform(0.5))
@@ -351,6 +381,6 @@ def test_hybridized_and_compiled_as_eager(kind: Any, how: dict[str, Any]) -> Non
                 trainer.step(N)
                 losses.append(y.asnumpy())
         results[mode] = [*losses, *(p.data().asnumpy() for p in net.collect_params().values())]
-    for mode in ("hybridized", "compiled"):
+    for mode in modes[1:]:
         for a, b in zip(results[mode], results["eager"], strict=True):
             close(a, b, 3e-6)
