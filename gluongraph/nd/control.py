@@ -10,7 +10,7 @@ from typing import Any
 
 from gluongraph import mxshapes, ops
 from gluongraph.context import Context
-from gluongraph.errors import TraceError, located
+from gluongraph.errors import ShapeError, TraceError, located
 from gluongraph.ir import Node
 from gluongraph.ndarray import NDArray, invoke, traced
 from gluongraph.ops.loops import fresh, over
@@ -92,15 +92,19 @@ def cond(pred: Any, then_func: Callable[[], Tree], else_func: Callable[[], Tree]
     """`then_func()` if pred is not 0, else `else_func()`; in a trace both are computed, and one is chosen.
 
     Raises:
+        ShapeError: in a trace, functions whose results have different shapes.
         TraceError: in a trace, a function that writes into arrays.
     """
     tracer = STATE.tracer
-    if tracer is None or not isinstance(pred, NDArray) or pred._storage is not None:
+    if tracer is None or not isinstance(pred, NDArray):
         return then_func() if bool(pred) else else_func()
     with _without_writes(tracer, "cond"):
         yes, no = then_func(), else_func()
-    pairs = zip(_leaves(yes, "cond"), _leaves(no, "cond"), strict=True)
-    chosen = iter([invoke(_chosen, pred, a, b) for a, b in pairs])
+    left, right = _leaves(yes, "cond"), _leaves(no, "cond")
+    if [x.shape for x in left] != [x.shape for x in right]:
+        shapes = " and ".join(", ".join(str(x.shape) for x in side) for side in (left, right))
+        raise ShapeError(located(f"cond: its two sides give different shapes: {shapes}"))
+    chosen = iter([invoke(_chosen, pred, a, b) for a, b in zip(left, right, strict=True)])
     return _map(lambda _: next(chosen), yes)
 
 
@@ -110,7 +114,7 @@ def _chosen(pred: Any, a: Any, b: Any) -> Any:
 
 def _truth(x: Any) -> Any:
     """The one element of x as a truth value."""
-    return ops.not_equal(ops.reshape(x, ()), 0)
+    return ops.not_equal(ops.reshape(x, ()), 0) if isinstance(x, Node) else bool(x)
 
 
 # -- nested lists

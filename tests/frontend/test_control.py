@@ -93,6 +93,10 @@ def all_steps(h: Any) -> Any:
     return while_loop(lambda s: s.sum() < 1e9, lambda s: (s, s * 1.5), h, max_iterations=3)
 
 
+def endless(h: Any) -> Any:
+    return while_loop(lambda s: True, lambda s: (s, s * 1.5), [h], max_iterations=2)
+
+
 def chosen(x: Any, h: Any) -> Any:
     return cond(x.sum() > h.sum(), lambda: [x * h, x], lambda: [x - h, h])
 
@@ -105,6 +109,7 @@ CASES: dict[str, tuple[Callable[..., Any], Any]] = {
     "vectors": (vectors, (np.arange(4, dtype=np.float32) + 1,)),
     "counted": (counted, (np.ones_like(H), np.full_like(H, 0.5))),
     "all steps": (all_steps, (H,)),
+    "endless": (endless, (H,)),
     "chosen": (chosen, (H, W[:3] - 9)),
     "not chosen": (chosen, (H, W[:3] + 9)),
 }
@@ -125,6 +130,16 @@ def test_compiled() -> None:
     """A loop with draws in it, by the compiler."""
     for a, b in zip(results(dropout, (X, H), True), results(dropout, (X, H), False), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_a_condition_on_an_array_from_outside_is_live() -> None:
+    flag = nd.array([1.0])
+    block = Function(lambda x: cond(flag, lambda: x + 1, lambda: x - 1))
+    block.hybridize()
+    with debug.override(backend="reference"):
+        assert block(nd.array([1.0])).asscalar() == 2
+        flag[:] = 0
+        assert block(nd.array([1.0])).asscalar() == 0
 
 
 def test_a_loop_is_traced_once() -> None:
@@ -185,6 +200,8 @@ def test_errors_of_traces() -> None:
     ):
         with pytest.raises(TraceError, match="writes into capture0"):
             trace(function, [x], training=False)
+    with pytest.raises(ValueError, match=r"different shapes: \(2,\) and \(3, 2\)"):
+        trace(lambda x: cond(x.sum() > 0, lambda: x[0], lambda: x), [x], training=False)
     with pytest.raises(ValueError, match="changes the type of a carry"):
         trace(lambda x: foreach(lambda d, s: (d, nd.concat(s, s, dim=0)), x, x[0]), [x], training=False)
     with pytest.raises(ValueError, match="3 elements along axis 0"):
