@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph import rows
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.storage import Array
@@ -117,7 +118,7 @@ def backward(
         raise TraceError(no_value("backward()"))
     starts = _starts(_listed(heads), head_grads)
     with np.errstate(all="ignore"):
-        write(reverse(starts, _is_leaf, pull_arrays, np.add, retain_graph))
+        write(reverse(starts, _is_leaf, pull_arrays, rows.add, retain_graph))
 
 
 def grad(
@@ -159,7 +160,8 @@ def grad(
             found = reverse(again, wanted.__contains__, _pull_recorded, lambda a, b: a + b, retain)
     else:
         with np.errstate(all="ignore"):
-            plain = reverse(starts, wanted.__contains__, pull_arrays, np.add, retain)
+            begin: list[tuple[Source, Array | rows.Rows]] = list(starts)
+            plain = reverse(begin, wanted.__contains__, pull_arrays, rows.add, retain)
         devices = {source: a.context for source, a in zip(sources, arrays, strict=True)}
         found = {source: NDArray(_own(g), devices[source]) for source, g in plain.items()}
     missing = [s for s in sources if s not in found]
@@ -171,8 +173,8 @@ def grad(
 _UNREACHED = "grad: a variable that the heads do not depend on"
 
 
-def _own(g: Array) -> Array:
-    return np.array(g, order="C")
+def _own(g: Array | rows.Rows) -> Array:
+    return np.array(rows.dense(g), order="C")
 
 
 def _is_leaf(source: Source) -> bool:

@@ -22,6 +22,8 @@ from gluongraph.errors import MXNetError
 from gluongraph.ir import OPS, Node, TensorType, node
 from gluongraph.ops.composite import inline, results_of
 from gluongraph.ops.scan import run as run_scan
+from gluongraph.row_updates import row_gradient
+from gluongraph.rows import Rows
 from gluongraph.storage import Array
 
 Arrays = tuple[Array, ...]
@@ -88,8 +90,7 @@ class Recorded:
         saved = [n for n in _frontier(wanted, frozenset(given) | frozenset(heads)) if n not in heads]
         self.zeros = tuple((n.shape, numpy_dtype(n.dtype)) for n in function.results)
         self.forward = _checked(emitted.function((*function.results, *saved)), function.inputs, function.results)
-        back = _program((*saved, *heads), wanted, inline=False)
-        self.backward = _checked(back, (*saved, *heads), wanted, f"in the gradient of {_named(function)}: ")
+        self.backward = _backward(function, (*saved, *heads), wanted)
         self._build, self._count = function.build, len(function.inputs)
 
     def again(self, *given: Node) -> tuple[Node, ...]:
@@ -101,6 +102,24 @@ class Recorded:
             OPS["const"](value=0.0, dtype=x.dtype, shape=x.shape) if g is None else g
             for x, g in zip(wrt, found, strict=True)
         )
+
+
+def _backward(function: Function, given: Sequence[Node], wanted: Sequence[Node]) -> Callable[..., Sequence[Any]]:
+    """The program that computes gradients: arrays, or where it is a sum of rows, `Rows`."""
+    parts = [row_gradient(g) or (g,) for g in wanted]
+    flat = [n for part in parts for n in part]
+    program = _checked(_program(given, flat, inline=False), given, flat, f"in the gradient of {_named(function)}: ")
+    if len(flat) == len(wanted):
+        return program
+
+    def backward(*arrays: Array) -> list[Any]:
+        values = iter(program(*arrays))
+        return [
+            next(values) if len(part) == 1 else Rows(next(values), next(values), g.shape)
+            for part, g in zip(parts, wanted, strict=True)
+        ]
+
+    return backward
 
 
 def _checked(

@@ -113,11 +113,15 @@ class NDArray(Handle):
     # -- gradients
 
     def attach_grad(self, grad_req: str = "write", stype: str | None = None) -> None:
-        """Mark the array: backward puts its gradient into `grad`. The array becomes a leaf of the record."""
+        """Mark the array: backward puts its gradient into `grad`. The array becomes a leaf of the record.
+
+        With `stype` "row_sparse" the gradient is a RowSparseNDArray, of which only rows that are touched are written.
+        """
         if self._storage is None:
             raise TraceError(no_value("attach_grad()"))
-        array = self._storage.array
-        mark(self, NDArray(np.zeros(array.shape, array.dtype), self._ctx), grad_req)
+        from gluongraph.row_sparse import gradient_like
+
+        mark(self, gradient_like(self, stype), grad_req)
 
     @property
     def grad(self) -> NDArray | None:
@@ -149,8 +153,7 @@ class NDArray(Handle):
     def zero_grad(self) -> None:
         """Fill the attached gradient with zeros."""
         if self._leaf is not None:
-            self._leaf.grad.storage.write(0)
-            self._leaf.spent = False
+            self._leaf.clear()
 
     # -- reading and writing parts
 

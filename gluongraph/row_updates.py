@@ -15,19 +15,35 @@ Update = Callable[[Node, Node, Mapping[str, Node]], tuple[Node, Mapping[str, Nod
 def row_gradient(g: Node) -> tuple[Node, Node] | None:
     """The numbers of rows, i32[n], and their values that a gradient is the sum of; None if it is no such sum.
 
-    That is what the gradient of `embedding` and `take` is, and the sum of several of them.
+    That is what the gradient of `embedding` and `take` is, the sum of several of them, and such a gradient as another
+    type or times a single number.
     """
     if g.op.name == "scatter_add" and is_zero(g.src[0]):
         _, indices, values = g.src
         last, count = g.shape[0] - 1, math.prod(indices.shape)
         rows = ops.cast(ops.minimum(ops.maximum(indices, 0), last), "i32")
         return ops.reshape(rows, (count,)), ops.reshape(values, (count, *g.shape[1:]))
+    if g.op.name == "cast" and (found := row_gradient(g.src[0])) is not None:
+        return found[0], ops.cast(found[1], g.dtype)
+    if g.op.name == "mul":
+        for x, factor in (g.src, g.src[::-1]):
+            if (number := _number(factor)) is not None and (found := row_gradient(x)) is not None:
+                return found[0], found[1] * number
     if g.op.name in ("add", "allreduce"):
         parts = [row_gradient(s) for s in g.src]
         known = [part for part in parts if part is not None]
         if len(known) == len(parts):
             return ops.concat(*(rows for rows, _ in known)), ops.concat(*(values for _, values in known))
     return None
+
+
+def _number(n: Node) -> Node | None:
+    """The single number that is repeated in n, if it is one."""
+    while n.op.name in ("expand", "reshape"):
+        n = n.src[0]
+    if n.op.name == "const":
+        return ops.const(n.attrs["value"], n.dtype)
+    return ops.reshape(n, ()) if n.ty.size == 1 else None
 
 
 def update_rows(w: Node, g: Node, state: Mapping[str, Node], update: Update) -> tuple[Node, dict[str, Node]]:

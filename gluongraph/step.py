@@ -22,6 +22,7 @@ from gluongraph.ir import Graph, TensorType
 from gluongraph.nd import NDArray
 from gluongraph.optimizer import Optimizer
 from gluongraph.plan import Launch, Plan
+from gluongraph.row_sparse import RowSparseNDArray
 from gluongraph.runtime.arena import Arena
 from gluongraph.shares import OnAll, contexts_of, is_shared_out, shares
 from gluongraph.tape import Leaf
@@ -68,6 +69,7 @@ class Variant:
         params = _trained(trainer, traced) if call.gradients else ()
         self.table: ScalarTable | None = None
         self.accumulated: dict[str, NDArray] = {}  # replicas with grad_req "add" -> what is added to
+        self.by_rows: list[RowSparseNDArray] = []  # those of them that note which rows are touched
         self.spends: list[Leaf] = []  # of replicas whose gradient no memory has seen when a step is over
         state = dict(traced.captured)
         if call.gradients and trainer is not None:
@@ -79,6 +81,7 @@ class Variant:
                 self.accumulated = _accumulated(trainer, params)
                 graph = trainer.exchange.accumulating(graph, self.accumulated)
                 state |= {GRAD + name: grad for name, grad in self.accumulated.items()}
+                self.by_rows = [g for g in self.accumulated.values() if isinstance(g, RowSparseNDArray)]
             if call.updates:
                 updating = trainer.exchange.update(
                     graph, trainer.optimizer, trainer.contexts[0], draws=traced.draws, keep_grads=keep_grads
@@ -125,6 +128,8 @@ class Variant:
                 for i, word in enumerate(words):
                     self.rng[name][i] = word
         results = self.runner([arrays[name] for name in self.runner.input_names])
+        for grad in self.by_rows:
+            grad.forget()
         return dict(zip(self.runner.output_names, results, strict=True))
 
     def answer(self, results: Mapping[str, Array], batch: Sequence[Any]) -> Any:

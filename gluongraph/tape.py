@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from gluongraph.errors import MXNetError, located
+from gluongraph.rows import Rows, dense
 from gluongraph.storage import Array
 
 if TYPE_CHECKING:
@@ -48,19 +49,29 @@ class Leaf:
     `spent` says that a compiled step has used the last gradient up, and that the buffer has never seen it.
     """
 
-    __slots__ = ("fresh", "grad", "req", "spent")
+    __slots__ = ("by_rows", "fresh", "grad", "req", "spent")
 
     def __init__(self, grad: NDArray, req: str):
         self.grad, self.req, self.fresh, self.spent = grad, req, False, False
+        self.by_rows: Any = grad if grad.stype == "row_sparse" else None  # the buffer, if it keeps touched rows only
 
-    def put(self, g: Array) -> None:
+    def put(self, g: Array | Rows) -> None:
         """Write or add a gradient."""
-        storage = self.grad.storage
-        if self.req == "add":
-            storage.array += g
+        if self.by_rows is not None:
+            self.by_rows.receive(g, self.req == "add")
+        elif self.req == "add":
+            self.grad.storage.array += dense(g)
         else:
-            storage.array[...] = g
+            self.grad.storage.array[...] = dense(g)
         self.fresh, self.spent = True, False
+
+    def clear(self) -> None:
+        """Make the gradient 0."""
+        if self.by_rows is not None:
+            self.by_rows.clear()
+        else:
+            self.grad.storage.write(0)
+        self.spent = False
 
 
 class Gradient(Protocol):
@@ -189,15 +200,15 @@ def _reachable(heads: Iterable[Source]) -> list[Entry]:
     return sorted(seen, key=attrgetter("number"), reverse=True)
 
 
-def pull_arrays(entry: Entry, heads: list[Array | None]) -> Sequence[Array | None]:
+def pull_arrays(entry: Entry, heads: list[Array | Rows | None]) -> Sequence[Array | Rows | None]:
     """The gradient of an entry, in numpy; missing heads count as zero."""
     gradient = entry.gradient
     assert entry.saved is not None
-    filled = [np.zeros(*zero) if g is None else g for g, zero in zip(heads, gradient.zeros, strict=True)]
+    filled = [np.zeros(*zero) if g is None else dense(g) for g, zero in zip(heads, gradient.zeros, strict=True)]
     return gradient.backward(*entry.saved, *filled)
 
 
-def write(found: Mapping[Source, Array]) -> None:
+def write(found: Mapping[Source, Array | Rows]) -> None:
     """Put gradients where the marked arrays want them."""
     for leaf, g in found.items():
         if isinstance(leaf, Leaf) and leaf.req != "null":

@@ -21,6 +21,8 @@ from gluongraph.errors import MXNetError, located
 from gluongraph.ir import OPS, Graph, Node, topological
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import items
+from gluongraph.row_updates import row_gradient
+from gluongraph.rows import Rows
 from gluongraph.storage import Array
 from gluongraph.tape import STATE, Entry, source_of, tracked
 from gluongraph.trace import Traced, is_rng, scope, trace
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 Words = Mapping[str, tuple[int, int, int, int]]  # the states of generators, by the inputs that read them
 SAVED = "saved"
 HEAD = "head"
+BY_ROWS = 2
 
 
 class CachedOp:
@@ -95,13 +98,13 @@ class _Block:
         self.traced = traced
         self.captured = list(traced.captured.items())
         self._plain: Runner | None = None
-        self._recorded: dict[tuple[bool, ...], _Recorded | None] = {}
+        self._recorded: dict[tuple[int, ...], _Recorded | None] = {}
 
     def __call__(self, arrays: Sequence[NDArray]) -> Any:
         given = {f"data{i}": np.ascontiguousarray(a.storage.array) for i, a in enumerate(arrays)}
         words = random.take_all(self.traced.draws)
         if STATE.recording:
-            mask = tuple([tracked(a) for a in arrays] + [tracked(a) for _, a in self.captured])
+            mask = tuple([_wish(a) for a in arrays] + [_wish(a) for _, a in self.captured])
             if mask not in self._recorded:
                 self._recorded[mask] = _record(self.traced, mask)
             if (recorded := self._recorded[mask]) is not None:
@@ -113,11 +116,28 @@ class _Block:
         return self.traced.restore({name: NDArray(value, ctx) for name, value in results.items()})
 
 
-class _Recorded:
-    """The two halves, and the gradient that the tape keeps (see `gluongraph.tape.Gradient`)."""
+def _wish(array: NDArray) -> int:
+    """What is wanted of the gradient of an array: 0 nothing, 1 all of it, BY_ROWS the rows that it touches."""
+    if not tracked(array):
+        return 0
+    return BY_ROWS if array._leaf is not None and array._leaf.by_rows is not None else 1
 
-    def __init__(self, traced: Traced, mask: Sequence[bool], forward: Graph, backward: Graph, wants: Sequence[bool]):
-        self.traced, self.mask, self.wants = traced, tuple(mask), tuple(wants)
+
+class _Recorded:
+    """The two halves, and the gradient that the tape keeps (see `gluongraph.tape.Gradient`).
+
+    `by_rows` has for each gradient the shape of the array if it comes as numbers of rows and values, else None.
+    """
+
+    def __init__(
+        self,
+        traced: Traced,
+        forward: Graph,
+        backward: Graph,
+        wants: Sequence[bool],
+        by_rows: Sequence[tuple[int, ...] | None],
+    ):
+        self.traced, self.wants, self.by_rows = traced, tuple(wants), tuple(by_rows)
         self.outputs = tuple(traced.graph.outputs)
         self.floats = tuple(i for i, n in enumerate(traced.graph.outputs.values()) if is_float(n.dtype))
         self.zeros = tuple((n.shape, numpy_dtype(n.dtype)) for n in traced.graph.outputs.values())
@@ -141,15 +161,16 @@ class _Recorded:
         return self.traced.restore(dict(zip(self.outputs, outputs, strict=True)))
 
     @property
-    def backward(self) -> Callable[..., Sequence[Array]]:
+    def backward(self) -> Callable[..., Sequence[Array | Rows]]:
         """backward(words, *saved, *heads): the gradients that are wanted."""
         return self._pull
 
-    def _pull(self, words: Words, *values: Any) -> Sequence[Array]:
+    def _pull(self, words: Words, *values: Any) -> Sequence[Array | Rows]:
         saved, heads = values[: len(self._saves)], values[len(self._saves) :]
         given = dict(zip(self._saves, saved, strict=True))
         given.update((name, np.ascontiguousarray(heads[i])) for name, i in self._heads.items())
-        return list(self._backward(given, words).values())
+        found = iter(self._backward(given, words).values())
+        return [next(found) if shape is None else Rows(next(found), next(found), shape) for shape in self.by_rows]
 
     def again(self, *given: Node) -> tuple[Node, ...]:
         """The gradient as a builder on the arguments and the heads, for a gradient of the gradient."""
@@ -167,7 +188,7 @@ class _Recorded:
         )
 
 
-def _record(traced: Traced, mask: Sequence[bool]) -> _Recorded | None:
+def _record(traced: Traced, mask: Sequence[int]) -> _Recorded | None:
     """Differentiate and cut; None if no gradient flows to what the mask names."""
     graph = _inlined(traced.graph)
     names = [*(n for n in graph.inputs if n.startswith("data")), *traced.captured]
@@ -179,8 +200,12 @@ def _record(traced: Traced, mask: Sequence[bool]) -> _Recorded | None:
     if all(g is None for g in found):
         return None
     reached = iter(found)
-    wants = [wanted and next(reached) is not None for wanted in mask]
-    results = [g for g in found if g is not None]
+    wants = [bool(wanted) and next(reached) is not None for wanted in mask]
+    wishes = [wish for wish, wanted in zip(mask, wants, strict=True) if wanted]
+    grads = [g for g in found if g is not None]
+    parts = [(wish == BY_ROWS and row_gradient(g)) or (g,) for wish, g in zip(wishes, grads, strict=True)]
+    by_rows = [g.shape if len(part) > 1 else None for part, g in zip(parts, grads, strict=True)]
+    results = [n for part in parts for n in part]
 
     known = frozenset(topological(graph.results)) | _statistics(graph) | _handed_out(graph)
     saved = [n for n in _frontier(results, known) if not _is_kept(n, graph)]
@@ -188,9 +213,9 @@ def _record(traced: Traced, mask: Sequence[bool]) -> _Recorded | None:
     kept = {f"{SAVED}{i}": n for i, n in enumerate(saved)}
     forward = Graph(graph.inputs, {**graph.outputs, **kept}, graph.updates, graph.origins)
     origins.update((made, origins[n]) for n, made in _rebuild(results, table).items() if n in origins)
-    grads = {f"grad{i}": table[g] for i, g in enumerate(results)}
-    inputs = {n.attrs["name"]: n for n in topological(grads.values()) if n.op.name == "input"}
-    return _Recorded(traced, mask, forward, Graph(inputs, grads, {}, origins), wants)
+    outs = {f"grad{i}": table[n] for i, n in enumerate(results)}
+    inputs = {n.attrs["name"]: n for n in topological(outs.values()) if n.op.name == "input"}
+    return _Recorded(traced, forward, Graph(inputs, outs, {}, origins), wants, by_rows)
 
 
 def _inlined(graph: Graph) -> Graph:

@@ -12,8 +12,10 @@ import numpy as np
 from gluongraph import autograd, debug, engine, random
 from gluongraph import storage as storages
 from gluongraph.eager import Function, leaf
+from gluongraph.gluon.row_update import update_by_rows
 from gluongraph.ir import Graph, Node
 from gluongraph.ndarray import NDArray
+from gluongraph.row_sparse import RowSparseNDArray
 from gluongraph.tape import STATE
 from gluongraph.updates import GRAD, SCALAR, ScalarTable
 
@@ -26,7 +28,8 @@ WORTH_COMPILING = 1 << 16  # elements; below it numpy takes less than the compil
 class EagerUpdate:
     """One update of given weights from their gradients.
 
-    Many elements are updated by one compiled call, in place; few by numpy, which needs no compiler.
+    Many elements are updated by one compiled call, in place; few by numpy, which needs no compiler. Where gradients
+    are kept by rows, and the optimizer looks at rows, numpy updates those.
     """
 
     def __init__(self, trainer: Trainer, weights: Sequence[NDArray]):
@@ -34,22 +37,27 @@ class EagerUpdate:
         self.grads = tuple(_gradient(w) for w in weights)
         self.structure = trainer.optimizer.structure()
         exchange = trainer.exchange
+        self.indices = tuple(dict.fromkeys(exchange.indices[w.name] for w in weights))
+        sparse = [trainer.optimizer.lazy and isinstance(g, RowSparseNDArray) for g in self.grads]
+        self.by_rows = owners(trainer, [w for w, lazily in zip(weights, sparse, strict=True) if lazily])
+        weights = [w for w, lazily in zip(weights, sparse, strict=True) if not lazily]
         if not exchange.once:  # then allreduce_grads has summed already what is to be summed
             exchange = replace(exchange, summed=False)
         arrays = {w.name: w for w in weights}
         if exchange.once:
-            owners = dict.fromkeys(trainer.names[exchange.indices[w.name]] for w in weights)
-            arrays = {name: trainer.replica(name) for owner in owners for name in exchange.replicas[owner]}
-        arrays |= {GRAD + w.name: g for w, g in zip(weights, self.grads, strict=True)}
+            parameters = owners(trainer, weights)
+            arrays = {name: trainer.replica(name) for owner in parameters for name in exchange.replicas[owner]}
+        arrays |= {GRAD + w.name: _gradient(w) for w in weights}
         given = {name: leaf(name, array.type) for name, array in arrays.items()}
         graph = Graph(given, {name: n for name, n in given.items() if name.startswith(GRAD)})
         updating = exchange.update(graph, trainer.optimizer, trainer.contexts[0])
         graph, self.table = updating.graph, updating.table
         arrays |= trainer.state_arrays(updating.owners) | trainer.residual_arrays(updating.owners)
         self.edits = trainer.optimizer.edits
-        size = sum(weight.size for weight in self.weights)
+        size = sum(weight.size for weight in weights)
         compiled = size >= WORTH_COMPILING and debug.settings().backend != "reference"
-        self.run = _Compiled(graph, arrays, self.table) if compiled else _Numpy(graph, arrays, self.table)
+        made = _Compiled if compiled else _Numpy
+        self.run = made(graph, arrays, self.table) if weights else None
 
     def holds(self, trainer: Trainer, weights: Sequence[NDArray]) -> bool:
         """Is this still the update of these weights?"""
@@ -69,8 +77,20 @@ class EagerUpdate:
         """Count, and update."""
         optimizer = trainer.optimizer
         with optimizer.undone_on_error():
-            optimizer.count(self.table.indices)
-            self.run(self.table.values(optimizer), random.take_all(self.table.draws))
+            optimizer.count(self.indices)
+            if self.run is not None:
+                self.run(self.table.values(optimizer), random.take_all(self.table.draws))
+            with autograd.pause():
+                for name, weights in self.by_rows.items():
+                    update_by_rows(trainer, name, weights)
+
+
+def owners(trainer: Trainer, weights: Sequence[NDArray]) -> dict[str, list[NDArray]]:
+    """parameter -> those of its replicas that are among these."""
+    found: dict[str, list[NDArray]] = {}
+    for weight in weights:
+        found.setdefault(trainer.names[trainer.exchange.indices[weight.name]], []).append(weight)
+    return found
 
 
 class PythonUpdate:
@@ -78,9 +98,7 @@ class PythonUpdate:
 
     def __init__(self, trainer: Trainer, weights: Sequence[NDArray]):
         self.weights = tuple(weights)
-        self.owners: dict[str, list[NDArray]] = {}  # parameter -> those of its replicas that have a fresh gradient
-        for weight in weights:
-            self.owners.setdefault(trainer.names[trainer.exchange.indices[weight.name]], []).append(weight)
+        self.owners = owners(trainer, weights)
 
     def holds(self, trainer: Trainer, weights: Sequence[NDArray]) -> bool:
         """Is this still the update of these weights?"""

@@ -19,6 +19,7 @@ from gluongraph.optimizer.multipliers import Multipliers
 from gluongraph.tape import concrete
 
 GRAD_REQS = ("write", "add", "null")
+STYPES = ("default", "row_sparse")
 DRAWS = 16  # how many random draws are set aside for one parameter's initializer
 
 
@@ -31,7 +32,8 @@ class Parameter(Multipliers):
 
     A 0 (or -1) in `shape` is unknown until the first forward. `grad_req` is "write" (each backward overwrites the
     gradient), "add" (it accumulates until `zero_grad`) or "null". `lr_mult` and `wd_mult` scale the optimizer's rate
-    and decay for this parameter and are read at each update.
+    and decay for this parameter and are read at each update. With `grad_stype` "row_sparse" optimizers that can do so
+    (SGD, Adam, AdaGrad, GroupAdaGrad) update the rows that a gradient touches, and leave the others alone.
     """
 
     def __init__(
@@ -49,8 +51,11 @@ class Parameter(Multipliers):
         grad_stype: str = "default",
     ):
         super().__init__(lr_mult, wd_mult)
-        if (stype, grad_stype) != ("default", "default"):
-            raise MXNetError(f"parameter {name!r}: storage {stype}/{grad_stype} does not exist here, only 'default'")
+        for what, given, known in (("", stype, STYPES[:1]), ("grad_", grad_stype, STYPES)):
+            if given not in known:
+                message = f"parameter {name!r}: {what}stype={given!r} does not exist here, only {' and '.join(known)}"
+                raise MXNetError(located(message, help="leave it out; csr and row-sparse weights are kept dense"))
+        self._grad_stype = grad_stype
         self.name = name
         self.init = init
         self._shape = (shape,) if isinstance(shape, int) else None if shape is None else tuple(shape)
@@ -105,7 +110,17 @@ class Parameter(Multipliers):
             self._grad_req = req
             Edits.count += 1
             for array in self._arrays or ():
-                array.attach_grad(req)
+                array.attach_grad(req, self._grad_stype)
+
+    @property
+    def stype(self) -> str:
+        """How the data are stored: "default", which is dense."""
+        return "default"
+
+    @property
+    def grad_stype(self) -> str:
+        """How the gradient is stored: "default", or "row_sparse" where few rows are touched, see RowSparseNDArray."""
+        return self._grad_stype
 
     @property
     def ready(self) -> bool:
@@ -193,7 +208,7 @@ class Parameter(Multipliers):
         for number, array in enumerate(arrays):
             array.name = f"{self.name}@{array.context}" if number else self.name
             if self._grad_req != "null":
-                array.attach_grad(self._grad_req)
+                array.attach_grad(self._grad_req, self._grad_stype)
 
     def _ready_arrays(self) -> list[NDArray]:
         if self._arrays is not None:

@@ -10,7 +10,7 @@ from gluongraph import kvstore as kvstores
 from gluongraph.context import Context
 from gluongraph.errors import located
 from gluongraph.gluon.parameter import Parameter
-from gluongraph.kvstore import KVStoreBase
+from gluongraph.kvstore import KVStore, KVStoreBase
 
 LARGE = 16 << 20  # elements: a parameter above it makes MXNet's store "local" leave the update to the devices
 
@@ -41,12 +41,17 @@ def updates_on(
 ) -> bool:
     """Does the store update? `wanted` decides; None is yes where it can.
 
-    Two exceptions to the yes are MXNet's: parameters of more than LARGE elements in a store "local", and
-    MXNET_UPDATE_ON_KVSTORE=0 in the environment.
+    Three exceptions to the yes are MXNet's: parameters of more than LARGE elements in a store "local", gradients that
+    are kept by rows, and MXNET_UPDATE_ON_KVSTORE=0 in the environment.
 
     Raises:
-        ValueError: it is wanted, and the store cannot, or there is none for several contexts.
+        ValueError: it is wanted, and the store cannot, or there is none for several contexts; or gradients that are
+            kept by rows in a store that is no KVStore.
     """
+    by_rows = [p.name for p in params if p.grad_stype == "row_sparse"]
+    if by_rows and store is not None and not isinstance(store, KVStore):
+        message = f"{store} sums whole arrays, and the gradient of {', '.join(by_rows)} is kept by rows"
+        raise ValueError(located(message, help='use kvstore="device", or sparse_grad=False'))
     capable = store is not None and store.is_capable(KVStoreBase.OPTIMIZER)
     if wanted and not capable:
         if store is None and len(contexts) == 1:
@@ -57,4 +62,4 @@ def updates_on(
     if wanted is not None or not capable:
         return bool(wanted)
     large = store is not None and store.type == "local" and any(p.list_data()[0].size > LARGE for p in params)
-    return not large and os.environ.get("MXNET_UPDATE_ON_KVSTORE", "1") != "0"
+    return not large and not by_rows and os.environ.get("MXNET_UPDATE_ON_KVSTORE", "1") != "0"

@@ -8,7 +8,7 @@ from typing import Any
 
 from gluongraph import optimizer as optimizers
 from gluongraph.context import Context
-from gluongraph.errors import located
+from gluongraph.errors import MXNetError, located
 from gluongraph.exchange import RESIDUAL, Exchange
 from gluongraph.gluon import trainer_states
 from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
@@ -18,6 +18,7 @@ from gluongraph.gluon.watch import Edits
 from gluongraph.kvstore import KVStore, KVStoreBase
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
+from gluongraph.row_sparse import share_rows
 from gluongraph.storage import Array
 from gluongraph.updates import state_name
 
@@ -189,6 +190,7 @@ class Trainer:
         own = store is None or type(store) is KVStore
         if store is not None:
             if self._compression_params:
+                _check_compression(arrays)
                 store.set_gradient_compression(self._compression_params)
             if on_store and not own:
                 store.set_optimizer(self._optimizer)
@@ -206,6 +208,7 @@ class Trainer:
             once=on_store,
             summed=store is not None,
             threshold=store.threshold if isinstance(store, KVStore) else None,
+            by_rows=frozenset(p.name for p in self._params if p.grad_stype == "row_sparse"),
         )
         changed = any(getattr(type(self), name) is not getattr(Trainer, name) for name in _HOOKS)
         self.in_python = changed or not own or not self._optimizer.has_formula
@@ -314,6 +317,9 @@ class Trainer:
                 continue
             grads = [replica.grad for replica in p.list_data() if replica.grad is not None]
             if isinstance(store, KVStore) and self._own_store:
+                if p.grad_stype == "row_sparse":
+                    share_rows(grads)
+                    continue
                 total = self.reduced(p.name, p.list_data())
                 for grad in grads:
                     grad.storage.write(total)
@@ -402,6 +408,12 @@ def _listed(params: Any) -> list[Parameter]:
     if not params:
         raise TypeError("a Trainer needs at least one parameter")
     return list(dict.fromkeys(params))
+
+
+def _check_compression(params: Iterable[Parameter]) -> None:
+    if by_rows := [p.name for p in params if p.grad_stype == "row_sparse"]:
+        message = f"gradient compression of {', '.join(by_rows)}, of which only rows are kept"
+        raise MXNetError(located(message, help="leave compression_params out, or use sparse_grad=False"))
 
 
 def _equalize(replicas: Sequence[NDArray]) -> None:

@@ -170,7 +170,7 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: Parameter("w", shape=(2,)).data(), RuntimeError, "has not been initialized"),
     (lambda: Parameter("w", shape=(2, 0)).initialize(), ValueError, "its shape is"),
     (lambda: Parameter("w", grad_req="sometimes"), AssertionError, "grad_req is one of"),
-    (lambda: Parameter("w", stype="row_sparse"), RuntimeError, "storage row_sparse"),
+    (lambda: Parameter("w", stype="row_sparse"), RuntimeError, "stype='row_sparse' does not exist"),
     (lambda: ParameterDict().get_constant("c"), KeyError, "no constant 'c'"),
     (lambda: Parameter("w", shape=(2,)).set_data(nd.ones((2,))), AssertionError, "has not been initialized"),
     (lambda: Parameter("w", shape=(2,)).reset_ctx(cpu(1)), ValueError, "cannot move, it has no data yet"),

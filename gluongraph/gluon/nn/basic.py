@@ -75,7 +75,10 @@ class Dropout(HybridBlock):
 
 
 class Embedding(HybridBlock):
-    """Row i of a (input_dim, output_dim) weight for each index i; indices out of range are clipped."""
+    """Row i of a (input_dim, output_dim) weight for each index i; indices out of range are clipped.
+
+    With `sparse_grad` the weight's gradient is kept by rows, and SGD, Adam and AdaGrad update the rows that it touches.
+    """
 
     def __init__(
         self,
@@ -87,11 +90,14 @@ class Embedding(HybridBlock):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        if sparse_grad:
-            raise ValueError("sparse_grad: gradients are dense here; leave it False")
         self._input_dim, self._output_dim = input_dim, output_dim
         self.weight = self.params.get(
-            "weight", shape=(input_dim, output_dim), init=weight_initializer, dtype=dtype, allow_deferred_init=True
+            "weight",
+            shape=(input_dim, output_dim),
+            init=weight_initializer,
+            dtype=dtype,
+            allow_deferred_init=True,
+            grad_stype="row_sparse" if sparse_grad else "default",
         )
 
     def forward(self, x: Any) -> Any:

@@ -1,0 +1,72 @@
+"""The eager trainer's update of a parameter whose gradient is kept by rows: only those rows are read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gluongraph import ops
+from gluongraph.ir import Node
+from gluongraph.ndarray import NDArray, invoke
+from gluongraph.optimizer import Optimizer
+from gluongraph.optimizer.base import computed_in
+from gluongraph.row_sparse import RowSparseNDArray
+from gluongraph.rows import Rows, joined
+from gluongraph.storage import Array
+from gluongraph.updates import state_name
+
+if TYPE_CHECKING:
+    from gluongraph.gluon.trainer import Trainer
+
+
+def update_by_rows(trainer: Trainer, parameter: str, weights: Sequence[NDArray]) -> None:
+    """Update a parameter that has been counted, by the gradients of these replicas."""
+    exchange = trainer.exchange
+    if not exchange.once:  # then allreduce_grads has summed what is to be summed
+        for weight in weights:
+            _update(trainer, weight, touched(weight))
+        return
+    first, *others = (trainer.replica(name) for name in exchange.replicas[parameter])
+    rows = _update(trainer, first, joined([touched(weight) for weight in weights]))
+    for other in others:
+        other.storage.write(first.storage.array[rows], rows)
+
+
+def touched(weight: NDArray) -> Rows:
+    """The rows that the gradient of a weight touches."""
+    assert isinstance(weight.grad, RowSparseNDArray)
+    return weight.grad.by_rows()
+
+
+def _update(trainer: Trainer, weight: NDArray, g: Rows) -> Array:
+    """The formula on the touched rows of weight and states, which are written back; gives their numbers."""
+    optimizer, index = trainer.optimizer, trainer.exchange.indices[weight.name]
+    rows, sums = g.summed()
+    if not len(rows):
+        return rows
+    # Of numbers of rows there are many: they are filled up to powers of 2, so that few functions do.
+    more = (1 << (len(rows) - 1).bit_length()) - len(rows)
+    padded = np.concatenate([rows, np.full(more, rows[0])])
+    states = trainer.state_arrays([weight.name])
+    keys = [name.removeprefix(state_name(weight.name, "")) for name in states]
+    arrays = [weight, *states.values()]
+    given = [NDArray(array.storage.array[padded]) for array in arrays]
+    given.insert(1, NDArray(np.concatenate([sums, np.zeros((more, *sums.shape[1:]), sums.dtype)])))
+    numbers = optimizer.scalars(index)
+    scalars = [NDArray(np.array(value, np.float32)) for value in numbers.values()]
+    how = {"optimizer": optimizer, "structure": optimizer.structure(), "states": tuple(keys), "keys": tuple(numbers)}
+    for array, new in zip(arrays, invoke(_updated, *given, *scalars, **how), strict=True):
+        array.storage.write(new.storage.array[: len(rows)], rows)
+    return rows
+
+
+def _updated(
+    w: Node, g: Node, *rest: Node, optimizer: Optimizer, structure: object, states: Sequence[str], keys: Sequence[str]
+) -> tuple[Node, ...]:
+    """The formula as a builder: new weight, new states. `structure` is there to tell builders apart."""
+    state: Mapping[str, Node] = dict(zip(states, rest, strict=False))
+    numbers = zip(keys, rest[len(states) :], strict=True)
+    new, made = optimizer.updated(w, g, state, {key: ops.cast(n, computed_in(w.dtype)) for key, n in numbers})
+    return (new, *(made[key] for key in states))
