@@ -32,6 +32,7 @@ MODULES = (
     "gluongraph.image",
     "gluongraph.init",
     "gluongraph.io",
+    "gluongraph.kvstore",
     "gluongraph.lr_scheduler",
     "gluongraph.metric",
     "gluongraph.nd",

@@ -117,6 +117,10 @@ class Trainer:
         """The parameters' names, in index order."""
         return self._names
 
+    def index(self, parameter: Parameter) -> int:
+        """The index that the optimizer counts this parameter by."""
+        return self._position[parameter.name]
+
     @property
     def contexts(self) -> Sequence[Context]:
         """Where the parameters are."""
@@ -200,8 +204,7 @@ class Trainer:
                 if own:
                     _equalize(replicas)
                 else:
-                    index = self._position[p.name]
-                    store.broadcast(index, replicas[0], out=replicas, priority=-index)
+                    store.broadcast(self.index(p), replicas[0], out=replicas, priority=-self.index(p))
         self._kvstore, self._update_on_kvstore, self._own_store = store, on_store, own
         self._exchange = Exchange(
             replicas={name: (name, *(f"{name}@{ctx}" for ctx in self._contexts[1:])) for name in self._names},
