@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -121,7 +121,7 @@ def trace(fn: Callable[..., Any], args: Sequence[Any], *, training: bool) -> Tra
             structure = _mapped(name, fn(*given))
     finally:
         STATE.tracer, STATE.recording, STATE.training = before
-    _warn_of_unrolled(origins)
+    _warn_of_unrolled(origins, tracer.layers)
     return tracer.finish(outputs, structure, origins)
 
 
@@ -143,9 +143,9 @@ def tracing() -> bool:
 _NO_SCOPE: AbstractContextManager[None] = nullcontext()
 
 
-def scope(name: str) -> AbstractContextManager[None]:
-    """Within: nodes are noted as made by the layer `name`."""
-    return _NO_SCOPE if STATE.tracer is None else _Scope(STATE.tracer, name)
+def scope(name: str, layer: object = None) -> AbstractContextManager[None]:
+    """Within: nodes are noted as made by the layer `name`; several layers may have one name."""
+    return _NO_SCOPE if STATE.tracer is None else _Scope(STATE.tracer, name, layer)
 
 
 def guard(owner: Any, attribute: str) -> Any:
@@ -162,11 +162,12 @@ def assign(array: NDArray, value: Any) -> None:
 
 
 class _Scope(AbstractContextManager[None]):
-    def __init__(self, tracer: Tracer, name: str):
-        self.tracer, self.name = tracer, name
+    def __init__(self, tracer: Tracer, name: str, layer: object):
+        self.tracer, self.name, self.layer = tracer, name, layer
 
     def __enter__(self) -> None:
         self.tracer.scopes.append(self.name)
+        self.tracer.layers.setdefault(self.name, set()).add(id(self.layer))
 
     def __exit__(self, *exc: object) -> None:
         self.tracer.scopes.pop()
@@ -187,6 +188,7 @@ class Tracer:
         self.turn: Callable[[Context, Node], Node] | None = None  # within a loop: the turn's state of a generator
         self.unnamed = 0
         self.scopes: list[str] = []
+        self.layers: dict[str, set[int]] = {}  # scope -> the layers of that name that have run
         self.guards: dict[tuple[int, str], Guard] = {}
 
     def where(self) -> Origin:
@@ -322,17 +324,21 @@ class Tracer:
         return Traced(graph, structure, captured, draws, tuple(self.guards.values()))
 
 
-def _warn_of_unrolled(origins: Mapping[Node, Origin]) -> None:
-    """Say where a Python loop has left many copies of its body: the same op, of the same type, from the same line."""
+def _warn_of_unrolled(origins: Mapping[Node, Origin], layers: Mapping[str, Collection[int]]) -> None:
+    """Say where a Python loop has left many copies of its body: the same op, of the same type, from the same line and
+    the same layer."""
     copies = Counter((origin, n.op.name, n.type) for n, origin in origins.items() if n.src)
-    for (origin, op, _), count in copies.most_common(1):
-        if count > UNROLLED:
+    for (origin, op, _), count in copies.most_common():
+        if count <= UNROLLED:
+            return
+        if count > UNROLLED * len(layers.get(origin.scope, " ")):
             warnings.warn(
                 f"a loop at {origin.file}:{origin.line} has been unrolled: the graph holds {op} {count} times, and "
                 "takes as many times longer to compile\n"
                 "  help: the layers of gluon.rnn and nd.contrib.foreach compile the body of a loop once",
                 stacklevel=2,
             )
+            return
 
 
 def _of_another_trace(what: str) -> str:

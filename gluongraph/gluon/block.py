@@ -261,7 +261,7 @@ class Block:
     def __call__(self, *args: Any) -> Any:
         for hook in list(self._forward_pre_hooks.values()):
             hook(self, args)
-        with trace.scope(self._name):
+        with trace.scope(self._name, self):
             out = self._run(*args)
         for hook in list(self._forward_hooks.values()):
             hook(self, args, out)

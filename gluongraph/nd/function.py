@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -25,6 +26,7 @@ def function(build: Callable[..., Any], name: str | None = None, ignored: Collec
         return made if out is None else into(out, made)
 
     call.__name__ = call.__qualname__ = name or build.__name__
+    call.__module__ = sys._getframe(1).f_globals["__name__"]  # where users find it
     call.__doc__ = build.__doc__
     call.__wrapped__ = build  # type: ignore[attr-defined]  # help() shows its parameters
     return call

@@ -303,3 +303,13 @@ def test_long_loops_are_told_of() -> None:
         UserWarning, match=rf"loop at .*test_trace\.py:\d+ .*tanh {trace.UNROLLED + 1} times.*\n.*foreach"
     ):
         traced(loop(trace.UNROLLED + 1), nd.array(X))
+
+
+def test_many_layers_of_one_name_are_no_loop() -> None:
+    def layers(x: NDArray) -> NDArray:
+        for layer in [object() for _ in range(3)] * trace.UNROLLED:
+            with trace.scope("block", layer):
+                x = nd.tanh(x)
+        return x
+
+    traced(layers, nd.array(X))

@@ -76,7 +76,7 @@ class GatedCell(HybridRecurrentCell):
             return super().unroll(length, inputs, begin_state, layout, merge_outputs, valid_length)
         x = merged(length, inputs, layout)
         states = begin_state if begin_state is not None else begin_for(self, x, x.shape[layout.index("N")])
-        with x.context, trace.scope(self._name):
+        with x.context, trace.scope(self._name, self):
             outputs, last = self._loop(nd.swapaxes(x, 0, 1) if layout == "NTC" else x, states, valid_length)
         watch.note(self)
         outputs = nd.swapaxes(outputs, 0, 1) if layout == "NTC" else outputs
