@@ -60,7 +60,6 @@ def test_there_are_all_of_them() -> None:
     assert set(vision.MODELS) == set(PARAMETERS)
 
 
-@pytest.mark.filterwarnings("ignore:a loop at")  # 152 layers are many equal bodies
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters(name: str) -> None:
     net = vision.get_model(name)
