@@ -34,6 +34,10 @@ class TraceError(MXNetError):
     """Python asked a traced value for something that only a computed value has."""
 
 
+class MissingError(NotImplementedError, AttributeError):
+    """A name of MXNet's that does not exist here; hasattr says no."""
+
+
 class VerifyError(MXNetError):
     """A graph or plan breaks a rule that every graph or plan must keep: a fault of the compiler."""
 

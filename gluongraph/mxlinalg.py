@@ -1,4 +1,4 @@
-"""MXNet's linear algebra on the last two axes, as builders over nodes: products, triangles, diagonals."""
+"""MXNet's linear algebra on the last two axes, as builders over nodes: products, factors, triangles, diagonals."""
 
 from __future__ import annotations
 
@@ -63,10 +63,57 @@ def _triangle(A: Any, lower: bool) -> Any:
     return ops.less_equal(columns, rows) if lower else ops.greater_equal(columns, rows)
 
 
+def potrf(A: Any) -> Any:
+    """The lower triangle L with L Lᵀ = A (Cholesky), for symmetric positive definite matrices; NaN for others"""
+    return ops.cholesky(A)
+
+
+def potri(A: Any) -> Any:
+    """(L Lᵀ)⁻¹, where L is the lower triangle of A, as potrf gives it"""
+    rank = A.ty.rank
+    one = ops.equal(ops.iota(A.shape, rank - 2), ops.iota(A.shape, rank - 1))
+    return ops.solve_triangular(A, ops.solve_triangular(A, ops.cast(one, A.dtype)), True)
+
+
+def trsm(
+    A: Any, B: Any, transpose: bool = False, rightside: bool = False, lower: bool = True, alpha: float = 1.0
+) -> Any:
+    """X with L X = alpha B (X L = alpha B with rightside): L is the lower (upper) triangle of A, or its transpose"""
+    b = B if alpha == 1.0 else ops.mul(B, alpha)
+    if not lower:  # an upper triangle is the transpose of a lower one
+        A, transpose = _turned(A), not transpose
+    if rightside:
+        return _turned(ops.solve_triangular(A, _turned(b), not transpose))
+    return ops.solve_triangular(A, b, transpose)
+
+
+def _turned(A: Any) -> Any:
+    return ops.moveaxis(A, A.ty.rank - 1, A.ty.rank - 2)
+
+
+def inverse(A: Any) -> Any:
+    """A⁻¹; NaN where there is none"""
+    return ops.inverse(A)
+
+
+def slogdet(A: Any) -> Any:
+    """[sign, logarithm of the size] of the determinant"""
+    return tuple(_one_axis(x) for x in ops.slogdet(A))
+
+
+def det(A: Any) -> Any:
+    """The determinant."""
+    sign, log = ops.slogdet(A)
+    return _one_axis(ops.mul(sign, ops.exp(log)))
+
+
+def _one_axis(x: Any) -> Any:
+    return x if x.ty.rank else ops.reshape(x, (1,))
+
+
 def sumlogdiag(A: Any) -> Any:
     """The sum of the logarithms of the diagonal."""
-    made = ops.sum(ops.log(extractdiag(A)), -1)
-    return made if made.ty.rank else ops.reshape(made, (1,))
+    return _one_axis(ops.sum(ops.log(extractdiag(A)), -1))
 
 
 def extracttrian(A: Any, offset: int = 0, lower: bool = True) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
-from gluongraph import debug, mxlayers, mxops, mxshapes
+from gluongraph import debug, mximages, mxindex, mxlayers, mxmath, mxops, mxshapes
 from gluongraph.context import Context, check_context, current_context
 from gluongraph.dtypes import dtype_name
 from gluongraph.eager import Function
@@ -311,6 +311,36 @@ class NDArray(Handle):
     softmax = _method(mxlayers.softmax)
     log_softmax = _method(mxlayers.log_softmax)
     dot = _method(mxlayers.dot)
+    softmin = _method(mxlayers.softmin)
+    tan = _method(mxmath.tan)
+    arcsin = _method(mxmath.arcsin)
+    arccos = _method(mxmath.arccos)
+    arctan = _method(mxmath.arctan)
+    sinh = _method(mxmath.sinh)
+    cosh = _method(mxmath.cosh)
+    arcsinh = _method(mxmath.arcsinh)
+    arccosh = _method(mxmath.arccosh)
+    arctanh = _method(mxmath.arctanh)
+    degrees = _method(mxmath.degrees)
+    radians = _method(mxmath.radians)
+    cbrt = _method(mxmath.cbrt)
+    rcbrt = _method(mxmath.rcbrt)
+    rint = _method(mxmath.rint)
+    fix = trunc = _method(mxmath.trunc)
+    nansum = _method(mxindex.nansum)
+    nanprod = _method(mxindex.nanprod)
+    argmax_channel = _method(mxops.argmax_channel)
+    argsort = _method(mxindex.argsort)
+    sort = _method(mxindex.sort)
+    topk = _method(mxindex.topk)
+    diag = _method(mxindex.diag)
+    depth_to_space = _method(mxindex.depth_to_space)
+    space_to_depth = _method(mxindex.space_to_depth)
+    split_v2 = _method(mxindex.split_v2)
+    broadcast_axes = _method(mxshapes.broadcast_axis)
+    pad = _method(mximages.pad)
+    shape_array = _method(mxshapes.shape_array)
+    size_array = _method(mxshapes.size_array)
 
 
 # -- making arrays

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import overload
+from typing import Any
 
 
 def count_tokens_from_str(
@@ -63,21 +63,13 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.idx_to_token)
 
-    @overload
-    def to_indices(self, tokens: str) -> int: ...
-    @overload
-    def to_indices(self, tokens: Sequence[str]) -> list[int]: ...
-    def to_indices(self, tokens: str | Sequence[str]) -> int | list[int]:
+    def to_indices(self, tokens: str | Sequence[str]) -> Any:
         """The number of a token, or those of several; 0 for unknown ones."""
         if isinstance(tokens, str):
             return self.token_to_idx.get(tokens, 0)
         return [self.token_to_idx.get(token, 0) for token in tokens]
 
-    @overload
-    def to_tokens(self, indices: int) -> str: ...
-    @overload
-    def to_tokens(self, indices: Sequence[int]) -> list[str]: ...
-    def to_tokens(self, indices: int | Sequence[int]) -> str | list[str]:
+    def to_tokens(self, indices: int | Sequence[int]) -> Any:
         """The token of a number, or those of several.
 
         Raises:

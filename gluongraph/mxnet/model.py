@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from typing import Any
+from collections.abc import Mapping
 
-from gluongraph import nd
+from gluongraph import nd, symbol
+from gluongraph.ndarray import NDArray
 
 BatchEndParam = namedtuple("BatchEndParam", ["epoch", "nbatch", "eval_metric", "locals"])
+Arrays = dict[str, NDArray]
 
 
-def load_params(prefix: str, epoch: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters and the auxiliary states of prefix-<epoch>.params, by name."""
-    found: dict[str, dict[str, Any]] = {"arg": {}, "aux": {}}
-    loaded = nd.load(f"{prefix}-{epoch:04d}.params")
-    if not isinstance(loaded, dict):
-        raise ValueError(f"{prefix}-{epoch:04d}.params holds arrays without names")
-    for name, array in loaded.items():
+def save_checkpoint(
+    prefix: str,
+    epoch: int,
+    symbol: symbol.Symbol | None,
+    arg_params: Mapping[str, NDArray],
+    aux_params: Mapping[str, NDArray],
+    remove_amp_cast: bool = True,
+) -> None:
+    """Write prefix-symbol.json, if there is a symbol, and prefix-<epoch>.params."""
+    if symbol is not None:
+        symbol.save(f"{prefix}-symbol.json")
+    named = {f"{kind}:{n}": a for kind, arrays in (("arg", arg_params), ("aux", aux_params)) for n, a in arrays.items()}
+    nd.save(f"{prefix}-{epoch:04d}.params", named)
+
+
+def load_params(prefix: str, epoch: int) -> tuple[Arrays, Arrays]:
+    """The parameters and the auxiliary states of prefix-<epoch>.params, by name.
+
+    Raises:
+        ValueError: the arrays have no names that say which they are.
+    """
+    file = f"{prefix}-{epoch:04d}.params"
+    loaded = nd.load(file)
+    found: dict[str, Arrays] = {"arg": {}, "aux": {}}
+    for name, array in loaded.items() if isinstance(loaded, dict) else [("", None)]:
         kind, _, rest = name.partition(":")
+        if array is None or kind not in found:
+            raise ValueError(f"{file}: the names of a checkpoint's arrays begin with arg: or aux:, not {name!r}")
         found[kind][rest] = array
     return found["arg"], found["aux"]
+
+
+def load_checkpoint(prefix: str, epoch: int) -> tuple[symbol.Symbol, Arrays, Arrays]:
+    """The symbol, the parameters and the auxiliary states that `save_checkpoint` wrote, or MXNet's."""
+    return symbol.load(f"{prefix}-symbol.json"), *load_params(prefix, epoch)

@@ -12,14 +12,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from gluongraph.errors import located
+from gluongraph.errors import MissingError, located
 from gluongraph.mxnet.names import ATTRIBUTES, INSTEAD, MODULES, TRIED, VERSION
 
 ROOT = "mxnet"
-
-
-class MissingAttribute(NotImplementedError, AttributeError):
-    """An attribute of MXNet's that does not exist here; hasattr says no."""
 
 
 class MissingModule(ImportError, NotImplementedError):
@@ -51,7 +47,7 @@ class Facade(ModuleType):
         try:
             return getattr(self._target, name)
         except AttributeError:
-            raise MissingAttribute(_missing(below, self._target)) from None
+            raise MissingError(_missing(below, self._target)) from None
 
     def __repr__(self) -> str:
         return f"<module {self.__name__!r}: {self._target.__name__}>"
@@ -70,7 +66,7 @@ class Absent(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        raise MissingAttribute(_missing(f"{_path(self.__name__)}.{name}", None))
+        raise MissingError(_missing(f"{_path(self.__name__)}.{name}", None))
 
 
 def _path(fullname: str) -> str:

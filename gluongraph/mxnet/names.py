@@ -20,6 +20,7 @@ MODULES: dict[str, str] = {
     "contrib.text.vocab": "gluongraph.text",
     "engine": "gluongraph.mxnet.engine",
     "gluon": "gluongraph.gluon",
+    "gluon.contrib.data.sampler": "gluongraph.gluon.contrib.data",
     "gluon.nn.activations": "gluongraph.gluon.nn",
     "gluon.nn.basic_layers": "gluongraph.gluon.nn",
     "gluon.nn.conv_layers": "gluongraph.gluon.nn",
@@ -55,6 +56,8 @@ ATTRIBUTES: dict[tuple[str, str], str] = {
     ("", "cpu_pinned"): "gluongraph.context:cpu",
     ("context", "cpu_pinned"): "gluongraph.context:cpu",
     ("gluon.block", "SymbolBlock"): "gluongraph.gluon:SymbolBlock",
+    ("gluon.nn", "SymbolBlock"): "gluongraph.gluon:SymbolBlock",
+    ("gluon.block", "DeferredInitializationError"): "gluongraph.gluon:DeferredInitializationError",
     ("gluon.parameter", "DeferredInitializationError"): "gluongraph.gluon:DeferredInitializationError",
     ("gluon.trainer", "Trainer"): "gluongraph.gluon:Trainer",
 }

@@ -6,6 +6,7 @@ Arithmetic broadcasts as in numpy. Functions are eager, recorded or traced, as `
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from gluongraph import mxctc, mximages, mxindex, mxlayers, mxmath, mxops, mxoutp
 from gluongraph import random as random
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name, numpy_dtype
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MissingError, MXNetError, located
 from gluongraph.ir import Node
 from gluongraph.nd import contrib as contrib
 from gluongraph.nd import image as image
@@ -53,6 +54,14 @@ from gluongraph.tape import STATE
 from gluongraph.tape import concrete as concrete
 
 Shape = int | Sequence[int]
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    near = difflib.get_close_matches(name, [n for n in globals() if not n.startswith("_")], cutoff=0.5)
+    hint = f"the nearest that do: {', '.join(near)}" if near else "write it with those that do, or as autograd.Function"
+    raise MissingError(located(f"nd.{name} does not exist", help=hint))
 
 
 # -- making arrays
@@ -420,6 +429,8 @@ make_loss = _function(mxoutputs.make_loss)
 
 linalg_gemm, linalg_gemm2 = linalg.gemm, linalg.gemm2
 linalg_syrk, linalg_trmm = linalg.syrk, linalg.trmm
+linalg_potrf, linalg_potri, linalg_trsm = linalg.potrf, linalg.potri, linalg.trsm
+linalg_inverse, linalg_det, linalg_slogdet = linalg.inverse, linalg.det, linalg.slogdet
 linalg_sumlogdiag = linalg.sumlogdiag
 linalg_extractdiag, linalg_makediag = linalg.extractdiag, linalg.makediag
 linalg_extracttrian, linalg_maketrian = linalg.extracttrian, linalg.maketrian

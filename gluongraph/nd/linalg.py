@@ -1,4 +1,4 @@
-"""`mx.nd.linalg`: products, triangles and diagonals of matrices along the last two axes."""
+"""`mx.nd.linalg`: products, factors, triangles and diagonals of matrices along the last two axes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ gemm = function(mxlinalg.gemm)
 gemm2 = function(mxlinalg.gemm2)
 syrk = function(mxlinalg.syrk)
 trmm = function(mxlinalg.trmm)
+potrf = function(mxlinalg.potrf)
+potri = function(mxlinalg.potri)
+trsm = function(mxlinalg.trsm)
+inverse = function(mxlinalg.inverse)
+det = function(mxlinalg.det)
+slogdet = function(mxlinalg.slogdet)
 sumlogdiag = function(mxlinalg.sumlogdiag)
 extractdiag = function(mxlinalg.extractdiag)
 makediag = function(mxlinalg.makediag)

@@ -51,6 +51,7 @@ from gluongraph.ops.elementwise import (
 )
 from gluongraph.ops.index import gather, one_hot, scatter_add, take
 from gluongraph.ops.leaf import const, full, input, iota, literal, ones, zeros
+from gluongraph.ops.linalg import cholesky, inverse, slogdet, solve_triangular
 from gluongraph.ops.logic import (
     equal,
     greater,
@@ -78,7 +79,7 @@ from gluongraph.ops.movement import (
     stack,
     transpose,
 )
-from gluongraph.ops.nn import attention, dropout, embedding, gelu
+from gluongraph.ops.nn import attention, dropout, embedding, gelu, pinned
 from gluongraph.ops.normalization import batch_norm, batch_norm_inference, group_norm, layer_norm
 from gluongraph.ops.output import output
 from gluongraph.ops.pool import avg_pool2d, max_pool2d
@@ -109,6 +110,7 @@ __all__ = [
     "call",
     "cast",
     "ceil",
+    "cholesky",
     "concat",
     "const",
     "conv",
@@ -140,6 +142,7 @@ __all__ = [
     "group_norm",
     "inline",
     "input",
+    "inverse",
     "iota",
     "isfinite",
     "isnan",
@@ -174,6 +177,7 @@ __all__ = [
     "output",
     "pad",
     "part",
+    "pinned",
     "pow",
     "prod",
     "put_rows",
@@ -188,8 +192,10 @@ __all__ = [
     "sign",
     "sin",
     "slice",
+    "slogdet",
     "softmax",
     "softmax_cross_entropy",
+    "solve_triangular",
     "sqrt",
     "squeeze",
     "stack",

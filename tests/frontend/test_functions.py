@@ -119,6 +119,16 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("linalg.syrk", (X,), {"transpose": True, "alpha": 2.0}, 2 * X.T @ X),
     ("linalg.trmm", (S, S), {"transpose": True, "rightside": True, "alpha": 2.0}, 2 * S @ np.tril(S).T),
     ("linalg.trmm", (S, S), {"lower": False}, np.triu(S) @ S),
+    ("linalg.potrf", (S,), {}, np.linalg.cholesky(S)),
+    ("linalg.potri", (S,), {}, np.linalg.inv(np.tril(S) @ np.tril(S).T)),
+    ("linalg.trsm", (S, S), {"alpha": 2.0}, 2 * np.linalg.inv(np.tril(S)) @ S),
+    ("linalg.trsm", (S, S), {"transpose": True, "rightside": True}, S @ np.linalg.inv(np.tril(S).T)),
+    ("linalg.trsm", (S, S), {"lower": False}, np.linalg.inv(np.triu(S)) @ S),
+    ("linalg.inverse", (S,), {}, np.linalg.inv(S)),
+    ("linalg.inverse", (np.ones((2, 2)),), {}, np.full((2, 2), np.nan)),
+    ("linalg.det", (S,), {}, [67]),
+    ("linalg.det", (np.stack([S, -S]),), {}, [67, -67]),
+    ("linalg.slogdet", (-S,), {}, [[-1], [np.log(67)]]),
     ("linalg.sumlogdiag", (S,), {}, [np.log(120)]),
     ("linalg.extractdiag", (T,), {"offset": -1}, np.diagonal(T, -1, 1, 2)),
     ("linalg.makediag", (X,), {"offset": 1}, np.stack([np.diag(row, 1) for row in X])),
@@ -164,7 +174,8 @@ def test_against_numpy(name: str, args: Any, kwargs: Any, expected: Any) -> None
 SMOOTH = [
     c for c in CASES
     if c[0] in ("arctan", "arcsin", "arccosh", "gammaln", "erfinv", "smooth_l1", "sort", "gather_nd", "scatter_nd",
-                "SequenceMask", "SequenceLast", "SequenceReverse", "diag", "moments", "linalg.gemm2", "linalg.trmm",
+                "linalg.trsm", "linalg.potri", "SequenceMask",
+                "SequenceLast", "SequenceReverse", "diag", "moments", "linalg.gemm2", "linalg.trmm",
                 "linalg.maketrian", "contrib.index_copy", "contrib.box_iou")
 ]  # fmt: skip
 

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -134,6 +135,32 @@ def test_scripts_that_probe_go_on() -> None:
         from mxnet.gluon.data import nothing  # noqa: F401
     with pytest.raises(AttributeError):
         mx.__wrapped__  # noqa: B018
+
+
+@pytest.mark.usefixtures("shim")
+def test_checkpoints(tmp_path: pathlib.Path) -> None:
+    import mxnet as mx
+
+    prefix = str(tmp_path / "net")
+    graph = mx.sym.var("data")
+    mx.model.save_checkpoint(prefix, 3, graph, {"w": mx.nd.ones((2,))}, {"mean": mx.nd.zeros((1,))})
+    back, arg, aux = mx.model.load_checkpoint(prefix, 3)
+    assert back == graph and arg["w"].asnumpy().tolist() == [1, 1] and list(aux) == ["mean"]
+    mx.nd.save(f"{prefix}-0003.params", {"w": mx.nd.ones((2,))})
+    with pytest.raises(ValueError, match="begin with arg: or aux:"):
+        mx.model.load_params(prefix, 3)
+
+
+def test_operators_that_a_block_asks_for_and_that_are_missing() -> None:
+    class Net(gluongraph.gluon.HybridBlock):
+        def hybrid_forward(self, F: Any, x: Any) -> Any:
+            return F.SpatialTransformerr(x)
+
+    with pytest.raises(NotImplementedError, match=r"nd\.SpatialTransformerr does not exist"):
+        Net()(gluongraph.nd.ones((2,)))
+    with pytest.raises(NotImplementedError, match=r"nearest that do: topk"):
+        gluongraph.nd.topkk  # noqa: B018
+    assert not hasattr(gluongraph.nd, "topkk")
 
 
 @pytest.mark.usefixtures("shim")

@@ -1,0 +1,289 @@
+"""Factors, inverses and determinants of matrices, over equal leading axes: LAPACK's in eager mode, scans when compiled.
+
+Matrices that have no factor or inverse give NaN. Gradients as in Giles, Collected matrix derivative results (2008).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gluongraph import ops
+from gluongraph.dtypes import numpy_dtype
+from gluongraph.ir import Node, TensorType
+from gluongraph.ops.build import FLOATS, misfit, need, wrong_dtype
+from gluongraph.ops.composite import composite
+from gluongraph.ops.samples import array
+
+Nodes = tuple[Node, ...]
+
+# -- what they share
+
+
+def _square(op: str, A: TensorType) -> TensorType:
+    need(op, FLOATS, A)
+    if A.rank < 2 or A.shape[-1] != A.shape[-2]:
+        raise misfit(op, "needs square matrices", A)
+    return A
+
+
+def _batched(A: Node) -> Node:
+    """All leading axes as one."""
+    return ops.reshape(A, (math.prod(A.shape[:-2]), *A.shape[-2:]))
+
+
+def _turns(n: int) -> Node:
+    """One row per turn of a loop over columns: 1 at the column, 0 elsewhere."""
+    return ops.one_hot(ops.iota((n,)), n, "f32")
+
+
+def _unit(row: Node, like: Node) -> Node:
+    """The turn's row as a unit vector for each matrix: (batch, n, 1)."""
+    n = row.shape[0]
+    return ops.expand(ops.reshape(ops.cast(row, like.dtype), (1, n, 1)), (like.shape[0], n, 1))
+
+
+def _since(row: Node, like: Node) -> Node:
+    """1 from the turn's row on, 0 above it: (batch, n, 1)."""
+    return _unit(ops.cumsum(row, 0), like)
+
+
+def _turned(A: Node) -> Node:
+    return ops.moveaxis(A, A.ty.rank - 1, A.ty.rank - 2)
+
+
+def _lower(A: Node) -> Node:
+    """A with zeros above the diagonal."""
+    rank = A.ty.rank
+    return ops.where(ops.less_equal(ops.iota(A.shape, rank - 1), ops.iota(A.shape, rank - 2)), A, 0)
+
+
+def _without_diagonal(A: Node) -> Node:
+    rank = A.ty.rank
+    return ops.where(ops.equal(ops.iota(A.shape, rank - 1), ops.iota(A.shape, rank - 2)), 0, A)
+
+
+def _or_nan(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """LAPACK's answer; NaN for those matrices of a batch that have none. In 16 bits by way of 32."""
+
+    def numpy(A: Any, *others: Any, **attrs: Any) -> Any:
+        if A.dtype.itemsize == 2:
+            wide = numpy(*(x.astype(np.float32) for x in (A, *others)), **attrs)
+            return tuple(w.astype(A.dtype) for w in wide) if isinstance(wide, tuple) else wide.astype(A.dtype)
+        try:
+            return compute(A, *others, **attrs)
+        except np.linalg.LinAlgError:
+            if A.ndim > 2:
+                return np.stack([numpy(*each, **attrs) for each in zip(A, *others, strict=True)])
+            return np.full((others or (A,))[-1].shape, np.nan, A.dtype)
+
+    return numpy
+
+
+def _matrices(rng: np.random.Generator, *lead: int, n: int, dtype: str, symmetric: bool = True) -> Any:
+    """Matrices that have a factor and an inverse."""
+    x = rng.standard_normal((*lead, n, n))
+    made = x @ np.swapaxes(x, -1, -2) / n + np.eye(n) if symmetric else x + 2 * np.eye(n)[::-1]
+    return made.astype(numpy_dtype(dtype))
+
+
+def _samples(*shapes: tuple[int, ...], symmetric: bool = True) -> Any:
+    return lambda rng: [
+        ((_matrices(rng, *lead, n=n, dtype=dtype, symmetric=symmetric),), {})
+        for *lead, n in shapes
+        for dtype in ("f32", "f64")
+    ]
+
+
+# -- cholesky
+
+
+def _cholesky(A: Node) -> Node:
+    x = _batched(A)
+    x = (x + _turned(x)) * 0.5
+
+    def column(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
+        (L,), e = carries, _unit(rows[0], x)
+        rest = ops.matmul(x - ops.matmul(L, L, tb=True), e)
+        made = rest * _since(rows[0], x) / ops.sqrt(ops.matmul(e, rest, ta=True))
+        return (L + ops.matmul(made, e, tb=True),), ()
+
+    (made,), _ = ops.scan(column, [ops.zeros(x.ty)], [_turns(x.shape[-1])])
+    return ops.reshape(made, A.shape)
+
+
+def _cholesky_grad(g: Node, L: Node, A: Node) -> tuple[Node]:
+    inner = _lower(ops.matmul(L, g, ta=True))
+    inner = (inner + _without_diagonal(inner)) * 0.5  # of the diagonal, half
+    left = solve_triangular(L, inner, True)
+    made = _turned(solve_triangular(L, _turned(left), True))
+    return ((made + _turned(made)) * 0.5,)
+
+
+CHOLESKY = composite(
+    "cholesky",
+    _cholesky,
+    infer=lambda A: _square("cholesky", A),
+    numpy=_or_nan(lambda A: np.linalg.cholesky((A + np.swapaxes(A, -1, -2)) / 2)),
+    grad=_cholesky_grad,
+    samples=_samples((5,), (2, 3, 3), (2, 4)),
+    numeric="full",
+    doc="the lower triangle L with L Lᵀ = (A + Aᵀ) / 2",
+)
+
+
+def cholesky(A: Node) -> Node:
+    """The lower triangle L with L Lᵀ = A, for symmetric positive definite matrices."""
+    return CHOLESKY(A)
+
+
+# -- solve_triangular
+
+
+def _solve_type(A: TensorType, B: TensorType, trans: bool) -> TensorType:
+    _square("solve_triangular", A)
+    if A.dtype != B.dtype:
+        raise wrong_dtype("solve_triangular", "dtypes differ", A, B, help="cast one of them")
+    if B.rank != A.rank or B.shape[:-1] != A.shape[:-1]:
+        raise misfit("solve_triangular", "needs a row of the second for each row of the first", A, B)
+    return B
+
+
+def _solve(A: Node, B: Node, trans: bool) -> Node:
+    triangle, b = _lower(_batched(A)), _batched(B)
+    if trans:
+        triangle = _turned(triangle)
+
+    def row(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
+        (x,), e = carries, _unit(rows[0], b)
+        known = ops.matmul(e, triangle, ta=True)
+        made = (ops.matmul(e, b, ta=True) - ops.matmul(known, x)) / ops.matmul(known, e)
+        return (x + ops.matmul(e, made),), ()
+
+    (made,), _ = ops.scan(row, [ops.zeros(b.ty)], [_turns(b.shape[1])], reverse=trans)
+    return ops.reshape(made, B.shape)
+
+
+def _solve_grad(g: Node, X: Node, A: Node, B: Node, trans: bool) -> tuple[Node, Node]:
+    to_b = solve_triangular(A, g, not trans)
+    to_a = ops.matmul(X, to_b, tb=True) if trans else ops.matmul(to_b, X, tb=True)
+    return -_lower(to_a), to_b
+
+
+SOLVE_TRIANGULAR = composite(
+    "solve_triangular",
+    _solve,
+    infer=_solve_type,
+    numpy=_or_nan(lambda A, B, trans: np.linalg.solve(np.swapaxes(np.tril(A), -1, -2) if trans else np.tril(A), B)),
+    grad=_solve_grad,
+    samples=lambda rng: [
+        ((_matrices(rng, *lead, n=n, dtype=dtype), array(rng, (*lead, n, m), dtype)), {"trans": trans})
+        for lead, n, m, trans in (((), 5, 3, False), ((2,), 4, 1, True))
+        for dtype in ("f32", "f64")
+    ],
+    numeric="full",
+    doc="X with L X = B, or with `trans` Lᵀ X = B, where L is the lower triangle of A",
+)
+
+
+def solve_triangular(A: Node, B: Node, trans: bool = False) -> Node:
+    """X with L X = B, or with `trans` Lᵀ X = B, where L is the lower triangle of A."""
+    return SOLVE_TRIANGULAR(A, B, trans=trans)
+
+
+# -- inverse, slogdet: elimination with the largest pivot of each column
+
+
+def _pivoted(m: Node, row: Node) -> tuple[Node, Node, Node]:
+    """The matrix with the row of the largest pivot in the place of the turn's; unit vectors of the two rows."""
+    n = m.shape[1]
+    e = _unit(row, m)
+    size = ops.abs(ops.matmul(ops.part(m, 2, 0, n), e)) * _since(row, m) + _since(row, m)  # 0 above the row
+    best = ops.argmax(ops.reshape(size, size.shape[:2]), 1)
+    p = ops.reshape(ops.one_hot(best, n, m.dtype), e.shape)
+    apart = ops.matmul(p, m, ta=True) - ops.matmul(e, m, ta=True)
+    return m + ops.matmul(e - p, apart), e, p
+
+
+def _inverse(A: Node) -> Node:
+    x = _batched(A)
+    n = x.shape[1]
+    eye = ops.cast(ops.equal(ops.iota(x.shape, 1), ops.iota(x.shape, 2)), x.dtype)
+
+    def column(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
+        m, e, _ = _pivoted(carries[0], rows[0])
+        this = ops.matmul(ops.part(m, 2, 0, n), e)
+        line = ops.matmul(e, m, ta=True) / ops.matmul(e, this, ta=True)
+        return (m - ops.matmul(this - e, line),), ()
+
+    (made,), _ = ops.scan(column, [ops.concat(x, eye, axis=2)], [_turns(n)])
+    return ops.reshape(ops.part(made, 2, n, 2 * n), A.shape)
+
+
+def _inverse_grad(g: Node, y: Node, A: Node) -> tuple[Node]:
+    return (-ops.matmul(ops.matmul(y, g, ta=True), y, tb=True),)
+
+
+INVERSE = composite(
+    "inverse",
+    _inverse,
+    infer=lambda A: _square("inverse", A),
+    numpy=_or_nan(np.linalg.inv),
+    grad=_inverse_grad,
+    samples=_samples((5,), (2, 3, 3), (2, 4), symmetric=False),
+    numeric="full",
+    doc="A⁻¹",
+)
+
+
+def inverse(A: Node) -> Node:
+    """A⁻¹"""
+    return INVERSE(A)
+
+
+def _slogdet_type(A: TensorType) -> tuple[TensorType, TensorType]:
+    each = TensorType(_square("slogdet", A).shape[:-2], A.dtype)
+    return each, each
+
+
+def _slogdet(A: Node) -> Nodes:
+    x = _batched(A)
+    one = ops.full((x.shape[0], 1, 1), 1, x.dtype)
+
+    def column(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
+        m, e, p = _pivoted(carries[0], rows[0])
+        this, line = ops.matmul(m, e), ops.matmul(e, m, ta=True)
+        pivot = ops.matmul(line, e)
+        stayed = ops.matmul(e, p, ta=True)  # 1 where no rows changed places, which turns the sign
+        below = this * (_since(rows[0], m) - e) / ops.where(ops.equal(pivot, 0), 1, pivot)
+        sign = carries[1] * ops.sign(pivot) * (stayed * 2 - 1)
+        return (m - ops.matmul(below, line), sign, carries[2] + ops.log(ops.abs(pivot))), ()
+
+    (_, sign, log), _ = ops.scan(column, [x, one, one * 0], [_turns(x.shape[1])])
+    return ops.reshape(sign, A.shape[:-2]), ops.reshape(log, A.shape[:-2])
+
+
+def _slogdet_grad(g: Nodes, y: Nodes, A: Node) -> tuple[Node]:
+    each = ops.reshape(g[1], (*g[1].shape, 1, 1))
+    return (ops.mul(each, _turned(inverse(A))),)
+
+
+SLOGDET = composite(
+    "slogdet",
+    _slogdet,
+    infer=_slogdet_type,
+    numpy=lambda A: tuple(np.asarray(v, A.dtype) for v in np.linalg.slogdet(A)),
+    grad=_slogdet_grad,
+    samples=_samples((5,), (2, 3, 3), (2, 4), symmetric=False),
+    numeric="full",
+    doc="the sign of the determinant, and the logarithm of its size",
+)
+
+
+def slogdet(A: Node) -> tuple[Node, Node]:
+    """The sign of the determinant, and the logarithm of its size."""
+    sign, log = ops.items(SLOGDET(A))
+    return sign, log
