@@ -34,7 +34,7 @@ def _tiles(pool: Node) -> bool:
 def _claim(group: Group, cpu: Cpu) -> Candidate | None:
     if group.pattern != "pool" or (pool := anchor(group, NAMES)) is None or not flat_tail(group, 2):
         return None
-    return offered("pool", group) if pool.dtype == "f32" and _tiles(pool) else None
+    return offered("pool", group) if pool.dtype in ("f32", "f16", "bf16") and _tiles(pool) else None
 
 
 def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
@@ -73,12 +73,16 @@ class _Pool:
         """Row r of `width` windows, taken apart: one vector for each column of the window."""
         start = plane * (self.image[0] * self.image[1]) + (row * self.rows + r) * self.image[1] + at * self.columns
         if self.columns == 1:
-            return [self.k.let(self.k.load(buf, start, width))]
-        run = self.k.let(self.k.load(buf, start, width * self.columns), "run")
+            return [self._wide(buf, start, width)]
+        run = self._wide(buf, start, width * self.columns)
         return [
             self.k.let(tir.shuffle([run], range(j, width * self.columns, self.columns)), "part")
             for j in range(self.columns)
         ]
+
+    def _wide(self, buf: Buf, start: Expr, width: int) -> Expr:
+        """Elements in memory, as float32."""
+        return self.k.let(tir.cast(self.k.load(buf, start, width), "f32"))
 
     def _gather(self, n: Expr, c: Expr, plane: Expr, row: Expr, at: Expr, width: int) -> None:
         parts = [p for r in range(self.rows) for p in self._window_row(self.sources[0], plane, row, at, width, r)]
@@ -94,10 +98,10 @@ class _Pool:
         k = self.k
         place = plane * (self.small[0] * self.small[1]) + row * self.small[1] + at
         zero = tir.splat(tir.const(0.0, "f32"), width)
-        rest = k.let(k.load(self.sources[-1], place, width), "g")
+        rest = self._wide(self.sources[-1], place, width)
         if self.pool.op.name == "avg_pool2d_grad":
             rest = k.let(rest * (1.0 / (self.rows * self.columns)))
-        best = None if len(self.sources) == 1 else k.let(k.load(self.sources[1], place, width), "best")
+        best = None if len(self.sources) == 1 else self._wide(self.sources[1], place, width)
         for r in range(self.rows):
             parts = []
             if best is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ from gluongraph.errors import CompileError, MXNetError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph
-from gluongraph.passes import PIPELINE, memory, schedule, select
+from gluongraph.passes import PIPELINE, amp, memory, schedule, select
 from gluongraph.plan import Plan
+from gluongraph.precision import in_whole, precision_of
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
-from gluongraph.step import TrainStep
+from gluongraph.step import Options, TrainStep
 from gluongraph.verify import verify, verify_plan
 
 REQUIRED = {"inline", "fuse"}  # passes: there are kernels for primitives, and only in groups
@@ -38,7 +40,9 @@ def compile(
     *,
     inputs: int = 1,
     target: str = "cpu",
+    precision: str | int = "32",
     keep_grads: bool = False,
+    clip_norm: float | None = None,
 ) -> TrainStep:
     """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
 
@@ -49,9 +53,14 @@ def compile(
     Args:
         inputs: how many of the batch's arrays go to the net; the rest goes to the loss.
         target: a row of `gluongraph.codegen.targets`; "cpu" is the best one for this machine.
+        precision: "32"; "bf16-mixed" or "16-mixed", in which matrices are multiplied in 16 bit and all else is float32
+            (with "16-mixed" the loss is scaled, and a step whose gradients overflow changes nothing); "64",
+            "bf16-true" or "16-true", to which parameters and inputs of the net are cast. See docs/precision.md.
         keep_grads: write the gradients into `param.grad()` as well, as an eager backward does.
+        clip_norm: gradients, divided by the batch size, are scaled so that the norm of all together is at most this.
 
     Raises:
+        ValueError: no such precision; clip_norm is no positive number.
         TypeError: an argument is not what its name says.
         CompileError: there is no such target.
 
@@ -65,15 +74,28 @@ def compile(
     array([2., 2., 2., 2.], dtype=float32)
     """
     _check_arguments(net, loss, trainer, inputs)
-    on = find_target(target)
-    build = partial(lower, on=on)
+    how = precision_of(precision)
+    if clip_norm is not None and not 0 < clip_norm < math.inf:
+        raise ValueError(located(f"clip_norm is a positive number, not {clip_norm!r}"))
+    build = partial(lower, on=find_target(target))
+    options = Options(keep_grads, how, partial(cast_to, low=how.low) if how.low else None, clip_norm)
+    net, loss = in_whole(how, net, loss, trainer)
     if loss is None:
-        return TrainStep(net, trainer, build, keep_grads=keep_grads)
+        return TrainStep(net, trainer, build, options=options)
 
     def program(*batch: Any) -> Any:
         return loss(net(*batch[:inputs]), *batch[inputs:])
 
-    return TrainStep(program, trainer, build, predict=net, keep_grads=keep_grads)
+    return TrainStep(program, trainer, build, predict=net, options=options)
+
+
+def cast_to(graph: Graph, low: str) -> Graph:
+    """The pass `amp`, run as all passes are."""
+
+    def cast(graph: Graph) -> Graph:
+        return amp(graph, low)
+
+    return run(wraps(amp)(cast), graph)
 
 
 def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:

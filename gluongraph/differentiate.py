@@ -38,8 +38,8 @@ def gradients(
     return _walk(cotangents, wrt, frozenset(), origins)
 
 
-def differentiate(graph: Graph, loss: str, wrt: Sequence[str]) -> Graph:
-    """The graph with the outputs "grad:<name>" added: gradients of the sum of the output `loss`.
+def differentiate(graph: Graph, loss: str, wrt: Sequence[str], scale: Node | None = None) -> Graph:
+    """The graph with the outputs "grad:<name>" added: gradients of the sum of the output `loss`, times `scale`.
 
     Inputs that the loss does not depend on get no such output.
 
@@ -54,7 +54,8 @@ def differentiate(graph: Graph, loss: str, wrt: Sequence[str]) -> Graph:
                 raise MXNetError(f"differentiate: {kind} {name!r} is {table[name].ty}; only float types have gradients")
     y = graph.outputs[loss]
     origins = dict(graph.origins)
-    found = gradients([y], [ones(y.ty)], [graph.inputs[name] for name in wrt], origins=origins)
+    start = ones(y.ty) if scale is None else ops.broadcast_to(ops.cast(scale, y.dtype), y.shape)
+    found = gradients([y], [start], [graph.inputs[name] for name in wrt], origins=origins)
     added = {f"grad:{name}": g for name, g in zip(wrt, found, strict=True) if g is not None}
     return Graph(graph.inputs, {**graph.outputs, **added}, graph.updates, origins)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gluongraph import ops
@@ -68,17 +68,20 @@ class Exchange:
         *,
         draws: Draws = NO_DRAWS,
         keep_grads: bool = False,
+        clip: Callable[[Graph], Graph] | None = None,
     ) -> Updating:
         """The outputs "grad:<input>" become the updates of their inputs.
 
-        With `keep_grads` they stay outputs, as `grad(ctx)` is after a step in eager mode: the replica's own gradient,
-        or where each is updated by itself, that by which it was. Random numbers come from the generator of `context`,
+        `clip` may change the gradients by which updates are made. With `keep_grads` those before stay outputs, as
+        `grad(ctx)` is after a step in eager mode: the replica's own gradient, or where each is updated by itself, that
+        by which it was. Random numbers come from the generator of `context`,
         after the `draws` of the graph.
         """
         own = {name: n for name, n in graph.outputs.items() if name.startswith(GRAD)}
         graph = self._meet(graph)
         met = {name: n for name, n in graph.outputs.items() if name.startswith(GRAD)}
         owners = tuple(name.removeprefix(GRAD) for name in met)
+        graph = graph if clip is None else clip(graph)
         by_rows = {name for p in self.by_rows for name in self.replicas[p]} if optimizer.lazy else ()
         graph, table = apply_updates(graph, optimizer, self.indices, draws=draws, context=context, by_rows=by_rows)
         if self.once:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import debug, random
+from gluongraph import debug, precision, random
 from gluongraph import storage as storages
+from gluongraph.clipping import LIMIT, NORM, clipped
 from gluongraph.context import Context, cpu
 from gluongraph.differentiate import differentiate
 from gluongraph.dtypes import dtype_name, is_float
@@ -22,6 +23,7 @@ from gluongraph.ir import Graph, TensorType
 from gluongraph.nd import NDArray
 from gluongraph.optimizer import Optimizer
 from gluongraph.plan import Launch, Plan
+from gluongraph.precision import PRECISIONS, LossScale, Precision
 from gluongraph.row_sparse import RowSparseNDArray
 from gluongraph.runtime.arena import Arena
 from gluongraph.shares import OnAll, contexts_of, is_shared_out, shares
@@ -36,7 +38,22 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Lower = Callable[[Graph, Mapping[str, str]], "Compiled"]
+Cast = Callable[[Graph], Graph]
 ALONE = (cpu(),)  # the contexts of a call that has nothing to share out
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `mx.compile` was asked for. `cast` is the pass that the precision needs, if any."""
+
+    keep_grads: bool = False
+    precision: Precision = PRECISIONS["32"]
+    cast: Cast | None = None
+    clip_norm: float | None = None
+
+
+class _LeftOut(Exception):
+    """A gradient was not finite: what has been counted is to be taken back."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +77,12 @@ class Variant:
         traced: Traced,
         trainer: Trainer | None,
         lower: Lower,
-        keep_grads: bool = False,
+        options: Options,
         shared: OnAll | None = None,
     ):
         self.traced, self.trainer, self.shared = traced, trainer, shared
+        scaled = options.precision.scaled and call.gradients
+        self.scaled = scaled and not call.sums  # are there steps that are left out?
         self.draws = traced.draws
         graph = traced.graph
         params = _trained(trainer, traced) if call.gradients else ()
@@ -74,7 +93,16 @@ class Variant:
         state = dict(traced.captured)
         if call.gradients and trainer is not None:
             _check_loss(traced, trainer, params)
-            graph = differentiate(graph, traced.first, params)
+            scale = None
+            if scaled:
+                state |= trainer.scaler.state
+                graph, scale = precision.scaled(graph)
+            graph = differentiate(graph, traced.first, params, scale)
+        if options.cast is not None:
+            graph = options.cast(graph)
+        if call.gradients and trainer is not None:
+            if scaled:
+                graph = precision.unscaled(graph, flag=self.scaled)
             if call.sums:
                 graph = trainer.exchange.sums(graph)
             else:
@@ -84,7 +112,12 @@ class Variant:
                 self.by_rows = [g for g in self.accumulated.values() if isinstance(g, RowSparseNDArray)]
             if call.updates:
                 updating = trainer.exchange.update(
-                    graph, trainer.optimizer, trainer.contexts[0], draws=traced.draws, keep_grads=keep_grads
+                    graph,
+                    trainer.optimizer,
+                    trainer.contexts[0],
+                    draws=traced.draws,
+                    keep_grads=options.keep_grads,
+                    clip=None if options.clip_norm is None else clipped,
                 )
                 graph, self.table = updating.graph, updating.table
                 self.draws = self.table.draws
@@ -92,6 +125,8 @@ class Variant:
                 states = trainer.state_arrays(updating.owners)
                 _settle(trainer, params, states)
                 state |= states | trainer.residual_arrays(params)
+            if self.scaled:
+                graph = precision.skipping(graph)
         self.state = {name: array for name, array in state.items() if name in graph.inputs}
         roles = {name: self._role(name) for name in graph.inputs}
         self.compiled = lower(graph, roles)
@@ -99,6 +134,7 @@ class Variant:
         self.runner = self.compiled.executor({name: a.storage.array for name, a in self.state.items()})
         self.moves = storages.moves()
         self.cells = [self.runner.scalar(SCALAR + key) for key in self.table.keys] if self.table else []
+        self.limit = self.runner.scalar(LIMIT) if LIMIT in graph.inputs else None
         self.rng = {name: self.runner.scalar(name) for name in self.draws}
         self.edits = trainer.optimizer.edits if trainer is not None else None
 
@@ -267,9 +303,11 @@ class TrainStep:
         trainer: Trainer | None,
         lower: Lower,
         predict: Callable[..., Any] | None = None,
-        keep_grads: bool = False,
+        options: Options | None = None,
     ):
-        self.trainer, self._lower, self._keep_grads = trainer, lower, keep_grads
+        self.trainer, self._lower, self._options = trainer, lower, options or Options()
+        self.skipped = 0  # steps left out because a gradient was not finite
+        self.grad_norm: float | None = None  # of the last step, with clip_norm: of all gradients / batch_size, before
         train = Call("step", function, training=True, gradients=True, updates=True)
         self._modes = {
             "step": train,
@@ -305,28 +343,53 @@ class TrainStep:
         assert table is not None
         scale = trainer.scale_for(batch_size if batch_size is not None else variant.samples)
         # A compiled call itself cannot fail any more, a scheduler may; an interpreted one may under GG_CHECK=nan.
-        with _undone_on_error(optimizer, variant.draws) if variant.interpreted else optimizer.undone_on_error():
+        draws = variant.draws if variant.interpreted or variant.scaled else {}
+        left_out = True
+        with suppress(_LeftOut), _undone_on_error(optimizer, draws):
             optimizer.rescale_grad = scale
             optimizer.count(table.indices)
             for cell, value in zip(variant.cells, table.values(optimizer), strict=True):
                 cell[0] = value
+            if variant.limit is not None:
+                variant.limit[0] = (self._options.clip_norm or 0.0) / scale
             results = variant.run(arrays)
-        if self._keep_grads:
+            if self._is_left_out(variant, results):
+                raise _LeftOut
+            left_out = False
+        if NORM in results:
+            self.grad_norm = float(results[NORM]) * scale
+        if self._options.keep_grads and not left_out:
             _write_grads(trainer, results)
         for leaf in variant.spends:
             leaf.spent = True
         return variant.answer(results, batch)
+
+    def _is_left_out(self, variant: Variant, results: Mapping[str, Array]) -> bool:
+        """Has a step with a scaled loss changed nothing but the scale? Then it is counted here, and nowhere else."""
+        left_out = variant.scaled and not results[precision.FINITE]
+        self.skipped += left_out
+        return left_out
 
     def _backward_and_step(self, trainer: Trainer, batch: tuple[Any, ...], batch_size: float | None) -> Any:
         """Forward and backward as one compiled call, then the trainer's `step`, because Python has a part in that."""
         variant, arrays = self._prepare("backward", batch)
         size = batch_size if batch_size is not None else variant.samples
         trainer.scale_for(size)  # raises before anything changes
-        results = variant.run(arrays)
+        with suppress(_LeftOut), _undone_on_error(trainer.optimizer, variant.draws if variant.scaled else {}):
+            results = variant.run(arrays)
+            if self._is_left_out(variant, results):
+                raise _LeftOut
+        if variant.scaled and not results[precision.FINITE]:
+            return variant.answer(results, batch)
         for name in _write_grads(trainer, results):
             trainer.replica(name)._fresh_grad = True
         trainer.step(size, ignore_stale_grad=True)  # parameters that the program does not read stay
         return variant.answer(results, batch)
+
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """The scale of the loss, and the good steps since it changed, with precision="16-mixed"."""
+        return self.trainer.scaler if self.trainer is not None and self._options.precision.scaled else None
 
     @property
     def graph(self) -> Graph:
@@ -427,4 +490,4 @@ class TrainStep:
         each = len(arrays) // len(contexts)
         given = [NDArray(a, contexts[i // each] if each else ALONE[0]) for i, a in enumerate(arrays)]
         traced = trace(shared or call.function, given, training=call.training)
-        return Variant(call, traced, self.trainer, self._lower, self._keep_grads, shared)
+        return Variant(call, traced, self.trainer, self._lower, self._options, shared)

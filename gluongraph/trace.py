@@ -14,7 +14,7 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.context import Context
 from gluongraph.differentiate import gradients, ones
-from gluongraph.dtypes import dtype_name
+from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.eager import leaf
 from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin
 from gluongraph.ir import Graph, Node, TensorType, recording_origins, topological
@@ -189,6 +189,7 @@ class Tracer:
         self.unnamed = 0
         self.scopes: list[str] = []
         self.layers: dict[str, set[int]] = {}  # scope -> the layers of that name that have run
+        self.pins = 0  # of `gluongraph.amp`, one within another
         self.guards: dict[tuple[int, str], Guard] = {}
 
     def where(self) -> Origin:
@@ -261,14 +262,18 @@ class Tracer:
     def call(self, build: Callable[..., Any], args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """`invoke` within the trace."""
         made = build(
-            *(self.node(a) if isinstance(a, NDArray) else a for a in args),
-            **{k: self.node(a) if isinstance(a, NDArray) else a for k, a in attrs.items()},
+            *(self._operand(a) if isinstance(a, NDArray) else a for a in args),
+            **{k: self._operand(a) if isinstance(a, NDArray) else a for k, a in attrs.items()},
         )
         arrays = [a for a in (*args, *attrs.values()) if isinstance(a, NDArray)]
         nodes = [traced(n) for n in results_of(made)]
         for each in nodes if arrays else ():
             each._ctx = arrays[0]._ctx
         return nodes[0] if isinstance(made, Node) and not isinstance(made.type, tuple) else nodes
+
+    def _operand(self, array: NDArray) -> Node:
+        found = self.node(array)
+        return ops.pinned(found) if self.pins and is_float(found.dtype) else found
 
     def grad(self, heads: list[NDArray], variables: list[NDArray], head_grads: Any) -> list[NDArray]:
         """autograd.grad within the trace."""

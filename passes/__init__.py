@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gluongraph.ir import Graph
+from gluongraph.passes.amp import amp
 from gluongraph.passes.cse import cse
 from gluongraph.passes.fold import fold
 from gluongraph.passes.fuse import fuse
@@ -28,4 +29,20 @@ PIPELINE: tuple[Pass, ...] = (
     fuse,  # last: after it a node is a kernel
 )
 
-__all__ = ["PIPELINE", "cse", "fold", "fuse", "inline", "memory", "prune", "schedule", "select", "shapes", "simplify"]
+# `amp` comes before all of these, and before the updates are added: it takes composites whole, and leaves float32 what
+# the optimizer computes.
+
+__all__ = [
+    "PIPELINE",
+    "amp",
+    "cse",
+    "fold",
+    "fuse",
+    "inline",
+    "memory",
+    "prune",
+    "schedule",
+    "select",
+    "shapes",
+    "simplify",
+]

@@ -44,7 +44,10 @@ def is_inline(n: Node) -> bool:
 
 
 def _is_mask(n: Node) -> bool:
-    """A comparison with something known beforehand: its reader can as well read what is compared."""
+    """A comparison with something known beforehand, or a 16-bit number widened: its reader can as well read what is
+    compared or widened."""
+    if n.op.name == "cast":
+        return n.src[0].dtype in ("f16", "bf16") and n.dtype == "f32"
     if n.op.name not in _COMPARISONS:
         return False
     known = n.src[1]

@@ -98,6 +98,14 @@ def holds_all(wide: str, narrow: str) -> bool:
     return (w.family == n.family or (w.family, n.family) == ("int", "uint")) and w.nbytes > n.nbytes
 
 
+def _widened_later(n: Node, x: Node) -> Node | None:
+    """Moving numbers that were widened from 16 bit -> widening them where they are read: less to move."""
+    wide = n.src[0]
+    if x.dtype not in ("f16", "bf16") or wide.dtype != "f32":
+        return None
+    return ops.cast(n.op(x, **n.attrs), wide.dtype)
+
+
 def _of_one(n: Node, x: Node) -> Node | None:
     """Folding axes of size 1 moves nothing."""
     return ops.reshape(x, shape=n.shape) if all(x.shape[a] == 1 for a in n.attrs["axes"]) else None
@@ -166,18 +174,18 @@ def swaps_last(n: Node) -> bool:
 
 def _transposed_operand(n: Node, x: Node, y: Node) -> Node | None:
     """matmul(transpose(a), b) -> matmul(a, b, ta=not ta), and so for b"""
-    ta, tb = n.attrs["ta"], n.attrs["tb"]
     if swaps_last(x):
-        return ops.matmul(x.src[0], y, ta=not ta, tb=tb)
+        return n.op(x.src[0], y, **{**n.attrs, "ta": not n.attrs["ta"]})
     if swaps_last(y):
-        return ops.matmul(x, y.src[0], ta=ta, tb=not tb)
+        return n.op(x, y.src[0], **{**n.attrs, "tb": not n.attrs["tb"]})
     return None
 
 
 def _transposed_product(n: Node, x: Node, y: Node) -> Node | None:
     """transpose(matmul(a, b)) -> matmul(b, a) with the flags turned"""
-    flags = n.src[0].attrs
-    return ops.matmul(y, x, ta=not flags["tb"], tb=not flags["ta"]) if swaps_last(n) else None
+    product = n.src[0]
+    turned = {"ta": not product.attrs["tb"], "tb": not product.attrs["ta"]}
+    return product.op(y, x, **{**product.attrs, **turned}) if swaps_last(n) else None
 
 
 def _before_expand(n: Node, any: Node) -> Node | None:
@@ -232,6 +240,7 @@ RULES: list[Rule] = [
     # types
     (p.cast(x), _if(lambda n, x: n.dtype == x.dtype)),
     (p.cast(p.cast(x)), _cast_of_cast),
+    *((op(p.cast(x)), _widened_later) for op in (p.reshape, p.transpose, p.slice, p.flip)),
     # what differentiation has done with
     (p.stop_gradient(x), same),
     # movement

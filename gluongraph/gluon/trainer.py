@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gluongraph import optimizer as optimizers
 from gluongraph.context import Context
@@ -18,9 +18,13 @@ from gluongraph.gluon.watch import Edits
 from gluongraph.kvstore import KVStore, KVStoreBase
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
+from gluongraph.precision import LossScale
 from gluongraph.row_sparse import share_rows
 from gluongraph.storage import Array
 from gluongraph.updates import state_name
+
+if TYPE_CHECKING:
+    from gluongraph.amp import LossScaler
 
 
 class Trainer:
@@ -73,6 +77,8 @@ class Trainer:
         self._scale = self._optimizer.rescale_grad
         self._kvstore_params = {"kvstore": kvstore, "update_on_kvstore": update_on_kvstore}
         self._compression_params = compression_params
+        self._amp_loss_scaler: LossScaler | None = None  # set by amp.init_trainer, with the scale it had then
+        self._amp_original_scale = 1.0
         self._kvstore: KVStoreBase | None = None
         self._update_on_kvstore, self._kv_initialized = False, False
         self._own_store = True  # is all that the store does known, so that it can be done in a graph?
@@ -80,6 +86,7 @@ class Trainer:
         self._exchange = Exchange({})
         self.states: dict[str, Any] = {}  # replica -> {state: array}; what create_state gave where there is no formula
         self._update_cache: EagerUpdate | PythonUpdate | None = None
+        self.scaler = LossScale()  # of compiled steps with precision="16-mixed"
         self.arenas: dict[tuple[str, str], object] = {}  # (role, dtype) -> where compiled steps keep weights and states
 
     def _one_context(self) -> list[Context]:
@@ -214,7 +221,8 @@ class Trainer:
             by_rows=frozenset(p.name for p in self._params if p.grad_stype == "row_sparse"),
         )
         changed = any(getattr(type(self), name) is not getattr(Trainer, name) for name in _HOOKS)
-        self.in_python = changed or not own or not self._optimizer.has_formula
+        scaled = self._amp_loss_scaler is not None
+        self.in_python = changed or scaled or not own or not self._optimizer.has_formula
         self._kv_initialized = True
 
     # -- arrays for graphs, by the names of inputs
@@ -340,7 +348,8 @@ class Trainer:
 
     def _apply(self, live: list[NDArray]) -> None:
         """Update these weights; those on other contexts follow where there is one update for all."""
-        if live and not (self._update_on_kvstore and not self._own_store):  # there the store has done it
+        usable = self._amp_loss_scaler is None or self._amp_loss_scaler.accepts(live)
+        if live and usable and not (self._update_on_kvstore and not self._own_store):  # there the store has done it
             cached = self._update_cache
             if cached is None or not cached.holds(self, live):
                 made = EagerUpdate if self._optimizer.has_formula else PythonUpdate
@@ -356,7 +365,8 @@ class Trainer:
         for p in self._params:
             if p.grad_req != "null":
                 for array in p._ready_arrays():
-                    (live if array._fresh_grad else stale).append(array)
+                    leaf = array._leaf
+                    (live if leaf is not None and leaf.fresh else stale).append(array)
         if stale and not ignore_stale:
             raise UserWarning(
                 located(

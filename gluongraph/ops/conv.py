@@ -6,15 +6,17 @@ The three are one triple sum seen from three sides, so each has the other two fo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from gluongraph import ops
 from gluongraph.ir import Node, Op, TensorType
 from gluongraph.ops.build import FLOATS, misfit, need, pair, wrong_dtype
-from gluongraph.ops.matmul import product
+from gluongraph.ops.matmul import product, summed_in, widened
 from gluongraph.ops.movement import both, clamped
 from gluongraph.ops.samples import each
 
@@ -49,20 +51,18 @@ def _check(op: str, x: TensorType, w: TensorType, y: Shape | None, how: dict[str
     return shape
 
 
-def _conv_type(x: TensorType, w: TensorType, **how: Any) -> TensorType:
-    return TensorType(_check("conv2d", x, w, None, how), x.dtype)
+def _conv_type(x: TensorType, w: TensorType, dtype: str | None = None, **how: Any) -> TensorType:
+    return TensorType(_check("conv2d", x, w, None, how), summed_in("conv2d", x, dtype))
 
 
-def _data_type(g: TensorType, w: TensorType, shape: Shape, **how: Any) -> TensorType:
-    x = TensorType(shape, g.dtype)
-    _check("conv2d_data_grad", x, w, g.shape, how)
-    return x
+def _data_type(g: TensorType, w: TensorType, shape: Shape, dtype: str | None = None, **how: Any) -> TensorType:
+    _check("conv2d_data_grad", TensorType(shape, g.dtype), w, g.shape, how)
+    return TensorType(shape, summed_in("conv2d_data_grad", g, dtype))
 
 
-def _weight_type(x: TensorType, g: TensorType, shape: Shape, **how: Any) -> TensorType:
-    w = TensorType(shape, g.dtype)
-    _check("conv2d_weight_grad", x, w, g.shape, how)
-    return w
+def _weight_type(x: TensorType, g: TensorType, shape: Shape, dtype: str | None = None, **how: Any) -> TensorType:
+    _check("conv2d_weight_grad", x, TensorType(shape, g.dtype), g.shape, how)
+    return TensorType(shape, summed_in("conv2d_weight_grad", g, dtype))
 
 
 # -- in numpy: windows laid out as a matrix, a few images at a time so that it stays in cache, then a product
@@ -130,7 +130,44 @@ def _conv_weight(x: Any, g: Any, shape: Shape, stride: Pair, padding: Pair, dila
     return w.reshape(shape).astype(g.dtype, copy=False)
 
 
+def _sums(numpy: Callable[..., Any]) -> Callable[..., Any]:
+    """The meaning of an op that takes the result's dtype, from one that does not."""
+
+    def summed(first: Any, second: Any, dtype: str | None = None, **how: Any) -> Any:
+        return numpy(*widened(dtype, first, second), **how)
+
+    return summed
+
+
 # -- in a kernel: each result is a sum of products
+
+
+@dataclass(frozen=True)
+class _Widened:
+    """A source of a rule, read in another dtype."""
+
+    e: Any
+    source: Any
+    dtype: str
+
+    @property
+    def shape(self) -> Shape:
+        shape: Shape = self.source.shape
+        return shape
+
+    def __call__(self, *index: Any) -> Any:
+        return self.e.cast(self.source(*index), self.dtype)
+
+
+def _terms(lower: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of an op that takes the result's dtype, from one that does not."""
+
+    def lowered(e: Any, i: Any, first: Any, second: Any, dtype: str | None = None, **how: Any) -> Any:
+        if dtype is not None:
+            first, second = _Widened(e, first, dtype), _Widened(e, second, dtype)
+        return lower(e, i, first, second, **how)
+
+    return lowered
 
 
 def _pixel(
@@ -223,6 +260,13 @@ _CASES: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (
 )
 
 
+_LOW = {"dtype": "f32"}
+
+
+def _low(*shapes: Shape) -> tuple[Any, ...]:
+    return tuple((shape, "bf16", -2, 2) for shape in shapes)
+
+
 def _result(x: Shape, w: Shape, how: dict[str, Any]) -> Shape:
     return _check("conv2d", TensorType(x), TensorType(w), None, how)
 
@@ -231,13 +275,16 @@ CONV2D: Op = Op(
     "conv2d",
     kind="contraction",
     infer=_conv_type,
-    numpy=_conv,
-    grad=lambda g, y, x, w, **how: (
-        DATA_GRAD(g, w, shape=x.shape, **how),
-        WEIGHT_GRAD(x, g, shape=w.shape, **how),
+    numpy=_sums(_conv),
+    grad=lambda g, y, x, w, dtype=None, **how: (
+        DATA_GRAD(ops.cast(g, x.dtype), w, shape=x.shape, **how),
+        WEIGHT_GRAD(x, ops.cast(g, x.dtype), shape=w.shape, **how),
     ),
-    lower=_conv_lower,
-    samples=each(*(((x, w), how) for x, w, how in _CASES)),
+    lower=_terms(_conv_lower),
+    samples=each(
+        *(((x, w), how) for x, w, how in _CASES),
+        *((_low(x, w), how | _LOW) for x, w, how in _CASES[:2]),
+    ),
     numeric="low",
     doc="y[n, o, i, j] = Σ x[n, c, i s + k d - p, j s + l d - p] w[o, c, k, l]",
 )
@@ -245,13 +292,16 @@ DATA_GRAD: Op = Op(
     "conv2d_data_grad",
     kind="contraction",
     infer=_data_type,
-    numpy=_conv_data,
-    grad=lambda gg, y, g, w, shape, **how: (
-        CONV2D(gg, w, **how),
-        WEIGHT_GRAD(gg, g, shape=w.shape, **how),
+    numpy=_sums(_conv_data),
+    grad=lambda gg, y, g, w, shape, dtype=None, **how: (
+        CONV2D(ops.cast(gg, w.dtype), w, **how),
+        WEIGHT_GRAD(ops.cast(gg, g.dtype), g, shape=w.shape, **how),
     ),
-    lower=_data_lower,
-    samples=each(*(((_result(x, w, how), w), {"shape": x, **how}) for x, w, how in _CASES)),
+    lower=_terms(_data_lower),
+    samples=each(
+        *(((_result(x, w, how), w), {"shape": x, **how}) for x, w, how in _CASES),
+        *((_low(_result(x, w, how), w), {"shape": x, **how, **_LOW}) for x, w, how in _CASES[:2]),
+    ),
     numeric="low",
     doc="The gradient of conv2d for its image, of shape `shape`.",
 )
@@ -259,13 +309,16 @@ WEIGHT_GRAD: Op = Op(
     "conv2d_weight_grad",
     kind="contraction",
     infer=_weight_type,
-    numpy=_conv_weight,
-    grad=lambda gw, y, x, g, shape, **how: (
-        DATA_GRAD(g, gw, shape=x.shape, **how),
-        CONV2D(x, gw, **how),
+    numpy=_sums(_conv_weight),
+    grad=lambda gw, y, x, g, shape, dtype=None, **how: (
+        DATA_GRAD(g, ops.cast(gw, g.dtype), shape=x.shape, **how),
+        CONV2D(x, ops.cast(gw, x.dtype), **how),
     ),
-    lower=_weight_lower,
-    samples=each(*(((x, _result(x, w, how)), {"shape": w, **how}) for x, w, how in _CASES)),
+    lower=_terms(_weight_lower),
+    samples=each(
+        *(((x, _result(x, w, how)), {"shape": w, **how}) for x, w, how in _CASES),
+        *((_low(x, _result(x, w, how)), {"shape": w, **how, **_LOW}) for x, w, how in _CASES[:2]),
+    ),
     numeric="low",
     doc="The gradient of conv2d for its weight, of shape `shape`.",
 )

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
+from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import Node, Op, TensorType
 from gluongraph.ops.build import NUMBERS, broadcast_shape, broadcast_to, misfit, need, wrong_dtype
 from gluongraph.ops.samples import each
 
 
-def _matmul_type(a: TensorType, b: TensorType, ta: bool, tb: bool) -> TensorType:
+def _matmul_type(a: TensorType, b: TensorType, ta: bool, tb: bool, dtype: str | None = None) -> TensorType:
     if a.dtype != b.dtype:
         raise wrong_dtype("matmul", "dtypes differ", a, b, help="cast one of them; nothing is converted silently")
     need("matmul", NUMBERS, a)
@@ -24,7 +25,14 @@ def _matmul_type(a: TensorType, b: TensorType, ta: bool, tb: bool) -> TensorType
         flags = ", ".join(name for name, on in (("ta", ta), ("tb", tb)) if on)
         help = f"{k} columns of the first meet {inner} rows of the second" + (f" (with {flags})" if flags else "")
         raise misfit("matmul", "inner sizes differ", a, b, help=help)
-    return TensorType((*a.shape[:-2], m, n), a.dtype)
+    return TensorType((*a.shape[:-2], m, n), summed_in("matmul", a, dtype))
+
+
+def summed_in(op: str, x: TensorType, dtype: str | None) -> str:
+    """The dtype of the result of a contraction of 16-bit operands like x, asked for their f32 sums as they are."""
+    if dtype not in (None, "f32") or (dtype and x.dtype not in ("f16", "bf16")):
+        raise wrong_dtype(op, f"no result of dtype {dtype!r} is made of such operands", x, help="leave it out")
+    return dtype or x.dtype
 
 
 def product(a: Any, b: Any) -> Any:
@@ -34,24 +42,32 @@ def product(a: Any, b: Any) -> Any:
     return np.matmul(a, b)
 
 
-def _matmul(a: Any, b: Any, ta: bool, tb: bool) -> Any:
+def widened(dtype: str | None, *arrays: Any) -> tuple[Any, ...]:
+    """The operands in the dtype of the result, where that is another one."""
+    return arrays if dtype is None else tuple(a.astype(numpy_dtype(dtype)) for a in arrays)
+
+
+def _matmul(a: Any, b: Any, ta: bool, tb: bool, dtype: str | None = None) -> Any:
+    a, b = widened(dtype, a, b)
     return product(a.swapaxes(-1, -2) if ta else a, b.swapaxes(-1, -2) if tb else b)
 
 
-def _matmul_grad(g: Node, y: Node, a: Node, b: Node, ta: bool, tb: bool) -> tuple[Node, Node]:
+def _matmul_grad(g: Node, y: Node, a: Node, b: Node, ta: bool, tb: bool, dtype: str | None = None) -> tuple[Node, Node]:
     """With A, B the operands as multiplied: dA = g Bᵀ and dB = Aᵀ g, transposed where the operand is."""
+    g = ops.cast(g, a.dtype)
     da = MATMUL(b, g, ta=tb, tb=True) if ta else MATMUL(g, b, ta=False, tb=not tb)
     db = MATMUL(g, a, ta=True, tb=ta) if tb else MATMUL(a, g, ta=not ta, tb=False)
     return da, db
 
 
-def _matmul_lower(e: Any, i: Any, a: Any, b: Any, ta: bool, tb: bool) -> Any:
+def _matmul_lower(e: Any, i: Any, a: Any, b: Any, ta: bool, tb: bool, dtype: str | None = None) -> Any:
     *batch, row, column = i
 
     def element(k: Any) -> Any:
-        return a(*batch, *((k, row) if ta else (row, k))) * b(*batch, *((column, k) if tb else (k, column)))
+        x, y = a(*batch, *((k, row) if ta else (row, k))), b(*batch, *((column, k) if tb else (k, column)))
+        return x * y if dtype is None else e.cast(x, dtype) * e.cast(y, dtype)
 
-    return e.reduce("sum", (a.shape[-2 if ta else -1],), element, a.dtype)
+    return e.reduce("sum", (a.shape[-2 if ta else -1],), element, dtype or a.dtype)
 
 
 MATMUL = Op(
@@ -69,9 +85,14 @@ MATMUL = Op(
         (((2, 3, 5, 7), (2, 3, 4, 7)), {"ta": False, "tb": True}),
         (((1, 64), (64, 48)), {"ta": False, "tb": False}),
         ((((3, 4), "i32", -3, 3), ((4, 2), "i32", -3, 3)), {"ta": False, "tb": False}),
+        *(
+            ((((3, 17), low, -2, 2), ((33, 17), low, -2, 2)), {"ta": False, "tb": True, "dtype": "f32"})
+            for low in ("bf16", "f16")
+        ),
     ),
     numeric="low",
-    doc="The matrix product over the last two axes, each transposed first if its flag says so.",
+    doc="The matrix product over the last two axes, each transposed first if its flag says so. With dtype='f32', of "
+    "16-bit operands, the sums are not rounded.",
 )
 
 

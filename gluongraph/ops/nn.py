@@ -193,3 +193,22 @@ def dropout(x: Node, state: Node, p: float, draw: int = 0, axes: Sequence[int] =
     """x with some elements set to 0, each with probability p, and the others scaled by 1 / (1 - p)."""
     axes = normal_axes("dropout", tuple(axes), x.ty.rank)
     return x if p == 0 else DROPOUT(x, state, p=float(p), draw=draw, axes=axes)
+
+
+# -- mixed precision
+
+
+PINNED = composite(
+    "pinned",
+    lambda x: x,
+    infer=lambda x: x,
+    grad=lambda g, y, x: (pinned(g),),
+    samples=each((((3, 33),), {})),
+    numeric="full",
+    doc="x, which mixed precision does not round: what multiplies it does so in x's own dtype, forward and backward",
+)
+
+
+def pinned(x: Node) -> Node:
+    """x, which mixed precision does not round: what multiplies it does so in x's own dtype, forward and backward."""
+    return PINNED(x)

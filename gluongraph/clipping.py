@@ -1,0 +1,37 @@
+"""Clipping by the norm of all gradients together, as part of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+
+from gluongraph import ops
+from gluongraph.eager import leaf
+from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.updates import GRAD, SCALAR
+
+LIMIT, NORM = f"{SCALAR}clip_norm", "grad_norm"
+
+
+def clipped(graph: Graph) -> Graph:
+    """The gradients among the outputs times min(1, limit / norm), norm that of all their elements; it is an output.
+
+    The input "scalar:clip_norm" is the limit in the units of the gradients, which have not been divided by the batch
+    size yet. A gradient that several replicas have in common counts once.
+    """
+    grads = {k: g for k, g in graph.outputs.items() if k.startswith(GRAD)}
+    limit, norm = leaf(LIMIT, TensorType((), "f32")), norm_of(grads.values())
+    factor = ops.minimum(limit / ops.maximum(norm, 1e-30), 1.0)
+    shorter = {k: g * ops.cast(factor, g.dtype) for k, g in grads.items()}
+    return Graph({**graph.inputs, LIMIT: limit}, {**graph.outputs, **shorter, NORM: norm}, graph.updates, graph.origins)
+
+
+def norm_of(values: Iterable[Node]) -> Node:
+    """The 2-norm of all elements of all values. Squares are summed along the last axes, and these sums in float64: one
+    float32 sum of a million squares is off in its fourth digit."""
+    squares = []
+    for v in dict.fromkeys(values):
+        x = ops.cast(v, "f32") if v.dtype in ("f16", "bf16") else v
+        rows = ops.sum(x * x, -1) if x.ty.rank else x * x
+        squares.append(ops.sum(ops.cast(rows, "f64")))
+    return ops.cast(ops.sqrt(reduce(ops.add, squares)), "f32")
