@@ -49,7 +49,7 @@ class Function:
         self.single = isinstance(made, Node) and not isinstance(made.type, tuple)
         self.results = results_of(made)
         self.call = _checked(_program(self.inputs, self.results, inline=False), self.inputs, self.results)
-        # Results that may be views of arguments: numpy gives those for movement ops.
+        # Results that may be views of arguments, as numpy gives them for movement ops, or constants of the function.
         self.aliases = tuple(i for i, n in enumerate(self.results) if _may_alias(n))
         self._recorded: dict[tuple[bool, ...], Recorded | None] = {}
 
@@ -138,7 +138,7 @@ def _named(function: Function) -> str:
 def _may_alias(n: Node) -> bool:
     while n.op.kind == "movement" and n.src:
         n = n.src[0]
-    return n.op.name in ("input", "stop_gradient", "cast", "item") or n.op.kind in ("composite", "control")
+    return n.op.name in ("stop_gradient", "cast", "item") or n.op.kind in ("leaf", "composite", "control")
 
 
 def _frontier(results: Iterable[Node], known: frozenset[Node]) -> list[Node]:
@@ -249,8 +249,12 @@ def _meaning(n: Node) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _constant(n: Node) -> Any:
+    """A value that is kept: not to be written, so that who gets it as a result copies it."""
     assert n.op.numpy is not None
-    return n.op.numpy(**n.attrs)
+    value = n.op.numpy(**n.attrs)
+    if isinstance(value, np.ndarray):
+        value.setflags(write=False)
+    return value
 
 
 def _missing(n: Node, known: Mapping[Node, str]) -> list[Node]:

@@ -9,7 +9,7 @@ from functools import partial
 from gluongraph import ops
 from gluongraph.context import Context, current_context
 from gluongraph.errors import MXNetError
-from gluongraph.ir import OPS, Graph, Node, TensorType, node
+from gluongraph.ir import OPS, Graph, Node, TensorType, node, topological
 from gluongraph.optimizer.base import Optimizer, computed_in, noise_of
 from gluongraph.optimizer.counting import Index
 from gluongraph.row_updates import update_rows
@@ -40,6 +40,11 @@ class ScalarTable:
         """The scalars of the update that `optimizer.count(table.indices)` has just begun, in float64."""
         tables = [optimizer.scalars(members[0]) for members in self.groups]
         return [tables[group][name] for group, name in self.entries]
+
+    def reduced_to(self, keys: Collection[str], draws: Draws) -> ScalarTable:
+        """Those of these keys, in the same order, and the draws of a graph that reads no others."""
+        kept = [(key, entry) for key, entry in zip(self.keys, self.entries, strict=True) if key in keys]
+        return replace(self, keys=tuple(k for k, _ in kept), entries=tuple(e for _, e in kept), draws=draws)
 
     def holds(self, optimizer: Optimizer) -> bool:
         """Are the groups still those of the optimizer? Only worth asking when `optimizer.edits` has changed."""
@@ -107,11 +112,13 @@ def apply_updates(
         for key, old in state.items():
             inputs[state_name(name, key)] = old
             updates[state_name(name, key)] = new[key]
-    inputs.update((SCALAR + key, n) for key, n in scalars.items())
+    read = set(topological(updates.values()))
+    table = table.reduced_to({key for key, n in scalars.items() if n in read}, dice.after(len(table.indices)))
+    inputs.update((SCALAR + key, scalars[key]) for key in table.keys)
     if optimizer.noise:
         inputs[dice.name] = dice.state
     outputs = {k: n for k, n in graph.outputs.items() if keep_grads or not k.startswith(GRAD)}
-    return Graph(inputs, outputs, updates, graph.origins), replace(table, draws=dice.after(len(table.indices)))
+    return Graph(inputs, outputs, updates, graph.origins), table
 
 
 class _Dice:

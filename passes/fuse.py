@@ -193,7 +193,7 @@ class _Grouper:
             home = producer
         if home is None:
             home = self.drafts.start(n, "reduce", domain, axes)
-        for other in self.drafts.live():  # a sibling over the same space and axes
+        for other in reversed(self.drafts.live()):  # the latest sibling over the same space and axes
             same = other is not home and (other.pattern, other.domain, other.axes) == ("reduce", domain, axes)
             waits = other.deps >> home.id & 1 or home.deps >> other.id & 1
             if same and not waits and self._edges_left(other) and self.drafts.can_merge(other, home):

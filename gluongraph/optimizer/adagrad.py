@@ -129,7 +129,8 @@ class RMSProp(Optimizer):
         if self.centered:
             numbers["gamma2"] = self.gamma2
         if self._clips_weights:
-            numbers["clip_weights"] = float(self.clip_weights or 0.0)
+            bound = float(self.clip_weights or 0.0)
+            numbers.update(high=bound, low=-bound)
         return numbers
 
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
@@ -143,7 +144,7 @@ class RMSProp(Optimizer):
         else:
             w = w - s["lr"] * (g / ops.sqrt(new["n"] + s["epsilon"]))
         if self._clips_weights:
-            w = ops.maximum(ops.minimum(w, s["clip_weights"]), -s["clip_weights"])
+            w = ops.maximum(ops.minimum(w, s["high"]), s["low"])
         return w, new
 
 

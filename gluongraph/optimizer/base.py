@@ -120,13 +120,14 @@ class Optimizer:
         return self.clip_gradient is not None and self.clip_gradient > 0
 
     def _common(self) -> dict[str, float]:
-        if self.clips:
-            return {"rescale": self.rescale_grad, "clip": float(self.clip_gradient or 0.0)}
-        return {"rescale": self.rescale_grad}
+        if not self.clips:
+            return {"rescale": self.rescale_grad}
+        bound = float(self.clip_gradient or 0.0)
+        return {"rescale": self.rescale_grad, "clip": bound, "clip_low": -bound}
 
     def clip(self, x: Node, s: Nodes) -> Node:
         """C(x): x held within ±clip_gradient, elementwise; x itself where clipping is off."""
-        return ops.maximum(ops.minimum(x, s["clip"]), -s["clip"]) if self.clips else x
+        return ops.maximum(ops.minimum(x, s["clip"]), s["clip_low"]) if self.clips else x
 
     def inverse_rate(self, index: Index) -> float:
         """1 / the learning rate, for a formula that divides by it.

@@ -20,16 +20,16 @@ from gluongraph.optimizer.sgd import Momentum
 from gluongraph.rewrite import restamp
 
 
-def norm(x: Node, *known: Node, copy: int = 1) -> Node:
-    """|x|, of which `known` is in memory."""
-    return ops.sqrt(squares(x, *known, copy=copy))
+def norm(copy: int, x: Node, *known: Node) -> Node:
+    """|x|, of which `known` is in memory. Norms of one parameter have different numbers."""
+    return ops.sqrt(squares(copy, x, *known))
 
 
-def squares(x: Node, *known: Node, copy: int = 1) -> Node:
+def squares(copy: int, x: Node, *known: Node) -> Node:
     """The sum of the squares of all elements. It is complete before the update of the parameter can begin.
 
     So a value that both read would be written to memory in between. It is computed twice instead, from the known ones,
-    and nothing is written; two sums that read the same value have a copy each.
+    and nothing is written; so every sum has a copy of its own.
     """
     stored = [k.src[0] if k.op.name == "cast" else k for k in known or (x,)]
     x = restamp(x, copy, stored)
@@ -98,7 +98,7 @@ class LARS(Momentum):
         return {**numbers, "eta": self.eta, "eps": self.eps, "adapts": float(self._adapts(index))}
 
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
-        of_w, of_g = norm(w), norm(g) * s["rescale"]
+        of_w, of_g = norm(1, w), norm(2, g) * s["rescale"]
         both = ops.logical_and(ops.greater(of_w * s["adapts"], 0.0), ops.greater(of_g, 0.0))
         below = ops.where(both, of_g + s["wd"] * of_w + s["eps"], 1.0)
         trust = ops.where(both, s["eta"] * of_w / below, 1.0)
@@ -187,7 +187,7 @@ class LBSGD(Momentum):
         mean = total * s["share"] if self._gathers else g
         rate = s["lr"]
         if self._adapts:
-            of_w, of_g = squares(w), squares(mean, g, *state.values(), *s.values())
+            of_w, of_g = squares(1, w), squares(2, mean, g, *state.values(), *s.values())
             factor = ops.sqrt(of_w / (of_g + s["wd"] * of_w + 1e-18))
             rate = rate * ops.maximum(ops.minimum(factor, 100.0), 0.01)
         new, states = self.moved(w, rate * (self.clip(mean * s["rescale"], s) + s["wd"] * w), state, s)
@@ -229,7 +229,7 @@ class _Bounded(Moments):
 
     def size(self, w: Node, s: Nodes) -> Node:
         """|w| within the bounds."""
-        found = norm(w)
+        found = norm(1, w)
         found = ops.maximum(found, s["lower"]) if self.lower_bound else found
         return ops.minimum(found, s["upper"]) if self.upper_bound else found
 
@@ -265,7 +265,7 @@ class LAMB(_Bounded):
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
         new = self.moments(self.clip(g * s["rescale"], s), state, s)
         u = new["mean"] * s["of_mean"] / (ops.sqrt(new["var"] * s["of_var"]) + s["epsilon"]) + s["wd"] * w
-        trust = ratio(self.size(w, s), norm(u, w, g, *state.values(), *s.values()))
+        trust = ratio(self.size(w, s), norm(2, u, w, g, *state.values(), *s.values()))
         return w - s["lr"] * trust * u, new
 
 
@@ -280,12 +280,12 @@ class LANS(_Bounded):
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd", "of_mean", "of_var"})
 
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
-        of_g = norm(g) * s["rescale"]
+        of_g = norm(2, g) * s["rescale"]
         scale = s["rescale"] / ops.where(ops.greater(of_g, 0.0), of_g, 1.0)
         unit = self.clip(g * scale, s)
         new = self.moments(unit, state, s)
         below = ops.sqrt(new["var"] * s["of_var"]) + s["epsilon"]
         parts = new["mean"] * s["of_mean"] / below + s["wd"] * w, unit / below + s["wd"] * w
         size, known = self.size(w, s), (w, g, scale, *state.values(), *s.values())
-        of_mean, of_unit = (ratio(size, norm(u, *known, copy=i)) for i, u in enumerate(parts, 1))
+        of_mean, of_unit = (ratio(size, norm(i, u, *known)) for i, u in enumerate(parts, 3))
         return w - s["lr"] * (s["beta1"] * of_mean * parts[0] + s["new1"] * of_unit * parts[1]), new

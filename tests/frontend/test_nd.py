@@ -30,6 +30,14 @@ def test_making() -> None:
     same(nd.eye(2), np.eye(2))
 
 
+@pytest.mark.parametrize("size", [3, 5000])  # small constants are kept with the function that gives them
+def test_like_gives_memory_of_its_own(size: int) -> None:
+    x = nd.ones((size,))
+    first = nd.zeros_like(x)
+    first[:] = 5
+    assert not nd.zeros_like(x).asnumpy().any()
+
+
 def test_from_numpy_and_dlpack_share_memory() -> None:
     source = np.zeros(3, np.float32)
     shared = nd.from_numpy(source)
