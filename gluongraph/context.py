@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from gluongraph.errors import MXNetError, located
 
@@ -54,7 +54,6 @@ class Context:
 
 
 _LOCAL = threading.local()
-_DEFAULT = Context("cpu", 0)
 
 
 def _stack() -> list[Context]:
@@ -64,16 +63,19 @@ def _stack() -> list[Context]:
     return stack
 
 
-@lru_cache
+@cache
 def cpu(device_id: int = 0) -> Context:
     """The CPU. All its numbers share one memory; they exist so that code for several devices runs on one."""
     return Context("cpu", device_id)
 
 
-@lru_cache
+@cache
 def gpu(device_id: int = 0) -> Context:
     """A CUDA device."""
     return Context("gpu", device_id)
+
+
+_DEFAULT = cpu()  # one object: arrays on the same device are told by `is`, and only otherwise compared
 
 
 def current_context() -> Context:
