@@ -103,6 +103,13 @@ class NDArray(Handle):
     def as_nd_ndarray(self) -> NDArray:
         return self
 
+    def tostype(self, stype: str) -> NDArray:
+        """Itself, of storage "default". Raises NotImplementedError for other storage."""
+        from gluongraph.nd.sparse import check_storage
+
+        check_storage("tostype", stype)
+        return self
+
     def astype(self, dtype: Any, copy: bool = True) -> NDArray:
         """The elements as another type; itself with copy=False where it has that type."""
         name = dtype_name(dtype)

@@ -21,9 +21,12 @@ from gluongraph.ir import Node
 from gluongraph.nd import contrib as contrib
 from gluongraph.nd import image as image
 from gluongraph.nd import linalg as linalg
+from gluongraph.nd import sparse as sparse
 from gluongraph.nd.function import TUNING, into
 from gluongraph.nd.function import function as _function
 from gluongraph.nd.recurrent import RNN as RNN
+from gluongraph.nd.sparse import cast_storage as cast_storage
+from gluongraph.nd.sparse import check_storage
 from gluongraph.nd.update import adam_update as adam_update
 from gluongraph.nd.update import ftml_update as ftml_update
 from gluongraph.nd.update import ftrl_update as ftrl_update
@@ -105,8 +108,11 @@ def full(
     return placed(NDArray(np.full(size, val, numpy_dtype(name))), ctx)
 
 
-def zeros(shape: Shape, ctx: Context | None = None, dtype: Any = None, **unused: Any) -> NDArray:
+def zeros(
+    shape: Shape, ctx: Context | None = None, dtype: Any = None, stype: str | None = None, **unused: Any
+) -> NDArray:
     """An array of zeros."""
+    check_storage("nd.zeros", stype)
     return full(shape, 0, ctx, dtype)
 
 
@@ -115,8 +121,9 @@ def ones(shape: Shape, ctx: Context | None = None, dtype: Any = None, **unused: 
     return full(shape, 1, ctx, dtype)
 
 
-def empty(shape: Shape, ctx: Context | None = None, dtype: Any = None) -> NDArray:
+def empty(shape: Shape, ctx: Context | None = None, dtype: Any = None, stype: str | None = None) -> NDArray:
     """An array to be filled; it holds zeros."""
+    check_storage("nd.empty", stype)
     return full(shape, 0, ctx, dtype)
 
 

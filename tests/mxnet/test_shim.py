@@ -164,6 +164,24 @@ def test_operators_that_a_block_asks_for_and_that_are_missing() -> None:
 
 
 @pytest.mark.usefixtures("shim")
+def test_sparse_storage_is_refused() -> None:
+    import mxnet as mx
+
+    x = mx.nd.ones((2, 3))
+    assert x.stype == "default" and x.tostype("default") is x
+    for make in (
+        lambda: mx.nd.zeros((2, 3), stype="row_sparse"),
+        lambda: x.tostype("csr"),
+        lambda: mx.nd.cast_storage(x, "csr"),
+        lambda: mx.nd.sparse.csr_matrix((2, 3)),
+    ):
+        with pytest.raises(NotImplementedError, match=r"sparse_grad=True"):
+            make()
+    x.attach_grad(stype="row_sparse")
+    assert isinstance(x.grad, mx.nd.sparse.RowSparseNDArray)
+
+
+@pytest.mark.usefixtures("shim")
 def test_modules_that_a_script_imports_and_does_not_use() -> None:
     from mxnet import callback, module, profiler  # type: ignore[import-not-found]
     from mxnet.operator import __name__ as name  # type: ignore[import-not-found]
