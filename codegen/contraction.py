@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gluongraph.codegen import conv, gemm
 from gluongraph.codegen.conv import Conv
-from gluongraph.codegen.expression import Expressions, flat, unflatten
+from gluongraph.codegen.expression import Expressions, count_as_one, flat, unflatten
 from gluongraph.codegen.gemm import Kind, Operand
 from gluongraph.codegen.microkernel import accumulator
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
@@ -74,7 +74,7 @@ def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     product = anchor(group, ("matmul",))
     assert product is not None
     batch, m, n, kk = _extents(product)
-    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
+    memory = bindings.by_node(group)
     left, right = (
         Operand(_plain(k, memory[s], s, kind.contiguous), kind)
         for s, kind in zip(product.src, _kinds(product), strict=True)
@@ -104,7 +104,7 @@ _CONV = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
 def _claim_conv(group: Group, cpu: Cpu) -> Candidate | None:
     if group.pattern != "conv" or (product := anchor(group, _CONV)) is None:
         return None
-    if not flat_tail(group, 1 if product.op.name == "conv2d_weight_grad" else 2):
+    if not flat_tail(group, product, 1 if product.op.name == "conv2d_weight_grad" else 2):
         return None
     geometry, dtype = _geometry(product), accumulator(*(s.dtype for s in product.src))
     if geometry.work == 0:
@@ -117,14 +117,9 @@ def _claim_conv(group: Group, cpu: Cpu) -> Candidate | None:
     return Candidate("conv", workspace(geometry, dtype, cpu))
 
 
-def flat_tail(group: Group, first: int) -> bool:
-    """May the axes from `first` on be counted as one? So that a vector may run across rows of pixels."""
-    for n in group.body.nodes():
-        if n.op.name == "expand" and n.src[0].shape[first:] not in (n.shape[first:], (1,) * (4 - first)):
-            return False
-        if n.op.name in ("iota", "one_hot", "reshape") and n.ty.rank == 4:
-            return False
-    return True
+def flat_tail(group: Group, product: Node, first: int) -> bool:
+    """May a vector of the product's results run across its axes from `first` on, such as rows of pixels?"""
+    return count_as_one((n for n in group.body.nodes() if n is not product), product.shape, first)
 
 
 def _geometry(product: Node) -> Conv:
@@ -141,7 +136,7 @@ def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     product = anchor(group, _CONV)
     assert product is not None
     geometry, dtype = _geometry(product), accumulator(*(s.dtype for s in product.src))
-    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
+    memory = bindings.by_node(group)
     first, second = (memory[s] for s in product.src)
     store, workspace = epilogue(k, group, bindings, product), bindings.workspace
     assert workspace is not None  # every way to convolve rearranges its operands first

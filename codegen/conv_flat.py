@@ -8,12 +8,13 @@ The columns behind the end of a row are computed, and left out when rows are han
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from gluongraph.codegen import gemm, tir
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen.gemm import Kind, Operand
-from gluongraph.codegen.images import Conv, Pair, Pixels, Weights, WritePixels, WriteWeights, slots
+from gluongraph.codegen.images import Conv, Job, Pair, Pixels, Weights, WritePixels, WriteWeights
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
@@ -73,9 +74,9 @@ class Planes:
         found = [i for i in range(self.source[axis]) if 0 <= i * self.spread[axis] + self.shift[axis] < extent]
         return (found[0], found[-1] + 1) if found else (0, 0)
 
-    def fill(self, k: Kernel, read: Pixels, per_image: int, into: Buf, cpu: Cpu, serial: bool) -> None:
+    def fill(self, k: Kernel, job: Job, read: Pixels, per_image: int, into: Buf) -> None:
         """Copy the source into planes of zeros."""
-        lanes = mk.lanes(cpu, into.dtype)
+        lanes = job.lanes
         own = self.stride[0] * self.stride[1] * self.size(lanes)
         (top, bottom), (left, right) = self.inside(0), self.inside(1)
 
@@ -101,21 +102,18 @@ class Planes:
                         copy(row, k.bind(w * width + (left + first), "w"), width)
 
         if bottom > top and right > left:
-            mk.spread(k, self.channels, 1 if serial else mk.pieces(self.channels, cpu), unit)
+            job.spread(k, self.channels, unit)
         else:  # nothing of the source is ever read
             with k.loop(self.total(lanes) // lanes, name="zero") as i:
                 k.store(into, tir.splat(tir.const(0, into.dtype), lanes), i * lanes)
 
 
-class _Flat:
+class _Flat(Job):
     """What the three have in common."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
-        self.conv, self.cpu, self.dtype = conv, cpu, dtype
-        self.lanes = mk.lanes(cpu, dtype)
-        self.serial = conv.work < mk.SERIAL_WORK
+        super().__init__(conv, cpu, dtype)
         self.taps = conv.kernel[0] * conv.kernel[1]
-        self.inputs, self.outputs = conv.c // conv.groups, conv.o // conv.groups
 
     def _forward_planes(self) -> Planes:
         conv = self.conv
@@ -143,19 +141,19 @@ class _ToPixels(_Flat):
         """Bytes."""
         return self._bytes(self.planes.total(self.lanes) + self._result) + self._product
 
+    @abstractmethod
     def _sides(self) -> tuple[Planes, int, int]:
         """The planes of the source, and the channels of a group that are made, and summed over."""
-        raise NotImplementedError
 
+    @abstractmethod
     def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
         """(output channel, q) of the weight between two channels of a group."""
-        raise NotImplementedError
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
         """Write the loops."""
         conv, planes = self.conv, self.planes
-        space = slots(k, workspace, self.dtype, self.workspace)
-        planes.fill(k, read, conv.groups * self.reduced, space, self.cpu, self.serial)
+        space = self.slots(k, workspace)
+        planes.fill(k, self, read, conv.groups * self.reduced, space)
         flat = space.at(planes.total(self.lanes))
 
         def weights(batch: Value, i: Value, q: Value, _: int) -> Expr:
@@ -177,7 +175,6 @@ class _ToPixels(_Flat):
 
         batch, m, n, kk = self.extents
         kind = Kind("j", self.dtype)
-        rest = flat.at(self._result)
         gemm.emit(
             k,
             batch=batch,
@@ -188,7 +185,7 @@ class _ToPixels(_Flat):
             b=Operand(pixels, kind),
             write=finished,
             cpu=self.cpu,
-            workspace=Buf(rest.name, rest.size, rest.dtype, rest.var, rest.offset) if self._product else None,
+            workspace=flat.at(self._result) if self._product else None,
         )
         if not self.exact:
             self._hand_on(k, flat, write)
@@ -201,14 +198,13 @@ class _ToPixels(_Flat):
             channel = k.bind(tir.floormod(plane, channels), "channel")
             with k.loop(planes.out[0], name="h") as h:
 
-                def part(w: Expr, width: int) -> None:
+                def part(w: Value, width: int) -> None:
                     value = k.bind(k.load(flat, plane * planes.flat + h * planes.width + w, width), "value")
                     write(image, channel, k.bind(h * planes.out[1] + w, "pixel"), value)
 
-                mk.runs(k, planes.out[1], self.lanes, 0, mk.ceildiv(planes.out[1], self.lanes), part)
+                mk.along(k, planes.out[1], self.lanes, part)
 
-        units = self.conv.n * channels
-        mk.spread(k, units, 1 if self.serial else mk.pieces(units, self.cpu), unit)
+        self.spread(k, self.conv.n * channels, unit)
 
 
 class Forward(_ToPixels):
@@ -262,8 +258,8 @@ class WeightGrad(_Flat):
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
         """Write the loops."""
         conv, planes = self.conv, self.planes
-        space = slots(k, workspace, self.dtype, self.workspace)
-        planes.fill(k, x, conv.c, space, self.cpu, self.serial)
+        space = self.slots(k, workspace)
+        planes.fill(k, self, x, conv.c, space)
         flat = space.at(planes.total(self.lanes))
         self._spread_rows(k, g, flat)
 
@@ -300,11 +296,10 @@ class WeightGrad(_Flat):
                 k.store(flat, tir.splat(tir.const(0, self.dtype), self.lanes), base + i * self.lanes)
             with k.loop(planes.out[0], name="h") as h:
 
-                def part(w: Expr, width: int) -> None:
+                def part(w: Value, width: int) -> None:
                     value = tir.cast(g(image, channel, h * planes.out[1] + w, width), self.dtype)
                     k.store(flat, value, base + h * planes.width + w)
 
-                mk.runs(k, planes.out[1], self.lanes, 0, mk.ceildiv(planes.out[1], self.lanes), part)
+                mk.along(k, planes.out[1], self.lanes, part)
 
-        units = conv.o * conv.n
-        mk.spread(k, units, 1 if self.serial else mk.pieces(units, self.cpu), unit)
+        self.spread(k, conv.o * conv.n, unit)

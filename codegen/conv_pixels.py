@@ -6,6 +6,7 @@ vector over images. Taps that fall outside are left out, so nothing is padded. F
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,6 +15,7 @@ from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
 from gluongraph.codegen.images import (
     Conv,
+    Job,
     Pair,
     Pixels,
     Weights,
@@ -22,7 +24,6 @@ from gluongraph.codegen.images import (
     image_major,
     plane,
     sizes,
-    slots,
 )
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
@@ -55,14 +56,12 @@ class _Tile:
         return len({c for _, columns in self.taps for c in columns if c is not None})
 
 
-class _ToPixels:
+class _ToPixels(Job):
     """A convolution whose result is pixels: forward, or the gradient of the data."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
-        self.conv, self.cpu, self.dtype = conv, cpu, dtype
-        self.lanes = mk.lanes(cpu, dtype)
+        super().__init__(conv, cpu, dtype)
         self.blocks = mk.ceildiv(conv.n, self.lanes)
-        self.serial = conv.work < mk.SERIAL_WORK
         self.kernel = conv.kernel
         self.source, self.target, self.reduced, self.made = self._sides()
         self.rows, self.width = self._tile_shape()
@@ -72,38 +71,37 @@ class _ToPixels:
         )
         self.steps = mk.ceildiv(self.made, self.rows)
         self.splits = 1 if self.serial else min(mk.ceildiv(cpu.chunks, self.blocks), self.steps * conv.groups)
-        self.pieces = 1 if self.serial else mk.pieces(self.blocks * self.splits, cpu)
         self._copy = self.blocks * self.lanes * conv.groups * self.reduced * plane(self.source[0] * self.source[1])
         self._slot = self.rows * self.strip * self.target[1] * self.lanes
 
     # What forward and data gradient differ in.
 
+    @abstractmethod
     def _sides(self) -> tuple[Pair, Pair, int, int]:
         """Source and target rows and columns; channels of a group that are summed over, and that are made."""
-        raise NotImplementedError
 
+    @abstractmethod
     def column(self, at: int, tap: int) -> int | None:
         """The source column of a target column under a tap, if inside."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scaled(self, at: Value) -> Value:
         """The source column that the source columns of a tile are counted from."""
-        raise NotImplementedError
 
+    @abstractmethod
     def row(self, at: Expr, tap: Expr) -> tuple[Expr | None, Expr]:
         """The source row of a target row under a tap, and the condition of its being inside; None: always."""
-        raise NotImplementedError
 
+    @abstractmethod
     def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
         """(output channel, q) of the weight between two channels of a group."""
-        raise NotImplementedError
 
     # What they share.
 
     @property
     def workspace(self) -> int:
         """Bytes."""
-        return (self._copy + self.pieces * self._slot) * DTYPES[self.dtype].nbytes
+        return (self._copy + self.pieces(self.blocks * self.splits) * self._slot) * DTYPES[self.dtype].nbytes
 
     def _tile_shape(self) -> Pair:
         """Channels and columns of a tile of accumulators, by the least estimated time of one row of all channels. The
@@ -151,10 +149,8 @@ class _ToPixels:
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
         """Write the loops."""
-        conv, (height, columns) = self.conv, self.source
-        space = slots(k, workspace, self.dtype, self.workspace)
-        planes = (conv.n, conv.groups * self.reduced, height * columns)
-        image_major(k, read, planes, space, self.dtype, self.cpu, self.serial)
+        conv, space = self.conv, self.slots(k, workspace)
+        image_major(k, self, read, conv.groups * self.reduced, self.source, space)
 
         def unit(piece: Expr, unit: Expr) -> None:
             block = k.bind(tir.floordiv(unit, self.splits), "block") if self.splits > 1 else unit
@@ -172,7 +168,7 @@ class _ToPixels:
                     self._rows(k, space, strip, w, block, row, group, made, size)
                 self._flush(k, strip, write, block, row, group * self.made + made, number)
 
-        mk.spread(k, self.blocks * self.splits, self.pieces, unit)
+        self.spread(k, self.blocks * self.splits, unit)
 
     def _rows(
         self,
@@ -240,7 +236,7 @@ class _ToPixels:
         images = tir.minimum(self.conv.n - block * side, side) if self.conv.n % side else side
         with k.loop(number, name="r") as r:
 
-            def square(pixel: Expr, width: int) -> None:
+            def square(pixel: Value, width: int) -> None:
                 at = k.bind((r * pixels + pixel) * side, "at")
                 rows = [k.bind(k.load(strip, at + i * side, side), "t") for i in range(width)]
                 rows += [tir.splat(tir.const(0, self.dtype), side)] * (side - width)
@@ -250,13 +246,13 @@ class _ToPixels:
                     value = k.bind(k.load(strip, at + i * width, width), "value")
                     write(k.bind(block * side + i), channel + r, k.bind(row * self.target[1] + pixel), value)
 
-            mk.runs(k, pixels, side, 0, mk.ceildiv(pixels, side), square)
+            mk.along(k, pixels, side, square)
 
 
 class Forward(_ToPixels):
     def _sides(self) -> tuple[Pair, Pair, int, int]:
         conv = self.conv
-        return (conv.h, conv.w), conv.out, conv.c // conv.groups, conv.o // conv.groups
+        return (conv.h, conv.w), conv.out, self.inputs, self.outputs
 
     def column(self, at: int, tap: int) -> int | None:
         column = at * self.conv.stride[1] + tap * self.conv.dilation[1] - self.conv.padding[1]
@@ -280,7 +276,7 @@ class Forward(_ToPixels):
 class DataGrad(_ToPixels):
     def _sides(self) -> tuple[Pair, Pair, int, int]:
         conv = self.conv
-        return conv.out, (conv.h, conv.w), conv.o // conv.groups, conv.c // conv.groups
+        return conv.out, (conv.h, conv.w), self.outputs, self.inputs
 
     def column(self, at: int, tap: int) -> int | None:
         column, rest = divmod(at + self.conv.padding[1] - tap * self.conv.dilation[1], self.conv.stride[1])

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.images import Conv, Pixels, WriteWeights, channel_step, image_major, plane, sizes, slots
+from gluongraph.codegen.images import Conv, Job, Pixels, WriteWeights, channel_step, image_major, plane, sizes
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
@@ -21,15 +21,12 @@ TAPS = 8  # of a row of the kernel, at most, in one tile
 SMALL = 512 * 1024  # bytes of weights up to which pieces may own images, each with sums of its own
 
 
-class WeightGrad:
+class WeightGrad(Job):
     """One weight gradient: how it is cut, and its loops."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
-        self.conv, self.cpu, self.dtype = conv, cpu, dtype
-        self.lanes = mk.lanes(cpu, dtype)
+        super().__init__(conv, cpu, dtype)
         self.blocks = mk.ceildiv(conv.n, self.lanes)
-        self.serial = conv.work < mk.SERIAL_WORK
-        self.inputs, self.outputs = conv.c // conv.groups, conv.o // conv.groups
         self.taps = mk.ceildiv(conv.kernel[1], mk.ceildiv(conv.kernel[1], TAPS))
         self.rows, self.columns = self._tile_shape()
         self.steps = mk.ceildiv(self.outputs, self.rows)
@@ -79,10 +76,10 @@ class WeightGrad:
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
         """Write the loops."""
         conv = self.conv
-        space = slots(k, workspace, self.dtype, self.workspace)
+        space = self.slots(k, workspace)
         gs, sums = space.at(self._x), space.at(self._x + self._g)
-        image_major(k, x, (conv.n, conv.c, conv.h * conv.w), space, self.dtype, self.cpu, self.serial)
-        image_major(k, g, (conv.n, conv.o, conv.out[0] * conv.out[1]), gs, self.dtype, self.cpu, self.serial)
+        image_major(k, self, x, conv.c, (conv.h, conv.w), space)
+        image_major(k, self, g, conv.o, conv.out, gs)
 
         def unit(piece: Expr, _: Expr) -> None:
             images = k.bind(tir.floordiv(piece, self.by_channel), "images")
@@ -138,13 +135,13 @@ class WeightGrad:
             with k.loop(number, name="r") as r:
                 o = k.bind(group * self.outputs + output + r, "o")
 
-                def vector(q: Expr, lanes: int, o: Expr = o, at: Expr = row + r) -> None:
+                def vector(q: Value, lanes: int, o: Expr = o, at: Expr = row + r) -> None:
                     total = k.load(sums[0], at * conv.q + q, lanes)
                     for other in sums[1:]:
                         total = total + k.load(other, at * conv.q + q, lanes)
                     write(o, q, k.bind(total, "total"))
 
-                mk.runs(k, conv.q, self.lanes, 0, mk.ceildiv(conv.q, self.lanes), vector)
+                mk.along(k, conv.q, self.lanes, vector)
 
     def _total(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
         """Add up what the pieces by images found."""

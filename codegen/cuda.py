@@ -170,7 +170,7 @@ class _Places:
 
     def __init__(self, kernel: GpuKernel, group: Group, bindings: Bindings, lowering: Lowering):
         self.kernel = kernel
-        self.read: dict[Node, Buf] = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
+        self.read: dict[Node, Buf] = bindings.by_node(group)
         self.write: dict[Node, list[Buf]] = {}
         for n, buf in zip(group.body.outputs.values(), bindings.outputs, strict=True):
             self.write.setdefault(n, []).append(buf)
@@ -207,7 +207,7 @@ def _threads(kernel: GpuKernel, part: Part, places: _Places) -> None:
         for (shape, nodes), (at, inside) in zip(spaces.items(), places_in, strict=True):
             with kernel.when(inside):
                 index = unflatten(at, shape)
-                values = [kernel.let(pull.at(n, index)) for n in nodes]
+                values = [kernel.let(pull.element(n, index)) for n in nodes]
                 for n, value in zip(nodes, values, strict=True):
                     places.store(n, value, index)
 
@@ -226,7 +226,7 @@ def _scheduled(kernel: GpuKernel, part: Part, stages: Stages, places: _Places) -
         wide = [n for n in part.results if n.shape == stages.shape]
         rows = [n for n in part.results if n.shape != stages.shape]
         at = {n: index if n in wide else _row_index(n.shape, kept, index) for n in part.results}
-        results = {n: kernel.let(pull.at(n, at[n])) for n in part.results}
+        results = {n: kernel.let(pull.element(n, at[n])) for n in part.results}
         for n in wide:
             places.store(n, results[n], at[n])
         if rows:

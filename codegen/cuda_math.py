@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from itertools import accumulate
 
 from gluongraph.codegen import te, tir
-from gluongraph.codegen.math import CpuAlgebra
-from gluongraph.codegen.tir import Buf, Expr, Kernel
+from gluongraph.codegen.math import CpuAlgebra, wide
+from gluongraph.codegen.tir import Buf, Expr, Inline, Kernel
 from gluongraph.dtypes import is_float
 
 _LIBRARY = {  # name of the algebra -> name in C
@@ -88,8 +88,7 @@ class TeAlgebra(CudaAlgebra):
         self, name: str, extents: Sequence[int], element: Callable[..., Expr], dtype: str, lanes: int | None = None
     ) -> Expr:
         """A fold of TVM's, in f32 where the elements are 16-bit floats."""
-        wide = "f32" if dtype in ("f16", "bf16") else dtype
-        self.made = te.fold(name, extents, lambda *at: self.cast(element(*at), wide))
+        self.made = te.fold(name, extents, lambda *at: self.cast(element(*at), wide(dtype)))
         return self.made
 
 
@@ -121,14 +120,6 @@ class GpuKernel(Kernel):
 def _within(at: Expr, start: int, size: int) -> Expr:
     below = tir.compare("less", at, tir.index(start + size))
     return below if start == 0 else tir.logical("and", tir.compare("greater_equal", at, tir.index(start)), below)
-
-
-class Inline(Kernel):
-    """Stands where a kernel is wanted to name values, and names none."""
-
-    def let(self, value: Expr, name: str = "v") -> Expr:
-        """The value itself."""
-        return value
 
 
 def _call(name: str, *args: Expr) -> Expr:

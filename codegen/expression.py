@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from gluongraph.codegen import tir
-from gluongraph.codegen.math import CpuAlgebra, VectorAlgebra
-from gluongraph.codegen.pull import Load, Source
+from gluongraph.codegen.math import VectorAlgebra
+from gluongraph.codegen.pull import Index, Load, Pull
 from gluongraph.codegen.rule import Bindings
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
-from gluongraph.errors import CompileError, located
 from gluongraph.ir import Node
 from gluongraph.plan import Group
-
-Index = tuple[Value, ...]
 
 
 def flat(shape: tuple[int, ...], index: Index) -> Value:
@@ -48,19 +44,17 @@ def size_of(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-class Expressions:
-    """The values of a group's body over its buffers; each is named once per place and index.
+class Expressions(Pull):
+    """The values of a group's body over its buffers, whose elements are named too.
 
     An index may hold a vector, made by `tir.ramp` and arithmetic on it: the result then has as many lanes. `known`
     gives values that are already there.
     """
 
     def __init__(self, k: Kernel, group: Group, bindings: Bindings, known: Mapping[Node, Load] | None = None):
+        super().__init__(VectorAlgebra(k), known or {})
         self.k = k
-        self.algebra: CpuAlgebra = VectorAlgebra(k)
-        self.memory: dict[Node, Buf] = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
-        self.known: dict[Node, Load] = dict(known or {})
-        self._memo: dict[tuple[Any, ...], tuple[Expr, object, Index]] = {}
+        self.memory: dict[Node, Buf] = bindings.by_node(group)
         # The vector that indices are made from, and a variable to stand for one lane of it.
         self._ramp: Expr | None = None
         self._lane: Expr | None = None
@@ -78,7 +72,7 @@ class Expressions:
         self._see(index)
         lanes = max([tir.lanes_of(i) for i in index], default=1)
         self.algebra.lanes = lanes
-        value = self._at(n, index)
+        value = self.element(n, index)
         if isinstance(value, int | float):
             value = self.algebra.const(value, n.dtype)
         return tir.splat(value, lanes)
@@ -91,29 +85,14 @@ class Expressions:
             if self._ramp is None or not i.same_as(self._ramp):
                 self._ramp, self._lane = i, tir.variable("lane")
 
-    def _at(self, n: Node, index: Index) -> Expr:
-        if (load := self.known.get(n)) is not None:
-            return load(*index)
-        key = (n, *(i if isinstance(i, int) else id(i) for i in index))
-        if (found := self._memo.get(key)) is not None and self.k.visible(found[1]):
-            return found[0]
-        value = self.k.let(self.load(self.memory[n], n, index) if n in self.memory else self.lower(n, index))
-        self._memo[key] = value, self.k.scope(), index  # the index is kept alive: its id is in the key
-        return value
-
     def lower(self, n: Node, index: Index) -> Expr:
-        """n's rule applied at an index."""
-        if n.op.name == "reshape" and (root := self._stored(n)) is not None:
+        """n's rule applied at an index; of what lies in memory, a load."""
+        if (root := self._stored(n)) is not None:
             return self.load(self.memory[root], n, index)
-        if n.op.lower is None:
-            raise CompileError(located(f"{n.op.name} has no `lower` rule", help="declare one with the op"))
-        return n.op.lower(self.algebra, index, *map(self._source, n.src), **n.attrs)
-
-    def _source(self, s: Node) -> Source:
-        return Source(s.shape, s.dtype, lambda *index: self._at(s, index))
+        return super().lower(n, index)
 
     def _stored(self, n: Node) -> Node | None:
-        """The input that n is a reshaped view of."""
+        """The input that n is, or is a reshaped view of."""
         while n.op.name == "reshape":
             (n,) = n.src
         return n if n in self.memory and n not in self.known else None
@@ -151,19 +130,19 @@ def always(value: Expr) -> Load:
     return lambda *_: value
 
 
-def merged_from(body_nodes: list[Node], shape: tuple[int, ...]) -> int:
-    """The first axis from which on all axes of `shape` may be counted as one, p, by the index (..., 0, 0, p): the
-    row-major position is the same, and broadcasts happen along all of these axes or none."""
-    for first in range(len(shape)):
-        if all(_passes(n, shape, first) for n in body_nodes):
-            return first
-    return max(len(shape) - 1, 0)
+def count_as_one(nodes: Iterable[Node], shape: tuple[int, ...], first: int) -> bool:
+    """May the axes of `shape` from `first` on be counted as one, p, by the index (..., 0, 0, p)?
+
+    The row-major position is the same. Broadcasts must happen along all of these axes or none, and no node that gets
+    such an index may look at single coordinates.
+    """
+    tail = shape[first:]
+    reached = (n for n in nodes if n.ty.rank == len(shape) and n.shape[first:] == tail)
+    return all(d == 1 for d in tail) or all(_passes(n, first) for n in reached)
 
 
-def _passes(n: Node, shape: tuple[int, ...], first: int) -> bool:
+def _passes(n: Node, first: int) -> bool:
     if n.op.kind in ("elementwise", "random") or n.op.name in ("input", "const"):
         return True
-    if n.op.name == "expand" and n.shape == shape:
-        tail = n.src[0].shape[first:]
-        return tail == shape[first:] or all(d == 1 for d in tail)
-    return False  # the others look at single coordinates
+    inner = n.src[0].shape[first:] if n.op.name == "expand" else ()
+    return n.op.name == "expand" and (inner == n.shape[first:] or all(d == 1 for d in inner))

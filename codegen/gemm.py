@@ -107,11 +107,7 @@ def emit(
         raise CompileError(f"{k.name}: a product of {batch} x [{m}, {kk}] and [{kk}, {n}] has nothing to do")
     how = strategy or choose(batch, m, n, kk, a.kind, b.kind, cpu)
     need = how.workspace(batch, m, n, kk, cpu)
-    space: Buf | None = None
-    if need:
-        if workspace is None or workspace.size * DTYPES[workspace.dtype].nbytes < need:
-            raise CompileError(f"{k.name}: the product needs {need} bytes of workspace")
-        space = workspace if workspace.dtype == how.dtype else k.view(workspace, how.dtype)
+    space = mk.workspace(k, workspace, how.dtype, need) if need else None
     job = _Job(k, batch, m, n, kk, a, b, write, cpu, how, space)
     job.pack_a()
     units = batch * how.grid[0] * how.grid[1]

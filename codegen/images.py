@@ -6,6 +6,7 @@ Pixels are counted row by row, p = h * W + w, and so are the weights of one outp
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +15,6 @@ from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
-from gluongraph.dtypes import DTYPES
-from gluongraph.errors import CompileError
 
 Pixels = Callable[[Value, Value, Value, int], Expr]  # (image, channel, pixel, lanes) -> values along the pixels
 Weights = Callable[[Value, Value, int], Expr]  # (output channel, q, lanes) -> values along q
@@ -57,11 +56,31 @@ class Conv:
         return self.n * self.o * self.q * self.out[0] * self.out[1]
 
 
-def slots(k: Kernel, workspace: Buf | None, dtype: str, need: int) -> Buf:
-    """The workspace as elements of that dtype, if it is large enough."""
-    if workspace is None or workspace.size * DTYPES[workspace.dtype].nbytes < need:
-        raise CompileError(f"{k.name}: the convolution needs {need} bytes of workspace")
-    return workspace if workspace.dtype == dtype else k.view(workspace, dtype)
+class Job(ABC):
+    """A convolution, or a gradient of one, that is to be written."""
+
+    def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
+        self.conv, self.cpu, self.dtype = conv, cpu, dtype
+        self.lanes = mk.lanes(cpu, dtype)
+        self.serial = conv.work < mk.SERIAL_WORK
+        self.inputs, self.outputs = conv.c // conv.groups, conv.o // conv.groups  # channels of a group
+
+    @property
+    @abstractmethod
+    def workspace(self) -> int:
+        """Bytes that writing it needs."""
+
+    def pieces(self, units: int) -> int:
+        """Parallel pieces of so many units of the work."""
+        return 1 if self.serial else mk.pieces(units, self.cpu)
+
+    def spread(self, k: Kernel, units: int, body: Callable[[Expr, Expr], None]) -> None:
+        """body(piece, unit) for every unit."""
+        mk.spread(k, units, self.pieces(units), body)
+
+    def slots(self, k: Kernel, workspace: Buf | None) -> Buf:
+        """The workspace as elements of the sums' dtype."""
+        return mk.workspace(k, workspace, self.dtype, self.workspace)
 
 
 def plane(pixels: int) -> int:
@@ -69,12 +88,10 @@ def plane(pixels: int) -> int:
     return pixels | 1
 
 
-def image_major(
-    k: Kernel, read: Pixels, shape: tuple[int, int, int], into: Buf, dtype: str, cpu: Cpu, serial: bool
-) -> None:
-    """Copy (images, channels, pixels) to [block][channel][pixel][image of the block], zeros behind the last image."""
-    images, channels, pixels = shape
-    side = mk.lanes(cpu, dtype)
+def image_major(k: Kernel, job: Job, read: Pixels, channels: int, size: Pair, into: Buf) -> None:
+    """Copy the job's images, of so many channels and pixels, to [block][channel][pixel][image of the block], zeros
+    behind the last image."""
+    images, pixels, side, dtype = job.conv.n, size[0] * size[1], job.lanes, job.dtype
 
     def unit(_: Expr, unit: Expr) -> None:
         block, channel = k.bind(tir.floordiv(unit, channels), "block"), k.bind(tir.floormod(unit, channels), "channel")
@@ -82,7 +99,7 @@ def image_major(
         if images % side:
             numbers = [k.bind(tir.minimum(number, images - 1), "image") for number in numbers]
 
-        def square(pixel: Expr, width: int) -> None:
+        def square(pixel: Value, width: int) -> None:
             rows = [mk.padded(tir.cast(read(number, channel, pixel, width), dtype), side) for number in numbers]
             zero = tir.splat(tir.const(0, dtype), side)
             for lane in range(images % side, side) if images % side else ():
@@ -91,10 +108,9 @@ def image_major(
             for i, column in enumerate(mk.transposed(k, [k.bind(row, "t") for row in rows])[:width]):
                 k.store(into, column, at + i * side)
 
-        mk.runs(k, pixels, side, 0, mk.ceildiv(pixels, side), square)
+        mk.along(k, pixels, side, square)
 
-    units = mk.ceildiv(images, side) * channels
-    mk.spread(k, units, 1 if serial else mk.pieces(units, cpu), unit)
+    job.spread(k, mk.ceildiv(images, side) * channels, unit)
 
 
 @contextmanager

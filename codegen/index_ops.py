@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
 from gluongraph.codegen.expression import size_of
-from gluongraph.codegen.loops import along, offered, sweep
 from gluongraph.codegen.loops import emit as emit_loops
-from gluongraph.codegen.math import VectorAlgebra
+from gluongraph.codegen.loops import offered, sweep
+from gluongraph.codegen.math import VectorAlgebra, wide
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
-
-def _single(group: Group, name: str) -> Node | None:
-    """The group's one operation, if it is that one, on inputs of the group."""
-    outputs = list(group.body.outputs.values())
-    if len(outputs) != 1 or outputs[0].op.name != name or any(s.op.name != "input" for s in outputs[0].src):
-        return None
-    return outputs[0]
+Write = Callable[[Kernel, Node, Sequence[Buf], Bindings, Cpu], None]  # the buffers are those of the op's sources
 
 
-def _claim_scatter(group: Group, cpu: Cpu) -> Candidate | None:
-    n = _single(group, "scatter_add")
-    return offered("scatter_add", group) if n is not None and n.dtype in ("f32", "f64") else None
+def _rule(
+    name: str, op: str, write: Write, dtypes: tuple[str, ...] = (), workspace: Callable[[Node], int] = lambda n: 0
+) -> Rule:
+    """A rule for groups of that one op (of these dtypes) on inputs of the group."""
+
+    def claim(group: Group, cpu: Cpu) -> Candidate | None:
+        outputs = list(group.body.outputs.values())
+        if len(outputs) != 1 or outputs[0].op.name != op or any(s.op.name != "input" for s in outputs[0].src):
+            return None
+        if (dtypes and outputs[0].dtype not in dtypes) or offered(name, group) is None:
+            return None
+        return Candidate(name, workspace(outputs[0]))
+
+    def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+        (n,), memory = group.body.outputs.values(), bindings.by_node(group)
+        write(k, n, [memory[s] for s in n.src], bindings, cpu)
+
+    return Rule(name, claim, emit)
 
 
-def _emit_scatter(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+def _scatter_add(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
     """x, then row after row of the updates added, in order; columns are shared out, so the order never changes."""
-    n = _single(group, "scatter_add")
-    assert n is not None
-    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
-    x, indices, updates = (memory[s] for s in n.src)
-    (y,) = bindings.outputs
+    (x, indices, updates), (y,) = sources, bindings.outputs
     rows, width = n.shape[0], size_of(n.shape[1:])
     count = n.src[1].ty.size
     steps = mk.ceildiv(width, cpu.lanes)
@@ -56,17 +63,11 @@ def _emit_scatter(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None
         mk.runs(k, width, cpu.lanes, first, number, add)
 
 
-def _claim_first(group: Group, cpu: Cpu) -> Candidate | None:
-    n = _single(group, "first_of")
-    return Candidate("first_of", 4 * n.attrs["size"]) if n is not None else None
-
-
-def _emit_first(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+def _first_of(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
     """A table over all numbers says where each stands first. It is never cleared: an entry is believed if it names an
     earlier place and the number stands there, as in the sparse sets of Briggs and Torczon (1993)."""
-    n = _single(group, "first_of")
-    assert n is not None and bindings.workspace is not None
-    (rows,), (y,) = bindings.inputs, bindings.outputs
+    assert bindings.workspace is not None
+    (rows,), (y,) = sources, bindings.outputs
     table = k.view(bindings.workspace, "i32")
     with k.loop(n.ty.size, name="i") as i:
         number = k.bind(tir.cast(k.load(rows, i), "i32"), "number")
@@ -79,19 +80,11 @@ def _emit_first(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
         k.store(table, first, number)
 
 
-def _claim_put(group: Group, cpu: Cpu) -> Candidate | None:
-    return offered("put_rows", group) if _single(group, "put_rows") is not None else None
-
-
-def _emit_put(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+def _put_rows(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
     """Row after row to its place; what stays is copied before, unless it lies there already."""
-    n = _single(group, "put_rows")
-    assert n is not None
-    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
-    x, rows, values = (memory[s] for s in n.src)
-    (y,) = bindings.outputs
+    (x, rows, values), (y,) = sources, bindings.outputs
     count, width, lanes = n.src[1].ty.size, size_of(n.shape[1:]), mk.lanes(cpu, n.dtype)
-    if not group.inplace:
+    if y is not x:
         _copy_rows(k, cpu, x, y, (1, n.ty.size, n.ty.size))
 
     def put(_: Expr, number: Expr) -> None:
@@ -102,26 +95,19 @@ def _emit_put(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
 
         above, end = tir.compare("greater_equal", row, tir.index(0)), tir.index(n.shape[0])
         with k.when(tir.logical("and", above, tir.compare("less", row, end))):
-            along(k, width, lanes, write)
+            mk.along(k, width, lanes, write)
 
     mk.spread(k, count, mk.pieces(count, cpu, float(count * width)), put)
 
 
-def _claim_concat(group: Group, cpu: Cpu) -> Candidate | None:
-    return offered("concat", group) if _single(group, "concat") is not None else None
-
-
-def _emit_concat(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+def _concat(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
     """One source after another, each to its place in every row."""
-    n = _single(group, "concat")
-    assert n is not None
-    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
     (y,) = bindings.outputs
     axis = n.attrs["axis"]
     rows, width, start = size_of(n.shape[:axis]), size_of(n.shape[axis:]), 0
-    for s in n.src:
+    for x, s in zip(sources, n.src, strict=True):
         size = size_of(s.shape[axis:])
-        _copy_rows(k, cpu, memory[s], y.at(start), (rows, size, width))
+        _copy_rows(k, cpu, x, y.at(start), (rows, size, width))
         start += size
 
 
@@ -135,18 +121,11 @@ def _copy_rows(k: Kernel, cpu: Cpu, x: Buf, y: Buf, sizes: tuple[int, int, int])
     sweep(k, cpu, (rows, size), mk.lanes(cpu, x.dtype), 1, copy)
 
 
-def _claim_cumsum(group: Group, cpu: Cpu) -> Candidate | None:
-    return offered("cumsum", group) if _single(group, "cumsum") is not None else None
-
-
-def _emit_cumsum(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+def _cumsum(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
     """Along the last axis a vector at a time, by sums of neighbours at growing distance; along others all columns at
     once."""
-    n = _single(group, "cumsum")
-    assert n is not None
-    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
-    x, (y,), e = memory[n.src[0]], bindings.outputs, VectorAlgebra(k)
-    axis, dtype = n.attrs["axis"], "f32" if n.dtype in ("f16", "bf16") else n.dtype
+    (x,), (y,), e = sources, bindings.outputs, VectorAlgebra(k)
+    axis, dtype = n.attrs["axis"], wide(n.dtype)
     rows, length, width = size_of(n.shape[:axis]), n.shape[axis], size_of(n.shape[axis + 1 :])
 
     def column(outer: tuple[Value, ...], at: Value, lanes: int) -> None:
@@ -173,7 +152,7 @@ def _emit_cumsum(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
             k.store(y, sums, place)
             k.store(total, tir.shuffle([sums], [lanes - 1]) if lanes > 1 else sums, 0)
 
-        along(k, length, cpu.lanes, vector)
+        mk.along(k, length, cpu.lanes, vector)
 
     mk.spread(k, rows, mk.pieces(rows, cpu, 4.0 * rows * length), line)
 
@@ -189,23 +168,14 @@ def _running(k: Kernel, x: Expr) -> Expr:
     return k.let(x)
 
 
-def _claim_max_grad(group: Group, cpu: Cpu) -> Candidate | None:
-    n = _single(group, "max_pool2d_grad")
-    return offered("max_pool_grad", group) if n is not None and n.dtype in ("f32", "f64") else None
-
-
-def _emit_max_grad(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+def _max_pool_grad(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
     """Each channel is set to zero; then window after window gives what it has to its first largest element."""
-    n = _single(group, "max_pool2d_grad")
-    assert n is not None
-    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
-    x, y, g = (memory[s] for s in n.src)
-    (z,) = bindings.outputs
+    (x, y, g), (z,) = sources, bindings.outputs
     planes, image, small = n.shape[0] * n.shape[1], n.shape[2:], n.src[1].shape[2:]
 
     def plane(_: Expr, number: Expr) -> None:
         start = k.let(number * size_of(image), "start")
-        along(k, size_of(image), cpu.lanes, lambda at, lanes: k.store(z, _zeros(n.dtype, lanes), start + at))
+        mk.along(k, size_of(image), cpu.lanes, lambda at, lanes: k.store(z, _zeros(n.dtype, lanes), start + at))
         with k.nest(small) as window:
             place = k.let((number * small[0] + window[0]) * small[1] + window[1], "place")
             first = start + _first_largest(k, n, x, start, window, k.let(k.load(y, place)))
@@ -244,11 +214,11 @@ def _claim_any(group: Group, cpu: Cpu) -> Candidate | None:
 
 
 INDEX_RULES = (
-    Rule("scatter_add", _claim_scatter, _emit_scatter),
-    Rule("first_of", _claim_first, _emit_first),
-    Rule("put_rows", _claim_put, _emit_put),
-    Rule("max_pool_grad", _claim_max_grad, _emit_max_grad),
-    Rule("concat", _claim_concat, _emit_concat),
-    Rule("cumsum", _claim_cumsum, _emit_cumsum),
+    _rule("scatter_add", "scatter_add", _scatter_add, ("f32", "f64")),
+    _rule("first_of", "first_of", _first_of, workspace=lambda n: 4 * int(n.attrs["size"])),
+    _rule("put_rows", "put_rows", _put_rows),
+    _rule("max_pool_grad", "max_pool2d_grad", _max_pool_grad, ("f32", "f64")),
+    _rule("concat", "concat", _concat),
+    _rule("cumsum", "cumsum", _cumsum),
 )
 FALLBACK = Rule("fallback", _claim_any, emit_loops)

@@ -11,10 +11,11 @@ from typing import Any
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.expression import Expressions, Index, flat, size_of, unflatten
+from gluongraph.codegen.expression import Expressions, flat, size_of, unflatten
 from gluongraph.codegen.math import VectorAlgebra
+from gluongraph.codegen.pull import Index
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
-from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
+from gluongraph.codegen.tir import Buf, Expr, Inline, Kernel, Value
 from gluongraph.dtypes import DTYPES, is_float
 from gluongraph.ir import Node, topological
 from gluongraph.plan import Candidate, Group
@@ -110,7 +111,7 @@ def _turned(k: Kernel, cpu: Cpu, extents: tuple[int, ...], across: int, lanes: i
                 k.ranges.bind(where[across], extents[across])
                 element(tuple(where), at, width)
 
-        along(k, extents[-1], lanes, vector)
+        mk.along(k, extents[-1], lanes, vector)
 
     mk.spread(k, rows, min(rows, cpu.chunks) if parallel else 1, row)
 
@@ -121,28 +122,18 @@ def sweep(k: Kernel, cpu: Cpu, extents: tuple[int, ...], lanes: int, cost: int, 
     rows = size_of(tuple(outer))
     if rows * n * cost < PARALLEL:
         with k.nest(outer) as at:
-            along(k, n, lanes, lambda start, width: element(at, start, width))
+            mk.along(k, n, lanes, lambda start, width: element(at, start, width))
     elif rows >= cpu.chunks or rows > n // lanes:
 
         def row(_: Expr, unit: Expr) -> None:
             k.ranges.bind(unit, rows)
             where = unflatten(unit, tuple(outer))
-            along(k, n, lanes, lambda start, width: element(where, start, width))
+            mk.along(k, n, lanes, lambda start, width: element(where, start, width))
 
         mk.spread(k, rows, min(rows, cpu.chunks), row)
     else:
         with k.nest(outer) as at:
             _pieces(k, cpu, n, lanes, lambda start, width: element(at, start, width))
-
-
-def along(k: Kernel, n: int, lanes: int, body: Callable[[Value, int], None]) -> None:
-    """body(start, width) for full vectors, then for what is left."""
-    full, rest = divmod(n, lanes)
-    if full:
-        with k.loop(full, name="v") as v:
-            body(v * lanes if full > 1 else 0, lanes)
-    if rest:
-        body(full * lanes, rest)
 
 
 def _pieces(k: Kernel, cpu: Cpu, n: int, lanes: int, body: Callable[[Value, int], None]) -> None:
@@ -198,20 +189,12 @@ def _even(outer: int | None, inner: int | None, extent: int) -> bool:
     return outer is not None and inner is not None and outer == inner * extent
 
 
-class _Silent(Kernel):
-    """Names nothing."""
-
-    def let(self, value: Expr, name: str = "v") -> Expr:
-        """The value itself."""
-        return value
-
-
 class _Probe(Expressions):
     """Evaluates indices only, and notes which memory is read and where a coordinate is used as a number."""
 
     def __init__(self, group: Group):
         nothing: Any = (None,) * len(group.inputs)
-        super().__init__(_Silent("probe"), group, Bindings(nothing, ()))
+        super().__init__(Inline("probe"), group, Bindings(nothing, ()))
         self.places: list[Expr] = []  # read
         self.numbers: list[Expr] = []
         self.algebra = _Indices(self.k, self.numbers)

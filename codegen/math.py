@@ -96,11 +96,11 @@ class CpuAlgebra:
     ) -> Expr:
         """Loops over the extents around an accumulator of as many lanes as the index that is being evaluated."""
         k, lanes = self.kernel, self.lanes if lanes is None else lanes
-        wide = "f32" if dtype in ("f16", "bf16") else dtype
-        total = k.local("total", lanes, wide)
-        k.store(total, tir.splat(identity(name, wide), lanes), 0)
+        kept = wide(dtype)
+        total = k.local("total", lanes, kept)
+        k.store(total, tir.splat(identity(name, kept), lanes), 0)
         with k.nest(extents) as at:
-            k.store(total, self.fold(name, k.load(total, 0, lanes), self.cast(element(*at), wide)), 0)
+            k.store(total, self.fold(name, k.load(total, 0, lanes), self.cast(element(*at), kept)), 0)
         return self.cast(k.let(k.load(total, 0, lanes)), dtype)
 
     def fold(self, name: str, total: Expr, x: Expr) -> Expr:
@@ -148,6 +148,11 @@ class VectorAlgebra(CpuAlgebra):
         return self.kernel.let(
             tir.select(vector_math.is_nan(x), x, tir.bitcast(up & tir.const(-0x10000, "i32"), "f32"))
         )
+
+
+def wide(dtype: str) -> str:
+    """What sums of a dtype are kept in."""
+    return "f32" if dtype in ("f16", "bf16") else dtype
 
 
 def wrapped(number: float, dtype: str) -> int:

@@ -8,6 +8,7 @@ from gluongraph.codegen import tir
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES, is_float
+from gluongraph.errors import CompileError
 
 SERIAL_WORK = 50_000  # multiply-adds below which a parallel region (1-2 us) costs more than it saves
 
@@ -48,6 +49,13 @@ def split(extent: int, step: int) -> tuple[tuple[int, int, int], ...]:
     full, rest = divmod(extent, step)
     runs = ((0, step, full),) if full else ()
     return (*runs, (full * step, rest, 1)) if rest else runs
+
+
+def workspace(k: Kernel, space: Buf | None, dtype: str, need: int) -> Buf:
+    """The workspace as elements of that dtype, if it is large enough."""
+    if space is None or space.size * DTYPES[space.dtype].nbytes < need:
+        raise CompileError(f"{k.name} needs {need} bytes of workspace")
+    return space if space.dtype == dtype else k.view(space, dtype)
 
 
 class Tile:
@@ -164,6 +172,16 @@ def share(k: Kernel, steps: int, parts: int, part: Expr) -> tuple[Value, Value]:
 def pieces(units: int, cpu: Cpu, work: float = SERIAL_WORK) -> int:
     """Into how many parallel pieces that many units are cut; `work` is what all of them cost, in multiply-adds."""
     return min(units, cpu.chunks) if work >= SERIAL_WORK else 1
+
+
+def along(k: Kernel, n: int, lanes: int, body: Callable[[Value, int], None]) -> None:
+    """body(start, width) for full vectors, then for what is left."""
+    full, rest = divmod(n, lanes)
+    if full:
+        with k.loop(full, name="v") as v:
+            body(v * lanes if full > 1 else 0, lanes)
+    if rest:
+        body(full * lanes, rest)
 
 
 def runs(k: Kernel, extent: int, step: int, first: Value, count: Value, body: Callable[[Expr, int], None]) -> None:

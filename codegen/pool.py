@@ -32,7 +32,7 @@ def _tiles(pool: Node) -> bool:
 
 
 def _claim(group: Group, cpu: Cpu) -> Candidate | None:
-    if group.pattern != "pool" or (pool := anchor(group, NAMES)) is None or not flat_tail(group, 2):
+    if group.pattern != "pool" or (pool := anchor(group, NAMES)) is None or not flat_tail(group, pool, 2):
         return None
     return offered("pool", group) if pool.dtype in ("f32", "f16", "bf16") and _tiles(pool) else None
 
@@ -40,7 +40,7 @@ def _claim(group: Group, cpu: Cpu) -> Candidate | None:
 def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     pool = anchor(group, NAMES)
     assert pool is not None
-    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
+    memory = bindings.by_node(group)
     job = _Pool(k, cpu, pool, [memory[s] for s in pool.src], epilogue(k, group, bindings, pool))
     planes = pool.shape[0] * pool.shape[1]
     parallel = max(pool.ty.size, *(s.ty.size for s in pool.src)) >= PARALLEL
@@ -63,9 +63,8 @@ class _Pool:
         k = self.k
         n, c = k.let(tir.floordiv(plane, self.pool.shape[1])), k.let(tir.floormod(plane, self.pool.shape[1]))
         with k.loop(self.small[0], name="row") as row:
-            steps = mk.ceildiv(self.small[1], self.cpu.lanes)
             piece = self._spread_back if self.grad else self._gather
-            mk.runs(k, self.small[1], self.cpu.lanes, 0, steps, lambda at, width: piece(n, c, plane, row, at, width))
+            mk.along(k, self.small[1], self.cpu.lanes, lambda at, width: piece(n, c, plane, row, at, width))
         if self.grad:
             self._clear_rest(n, c)
 
@@ -127,10 +126,10 @@ class _Pool:
             self._zeros(n, c, covered_rows * width, (height - covered_rows) * width)
 
     def _zeros(self, n: Expr, c: Expr, start: Value, count: int) -> None:
-        def piece(at: Expr, width: int) -> None:
+        def piece(at: Value, width: int) -> None:
             self.store((n, c, 0, start + at), tir.splat(tir.const(0.0, "f32"), width))
 
-        mk.runs(self.k, count, self.cpu.lanes, 0, mk.ceildiv(count, self.cpu.lanes), piece)
+        mk.along(self.k, count, self.cpu.lanes, piece)
 
 
 POOL = Rule("pool", _claim, _emit)

@@ -11,7 +11,8 @@ from gluongraph.codegen.tir import Expr, Value
 from gluongraph.errors import CompileError, located
 from gluongraph.ir import Node
 
-Load = Callable[..., Expr]  # load(*index): the element of a stored value
+Index = tuple[Value, ...]
+Load = Callable[..., Expr]  # load(*index): the element of a known value
 
 
 @dataclass(frozen=True)
@@ -27,30 +28,30 @@ class Source:
 
 
 class Pull:
-    """Evaluates nodes; `stored` says how the values that exist are read. A value is named once per place."""
+    """Evaluates nodes; `known` says how the values that exist are read. Others are named once per place and index."""
 
-    def __init__(self, algebra: CpuAlgebra, stored: Mapping[Node, Load]):
-        self.algebra, self.stored = algebra, stored
-        self._known: dict[tuple[Any, ...], tuple[Expr, object, tuple[Value, ...]]] = {}
+    def __init__(self, algebra: CpuAlgebra, known: Mapping[Node, Load]):
+        self.algebra, self.known = algebra, known
+        self._named: dict[tuple[Any, ...], tuple[Expr, object, Index]] = {}
 
-    def at(self, n: Node, index: tuple[Value, ...]) -> Expr:
+    def element(self, n: Node, index: Index) -> Expr:
         """n's element there."""
-        if (load := self.stored.get(n)) is not None:
+        if (load := self.known.get(n)) is not None:
             return load(*index)
         kernel = self.algebra.kernel
         key = (n, *(i if isinstance(i, int) else id(i) for i in index))
-        if (found := self._known.get(key)) is not None and kernel.visible(found[1]):
+        if (found := self._named.get(key)) is not None and kernel.visible(found[1]):
             return found[0]
         value = kernel.let(self.lower(n, index))
-        self._known[key] = value, kernel.scope(), index  # the index is kept alive: its id is in the key
+        self._named[key] = value, kernel.scope(), index  # the index is kept alive: its id is in the key
         return value
 
-    def lower(self, n: Node, index: tuple[Value, ...]) -> Expr:
-        """n's rule applied, whether n is stored or not."""
+    def lower(self, n: Node, index: Index) -> Expr:
+        """n's rule applied, whether n is known or not."""
         if n.op.lower is None:
             raise CompileError(located(f"{n.op.name} has no `lower` rule", help="declare one with the op"))
-        return n.op.lower(self.algebra, index, *(self.source(s) for s in n.src), **n.attrs)
+        return n.op.lower(self.algebra, index, *map(self.source, n.src), **n.attrs)
 
     def source(self, s: Node) -> Source:
         """s as its readers see it."""
-        return Source(s.shape, s.dtype, lambda *index: self.at(s, index))
+        return Source(s.shape, s.dtype, lambda *index: self.element(s, index))

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.expression import Expressions, Index, always, size_of, unflatten
+from gluongraph.codegen.expression import Expressions, always, size_of, unflatten
 from gluongraph.codegen.loops import PARALLEL, merged_axes, offered, weight
-from gluongraph.codegen.math import VectorAlgebra, identity
+from gluongraph.codegen.math import VectorAlgebra, identity, wide
+from gluongraph.codegen.pull import Index
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
@@ -38,11 +39,6 @@ def space_of(group: Group) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     found = {(n.src[0].shape, tuple(n.attrs["axes"])) for n in roots}
     inner = set(topological([n.src[0] for n in roots]))
     return found.pop() if len(found) == 1 and inner.isdisjoint(roots) else None
-
-
-def wide(dtype: str) -> str:
-    """What sums of a dtype are kept in."""
-    return "f32" if dtype in ("f16", "bf16") else dtype
 
 
 def claim(group: Group, cpu: Cpu) -> Candidate | None:
@@ -152,7 +148,7 @@ class _Emit:
                 totals[n] = total
             self._finish(at, lanes, totals)
 
-        mk.runs(k, cut.kept, self.cpu.lanes, 0, mk.ceildiv(cut.kept, self.cpu.lanes), fold)
+        mk.along(k, cut.kept, self.cpu.lanes, fold)
 
     def _partials(self) -> dict[Node, Buf]:
         found, at = {}, 0

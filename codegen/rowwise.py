@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.expression import Expressions, always, merged_from, size_of, unflatten
-from gluongraph.codegen.loops import PARALLEL, offered
-from gluongraph.codegen.math import VectorAlgebra, identity
+from gluongraph.codegen.expression import Expressions, always, count_as_one, size_of, unflatten
+from gluongraph.codegen.loops import DEAR, PARALLEL, offered
+from gluongraph.codegen.math import VectorAlgebra, identity, wide
 from gluongraph.codegen.pull import Load
-from gluongraph.codegen.reduce import VECTORS, combined, fold_lanes, folds, wide
+from gluongraph.codegen.reduce import VECTORS, combined, fold_lanes, folds
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.ir import Node, topological
 from gluongraph.plan import Candidate, Group
 
 BUFFERED = 4096  # elements of a row that may be kept on the stack between sweeps
-_DEAR = frozenset(
-    ("exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "sin", "cos", "div", "sqrt", "rsqrt", "pow")
-)
 
 
 def _space(group: Group) -> tuple[tuple[int, ...], int] | None:
@@ -40,7 +37,7 @@ def claim(group: Group, cpu: Cpu) -> Candidate | None:
         return None
     if any(n.op.name == "gather" for n in group.body.nodes()):
         return None
-    if len(domain) - start > 1 and merged_from([n for n in group.body.nodes() if n.shape == domain], domain) > start:
+    if len(domain) - start > 1 and not count_as_one(group.body.nodes(), domain, start):
         return None
     return offered("rowwise", group)
 
@@ -95,7 +92,7 @@ class _Row:
             stops = set(folds(self.group))
             for n in _above(roots, stops):
                 seen[n] = seen.get(n, 0) + 1
-        return {n for n, sweeps in seen.items() if sweeps > 1 and n.shape == self.domain and n.op.name in _DEAR}
+        return {n for n, sweeps in seen.items() if sweeps > 1 and n.shape == self.domain and n.op.name in DEAR}
 
     def _index(self, at: Value, lanes: int) -> tuple[Value, ...]:
         count = len(self.domain) - self.start
@@ -148,23 +145,20 @@ class _Row:
         self.buffers.update(made)
 
     def _results(self) -> None:
-        k, lanes = self.k, self.cpu.lanes
+        k = self.k
         pairs = list(zip(self.group.body.outputs.values(), self.bindings.outputs, strict=True))
         whole = [(n, buf) for n, buf in pairs if n.shape == self.domain]
         single = [(n, buf) for n, buf in pairs if n.shape != self.domain]
 
         def sweep(at: Value, width: int) -> None:
+            at = k.let(at)
             expressions = self._expressions()
             values = [expressions.at(n, self._index(at, width)) for n, _ in whole]
             for (_, buf), value in zip(whole, values, strict=True):
                 k.store(buf, value, self.row * self.columns + at)
 
-        full = self.columns // lanes if whole else 0
-        if full:
-            with k.loop(full, name="step") as s:
-                sweep(k.let(s * lanes), lanes)
-        if whole and (rest := self.columns % lanes):
-            sweep(full * lanes, rest)
+        if whole:
+            mk.along(k, self.columns, self.cpu.lanes, sweep)
         expressions = self._expressions()
         # At last: where a value of the row is overwritten, the sweep above has read the old one.
         values = [expressions.at(n, unflatten(self.row, n.shape)) for n, _ in single]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gluongraph.codegen.tir import Buf, Kernel
+from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group, Launch
 
 
@@ -28,6 +29,10 @@ class Bindings:
     inputs: tuple[Buf, ...]
     outputs: tuple[Buf, ...]
     workspace: Buf | None = None
+
+    def by_node(self, group: Group) -> dict[Node, Buf]:
+        """Where each input of the group's body lies."""
+        return dict(zip(group.body.inputs.values(), self.inputs, strict=True))
 
 
 def bind(k: Kernel, launch: Launch) -> Bindings:

@@ -43,7 +43,7 @@ def emit(k: Kernel, group: Group, bindings: Bindings, emit_inner: Emit) -> None:
     scan, plan = group.scan, group.inner
     assert plan is not None
     carries, xs = scan.attrs["carries"], scan.attrs["xs"]
-    memory = dict(zip(group.body.inputs.values(), bindings.inputs, strict=True))
+    memory = bindings.by_node(group)
     sources = [memory[s] for s in scan.src]
     for i in range(carries):
         k.copy(sources[i], bindings.outputs[i])

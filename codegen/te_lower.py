@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gluongraph.codegen import te, tir
-from gluongraph.codegen.cuda_math import CudaAlgebra, Inline, TeAlgebra
+from gluongraph.codegen.cuda_math import CudaAlgebra, TeAlgebra
 from gluongraph.codegen.pull import Load, Pull
-from gluongraph.codegen.tir import Expr, PrimFunc, Value
+from gluongraph.codegen.tir import Expr, Inline, PrimFunc, Value
 from gluongraph.ir import Node, topological
 
 FEW = 32  # results that one warp can hold

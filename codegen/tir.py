@@ -459,6 +459,14 @@ class Kernel:
         return func.with_attrs(attrs)
 
 
+class Inline(Kernel):
+    """Stands where a kernel is wanted to name values, and names none."""
+
+    def let(self, value: Expr, name: str = "v") -> Expr:
+        """The value itself."""
+        return value
+
+
 def _sequence(statements: list[Any]) -> Any:
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
 

@@ -386,7 +386,7 @@ class _Builder:
         if n in self.kept and self.kept[n] not in taken:
             taken.add(self.kept[n])
             return self.kept[n]
-        stored = root = self._stored(n)
+        stored = root = self.stored(n)
         while root.op.name == "reshape":
             root = root.src[0]
         if root.op.name != "item" or root in taken:
@@ -414,15 +414,12 @@ class _Builder:
 
     def stored(self, n: Node) -> Node:
         """n as a value in memory: what a kernel reads."""
-        return self._stored(n)
-
-    def _stored(self, n: Node) -> Node:
         if (made := self.new.get(n)) is not None:
             return made
         if n.op.name == "reshape":
-            made = n.on((self._stored(n.src[0]),))
+            made = n.on((self.stored(n.src[0]),))
         elif n.op.name == "stop_gradient":
-            made = self._stored(n.src[0])
+            made = self.stored(n.src[0])
         else:  # a constant or a broadcast that somebody wants in memory
             fused = _Body(self, []).finish([n], "loop")
             made = ops.item(fused, index=0)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from gluongraph import ops
-from gluongraph.ir import Node
+from gluongraph import ops, reference
+from gluongraph.compiler import compile_graph
+from gluongraph.ir import Graph, Node, TensorType
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kernels import Case, Library
@@ -57,6 +59,7 @@ CASES = [
     Case("dense loss", dense_loss, [(9, 10), (9, 10)], "rowwise"),
     Case("loss and gradient", loss_and_grad, [(32, 10), ((32,), "i32")], "rowwise"),
     Case("argmax", lambda x: ops.argmax(x, axis=-1), [(9, 40)], "rowwise"),
+    Case("rows of rows", lambda x, b: ops.sum(ops.tanh(x) * b, axis=(1, 2)), [(9, 4, 5), (1, 4, 5)], "rowwise"),
     Case("mean of an image", lambda x: ops.mean(x, axis=(2, 3)), [(4, 6, 5, 7)], "rowwise"),
     Case("scaled scores", lambda x: ops.softmax(x * 0.125, axis=-1), [(2, 4, 9, 9)], "rowwise"),
     Case("in place", lambda x: ops.softmax(x, axis=-1), [(9, 50)], "rowwise", inplace=((0, 0),)),
@@ -73,3 +76,13 @@ def library() -> Library:
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_rowwise(library: Library, case: Case) -> None:
     library.check(case)
+
+
+def test_positions_within_rows_of_rows() -> None:
+    """Axes that some node looks at by themselves do not count as one."""
+    x = ops.input("x", TensorType((3, 4, 5)))
+    column = ops.expand(ops.iota((1, 4, 5), 2, "f32"), x.shape)
+    graph = Graph({"x": x}, {"y": ops.sum(ops.tanh(x) * column, axis=(1, 2))})
+    values = {"x": np.linspace(-2, 2, 60, dtype=np.float32).reshape(3, 4, 5)}
+    (got, _), (want, _) = compile_graph(graph, "positions")(values), reference.run(graph, values)
+    np.testing.assert_allclose(got["y"], want["y"], rtol=1e-5)
