@@ -13,91 +13,77 @@ What is left over (scatter, cumsum, concat, scan) is a group of its own, "opaque
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable
 
 from gluongraph import ops
 from gluongraph.errors import Origin
-from gluongraph.ir import Graph, Node
-from gluongraph.passes.grouping import INLINE, MAX_EDGES, Draft, Drafts, overwritten
+from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.passes.grouping import MAX_EDGES, Draft, Drafts, Inlined, overwritten
+from gluongraph.passes.recompute import recomputed
 
 # Kinds and names that the loop nests above can hold as part of an expression.
 _POINTWISE = frozenset({"elementwise", "random"})
 _GATHERS = frozenset({"take", "gather"})
-_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 _CONV = frozenset({"conv2d", "conv2d_data_grad", "conv2d_weight_grad"})
 ROW_LIMIT = 1 << 16  # elements of a row that a row-wise kernel still finds in cache
 
 
 def fuse(graph: Graph) -> Graph:
-    """Every node that does work lies in a `fused` node; reshapes of whole values stay outside, as views."""
-    users = graph.users()
-    grouper = _Grouper(graph, users)
-    for n in grouper.order:
-        grouper.place(n)
-    grouper.merge_updates()
-    return _Builder(graph, grouper.drafts, grouper.order, grouper.keepers()).build()
+    """Every node that does work lies in a `fused` node; reshapes of whole values stay outside, as views.
 
-
-def is_inline(n: Node) -> bool:
-    """Is n recomputed by each reader instead of being stored?"""
-    return n.op.name in INLINE or n.op.name == "reshape" or _is_mask(n)
-
-
-def _is_mask(n: Node) -> bool:
-    """A comparison with something known beforehand, or a 16-bit number widened: its reader can as well read what is
-    compared or widened."""
-    if n.op.name == "cast":
-        return n.src[0].dtype in ("f16", "bf16") and n.dtype == "f32"
-    if n.op.name not in _COMPARISONS:
-        return False
-    known = n.src[1]
-    while known.op.name in ("expand", "reshape"):
-        known = known.src[0]
-    return known.op.name in ("const", "iota")
-
-
-def _behind_masks(s: Node) -> Node:
-    """What a mask compares; other nodes are themselves."""
-    while _is_mask(s):
-        s = s.src[0]
-    return s
+    The graph is grouped twice: the first time shows what would be stored, and so what had better be recomputed.
+    """
+    grouper = _Grouper(graph, Inlined())
+    builder = _Builder(grouper)
+    if cheap := recomputed(graph, grouper.order, builder.needed, grouper.kernels_reading):
+        builder = _Builder(_Grouper(graph, Inlined(cheap)))
+    return builder.build()
 
 
 class _Grouper:
     """Walks the graph once, sources first, and puts each node into a group."""
 
-    def __init__(self, graph: Graph, users: dict[Node, list[Node]]):
-        self.graph, self.users = graph, users
+    def __init__(self, graph: Graph, inlined: Inlined):
+        self.graph, self.users, self.inlined = graph, graph.users(), inlined
         self.written = overwritten(graph)
-        self.waits = _waits(graph, self.written, users)
+        self.waits = _waits(graph, self.written, self._readers)
         self.order = _order(graph, self.waits)
         self.drafts = Drafts(self._before)
         self.results = set(graph.results)
+        for n in self.order:
+            self._place(n)
+        self._merge_updates()
 
-    def _computed(self, start: Iterable[Node]) -> list[Node]:
-        """Nodes seen through inlined ones."""
+    def _readers(self, target: Node) -> list[Node]:
+        """Computing nodes that read an input, seen through inlined ones, in graph order."""
         found: dict[Node, None] = {}
-        stack = list(start)
+        stack = list(reversed(self.users.get(target, ())))
         while stack:
-            s = stack.pop()
-            if is_inline(s):
-                stack.extend(s.src)
+            user = stack.pop()
+            if user in self.inlined:
+                stack.extend(reversed(self.users[user]))
             else:
-                found[s] = None
+                found[user] = None
         return list(found)
+
+    def kernels_reading(self, n: Node) -> int:
+        """How many groups read n, its own aside."""
+        home = self.drafts.find(n)
+        groups = [self.drafts.find(reader) for reader in self._readers(n)]
+        return len({draft.id for draft in groups if draft is not None and draft is not home})
 
     def _before(self, n: Node) -> list[Node]:
         """What must be computed ahead of n: its sources, and the readers of what it overwrites."""
-        return self._computed((*n.src, *self.waits.get(n, ())))
+        return self.inlined.behind((*n.src, *self.waits.get(n, ())))
 
     def _producers(self, n: Node) -> list[Draft]:
         """The groups that n reads from, latest first."""
-        found = {d.id: d for s in self._computed(n.src) if (d := self.drafts.find(s)) is not None}
+        found = {d.id: d for s in self.inlined.behind(n.src) if (d := self.drafts.find(s)) is not None}
         return [found[i] for i in sorted(found, reverse=True)]
 
-    def place(self, n: Node) -> None:
+    def _place(self, n: Node) -> None:
         """Join the best group that may hold n, or start one."""
-        if n.op.kind == "leaf" or is_inline(n):
+        if n.op.kind == "leaf" or n in self.inlined:
             return
         if n.op.name == "item" and (home := self.drafts.find(n.src[0])) is not None:
             self.drafts.join(n, home)
@@ -147,34 +133,49 @@ class _Grouper:
 
     def _reads_in_place(self, n: Node, draft: Draft) -> bool:
         """Everything of the group that n reads is read at n's own index, not through a broadcast."""
-        for s in map(_behind_masks, n.src):
-            if is_inline(s) and self._root(s, draft) is not None:
-                return False
-            if self.drafts.find(s) is draft and s.shape != n.shape:
-                return False
-        return True
+        return all(self._in_place(s, n.shape, draft) for s in n.src)
+
+    def _in_place(self, s: Node, shape: tuple[int, ...], draft: Draft) -> bool:
+        if s not in self.inlined:
+            return self.drafts.find(s) is not draft or s.shape == shape
+        if s.op.kind == "elementwise":
+            return all(self._in_place(x, shape, draft) for x in s.src)
+        return not self._parts(s, draft)
+
+    def _parts(self, s: Node, draft: Draft) -> list[Node]:
+        """The nodes of the group that s is, or is inlined from."""
+        return [root for root in self.inlined.behind([s]) if self.drafts.find(root) is draft]
 
     def _fits_rows(self, n: Node, draft: Draft) -> bool:
         """Whole rows, reading rows or broadcast row values; or one value a row, computed from such."""
-        whole = n.shape == draft.domain
-        if not whole and n.ty.size != draft.rows:
+        if n.shape != draft.domain and n.ty.size != draft.rows:
             return False
-        for s in map(_behind_masks, n.src):
-            root = self._root(s, draft)
-            if root is None:
-                continue
-            if n.op.name in _GATHERS:  # only picking from the own row
-                if n.op.name != "gather" or draft.axes != (len(draft.domain) - 1,) or n.attrs["axis"] != draft.axes[0]:
-                    return False
-            elif not (_broadcasts_rows(s, draft) or not is_inline(s) if whole else root.ty.size == n.ty.size):
-                return False
-        return True
+        if n.op.name in _GATHERS and any(self._parts(s, draft) for s in n.src):  # only picking from the own row
+            last = len(draft.domain) - 1
+            return n.op.name == "gather" and draft.axes == (last,) and n.attrs["axis"] == last
+        return all(self._in_rows(s, n.ty, draft) for s in n.src)
 
-    def _root(self, s: Node, draft: Draft) -> Node | None:
-        """The node of the group that s is, or is inlined from, if any."""
-        while is_inline(s) and s.src:
-            s = s.src[0]
-        return s if self.drafts.find(s) is draft else None
+    def _in_rows(self, s: Node, reader: TensorType, draft: Draft) -> bool:
+        if s in self.inlined and s.op.kind == "elementwise":
+            return all(self._in_rows(x, reader, draft) for x in s.src)
+        parts = self._parts(s, draft)
+        if not parts or reader.shape != draft.domain:
+            return all(root.ty.size == reader.size for root in parts)
+        return s not in self.inlined or self._broadcasts_rows(s, draft)
+
+    def _broadcasts_rows(self, s: Node, draft: Draft) -> bool:
+        """Is s `expand` of one value a row to the group's whole space, the kept axes in place?"""
+        if s.op.name != "expand" or s.shape != draft.domain:
+            return False
+        kept = tuple(1 if axis in draft.axes else d for axis, d in enumerate(draft.domain))
+        inner = s.src[0]
+        if inner.shape != kept:
+            return False
+        while inner.op.name in ("reshape", "stop_gradient"):
+            inner = inner.src[0]
+            if [d for d in inner.shape if d != 1] != [d for d in kept if d != 1]:
+                return False
+        return inner not in self.inlined
 
     def _edges_left(self, draft: Draft) -> bool:
         inside = set(draft.nodes)
@@ -210,15 +211,18 @@ class _Grouper:
     def _place_in_rows(self, n: Node) -> None:
         domain, axes = n.src[0].shape, tuple(n.attrs["axes"])
         for draft in self._producers(n):
-            same = (draft.pattern, draft.domain, draft.axes) == ("rowwise", domain, axes)
-            loop = draft.pattern == "loop" and draft.domain == domain and not _moves(draft)
-            if (same or loop) and self._edges_left(draft) and self.drafts.can_join(n, draft):
+            fits = False
+            if (draft.pattern, draft.domain, draft.axes) == ("rowwise", domain, axes):
+                fits = self._in_rows(n.src[0], n.src[0].ty, draft)
+            elif draft.pattern == "loop" and draft.domain == domain and not _moves(draft):
+                fits = self._in_place(n.src[0], domain, draft)
+            if fits and self._edges_left(draft) and self.drafts.can_join(n, draft):
                 draft.pattern, draft.axes = "rowwise", axes
                 self.drafts.join(n, draft)
                 return
         self.drafts.start(n, "rowwise", domain, axes)
 
-    def merge_updates(self) -> None:
+    def _merge_updates(self) -> None:
         """Leftover updates, which nobody reads, become one kernel over several index spaces."""
         home: Draft | None = None
         for draft in self.drafts.live():
@@ -283,49 +287,18 @@ def _is_rowwise(n: Node) -> bool:
     return 0 < math.prod(domain[a] for a in axes) <= ROW_LIMIT
 
 
-def _broadcasts_rows(s: Node, draft: Draft) -> bool:
-    """Is s `expand` of one value a row to the group's whole space, the kept axes in place?"""
-    if s.op.name != "expand" or s.shape != draft.domain:
-        return False
-    kept = tuple(1 if axis in draft.axes else d for axis, d in enumerate(draft.domain))
-    inner = s.src[0]
-    if inner.shape != kept:
-        return False
-    while inner.op.name in ("reshape", "stop_gradient"):
-        inner = inner.src[0]
-        if [d for d in inner.shape if d != 1] != [d for d in kept if d != 1]:
-            return False
-    return not is_inline(inner)
-
-
 def _moves(draft: Draft) -> bool:
     return any(m.op.kind == "movement" or m.op.name in _GATHERS for m in draft.nodes)
 
 
-def _readers(target: Node, users: dict[Node, list[Node]]) -> list[Node]:
-    """Computing nodes that read an input, seen through inlined ones, in graph order."""
-    found: dict[Node, None] = {}
-    stack = list(reversed(users.get(target, ())))
-    while stack:
-        user = stack.pop()
-        if is_inline(user):
-            stack.extend(reversed(users[user]))
-        else:
-            found[user] = None
-    return list(found)
-
-
-def _waits(graph: Graph, written: dict[Node, Node], users: dict[Node, list[Node]]) -> dict[Node, list[Node]]:
+def _waits(graph: Graph, written: dict[Node, Node], readers: Callable[[Node], list[Node]]) -> dict[Node, list[Node]]:
     """New value -> the readers of the old one. Readers that themselves need some new value are left out: the
     memory pass then writes the new value beside the old one and copies it at the end."""
     needs_new: set[Node] = set()
     for n in graph.nodes():
         if any(s in written or s in needs_new for s in n.src):
             needs_new.add(n)
-    return {
-        new: [r for r in _readers(target, users) if r is not new and r not in needs_new]
-        for new, target in written.items()
-    }
+    return {new: [r for r in readers(target) if r is not new and r not in needs_new] for new, target in written.items()}
 
 
 def _order(graph: Graph, waits: dict[Node, list[Node]]) -> list[Node]:
@@ -345,30 +318,25 @@ def _order(graph: Graph, waits: dict[Node, list[Node]]) -> list[Node]:
 class _Builder:
     """Writes the groups down: each becomes a `fused` node whose body is a graph of its own."""
 
-    def __init__(self, graph: Graph, drafts: Drafts, order: list[Node], keepers: dict[Draft, list[Node]]):
-        self.graph, self.drafts, self.keepers = graph, drafts, keepers
+    def __init__(self, grouper: _Grouper):
+        self.grouper, self.graph, self.drafts, self.inlined = grouper, grouper.graph, grouper.drafts, grouper.inlined
+        self.keepers = grouper.keepers()
         self.kept: dict[Node, Node] = {}  # input -> where its old value has been stored
-        self.rank = {n: i for i, n in enumerate(order)}
-        self.new: dict[Node, Node] = {n: n for n in order if n.op.name in ("input", "literal")}
+        self.rank = {n: i for i, n in enumerate(grouper.order)}
+        self.new: dict[Node, Node] = {n: n for n in grouper.order if n.op.name in ("input", "literal")}
         self.origins: dict[Node, Origin] = {}
-        self.needed = self._needed(order)
+        self.needed = self._needed()
 
-    def _needed(self, order: list[Node]) -> set[Node]:
+    def _needed(self) -> set[Node]:
         """Computed nodes whose values leave their group."""
-        needed = set()
-        for n in order:
+        needed = set(self.inlined.behind(self.graph.results))
+        for n in self.grouper.order:
+            if n in self.inlined:
+                continue
+            home = self.drafts.find(n)
             for s in n.src:
-                root = s
-                while is_inline(root) and root.src:
-                    root = root.src[0]
-                if is_inline(n):
-                    continue
-                if self.drafts.find(root) is not self.drafts.find(n) or (is_inline(s) and n is _anchor(n)):
-                    needed.add(root)
-        for n in self.graph.results:
-            while is_inline(n) and n.src:
-                n = n.src[0]
-            needed.add(n)
+                copied = s in self.inlined and n is _anchor(n)  # into memory, by a kernel of its own
+                needed.update(root for root in self.inlined.behind([s]) if copied or self.drafts.find(root) is not home)
         return needed
 
     def build(self) -> Graph:
@@ -446,7 +414,7 @@ class _Body:
         """A source of pointwise work: inlined where that is free."""
         if s in self.inside:
             return self.made[s]
-        if not is_inline(s):
+        if s not in self.builder.inlined:
             return self._input(self.builder.stored(s))
         if (made := self.made.get(s)) is None:
             if s.op.name == "stop_gradient":
@@ -459,9 +427,9 @@ class _Body:
         return made
 
     def _from_inside(self, s: Node) -> bool:
-        while is_inline(s) and s.src:
-            s = s.src[0]
-        return s in self.inside or s.op.name in INLINE
+        """Is s made in this kernel, or from nothing?"""
+        roots = self.builder.inlined.behind([s])
+        return not roots or any(root in self.inside for root in roots)
 
     def _input(self, stored: Node) -> Node:
         if (made := self.inputs.get(stored)) is None:

@@ -11,8 +11,48 @@ from gluongraph.ir import Graph, Node
 MAX_NODES = 96  # a kernel larger than this compiles slowly and gains nothing
 MAX_EDGES = 40  # values in and out of one kernel
 
-# Nodes that cost nothing to recompute where they are read: they belong to no group, each reader inlines them.
-INLINE = frozenset({"const", "iota", "expand", "one_hot", "stop_gradient"})
+# Nodes that cost nothing to recompute where they are read.
+INLINE = frozenset({"const", "iota", "expand", "one_hot", "stop_gradient", "reshape"})
+COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
+
+
+@dataclass(frozen=True)
+class Inlined:
+    """The nodes that belong to no group, because each reader computes them again; `recomputed` are such by choice."""
+
+    recomputed: frozenset[Node] = frozenset()
+
+    def __contains__(self, n: Node) -> bool:
+        return n.op.name in INLINE or n in self.recomputed or _is_mask(n) or _is_widened(n)
+
+    def behind(self, start: Iterable[Node]) -> list[Node]:
+        """What has to be computed first: the other nodes, seen through inlined ones."""
+        found: dict[Node, None] = {}
+        seen: set[Node] = set()
+        stack = list(start)
+        while stack:
+            n = stack.pop()
+            if n not in self:
+                found[n] = None
+            elif n not in seen:
+                seen.add(n)
+                stack.extend(n.src)
+        return list(found)
+
+
+def _is_mask(n: Node) -> bool:
+    """A comparison with something known beforehand: its reader can as well read what is compared."""
+    if n.op.name not in COMPARISONS:
+        return False
+    known = n.src[1]
+    while known.op.name in ("expand", "reshape"):
+        known = known.src[0]
+    return known.op.name in ("const", "iota")
+
+
+def _is_widened(n: Node) -> bool:
+    """A 16-bit number as f32: its reader can as well read what is widened."""
+    return n.op.name == "cast" and n.src[0].dtype in ("f16", "bf16") and n.dtype == "f32"
 
 
 @dataclass(eq=False)

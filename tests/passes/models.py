@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gluongraph import ops
 from gluongraph.differentiate import differentiate
 from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.passes import PIPELINE, memory, schedule, select
 from gluongraph.plan import Candidate, Group, Plan
+from gluongraph.verify import verify_plan
 
 Forward = Callable[["Builder"], Node]
 
@@ -139,7 +140,9 @@ def take_all(group: Group) -> Candidate:
     return Candidate(group.pattern)
 
 
-def planned(graph: Graph) -> Plan:
-    """The plan of a graph, for a target that takes every group."""
-    nest = lambda body, inner: memory(schedule(select(optimized(body), take_all, nest), inner))  # noqa: E731
-    return memory(schedule(select(optimized(graph), take_all, nest), roles(graph)))
+def planned(graph: Graph, given: Mapping[str, str] | None = None) -> Plan:
+    """The plan of a graph, for a target that takes every group; verified against the graph of its kernels."""
+    selection = select(optimized(graph), take_all, planned)
+    plan = memory(schedule(selection, given or roles(graph)))
+    verify_plan(plan, selection.graph)
+    return plan
