@@ -95,6 +95,19 @@ def set_state(state: tuple[int, int], ctx: Context | None = None) -> None:
     generator.seed, generator.offset = state
 
 
+def all_states() -> dict[str, Any]:
+    """`get_state` of every device that has drawn, and the seed of those that have not: numbers and lists."""
+    drawn = [[ctx.device_type, ctx.device_id, g.seed, g.offset] for ctx, g in _GENERATORS.items()]
+    return {"first": _first, "devices": drawn}
+
+
+def set_all_states(states: Mapping[str, Any]) -> None:
+    """Go on, on every device, where `all_states` was."""
+    seed(states["first"])
+    for device_type, device_id, *state in states["devices"]:
+        set_state((state[0], state[1]), Context(device_type, device_id))
+
+
 def source(ctx: Context | None = None) -> tuple[NDArray, int]:
     """What a random op takes: the state, and the number of its draw counted from there."""
     if STATE.tracer is not None:

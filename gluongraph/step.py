@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import debug, precision, random
+from gluongraph import checkpoint, debug, precision, random
 from gluongraph import storage as storages
 from gluongraph.clipping import LIMIT, NORM, clipped
 from gluongraph.context import Context, cpu
@@ -26,6 +28,8 @@ from gluongraph.plan import Launch, Plan
 from gluongraph.precision import PRECISIONS, LossScale, Precision
 from gluongraph.row_sparse import RowSparseNDArray
 from gluongraph.runtime.arena import Arena
+from gluongraph.runtime.checkpoint import Keep
+from gluongraph.runtime.saving import Saver
 from gluongraph.shares import OnAll, contexts_of, is_shared_out, shares
 from gluongraph.tape import Leaf
 from gluongraph.trace import Traced, is_rng, trace
@@ -318,6 +322,8 @@ class TrainStep:
         }
         self._variants: dict[tuple[Any, ...], Variant] = {}
         self._last: Variant | None = None
+        self.net = predict or function  # a Block names its parameters in checkpoints
+        self._saver = Saver()
 
     def __call__(self, *batch: Any, batch_size: float | None = None) -> Any:
         """One step. Batch: NDArrays or numpy arrays (shared, not copied, where they are contiguous).
@@ -335,6 +341,7 @@ class TrainStep:
         trainer = self.trainer
         if trainer is None:
             raise MXNetError(located("this was compiled without a trainer, it cannot update", help="use predict(...)"))
+        self._saver.check()
         trainer.prepare()
         if trainer.in_python:
             return self._backward_and_step(trainer, batch, batch_size)
@@ -390,6 +397,48 @@ class TrainStep:
     def loss_scale(self) -> LossScale | None:
         """The scale of the loss, and the good steps since it changed, with precision="16-mixed"."""
         return self.trainer.scaler if self.trainer is not None and self._options.precision.scaled else None
+
+    def save(
+        self,
+        dir: str | os.PathLike[str],
+        *,
+        extra: Mapping[str, Any] | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        keep: int | Keep | None = None,
+        asynchronous: bool = False,
+    ) -> str:
+        """Write a checkpoint, all that the training goes on from, into a run's folder: its path there.
+
+        `extra` is what of the training is the user's: JSON, as the epoch, `loader.state_dict()`; `load` gives it back.
+        `keep` says which of the folder's checkpoints stay: so many of the newest, or a `mx.checkpoint.Keep`, which may
+        also go by one of the `metrics`; None keeps all. With `asynchronous` a copy of the state is taken, and written
+        while the training goes on; an error then comes out of the next step, `save`, `load` or `wait`.
+
+        Raises:
+            OSError: it could not be written; checkpoints that were there are whole.
+            TypeError: `extra` holds what JSON does not, or a metric is no number.
+            ValueError: `keep` asks for less than one, or goes by a metric that is not given.
+            MXNetError: there is no trainer; or a part of the state is where nothing can read it.
+        """
+        policy = checkpoint.keeping(keep, metrics)
+        self._saver.wait()
+        return str(self._saver.save(Path(dir), checkpoint.taken(self, extra, metrics), policy, asynchronous))
+
+    def load(self, dir: str | os.PathLike[str]) -> dict[str, Any]:
+        """Go on from the newest checkpoint of a run's folder, or from the one whose folder this is: its `extra`.
+
+        A checkpoint that is not as it was written is not read: the one before is, and a warning says so.
+
+        Raises:
+            FileNotFoundError: there is no checkpoint.
+            FormatError: none is whole, or the newest is of another net, optimizer or version; nothing is changed.
+        """
+        self._saver.wait()
+        return checkpoint.put(self, checkpoint.read(dir))
+
+    def wait(self) -> None:
+        """Until an asynchronous `save` is on disk. Raises OSError where it could not be written."""
+        self._saver.wait()
 
     @property
     def graph(self) -> Graph:

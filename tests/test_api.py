@@ -17,6 +17,7 @@ from gluongraph.step import TrainStep
 MODULES = (
     "gluongraph",
     "gluongraph.autograd",
+    "gluongraph.checkpoint",
     "gluongraph.gluon",
     "gluongraph.gluon.contrib.nn",
     "gluongraph.gluon.contrib.rnn",

@@ -1,0 +1,100 @@
+"""What the state of a training step consists of, and how it comes back: what `step.save` writes and `step.load` reads.
+
+A checkpoint holds `PARTS`, each of which says what it takes and how that is put back. To save one more kind of state,
+add its `Part` to the table.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import gluongraph
+from gluongraph import autograd
+from gluongraph.checkpoint import generators, leftovers, progress, states, weights
+from gluongraph.checkpoint.training import REST, STATES, WEIGHTS, Groups, Part, Training, check_json, misfit
+from gluongraph.errors import located
+from gluongraph.ndarray import NDArray
+from gluongraph.runtime import checkpoint as disk
+from gluongraph.runtime.checkpoint import Content, Keep
+
+if TYPE_CHECKING:
+    from gluongraph.step import TrainStep
+
+__all__ = ["Keep"]
+
+PARTS: dict[str, Part] = {  # weights first, since the others may need their shapes; random numbers last
+    "weights": weights.PART,
+    "progress": progress.PART,
+    "states": states.PART,
+    "gradients": leftovers.GRADIENTS,
+    "residuals": leftovers.RESIDUALS,
+    "random": generators.PART,
+}
+
+
+def taken(step: TrainStep, extra: Mapping[str, Any] | None, metrics: Mapping[str, Any] | None) -> Content:
+    """The content of a checkpoint of this step, its arrays live.
+
+    Raises:
+        TypeError: `extra` is more than JSON holds, or a metric is no number.
+    """
+    check_json(extra := dict(extra or {}), "extra")
+    training = Training(step)
+    groups: Groups = {WEIGHTS: {}, STATES: {}, REST: {}}
+    told = {name: part.take(training, groups) for name, part in PARTS.items()}
+    return Content(
+        step=training.trainer.optimizer.num_update,
+        groups=groups,
+        about={"parts": {name: each for name, each in told.items() if each is not None}, "extra": extra},
+        metrics={name: _number(name, value) for name, value in (metrics or {}).items()},
+        writer={"gluongraph": gluongraph.__version__, "numpy": np.__version__, "python": platform.python_version()},
+    )
+
+
+def put(step: TrainStep, content: Content) -> dict[str, Any]:
+    """Make a step's state what a checkpoint holds; gives the user's own part of it.
+
+    Raises:
+        FormatError: it does not fit; nothing is changed.
+    """
+    training, parts = Training(step), content.about["parts"]
+    if strange := sorted(parts.keys() - PARTS.keys()):
+        raise misfit(f"the checkpoint holds {', '.join(strange)}, of which this version of gluongraph knows nothing")
+    ready = [part.put(training, content, parts.get(name)) for name, part in PARTS.items()]
+    with autograd.pause():
+        for each in ready:
+            each()
+    extra: dict[str, Any] = content.about["extra"]
+    return extra
+
+
+def keeping(keep: int | Keep | None, metrics: Mapping[str, Any] | None) -> Keep:
+    """What `keep` means: a number of newest ones, a policy, or everything.
+
+    Raises:
+        ValueError: it is monitored by a metric that is not given.
+    """
+    if not isinstance(keep, Keep):
+        return Keep(last=keep)
+    if keep.monitor is not None and keep.monitor not in (metrics or {}):
+        given = ", ".join(metrics or {}) or "none"
+        help = f"step.save(dir, keep=..., metrics={{{keep.monitor!r}: value}})"
+        raise ValueError(located(f"keep goes by the metric {keep.monitor!r}; the metrics given: {given}", help=help))
+    return keep
+
+
+def read(dir: Any) -> Content:
+    """The newest whole checkpoint in a folder, or that one. Raises what `runtime.checkpoint.load` does."""
+    return disk.load(Path(dir))
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value.asscalar() if isinstance(value, NDArray) else value)
+    except (TypeError, ValueError):
+        raise TypeError(located(f"metrics: {name!r} is no number but {type(value).__name__}")) from None

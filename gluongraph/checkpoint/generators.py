@@ -1,0 +1,36 @@
+"""Random numbers: gluongraph's generators; numpy's, which shuffles; Python's, which user's code may draw from."""
+
+from __future__ import annotations
+
+import random as python_random
+from typing import Any
+
+import numpy as np
+
+from gluongraph import random
+from gluongraph.checkpoint.training import Groups, Part, Put, Training
+from gluongraph.runtime.checkpoint import Content
+
+
+def _take(training: Training, groups: Groups) -> Any:
+    numpy: Any = np.random.get_state(legacy=False)
+    inner = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in numpy["state"].items()}
+    version, words, gauss = python_random.getstate()
+    return {
+        "gluongraph": random.all_states(),
+        "numpy": {**numpy, "state": inner},
+        "python": [version, list(words), gauss],
+    }
+
+
+def _put(training: Training, content: Content, told: Any) -> Put:
+    def put() -> None:
+        random.set_all_states(told["gluongraph"])
+        np.random.set_state(told["numpy"])
+        version, words, gauss = told["python"]
+        python_random.setstate((version, tuple(words), gauss))
+
+    return put
+
+
+PART = Part(_take, _put)

@@ -1,0 +1,85 @@
+"""What gradients have left: sums of grad_req="add", and what compression keeps back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gluongraph.checkpoint.training import REST, Groups, Part, Put, Training, misfit
+from gluongraph.exchange import RESIDUAL
+from gluongraph.runtime.checkpoint import Content
+from gluongraph.storage import Array
+from gluongraph.tape import Leaf
+from gluongraph.updates import GRAD
+
+
+def _spread(saved: Mapping[str, Array], here: Sequence[str]) -> dict[str, Array]:
+    """What each replica here gets: its own; what was on contexts that are no longer there is added to the first."""
+    given = {key: saved[key] for key in here if key in saved}
+    for key in saved.keys() - set(here):
+        first = key.partition("@")[0]
+        given[first] = given[first] + saved[key]
+    return given
+
+
+def _of(prefix: str, content: Content) -> dict[str, Array]:
+    arrays = content.groups[REST]
+    return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+
+
+def _summing(training: Training) -> Iterator[tuple[str, Leaf]]:
+    """The gradients that are added to, by the names of their replicas in files."""
+    adding = {key for key, p in training.parameters.items() if p.grad_req == "add"}
+    for key, array in training.replicas().items():
+        if key.partition("@")[0] in adding and array._leaf is not None:
+            yield key, array._leaf
+
+
+def _take_gradients(training: Training, groups: Groups) -> Any:
+    leaves = dict(_summing(training))
+    groups[REST] |= {GRAD + key: leaf.grad.storage.array for key, leaf in leaves.items()}
+    return {"fresh": [key for key, leaf in leaves.items() if leaf.fresh]} if leaves else None
+
+
+def _put_gradients(training: Training, content: Content, told: Any) -> Put:
+    saved = _of(GRAD, content)
+    for key in saved:
+        parameter = training.parameters[key.partition("@")[0]]
+        if parameter.grad_req != "add":
+            raise misfit(f"gradients of {key} were added up; here its grad_req is {parameter.grad_req!r}")
+
+    def put() -> None:
+        leaves = dict(_summing(training))
+        given = _spread(saved, list(leaves))
+        for array in training.replicas().values():
+            array._fresh_grad = False  # what a backward before the load has left
+        for key, leaf in leaves.items():
+            leaf.grad.storage.write(given.get(key, 0))
+            leaf.fresh, leaf.spent = told is not None and key in told["fresh"], False
+
+    return put
+
+
+def _take_residuals(training: Training, groups: Groups) -> Any:
+    trainer = training.trainer
+    for name, array in trainer.residual_arrays(trainer.names).items():
+        groups[REST][RESIDUAL + training.key(name.removeprefix(RESIDUAL))] = array.storage.array
+    threshold = trainer.exchange.threshold
+    return None if threshold is None else {"threshold": threshold}
+
+
+def _put_residuals(training: Training, content: Content, told: Any) -> Put:
+    saved, trainer = _of(RESIDUAL, content), training.trainer
+
+    def put() -> None:
+        arrays = trainer.residual_arrays(trainer.names)
+        here = {training.key(name.removeprefix(RESIDUAL)): array for name, array in arrays.items()}
+        given = _spread(saved, list(here)) if here else {}
+        for key, array in here.items():
+            array.storage.write(given.get(key, 0))
+
+    return put
+
+
+GRADIENTS = Part(_take_gradients, _put_gradients)
+RESIDUALS = Part(_take_residuals, _put_residuals)

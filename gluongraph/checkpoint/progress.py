@@ -1,0 +1,81 @@
+"""How far the optimizer is: counts, rate, settings, schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gluongraph.checkpoint.training import Groups, Part, Put, Training, check_json, misfit
+from gluongraph.errors import MXNetError, located
+from gluongraph.lr_scheduler import LRScheduler
+from gluongraph.runtime.checkpoint import Content
+
+# Told elsewhere, of one step, or structure.
+UNSAVED = {"lr", "lr_scheduler", "rescale_grad", "begin_num_update", "multi_precision"}
+
+
+def _settings(of: object) -> dict[str, Any]:
+    """The public attributes that are plain numbers or texts."""
+    values = {k: v.item() if isinstance(v, np.generic) else v for k, v in vars(of).items()}
+    return {
+        k: v
+        for k, v in values.items()
+        if not k.startswith("_") and k not in UNSAVED and (v is None or isinstance(v, (bool, int, float, str)))
+    }
+
+
+def _scheduler(scheduler: Any) -> Any:
+    """What does not follow from the number of updates: settings that may have been changed, or what it says itself."""
+    if scheduler is None:
+        return None
+    told: dict[str, Any] = {"class": type(scheduler).__name__}
+    if hasattr(scheduler, "state_dict"):
+        check_json(state := scheduler.state_dict(), f"{told['class']}.state_dict()")
+        return {**told, "state": state}
+    return {**told, "settings": _settings(scheduler) if isinstance(scheduler, LRScheduler) else {}}
+
+
+def _take(training: Training, groups: Groups) -> Any:
+    trainer, optimizer = training.trainer, training.trainer.optimizer
+    if trainer.exchange.once and not trainer._own_store:
+        message = (
+            f"{trainer._kvstore} updates weights by an optimizer of its own, whose states a checkpoint cannot hold"
+        )
+        raise MXNetError(located(message, help="make the Trainer with update_on_kvstore=False"))
+    progress = optimizer.progress()
+    return {
+        **progress,
+        "counts": {training.keys[trainer.names[index]]: t for index, t in progress["counts"]},
+        "settings": _settings(optimizer),
+        "scheduler": _scheduler(optimizer.lr_scheduler),
+        "multipliers": {key: [p.lr_mult, p.wd_mult] for key, p in training.parameters.items()},
+    }
+
+
+def _put(training: Training, content: Content, told: Any) -> Put:
+    trainer, optimizer = training.trainer, training.trainer.optimizer
+    if (name := type(optimizer).__name__) != told["optimizer"]:
+        raise misfit(f"the checkpoint is of {told['optimizer']}, the trainer uses {name}")
+    found = (_scheduler(optimizer.lr_scheduler) or {"class": "none"})["class"]
+    if (name := (told["scheduler"] or {"class": "none"})["class"]) != found:
+        raise misfit(f"the checkpoint's lr_scheduler is {name}, the trainer's {found}")
+    index = {training.keys[name]: i for i, name in enumerate(trainer.names)}
+    if strange := sorted(told["counts"].keys() - index.keys()):
+        raise misfit(f"the checkpoint counts updates of {', '.join(strange)}, which the trainer does not hold")
+
+    def put() -> None:
+        optimizer.resume({**told, "counts": [[index[key], t] for key, t in told["counts"].items()]})
+        vars(optimizer).update({k: v for k, v in told["settings"].items() if k in vars(optimizer)})
+        for key, (lr_mult, wd_mult) in told["multipliers"].items():
+            training.parameters[key].lr_mult, training.parameters[key].wd_mult = lr_mult, wd_mult
+        scheduler: Any = optimizer.lr_scheduler
+        if scheduler is not None and "state" in told["scheduler"]:
+            scheduler.load_state_dict(told["scheduler"]["state"])
+        elif scheduler is not None:
+            vars(scheduler).update(told["scheduler"]["settings"])
+
+    return put
+
+
+PART = Part(_take, _put)

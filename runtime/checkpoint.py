@@ -1,0 +1,381 @@
+"""Checkpoints on disk: folders that exist only when they are whole, and the run's folder that they are in.
+
+    run/
+      step-00001200/                        as the optimizer counts updates; saved twice: step-00001200-v1
+        params-00000-of-00001.safetensors   arrays, a file for each group of them
+        trainer.json                        everything that is no array
+        MANIFEST.json                       written last: format, number, metrics, every file's size and digest
+      last -> step-00001200                 the newest
+      best -> step-00001000                 the best, where `Keep` says by what
+
+All is written and synchronized under another name, and becomes a checkpoint by one rename. What a process that was
+killed leaves behind begins with `.tmp-step-`, is never read, and goes when the next checkpoint is written.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluongraph.errors import FormatError, located
+from gluongraph.runtime import tensorfile
+from gluongraph.storage import Array
+
+FORMAT, VERSION = "gluongraph-checkpoint", 1
+MANIFEST, ABOUT = "MANIFEST.json", "trainer.json"
+CHUNK = 4 << 20  # bytes that are hashed while they are in the cache, and then written
+_TEMPORARY = ".tmp-"
+_NAME = re.compile(r"step-\d{8,}(-v\d+)?")
+_LEFT = re.compile(r"\.tmp-(step-\d{8,}|last|best)-")
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a checkpoint holds: arrays in groups, what JSON tells beside them, and numbers to choose the best by."""
+
+    step: int
+    groups: Mapping[str, Mapping[str, Array]]
+    about: Mapping[str, Any]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    writer: Mapping[str, str] = field(default_factory=dict)  # what wrote it, and which version of that
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Which checkpoints of a run stay: the `last` so many, and the `best` so many by a metric.
+
+    `monitor` names one of the `metrics` given to `save`, of which the least (mode="min") or the largest ("max") is the
+    best; equal ones rank by age, the elder first, and NaN comes last. `last=None` keeps all.
+
+    >>> Keep(last=2, best=1, monitor="val_loss")
+    Keep(last=2, best=1, monitor='val_loss', mode='min')
+
+    Raises:
+        ValueError: less than one to keep, or a mode that is neither.
+    """
+
+    last: int | None = None
+    best: int = 1
+    monitor: str | None = None
+    mode: str = "min"
+
+    def __post_init__(self) -> None:
+        if self.last is not None and (not isinstance(self.last, int) or self.last < 1):
+            raise ValueError(f"keep: the number of checkpoints is at least 1, or None for all, not {self.last!r}")
+        if self.best < 1 or self.mode not in ("min", "max"):
+            raise ValueError(f"keep: best={self.best!r} is at least 1, and mode={self.mode!r} is 'min' or 'max'")
+
+    def ranked(self, saved: Iterable[Saved]) -> list[Saved]:
+        """Those that have the metric, the best first."""
+        sign = 1.0 if self.mode == "min" else -1.0
+        having = [each for each in saved if self.monitor in each.metrics]
+        values = {each: each.metrics[str(self.monitor)] for each in having}
+        return sorted(having, key=lambda s: (math.isnan(values[s]), sign * values[s], s.number))
+
+
+@dataclass(frozen=True, eq=False)
+class Saved:
+    """A checkpoint that is there, by its manifest: its number in the run, and the numbers it was saved with."""
+
+    path: Path
+    number: int
+    step: int
+    metrics: Mapping[str, float]
+    files: Mapping[str, Mapping[str, Any]]
+
+
+class Damaged(FormatError):
+    """A checkpoint that is not what was written."""
+
+
+# -- writing
+
+
+def place_for(folder: Path, step: int) -> Path:
+    """Where a checkpoint of this step goes: `step-00000012`, or if that exists `step-00000012-v1`, and so on."""
+    names = (f"step-{step:08d}" + (f"-v{version}" if version else "") for version in count())
+    return next(path for name in names if not os.path.lexists(path := folder / name))
+
+
+def write(place: Path, content: Content, keep: Keep) -> Path:
+    """Write a checkpoint; then point `last` and `best` to the right ones, and remove those not to be kept.
+
+    Where somebody else has taken the place meanwhile, it gets another name.
+
+    Raises:
+        OSError: it cannot be written; what was there before is whole.
+    """
+    folder = place.parent
+    failing = f"the checkpoint of step {content.step} could not be saved in {folder}"
+    with _saying(failing):
+        folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder) as alone:
+        with _saying(failing):
+            if alone:
+                _clean(folder)
+            saved = [each for each in survey(folder) if isinstance(each, Saved)]
+            temporary = folder / f"{_TEMPORARY}{place.name}-{os.getpid()}"
+            temporary.mkdir()
+            try:
+                _fill(temporary, content, number=1 + max((each.number for each in saved), default=0))
+                place = _commit(temporary, place, content.step)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+        with _saying(f"{place} is saved, but the folder could not be put in order"):
+            _order(folder, [*saved, _manifest(place)], keep)
+    return place
+
+
+def _fill(folder: Path, content: Content, number: int) -> None:
+    """All files, the manifest last, on disk when this returns."""
+    files: dict[str, Any] = {}
+    for group, arrays in content.groups.items():
+        name = f"{group}-00000-of-00001.safetensors"
+        files[name] = _written(folder / name, tensorfile.pieces(arrays))
+    files[ABOUT] = _written(folder / ABOUT, [_text(content.about, indent=None)])
+    told = {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "writer": dict(content.writer),
+        "number": number,
+        "step": content.step,
+        "metrics": dict(content.metrics),
+        "files": files,
+    }
+    _written(folder / MANIFEST, [_text({**told, "sha256": _digest(told)})])
+    _synchronize(folder)
+
+
+def _text(told: Any, indent: int | None = 1) -> Array:
+    return np.frombuffer(json.dumps(told, indent=indent).encode(), np.uint8)
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    """That of a manifest, its own digest left out."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _written(path: Path, pieces: Iterable[Array]) -> dict[str, Any]:
+    """Write a new file to the disk: its size and digest."""
+    digest, size = hashlib.sha256(), 0
+    with open(path, "xb") as file:
+        for piece in pieces:
+            for at in range(0, piece.nbytes, CHUNK):
+                chunk = piece[at : at + CHUNK].data
+                digest.update(chunk)
+                file.write(chunk)
+            size += piece.nbytes
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _commit(temporary: Path, place: Path, step: int) -> Path:
+    while True:
+        try:
+            os.rename(temporary, place)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise
+            place = place_for(place.parent, step)
+        else:
+            _synchronize(place.parent)
+            return place
+
+
+def _order(folder: Path, saved: Sequence[Saved], keep: Keep) -> None:
+    """Links to the newest and the best; the rest of what is not kept goes."""
+    stay = [saved[-1]]
+    _link(folder / "last", saved[-1])
+    if keep.monitor is not None:
+        best = keep.ranked(saved)[: keep.best]
+        _link(folder / "best", best[0])
+        stay += best
+    if keep.last is not None:
+        stay += sorted(saved, key=lambda s: s.number)[-keep.last :]
+        for each in saved:
+            if each not in stay:
+                gone = folder / f"{_TEMPORARY}{each.path.name}-gone-{os.getpid()}"
+                os.rename(each.path, gone)  # a part of it is never taken for a checkpoint
+                shutil.rmtree(gone)
+
+
+def _link(link: Path, to: Saved) -> None:
+    temporary = link.with_name(f"{_TEMPORARY}{link.name}-{os.getpid()}")
+    os.symlink(to.path.name, temporary)
+    os.replace(temporary, link)
+
+
+def _synchronize(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """Within: does nobody else write in this folder? Where files cannot be locked, nobody knows."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+            fcntl.flock(handle, fcntl.LOCK_UN)  # closing is not enough: a forked process may have the file open too
+    finally:
+        os.close(handle)
+
+
+def _clean(folder: Path) -> None:
+    """Remove what processes that ended within a save have left."""
+    for path in folder.iterdir():
+        if not _LEFT.match(path.name):
+            continue
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
+
+
+@contextmanager
+def _saying(what: str) -> Iterator[None]:
+    """Within: an error of the system says what has failed and how to go on."""
+    try:
+        yield
+    except OSError as error:
+        help = "what was saved before is whole; make room, or give a folder that can be written, and save again"
+        why = error.strerror or str(error)
+        raise OSError(error.errno, located(f"{what}: {why}", help=help)) from error
+
+
+# -- reading
+
+
+def survey(folder: Path) -> list[Saved | FormatError]:
+    """The checkpoints of a run, the newest first; before them, why others cannot be read."""
+    if not folder.is_dir():
+        return []
+    saved: list[Saved] = []
+    errors: list[FormatError] = []
+    for path in sorted(folder.iterdir()):
+        if _NAME.fullmatch(path.name):
+            try:
+                saved.append(_manifest(path))
+            except FormatError as error:
+                errors.append(error)
+    return [*errors, *sorted(saved, key=lambda each: -each.number)]
+
+
+def load(place: Path) -> Content:
+    """A checkpoint by its own folder, or the newest whole one of a run's.
+
+    Raises:
+        FileNotFoundError: there is none.
+        Damaged: it, or every one of the run, has been changed or is not complete. (Where only newer ones are, a warning
+            says so.)
+        FormatError: a newer version of the format.
+    """
+    if place.is_symlink():
+        place = place.resolve()  # what a message then names
+    if (place / MANIFEST).exists() or _NAME.fullmatch(place.name):
+        if not place.is_dir():
+            message = located("there is no such checkpoint", help=_others(place))
+            raise FileNotFoundError(errno.ENOENT, message, str(place))
+        try:
+            return _read(_manifest(place))
+        except Damaged as error:
+            raise Damaged(located(str(error), help=_others(place))) from None
+    damaged: list[str] = []
+    for each in survey(place):
+        try:
+            if isinstance(each, FormatError):
+                raise each
+            content = _read(each)
+        except Damaged as error:
+            damaged.append(str(error))
+            continue
+        if damaged:
+            warnings.warn(f"{'; '.join(damaged)}. {each.path.name} is loaded instead", stacklevel=4)
+        return content
+    if damaged:
+        message = f"{place} has no whole checkpoint: {'; '.join(damaged)}"
+        raise Damaged(located(message, help="restore the folder from a copy, or begin anew in another one"))
+    help = "give the folder that save(dir) was given, or one checkpoint in it"
+    raise FileNotFoundError(errno.ENOENT, located("there is no checkpoint here", help=help), str(place))
+
+
+def _others(place: Path) -> str:
+    whole = [each.path.name for each in survey(place.parent) if isinstance(each, Saved) and each.path != place]
+    return f"others in this folder: {', '.join(whole)}" if whole else "no other checkpoint lies beside it"
+
+
+def _manifest(path: Path) -> Saved:
+    """What the manifest says, if it is as it was written."""
+    told = _json(path / MANIFEST, path)
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        raise Damaged(f"{path} is damaged: its {MANIFEST} is not that of a checkpoint")
+    if told.get("sha256") != _digest(told):
+        raise Damaged(f"{path} is damaged: its {MANIFEST} has been changed")
+    if told["format_version"] > VERSION:
+        message = f"{path} has format {told['format_version']}, and this version of gluongraph reads up to {VERSION}"
+        help = f"it was written by {', '.join(' '.join(each) for each in told['writer'].items())}: load it with that"
+        raise FormatError(located(message, help=help))
+    return Saved(path, told["number"], told["step"], told["metrics"], told["files"])
+
+
+def _read(saved: Saved) -> Content:
+    """All of it, after every file's size and digest have been compared."""
+    data = {name: _checked(saved.path, name, row) for name, row in saved.files.items()}
+    about = json.loads(data.pop(ABOUT).tobytes())
+    groups = {name.partition("-")[0]: tensorfile.parse(bytes, f"{saved.path}/{name}") for name, bytes in data.items()}
+    return Content(saved.step, groups, about, saved.metrics)
+
+
+def _checked(folder: Path, name: str, row: Mapping[str, Any]) -> Array:
+    """A file's bytes, if they are those that were written."""
+    path, digest = folder / name, hashlib.sha256()
+    try:
+        size = path.stat().st_size
+        if size != row["bytes"]:
+            raise Damaged(f"{folder} is damaged: {name} has {size} bytes instead of {row['bytes']}")
+        data = np.empty(size, np.uint8)
+        with open(path, "rb") as file:
+            for at in range(0, size, CHUNK):
+                chunk = data[at : at + CHUNK].data
+                file.readinto(chunk)
+                digest.update(chunk)
+    except FileNotFoundError:
+        raise Damaged(f"{folder} is damaged: {name} is missing") from None
+    if digest.hexdigest() != row["sha256"]:
+        raise Damaged(f"{folder} is damaged: the content of {name} has changed")
+    return data
+
+
+def _json(path: Path, folder: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise Damaged(f"{folder} is damaged: {path.name} is missing") from None
+    except (ValueError, RecursionError):
+        raise Damaged(f"{folder} is damaged: its {path.name} is no JSON") from None

@@ -1,0 +1,87 @@
+"""Saving while the training goes on: a copy of the state is taken at once, a thread writes it."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+
+from gluongraph.runtime.checkpoint import Content, Keep, place_for, write
+from gluongraph.storage import Array, aligned, aligned_empty
+
+
+class Saver:
+    """Writes one checkpoint at a time, in the calling thread or in one of its own.
+
+    A copy costs its memory once more; that is kept for the next, since fresh memory takes far longer to be had than
+    to be written. An error of the thread is raised by the next call; one that nobody has asked for is told when the
+    program ends.
+    """
+
+    def __init__(self) -> None:
+        self.failed: list[Exception] = []
+        self._thread: threading.Thread | None = None
+        self._memory: Array = np.empty(0, np.uint8)
+        weakref.finalize(self, _tell, self.failed)
+
+    def save(self, folder: Path, content: Content, keep: Keep, asynchronous: bool) -> Path:
+        """Write a checkpoint, or begin to: where it is, or will be. One that is still being written is waited for.
+
+        Raises:
+            OSError: this one cannot be written, or the last one could not.
+        """
+        self.wait()
+        place = place_for(folder, content.step)
+        if not asynchronous:
+            return write(place, content, keep)
+        self._thread = threading.Thread(target=self._write, args=(place, self._snapshot(content), keep), name="saving")
+        self._thread.start()
+        return place
+
+    @property
+    def busy(self) -> bool:
+        """Is something still being written?"""
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Until what is being written is whole. Raises OSError: it could not be written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error of the last save, if it had one and nobody has been told."""
+        if self.failed:
+            raise self.failed.pop()
+
+    def _write(self, place: Path, content: Content, keep: Keep) -> None:
+        try:
+            write(place, content, keep)
+        except Exception as error:
+            self.failed.append(error)
+
+    def _snapshot(self, content: Content) -> Content:
+        """The same with arrays of its own."""
+        needed = sum(aligned(array.nbytes) for arrays in content.groups.values() for array in arrays.values())
+        if self._memory.nbytes < needed:
+            self._memory = aligned_empty((needed,), np.uint8)
+        groups: dict[str, dict[str, Array]] = {}
+        end = 0
+        for group, arrays in content.groups.items():
+            groups[group] = {}
+            for name, array in arrays.items():
+                part = self._memory[end : end + array.nbytes].view(array.dtype).reshape(array.shape)
+                np.copyto(part, array)
+                groups[group][name] = part
+                end += aligned(array.nbytes)
+        return Content(content.step, groups, copy.deepcopy(content.about), dict(content.metrics), content.writer)
+
+
+def _tell(failed: list[Exception]) -> None:
+    for error in failed:
+        print(f"an asynchronous save has failed: {error}", file=sys.stderr)
