@@ -47,7 +47,10 @@ class Facade(ModuleType):
         try:
             return getattr(self._target, name)
         except AttributeError:
-            raise MissingError(_missing(below, self._target)) from None
+            message = _missing(below, self._target)
+        except NotImplementedError as refused:  # the module itself says what to do
+            message = str(refused)
+        raise MissingError(message)
 
     def __repr__(self) -> str:
         return f"<module {self.__name__!r}: {self._target.__name__}>"
