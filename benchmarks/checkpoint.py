@@ -72,7 +72,7 @@ def victim(run: str, units: int, training: Training) -> None:
     net, trainer, step = training
     step.load(run)
     number = trainer.optimizer.num_update
-    tell(f"begun {number}")
+    tell(f"begun {number} {os.getpid()}")
     while True:
         number += 1
         train(step, number, units)
@@ -82,7 +82,7 @@ def victim(run: str, units: int, training: Training) -> None:
 
 
 def victims(run: str, units: int) -> None:
-    """For each line of input a process that is a `victim`: its number; then, when it has ended, a line."""
+    """For each line of input a process that is a `victim`; when it has ended, a line."""
     net, trainer, step = made = training(units)
     step.save(run, extra={"digest": digest(net, trainer)})
     train(step, 1, units)  # what is traced and compiled here need not be in each of them
@@ -90,9 +90,17 @@ def victims(run: str, units: int) -> None:
         child = os.fork()
         if not child:
             victim(run, units, made)
-        tell(f"pid {child}")
         os.waitpid(child, 0)
         tell("ended")
+
+
+def kill(process: int) -> None:
+    """SIGKILL to this one process. Never by os.kill, which takes -1 for all processes there are."""
+    handle = os.pidfd_open(process)
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+    finally:
+        os.close(handle)
 
 
 def tell(line: str) -> None:
@@ -126,17 +134,14 @@ def kills(run: Path, count: int, units: int, delay: float, seed: int = 0) -> Out
         assert process.stdin is not None and process.stdout is not None
         for _ in range(count):
             print("one more", file=process.stdin, flush=True)
-            child = -1
             for line in process.stdout:
-                word, _, number = line.strip().partition(" ")
-                if word == "pid":
-                    child = int(number)
-                elif word == "begun":
-                    assert int(number) >= confirmed, f"began with step {number}, and {confirmed} had been saved"
+                word, *numbers = line.split()
+                if word == "begun":
+                    assert int(numbers[0]) >= confirmed, f"began with step {numbers[0]}, and {confirmed} had been saved"
                     time.sleep(rng.uniform(0, delay))
-                    os.kill(child, signal.SIGKILL)
+                    kill(int(numbers[1]))
                 elif word == "saved":
-                    confirmed = max(confirmed, int(number))
+                    confirmed = max(confirmed, int(numbers[0]))
                 elif word == "ended":
                     break
             within += any(path.name.startswith(".tmp-step-") for path in run.glob(".*"))
