@@ -8,7 +8,8 @@ from typing import Any
 
 import gluongraph as mx
 from gluongraph import autograd, gluon, nd
-from workloads import Workload, batches, network, resnet50_shapes, trainer
+from gluongraph.gluon import eager_update
+from workloads import Workload, batches, network, trainer, update_shapes
 
 
 def compiled(workload: Workload) -> Callable[[], Any]:
@@ -40,9 +41,13 @@ def eager(workload: Workload) -> Callable[[], Any]:
     return step
 
 
-def update(workload: Workload) -> Callable[[], Any]:
-    """The optimizer alone, on gradients that are there."""
-    parameters = [gluon.Parameter(f"p{i}", shape=shape) for i, shape in enumerate(resnet50_shapes())]
+def update(workload: Workload, call: bool = False) -> Callable[[], Any]:
+    """The optimizer alone, on gradients that are there; with `call` without the trainer's look at each of them.
+
+    It is compiled however small it is: that is the update of a compiled step.
+    """
+    eager_update.WORTH_COMPILING = 0
+    parameters = [gluon.Parameter(f"p{i}", shape=shape) for i, shape in enumerate(update_shapes(workload))]
     for p in parameters:
         p.initialize(mx.init.Normal(1.0))
         p.grad()[:] = nd.random.normal(shape=p.shape)
@@ -55,4 +60,10 @@ def update(workload: Workload) -> Callable[[], Any]:
         optimizer.step(1)
         return weights[-1]
 
-    return step
+    def alone() -> Any:
+        made(optimizer)
+        return weights[-1]
+
+    step()
+    made = optimizer._update_cache
+    return alone if call else step

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workloads import Workload, batches, resnet50_shapes
+from workloads import Workload, batches, update_shapes
 
 
 class Residual(nn.Module):
@@ -129,13 +129,26 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
-def optimizer(workload: Workload, parameters: list[torch.Tensor], fused: bool = True) -> torch.optim.Optimizer:
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    **{"sgd": torch.optim.SGD, "nag": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW},
+    **{"adamax": torch.optim.Adamax, "nadam": torch.optim.NAdam, "adagrad": torch.optim.Adagrad},
+    **{"rmsprop": torch.optim.RMSprop, "adadelta": torch.optim.Adadelta},
+}
+FUSED = ("sgd", "nag", "adam", "adamw", "adagrad")
+
+
+def optimizer(
+    workload: Workload, parameters: list[torch.Tensor], fused: bool = True, foreach: bool | None = None
+) -> torch.optim.Optimizer:
     """The workload's optimizer in PyTorch's names."""
-    hyper = dict(workload.hyper)
-    common: dict[str, Any] = {"lr": hyper["learning_rate"], "weight_decay": hyper.get("wd", 0.0), "fused": fused}
-    if workload.optimizer == "sgd":
-        return torch.optim.SGD(parameters, momentum=hyper.get("momentum", 0.0), **common)
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[workload.optimizer](parameters, **common)
+    name, hyper = workload.optimizer, dict(workload.hyper)
+    if name not in OPTIMIZERS or (fused and name not in FUSED):
+        raise SystemExit(f"PyTorch has no {'fused ' if name in OPTIMIZERS else ''}{name}")
+    given: dict[str, Any] = {"lr": hyper["learning_rate"], "weight_decay": hyper.get("wd", 0.0)}
+    given |= {key: hyper[key] for key in ("momentum", "centered") if key in hyper}
+    given |= {"nesterov": True} if name == "nag" else {}
+    given |= {"fused": True} if fused else {"foreach": foreach}
+    return OPTIMIZERS[name](parameters, **given)
 
 
 def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -148,7 +161,7 @@ def contender(workload: Workload, threads: int, compiled: bool) -> Callable[[], 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     if workload.model == "update":
-        return _update(workload, compiled)
+        return update(workload, threads, compiled=compiled)
     net = MODELS[workload.model](**workload.size)
     trainer = optimizer(workload, list(net.parameters()))
 
@@ -170,16 +183,39 @@ def contender(workload: Workload, threads: int, compiled: bool) -> Callable[[], 
     return step
 
 
-def _update(workload: Workload, compiled: bool) -> Callable[[], Any]:
-    """The optimizer alone, on gradients that are there."""
-    parameters = [torch.randn(shape).requires_grad_() for shape in resnet50_shapes()]
+def update(workload: Workload, threads: int, compiled: bool = False, foreach: bool = False) -> Callable[[], Any]:
+    """The optimizer alone, on gradients that are there: fused, by lists of tensors, or compiled."""
+    torch.set_num_threads(threads)
+    parameters = [torch.randn(shape).requires_grad_() for shape in update_shapes(workload)]
     for p in parameters:
         p.grad = torch.randn_like(p)
-    trainer = optimizer(workload, parameters, fused=not compiled)
+    if workload.optimizer == "sgld":
+        return _langevin(parameters, workload.hyper["learning_rate"])
+    trainer = optimizer(workload, parameters, fused=not compiled and not foreach, foreach=foreach or None)
     update = torch.compile(trainer.step) if compiled else trainer.step
 
     def step() -> Any:
         update()
         return parameters[-1].detach()
+
+    return step
+
+
+@torch.no_grad()
+def _noise(tensors: list[torch.Tensor]) -> None:
+    for each in tensors:
+        each.normal_()
+
+
+def _langevin(parameters: list[torch.Tensor], rate: float) -> Callable[[], Any]:
+    """w = w - rate/2 g + sqrt(rate) e, as one writes it with PyTorch: normal_, then the update by lists."""
+    weights = [p.detach() for p in parameters]
+    grads, noise = [p.grad for p in parameters if p.grad is not None], [torch.empty_like(w) for w in weights]
+
+    def step() -> Any:
+        _noise(noise)
+        torch._foreach_add_(weights, grads, alpha=-rate / 2)
+        torch._foreach_add_(weights, noise, alpha=rate**0.5)
+        return weights[-1]
 
     return step

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import bandwidth
-from workloads import WORKLOADS
+from workloads import find
 
 Step = Callable[[], Any]  # one whole step; returns its loss, however the library holds it
 
@@ -23,31 +23,43 @@ Step = Callable[[], Any]  # one whole step; returns its loss, however the librar
 def gluongraph(name: str, threads: int) -> Step:
     import own
 
-    return own.compiled(WORKLOADS[name])
+    return own.compiled(find(name))
 
 
 def gluongraph_eager(name: str, threads: int) -> Step:
     import own
 
-    return own.eager(WORKLOADS[name])
+    return own.eager(find(name))
 
 
 def torch(name: str, threads: int) -> Step:
     import torch_peer
 
-    return torch_peer.contender(WORKLOADS[name], threads, compiled=False)
+    return torch_peer.contender(find(name), threads, compiled=False)
 
 
 def torch_compile(name: str, threads: int) -> Step:
     import torch_peer
 
-    return torch_peer.contender(WORKLOADS[name], threads, compiled=True)
+    return torch_peer.contender(find(name), threads, compiled=True)
 
 
 def jax(name: str, threads: int) -> Step:
     import jax_peer
 
-    return jax_peer.contender(WORKLOADS[name], threads)
+    return jax_peer.contender(find(name), threads)
+
+
+def gluongraph_call(name: str, threads: int) -> Step:
+    import own
+
+    return own.update(find(name), call=True)
+
+
+def torch_foreach(name: str, threads: int) -> Step:
+    import torch_peer
+
+    return torch_peer.update(find(name), threads, foreach=True)
 
 
 CONTENDERS: dict[str, tuple[str, Callable[[str, int], Step]]] = {  # name: the package it needs, how it is prepared
@@ -59,10 +71,16 @@ CONTENDERS: dict[str, tuple[str, Callable[[str, int], Step]]] = {  # name: the p
     "bandwidth": ("numpy", lambda name, threads: bandwidth.triad(threads)),
 }
 
+UPDATING: dict[str, tuple[str, Callable[[str, int], Step]]] = {  # of updates alone
+    "gluongraph-call": ("gluongraph", gluongraph_call),
+    "torch-foreach": ("torch", torch_foreach),
+    "in-place": ("numpy", lambda name, threads: bandwidth.in_place(threads)),
+}
+
 
 def prepare(contender: str, workload: str, threads: int) -> tuple[Step, dict[str, Any]]:
     """The step, warmed up, and what to tell about it."""
-    package, make = CONTENDERS[contender]
+    package, make = {**CONTENDERS, **UPDATING}[contender]
     try:
         version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

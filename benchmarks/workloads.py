@@ -5,6 +5,7 @@ The nets use the public API only. Their twins for the peers are in torch_peer.py
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +53,54 @@ WORKLOADS = {
         Workload("update", "update", 1, {}, "adam", _ADAM),
     )
 }
+
+
+@dataclass(frozen=True)
+class Update:
+    """The update alone by one optimizer: how many arrays as large as the weights its formula reads and writes."""
+
+    optimizer: str
+    words: int
+    hyper: Mapping[str, float] = field(default_factory=dict)
+
+
+_MOMENTUM_ONLY = {"momentum": 0.9}
+# What takes norms of a whole parameter reads everything twice: for the norms, then for the update (LANS three times).
+UPDATES: dict[str, Update] = {
+    "sgd": Update("sgd", 2 + 1),
+    "sgd-momentum": Update("sgd", 3 + 2, _MOMENTUM_ONLY),
+    "nag": Update("nag", 3 + 2, _MOMENTUM_ONLY),
+    "signum": Update("signum", 3 + 2),
+    "signsgd": Update("signum", 2 + 1, {"momentum": 0.0}),
+    "dcasgd": Update("dcasgd", 3 + 2),
+    "sgld": Update("sgld", 2 + 1),
+    "adam": Update("adam", 4 + 3),
+    "adamw": Update("adamw", 4 + 3, {"wd": 0.01}),
+    "adabelief": Update("adabelief", 4 + 3),
+    "adamax": Update("adamax", 4 + 3),
+    "nadam": Update("nadam", 4 + 3),
+    "adagrad": Update("adagrad", 3 + 2),
+    "groupadagrad": Update("groupadagrad", 2 + 1),
+    "rmsprop": Update("rmsprop", 3 + 2),
+    "rmsprop-centered": Update("rmsprop", 5 + 4, {"centered": True}),
+    "adadelta": Update("adadelta", 4 + 3),
+    "ftrl": Update("ftrl", 4 + 3),
+    "ftml": Update("ftml", 5 + 4),
+    "lars": Update("lars", 2 + 3 + 2, _MOMENTUM_ONLY),
+    "lbsgd": Update("lbsgd", 2 + 3 + 2, {**_MOMENTUM_ONLY, "warmup_strategy": "lars"}),
+    "lamb": Update("lamb", 4 + 4 + 3),
+    "lans": Update("lans", 2 + 4 + 4 + 3),
+}
 QUICK = ("mlp-8", "mlp-128", "lenet-128", "gpt-small")
+
+
+def find(name: str) -> Workload:
+    """A row of WORKLOADS; or of UPDATES with a size: update/adam/25e6 parameters, update/adam/160x64 in 160 arrays."""
+    if not name.startswith("update/"):
+        return WORKLOADS[name]
+    _, key, size = name.split("/")
+    row = UPDATES[key]
+    return Workload(name, "update", 1, {"parameters": size}, row.optimizer, {"learning_rate": 1e-3, **row.hyper})
 
 
 def batches(workload: Workload, count: int = 4, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -88,6 +136,20 @@ def resnet50_shapes() -> list[tuple[int, ...]]:
                 shapes += [conv, (conv[0],), (conv[0],)]
             channels = 4 * width
     return [*shapes, (1000, 2048), (1000,)]
+
+
+def update_shapes(workload: Workload) -> list[tuple[int, ...]]:
+    """The arrays of an update: ResNet-50's, each so many times as large that the size is met, or small ones."""
+    size = str(workload.size.get("parameters", "25e6"))
+    if "x" in size:
+        count, elements = map(int, size.split("x"))
+        return [(8, elements // 8)] * count
+    shapes = resnet50_shapes()
+    times = max(1, round(float(size) / sum(map(math.prod, shapes))))
+    shapes = [(times * first, *rest) for first, *rest in shapes]
+    if workload.optimizer == "groupadagrad":  # of matrices only
+        shapes = [(first, math.prod(rest)) for first, *rest in shapes]
+    return shapes
 
 
 class Residual(gluon.HybridBlock):

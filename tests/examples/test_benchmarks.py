@@ -25,6 +25,15 @@ def test_update_has_the_shapes_of_resnet50(benchmark: ModuleType) -> None:
     assert len(shapes) == 161 and sum(math.prod(s) for s in shapes) == 25_557_032
 
 
+def test_updates_have_the_size_that_is_asked_for(benchmark: ModuleType) -> None:
+    for name, row in benchmark.UPDATES.items():
+        for size, wanted in (("25e6", 25_557_032), ("200e6", 8 * 25_557_032), ("160x64", 160 * 64)):
+            workload = benchmark.find(f"update/{name}/{size}")
+            shapes = benchmark.update_shapes(workload)
+            assert sum(map(math.prod, shapes)) == wanted and workload.optimizer == row.optimizer
+            assert name != "groupadagrad" or {len(shape) for shape in shapes} == {2}
+
+
 @pytest.mark.parametrize("name", ["mlp-8", "lenet-128", "gpt-small"])
 def test_networks_take_their_batches(benchmark: ModuleType, name: str) -> None:
     workload = benchmark.WORKLOADS[name]
