@@ -11,7 +11,7 @@ from gluongraph.codegen.expression import Expressions, count_as_one, flat, unfla
 from gluongraph.codegen.gemm import Kind, Operand
 from gluongraph.codegen.microkernel import accumulator
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
-from gluongraph.codegen.tir import Buf, Expr, Kernel, Value, lanes_of, ramp
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Value, cast, lanes_of, ramp
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
@@ -32,7 +32,7 @@ def epilogue(k: Kernel, group: Group, bindings: Bindings, finished: Node) -> Cal
     """
 
     def write(index: tuple[Value, ...], value: Expr) -> None:
-        known = k.let(value)
+        known = k.let(cast(value, "f16") if finished.dtype == "f16" else value)
         expressions = Expressions(k, group, bindings, {finished: lambda *_: known})
         lanes = vector_index(index, known)
         results = [expressions.at(n, lanes) for n in group.body.outputs.values()]

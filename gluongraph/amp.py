@@ -29,7 +29,19 @@ from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir import Node
 from gluongraph.nd.function import TUNING, function
 from gluongraph.ndarray import NDArray
+from gluongraph.pins import float32, keep_float32
 from gluongraph.precision import GROWTH, LARGEST, PATIENCE, SMALLEST, LossScale
+
+__all__ = [
+    "LossScaler",
+    "float32",
+    "init",
+    "init_trainer",
+    "keep_float32",
+    "list_lp16_ops",
+    "scale_loss",
+    "unscale",
+]
 
 _PRODUCTS: dict[str, Callable[..., Any]] = {
     "Convolution": mximages.Convolution,

@@ -1,0 +1,179 @@
+"""amp: contractions of 16-bit operands with float32 sums, everything else in float32, one rounding of each value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from random_graphs import FEW, graphs, values_for
+
+from gluongraph import ops, reference
+from gluongraph.differentiate import differentiate
+from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.passes import PIPELINE, amp
+from gluongraph.passes.amp import is_low
+from gluongraph.printer import read, show
+from gluongraph.serialize import dumps, loads
+from gluongraph.verify import verify
+
+LOW = ("bf16", "f16")
+
+
+def value(name: str, *shape: int) -> Node:
+    return ops.input(name, TensorType(shape))
+
+
+def graph_of(*outputs: Node) -> Graph:
+    """A graph over all inputs that the outputs need."""
+    found = Graph({}, {f"y{i}": n for i, n in enumerate(outputs)})
+    return Graph({n.attrs["name"]: n for n in found.nodes() if n.op.name == "input"}, found.outputs)
+
+
+def named(graph: Graph, name: str) -> list[Node]:
+    return [n for n in graph.nodes() if n.op.name == name]
+
+
+def run(graph: Graph, given: dict[str, Any]) -> dict[str, Any]:
+    with np.errstate(all="ignore"):
+        outputs: dict[str, Any] = reference.run(graph, given)[0]
+    return outputs
+
+
+@given(graphs())
+@FEW
+def test_laws(graph: Graph) -> None:
+    """Types and names stay, twice is once, no contraction is left in float32, texts read back."""
+    after = amp(graph, "bf16")
+    verify(after)
+    assert {k: n.type for k, n in after.outputs.items()} == {k: n.type for k, n in graph.outputs.items()}
+    assert amp(after, "bf16") is after
+    assert not any(map(is_low, after.nodes()))
+    assert read(show(after)) == after
+    assert loads(dumps(after)) == after
+
+
+@pytest.mark.parametrize("low", LOW)
+def test_every_contraction_of_a_step_reads_16_bits_and_gives_its_float32_sums(low: str) -> None:
+    image, kernel, weight = value("x", 2, 3, 6, 6), value("k", 4, 3, 3, 3), value("w", 5, 144)
+    y = ops.relu(ops.conv2d(image, kernel, padding=1))
+    y = ops.matmul(ops.reshape(y, (2, 144)), weight, tb=True)
+    loss = ops.sum(ops.softmax(y, -1) * y, -1)
+    after = amp(differentiate(graph_of(loss), "y0", ("x", "k", "w")), low)
+    contractions = [n for n in after.nodes() if n.op.kind == "contraction"]
+    assert len(contractions) == 6
+    for n in contractions:
+        assert {s.dtype for s in n.src} == {low}, n
+        assert n.dtype == "f32", n
+    for n in after.nodes():
+        if n.op.kind == "reduce" or n.op.numeric == "full":
+            assert n.dtype == "f32", n
+    assert all(n.dtype == "f32" for n in after.results)
+
+
+def test_gradients_are_the_sums_themselves() -> None:
+    """What becomes of the gradient of a parameter is not rounded on its way out, added up or moved about."""
+    x, w = value("x", 3, 4), value("w", 4, 4)
+    y = ops.matmul(ops.relu(ops.matmul(x, w)), ops.reshape(w, (4, 4)))
+    after = amp(differentiate(graph_of(y * y), "y0", ("w",)), "bf16")
+    (total,) = [n for k, n in after.outputs.items() if k == "grad:w"]
+    assert total.op.name == "add"
+    assert all(s.op.name == "matmul" and s.dtype == "f32" for s in total.src)
+
+
+def test_what_a_contraction_reads_is_rounded_once_for_all() -> None:
+    """relu is read by a product and by its own gradient: both see one 16-bit value, and nothing stores 4 bytes."""
+    x, w, v = value("x", 3, 4), value("w", 5, 4), value("v", 2, 5)
+    y = ops.matmul(ops.relu(ops.matmul(x, w, tb=True)), v, tb=True)
+    after = amp(differentiate(graph_of(y), "y0", ("w", "v")), "bf16")
+    (relu,) = named(after, "relu")
+    (rounded,) = after.users()[relu]
+    assert (rounded.op.name, rounded.dtype) == ("cast", "bf16")
+    assert {u.op.name for u in after.users()[rounded]} == {"matmul", "cast"}
+
+
+def test_attention_is_products_in_16_bit_around_a_softmax_in_float32() -> None:
+    q, k, v = (value(name, 1, 2, 4, 8) for name in "qkv")
+    after = amp(graph_of(ops.attention(q, k, v, causal=True)), "f16")
+    (softmax,) = named(after, "softmax")
+    assert softmax.dtype == softmax.src[0].dtype == "f32"
+    assert len(named(after, "matmul")) == 2
+    given = values_for(after)
+    (y,) = run(after, given).values()
+    (want,) = run(graph_of(ops.attention(q, k, v, causal=True)), given).values()
+    np.testing.assert_allclose(y, want, atol=2e-2)
+
+
+def test_numbers_that_16_bits_cannot_hold_stay_float32() -> None:
+    x, w = value("x", 3, 4), value("w", 4, 4)
+    masked = ops.where(ops.greater(x, 0), ops.matmul(x, w), -1e30)
+    after = amp(graph_of(ops.softmax(masked, -1), ops.max(masked, -1)), "f16")
+    (where,) = named(after, "where")
+    assert {u.op.name for u in after.users()[where]} == {"softmax", "max"}
+
+
+@pytest.mark.parametrize("low", LOW)
+def test_the_largest_of_a_window_is_found_again_by_its_gradient(low: str) -> None:
+    """Equal numbers stay equal: each window hands its gradient on, although the pooled image is rounded for a product.
+    Maxima of reductions are not rounded but for the product itself."""
+    x, k = value("x", 2, 3, 8, 8), value("k", 4, 3, 1, 1)
+    pooled = ops.max_pool2d(x * 1.5, 2)
+    y = ops.sum(ops.conv2d(pooled, k), (1, 2, 3))
+    graph = differentiate(graph_of(y), "y0", ("x",))
+    given = values_for(graph)
+    got, want = run(amp(graph, low), given)["grad:x"], run(graph, given)["grad:x"]
+    assert np.count_nonzero(got) == np.count_nonzero(want) == 2 * 3 * 16
+    w = value("w", 3, 2)
+    graph = differentiate(graph_of(ops.matmul(ops.max(x * 1.5, (2, 3)), w)), "y0", ("x",))
+    given = values_for(graph)
+    assert np.count_nonzero(run(amp(graph, low), given)["grad:x"]) == 2 * 3
+
+
+def test_pinned_operands_keep_a_product_and_its_gradients_in_float32() -> None:
+    x, w, v = value("x", 3, 4), value("w", 5, 4), value("v", 2, 5)
+    hidden = ops.matmul(ops.pinned(x), ops.transpose(ops.pinned(w), (1, 0)))
+    graph = differentiate(graph_of(ops.matmul(hidden, v, tb=True)), "y0", ("w", "v"))
+    products = named(amp(graph, "bf16"), "matmul")
+    by_dtype = sorted(n.src[0].dtype for n in products)
+    assert by_dtype == ["bf16", "bf16", "bf16", "f32", "f32"]
+
+
+def test_loops_multiply_in_16_bit_too() -> None:
+    h, xs, w = value("h", 3, 4), value("xs", 5, 3, 4), value("w", 4, 4)
+
+    def turn(carries: Any, slices: Any) -> Any:
+        new = ops.tanh(ops.matmul(carries[0], w) + slices[0])
+        return (new,), (new,)
+
+    (last,), _ = ops.scan(turn, (h,), (xs,))
+    graph = graph_of(last)
+    after = amp(graph, "bf16")
+    (scan,) = named(after, "scan")
+    (product,) = named(scan.attrs["body"], "matmul")
+    assert [s.dtype for s in product.src] == ["bf16", "bf16"]
+    assert scan.types == named(graph, "scan")[0].types
+    given = values_for(graph)
+    np.testing.assert_allclose(run(after, given)["y0"], run(graph, given)["y0"], atol=5e-2)
+
+
+@pytest.mark.parametrize("low", LOW)
+def test_other_dtypes_are_left_alone(low: str) -> None:
+    a, b = (ops.input(name, TensorType((3, 3), "f64")) for name in "ab")
+    c, d = (ops.input(name, TensorType((3, 3), "bf16")) for name in "cd")
+    graph = graph_of(ops.matmul(a, b), ops.matmul(c, d))
+    assert amp(graph, low) is graph
+
+
+def test_widening_is_the_readers_business() -> None:
+    """A kernel stores a rounded value in 2 bytes and its readers widen it: no kernel is there to copy it."""
+    x, w, v = value("x", 8, 16), value("w", 16, 16), value("v", 4, 16)
+    y = ops.matmul(ops.relu(ops.matmul(x, w, tb=True)), v, tb=True)
+    graph = amp(differentiate(graph_of(y * y), "y0", ("x", "w", "v")), "bf16")
+    for each in PIPELINE:
+        graph = each(graph)
+    bodies = [n.attrs["body"] for n in graph.nodes() if n.op.name == "fused"]
+    copies = [b for b in bodies if all(n.op.name in ("input", "cast") for n in b.nodes())]
+    inputs = {"x", "w", "v"}
+    assert len(copies) == len(inputs)  # rounded before anything else, and nothing else is a kernel of its own
+    assert all(n.dtype == "bf16" for b in copies for n in b.outputs.values())

@@ -1,0 +1,323 @@
+"""Compiled steps of every precision: what the plan multiplies in, what is left out, what is clipped, how they train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gluongraph as mx
+from gluongraph import amp, gluon, nd
+from gluongraph.gluon import Parameter, nn
+from gluongraph.plan import Plan
+from gluongraph.precision import PATIENCE, PRECISIONS, precision_of
+from gluongraph.step import TrainStep
+
+LOW = {"bf16-mixed": "bf16", "16-mixed": "f16"}
+Array = np.ndarray[Any, Any]
+
+
+def digits(count: int, seed: int) -> tuple[Array, Array]:
+    """Images of one channel from 0 to 1, and classes."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    some = np.random.default_rng(seed).permutation(len(found.target))[:count]
+    return (found.images[some, None] / 16).astype(np.float32), found.target[some].astype(np.float32)
+
+
+def small_network(seed: int) -> nn.HybridSequential:
+    mx.random.seed(seed)
+    np.random.seed(seed)
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(8, 3, padding=1, in_channels=1), nn.BatchNorm(in_channels=8), nn.Activation("relu"))
+    net.add(nn.MaxPool2D(), nn.Flatten(), nn.Dense(32, activation="relu", in_units=128), nn.Dense(10, in_units=32))
+    net.initialize(mx.init.Xavier())
+    return net
+
+
+def compiled(net: Any, precision: str, optimizer: str = "adam", **options: Any) -> TrainStep:
+    trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.01})
+    step: TrainStep = mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, precision=precision, **options)
+    return step
+
+
+def contractions(plan: Plan) -> list[tuple[str, set[str], str]]:
+    """Of each matrix product and convolution of a plan: its name, the dtypes in memory of its operands, of its sums."""
+    found = []
+    for launch in plan.launches:
+        body = launch.group.body
+        memory = dict(zip(body.inputs.values(), launch.reads, strict=True))
+        for n in body.nodes():
+            if n.op.kind == "contraction":
+                found.append((n.op.name, {memory[s].type.dtype for s in n.src}, n.dtype))
+    return found
+
+
+@pytest.mark.parametrize("precision", LOW)
+def test_the_plan_multiplies_16_bits_and_sums_in_float32(precision: str) -> None:
+    x, y = digits(64, 0)
+    step = compiled(small_network(0), precision)
+    step(x, y)
+    found = contractions(step.plan)
+    names = [name for name, _, _ in found]
+    assert sorted(names) == ["conv2d", "conv2d_weight_grad", *6 * ["matmul"]]
+    for name, operands, sums in found:
+        assert (operands, sums) == ({LOW[precision]}, "f32"), name
+    states = {b.type.dtype for launch in step.plan.launches for b in launch.buffers if b.space == "state"}
+    assert states <= {"f32", "i32"}  # master weights, states and statistics
+    stored = [b for launch in step.plan.launches for b in launch.writes if b.space == "scratch"]
+    assert LOW[precision] in {b.type.dtype for b in stored}
+
+
+@pytest.fixture(scope="module")
+def float32_losses() -> list[float]:
+    return [final_loss("32", seed)[0] for seed in range(3)]
+
+
+def final_loss(precision: str, seed: int) -> tuple[float, int]:
+    """The loss after 60 steps, and how many of them were left out."""
+    x, y = digits(512, seed)
+    step = compiled(small_network(seed), precision)
+    if step.loss_scale is not None:
+        step.loss_scale.scale[:] = 2.0**24  # overflows until it has been halved some times
+    for i in range(60):
+        batch = slice(i % 8 * 64, i % 8 * 64 + 64)
+        losses = step(x[batch], y[batch])
+    assert np.isfinite(losses.asnumpy()).all()
+    return float(step.evaluate(x[:64], y[:64]).asnumpy().mean()), step.skipped
+
+
+@pytest.mark.parametrize("precision", LOW)
+def test_training_converges_as_in_float32(precision: str, float32_losses: list[float]) -> None:
+    """Three seeds: the mean lies within what seeds make of it, overflows at the beginning included."""
+    found = [final_loss(precision, seed) for seed in range(3)]
+    losses, exact = np.array([loss for loss, _ in found]), np.array(float32_losses)
+    assert all((skipped > 0) == (precision == "16-mixed") for _, skipped in found)
+    assert exact.max() < 0.6
+    assert abs(losses.mean() - exact.mean()) < max(2 * exact.std(), 0.1 * exact.mean()), (losses, exact)
+
+
+# -- steps that are left out
+
+OPTIMIZERS = ("sgd", "nag", "adam", "adamw", "rmsprop", "adagrad", "lamb", "ftrl", "nadam", "sgld", "lars", "ftml")
+
+
+def with_states(optimizer: str, **arguments: Any) -> tuple[gluon.Trainer, Parameter, TrainStep]:
+    """A step whose loss is weight · data: the data is the gradient."""
+    p = Parameter("w", shape=(3, 4))
+    p.initialize(mx.init.One())
+    trainer = gluon.Trainer([p], optimizer, {"learning_rate": 0.1, **arguments})
+    step = mx.compile(lambda x: (p.data() * x).sum(), trainer=trainer, precision="16-mixed")
+    return trainer, p, step
+
+
+def everything(trainer: gluon.Trainer, p: Parameter) -> dict[str, Any]:
+    """All that a step may change, but for the loss scale."""
+    arrays = {"w": p.data(), **trainer.state_arrays([p.name])}
+    numbers = {"num_update": trainer.optimizer.num_update, "rng": mx.random.get_state(mx.cpu())}
+    return {**{k: a.asnumpy().copy() for k, a in arrays.items()}, **trainer.optimizer.progress(), **numbers}
+
+
+def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        np.testing.assert_array_equal(value, other[key], err_msg=key)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_step_that_overflows_changes_the_scale_alone(optimizer: str) -> None:
+    """After good steps one with infinite and one with NaN gradients, then good ones: as if those had never been."""
+    good = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+    trainer, p, step = with_states(optimizer)
+    other, q, straight = with_states(optimizer)
+    mx.random.seed(3)
+    start = mx.random.get_state(mx.cpu())
+    step(good)
+    before = everything(trainer, p)
+    for bad in (np.inf, np.nan):
+        step(np.where(good > 0, good, bad).astype(np.float32))
+        assert_equal(everything(trainer, p), before)
+    assert step.skipped == 2
+    assert trainer.scaler.scale.asscalar() == 2.0**14
+    assert trainer.scaler.good.asscalar() == 0
+    step(good)
+    assert trainer.scaler.good.asscalar() == 1
+    after = everything(trainer, p)
+    mx.random.set_state(start, mx.cpu())
+    straight(good)
+    straight(good)
+    assert_equal(everything(other, q), after)
+
+
+def test_schedules_advance_with_applied_steps_only() -> None:
+    schedule = mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=1.0)
+    p = Parameter("w", shape=(2,))
+    p.initialize(mx.init.Zero())
+    trainer = gluon.Trainer([p], "sgd", {"lr_scheduler": schedule})
+    step = mx.compile(lambda x: (p.data() * x).sum(), trainer=trainer, precision="16-mixed")
+    ones, bad = np.ones(2, np.float32), np.full(2, np.inf, np.float32)
+    for x in (ones, bad, bad, ones):
+        step(x)
+    assert trainer.optimizer.num_update == 2
+    want = -sum(mx.lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=1.0)(t) for t in (1, 2))
+    np.testing.assert_allclose(p.data().asnumpy(), want)
+
+
+def test_statistics_and_gradients_that_are_added_to_are_left_too() -> None:
+    x, y = digits(16, 0)
+    net = small_network(0)
+    step = compiled(net, "16-mixed", "sgd")
+    net[0].weight.grad_req = "add"
+    step.loss_scale.scale[:] = 1024.0
+    step(x, y)
+    statistics = [p for name, p in net.collect_params().items() if "running" in name]
+    before = [p.data().asnumpy().copy() for p in (*statistics, net[0].weight)], net[0].weight.grad().asnumpy().copy()
+    step(np.where(x > 0.5, np.inf, x), y)
+    after = [p.data().asnumpy() for p in (*statistics, net[0].weight)], net[0].weight.grad().asnumpy()
+    assert step.skipped == 1
+    for one, other in zip((*before[0], before[1]), (*after[0], after[1]), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_scale_grows_after_patience_and_up_to_a_limit() -> None:
+    trainer, _, step = with_states("sgd")
+    trainer.scaler.good[:] = PATIENCE - 1
+    step(np.ones((3, 4), np.float32))
+    assert (trainer.scaler.scale.asscalar(), trainer.scaler.good.asscalar()) == (2.0**17, 0)
+    trainer.scaler.good[:], trainer.scaler.scale[:] = PATIENCE - 1, 2.0**24
+    step(np.ones((3, 4), np.float32))
+    assert trainer.scaler.scale.asscalar() == 2.0**24
+
+
+def test_small_gradients_survive_through_the_scale() -> None:
+    """1e-9 is 0 in float16; gradients are divided by the scale again, in float32, and so are those of `grads`."""
+    x = nd.ones((2, 3))
+    for scale, want in ((1.0, 0.0), (2.0**16, 1e-9)):
+        net = nn.Dense(1, use_bias=False, in_units=3, weight_initializer="one")
+        net.initialize()
+        trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0})
+        step = mx.compile(lambda x, net=net: net(x).sum() * 5e-10, trainer=trainer, precision="16-mixed")
+        trainer.scaler.scale[:] = scale
+        (found,) = step.grads(x).values()
+        np.testing.assert_allclose(found.asnumpy(), want, rtol=1e-2)
+
+
+def test_two_contexts_leave_a_step_out_together() -> None:
+    contexts = [mx.cpu(0), mx.cpu(1)]
+    net = nn.Dense(2, in_units=3)
+    net.initialize(mx.init.Xavier(), ctx=contexts)
+    trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.1})
+    step = mx.compile(net, gluon.loss.L2Loss(), trainer, precision="16-mixed")
+    x, y = np.ones((4, 3), np.float32), np.zeros((4, 2), np.float32)
+    step(x, y)
+    before = [w.asnumpy().copy() for w in net.weight.list_data()]
+    x[3] = np.inf  # of the second context's share
+    step(x, y)
+    assert step.skipped == 1
+    for old, new in zip(before, net.weight.list_data(), strict=True):
+        np.testing.assert_array_equal(old, new.asnumpy())
+
+
+# -- clipping
+
+
+def test_gradients_are_clipped_by_the_norm_of_all_together() -> None:
+    """Of a million elements the norm is right to 1e-6: blocks, and float64 above them."""
+    rng = np.random.default_rng(0)
+    shapes: list[tuple[int, ...]] = [(1024, 1024), (7,), ()]
+    params = [Parameter(f"p{i}", shape=shape or (1,)) for i, shape in enumerate(shapes)]
+    for p in params:
+        p.initialize(mx.init.Zero())
+    grads = [rng.normal(size=p.shape).astype(np.float32) for p in params]
+    trainer = gluon.Trainer(params, "sgd", {"learning_rate": 1.0})
+
+    def loss(*given: Any) -> Any:
+        return nd.add_n(*((p.data() * g).sum() for p, g in zip(params, given, strict=True)))
+
+    step = mx.compile(loss, trainer=trainer, clip_norm=0.5)
+    step(*grads, batch_size=2)
+    norm = np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in grads)) / 2
+    assert step.grad_norm == pytest.approx(norm, rel=1e-6)
+    for p, g in zip(params, grads, strict=True):
+        np.testing.assert_allclose(p.data().asnumpy(), -g / 2 * (0.5 / norm), rtol=1e-5)
+    for p in params:
+        p.set_data(nd.zeros(p.shape))
+    step(*(g * 1e-6 for g in grads), batch_size=2)  # below the limit nothing is clipped
+    for p, g in zip(params, grads, strict=True):
+        np.testing.assert_allclose(p.data().asnumpy(), -g * 1e-6 / 2, rtol=1e-5)
+
+
+# -- pins, other precisions, errors
+
+
+def test_pinned_blocks_and_parts_multiply_in_float32() -> None:
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4, in_units=3), amp.keep_float32(nn.Dense(2, in_units=4)))
+    net.initialize()
+
+    def loss(x: Any, y: Any) -> Any:
+        z = net(x)
+        with amp.float32():
+            return nd.dot(z, y).sum(axis=1)
+
+    step = mx.compile(loss, trainer=gluon.Trainer(net.collect_params(), "sgd"), precision="bf16-mixed")
+    step(np.ones((5, 3), np.float32), np.ones((2, 2), np.float32))
+    found = sorted(dtype for _, operands, _ in contractions(step.plan) for dtype in operands)
+    assert found == ["bf16", "bf16", *5 * ["f32"]]  # x W, and the gradient of W; the others are pinned
+
+
+@pytest.mark.parametrize("precision", ["64", "bf16-true", "16-true"])
+@pytest.mark.filterwarnings("ignore:SGD keeps a weight")
+def test_whole_precisions_cast_parameters_and_inputs(precision: str) -> None:
+    x, y = digits(16, 0)
+    net = small_network(0)
+    step = compiled(net, precision, "sgd")
+    dtype = np.dtype(net[5].weight.dtype).name if precision == "64" else str(net[5].weight.dtype)
+    first = step(x, y).asnumpy().mean()
+    for _ in range(20):
+        last = step(x, y).asnumpy().mean()
+    assert last < first
+    assert PRECISIONS[precision].whole in dtype
+    short = {"float64": "f64", "bfloat16": "bf16", "float16": "f16"}[PRECISIONS[precision].whole or ""]
+    assert {dtype for _, operands, _ in contractions(step.plan) for dtype in operands} == {short}
+
+
+def test_predictions_are_float32_and_near() -> None:
+    x, _ = digits(16, 0)
+    net = small_network(0)
+    want = net(nd.array(x)).asnumpy()
+    for precision in LOW:
+        got = compiled(net, precision).predict(x)
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got.asnumpy(), want, atol=3e-2 * abs(want).max())
+
+
+def test_a_weight_that_is_set_is_what_the_next_step_multiplies_with() -> None:
+    """There is no copy of 16 bits that could be stale."""
+    x, y = digits(64, 0)
+    nets = [small_network(0), small_network(1)]
+    steps = [compiled(net, "bf16-mixed") for net in nets]
+    steps[0](x, y)
+    for p, q in zip(nets[0].collect_params().values(), nets[1].collect_params().values(), strict=True):
+        p.set_data(q.data())
+    np.testing.assert_array_equal(steps[0](x, y).asnumpy(), steps[1](x, y).asnumpy())
+
+
+@pytest.mark.parametrize(("given", "name"), [(32, "32"), ("bf16", "bf16-mixed"), (16, "16-mixed"), ("64-true", "64")])
+def test_other_names(given: Any, name: str) -> None:
+    assert precision_of(given).name == name
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"precision": "8-mixed"}, "'16-mixed'"),
+        ({"precision": "transformer-engine"}, "8-bit floats"),
+        ({"clip_norm": 0.0}, "clip_norm is a positive number"),
+    ],
+)
+def test_errors(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        mx.compile(nn.Dense(1), **options)
