@@ -123,6 +123,7 @@ def kills(run: Path, count: int, units: int, delay: float, seed: int = 0) -> Out
         AssertionError: a load that is not what was saved, or a step lost that was reported as saved.
     """
     rng, within, confirmed = random.Random(seed), 0, 0
+    left: set[str] = set()  # half-written checkpoints
     command = [sys.executable, __file__, "victims", str(run), "--units", str(units)]
     net, trainer, step = training(units)
     environment = {**os.environ, "GG_BACKEND": "reference", "OMP_NUM_THREADS": "1"}  # no threads: it is forked
@@ -144,7 +145,9 @@ def kills(run: Path, count: int, units: int, delay: float, seed: int = 0) -> Out
                     confirmed = max(confirmed, int(numbers[0]))
                 elif word == "ended":
                     break
-            within += any(path.name.startswith(".tmp-step-") for path in run.glob(".*"))
+            now = {path.name for path in run.glob(".tmp-step-*")}
+            within += bool(now - left)
+            left = now
             extra = step.load(run)
             assert extra["digest"] == digest(net, trainer), "what is loaded is not what was saved"
             assert trainer.optimizer.num_update >= confirmed, "a step that was saved is lost"

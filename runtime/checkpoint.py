@@ -266,7 +266,7 @@ def _saying(what: str) -> Iterator[None]:
     except OSError as error:
         help = "what was saved before is whole; make room, or give a folder that can be written, and save again"
         why = error.strerror or str(error)
-        raise OSError(error.errno, located(f"{what}: {why}", help=help)) from error
+        raise OSError(error.errno, f"{what}: {why}\n  help: {help}") from error
 
 
 # -- reading
@@ -365,17 +365,22 @@ def _checked(folder: Path, name: str, row: Mapping[str, Any]) -> Array:
                 chunk = data[at : at + CHUNK].data
                 file.readinto(chunk)
                 digest.update(chunk)
-    except FileNotFoundError:
-        raise Damaged(f"{folder} is damaged: {name} is missing") from None
+    except OSError as error:
+        raise Damaged(_unreadable(folder, name, error)) from None
     if digest.hexdigest() != row["sha256"]:
         raise Damaged(f"{folder} is damaged: the content of {name} has changed")
     return data
 
 
+def _unreadable(folder: Path, name: str, error: OSError) -> str:
+    missing = isinstance(error, FileNotFoundError)
+    return f"{folder} is damaged: {name} {'is missing' if missing else f'cannot be read: {error.strerror}'}"
+
+
 def _json(path: Path, folder: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise Damaged(f"{folder} is damaged: {path.name} is missing") from None
+    except OSError as error:
+        raise Damaged(_unreadable(folder, path.name, error)) from None
     except (ValueError, RecursionError):
         raise Damaged(f"{folder} is damaged: its {path.name} is no JSON") from None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import random
-from gluongraph.checkpoint.training import Groups, Part, Put, Training
+from gluongraph.checkpoint.training import Groups, Part, Put, Training, misfit
 from gluongraph.runtime.checkpoint import Content
 
 
@@ -24,6 +24,11 @@ def _take(training: Training, groups: Groups) -> Any:
 
 
 def _put(training: Training, content: Content, told: Any) -> Put:
+    here: Any = np.random.get_state(legacy=False)
+    if (wanted := told["numpy"]["bit_generator"]) != here["bit_generator"]:
+        help = f"numpy.random.set_bit_generator(numpy.random.{wanted}()), before"
+        raise misfit(f"numpy.random was drawn by {wanted}, and is by {here['bit_generator']} here", help=help)
+
     def put() -> None:
         random.set_all_states(told["gluongraph"])
         np.random.set_state(told["numpy"])

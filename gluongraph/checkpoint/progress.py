@@ -60,6 +60,8 @@ def _put(training: Training, content: Content, told: Any) -> Put:
     found = (_scheduler(optimizer.lr_scheduler) or {"class": "none"})["class"]
     if (name := (told["scheduler"] or {"class": "none"})["class"]) != found:
         raise misfit(f"the checkpoint's lr_scheduler is {name}, the trainer's {found}")
+    if told["carried"].keys() != set(optimizer.carried):
+        raise misfit(f"the checkpoint is of another {type(optimizer).__name__}, which carried {list(told['carried'])}")
     index = {training.keys[name]: i for i, name in enumerate(trainer.names)}
     if strange := sorted(told["counts"].keys() - index.keys()):
         raise misfit(f"the checkpoint counts updates of {', '.join(strange)}, which the trainer does not hold")

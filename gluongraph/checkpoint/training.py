@@ -40,6 +40,10 @@ class Training:
         known = step.net._structural() if isinstance(step.net, Block) else {}
         for key, parameter in (*known.items(), *((p.name, p) for p in self.trainer.params)):
             if parameter.name not in self.keys:
+                if key in self.parameters:
+                    raise MXNetError(
+                        located(f"the trainer's parameter {key} has the name of another one's place in the net")
+                    )
                 self.keys[parameter.name], self.parameters[key] = key, parameter
         if not any(p.deferred for p in self.trainer.params):
             self.trainer.prepare()

@@ -67,6 +67,8 @@ def _put(training: Training, content: Content, told: Any) -> Put:
 
 
 def _check_type(key: str, parameter: Parameter, saved: Array) -> None:
+    if parameter._arrays is None and not parameter.deferred:
+        raise misfit(f"{key} has not been initialized", help="call net.initialize(), first")
     shape = parameter.shape
     fits = shape is None or (
         len(shape) == saved.ndim and all(n <= 0 or n == m for n, m in zip(shape, saved.shape, strict=True))

@@ -228,6 +228,13 @@ def unchanged(training: Training, load: Callable[[], object], error: type[Except
 FILES = ("MANIFEST.json", "trainer.json", *(f"{g}-00000-of-00001.safetensors" for g in ("params", "optim", "extra")))
 
 
+def test_files_that_cannot_be_read(run: pathlib.Path) -> None:
+    (run / "last" / "trainer.json").rename(run / "last" / "elsewhere")
+    (run / "last" / "trainer.json").mkdir()
+    with pytest.warns(UserWarning, match=r"trainer.json .*step-00000001 is loaded instead"):
+        Training().load(run)
+
+
 def damages(data: bytes) -> Iterator[bytes | None]:
     """The file missing, cut at several places, longer, and with single bits turned, all over it."""
     yield None
@@ -379,6 +386,27 @@ def test_gradients_that_nobody_adds_to(tmp_path: pathlib.Path) -> None:
         FormatError,
         "gradients of 0.bias were added up; here its grad_req is 'write'",
     )
+
+
+def test_a_net_without_weights(run: pathlib.Path) -> None:
+    training = Training()
+    net = gluon.nn.HybridSequential()
+    net.add(*training.net[:4], gluon.nn.Dense(3, in_units=6))  # the last is not initialized, and not trained
+    trainer = gluon.Trainer(net[:4].collect_params(), "adam")
+    training.step = mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer)
+    with pytest.raises(FormatError, match=r"4.weight has not been initialized[^~]*net.initialize\(\)"):
+        training.load(run)
+
+
+def test_another_generator_of_numpy(run: pathlib.Path) -> None:
+    training, usual = Training(), np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(1))
+    try:
+        unchanged(
+            training, lambda: training.load(run), FormatError, "numpy.random was drawn by MT19937, and is by PCG64"
+        )
+    finally:
+        np.random.set_bit_generator(usual)
 
 
 def test_a_part_of_a_later_version(run: pathlib.Path) -> None:
