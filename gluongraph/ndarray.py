@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Concatenate, ParamSpec
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +17,18 @@ from gluongraph.ir import Node
 from gluongraph.storage import Array, View
 from gluongraph.tape import STATE, Entry, mark, no_value, source_of, tracked
 
-P = ParamSpec("P")
 MAX_FUNCTIONS = 8192  # Python numbers are part of a function; a program that counts must not fill the memory
 
 
-def _method(build: Callable[Concatenate[Any, P], Any]) -> Callable[Concatenate[NDArray, P], NDArray]:
-    def method(self: NDArray, /, *args: P.args, **kwargs: P.kwargs) -> NDArray:
-        return invoke(build, self, *args, **kwargs)  # type: ignore[no-any-return]
+def _method(build: Callable[..., Any]) -> Callable[..., NDArray]:
+    """The builder as a method; like MXNet's methods it also takes `out`, which np.sum(array) hands on."""
+
+    def method(self: NDArray, /, *args: Any, out: NDArray | None = None, **kwargs: Any) -> Any:
+        made = invoke(build, self, *args, **kwargs)
+        if out is None:
+            return made
+        out[:] = made
+        return out
 
     method.__name__, method.__doc__ = build.__name__, build.__doc__
     method.__wrapped__ = build  # type: ignore[attr-defined]  # help() shows its parameters

@@ -380,3 +380,15 @@ def test_nothing_is_built_twice() -> None:
     assert len(_FUNCTIONS) == before
     assert float((nd.zeros((1,)) * -0.0).asnumpy().view(np.int32)[0]) == -(2.0**31)  # 0.0 and -0.0 are two numbers
     assert (nd.zeros((1,)) * 0.0).asnumpy().view(np.int32)[0] == 0
+
+
+def test_numpys_reductions_are_those_of_the_array() -> None:
+    x = nd.array(X)
+    for function in (np.sum, np.max, np.min, np.prod):
+        made = function(x, axis=1)
+        assert isinstance(made, NDArray)
+        same(made, function(X, axis=1), rtol=1e-5)
+    same(np.argmax(x, axis=1), X.argmax(1))
+    out = nd.zeros((3, 5))
+    assert x.sum(axis=1, out=out) is out
+    same(out, X.sum(1), rtol=1e-5)
