@@ -16,7 +16,7 @@ from gluongraph.updates import GRAD
 def _spread(saved: Mapping[str, Array], here: Sequence[str]) -> dict[str, Array]:
     """What each replica here gets: its own; what was on contexts that are no longer there is added to the first."""
     given = {key: saved[key] for key in here if key in saved}
-    for key in saved.keys() - set(here):
+    for key in (key for key in saved if key not in here):
         first = key.partition("@")[0]
         given[first] = given[first] + saved[key]
     return given
@@ -64,8 +64,7 @@ def _take_residuals(training: Training, groups: Groups) -> Any:
     trainer = training.trainer
     for name, array in trainer.residual_arrays(trainer.names).items():
         groups[REST][RESIDUAL + training.key(name.removeprefix(RESIDUAL))] = array.storage.array
-    threshold = trainer.exchange.threshold
-    return None if threshold is None else {"threshold": threshold}
+    return None
 
 
 def _put_residuals(training: Training, content: Content, told: Any) -> Put:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gluongraph.checkpoint.training import Groups, Part, Put, Training, check_json, misfit
 from gluongraph.errors import MXNetError, located
+from gluongraph.gluon.trainer import Trainer
 from gluongraph.lr_scheduler import LRScheduler
 from gluongraph.runtime.checkpoint import Content
 
@@ -36,13 +37,15 @@ def _scheduler(scheduler: Any) -> Any:
     return {**told, "settings": _settings(scheduler) if isinstance(scheduler, LRScheduler) else {}}
 
 
+def _check_store(trainer: Trainer) -> None:
+    if trainer._exchange.once and not trainer._own_store:
+        message = f"{trainer._kvstore} keeps weights and states of its own, which no checkpoint can read or set"
+        raise MXNetError(located(message, help="make the Trainer with update_on_kvstore=False"))
+
+
 def _take(training: Training, groups: Groups) -> Any:
     trainer, optimizer = training.trainer, training.trainer.optimizer
-    if trainer.exchange.once and not trainer._own_store:
-        message = (
-            f"{trainer._kvstore} updates weights by an optimizer of its own, whose states a checkpoint cannot hold"
-        )
-        raise MXNetError(located(message, help="make the Trainer with update_on_kvstore=False"))
+    _check_store(trainer)
     progress = optimizer.progress()
     return {
         **progress,
@@ -55,6 +58,7 @@ def _take(training: Training, groups: Groups) -> Any:
 
 def _put(training: Training, content: Content, told: Any) -> Put:
     trainer, optimizer = training.trainer, training.trainer.optimizer
+    _check_store(trainer)
     if (name := type(optimizer).__name__) != told["optimizer"]:
         raise misfit(f"the checkpoint is of {told['optimizer']}, the trainer uses {name}")
     found = (_scheduler(optimizer.lr_scheduler) or {"class": "none"})["class"]

@@ -35,7 +35,7 @@ def _built(form: Any, arrays: Mapping[str, Array], like: NDArray) -> Any:
         return {key: _built(part, arrays, like) for key, part in form.items()}
     if isinstance(form, list):
         return tuple(_built(part, arrays, like) for part in form)
-    return None if form is None else NDArray(arrays[form], like.context)
+    return None if form is None else NDArray(arrays[form].copy(), like.context)
 
 
 def _take(training: Training, groups: Groups) -> Any:
@@ -68,8 +68,7 @@ def _put(training: Training, content: Content, told: Any) -> Put:
                 elif form is None:
                     trainer.states.pop(replica, None)
                 else:
-                    copied = {name: array.copy() for name, array in arrays.items()}
-                    trainer.states[replica] = _built(form, copied, trainer.replica(replica))
+                    trainer.states[replica] = _built(form, arrays, trainer.replica(replica))
 
     return put
 

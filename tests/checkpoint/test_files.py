@@ -428,6 +428,21 @@ def test_what_has_nothing_to_resume(tmp_path: pathlib.Path) -> None:
             call()
 
 
+class Elsewhere(mx.kvstore.KVStore):
+    """A store of somebody's own, which updates."""
+
+
+def test_a_store_that_keeps_the_state(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    training = Training()
+    trainer = gluon.Trainer(training.net.collect_params(), "adam", kvstore=Elsewhere())
+    training.step = mx.compile(training.net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer)
+    training.go(1)
+    message = r"keeps weights and states of its own[^~]*update_on_kvstore=False"
+    with pytest.raises(MXNetError, match=message):
+        training.save(tmp_path / "other")
+    unchanged(training, lambda: training.load(run), MXNetError, message)
+
+
 def test_statistics_that_would_be_lost(tmp_path: pathlib.Path) -> None:
     """The trainer has the last layer, a function runs the net: nobody tells where its running statistics are."""
     training = Training()
