@@ -14,7 +14,7 @@ def test_split() -> None:
     a, b = gluon.utils.split_data(nd.array(X), 2)
     assert a.shape == b.shape == (5, 2) and (b.asnumpy() == X[5:]).all()
     sizes = [p.shape[0] for p in gluon.utils.split_data(nd.array(X), 3, even_split=False)]
-    assert sizes == [3, 3, 4]
+    assert sizes == [4, 3, 3]
     with pytest.raises(ValueError, match="do not divide"):
         gluon.utils.split_data(nd.array(X), 3)
     with pytest.raises(ValueError, match="cannot be split"):
