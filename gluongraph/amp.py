@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import mximages, mxlayers, nd, ops
+from gluongraph import nd, ops
+from gluongraph.builders import mximages, mxlayers
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import located
 from gluongraph.gluon.trainer import Trainer

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import debug, mximages, mxindex, mxlayers, mxmath, mxops, mxshapes
+from gluongraph import debug
+from gluongraph.builders import mximages, mxindex, mxlayers, mxmath, mxops, mxshapes
 from gluongraph.context import Context, check_context, current_context
 from gluongraph.dtypes import dtype_name
 from gluongraph.eager import Function

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gluongraph import codec
 from gluongraph.errors import FormatError
+from gluongraph.image import codec
 from gluongraph.storage import Array
 
 MAGIC = struct.pack("<I", 0xCED7230A)

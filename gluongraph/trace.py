@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
+from gluongraph.builders.mxshapes import index, index_plan, index_put
 from gluongraph.context import Context
 from gluongraph.differentiate import gradients, ones
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.eager import leaf
 from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin
 from gluongraph.ir import Graph, Node, TensorType, recording_origins, topological
-from gluongraph.mxshapes import index, index_plan, index_put
 from gluongraph.ndarray import NDArray, traced
 from gluongraph.ops.composite import results_of
 from gluongraph.storage import Array

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import color, nd
+from gluongraph import nd
+from gluongraph.image import color
 from gluongraph.image.functions import center_crop, color_normalize, imresize, pixels, random_crop, random_size_crop
 from gluongraph.image.functions import resize_short as resized_short
 from gluongraph.ndarray import NDArray

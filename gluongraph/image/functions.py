@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import codec, resample
 from gluongraph.errors import MXNetError, TraceError, located
+from gluongraph.image import codec, resample
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array
 from gluongraph.tape import STATE

@@ -1,7 +1,7 @@
 """`mx.nd`: arrays, and functions on them by MXNet's names.
 
 Arithmetic broadcasts as in numpy. Functions are eager, recorded or traced, as `invoke` says; most are builders of
-`gluongraph.mxops`, `.mxshapes`, `.mxlayers` and `.mximages` put behind it, whose signatures and formulas they have.
+`gluongraph.builders` put behind it, whose signatures and formulas they have.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import mxctc, mximages, mxindex, mxlayers, mxmath, mxops, mxoutputs, mxshapes, ops
+from gluongraph import ops
 from gluongraph import random as random
+from gluongraph.builders import mxctc, mximages, mxindex, mxlayers, mxmath, mxops, mxoutputs, mxshapes
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import MissingError, MXNetError, located

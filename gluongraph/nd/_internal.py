@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gluongraph import mxops
+from gluongraph.builders import mxops
 from gluongraph.nd.function import function
 
 _BINARY: dict[str, Callable[..., Any]] = {

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import mxcontrib, mxctc, mximages, mxindex, mxshapes, random
+from gluongraph import random
+from gluongraph.builders import mxcontrib, mxctc, mximages, mxindex, mxshapes
 from gluongraph.errors import MXNetError, located
 from gluongraph.nd.control import cond as cond
 from gluongraph.nd.control import foreach as foreach

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any
 
-from gluongraph import mxshapes, ops
+from gluongraph import ops
+from gluongraph.builders import mxshapes
 from gluongraph.context import Context
 from gluongraph.errors import ShapeError, TraceError, located
 from gluongraph.ir import Node

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import color, mxshapes, ops, random, resample
+from gluongraph import ops, random
+from gluongraph.builders import mxshapes
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, located
-from gluongraph.image import pixels, short_side
+from gluongraph.image import color, pixels, resample, short_side
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.storage import Array
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluongraph import mxlinalg
+from gluongraph.builders import mxlinalg
 from gluongraph.nd.function import function
 
 gemm = function(mxlinalg.gemm)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gluongraph import mxlayers, mxrnn, mxshapes, random
+from gluongraph import random
+from gluongraph.builders import mxlayers, mxrnn, mxshapes
 from gluongraph.errors import MXNetError, located
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.tape import STATE

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import mxupdate
+from gluongraph.builders import mxupdate
 from gluongraph.nd.function import into
 from gluongraph.ndarray import NDArray, invoke
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import mximages, mxlayers, mxops, mxrnn, mxshapes
+from gluongraph.builders import mximages, mxlayers, mxops, mxrnn, mxshapes
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir import Node, recording_origins

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gluongraph import color, image, nd
+from gluongraph import image, nd
+from gluongraph.image import color
 
 IMAGE = np.random.default_rng(0).integers(0, 255, (20, 30, 3)).astype(np.uint8)
 X = nd.array(IMAGE, dtype="uint8")

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import gluongraph as mx
-from gluongraph import autograd, debug, gluon, mxctc, nd, ops
+from gluongraph import autograd, debug, gluon, nd, ops
+from gluongraph.builders import mxctc
 from gluongraph.ir import TensorType, topological
 
 RNG = np.random.default_rng(3)

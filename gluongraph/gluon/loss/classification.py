@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph import ops
+from gluongraph.builders.mxops import softrelu
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.loss.base import Loss, like
 from gluongraph.ir import Node
-from gluongraph.mxops import softrelu
 
 
 class SoftmaxCrossEntropyLoss(Loss):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph import mxctc, mxshapes
+from gluongraph.builders import mxctc, mxshapes
 from gluongraph.gluon.loss.base import Loss
 from gluongraph.ir import Node
 

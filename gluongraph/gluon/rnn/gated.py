@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gluongraph import mxrnn, nd, trace
+from gluongraph import nd, trace
+from gluongraph.builders import mxrnn
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon import watch
 from gluongraph.gluon.block import Block
@@ -18,7 +19,7 @@ from gluongraph.ndarray import NDArray, invoke
 class GatedCell(HybridRecurrentCell):
     """What the cells with weights share: parameters {i2h,h2h}_{weight,bias}, one step, and the unrolled sequence."""
 
-    _mode = ""  # of gluongraph.mxrnn
+    _mode = ""  # of gluongraph.builders.mxrnn
 
     def __init__(
         self,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gluongraph import mxrnn, nd
+from gluongraph import nd
+from gluongraph.builders import mxrnn
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import Parameter

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gluongraph import nd
+from gluongraph.builders.mxindex import SequenceReverse
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.block import Block, _indented
 from gluongraph.gluon.rnn.recurrent import (
@@ -17,7 +18,6 @@ from gluongraph.gluon.rnn.recurrent import (
     given_back,
     merged,
 )
-from gluongraph.mxindex import SequenceReverse
 from gluongraph.ndarray import NDArray, invoke
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import color, image
+from gluongraph import image
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.nn import HybridSequential, Sequential
+from gluongraph.image import color
 from gluongraph.nd import image as nd_image
 from gluongraph.ndarray import NDArray
 

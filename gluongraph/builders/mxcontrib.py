@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from gluongraph import ops
+from gluongraph.builders.mxops import axes_of, sign
 from gluongraph.errors import ShapeError, located
-from gluongraph.mxops import axes_of, sign
 
 
 def arange_like(data: Any, start: float = 0.0, step: float = 1.0, repeat: int = 1, axis: int | None = None) -> Any:

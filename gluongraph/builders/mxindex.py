@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gluongraph import mxops, ops
+from gluongraph import ops
+from gluongraph.builders import mxops
+from gluongraph.builders.mxops import Axes, axes_of
+from gluongraph.builders.mxshapes import as_index, squeeze
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir import Node
-from gluongraph.mxops import Axes, axes_of
-from gluongraph.mxshapes import as_index, squeeze
 
 # -- order
 

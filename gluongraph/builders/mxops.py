@@ -1,9 +1,7 @@
-"""MXNet's operators as builders over nodes: its names, argument order, defaults and conventions.
+"""Arithmetic, comparisons, elementary functions and reductions.
 
-Each takes nodes (or Python numbers) and gives a node. `gluongraph.nd` and the methods of NDArray call them through
-`invoke`, so that one statement serves eager, recorded and traced calls. Conventions of MXNet that are kept: a
-reduction over all axes has shape (1,), comparisons give 0 and 1 in the dtype of their arguments, indices may come as
-floats.
+Conventions of MXNet that are kept: a reduction over all axes has shape (1,), comparisons give 0 and 1 in the dtype of
+their arguments, indices may come as floats.
 """
 
 from __future__ import annotations

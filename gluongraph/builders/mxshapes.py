@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
+from gluongraph.builders.mxops import Axes, axes_of
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir import Node
-from gluongraph.mxops import Axes, axes_of
 
 
 def reshape(data: Any, shape: Sequence[int], reverse: bool = False) -> Any:

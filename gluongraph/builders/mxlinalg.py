@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
+from gluongraph.builders.mxindex import extractdiag as extractdiag
+from gluongraph.builders.mxindex import makediag as makediag
 from gluongraph.errors import MXNetError, ShapeError, located
-from gluongraph.mxindex import extractdiag as extractdiag
-from gluongraph.mxindex import makediag as makediag
 
 
 def gemm(

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gluongraph import ops
+from gluongraph.builders.mxops import axes_of, softrelu, softsign
+from gluongraph.builders.mxshapes import as_index
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, ShapeError, located
-from gluongraph.mxops import axes_of, softrelu, softsign
-from gluongraph.mxshapes import as_index
 
 
 def softmax(

@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from gluongraph import ops
+from gluongraph.builders.mxshapes import as_index
 from gluongraph.errors import MXNetError, located
-from gluongraph.mxshapes import as_index
 
 
 def SoftmaxOutput(
