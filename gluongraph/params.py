@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from typing import IO, Any
 
@@ -139,12 +139,13 @@ def _write(file: IO[bytes], arrays: Sequence[Array], names: Sequence[str]) -> No
 
 def whole(filename: str, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file under another name and rename it: it appears whole or not at all."""
-    folder = os.path.dirname(os.path.abspath(filename))
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".saving-")
+    folder, name = os.path.split(os.path.abspath(filename))
+    temporary = os.path.join(folder, f".saving-{os.getpid()}-{threading.get_ident()}-{name}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             write(file)
         os.replace(temporary, filename)
     except BaseException:
-        os.unlink(temporary)
+        if os.path.exists(temporary):
+            os.unlink(temporary)
         raise

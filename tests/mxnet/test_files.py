@@ -85,6 +85,12 @@ def test_writing_as_mxnet_writes(tmp_path: pathlib.Path) -> None:
     assert back.asnumpy().tolist() == [1, 2]
 
 
+def test_files_have_the_rights_of_other_new_files(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "plain").write_bytes(b"")
+    nd.save(str(tmp_path / "a"), nd.ones((1,)))
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
 def test_every_element_type_comes_back(tmp_path: pathlib.Path) -> None:
     arrays = [np.arange(3).astype(t) for t in ("f4", "f8", "f2", "u1", "i4", "i1", "i8", "?", ml_dtypes.bfloat16)]
     params.write(str(tmp_path / "a"), arrays)
