@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from gluongraph.codegen import conv, gemm
+from gluongraph.codegen import conv, gemm, gemm_tiles
 from gluongraph.codegen.conv import Conv
 from gluongraph.codegen.expression import Expressions, count_as_one, flat, unflatten
 from gluongraph.codegen.gemm import Kind, Operand
 from gluongraph.codegen.microkernel import accumulator
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value, cast, lanes_of, ramp
+from gluongraph.dtypes import DTYPES
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
@@ -54,7 +55,8 @@ def _claim_gemm(group: Group, cpu: Cpu) -> Candidate | None:
     if min(batch, m, n, kk) < 1:
         return None
     a, b = _kinds(product)
-    return Candidate("gemm", gemm.workspace(batch, m, n, kk, a, b, cpu))
+    loops = gemm_tiles if gemm_tiles.suits(batch, m, n, kk, a, b, cpu) else gemm
+    return Candidate("gemm", loops.workspace(batch, m, n, kk, a, b, cpu))
 
 
 def _extents(product: Node) -> tuple[int, int, int, int]:
@@ -66,7 +68,10 @@ def _extents(product: Node) -> tuple[int, int, int, int]:
 
 def _kinds(product: Node) -> tuple[Kind, Kind]:
     flags = (product.attrs["ta"], product.attrs["tb"])
-    left, right = (Kind("i" if turned else "j", s.dtype) for s, turned in zip(product.src, flags, strict=True))
+    left, right = (
+        Kind("i" if turned else "j", s.dtype, plain=DTYPES[s.dtype].nbytes >= 4)  # 16 bits are widened, best once
+        for s, turned in zip(product.src, flags, strict=True)
+    )
     return left, right
 
 
@@ -85,7 +90,9 @@ def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     def write(at: Expr, i: Expr, j: Expr, value: Expr) -> None:
         store((*unflatten(at, leading), i, j), value)
 
-    gemm.emit(k, batch=batch, m=m, n=n, kk=kk, a=left, b=right, write=write, cpu=cpu, workspace=bindings.workspace)
+    tiles = gemm_tiles.suits(batch, m, n, kk, left.kind, right.kind, cpu)
+    emit = gemm_tiles.emit if tiles else gemm.emit
+    emit(k, batch=batch, m=m, n=n, kk=kk, a=left, b=right, write=write, cpu=cpu, workspace=bindings.workspace)
 
 
 def _plain(k: Kernel, buf: Buf, s: Node, contiguous: str) -> Callable[[Value, Value, Value, int], Expr]:

@@ -20,6 +20,7 @@ class Cpu:
     chunks: int  # pieces that parallel loops are cut into; fixed when compiled, so results never depend on threads
     l1: int = 32 * 1024  # bytes
     l2: int = 1024 * 1024
+    tiles: bool = False  # AMX: does it multiply bf16 in tiles?
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gluongraph.codegen.gemm_tiles import ASK_FOR_TILES
 from gluongraph.codegen.rule import Cpu
 from gluongraph.errors import CompileError
 
@@ -37,16 +39,16 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _x86(name: str, mcpu: str, lanes: int, registers: int, needs: str) -> Target:
+def _x86(name: str, mcpu: str, lanes: int, registers: int, needs: str, tiles: bool = False) -> Target:
     options = (("kind", "llvm"), ("mtriple", "x86_64-linux-gnu"), ("mcpu", mcpu))
-    return Target(name, options, Cpu(name, lanes, registers, CHUNKS), tuple(needs.split()))
+    return Target(name, options, Cpu(name, lanes, registers, CHUNKS, tiles=tiles), tuple(needs.split()))
 
 
 _AVX512 = "avx512f avx512bw avx512dq avx512vl fma"
 TARGETS: dict[str, Target] = {
     t.name: t
     for t in (
-        _x86("sapphirerapids", "sapphirerapids", 16, 32, _AVX512 + " amx_bf16 amx_tile avx512_bf16"),
+        _x86("sapphirerapids", "sapphirerapids", 16, 32, _AVX512 + " amx_bf16 amx_tile avx512_bf16", True),
         _x86("x86-64-v4", "x86-64-v4", 16, 32, _AVX512),
         _x86("x86-64-v3", "x86-64-v3", 8, 16, "avx2 fma"),
         _x86("x86-64", "x86-64", 4, 16, ""),
@@ -94,7 +96,17 @@ def _host() -> Target:
     if machine not in ("x86_64", "AMD64"):
         return Target(machine, (("kind", "llvm"),), Cpu(machine, 4, 16, CHUNKS))
     flags = cpu_flags()
+    if "amx_tile" in flags and not _tiles_granted():
+        flags -= {"amx_tile"}
     return next(t for name, t in TARGETS.items() if flags.issuperset(t.needs) and name not in ("aarch64", "cuda"))
+
+
+def _tiles_granted() -> bool:
+    """Does Linux let this process use the tiles of AMX? A virtual machine's may say no, whatever its flags tell."""
+    try:
+        return int(ctypes.CDLL(None).syscall(*ASK_FOR_TILES)) == 0
+    except (OSError, AttributeError):
+        return False
 
 
 def cpu_flags() -> frozenset[str]:

@@ -450,6 +450,22 @@ class Kernel:
         """A call for its effect."""
         self._emit(tirx.Evaluate(call))
 
+    def intrinsic(self, name: str, *args: Expr) -> None:
+        """An LLVM intrinsic for its effect. A number behind an address is a length in bytes, others name registers."""
+        given = [
+            (tirx.const(x, "int64" if i and not isinstance(args[i - 1], int) else "uint8") if isinstance(x, int) else x)
+            for i, x in enumerate(args)
+        ]
+        self._emit(tirx.Evaluate(tirx.call_llvm_intrin("int32", name, *given)))
+
+    def call(self, name: str, *args: int) -> None:
+        """A function of the C library on numbers, for its effect."""
+        self._emit(tirx.Evaluate(tirx.call_extern("int64", name, *(tirx.const(x, "int64") for x in args))))
+
+    def address(self, buf: Buf, at: Value) -> Expr:
+        """Where buf[at] lies."""
+        return buf.var.access_ptr("rw", offset=index(at + buf.offset))
+
     def finish(self) -> PrimFunc:
         """The TVM function; the kernel is not to be used afterwards."""
         (block,) = self._blocks
