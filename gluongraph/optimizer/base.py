@@ -46,7 +46,8 @@ class Optimizer:
 
     `learning_rate` given together with an `lr_scheduler` becomes the scheduler's `base_lr`; without either, the rate is
     the class's `default_rate`. `clip_gradient` of None, 0 or less is off. With `multi_precision` a float16 or bfloat16
-    weight has a float32 master weight among its states, on which the formula works; the weight is that one rounded.
+    weight has a float32 master weight among its states, on which the formula works; the weight is that one rounded,
+    and what is written into it by hand is lost at the next update, as in MXNet.
     """
 
     default_rate: ClassVar[float] = 0.01

@@ -167,6 +167,20 @@ def test_sgld_spreads_by_the_rate() -> None:
     assert moved.std() == pytest.approx(0.2, rel=0.02) and abs(moved.mean()) < 0.01
 
 
+@pytest.mark.parametrize("on_store", [False, True])
+def test_sgld_keeps_replicas_equal(on_store: bool) -> None:
+    contexts = [mx.cpu(0), mx.cpu(1)]
+    p = Parameter("p", shape=(3, 5))
+    p.initialize(ctx=contexts)
+    trainer = gluon.Trainer([p], "sgld", {"learning_rate": 0.1}, update_on_kvstore=on_store)
+    for _ in range(2):
+        for w in p.list_data():
+            w._fresh_grad = True
+        trainer.step(1)
+    first, second = (w.asnumpy() for w in p.list_data())
+    assert (first == second).all() and np.abs(first).max() > 0.1
+
+
 def test_lars_corrects_the_momentum_for_a_new_rate() -> None:
     params = parameters(np.random.default_rng(7), [((3, 5), "float32")] * 6)  # more than MXNet's chunk of four
     schedule = lr_scheduler.FactorScheduler(step=1, factor=0.5, base_lr=0.4)
