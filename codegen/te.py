@@ -84,6 +84,7 @@ def place(
 ) -> None:
     """Put the loops of a scheduled function into a kernel: input i is read from a flat buffer, and where the last stage
     is stored, `write(index, values)` makes statements of its own."""
+    func = s_tir.renew_defs(func)  # a loop's turn may do the same twice: each has variables of its own
     *params, result = func.params
     flats = {p: (buf, shape) for p, (buf, shape) in zip(params, inputs, strict=True)}
 
