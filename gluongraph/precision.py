@@ -8,7 +8,7 @@ Training, 2018; the numbers are those of MXNet's scaler.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Any
@@ -98,6 +98,15 @@ class LossScale:
 
     scale: NDArray = field(default_factory=lambda: nd.full((1,), 2.0**16))
     good: NDArray = field(default_factory=lambda: nd.zeros((1,), dtype="int32"))
+
+    def progress(self) -> list[float]:
+        """Scale and count of good steps, as JSON takes them."""
+        return [float(self.scale.asscalar()), int(self.good.asscalar())]
+
+    def resume(self, progress: Sequence[float]) -> None:
+        """Go on from what `progress` told."""
+        for array, value in zip((self.scale, self.good), progress, strict=True):
+            array.storage.write(value)
 
     @property
     def state(self) -> dict[str, NDArray]:

@@ -379,6 +379,9 @@ class TrainStep:
 
     def _backward_and_step(self, trainer: Trainer, batch: tuple[Any, ...], batch_size: float | None) -> Any:
         """Forward and backward as one compiled call, then the trainer's `step`, because Python has a part in that."""
+        if self._options.clip_norm is not None:
+            help = "clip in between, by gluon.utils.clip_global_norm, and leave clip_norm out"
+            raise MXNetError(located("clip_norm, where Python acts between gradients and updates", help=help))
         variant, arrays = self._prepare("backward", batch)
         size = batch_size if batch_size is not None else variant.samples
         trainer.scale_for(size)  # raises before anything changes

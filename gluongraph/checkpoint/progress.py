@@ -51,6 +51,7 @@ def _take(training: Training, groups: Groups) -> Any:
         **progress,
         "counts": {training.keys[trainer.names[index]]: t for index, t in progress["counts"]},
         "settings": _settings(optimizer),
+        "loss_scale": trainer.scaler.progress(),
         "scheduler": _scheduler(optimizer.lr_scheduler),
         "multipliers": {key: [p.lr_mult, p.wd_mult] for key, p in training.parameters.items()},
     }
@@ -72,6 +73,7 @@ def _put(training: Training, content: Content, told: Any) -> Put:
 
     def put() -> None:
         optimizer.resume({**told, "counts": [[index[key], t] for key, t in told["counts"].items()]})
+        trainer.scaler.resume(told["loss_scale"])
         vars(optimizer).update({k: v for k, v in told["settings"].items() if k in vars(optimizer)})
         for key, (lr_mult, wd_mult) in told["multipliers"].items():
             training.parameters[key].lr_mult, training.parameters[key].wd_mult = lr_mult, wd_mult

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import amp, gluon, nd
+from gluongraph.errors import MXNetError
 from gluongraph.gluon import Parameter, nn
 from gluongraph.plan import Plan
 from gluongraph.precision import PATIENCE, PRECISIONS, precision_of
@@ -220,7 +222,50 @@ def test_two_contexts_leave_a_step_out_together() -> None:
         np.testing.assert_array_equal(old, new.asnumpy())
 
 
+class Own(gluon.Trainer):
+    """One whose gradients Python sees: forward and backward are compiled, the update follows."""
+
+    def _allreduce_grads(self) -> None:
+        pass
+
+
+def own_step(**options: Any) -> tuple[Parameter, gluon.Trainer, TrainStep]:
+    p = Parameter("w", shape=(3,))
+    p.initialize(mx.init.One())
+    trainer = Own([p], "sgd", {"learning_rate": 0.1})
+    return p, trainer, mx.compile(lambda x: (p.data() * x).sum(), trainer=trainer, **options)
+
+
+def test_steps_with_python_between_gradients_and_updates_are_left_out_too() -> None:
+    p, trainer, step = own_step(precision="16-mixed")
+    step(np.ones(3, np.float32))
+    step(np.full(3, np.inf, np.float32))
+    assert (step.skipped, trainer.optimizer.num_update, trainer.scaler.scale.asscalar()) == (1, 1, 2.0**15)
+    np.testing.assert_allclose(p.data().asnumpy(), 0.9)
+    np.testing.assert_array_equal(p.grad().asnumpy(), 1)
+
+
+def test_a_checkpoint_holds_the_scale(tmp_path: Path) -> None:
+    good, bad = np.ones((3, 4), np.float32), np.full((3, 4), np.inf, np.float32)
+    trainer, p, step = with_states("adam")
+    for x in (good, bad, good):
+        step(x)
+    step.save(tmp_path)
+    told = everything(trainer, p), trainer.scaler.progress()
+    step(bad)
+    step(good)
+    step.load(tmp_path)
+    assert trainer.scaler.progress() == told[1] == [2.0**15, 1]
+    assert_equal(everything(trainer, p), told[0])
+
+
 # -- clipping
+
+
+def test_clipping_where_python_acts_in_between_is_refused() -> None:
+    _, _, step = own_step(clip_norm=1.0)
+    with pytest.raises(MXNetError, match="clip_global_norm"):
+        step(np.ones(3, np.float32))
 
 
 def test_gradients_are_clipped_by_the_norm_of_all_together() -> None:
