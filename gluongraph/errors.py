@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import pathlib
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FrameType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 _HERE = pathlib.Path(__file__).resolve().parent
 # The three sibling packages lie beside this folder in a checkout and inside it once installed.
@@ -36,6 +38,19 @@ class TraceError(MXNetError):
 
 class MissingError(NotImplementedError, AttributeError):
     """A name of MXNet's that does not exist here; hasattr says no."""
+
+
+class NamesInstead:
+    """A class of MXNet's that lacks some of its names: `_instead` says what to use in place of each."""
+
+    _instead: ClassVar[Mapping[str, str]] = {}
+
+    if not TYPE_CHECKING:  # a checker is to go on knowing which names there are
+
+        def __getattr__(self, name: str) -> Any:
+            if (advice := self._instead.get(name)) is None:
+                return object.__getattribute__(self, name)  # raises, and what a property itself raised is seen
+            raise MissingError(located(f"{type(self).__name__}.{name} does not exist", help=advice))
 
 
 class VerifyError(MXNetError):

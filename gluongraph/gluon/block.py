@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 from gluongraph import nd, trace
 from gluongraph.context import Context, current_context
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, NamesInstead, located
 from gluongraph.gluon import files, watch
 from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
@@ -68,12 +69,19 @@ class HookHandle:
         self.detach()
 
 
-class Block:
+class Block(NamesInstead):
     """A node in the tree of layers: assign blocks and parameters as attributes, say what it computes in `forward`.
 
     Parameters are called `prefix` + local name. The prefix is the class name in lower case with a number, below the
     prefix of the block whose `name_scope` is open; `params` shares the parameters of another block.
     """
+
+    _instead: ClassVar[Mapping[str, str]] = {
+        "load": "make the net, then load_parameters; SymbolBlock.imports(file, inputs, params) where the code is gone",
+        "optimize_for": "hybridize()",
+        "register_op_hook": "register_forward_hook sees what a block gives; GG_CHECK=nan names the op that makes a NaN",
+        "save": "save_parameters writes the arrays, HybridBlock.export the network too",
+    }
 
     def __init__(self, prefix: str | None = None, params: ParameterDict | None = None):
         hint = self._alias()
@@ -155,6 +163,7 @@ class Block:
         return found
 
     def _collect(self, into: ParameterDict, pattern: re.Pattern[str] | None) -> None:
+        self._look_into_lists()
         for parameters in (self._params.values(), self._reg_params.values()):
             for parameter in parameters:
                 if pattern is None or pattern.match(parameter.name):
@@ -163,6 +172,17 @@ class Block:
                     into.update(one)
         for child in self._children.values():
             child._collect(into, pattern)
+
+    def _look_into_lists(self) -> None:
+        """Warn of blocks in lists and dicts: they are no children, so their parameters are nobody's."""
+        own = {id(child) for child in self._children.values()}
+        for name, value in self.__dict__.items():
+            if name not in _OWN_DICTS and any(id(block) not in own for block in _blocks_in(value)):
+                warnings.warn(
+                    f"{type(self).__name__}.{name} holds blocks that are no children of {self.name!r}, so they are "
+                    "neither initialized nor trained; use nn.Sequential, or register_child on each",
+                    stacklevel=4,
+                )
 
     def _structural(self, prefix: str = "") -> dict[str, Parameter]:
         """Parameters by their place in the tree: '0.weight'."""
@@ -248,6 +268,18 @@ class Block:
             filename, self._structural(), ctx, allow_missing, ignore_extra, cast_dtype, dtype_source, legacy=legacy
         )
 
+    def save_params(self, filename: str) -> None:
+        """MXNet's first format, by full name without the prefix; deprecated: `save_parameters`."""
+        warnings.warn("save_params is deprecated; save_parameters takes its place", stacklevel=2)
+        self.collect_params().save(filename, strip_prefix=self.prefix)
+
+    def load_params(
+        self, filename: str, ctx: Any = None, allow_missing: bool = False, ignore_extra: bool = False
+    ) -> None:
+        """`load_parameters` under the name that it had in MXNet before 1.3; deprecated."""
+        warnings.warn("load_params is deprecated; load_parameters takes its place", stacklevel=2)
+        self.load_parameters(filename, ctx, allow_missing, ignore_extra)
+
     # -- calls
 
     def register_forward_pre_hook(self, hook: Callable[[Block, tuple[Any, ...]], Any]) -> HookHandle:
@@ -281,7 +313,7 @@ class Block:
         rows: list[tuple[str, str, int]] = []
 
         def note(block: Block, _args: tuple[Any, ...], out: Any) -> None:
-            shapes = [str(tuple(o.shape)) for o in (out if isinstance(out, (list, tuple)) else [out])]
+            shapes = [str(tuple(o.shape)) for o in _arrays_in(out)]
             own = [p.data().size for p in block._reg_params.values()]
             rows.append((f"{type(block).__name__} {block.name}", " ".join(shapes), sum(own)))
 
@@ -438,6 +470,23 @@ _HYBRIDIZE_ARGUMENTS = frozenset(
         "backward_bulk_size",
     }
 )
+
+
+_OWN_DICTS = ("_children", "_forward_hooks", "_forward_pre_hooks", "_name_counts", "_reg_params")
+
+
+def _blocks_in(value: Any) -> Iterator[Block]:
+    """The blocks in lists, tuples and dicts, however deep."""
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+        if isinstance(part, Block):
+            yield part
+        else:
+            yield from _blocks_in(part)
+
+
+def _arrays_in(out: Any) -> list[Any]:
+    """Arrays in lists, however deep, in order."""
+    return [a for part in out for a in _arrays_in(part)] if isinstance(out, (list, tuple)) else [out]
 
 
 def _context_of(args: Iterable[Any]) -> Context | None:

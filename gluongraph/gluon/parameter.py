@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import ItemsView, Iterator, KeysView, Sequence, ValuesView
-from typing import Any
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
+from typing import Any, ClassVar
 
 import numpy as np
 
 from gluongraph import autograd, initializer, nd, random
 from gluongraph.context import Context, check_context, cpu, current_context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, NamesInstead, located
 from gluongraph.gluon import files
 from gluongraph.gluon.watch import Edits
 from gluongraph.ndarray import NDArray
@@ -27,7 +27,7 @@ class DeferredInitializationError(MXNetError):
     """A parameter is asked for before the first forward has told its shape."""
 
 
-class Parameter(Multipliers):
+class Parameter(Multipliers, NamesInstead):
     """One trainable array: `name`, data, gradient, and how it is initialized and updated.
 
     A 0 (or -1) in `shape` is unknown until the first forward. `grad_req` is "write" (each backward overwrites the
@@ -35,6 +35,12 @@ class Parameter(Multipliers):
     and decay for this parameter and are read at each update. With `grad_stype` "row_sparse" optimizers that can do so
     (SGD, Adam, AdaGrad, GroupAdaGrad) update the rows that a gradient touches, and leave the others alone.
     """
+
+    _instead: ClassVar[Mapping[str, str]] = {
+        "list_row_sparse_data": "list_data(); weights are dense",
+        "row_sparse_data": "data()[rows]; weights are dense",
+        "var": "data(), the array itself; HybridBlock.export writes the network as symbols",
+    }
 
     def __init__(
         self,
@@ -340,12 +346,13 @@ class Parameter(Multipliers):
 
 
 class Constant(Parameter):
-    """A parameter that is never trained: a name for a fixed array that moves and is saved with the block."""
+    """A parameter that is never trained: a name for a fixed array that moves and is saved with the block.
+
+    Its element type is float32, unless `value` is an NDArray.
+    """
 
     def __init__(self, name: str, value: Any):
-        array = value.asnumpy() if isinstance(value, NDArray) else np.asarray(value)
-        if array.dtype == np.float64:
-            array = array.astype(np.float32)
+        array = value.asnumpy() if isinstance(value, NDArray) else np.asarray(value, np.float32)
         self.value = array
         super().__init__(
             name,

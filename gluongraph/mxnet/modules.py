@@ -71,6 +71,10 @@ class Absent(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         raise MissingError(_missing(f"{_path(self.__name__)}.{name}", None))
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """For what is a class or a function in MXNet."""
+        raise MissingError(_missing(_path(self.__name__), None))
+
 
 def _path(fullname: str) -> str:
     """What stands behind `mxnet.`"""

@@ -48,6 +48,7 @@ MODULES: dict[str, str] = {
     "ndarray.sparse": "gluongraph.nd.sparse",
     "optimizer.optimizer": "gluongraph.optimizer",
     "rnd": "gluongraph.random",
+    "runtime": "gluongraph.mxnet.runtime",
     "sym": "gluongraph.symbol",
     "symbol": "gluongraph.symbol",
     "util": "gluongraph.mxnet.util",

@@ -74,13 +74,17 @@ def save(fname: str, data: NDArray | Sequence[NDArray] | dict[str, NDArray]) -> 
 
 
 def load(fname: str) -> list[NDArray] | dict[str, NDArray]:
-    """Read what `save`, or MXNet's, wrote: a dict if the arrays have names, else a list.
+    """Read what `save`, or MXNet's, wrote: a dict if the arrays have names, else a list. Also safetensors, as a dict.
 
     Raises:
         MXNetError: it is no such file.
     """
     with open(fname, "rb") as file:
-        return load_frombuffer(file.read(), fname)
+        if params.is_params(head := file.read(params.HEAD)):
+            return load_frombuffer(head + file.read(), fname)
+    from gluongraph.gluon import files  # which stands on nd
+
+    return {name: NDArray(a, cpu()) for name, a in files.load(fname).items()}
 
 
 def load_frombuffer(buf: bytes, what: str = "the buffer") -> list[NDArray] | dict[str, NDArray]:

@@ -6,10 +6,10 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gluongraph import params
-from gluongraph.errors import FormatError, MXNetError
+from gluongraph.errors import FormatError, MissingError, MXNetError, located
 from gluongraph.storage import Array
 
 Entry = tuple[int, int]  # a node's number, and which of its outputs
@@ -49,6 +49,14 @@ class Symbol:
 
     def __repr__(self) -> str:
         return f"<Symbol {', '.join(self.list_outputs())}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(f"a Symbol has no attribute {name!r}")
+            advice = "blocks and operators take arrays; a Symbol is what a file holds"
+            raise MissingError(located(f"Symbol.{name} does not exist", help=advice))
 
     def __len__(self) -> int:
         return len(self.heads)

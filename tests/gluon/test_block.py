@@ -132,6 +132,44 @@ def test_sequential() -> None:
     assert len(net) == 3 and net[1]._units == 3 and [b._units for b in net[1:]] == [3, 4]
 
 
+def test_a_sequential_of_hybrid_blocks_could_be_a_hybrid_one() -> None:
+    net = nn.Sequential(prefix="s_")
+    net.add(nn.Dense(1))
+    with pytest.warns(UserWarning, match="all children of the Sequential 's' are hybrid blocks"):
+        net.hybridize()
+    net.add(gluon.Block())
+    net.hybridize()  # and no warning
+
+
+class Listed(gluon.Block):
+    def __init__(self, layers: Any):
+        super().__init__()
+        self.layers = layers
+
+
+@pytest.mark.parametrize("layers", [[nn.Dense(1)], {"a": (2, [nn.Dense(1)])}])
+def test_blocks_that_only_a_list_knows(layers: Any) -> None:
+    with pytest.warns(UserWarning, match=r"Listed\.layers holds blocks that are no children"):
+        assert not Listed(layers).collect_params()
+
+
+def test_blocks_in_lists_that_are_children_too() -> None:
+    layer = nn.Dense(1)
+    net = Listed([layer, 3, "text"])
+    net.register_child(layer)
+    assert len(net.collect_params()) == 2  # and no warning
+
+
+def test_what_a_property_lacks_is_what_is_said() -> None:
+    class Odd(gluon.Block):
+        @property
+        def size(self) -> int:
+            return self.nothing.size  # type: ignore[attr-defined, no-any-return]
+
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        Odd().size  # noqa: B018
+
+
 def test_apply_and_hooks() -> None:
     net, seen = Net(), []
     net.apply(lambda b: seen.append(type(b).__name__))
@@ -184,6 +222,19 @@ def test_parameters_by_full_name(tmp_path: pathlib.Path) -> None:
         b.collect_params().load(file)
 
 
+def test_the_names_of_old_scripts(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("safetensors")
+    file = str(tmp_path / "net.params")
+    net, other = Net(prefix="one_"), Net(prefix="two_")
+    net.initialize(init.Normal(1.0))
+    net(nd.ones((1, 3)))
+    with pytest.warns(UserWarning, match="save_params is deprecated"):
+        net.save_params(file)
+    with pytest.warns(UserWarning, match="load_params is deprecated"):
+        other.load_params(file)
+    assert (other.first.weight.data().asnumpy() == net.first.weight.data().asnumpy()).all()
+
+
 def test_files_that_do_not_fit(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("safetensors")
     file = str(tmp_path / "d.params")
@@ -223,6 +274,15 @@ def test_summary(capsys: pytest.CaptureFixture[str]) -> None:
     net.summary(nd.ones((1, 3)))
     text = capsys.readouterr().out
     assert "Dense s_dense0" in text and "(1, 4)" in text and text.rstrip().endswith("26")
+
+
+def test_summary_of_lists_in_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    class Pair(gluon.Block):
+        def forward(self, x: Any) -> Any:
+            return x, [x, x.reshape((-1,))]
+
+    Pair().summary(nd.ones((1, 3)))
+    assert "(1, 3) (1, 3) (3,)" in capsys.readouterr().out
 
 
 def test_gradients_reach_the_parameters() -> None:

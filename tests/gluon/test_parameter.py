@@ -215,7 +215,8 @@ def test_constant() -> None:
     assert c.data().asnumpy().tolist() == [0, 1, 2] and c.grad_req == "null"
     with pytest.warns(UserWarning, match="has no gradient"):
         c.grad_req = "write"
-    assert c.grad_req == "null"
+    assert c.grad_req == "null" and c.data().dtype == np.float32
+    assert Constant("c", nd.array([1, 2], dtype="int32")).dtype == np.int32
 
 
 @pytest.mark.parametrize("name", ["uniform", "normal", "xavier", "msraprelu", "orthogonal"])

@@ -170,6 +170,17 @@ def test_collected_parameters_read_full_names(tmp_path: pathlib.Path) -> None:
     assert net[0].weight.data().asnumpy().tolist() == VALUES["0.weight"].tolist()
 
 
+def test_nd_load_reads_what_save_parameters_writes(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("safetensors")
+    file = str(tmp_path / "net.params")
+    net = network()
+    net.initialize()
+    net.save_parameters(file)
+    found = nd.load(file)
+    assert isinstance(found, dict) and found.keys() == VALUES.keys()
+    assert (found["0.weight"].asnumpy() == net[0].weight.data().asnumpy()).all()
+
+
 def test_parameters_that_do_not_fit(tmp_path: pathlib.Path) -> None:
     file = str(tmp_path / "net.params")
     params.write(file, list(VALUES.values())[:2], list(VALUES)[:2])

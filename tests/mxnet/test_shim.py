@@ -110,6 +110,7 @@ def test_names_are_those_of_gluongraph() -> None:
         ("sym.FullyConnected", r"mxnet\.sym\.FullyConnected(.|\n)*HybridBlock"),
         ("operator.CustomOp", r"mxnet\.operator(.|\n)*autograd\.Function"),
         ("rtc.CudaModule", r"mxnet\.rtc(.|\n)*gluongraph\.compile"),
+        ("AttrScope.get", r"mxnet\.AttrScope(.|\n)*lr_mult"),
         ("qwertz", r"mxnet\.qwertz does not exist"),
     ],
 )
@@ -120,6 +121,34 @@ def test_what_is_missing_is_named(name: str, says: str) -> None:
     with pytest.raises(NotImplementedError, match=says):
         for part in name.split("."):
             owner = getattr(owner, part)
+
+
+@pytest.mark.usefixtures("shim")
+def test_missing_classes_and_methods_are_named() -> None:
+    import mxnet as mx
+
+    dense = mx.gluon.nn.Dense(1)
+    dense.initialize()
+    for ask, says in {
+        lambda: mx.AttrScope(ctx_group="dev1"): r"mxnet\.AttrScope(.|\n)*lr_mult",
+        lambda: mx.autograd.get_symbol(mx.nd.ones(1)): r"mxnet\.autograd\.get_symbol(.|\n)*trace",
+        lambda: dense.register_op_hook(print): r"Dense\.register_op_hook(.|\n)*register_forward_hook",
+        lambda: dense.weight.var(): r"Parameter\.var(.|\n)*export",
+        lambda: dense(mx.sym.var("data")): r"Symbol\.\w+(.|\n)*take arrays",
+    }.items():
+        with pytest.raises(NotImplementedError, match=says):
+            ask()
+    assert not hasattr(dense, "optimize_for") and not hasattr(dense, "qwertz")
+
+
+@pytest.mark.usefixtures("shim")
+def test_features() -> None:
+    import mxnet as mx
+
+    features = mx.runtime.Features()
+    assert features.is_enabled("cuda") == (mx.context.num_gpus() > 0) and not features["CUDNN"].enabled
+    with pytest.raises(RuntimeError, match="no feature 'QWERTZ'"):
+        features.is_enabled("QWERTZ")
 
 
 @pytest.mark.usefixtures("shim")

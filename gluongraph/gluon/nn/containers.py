@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -56,6 +57,13 @@ class Sequential(_Stacked):
 
     def __init__(self, prefix: str | None = None, params: ParameterDict | None = None):
         super().__init__(prefix, params)
+
+    def hybridize(self, active: bool = True, **kwargs: Any) -> None:
+        """Compile each hybrid block among the children for itself."""
+        if active and self._children and all(isinstance(child, HybridBlock) for child in self._children.values()):
+            advice = "each of them is compiled for itself; a HybridSequential is compiled as one"
+            warnings.warn(f"all children of the Sequential {self.name!r} are hybrid blocks: {advice}", stacklevel=2)
+        super().hybridize(active, **kwargs)
 
 
 class HybridSequential(_Stacked, HybridBlock):
