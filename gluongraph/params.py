@@ -144,6 +144,8 @@ def whole(filename: str, write: Callable[[IO[bytes]], object]) -> None:
     try:
         with open(temporary, "xb") as file:
             write(file)
+            file.flush()
+            os.fsync(file.fileno())  # or the name could be on disk before what it names
         os.replace(temporary, filename)
     except BaseException:
         if os.path.exists(temporary):
