@@ -231,7 +231,8 @@ def _choose(name: str, e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
     if not is_float(dtype):
         return tir.maximum(x, y) if name == "maximum" else tir.minimum(x, y)
     x, y = e.kernel.let(x), e.kernel.let(y)
-    if tir.number_of(y) is not None:  # `y > x ? y : x` is one instruction, and keeps a NaN of x
+    if (number := tir.number_of(y)) is not None and number == number:
+        # `y > x ? y : x` is one instruction, and keeps a NaN of x
         return tir.select(tir.compare({"maximum": "greater", "minimum": "less"}[name], y, x), y, x)
     # Not by `y != y`: TVM folds a comparison of a broadcast value with itself, and fails on floats.
     return tir.llvm(f"llvm.{name}", dtype, tir.lanes_of(x), x, y)
@@ -245,6 +246,19 @@ def _minimum(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
     return _choose("minimum", e, *((y, x) if tir.number_of(x) is not None else (x, y)))
 
 
+def _mul(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
+    """A constant comes second: TVM makes 0 of 0 * x, and forgets that x may be infinite or NaN."""
+    return y * x if tir.number_of(x) is not None else x * y
+
+
+def _div(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
+    """x / 0 as x * inf, which is the same: TVM refuses to divide by a constant 0."""
+    dtype, number = tir.dtype_of(x), tir.number_of(y)
+    if number == 0 and is_float(dtype):
+        return x * tir.splat(tir.const(math.copysign(math.inf, number), dtype), tir.lanes_of(x))
+    return x / y
+
+
 def _divisor(e: CpuAlgebra, x: Expr, y: Expr) -> tuple[Expr, Expr]:
     """A divisor that no processor traps on, and where it stands for another (0, or -1 below the least integer)."""
     dtype = tir.dtype_of(y)
@@ -256,9 +270,11 @@ def _divisor(e: CpuAlgebra, x: Expr, y: Expr) -> tuple[Expr, Expr]:
 
 
 def _remainder(e: CpuAlgebra, x: Expr, y: Expr) -> tuple[Expr, Expr]:
-    """Of floats: the remainder with the sign of x, and whether its sign is not that of y."""
-    zero = tir.const(0.0, tir.dtype_of(x))
-    rest = e.kernel.let(tir.libm("Mod", x, y))
+    """Of floats: the remainder with the sign of x, and whether its sign is not that of y. It is exact, which LLVM's own
+    for vectors is not: that is off by up to y where x is some thousand times y."""
+    dtype = tir.dtype_of(x)
+    zero = tir.const(0.0, dtype)
+    rest = e.kernel.let(vector_math.by_lane("fmodf" if dtype == "f32" else "fmod", x, y))
     below = tir.logical("and", tir.compare("less", y, zero), tir.compare("greater", rest, zero))
     above = tir.logical("and", tir.compare("greater", y, zero), tir.compare("less", rest, zero))
     return rest, e.kernel.let(tir.logical("or", below, above))
@@ -269,6 +285,8 @@ def _floordiv(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
     dtype = tir.dtype_of(x)
     zero = tir.const(0, dtype)
     if is_float(dtype):
+        if tir.number_of(y) == 0:
+            return _div(e, x, y)
         x, y = e.kernel.let(x), e.kernel.let(y)
         rest, wrong = _remainder(e, x, y)
         exact = (x - rest) / y - tir.select(wrong, tir.const(1.0, dtype), zero)
@@ -287,6 +305,8 @@ def _floormod(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
     dtype = tir.dtype_of(x)
     zero = tir.const(0, dtype)
     if is_float(dtype):
+        if tir.number_of(y) == 0:
+            return tir.splat(tir.const(math.nan, dtype), tir.lanes_of(x))
         x, y = e.kernel.let(x), e.kernel.let(y)
         rest, wrong = _remainder(e, x, y)
         signed_zero = tir.llvm("llvm.copysign", dtype, tir.lanes_of(x), tir.splat(zero, tir.lanes_of(x)), y)
@@ -301,7 +321,7 @@ def _floormod(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
 def _pow(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
     """x**y; small constant integers are multiplied out, halves are roots."""
     k, dtype, exponent = e.kernel, tir.dtype_of(x), tir.number_of(y)
-    if exponent is not None and exponent == int(exponent) and abs(exponent) <= _INTEGER_POWERS:
+    if exponent is not None and abs(exponent) <= _INTEGER_POWERS and exponent == int(exponent):
         x, n = k.let(x), abs(int(exponent))
         power = tir.splat(tir.const(1, dtype), tir.lanes_of(x))
         while n:
@@ -336,8 +356,8 @@ _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater",
 _BINARY: dict[str, Callable[[CpuAlgebra, Expr, Expr], Expr]] = {
     "add": lambda e, x, y: x + y,
     "sub": lambda e, x, y: x - y,
-    "mul": lambda e, x, y: x * y,
-    "div": lambda e, x, y: x / y,
+    "mul": _mul,
+    "div": _div,
     "pow": _pow,
     "maximum": _maximum,
     "minimum": _minimum,

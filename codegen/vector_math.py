@@ -281,6 +281,12 @@ def f64(k: Kernel, name: str, x: Expr) -> Expr:
         return tir.select(tir.compare("less", x, tir.const(0.0, "f64")), e, one) / (e + one)
     if name not in ("erf", "expm1", "log1p"):
         return tir.libm(name, x)
-    if tir.lanes_of(x) == 1:
-        return tir.external(name, "f64", x)
-    return tir.shuffle([tir.external(name, "f64", v) for v in tir.lanes(x)], range(tir.lanes_of(x)))
+    return by_lane(name, x)
+
+
+def by_lane(name: str, *args: Expr) -> Expr:
+    """A function of the C library, called for each lane of floats alike."""
+    dtype, lanes = tir.dtype_of(args[0]), tir.lanes_of(args[0])
+    if lanes == 1:
+        return tir.external(name, dtype, *args)
+    return tir.shuffle([tir.external(name, dtype, *v) for v in zip(*map(tir.lanes, args), strict=True)], range(lanes))

@@ -179,6 +179,43 @@ def test_operators(operators: Any, name: str, exact: Callable[[Array, Array], Ar
         ]
 
 
+CONSTANTS = (0.0, -0.0, INF, -INF, NAN, 1.0, 0.5, -3.0)
+FOLDED = ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "floormod", "floordiv", "less", "not_equal")
+
+
+@pytest.fixture(scope="module")
+def folded() -> Any:
+    """Each operator with each constant on either side, row after row."""
+    made, size = [], len(EDGES)
+    for name in FOLDED:
+        k = tir.Kernel(name)
+        x = k.param("x", size, "f32")
+        z = k.param("z", 2 * len(CONSTANTS) * size, "bool" if name in ("less", "not_equal") else "f32")
+        e = CpuAlgebra(k)
+        for i, number in enumerate(CONSTANTS):
+            pair = k.load(x, 0, size), e.const(number, "f32")
+            k.store(z, e.binary(name, *pair), 2 * i * size)
+            k.store(z, e.binary(name, *pair[::-1]), (2 * i + 1) * size)
+        made.append(k.finish())
+    return tir.build_kernels(made, target().tvm)
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_operators_with_constants(folded: Any, name: str) -> None:
+    """TVM folds what it sees to be constant, by rules for integers."""
+    exact = {row[0]: row[1] for row in BINARY}.get(name) or {"add": np.add, "sub": np.subtract, "mul": np.multiply}[
+        name
+    ]
+    x, rows = np.array(EDGES, np.float32), []
+    with np.errstate(all="ignore"):
+        for number in map(np.float32, CONSTANTS):
+            rows += [exact(x, number), exact(number, x)]
+    want = np.array(rows)
+    got = np.empty_like(want)
+    folded[name](loader.view(x), loader.view(got.reshape(-1)))
+    np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=2e-7, atol=0)
+
+
 def test_not_keeps_nan() -> None:
     k = tir.Kernel("not_less")
     x, y = k.param("x", 4, "f32"), k.param("y", 4, "bool")
