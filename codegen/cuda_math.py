@@ -40,6 +40,10 @@ class CudaAlgebra(CpuAlgebra):
             return tir.const(0, dtype)
         return super().cast(x, dtype)
 
+    def fma(self, x: Expr, y: Expr | float, z: Expr | float) -> Expr:
+        """x * y + z"""
+        return _call("fma", x, *(_number(v, x) if isinstance(v, int | float) else v for v in (y, z)))
+
     def unary(self, name: str, x: Expr) -> Expr:
         """See Algebra."""
         dtype = tir.dtype_of(x)

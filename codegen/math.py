@@ -79,6 +79,8 @@ class CpuAlgebra:
         """See Algebra."""
         x, y = self._even(x, y)
         dtype = tir.dtype_of(x)
+        if dtype in ("f32", "f64") and (guarded := self._guarded(name, x, y)) is not None:
+            return guarded
         if name == "not_equal" and is_float(dtype):  # TVM's own is false where a NaN takes part
             return tir.logical("not", self.kernel.let(tir.compare("equal", *self._wide(x, y))))
         if name in _COMPARISONS:
@@ -90,6 +92,23 @@ class CpuAlgebra:
         if dtype in ("f16", "bf16"):
             return tir.cast(self.binary(name, *self._wide(x, y)), dtype)
         return _BINARY[name](self, x, y)
+
+    def fma(self, x: Expr, y: Expr | float, z: Expr | float) -> Expr:
+        """x * y + z"""
+        return vector_math.fma(x, y, z)
+
+    def _guarded(self, name: str, x: Expr, y: Expr) -> Expr | None:
+        """What TVM would fold as if there were no infinities and no NaN: x * 0, x - x and x == x."""
+        if name == "mul":
+            x, y = (y, x) if tir.number_of(x) == 0 else (x, y)
+            return self.fma(x, y, -0.0) if tir.number_of(y) == 0 else None
+        if not tir.same(x, y):
+            return None
+        if name == "sub":
+            return self.fma(x, -1.0, x)
+        if name == "not_equal":
+            return self.unary("isnan", x)
+        return tir.logical("not", self.kernel.let(self.unary("isnan", x))) if name == "equal" else None
 
     def reduce(
         self, name: str, extents: Sequence[int], element: Callable[..., Expr], dtype: str, lanes: int | None = None
@@ -246,11 +265,6 @@ def _minimum(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
     return _choose("minimum", e, *((y, x) if tir.number_of(x) is not None else (x, y)))
 
 
-def _mul(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
-    """A constant comes second: TVM makes 0 of 0 * x, and forgets that x may be infinite or NaN."""
-    return y * x if tir.number_of(x) is not None else x * y
-
-
 def _div(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
     """x / 0 as x * inf, which is the same: TVM refuses to divide by a constant 0."""
     dtype, number = tir.dtype_of(x), tir.number_of(y)
@@ -356,7 +370,7 @@ _COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater",
 _BINARY: dict[str, Callable[[CpuAlgebra, Expr, Expr], Expr]] = {
     "add": lambda e, x, y: x + y,
     "sub": lambda e, x, y: x - y,
-    "mul": _mul,
+    "mul": lambda e, x, y: x * y,
     "div": _div,
     "pow": _pow,
     "maximum": _maximum,

@@ -124,12 +124,6 @@ def llvm(name: str, dtype: str, lanes: int, *args: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(tvm_dtype(dtype, lanes), name, *args)
 
 
-def fma(a: Value, b: Value, c: Expr) -> Expr:
-    """a * b + c, rounded once."""
-    dtype, lanes = _split(c)
-    return llvm("llvm.fma", dtype, lanes, splat(a, lanes, dtype), splat(b, lanes, dtype), c)
-
-
 def shuffle(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
     """The lanes of that number, counted through all the vectors (of one dtype) laid end to end."""
     return tirx.Shuffle(list(vectors), [tirx.const(i, "int32") for i in lanes])
@@ -187,6 +181,12 @@ def libm(name: str, *args: Expr) -> Expr:
 def external(name: str, dtype: str, *args: Expr) -> Expr:
     """A pure C function by its name, one scalar call per lane."""
     return tirx.call_pure_extern(tvm_dtype(dtype), name, *args)
+
+
+def same(x: Expr, y: Expr) -> bool:
+    """Are these one value, spread to lanes or not?"""
+    x, y = (e.value if isinstance(e, tirx.Broadcast) else e for e in (x, y))
+    return bool(x.same_as(y))
 
 
 def number_of(x: Expr) -> float | int | None:

@@ -67,7 +67,7 @@ def _polynomial(k: Kernel, x: Expr, coefficients: Sequence[float], dtype: str = 
     lanes = tir.lanes_of(x)
     total = tir.splat(tir.const(coefficients[-1], dtype), lanes)
     for c in reversed(coefficients[:-1]):
-        total = k.let(_fma(total, x, tir.const(c, dtype)))
+        total = k.let(fma(total, x, tir.const(c, dtype)))
     return total
 
 
@@ -77,7 +77,7 @@ def _clamp(k: Kernel, x: Expr, low: float, high: float) -> Expr:
     return k.let(tir.select(tir.compare("greater", x, _f(high)), _f(high), x))
 
 
-def _fma(a: Expr, b: Expr | float, c: Expr | float) -> Expr:
+def fma(a: Expr, b: Expr | float, c: Expr | float) -> Expr:
     """a * b + c, rounded once where the target has an instruction for that, twice where it would be a library call."""
     dtype, lanes = tir.dtype_of(a), tir.lanes_of(a)
     return tir.llvm("llvm.fmuladd", dtype, lanes, a, tir.splat(b, lanes, dtype), tir.splat(c, lanes, dtype))
@@ -85,9 +85,9 @@ def _fma(a: Expr, b: Expr | float, c: Expr | float) -> Expr:
 
 def _reduce_exp(k: Kernel, x: Expr) -> tuple[Expr, Expr]:
     """n and r with x = n ln 2 + r, |r| <= ln 2 / 2; n as an i32."""
-    z = k.let(_fma(x, math.log2(math.e), _ROUND))
+    z = k.let(fma(x, math.log2(math.e), _ROUND))
     n = k.let(z - _f(_ROUND))
-    r = _fma(n, -_LN2_LOW, _fma(n, -_LN2_HIGH, x))
+    r = fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, x))
     return k.let(tir.bitcast(z, "i32") - _i(0x4B400000)), k.let(r)
 
 
@@ -104,7 +104,7 @@ def _exp_core(k: Kernel, x: Expr) -> tuple[Expr, Expr]:
 
 def _exp_near(k: Kernel, r: Expr) -> Expr:
     """e**r for |r| <= ln 2 / 2."""
-    return k.let(_fma(k.let(r * r), _polynomial(k, r, _EXP), r) + _f(1.0))
+    return k.let(fma(k.let(r * r), _polynomial(k, r, _EXP), r) + _f(1.0))
 
 
 def _exp(k: Kernel, x: Expr) -> Expr:
@@ -118,17 +118,17 @@ def _exp(k: Kernel, x: Expr) -> Expr:
 def _expm1(k: Kernel, x: Expr) -> Expr:
     x = _clamp(k, x, -20.0, 89.0)
     n, r = _reduce_exp(k, x)
-    p = _fma(k.let(r * r), _polynomial(k, r, _EXPM1), r)
+    p = fma(k.let(r * r), _polynomial(k, r, _EXPM1), r)
     scale = k.let(_power_of_two(n - _i(1)))  # half of it: 2**128 is no number
-    result = k.let(_fma(k.let(p), scale, scale - _f(0.5)) * _f(2.0))
+    result = k.let(fma(k.let(p), scale, scale - _f(0.5)) * _f(2.0))
     return tir.select(tir.compare("equal", n, _i(0)), p, result)
 
 
 def _log_core(k: Kernel, f: Expr, e: Expr) -> Expr:
     """log(2**e (1 + f))"""
     square = k.let(f * f)
-    tail = k.let(_fma(f, _polynomial(k, f, _LOG), -0.5))
-    return _fma(e, _LN2_HIGH, _fma(e, _LN2_LOW, _fma(square, tail, f)))
+    tail = k.let(fma(f, _polynomial(k, f, _LOG), -0.5))
+    return fma(e, _LN2_HIGH, fma(e, _LN2_LOW, fma(square, tail, f)))
 
 
 def _log_split(k: Kernel, x: Expr) -> tuple[Expr, Expr]:
@@ -157,7 +157,7 @@ def _log1p(k: Kernel, x: Expr) -> Expr:
     """The exponent is that of 1 + x, but the fraction comes from x itself, so nothing is lost when x is small."""
     e = k.let(tir.bitcast(k.let(x + _f(1.0)), "i32") - _i(0x3F2AAAAB) & _i(-0x800000))
     scale = k.let(tir.bitcast(_i(0x40800000) - e, "f32"))  # 4 * 2**-e
-    f = k.let(_fma(x, scale * _f(0.25), _fma(scale, 0.25, -1.0)))
+    f = k.let(fma(x, scale * _f(0.25), fma(scale, 0.25, -1.0)))
     inside = _log_core(k, f, k.let(tir.cast(e >> _i(23), "f32")))
     return _log_edges(k, x, inside, -1.0)
 
@@ -165,7 +165,7 @@ def _log1p(k: Kernel, x: Expr) -> Expr:
 def _tanh(k: Kernel, x: Expr) -> Expr:
     """A polynomial near 0; elsewhere 1 - 2 / (e**2|x| + 1), with the sign of x."""
     size, square = k.let(tir.llvm("llvm.fabs", "f32", tir.lanes_of(x), x)), k.let(x * x)
-    near = k.let(_fma(k.let(x * square), _polynomial(k, square, _TANH), x))
+    near = k.let(fma(k.let(x * square), _polynomial(k, square, _TANH), x))
     n, p = _exp_core(k, k.let(tir.select(tir.compare("greater", size, _f(10.0)), _f(20.0), size + size)))
     far = _f(1.0) - tir.splat(_f(2.0), tir.lanes_of(x)) / (p * _power_of_two(n) + _f(1.0))
     far = tir.llvm("llvm.copysign", "f32", tir.lanes_of(x), k.let(far), x)
@@ -175,7 +175,7 @@ def _tanh(k: Kernel, x: Expr) -> Expr:
 def _erf(k: Kernel, x: Expr) -> Expr:
     """A polynomial near 0; elsewhere 1 - e**P(|x|), with the sign of x."""
     size, square = k.let(tir.llvm("llvm.fabs", "f32", tir.lanes_of(x), x)), k.let(x * x)
-    near = k.let(_fma(x, _polynomial(k, square, _ERF), x))
+    near = k.let(fma(x, _polynomial(k, square, _ERF), x))
     t = k.let(tir.select(tir.compare("greater", size, _f(4.0)), _f(4.0), size))
     n, p = _exp_core(k, k.let(t * _polynomial(k, t, _ERFC)))
     far = tir.llvm("llvm.copysign", "f32", tir.lanes_of(x), k.let(_f(1.0) - p * _power_of_two(n)), x)
@@ -195,9 +195,9 @@ def _quadrant(k: Kernel, x: Expr) -> tuple[Expr, Expr]:
     x = tir.cast(k.let(tir.select(tir.compare("less", size, _f(2.0**50)), x, _f(math.nan))), "f64")
     x = k.let(x)
     magic = tir.splat(tir.const(_ROUND64, "f64"), lanes)
-    z = k.let(_fma(x, 2 / math.pi, magic))
+    z = k.let(fma(x, 2 / math.pi, magic))
     n = k.let(z - magic)
-    r = _fma(n, -6.123233995736766e-17, _fma(n, -math.pi / 2, x))
+    r = fma(n, -6.123233995736766e-17, fma(n, -math.pi / 2, x))
     return k.let(tir.cast(tir.bitcast(z, "i64"), "i32")), k.let(tir.cast(r, "f32"))
 
 
@@ -205,8 +205,8 @@ def _sine(k: Kernel, x: Expr, turn: int) -> Expr:
     n, r = _quadrant(k, x)
     n = k.let(n + _i(turn))
     square = k.let(r * r)
-    sin = _fma(k.let(r * square), _polynomial(k, square, _SIN), r)
-    cos = _fma(k.let(square * square), _polynomial(k, square, _COS), _fma(square, -0.5, 1.0))
+    sin = fma(k.let(r * square), _polynomial(k, square, _SIN), r)
+    cos = fma(k.let(square * square), _polynomial(k, square, _COS), fma(square, -0.5, 1.0))
     odd = tir.compare("not_equal", n & _i(1), _i(0))
     sign = (n & _i(2)) << _i(30)
     return tir.bitcast(tir.bitcast(k.let(tir.select(odd, cos, sin)), "i32") ^ sign, "f32")
@@ -218,7 +218,7 @@ def pow32(k: Kernel, x: Expr, y: Expr) -> Expr:
     size = k.let(tir.llvm("llvm.fabs", "f32", lanes, x))
     m, e = _log_split(k, size)
     f = k.let(tir.cast(m, "f64") - tir.const(1.0, "f64"))
-    log2 = _fma(f * _polynomial(k, f, _LOG64, "f64"), math.log2(math.e), tir.cast(e, "f64"))
+    log2 = fma(f * _polynomial(k, f, _LOG64, "f64"), math.log2(math.e), tir.cast(e, "f64"))
     power = k.let(tir.cast(y, "f64") * log2)
     low, high = tir.const(-160.0, "f64"), tir.const(160.0, "f64")
     power = k.let(tir.select(tir.compare("less", power, low), low, power))

@@ -216,6 +216,26 @@ def test_operators_with_constants(folded: Any, name: str) -> None:
     np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=2e-7, atol=0)
 
 
+ITSELF = ("sub", "div", "equal", "not_equal", "less_equal", "greater")
+
+
+@pytest.mark.parametrize("lanes", [1, LANES])
+def test_operators_on_one_value(lanes: int) -> None:
+    """x - x is no 0 where x is infinite, and x == x says whether x is a number."""
+    k, x = tir.Kernel("itself"), np.resize(np.array(EDGES, np.float32), LANES)
+    given, z, e = k.param("x", LANES, "f32"), k.param("z", len(ITSELF) * LANES, "f32"), CpuAlgebra(k)
+    for i, name in enumerate(ITSELF):
+        for at in range(0, LANES, lanes):
+            value = k.let(k.load(given, at, lanes))
+            k.store(z, e.cast(e.binary(name, value, value), "f32"), i * LANES + at)
+    exact = (np.subtract, np.divide, np.equal, np.not_equal, np.less_equal, np.greater)
+    with np.errstate(all="ignore"):
+        want = np.array([fn(x, x).astype(np.float32) for fn in exact])
+    got = np.empty_like(want)
+    tir.build_kernels([k.finish()], target().tvm)["itself"](loader.view(x), loader.view(got.reshape(-1)))
+    np.testing.assert_array_equal(got, want)
+
+
 def test_not_keeps_nan() -> None:
     k = tir.Kernel("not_less")
     x, y = k.param("x", 4, "f32"), k.param("y", 4, "bool")
