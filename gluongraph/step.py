@@ -19,6 +19,7 @@ from gluongraph.context import Context, cpu
 from gluongraph.differentiate import differentiate
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, TraceError, located
+from gluongraph.gluon.parameter import DeferredInitializationError
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph, TensorType
@@ -342,7 +343,7 @@ class TrainStep:
         if trainer is None:
             raise MXNetError(located("this was compiled without a trainer, it cannot update", help="use predict(...)"))
         self._saver.check()
-        trainer.prepare()
+        self._make_ready(trainer, "step", batch)
         if trainer.in_python:
             return self._backward_and_step(trainer, batch, batch_size)
         variant, arrays = self._prepare("step", batch)
@@ -517,11 +518,20 @@ class TrainStep:
         self._last = variant
         return variant, {f"data{i}": a for i, a in enumerate(arrays)}
 
+    def _make_ready(self, trainer: Trainer, mode: str, batch: tuple[Any, ...]) -> None:
+        """Let the trainer prepare. Shapes that wait for a first forward are completed by a trace, and no more."""
+        try:
+            trainer.prepare()
+        except DeferredInitializationError:
+            given = [_array(i, b[0] if is_shared_out(b) else b) for i, b in enumerate(batch)]
+            trace(self._modes[mode].function, [NDArray(a) for a in given], training=True)
+            trainer.prepare()
+
     def _contexts(self, mode: str, batch: tuple[Any, ...]) -> tuple[Context, ...]:
         """Where this call runs; ALONE if there is nothing to share out."""
         trainer, gradients = self.trainer, self._modes[mode].gradients
         if trainer is not None and gradients:
-            trainer.prepare()
+            self._make_ready(trainer, mode, batch)
         everywhere = trainer.contexts if trainer is not None else ALONE
         if (len(everywhere) == 1 or not gradients) and not any(map(is_shared_out, batch)):
             return ALONE if everywhere[0] is ALONE[0] or everywhere[0] == ALONE[0] else tuple(everywhere[:1])

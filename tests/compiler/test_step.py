@@ -201,6 +201,21 @@ def test_kept_gradients_lie_where_backward_puts_them() -> None:
             np.testing.assert_allclose(q.grad().asnumpy(), expected[p.name].asnumpy(), rtol=1e-4, atol=1e-4)
 
 
+def test_a_step_completes_the_shapes_of_parameters() -> None:
+    """Nobody need call the net before it is compiled; contexts share the batch out as ever."""
+    losses = []
+    for contexts in ([mx.cpu(0)], [mx.cpu(0), mx.cpu(1)]):
+        mx.random.seed(3)
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Dense(8, activation="relu"), gluon.nn.Dense(10))
+        net.initialize(mx.init.Xavier(), ctx=contexts)
+        trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        step = mx.compile(net, LOSS, trainer)
+        losses.append([step(X, Y).mean().asscalar() for _ in range(2)])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    assert losses[0][1] < losses[0][0]
+
+
 def test_gradients_that_a_step_has_used_up_are_said_to_be_gone() -> None:
     net, trainer = made()
     step, weight = mx.compile(net, LOSS, trainer), next(iter(net.collect_params().values()))

@@ -203,7 +203,7 @@ def test_a_float64_net_takes_float64_arrays() -> None:
         ((abs, LOSS, "sgd"), {}, "trainer is a gluon.Trainer, not 'sgd'"),
         ((abs, LOSS), {"inputs": 0}, "inputs says how many arrays go to the net"),
         ((abs, LOSS), {"inputs": "x"}, "inputs says how many arrays go to the net"),
-        ((abs, LOSS), {"precision": "bf16"}, "unexpected keyword argument 'precision'"),
+        ((abs, LOSS), {"speed": "high"}, "unexpected keyword argument 'speed'"),
     ],
 )
 def test_arguments_of_compile(arguments: Any, options: Any, message: str) -> None:
