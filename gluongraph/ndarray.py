@@ -201,8 +201,8 @@ class NDArray(Handle):
         self._check_write(value)
         if isinstance(value, NDArray):
             value = value.storage.array
-            if value.size == 1:
-                value = value.reshape(())  # numpy takes no array for one element
+        if isinstance(value, np.ndarray) and value.size == 1:
+            value = value.reshape(())  # numpy takes no array for one element
         parts = tuple(map(_numpy_key, key)) if isinstance(key, tuple) else _numpy_key(key)
         try:
             self._storage.write(value, parts)

@@ -10,18 +10,23 @@ import math
 from typing import Any
 
 from gluongraph import ops
+from gluongraph.dtypes import is_float
 
 # -- rounding
 
 
 def rint(data: Any) -> Any:
     """The nearest integer; halves go down, as in MXNet."""
+    if not is_float(data.dtype):
+        return data
     below = ops.floor(data)
     return ops.where(ops.less_equal(ops.sub(data, below), 0.5), below, ops.add(below, 1.0))
 
 
 def trunc(data: Any) -> Any:
     """The nearest integer towards zero."""
+    if not is_float(data.dtype):
+        return data
     return ops.mul(ops.sign(data), ops.floor(ops.abs(data)))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.dtypes import dtype_name
+from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir import Node
 
@@ -235,16 +235,18 @@ def softrelu(data: Any) -> Any:
 
 def floor(data: Any) -> Any:
     """The next integer below."""
-    return ops.floor(data)
+    return ops.floor(data) if is_float(data.dtype) else data
 
 
 def ceil(data: Any) -> Any:
     """The next integer above."""
-    return ops.ceil(data)
+    return ops.ceil(data) if is_float(data.dtype) else data
 
 
 def round(data: Any) -> Any:
     """The nearest integer; halves go away from zero, as in MXNet."""
+    if not is_float(data.dtype):
+        return data
     return ops.mul(ops.sign(data), ops.floor(ops.add(ops.abs(data), 0.5)))
 
 

@@ -315,6 +315,9 @@ def index_plan(key: Any, shape: tuple[int, ...]) -> tuple[Plan, list[Any]]:
 
     The plan is (spans, shape): one (begin, end, step) per axis, or None where an index array selects; and the shape of
     the result, in which -1 stands for the axes of the index arrays. It is shared by reading and by traced writing.
+
+    Those axes stand where the first index array, or integer beside index arrays, does; in front, as in numpy, if a
+    slice or None stands between two of these.
     """
     parts = list(key) if isinstance(key, tuple) else [key]
     used = sum(1 for p in parts if p is not None and p is not ...)
@@ -327,7 +330,9 @@ def index_plan(key: Any, shape: tuple[int, ...]) -> tuple[Plan, list[Any]]:
     spans: list[tuple[int, int, int] | None] = []
     result: list[int] = []
     arrays: list[Any] = []
-    for part in parts:
+    places: list[int] = []  # of integers and index arrays among the parts
+    first = 0  # the place in the result where the first of these stands
+    for place, part in enumerate(parts):
         if part is None:
             result.append(1)
             continue
@@ -336,20 +341,20 @@ def index_plan(key: Any, shape: tuple[int, ...]) -> tuple[Plan, list[Any]]:
             span = part.indices(extent)
             spans.append(span)
             result.append(len(range(*span)))
-        elif isinstance(part, int | np.integer) and not isinstance(part, bool):
+            continue
+        first = first if places else len(result)
+        places.append(place)
+        if isinstance(part, int | np.integer) and not isinstance(part, bool):
             if not -extent <= part < extent:
                 raise IndexError(f"index {part} is out of bounds for axis {len(spans)} with extent {extent}")
             i = int(part) % extent
             spans.append((i, i + 1, 1))
         else:
-            if not arrays:
-                result.append(-1)
-            elif spans[-1] is not None:
-                raise MXNetError(
-                    located("indexing: index arrays have to stand side by side", help="take or transpose first")
-                )
             spans.append(None)
             arrays.append(part)
+    if arrays:
+        together = places[-1] - places[0] == len(places) - 1
+        result.insert(first if together else 0, -1)
     return (tuple(spans), tuple(result)), arrays
 
 
@@ -372,18 +377,28 @@ def index(data: Any, *indices: Any, plan: Plan) -> Any:
     part = _sliced(data, whole)
     if not indices:
         return ops.reshape(part, result or (1,))
-    at = spans.index(None)
-    extents = data.shape[at : at + len(indices)]
-    flat = None
-    for each, extent in zip(indices, extents, strict=True):
-        each = as_index(each)
-        each = ops.where(ops.less(each, 0), ops.add(each, extent), each)
-        flat = each if flat is None else ops.add(ops.mul(flat, extent), each)
-    assert flat is not None
-    joined = ops.reshape(part, (*part.shape[:at], math.prod(extents), *part.shape[at + len(indices) :]))
+    chosen = [axis for axis, span in enumerate(spans) if span is None]
+    ahead = [axis for axis in range(chosen[0]) if result[0] != -1 or part.shape[axis] == 1]
+    behind = [axis for axis in range(len(spans)) if axis not in chosen and axis not in ahead]
+    if (order := [*ahead, *chosen, *behind]) != sorted(order):
+        part = ops.transpose(part, order)
+    at, extents = len(ahead), [data.shape[axis] for axis in chosen]
+    joined = ops.reshape(part, (*part.shape[:at], math.prod(extents), *part.shape[at + len(chosen) :]))
+    flat = _flat_of(indices, extents)
     found = ops.take(joined, flat, axis=at)
     shape = [n for r in result for n in (flat.shape if r == -1 else (r,))]
     return ops.reshape(found, tuple(shape) or (1,))
+
+
+def _flat_of(indices: Sequence[Any], extents: Sequence[int]) -> Any:
+    """Row-major positions in axes of these extents, from indices per axis that fit each other's shapes."""
+    whole = [as_index(each) for each in indices]
+    wide = "i64" if any(each.dtype == "i64" for each in whole) else "i32"
+    flat = None
+    for each, extent in zip(whole, extents, strict=True):
+        each = ops.cast(ops.where(ops.less(each, 0), ops.add(each, extent), each), wide)
+        flat = each if flat is None else ops.add(ops.mul(flat, extent), each)
+    return flat
 
 
 def index_put(data: Any, value: Any, *, plan: Plan) -> Any:

@@ -110,16 +110,27 @@ def full(
 
 
 def zeros(
-    shape: Shape, ctx: Context | None = None, dtype: Any = None, stype: str | None = None, **unused: Any
+    shape: Shape,
+    ctx: Context | None = None,
+    dtype: Any = None,
+    stype: str | None = None,
+    out: NDArray | None = None,
+    name: str | None = None,
 ) -> NDArray:
     """An array of zeros."""
     check_storage("nd.zeros", stype)
-    return full(shape, 0, ctx, dtype)
+    return full(shape, 0, ctx, dtype, out)
 
 
-def ones(shape: Shape, ctx: Context | None = None, dtype: Any = None, **unused: Any) -> NDArray:
+def ones(
+    shape: Shape,
+    ctx: Context | None = None,
+    dtype: Any = None,
+    out: NDArray | None = None,
+    name: str | None = None,
+) -> NDArray:
     """An array of ones."""
-    return full(shape, 1, ctx, dtype)
+    return full(shape, 1, ctx, dtype, out)
 
 
 def empty(shape: Shape, ctx: Context | None = None, dtype: Any = None, stype: str | None = None) -> NDArray:
@@ -189,9 +200,9 @@ def cast(data: NDArray, dtype: Any, out: NDArray | None = None, name: str | None
     return made if out is None else into(out, made)
 
 
-def concat(*data: Any, dim: int = 1, **unused: Any) -> NDArray:
+def concat(*data: Any, dim: int = 1, **how: Any) -> NDArray:
     """Arrays one after the other along an axis; given one by one, or as a list."""
-    return _concat(*_spread(data), dim=dim, **unused)  # type: ignore[no-any-return]
+    return _concat(*_spread(data), dim=dim, **how)  # type: ignore[no-any-return]
 
 
 def concatenate(arrays: Sequence[NDArray], axis: int = 0, always_copy: bool = True) -> NDArray:
@@ -199,14 +210,14 @@ def concatenate(arrays: Sequence[NDArray], axis: int = 0, always_copy: bool = Tr
     return arrays[0].copy() if len(arrays) == 1 and always_copy else concat(*arrays, dim=axis)
 
 
-def stack(*data: Any, axis: int = 0, **unused: Any) -> NDArray:
+def stack(*data: Any, axis: int = 0, **how: Any) -> NDArray:
     """Arrays along a new axis; given one by one, or as a list."""
-    return _stack(*_spread(data), axis=axis, **unused)  # type: ignore[no-any-return]
+    return _stack(*_spread(data), axis=axis, **how)  # type: ignore[no-any-return]
 
 
-def add_n(*args: Any, **unused: Any) -> NDArray:
+def add_n(*args: Any, **how: Any) -> NDArray:
     """The sum of all arrays, given one by one, or as a list."""
-    return _add_n(*_spread(args), **unused)  # type: ignore[no-any-return]
+    return _add_n(*_spread(args), **how)  # type: ignore[no-any-return]
 
 
 _concat, _stack, _add_n = (

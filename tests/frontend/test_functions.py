@@ -10,7 +10,7 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import autograd, nd
-from gluongraph.errors import MXNetError, ShapeError, TraceError
+from gluongraph.errors import DTypeError, MXNetError, ShapeError, TraceError
 from gluongraph.trace import trace
 
 RNG = np.random.default_rng(0)
@@ -220,9 +220,24 @@ def test_out_and_name() -> None:
     assert out.asnumpy().tolist() == [[2] * 4] * 3
     assert nd.concat(out[:, :2], out[:, :2], dim=1, name="both", out=out) is out
     assert nd.add_n(out, out, name="sum").sum().asscalar() == 48
+    assert nd.ones((3, 4), out=out, name="ones") is out and out.sum().asscalar() == 12
+    assert nd.zeros((3, 4), out=out) is out and out.sum().asscalar() == 0
+    with pytest.raises(TypeError, match="fill"):
+        nd.ones((2,), fill=3)
+    nd.full((3, 4), 2, out=out)
     mean, var = nd.zeros((4,)), nd.ones((4,))
     nd.moments(out, axes=(0,), out=[mean, var])
     assert mean.asnumpy().tolist() == [2] * 4 and var.asnumpy().tolist() == [0] * 4
+
+
+def test_integers_are_whole_already_and_have_no_fractions() -> None:
+    x = nd.array([-7, 4], dtype="int32")
+    for name in ("floor", "ceil", "round", "rint", "trunc", "fix"):
+        made = function(name)(x)
+        assert made.dtype == np.int32 and made.asnumpy().tolist() == [-7, 4], name
+    for refused in (lambda: x / 2, lambda: nd.sqrt(x), lambda: x.mean()):
+        with pytest.raises(DTypeError, match="needs a float type"):
+            refused()
 
 
 def test_errors_say_what_is_wrong() -> None:

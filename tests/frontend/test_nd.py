@@ -117,6 +117,15 @@ def test_comparisons_have_the_dtype_of_the_array() -> None:
         ([0, 2], [1, 3]),
         (slice(0, 2), np.array([[0, 1], [2, 3]]), slice(1, 4)),
         np.array([2, 0]),
+        (1, slice(None), [0, 2]),
+        (slice(None), 1, [0, 2]),
+        (slice(None), [0, 2], 1),
+        ([0, 1], slice(1, 3), [3, 0]),
+        ([[0], [1]], slice(None, None, -1), [3, 0]),
+        (slice(None), [0, 2], None, [1, 3]),
+        (slice(1, 2), [0, 2], None, [1, 3]),
+        ([1, 0], 2, [1, 3]),
+        ([0, 1], np.array([2, 0], np.int32), np.array([3, 3])),
     ],
     ids=str,
 )
@@ -137,6 +146,13 @@ def test_writing_parts(key: object) -> None:
     x[key] = nd.array(expected[key] * 2)  # type: ignore[index]
     expected[key] *= 2  # type: ignore[index]
     same(x, expected)
+
+
+@pytest.mark.parametrize("one", [np.array([7.0]), np.array([[7.0]], np.float32), nd.array([7])])
+def test_writing_an_array_of_one_element(one: object) -> None:
+    x = nd.zeros((3,))
+    x[1] = one
+    assert x.asnumpy().tolist() == [0, 7, 0]
 
 
 def test_index_errors() -> None:
