@@ -41,6 +41,8 @@ class Facade(ModuleType):
             return getattr(importlib.import_module(module), attribute)
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if _covers_a_module(self._target, name):
+            return getattr(self._target, name)
         below = f"{path}.{name}".lstrip(".")
         if _place(below) is not None or _absent(below):
             return importlib.import_module(f"{ROOT}.{below}")
@@ -51,6 +53,11 @@ class Facade(ModuleType):
         except NotImplementedError as refused:  # the module itself says what to do
             message = str(refused)
         raise MissingError(message)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Facade) and _covers_a_module(self._target, name):
+            return  # the import of mxnet.a.b would put the module in the place of what a calls b
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         return f"<module {self.__name__!r}: {self._target.__name__}>"
@@ -74,6 +81,11 @@ class Absent(ModuleType):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """For what is a class or a function in MXNet."""
         raise MissingError(_missing(_path(self.__name__), None))
+
+
+def _covers_a_module(owner: ModuleType, name: str) -> bool:
+    """Has a package something else by the name of one of its modules? model_zoo.vision.alexnet is a function."""
+    return f"{owner.__name__}.{name}" in sys.modules and not isinstance(getattr(owner, name), ModuleType)
 
 
 def _path(fullname: str) -> str:

@@ -226,6 +226,15 @@ def test_modules_that_a_script_imports_and_does_not_use() -> None:
 
 
 @pytest.mark.usefixtures("shim")
+def test_functions_that_are_called_as_their_modules() -> None:
+    from mxnet.gluon.model_zoo import vision  # type: ignore[import-not-found]
+    from mxnet.gluon.model_zoo.vision.alexnet import AlexNet  # type: ignore[import-not-found]
+
+    assert vision.alexnet is gluongraph.gluon.model_zoo.vision.alexnet
+    assert AlexNet is vision.AlexNet
+
+
+@pytest.mark.usefixtures("shim")
 def test_import_star() -> None:
     found: dict[str, object] = {}
     exec("from mxnet.gluon.nn import *", found)
