@@ -52,6 +52,7 @@ def environment(threads: int) -> dict[str, str]:
     """The environment in which every library uses that many threads."""
     names = ("OMP", "MKL", "OPENBLAS", "TVM", "NUMEXPR")
     environ = {**os.environ, **{f"{name}_NUM_THREADS": str(threads) for name in names}}
+    environ["OPENBLAS_THREAD_TIMEOUT"] = "10"  # as gluongraph asks for where it is imported before numpy
     return environ | {"NPROC": str(threads), "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": "ignore"}
 
 

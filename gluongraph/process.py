@@ -26,10 +26,10 @@ def share_cores() -> None:
     cycles; this also makes the products of an eager step no slower), or, where numpy has been loaded before and no
     longer asks, our workers are not bound to cores, which costs steps under a millisecond 15 %.
     """
-    if "numpy" in sys.modules:
-        os.environ.setdefault("TVM_BIND_THREADS", "0")
-    else:
+    if "numpy" not in sys.modules:
         os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")
+    elif "OPENBLAS_THREAD_TIMEOUT" not in os.environ:
+        os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 
 def keep_freed_memory() -> None:
