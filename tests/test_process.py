@@ -6,10 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from gluongraph.process import calling_tvm, importing_tvm
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """As at a terminal: a job in the background ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def interrupt() -> None:
