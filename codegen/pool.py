@@ -1,24 +1,26 @@
 """Pattern "pool": pooling over windows that tile the image without overlap, and the gradients, in whole vectors.
 
 A run of columns is loaded as it lies and taken apart by its place in the window; results are put together again before
-they are stored. Other windows go through the fallback.
+they are stored. Other windows are pooled in pool_lines.py; their gradients are no part of this pattern's rule.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from gluongraph.codegen import microkernel as mk
-from gluongraph.codegen import tir
+from gluongraph.codegen import pool_lines, tir
 from gluongraph.codegen.contraction import anchor, epilogue, flat_tail
 from gluongraph.codegen.loops import PARALLEL, offered
 from gluongraph.codegen.math import CpuAlgebra
+from gluongraph.codegen.pool_lines import Lines
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
-Store = Callable[[tuple[Value, ...], Expr], None]
+Store = Callable[[Value, Expr], None]  # (pixel, values from there on)
 NAMES = ("max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad")
 
 
@@ -34,21 +36,41 @@ def _tiles(pool: Node) -> bool:
 def _claim(group: Group, cpu: Cpu) -> Candidate | None:
     if group.pattern != "pool" or (pool := anchor(group, NAMES)) is None or not flat_tail(group, pool, 2):
         return None
-    return offered("pool", group) if pool.dtype in ("f32", "f16", "bf16") and _tiles(pool) else None
+    if pool.dtype not in ("f32", "f16", "bf16"):
+        return None
+    if _tiles(pool):
+        return offered("pool", group)
+    if not pool_lines.suits(pool) or offered("pool", group) is None:
+        return None
+    return Candidate("pool", 4 * _pieces(pool, cpu) * Lines(pool, cpu).size)
+
+
+def _pieces(pool: Node, cpu: Cpu) -> int:
+    parallel = max(pool.ty.size, *(s.ty.size for s in pool.src)) >= PARALLEL
+    return min(math.prod(pool.shape[:2]), cpu.chunks) if parallel else 1
 
 
 def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     pool = anchor(group, NAMES)
     assert pool is not None
-    memory = bindings.by_node(group)
-    job = _Pool(k, cpu, pool, [memory[s] for s in pool.src], epilogue(k, group, bindings, pool))
-    planes = pool.shape[0] * pool.shape[1]
-    parallel = max(pool.ty.size, *(s.ty.size for s in pool.src)) >= PARALLEL
-    mk.spread(k, planes, min(planes, cpu.chunks) if parallel else 1, lambda _, plane: job.plane(plane))
+    memory, store = bindings.by_node(group), epilogue(k, group, bindings, pool)
+    sources, pieces = [memory[s] for s in pool.src], _pieces(pool, cpu)
+
+    def plane(piece: Expr, plane: Expr) -> None:
+        n, c = k.let(tir.floordiv(plane, pool.shape[1])), k.let(tir.floormod(plane, pool.shape[1]))
+        if _tiles(pool):
+            _Tiles(k, cpu, pool, sources, lambda pixel, value: store((n, c, 0, pixel), value)).plane(plane)
+        else:
+            lines = Lines(pool, cpu)
+            space = mk.workspace(k, bindings.workspace, "f32", 4 * pieces * lines.size)
+            own = space.at(k.let(piece * lines.size))
+            lines.plane(k, sources[0], own, plane, lambda pixel, value: store((n, c, 0, pixel), value))
+
+    mk.spread(k, math.prod(pool.shape[:2]), pieces, plane)
 
 
-class _Pool:
-    """One pooling operation that is being written."""
+class _Tiles:
+    """One pooling operation, or gradient of one, that is being written."""
 
     def __init__(self, k: Kernel, cpu: Cpu, pool: Node, sources: list[Buf], store: Store):
         self.k, self.cpu, self.pool, self.sources, self.store = k, cpu, pool, sources, store
@@ -60,15 +82,13 @@ class _Pool:
 
     def plane(self, plane: Expr) -> None:
         """One channel of one image."""
-        k = self.k
-        n, c = k.let(tir.floordiv(plane, self.pool.shape[1])), k.let(tir.floormod(plane, self.pool.shape[1]))
-        with k.loop(self.small[0], name="row") as row:
+        with self.k.loop(self.small[0], name="row") as row:
             piece = self._spread_back if self.grad else self._gather
-            mk.along(k, self.small[1], self.cpu.lanes, lambda at, width: piece(n, c, plane, row, at, width))
+            mk.along(self.k, self.small[1], self.cpu.lanes, lambda at, width: piece(plane, row, at, width))
         if self.grad:
-            self._clear_rest(n, c)
+            self._clear_rest()
 
-    def _window_row(self, buf: Buf, plane: Expr, row: Expr, at: Expr, width: int, r: int) -> list[Expr]:
+    def _window_row(self, buf: Buf, plane: Expr, row: Expr, at: Value, width: int, r: int) -> list[Expr]:
         """Row r of `width` windows, taken apart: one vector for each column of the window."""
         start = plane * (self.image[0] * self.image[1]) + (row * self.rows + r) * self.image[1] + at * self.columns
         if self.columns == 1:
@@ -83,7 +103,7 @@ class _Pool:
         """Elements in memory, as float32."""
         return self.k.let(tir.cast(self.k.load(buf, start, width), "f32"))
 
-    def _gather(self, n: Expr, c: Expr, plane: Expr, row: Expr, at: Expr, width: int) -> None:
+    def _gather(self, plane: Expr, row: Expr, at: Value, width: int) -> None:
         parts = [p for r in range(self.rows) for p in self._window_row(self.sources[0], plane, row, at, width, r)]
         name = "maximum" if self.pool.op.name == "max_pool2d" else "add"
         total = parts[0]
@@ -91,9 +111,9 @@ class _Pool:
             total = self.k.let(self.algebra.binary(name, total, part))
         if name == "add":
             total = total * (1.0 / (self.rows * self.columns))
-        self.store((n, c, 0, row * self.small[1] + at), total)
+        self.store(row * self.small[1] + at, total)
 
-    def _spread_back(self, n: Expr, c: Expr, plane: Expr, row: Expr, at: Expr, width: int) -> None:
+    def _spread_back(self, plane: Expr, row: Expr, at: Value, width: int) -> None:
         k = self.k
         place = plane * (self.small[0] * self.small[1]) + row * self.small[1] + at
         zero = tir.splat(tir.const(0.0, "f32"), width)
@@ -113,21 +133,21 @@ class _Pool:
             run = parts[0]
             if self.columns > 1:
                 run = tir.shuffle(parts, [j * width + i for i in range(width) for j in range(self.columns)])
-            self.store((n, c, 0, (row * self.rows + r) * self.image[1] + at * self.columns), run)
+            self.store((row * self.rows + r) * self.image[1] + at * self.columns, run)
 
-    def _clear_rest(self, n: Expr, c: Expr) -> None:
+    def _clear_rest(self) -> None:
         """No gradient where no window reaches: columns at the right, rows at the bottom."""
         height, width = self.image
         covered_rows, covered = self.small[0] * self.rows, self.small[1] * self.columns
         if covered < width:
             with self.k.loop(covered_rows, name="row") as row:
-                self._zeros(n, c, row * width + covered, width - covered)
+                self._zeros(row * width + covered, width - covered)
         if covered_rows < height:
-            self._zeros(n, c, covered_rows * width, (height - covered_rows) * width)
+            self._zeros(covered_rows * width, (height - covered_rows) * width)
 
-    def _zeros(self, n: Expr, c: Expr, start: Value, count: int) -> None:
+    def _zeros(self, start: Value, count: int) -> None:
         def piece(at: Value, width: int) -> None:
-            self.store((n, c, 0, start + at), tir.splat(tir.const(0.0, "f32"), width))
+            self.store(start + at, tir.splat(tir.const(0.0, "f32"), width))
 
         mk.along(self.k, count, self.cpu.lanes, piece)
 
