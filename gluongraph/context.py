@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 from gluongraph.errors import MXNetError, located
 
 DEVICES = {"cpu": 1, "gpu": 2}  # the DLPack numbers, which are MXNet's too
+HOST_MEMORY = ("cpu_pinned", "cpu_shared")  # MXNet's names for kinds of memory of the CPU, of which there is one here
 
 
 class Context:
@@ -24,6 +25,7 @@ class Context:
 
     def __init__(self, device_type: str | Context, device_id: int = 0):
         name = device_type.device_type if isinstance(device_type, Context) else device_type
+        name = "cpu" if name in HOST_MEMORY else name
         if name not in DEVICES:
             raise MXNetError(f"unknown device {name!r}; there are {', '.join(DEVICES)}")
         self.device_type: str = name

@@ -43,13 +43,30 @@ class Samples(DataIter):
         self._next = over if self._round and over > 0 else 0
 
     def next(self) -> DataBatch:
-        if self._next >= self._count:
+        if not self.iter_next():
             raise StopIteration
-        places = np.arange(self._next, self._next + self.batch_size)
+        return DataBatch([self.getdata()], [self.getlabel()], self.getpad(), self.getindex())
+
+    def iter_next(self) -> bool:
+        if self._next >= self._count:
+            return False
+        numbers = np.arange(self._next, self._next + self.batch_size) % self._count
         self._next += self.batch_size
-        data, label = self._read(self._order[places % self._count])
-        arrays = [NDArray(np.ascontiguousarray(x, self._dtype)) for x in (data, label)]
-        return DataBatch(arrays[:1], arrays[1:], max(0, self._next - self._count), places % self._count)
+        data, label = (NDArray(np.ascontiguousarray(x, self._dtype)) for x in self._read(self._order[numbers]))
+        self._current = data, label, numbers
+        return True
+
+    def getdata(self) -> NDArray:
+        return self._current[0]
+
+    def getlabel(self) -> NDArray:
+        return self._current[1]
+
+    def getindex(self) -> Array:
+        return self._current[2]
+
+    def getpad(self) -> int:
+        return max(0, self._next - self._count)
 
 
 def part(count: int, num_parts: int, part_index: int) -> slice:

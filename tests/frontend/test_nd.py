@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gluongraph import autograd, nd
-from gluongraph.context import cpu, current_context, gpu
+from gluongraph.context import Context, cpu, current_context, gpu
 from gluongraph.errors import MXNetError, ShapeError
 from gluongraph.ndarray import NDArray
 
@@ -153,6 +153,10 @@ def test_writing_an_array_of_one_element(one: object) -> None:
     x = nd.zeros((3,))
     x[1] = one
     assert x.asnumpy().tolist() == [0, 7, 0]
+
+
+def test_kinds_of_host_memory_are_the_cpu() -> None:
+    assert Context("cpu_shared", 1) == cpu(1) and nd.ones((1,), Context("cpu_pinned")).context == cpu()
 
 
 def test_index_errors() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gluongraph import nd
 from gluongraph.gluon.block import Block, HybridBlock
-from gluongraph.gluon.nn import BatchNorm, HybridSequential, Identity, Sequential
+from gluongraph.gluon.nn import BatchNorm, Embedding, HybridSequential, Identity, Sequential
 from gluongraph.gluon.parameter import ParameterDict
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "PixelShuffle1D",
     "PixelShuffle2D",
     "PixelShuffle3D",
+    "SparseEmbedding",
     "SyncBatchNorm",
 ]
 
@@ -46,6 +47,15 @@ class HybridConcurrent(HybridSequential):
 
 def _joined(block: Block, x: Any, axis: int) -> Any:
     return nd.concat(*(child(x) for child in block._children.values()), dim=axis)
+
+
+class SparseEmbedding(Embedding):
+    """`nn.Embedding` whose gradient is kept by rows."""
+
+    def __init__(
+        self, input_dim: int, output_dim: int, dtype: Any = "float32", weight_initializer: Any = None, **kwargs: Any
+    ):
+        super().__init__(input_dim, output_dim, dtype, weight_initializer, sparse_grad=True, **kwargs)
 
 
 class _PixelShuffle(HybridBlock):

@@ -217,6 +217,9 @@ def test_csv(table: tuple[str, str]) -> None:
     for _ in range(2):
         assert [(b.label[0].tolist()[: 3 - b.pad], b.pad) for b in whole] == [([0, 1, 2], 0), ([3], 2)]
         whole.reset()
+    assert whole.iter_next() and whole.getdata().shape == (3, 2) and whole.getlabel().shape == (3,)
+    assert whole.getindex().tolist() == [0, 1, 2] and whole.getpad() == 0
+    assert whole.iter_next() and whole.getpad() == 2 and not whole.iter_next()
     batch = next(mx.io.CSVIter(data, (2, 1), batch_size=2, dtype="int32"))
     assert batch.data[0].shape == (2, 2, 1) and batch.data[0].dtype == np.int32 and batch.label[0].tolist() == [0, 0]
     batch = next(mx.io.CSVIter(label, (1,), data, (2,), batch_size=2))

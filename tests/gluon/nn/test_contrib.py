@@ -62,3 +62,13 @@ def test_sync_batch_norm_is_batch_norm() -> None:
     )
     with pytest.raises(NotImplementedError, match="leave num_devices unset"):
         contrib.SyncBatchNorm(num_devices=2)
+
+
+def test_sparse_embedding() -> None:
+    layer = contrib.SparseEmbedding(5, 2, weight_initializer="ones")
+    layer.initialize()
+    with autograd.record():
+        loss = layer(nd.array([1, 3])).sum()
+    loss.backward()
+    assert isinstance(layer.weight.grad(), nd.sparse.RowSparseNDArray)
+    assert layer.weight.grad().indices.asnumpy().tolist() == [1, 3]
