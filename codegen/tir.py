@@ -512,9 +512,9 @@ def build_kernels(functions: Sequence[PrimFunc], options: dict[str, Any]) -> Any
 
 
 def _passes_for(options: dict[str, Any]) -> Any:
-    """TVM's passes without those that CPU kernels pay for in vain: their buffers have the size they need, and to find
-    that out takes TVM half of the time of a build."""
-    skipped = ["s_tir.CompactBufferAllocation"] if options.get("kind") == "llvm" else []
+    """TVM's passes without those that CPU kernels pay for in vain: their buffers have the size they need, LLVM finds
+    what is computed twice, and to find that out takes TVM half of the time of a build."""
+    skipped = ["s_tir.CompactBufferAllocation", "tirx.CommonSubexprElim"] if options.get("kind") == "llvm" else []
     return tvm.transform.PassContext(disabled_pass=skipped)
 
 

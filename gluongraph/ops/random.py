@@ -2,6 +2,9 @@
 
 So layout, fusion, recomputation and vector width change nothing, and eager and compiled code draw the same numbers.
 `state` is u32[4]: two words of seed, two words of offset. The draw number tells apart the draws of one program.
+A uniform number takes the first of the four words that a counter gives. Normal numbers, which cost more, take all four,
+as two pairs: in a run of 64 the first 16 numbers are of 16 counters' first pair, the next 16 too, and so on. So code
+that has vectors of up to 16 lanes makes all 64 from 16 counters.
 
 Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (2011).
 """
@@ -22,6 +25,7 @@ from gluongraph.ops.samples import array
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the key each round
+RUN, WIDTH = 64, 16  # normal numbers that belong together, and the counters that they take
 _DIGITS = {"f16": 11, "bf16": 8}  # bits of a uniform number, so that none is rounded up to 1; 24 in f32 and f64
 
 Words = tuple[Any, Any, Any, Any]
@@ -97,10 +101,16 @@ def _uniform(state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
 
 
 def _normal(state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
-    first, second = _numpy_words(state, shape, draw, 2)
-    radius = np.sqrt(np.log(_numpy_unit(first, 24) + np.float32(2.0**-24)) * np.float32(-2))
-    turn = np.cos(_numpy_unit(second, 24) * np.float32(2 * math.pi))
-    return (radius * turn).astype(numpy_dtype(dtype), copy=False)
+    size = math.prod(shape)
+    runs = -(-size // RUN)
+    words = _numpy_words(state, (runs, WIDTH), draw, 4)
+    found = np.empty((runs, 4, WIDTH), np.float32)
+    for pair in (0, 2):
+        radius = np.sqrt(np.log(_numpy_unit(words[pair], 24) + np.float32(2.0**-24)) * np.float32(-2))
+        turn = _numpy_unit(words[pair + 1], 24) * np.float32(2 * math.pi)
+        found[:, pair] = radius * np.cos(turn)
+        found[:, pair + 1] = radius * np.cos(turn - np.float32(math.pi / 2))
+    return found.reshape(-1)[:size].reshape(shape).astype(numpy_dtype(dtype), copy=False)
 
 
 def _bernoulli(state: Any, p: float, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
@@ -110,8 +120,16 @@ def _bernoulli(state: Any, p: float, shape: tuple[int, ...], draw: int, dtype: s
 # -- in a kernel
 
 
-def _words(e: Any, i: Any, state: Any, shape: tuple[int, ...], draw: int) -> Words:
-    """The four words of the block of the element at index i; arrays have fewer than 2^32 elements."""
+def _position(e: Any, i: Any, shape: tuple[int, ...]) -> Any:
+    """The row-major position of an index, as u32; arrays have fewer than 2^32 elements."""
+    position: Any = 0
+    for k, n in zip(i, shape, strict=True):
+        position = position * n + k
+    return e.cast(position, "u32")
+
+
+def words_of(e: Any, counter: Any, state: Any, draw: int) -> Words:
+    """The four words of a counter, u32."""
 
     def wide(x: Any) -> Any:
         return e.cast(x, "u64")
@@ -119,14 +137,11 @@ def _words(e: Any, i: Any, state: Any, shape: tuple[int, ...], draw: int) -> Wor
     def split(x: Any) -> tuple[Any, Any]:
         return e.cast(e.binary("shift_right", x, e.const(32, "u64")), "u32"), e.cast(x, "u32")
 
-    position: Any = 0
-    for k, n in zip(i, shape, strict=True):
-        position = position * n + k
     shifted = e.binary("shift_left", wide(state(3)), e.const(32, "u64"))
     offset = e.binary("bitwise_or", shifted, wide(state(2))) + e.const(draw, "u64")
     high, low = split(offset)
     return philox(
-        (e.cast(position, "u32"), e.const(0, "u32"), low, high),
+        (counter, e.const(0, "u32"), low, high),
         (state(0), state(1)),
         multiply=lambda m, x: split(wide(x) * e.const(m, "u64")),
         add=lambda x, c: x + e.const(c, "u32"),
@@ -140,18 +155,44 @@ def _unit(e: Any, bits: Any, digits: int) -> Any:
 
 
 def _uniform_lower(e: Any, i: Any, state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
-    return e.cast(_unit(e, _words(e, i, state, shape, draw)[0], _DIGITS.get(dtype, 24)), dtype)
+    return e.cast(_unit(e, words_of(e, _position(e, i, shape), state, draw)[0], _DIGITS.get(dtype, 24)), dtype)
+
+
+def _radius(e: Any, word: Any) -> Any:
+    log = e.unary("log", _unit(e, word, 24) + e.const(2.0**-24, "f32"))
+    return e.unary("sqrt", log * e.const(-2.0, "f32"))
+
+
+def _turn(e: Any, word: Any) -> Any:
+    return _unit(e, word, 24) * e.const(2 * math.pi, "f32")
 
 
 def _normal_lower(e: Any, i: Any, state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
-    first, second, _, _ = _words(e, i, state, shape, draw)
-    log = e.unary("log", _unit(e, first, 24) + e.const(2.0**-24, "f32"))
-    turn = e.unary("cos", _unit(e, second, 24) * e.const(2 * math.pi, "f32"))
-    return e.cast(e.unary("sqrt", log * e.const(-2.0, "f32")) * turn, dtype)
+    """One number: its counter, which pair of its words, and which of the two numbers of the pair."""
+    p = _position(e, i, shape)
+
+    def bits(shift: int, mask: int) -> Any:
+        return e.binary("bitwise_and", e.binary("shift_right", p, e.const(shift, "u32")), e.const(mask, "u32"))
+
+    counter = e.binary("shift_right", p, e.const(6, "u32")) * e.const(WIDTH, "u32") + bits(0, WIDTH - 1)
+    words = words_of(e, counter, state, draw)
+    later = e.binary("equal", bits(5, 1), e.const(1, "u32"))
+    second = e.binary("equal", bits(4, 1), e.const(1, "u32"))
+    radius = _radius(e, e.where(later, words[2], words[0]))
+    turn = _turn(e, e.where(later, words[3], words[1]))
+    turn = e.where(second, turn - e.const(math.pi / 2, "f32"), turn)
+    return e.cast(radius * e.unary("cos", turn), dtype)
+
+
+def normal_pair(e: Any, first: Any, second: Any) -> tuple[Any, Any]:
+    """The two normal numbers that the first pair of words gives, or the second: f32."""
+    radius, turn = _radius(e, first), _turn(e, second)
+    return radius * e.unary("cos", turn), radius * e.unary("cos", turn - e.const(math.pi / 2, "f32"))
 
 
 def _bernoulli_lower(e: Any, i: Any, state: Any, p: float, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
-    hit = e.binary("less", _unit(e, _words(e, i, state, shape, draw)[0], 24), e.const(p, "f32"))
+    word = words_of(e, _position(e, i, shape), state, draw)[0]
+    hit = e.binary("less", _unit(e, word, 24), e.const(p, "f32"))
     return e.where(hit, e.const(1, dtype), e.const(0, dtype))
 
 
@@ -182,7 +223,7 @@ RANDOM_BITS = Op(
     kind="random",
     infer=_drawn("random_bits"),
     numpy=_bits,
-    lower=lambda e, i, state, shape, draw: _words(e, i, state, shape, draw)[0],
+    lower=lambda e, i, state, shape, draw: words_of(e, _position(e, i, shape), state, draw)[0],
     samples=_samples(((3, 33), {}), ((), {}), ((2, 3, 17), {})),
     doc="32 random bits for each element.",
 )
@@ -201,7 +242,10 @@ NORMAL = Op(
     infer=_drawn("normal"),
     numpy=_normal,
     lower=_normal_lower,
-    samples=_samples(((3, 33), {"dtype": "f32"}), ((7,), {"dtype": "f64"})),
+    samples=_samples(
+        *(((3, 33), {"dtype": "f32"}), ((7,), {"dtype": "f64"}), ((40,), {"dtype": "f32"})),
+        *(((2, 64), {"dtype": "f32"}), ((5, 7, 11), {"dtype": "f16"})),
+    ),
     numeric="full",
     doc="Random numbers of the normal distribution with mean 0 and variance 1, by Box and Muller.",
 )

@@ -28,6 +28,11 @@ def two_spaces(w: Node, g: Node, b: Node, h: Node, lr: Node) -> tuple[Node, ...]
     return w - lr * g, b - lr * h
 
 
+def langevin(s: Node, w: Node, g: Node, lr: Node) -> Node:
+    return w - lr * g + ops.normal(s, w.shape, 3)
+
+
+NORMALS = (1, 15, 64, 70, 128, 20_011)  # less than a vector, a run, runs with a rest, in parallel
 CASES = [
     *(Case(f"size {n}", lambda x: ops.exp(x) * 2.0 + x, [(n,)], "loop") for n in (1, 15, 16, 17, 33, 1000, 20_011)),
     Case("scalar", lambda x: ops.exp(x), [()], "loop"),
@@ -66,6 +71,13 @@ CASES = [
     Case("bytes", lambda x: x + x, [((300,), "u8")], "loop"),
     Case("random", lambda s: ops.bernoulli(s, 0.5, shape=(30, 41), draw=3), [U32], "loop"),
     Case("dropout", lambda s, x: x * ops.bernoulli(s, 0.5, shape=(30, 41), draw=1) * 2.0, [U32, (30, 41)], "loop"),
+    *(Case(f"normal {n}", lambda s, x: x + ops.normal(s, x.shape, 2), [U32, (n,)], "loop") for n in NORMALS),
+    Case("normal, f64", lambda s: ops.normal(s, (3, 50), 1, "f64") * 2.0, [U32], "loop", tolerance=4e-6),
+    Case(
+        "two normals", lambda s, x: ops.normal(s, x.shape, 0) * x + ops.normal(s, x.shape, 1), [U32, (9, 30, 7)], "loop"
+    ),
+    Case("normal and bias", lambda s, b: ops.normal(s, (9, 33), 4) + b, [U32, (33,)], "loop"),
+    Case("langevin", langevin, [U32, (40, 33), (40, 33), ()], "loop", inplace=((0, 1),)),
     Case("constants", lambda x: (ops.full((3, 7), 2.5), x), [(3, 7)], "loop"),
 ]
 

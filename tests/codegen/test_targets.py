@@ -90,6 +90,15 @@ def test_smaller_vectors_compute_the_same(build: Net, name: str) -> None:
     assert_same(trained(build, name), expected)
 
 
+@pytest.mark.parametrize("name", [pytest.param(n, marks=runs_here(TARGETS[n])) for n in ("x86-64", "x86-64-v3")])
+def test_smaller_vectors_draw_the_same(name: str) -> None:
+    found = []
+    for on in ("cpu", name):
+        mx.random.seed(5)
+        found.append(mx.compile(lambda: nd.random.normal(shape=(5, 41)), target=on).predict().asnumpy())
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=4e-6)
+
+
 @pytest.mark.skipif("avx2" not in cpu_flags(), reason="this CPU does not run x86-64-v3 code")
 def test_the_environment_names_the_default_target(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = trained(mlp, "x86-64-v3")

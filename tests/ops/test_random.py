@@ -73,6 +73,24 @@ def test_moments(dtype):
     assert set(np.unique(b)) == {0, 1} and b.mean() == pytest.approx(0.3, abs=0.01)
 
 
+def test_normal_numbers_take_all_words_of_their_counters():
+    """In a run of 64: the two of the first pair of each of 16 counters, then those of the second pair."""
+    state = np.array([12, 34, 5, 0], np.uint32)
+    drawn = OPS["normal"].numpy(state, shape=(2, 70), draw=7, dtype="f64").reshape(-1)
+    for position in (0, 15, 16, 37, 63, 64, 100, 139):
+        counter, word = position // 64 * 16 + position % 16, position % 64 // 16
+        words = philox(
+            (counter, 0, 5 + 7, 0),
+            (12, 34),
+            multiply=lambda m, x: (m * x >> 32, m * x & 0xFFFFFFFF),
+            add=lambda x, c: (x + c) & 0xFFFFFFFF,
+            xor=lambda x, y: x ^ y,
+        )
+        first, second = ((w >> 8) / 2**24 for w in words[word // 2 * 2 :][:2])
+        radius, turn = np.sqrt(-2 * np.log(first + 2**-24)), 2 * np.pi * second
+        assert drawn[position] == pytest.approx(radius * (np.sin(turn) if word % 2 else np.cos(turn)), abs=1e-5)
+
+
 def test_words_are_split_high_and_low():
     high, low = _split(np.array([0x0123456789ABCDEF], np.uint64))
     assert (high[0], low[0]) == (0x01234567, 0x89ABCDEF)
