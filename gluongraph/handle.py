@@ -161,6 +161,12 @@ class Handle:
     def __dlpack__(self, **how: Any) -> Any:
         return self.storage.array.__dlpack__(**how)
 
+    def to_dlpack_for_read(self) -> Any:
+        """A DLPack capsule of the array's memory."""
+        return self.__dlpack__()
+
+    to_dlpack_for_write = to_dlpack_for_read
+
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._ctx.device_typeid, self._ctx.device_id
 

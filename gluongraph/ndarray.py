@@ -248,10 +248,9 @@ class NDArray(Handle):
 
     # -- methods of the same name as a function of `nd`, which documents them
 
-    def reshape(self, *shape: Any, reverse: bool = False) -> NDArray:
+    def reshape(self, *extents: Any, shape: Any = None, reverse: bool = False) -> NDArray:
         """Another shape: 0 keeps an axis, -1 is inferred, -2 keeps the rest, -3 joins two axes, -4 splits one."""
-        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
-        new = mxshapes.reshaped(self.shape, tuple(wanted), reverse)
+        new = mxshapes.reshaped(self.shape, _spread("reshape: shape", extents, shape), reverse)
         if self._storage is not None and not self._storage.array.flags.c_contiguous:
             return invoke(mxshapes.reshape, self, shape=new)  # type: ignore[no-any-return]
         return self._viewed(mxshapes.reshape, shape=new)
@@ -259,10 +258,10 @@ class NDArray(Handle):
     def reshape_like(self, other: NDArray) -> NDArray:
         return self.reshape(other.shape)
 
-    def transpose(self, *axes: Any) -> NDArray:
+    def transpose(self, *order: Any, axes: Any = None) -> NDArray:
         """Axes in another order; in reversed order by default."""
-        order = axes[0] if len(axes) == 1 and isinstance(axes[0], tuple | list) else axes
-        return invoke(mxshapes.transpose, self, tuple(order) or None)  # type: ignore[no-any-return]
+        given = _spread("transpose: axes", order, axes)
+        return invoke(mxshapes.transpose, self, given or None)  # type: ignore[no-any-return]
 
     def split(self, *args: Any, **kwargs: Any) -> Any:
         """Equal parts along an axis; see nd.split."""
@@ -384,6 +383,15 @@ def _index_array(part: Any) -> NDArray:
     if array.dtype == bool:
         raise MXNetError(located("indexing with a mask has a result whose shape depends on values", help="use where()"))
     return NDArray(array.astype(np.int32))
+
+
+def _spread(what: str, given: tuple[Any, ...], named: Any) -> tuple[int, ...]:
+    """Numbers that are given one by one, as one tuple or list, or by name."""
+    if named is None:
+        named = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given
+    elif given:
+        raise TypeError(f"{what} is given twice: {given} and {named}")
+    return tuple(named) if isinstance(named, tuple | list) else (named,)
 
 
 def _numpy_key(part: Any) -> Any:

@@ -20,9 +20,12 @@ from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import MissingError, MXNetError, located
 from gluongraph.ir import Node
 from gluongraph.nd import contrib as contrib
+from gluongraph.nd import dlpack
 from gluongraph.nd import image as image
 from gluongraph.nd import linalg as linalg
 from gluongraph.nd import sparse as sparse
+from gluongraph.nd.dlpack import to_dlpack_for_read as to_dlpack_for_read
+from gluongraph.nd.dlpack import to_dlpack_for_write as to_dlpack_for_write
 from gluongraph.nd.function import TUNING, into
 from gluongraph.nd.function import function as _function
 from gluongraph.nd.recurrent import RNN as RNN
@@ -175,16 +178,8 @@ def from_numpy(ndarray: Any, zero_copy: bool = True) -> NDArray:
 
 
 def from_dlpack(source: Any) -> NDArray:
-    """An array of another library on the CPU, sharing its memory: `from_dlpack(torch_tensor)`."""
-    return from_numpy(np.from_dlpack(source))
-
-
-def to_dlpack_for_read(data: NDArray) -> Any:
-    """A DLPack capsule of the array's memory."""
-    return data.__dlpack__()
-
-
-to_dlpack_for_write = to_dlpack_for_read
+    """An array of another library on the CPU, or a capsule, sharing its memory: `from_dlpack(torch_tensor)`."""
+    return from_numpy(dlpack.shared(source))
 
 
 def waitall() -> None:

@@ -47,6 +47,11 @@ def test_from_numpy_and_dlpack_share_memory() -> None:
     back[0] = 7
     assert shared.asnumpy().tolist() == [7, 5, 0]
     same(nd.from_dlpack(source), source)
+    for capsule in (shared.to_dlpack_for_read(), nd.to_dlpack_for_write(shared)):
+        again = nd.from_dlpack(capsule)
+        again[2] += 1
+        del again
+    assert shared.asnumpy().tolist() == [7, 5, 2]
     with pytest.raises(ValueError, match="contiguous"):
         nd.from_numpy(np.zeros((3, 3))[:, 1])
 
@@ -243,11 +248,15 @@ def test_inplace_operators_keep_the_handle() -> None:
 def test_reshape_codes(codes: tuple[int, ...], shape: tuple[int, ...]) -> None:
     assert nd.zeros((2, 3, 4)).reshape(codes).shape == shape
     assert nd.zeros((2, 3, 4)).reshape(*codes).shape == shape
+    assert nd.zeros((2, 3, 4)).reshape(shape=codes).shape == shape
 
 
 def test_reshape_errors() -> None:
     with pytest.raises(ShapeError, match=r"reshape: \[2, 3\]"):
         nd.zeros((2, 3)).reshape((4, 2))
+    with pytest.raises(TypeError, match="reshape: shape is given twice"):
+        nd.zeros((2, 3)).reshape(6, shape=(3, 2))
+    assert nd.zeros((2, 3)).reshape(shape=-1).shape == (6,)
 
 
 @pytest.mark.parametrize("axis", [None, 0, -1, (0, 2)])
@@ -280,6 +289,7 @@ def test_shapes() -> None:
     same(x.transpose((1, 0, 2)), X.transpose(1, 0, 2))
     same(x.swapaxes(0, 2), X.swapaxes(0, 2))
     same(x.flatten(), X.reshape(3, -1))
+    same(x.transpose(axes=(1, 2, 0)), X.transpose(1, 2, 0))
     same(x.expand_dims(-1), X[..., None])
     same(x.expand_dims(1).squeeze(), X)
     same(x.tile((2, 1, 3)), np.tile(X, (2, 1, 3)))
