@@ -30,8 +30,8 @@ from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir import Node
 from gluongraph.nd.function import TUNING, function
 from gluongraph.ndarray import NDArray
-from gluongraph.pins import float32, keep_float32
-from gluongraph.precision import GROWTH, LARGEST, PATIENCE, SMALLEST, LossScale
+from gluongraph.precision.pins import float32, keep_float32
+from gluongraph.precision.scaling import GROWTH, LARGEST, PATIENCE, SMALLEST, LossScale
 
 __all__ = [
     "LossScaler",

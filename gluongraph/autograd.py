@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import rows
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.ndarray import NDArray, invoke
+from gluongraph.rows import values as rows
 from gluongraph.storage import Array
 from gluongraph.tape import STATE, Entry, Leaf, Source, mark, no_value, pull_arrays, reverse, source_of, write
 

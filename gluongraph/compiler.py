@@ -23,7 +23,7 @@ from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph
 from gluongraph.passes import PIPELINE, amp, memory, schedule, select
 from gluongraph.plan import Plan
-from gluongraph.precision import in_whole, precision_of
+from gluongraph.precision.table import in_whole, precision_of
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor

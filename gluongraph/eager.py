@@ -22,8 +22,8 @@ from gluongraph.errors import MXNetError
 from gluongraph.ir import OPS, Node, TensorType, node
 from gluongraph.ops.composite import inline, results_of
 from gluongraph.ops.scan import run as run_scan
-from gluongraph.row_updates import row_gradient
-from gluongraph.rows import Rows
+from gluongraph.rows.updates import row_gradient
+from gluongraph.rows.values import Rows
 from gluongraph.storage import Array
 
 Arrays = tuple[Array, ...]

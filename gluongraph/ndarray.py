@@ -132,7 +132,7 @@ class NDArray(Handle):
         """
         if self._storage is None:
             raise TraceError(no_value("attach_grad()"))
-        from gluongraph.row_sparse import gradient_like
+        from gluongraph.rows.array import gradient_like
 
         mark(self, gradient_like(self, stype), grad_req)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from gluongraph.errors import MXNetError, located
-from gluongraph.rows import Rows, dense
+from gluongraph.rows.values import Rows, dense
 from gluongraph.storage import Array
 
 if TYPE_CHECKING:

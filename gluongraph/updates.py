@@ -12,7 +12,7 @@ from gluongraph.errors import MXNetError
 from gluongraph.ir import OPS, Graph, Node, TensorType, node, topological
 from gluongraph.optimizer.base import Optimizer, computed_in, noise_of
 from gluongraph.optimizer.counting import Index
-from gluongraph.row_updates import update_rows
+from gluongraph.rows.updates import update_rows
 from gluongraph.trace import STATE_TYPE, rng_name
 
 GRAD = "grad:"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gluongraph.checkpoint.training import REST, Groups, Part, Put, Training, misfit
-from gluongraph.exchange import RESIDUAL
+from gluongraph.replicas.exchange import RESIDUAL
 from gluongraph.runtime.checkpoint import Content
 from gluongraph.storage import Array
 from gluongraph.tape import Leaf

@@ -21,8 +21,8 @@ from gluongraph.errors import MXNetError, located
 from gluongraph.ir import OPS, Graph, Node, topological
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import items
-from gluongraph.row_updates import row_gradient
-from gluongraph.rows import Rows
+from gluongraph.rows.updates import row_gradient
+from gluongraph.rows.values import Rows
 from gluongraph.storage import Array
 from gluongraph.tape import STATE, Entry, source_of, tracked
 from gluongraph.trace import Traced, is_rng, scope, trace

@@ -15,7 +15,7 @@ from gluongraph.eager import Function, leaf
 from gluongraph.gluon.row_update import update_by_rows
 from gluongraph.ir import Graph, Node
 from gluongraph.ndarray import NDArray
-from gluongraph.row_sparse import RowSparseNDArray
+from gluongraph.rows.array import RowSparseNDArray
 from gluongraph.tape import STATE
 from gluongraph.updates import GRAD, SCALAR, ScalarTable
 

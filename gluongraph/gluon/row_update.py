@@ -12,8 +12,8 @@ from gluongraph.ir import Node
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.optimizer import Optimizer
 from gluongraph.optimizer.base import computed_in
-from gluongraph.row_sparse import RowSparseNDArray
-from gluongraph.rows import Rows, joined
+from gluongraph.rows.array import RowSparseNDArray
+from gluongraph.rows.values import Rows, joined
 from gluongraph.storage import Array
 from gluongraph.updates import state_name
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from gluongraph import optimizer as optimizers
 from gluongraph.context import Context
 from gluongraph.errors import MXNetError, located
-from gluongraph.exchange import RESIDUAL, Exchange
 from gluongraph.gluon import trainer_states
 from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
 from gluongraph.gluon.parameter import Parameter, ParameterDict
@@ -18,8 +17,9 @@ from gluongraph.gluon.watch import Edits
 from gluongraph.kvstore import KVStore, KVStoreBase
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
-from gluongraph.precision import LossScale
-from gluongraph.row_sparse import share_rows
+from gluongraph.precision.scaling import LossScale
+from gluongraph.replicas.exchange import RESIDUAL, Exchange
+from gluongraph.rows.array import share_rows
 from gluongraph.storage import Array
 from gluongraph.updates import state_name
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gluongraph.errors import MissingError, located
 from gluongraph.ndarray import NDArray
-from gluongraph.row_sparse import RowSparseNDArray as RowSparseNDArray
+from gluongraph.rows.array import RowSparseNDArray as RowSparseNDArray
 
 _HELP = "arrays are dense; gradients by rows come from gluon.nn.Embedding(sparse_grad=True), or attach_grad(stype=...)"
 

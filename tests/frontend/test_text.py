@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
+from gluongraph.contrib.text import Vocabulary, count_tokens_from_str
 from gluongraph.gluon import contrib
-from gluongraph.text import Vocabulary, count_tokens_from_str
 
 
 def test_counting() -> None:

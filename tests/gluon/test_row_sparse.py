@@ -12,7 +12,7 @@ import gluongraph as mx
 from gluongraph import autograd, cpu, debug, gluon, kvstore, nd
 from gluongraph.gluon import Parameter, Trainer, nn
 from gluongraph.gluon.utils import split_and_load
-from gluongraph.row_sparse import RowSparseNDArray
+from gluongraph.rows.array import RowSparseNDArray
 
 ROWS = 12
 TWO = [cpu(0), cpu(1)]

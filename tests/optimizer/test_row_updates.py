@@ -12,7 +12,7 @@ from gluongraph.compiler import lower
 from gluongraph.differentiate import differentiate
 from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.plan import Plan
-from gluongraph.row_updates import row_gradient
+from gluongraph.rows.updates import row_gradient
 from gluongraph.updates import SCALAR, apply_updates
 
 ROWS, WIDTH = 50, 5

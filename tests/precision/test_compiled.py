@@ -13,7 +13,8 @@ from gluongraph import amp, gluon, nd
 from gluongraph.errors import MXNetError
 from gluongraph.gluon import Parameter, nn
 from gluongraph.plan import Plan
-from gluongraph.precision import PATIENCE, PRECISIONS, precision_of
+from gluongraph.precision.scaling import PATIENCE
+from gluongraph.precision.table import PRECISIONS, precision_of
 from gluongraph.step import TrainStep
 
 LOW = {"bf16-mixed": "bf16", "16-mixed": "f16"}

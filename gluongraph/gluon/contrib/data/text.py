@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gluongraph import nd
+from gluongraph.contrib.text import Vocabulary, count_tokens_from_str
 from gluongraph.gluon.data.dataset import Dataset
 from gluongraph.gluon.download import data_dir, download, repository_url
-from gluongraph.text import Vocabulary, count_tokens_from_str
 
 EOS = "<eos>"
 

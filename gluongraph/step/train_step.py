@@ -3,250 +3,43 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import checkpoint, debug, precision, random
-from gluongraph import storage as storages
-from gluongraph.clipping import LIMIT, NORM, clipped
-from gluongraph.context import Context, cpu
-from gluongraph.differentiate import differentiate
-from gluongraph.dtypes import dtype_name, is_float
-from gluongraph.errors import DTypeError, MXNetError, ShapeError, TraceError, located
+from gluongraph import checkpoint, debug, random
+from gluongraph.context import Context
+from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.parameter import DeferredInitializationError
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
-from gluongraph.ir import Graph, TensorType
+from gluongraph.ir import Graph
 from gluongraph.nd import NDArray
 from gluongraph.optimizer import Optimizer
 from gluongraph.plan import Launch, Plan
-from gluongraph.precision import PRECISIONS, LossScale, Precision
-from gluongraph.row_sparse import RowSparseNDArray
-from gluongraph.runtime.arena import Arena
+from gluongraph.precision.scaling import FINITE, LossScale
+from gluongraph.replicas.shares import OnAll, contexts_of, is_shared_out, shares
 from gluongraph.runtime.checkpoint import Keep
 from gluongraph.runtime.saving import Saver
-from gluongraph.shares import OnAll, contexts_of, is_shared_out, shares
-from gluongraph.tape import Leaf
-from gluongraph.trace import Traced, is_rng, trace
-from gluongraph.updates import GRAD, SCALAR, ScalarTable
+from gluongraph.step.batch import as_array
+from gluongraph.step.clipping import NORM
+from gluongraph.step.variant import ALONE, Call, Lower, Options, Variant
+from gluongraph.trace import trace
+from gluongraph.updates import GRAD
 
 if TYPE_CHECKING:
     from gluongraph.codegen.build import Artefact
-    from gluongraph.compiler import Compiled
     from gluongraph.runtime.profile import Row
 
 Array = np.ndarray[Any, Any]
-Lower = Callable[[Graph, Mapping[str, str]], "Compiled"]
-Cast = Callable[[Graph], Graph]
-ALONE = (cpu(),)  # the contexts of a call that has nothing to share out
-
-
-@dataclass(frozen=True)
-class Options:
-    """What `mx.compile` was asked for. `cast` is the pass that the precision needs, if any."""
-
-    keep_grads: bool = False
-    precision: Precision = PRECISIONS["32"]
-    cast: Cast | None = None
-    clip_norm: float | None = None
 
 
 class _LeftOut(Exception):
     """A gradient was not finite: what has been counted is to be taken back."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """What a mode of the step traces, whether layers are in training mode, and what is done with gradients."""
-
-    name: str
-    function: Callable[..., Any]
-    training: bool
-    gradients: bool = False
-    updates: bool = False
-    sums: bool = False  # over contexts
-
-
-class Variant:
-    """One compiled entry point for one set of input types, bound to the memory it works on."""
-
-    def __init__(
-        self,
-        call: Call,
-        traced: Traced,
-        trainer: Trainer | None,
-        lower: Lower,
-        options: Options,
-        shared: OnAll | None = None,
-    ):
-        self.traced, self.trainer, self.shared = traced, trainer, shared
-        scaled = options.precision.scaled and call.gradients
-        self.scaled = scaled and not call.sums  # are there steps that are left out?
-        self.draws = traced.draws
-        graph = traced.graph
-        params = _trained(trainer, traced) if call.gradients else ()
-        self.table: ScalarTable | None = None
-        self.accumulated: dict[str, NDArray] = {}  # replicas with grad_req "add" -> what is added to
-        self.by_rows: list[RowSparseNDArray] = []  # those of them that note which rows are touched
-        self.spends: list[Leaf] = []  # of replicas whose gradient no memory has seen when a step is over
-        state = dict(traced.captured)
-        if call.gradients and trainer is not None:
-            _check_loss(traced, trainer, params)
-            scale = None
-            if scaled:
-                state |= trainer.scaler.state
-                graph, scale = precision.scaled(graph)
-            graph = differentiate(graph, traced.first, params, scale)
-        if options.cast is not None:
-            graph = options.cast(graph)
-        if call.gradients and trainer is not None:
-            if scaled:
-                graph = precision.unscaled(graph, flag=self.scaled)
-            if call.sums:
-                graph = trainer.exchange.sums(graph)
-            else:
-                self.accumulated = _accumulated(trainer, params)
-                graph = trainer.exchange.accumulating(graph, self.accumulated)
-                state |= {GRAD + name: grad for name, grad in self.accumulated.items()}
-                self.by_rows = [g for g in self.accumulated.values() if isinstance(g, RowSparseNDArray)]
-            if call.updates:
-                updating = trainer.exchange.update(
-                    graph,
-                    trainer.optimizer,
-                    trainer.contexts[0],
-                    draws=traced.draws,
-                    keep_grads=options.keep_grads,
-                    clip=None if options.clip_norm is None else clipped,
-                )
-                graph, self.table = updating.graph, updating.table
-                self.draws = self.table.draws
-                self.spends = _spent(trainer, params, graph, self.accumulated)
-                states = trainer.state_arrays(updating.owners)
-                _settle(trainer, params, states)
-                state |= states | trainer.residual_arrays(params)
-            if self.scaled:
-                graph = precision.skipping(graph)
-        self.state = {name: array for name, array in state.items() if name in graph.inputs}
-        roles = {name: self._role(name) for name in graph.inputs}
-        self.compiled = lower(graph, roles)
-        self.interpreted = self.compiled.artefact is None
-        self.runner = self.compiled.executor({name: a.storage.array for name, a in self.state.items()})
-        self.moves = storages.moves()
-        self.cells = [self.runner.scalar(SCALAR + key) for key in self.table.keys] if self.table else []
-        self.limit = self.runner.scalar(LIMIT) if LIMIT in graph.inputs else None
-        self.rng = {name: self.runner.scalar(name) for name in self.draws}
-        self.edits = trainer.optimizer.edits if trainer is not None else None
-
-    def _role(self, name: str) -> str:
-        if name.startswith(SCALAR) or is_rng(name):
-            return "scalar"
-        return "state" if name in self.state else "input"
-
-    def holds(self) -> bool:
-        """Is the trace still true: same parameter arrays, scalars grouped as they were, Python attributes unchanged?"""
-        trainer = self.trainer
-        if trainer is not None and self.table is not None and trainer.optimizer.edits != self.edits:
-            if not self.table.holds(trainer.optimizer):
-                return False
-            self.edits = trainer.optimizer.edits
-        if any(self.traced.captured[name].grad is not grad for name, grad in self.accumulated.items()):
-            return False
-        return self.traced.holds
-
-    def run(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """One packed call. Scalars must have been written before."""
-        if self.moves != storages.moves():  # a parameter has moved since
-            self.runner.bind({name: a.storage.array for name, a in self.state.items()})
-            self.moves = storages.moves()
-        if self.rng:
-            for name, words in random.take_all(self.draws).items():
-                for i, word in enumerate(words):
-                    self.rng[name][i] = word
-        results = self.runner([arrays[name] for name in self.runner.input_names])
-        for grad in self.by_rows:
-            grad.forget()
-        return dict(zip(self.runner.output_names, results, strict=True))
-
-    def answer(self, results: Mapping[str, Array], batch: Sequence[Any]) -> Any:
-        """What the program gives back: joined, or of lists among the arguments each context's by itself."""
-        if self.shared is None or not any(map(is_shared_out, batch)):
-            return self.traced.restore(results)
-        return [self.traced.restore(each) for each in self.shared.apart(results)]
-
-    @property
-    def samples(self) -> int:
-        """How many samples the loss is of: its first extent, 1 for a scalar loss."""
-        shape = self.traced.graph.outputs[self.traced.first].shape
-        return shape[0] if shape else 1
-
-
-def _settle(trainer: Trainer, params: Sequence[str], states: Mapping[str, NDArray]) -> None:
-    """Move weights and optimizer states into the trainer's arenas, one per role, dtype and context. Who is there stays.
-
-    The order is that of the gradients: the parameters' reversed.
-    """
-    groups: dict[tuple[str, str], list[storages.Storage]] = {}
-    for name in reversed(params):
-        weight = trainer.replica(name)
-        own = {"weight": weight} | {
-            key.removeprefix(f"{name}/"): array for key, array in states.items() if key.startswith(f"{name}/")
-        }
-        at = "" if name in trainer.exchange.replicas else f"@{weight.context}"
-        for role, array in own.items():
-            groups.setdefault((role + at, str(array.type.dtype)), []).append(array.storage)
-    for key, members in groups.items():
-        arena = trainer.arenas.get(key)
-        if not isinstance(arena, Arena) or not arena.holds(members):
-            trainer.arenas[key] = Arena(members)
-
-
-def _trained(trainer: Trainer | None, traced: Traced) -> tuple[str, ...]:
-    """Replicas of the trainer's parameters that the trace read and that want a gradient, in trainer order."""
-    if trainer is None:
-        raise MXNetError(located("gradients need a trainer", help="mx.compile(net, loss, trainer)"))
-    wanted = (p.name for p in trainer.params if p.grad_req != "null")
-    return tuple(r for name in wanted for r in trainer.exchange.replicas[name] if r in traced.captured)
-
-
-def _check_loss(traced: Traced, trainer: Trainer | None, params: Sequence[str]) -> None:
-    """Refuse what has no gradient that could train anything."""
-    loss = traced.graph.outputs[traced.first]
-    if not is_float(loss.dtype):
-        raise TraceError(located(f"the loss is {loss.ty}; only floats have gradients", help="return the loss first"))
-    if not params and trainer is not None and any(p.grad_req != "null" for p in trainer.params):
-        raise TraceError(
-            located(
-                "the traced function reads no parameter of the trainer",
-                help="make the trainer with the collect_params() of the net that is compiled",
-            )
-        )
-
-
-def _array(number: int, given: Any) -> Array:
-    """The memory of a batch array: shared where it is contiguous and writable, else copied; float64 becomes float32."""
-    if isinstance(given, NDArray):
-        array = given.storage.array
-    else:
-        try:
-            array = np.asarray(given)
-            if array.dtype == np.float64 or (array.dtype.kind in "biu" and not hasattr(given, "dtype")):
-                array = array.astype(np.float32)  # as nd.array makes of it
-            dtype_name(array.dtype)  # refuses what no op takes
-        except (TypeError, ValueError) as error:
-            kind = f"{type(given).__name__}" + (f" of {given.dtype}" if hasattr(given, "dtype") else "")
-            message = f"argument {number} of the step is {kind}: {error}"
-            raise DTypeError(located(message, help="give arrays of numbers, batch axis first")) from None
-        array = np.require(array, requirements=("C", "W"))
-    if not array.size:
-        message = f"argument {number} of the step has no elements: {TensorType(array.shape, dtype_name(array.dtype))}"
-        raise ShapeError(located(message, help="leave empty batches out"))
-    return array
 
 
 @contextmanager
@@ -260,22 +53,6 @@ def _undone_on_error(optimizer: Optimizer, draws: Mapping[str, tuple[Context, in
             for ctx, state in drawn.items():
                 random.set_state(state, ctx)
             raise
-
-
-def _accumulated(trainer: Trainer, names: Sequence[str]) -> dict[str, NDArray]:
-    """The gradients that are added to, of the replicas whose parameter says so."""
-    indices, found = trainer.exchange.indices, {}
-    for name in names:
-        grad = trainer.replica(name).grad
-        if trainer.params[indices[name]].grad_req == "add" and grad is not None:
-            found[name] = grad
-    return found
-
-
-def _spent(trainer: Trainer, names: Sequence[str], graph: Graph, kept: Container[str]) -> list[Leaf]:
-    """The gradient sides of replicas whose gradients a graph with updates neither gives back nor adds to memory."""
-    lost = [name for name in names if name not in kept and GRAD + name not in graph.outputs]
-    return [leaf for name in lost if (leaf := trainer.replica(name)._leaf) is not None]
 
 
 def _write_grads(trainer: Trainer, results: Mapping[str, Array]) -> list[str]:
@@ -374,7 +151,7 @@ class TrainStep:
 
     def _is_left_out(self, variant: Variant, results: Mapping[str, Array]) -> bool:
         """Has a step with a scaled loss changed nothing but the scale? Then it is counted here, and nowhere else."""
-        left_out = variant.scaled and not results[precision.FINITE]
+        left_out = variant.scaled and not results[FINITE]
         self.skipped += left_out
         return left_out
 
@@ -390,7 +167,7 @@ class TrainStep:
             results = variant.run(arrays)
             if self._is_left_out(variant, results):
                 raise _LeftOut
-        if variant.scaled and not results[precision.FINITE]:
+        if variant.scaled and not results[FINITE]:
             return variant.answer(results, batch)
         for name in _write_grads(trainer, results):
             trainer.replica(name)._fresh_grad = True
@@ -504,9 +281,9 @@ class TrainStep:
         """The variant for this call, compiled if it is the first of its kind, and the batch by input name."""
         contexts = self._contexts(mode, batch)
         if contexts is ALONE:
-            arrays = [_array(i, b) for i, b in enumerate(batch)]
+            arrays = [as_array(i, b) for i, b in enumerate(batch)]
         else:
-            each = [shares(b, partial(_array, i), len(contexts)) for i, b in enumerate(batch)]
+            each = [shares(b, partial(as_array, i), len(contexts)) for i, b in enumerate(batch)]
             arrays = [share for one_context in zip(*each, strict=True) for share in one_context]
         now = debug.settings()
         types = tuple((a.shape, a.dtype.str) for a in arrays)
@@ -523,7 +300,7 @@ class TrainStep:
         try:
             trainer.prepare()
         except DeferredInitializationError:
-            given = [_array(i, b[0] if is_shared_out(b) else b) for i, b in enumerate(batch)]
+            given = [as_array(i, b[0] if is_shared_out(b) else b) for i, b in enumerate(batch)]
             trace(self._modes[mode].function, [NDArray(a) for a in given], training=True)
             trainer.prepare()
 

@@ -11,7 +11,7 @@ from gluongraph.context import Context
 from gluongraph.errors import MXNetError, located
 from gluongraph.handle import DEFAULT
 from gluongraph.ndarray import NDArray
-from gluongraph.rows import Rows, joined
+from gluongraph.rows.values import Rows, joined
 from gluongraph.storage import Array, Storage
 
 

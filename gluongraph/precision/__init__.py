@@ -1,0 +1,1 @@
+"""Precisions of a compiled step: which there are, the scale of a loss, what is pinned to float32."""
