@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import nd, ops
+from gluongraph import finite, nd, ops
 from gluongraph.builders import mximages, mxlayers
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import located
@@ -141,12 +141,15 @@ def _scaler(trainer: Trainer, call: str) -> LossScaler:
 def scale_loss(loss: Any, trainer: Trainer) -> Iterator[Any]:
     """The loss (or list of losses) times the scale, to go back from; the trainer's next step divides by it again.
 
+    Within, detect_anomaly lets gradients overflow: the trainer looks for that.
+
     Raises:
         AttributeError: init_trainer has not been called on the trainer.
     """
     scale = _scaler(trainer, "scale_loss").loss_scale
     trainer._scale = trainer._amp_original_scale / scale
-    yield [each * scale for each in loss] if isinstance(loss, (list, tuple)) else loss * scale
+    with finite.suspended():
+        yield [each * scale for each in loss] if isinstance(loss, (list, tuple)) else loss * scale
 
 
 def unscale(trainer: Trainer) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
+from gluongraph import debug
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.rows import values as rows
@@ -52,6 +54,27 @@ def record(train_mode: bool = True) -> _Mode:
 def pause(train_mode: bool = False) -> _Mode:
     """Within: nothing is recorded."""
     return _Mode(False, train_mode)
+
+
+def detect_anomaly() -> AbstractContextManager[object]:
+    """Within: the first op that makes a NaN or an infinity is named, with its layer and the line that called it.
+
+    Eager ops, their gradients and updates are looked at, and hybridized blocks and compiled steps run node by node in
+    numpy, far slower: GG_CHECK=nan does this for a whole process. What an error ends has changed no weight. A compiled
+    step stays fast with `mx.compile(..., detect_anomaly=True)`.
+
+    Raises, within:
+        NotFiniteError: a result, a gradient or an update is not finite.
+
+    >>> from gluongraph import autograd, nd
+    >>> with autograd.detect_anomaly():
+    ...     y = nd.log(nd.array([1.0, 0.0]))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gluongraph.errors.NotFiniteError: log(f32[2]) made an infinity
+    ...
+    """
+    return debug.override(check="nan")
 
 
 def train_mode() -> _Mode:

@@ -43,6 +43,7 @@ def compile(
     precision: str | int = "32",
     keep_grads: bool = False,
     clip_norm: float | None = None,
+    detect_anomaly: bool = False,
 ) -> TrainStep:
     """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
 
@@ -58,6 +59,8 @@ def compile(
             "bf16-true" or "16-true", to which parameters and inputs of the net are cast. See docs/precision.md.
         keep_grads: write the gradients into `param.grad()` as well, as an eager backward does.
         clip_norm: gradients, divided by the batch size, are scaled so that the norm of all together is at most this.
+        detect_anomaly: where loss, a gradient or a new weight, state or statistic is not finite, the step changes
+            nothing and raises NotFiniteError, which names the first op that has made a NaN or an infinity.
 
     Raises:
         ValueError: no such precision; clip_norm is no positive number.
@@ -78,7 +81,7 @@ def compile(
     if clip_norm is not None and not 0 < clip_norm < math.inf:
         raise ValueError(located(f"clip_norm is a positive number, not {clip_norm!r}"))
     build = partial(lower, on=find_target(target))
-    options = Options(keep_grads, how, partial(cast_to, low=how.low) if how.low else None, clip_norm)
+    options = Options(keep_grads, how, partial(cast_to, low=how.low) if how.low else None, clip_norm, detect_anomaly)
     net, loss = in_whole(how, net, loss, trainer)
     if loss is None:
         return TrainStep(net, trainer, build, options=options)
@@ -127,7 +130,7 @@ class Compiled:
     def executor(self, state: Mapping[str, np.ndarray[Any, Any]]) -> Executor | DeviceExecutor | Interpreted:
         """The artefact loaded and bound to these arrays; its numpy twin under GG_BACKEND=reference and GG_CHECK=nan."""
         if self.artefact is None:
-            return Interpreted(self.traced, self.roles, state, check=debug.settings().check == "nan")
+            return Interpreted(self.traced, self.roles, state, check=bool(debug.settings().check))
         entry = loader.function(self.module(), "step")
         return (DeviceExecutor if self.artefact.gpu else Executor)(entry, self.artefact.program, state)
 
@@ -143,7 +146,7 @@ class Compiled:
 
 def interprets() -> bool:
     """Do graphs run in numpy, node by node, instead of being compiled?"""
-    return debug.settings().backend == "reference" or debug.settings().check == "nan"
+    return any(debug.how())
 
 
 def lower(graph: Graph, roles: Mapping[str, str], on: Target | None = None) -> Compiled:

@@ -8,7 +8,7 @@
 | `GG_VERIFY=1` | checks the graph after every pass |
 | `GG_STOP=pass`, `GG_SKIP=pass,pass` | runs, after a pass, only what there is no code without; leaves passes out |
 | `GG_BACKEND=reference` | runs graphs in numpy: is it the model or the compiler? |
-| `GG_CHECK=nan` | names the first node, and its line, that makes a NaN |
+| `GG_CHECK=nan` | names the first op, its layer and its line, that makes a NaN or an infinity |
 | `GG_EDIT=file` | writes the graph to the file, waits, reads it back and goes on |
 """
 
@@ -93,6 +93,12 @@ def settings() -> Settings:
     if _settings is None:
         _settings = parse(os.environ)
     return _settings
+
+
+def how() -> tuple[str, str]:
+    """How ops are run: what was made to run them under other settings does not serve."""
+    now = settings()
+    return now.backend, now.check
 
 
 @contextmanager

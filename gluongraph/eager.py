@@ -91,6 +91,8 @@ class Recorded:
         self.zeros = tuple((n.shape, numpy_dtype(n.dtype)) for n in function.results)
         self.forward = _checked(emitted.function((*function.results, *saved)), function.inputs, function.results)
         self.backward = _backward(function, (*saved, *heads), wanted)
+        if debug.settings().check:
+            self.forward, self.backward = finite.remembering(self.forward, self.backward, len(saved))
         self._build, self._count = function.build, len(function.inputs)
 
     def again(self, *given: Node) -> tuple[Node, ...]:
@@ -108,7 +110,7 @@ def _backward(function: Function, given: Sequence[Node], wanted: Sequence[Node])
     """The program that computes gradients: arrays, or where it is a sum of rows, `Rows`."""
     parts = [row_gradient(g) or (g,) for g in wanted]
     flat = [n for part in parts for n in part]
-    program = _checked(_program(given, flat, inline=False), given, flat, f"in the gradient of {_named(function)}: ")
+    program = _checked(_program(given, flat, inline=False), given, flat, _named(function))
     if len(flat) == len(wanted):
         return program
 
@@ -123,10 +125,10 @@ def _backward(function: Function, given: Sequence[Node], wanted: Sequence[Node])
 
 
 def _checked(
-    call: Callable[..., Arrays], inputs: Sequence[Node], results: Sequence[Node], what: str = ""
+    call: Callable[..., Arrays], inputs: Sequence[Node], results: Sequence[Node], gradient_of: str = ""
 ) -> Callable[..., Arrays]:
     """`call`; under GG_CHECK=nan, looked at whenever it runs."""
-    return finite.watched(call, inputs, results, what) if debug.settings().check else call
+    return finite.watched(call, inputs, results, gradient_of) if debug.settings().check else call
 
 
 def _named(function: Function) -> str:

@@ -66,7 +66,7 @@ class FormatError(MXNetError, ValueError):
 
 
 class NotFiniteError(MXNetError):
-    """A NaN appeared where `GG_CHECK=nan` was watching."""
+    """A NaN or an infinity, where somebody was asked to look for them (`detect_anomaly`, `GG_CHECK=nan`)."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The numpy twin of a compiled entry point: GG_BACKEND=reference, and GG_CHECK=nan, which must see every node."""
+"""The numpy twin of a compiled entry point: GG_BACKEND=reference, and GG_CHECK=nan, which sees every node."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ class Interpreted:
         """Run once; the updated state arrays are written at the end, all or none."""
         given = {**self._state, **self._scalars, **dict(zip(self.input_names, inputs, strict=True))}
         values = {name: array.reshape(self.graph.inputs[name].shape) for name, array in given.items()}
-        watch = finite.watcher(values, self.graph.origins.get) if self.check else None
-        outputs, updates = reference.run(self.graph, values, watch)
+        outputs, updates = (finite.run if self.check else reference.run)(self.graph, values)
         for name, array in updates.items():
             self._state[name].reshape(array.shape)[...] = array
         return [np.array(outputs[name]) for name in self.output_names]

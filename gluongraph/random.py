@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,18 @@ def take(draws: int = 1, ctx: Context | None = None) -> tuple[int, int, int, int
 def take_all(draws: Mapping[str, tuple[Context, int]]) -> dict[str, tuple[int, int, int, int]]:
     """`take` for each input of a trace that holds a generator's state: input -> (device, draws)."""
     return {name: take(count, ctx) for name, (ctx, count) in draws.items()}
+
+
+@contextmanager
+def undone_on_error(draws: Mapping[str, tuple[Context, int]]) -> Iterator[None]:
+    """Within: an error takes back what has been drawn on these devices."""
+    before = {ctx: get_state(ctx) for ctx, _ in draws.values()}
+    try:
+        yield
+    except BaseException:
+        for ctx, state in before.items():
+            set_state(state, ctx)
+        raise
 
 
 def next_state(ctx: Context | None = None) -> Array:

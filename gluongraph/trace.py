@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
+from gluongraph import debug, finite, ops
 from gluongraph.builders.mxshapes import index, index_plan, index_put
 from gluongraph.context import Context
 from gluongraph.differentiate import gradients, ones
@@ -144,8 +144,11 @@ _NO_SCOPE: AbstractContextManager[None] = nullcontext()
 
 
 def scope(name: str, layer: object = None) -> AbstractContextManager[None]:
-    """Within: nodes are noted as made by the layer `name`; several layers may have one name."""
-    return _NO_SCOPE if STATE.tracer is None else _Scope(STATE.tracer, name, layer)
+    """Within: nodes are noted as made by the layer `name`; several layers may have one name. So are eager ops that
+    are looked at."""
+    if STATE.tracer is not None:
+        return _Scope(STATE.tracer, name, layer)
+    return finite.layer(name) if debug.settings().check else _NO_SCOPE
 
 
 def guard(owner: Any, attribute: str) -> Any:

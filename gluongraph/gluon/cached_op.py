@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import engine, random
+from gluongraph import debug, engine, random
 from gluongraph import storage as storages
 from gluongraph.context import current_context
 from gluongraph.differentiate import gradients
@@ -47,7 +47,7 @@ class CachedOp:
     def __call__(self, *args: Any) -> Any:
         arrays: list[NDArray] = []
         here = current_context()
-        key = (STATE.training, here, _key(args, arrays))
+        key = (STATE.training, here, debug.how(), _key(args, arrays))
         if any(a._ctx is not here and a._ctx != here for a in arrays):
             raise ValueError(_scattered(self._block.name, arrays))
         held = self._traces.get(key)
@@ -101,6 +101,12 @@ class _Block:
         self._recorded: dict[tuple[int, ...], _Recorded | None] = {}
 
     def __call__(self, arrays: Sequence[NDArray]) -> Any:
+        if not self.traced.draws:
+            return self._run(arrays)
+        with random.undone_on_error(self.traced.draws):
+            return self._run(arrays)
+
+    def _run(self, arrays: Sequence[NDArray]) -> Any:
         given = {f"data{i}": np.ascontiguousarray(a.storage.array) for i, a in enumerate(arrays)}
         words = random.take_all(self.traced.draws)
         if STATE.recording:

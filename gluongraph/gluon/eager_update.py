@@ -35,7 +35,7 @@ class EagerUpdate:
     def __init__(self, trainer: Trainer, weights: Sequence[NDArray]):
         self.weights = tuple(weights)
         self.grads = tuple(_gradient(w) for w in weights)
-        self.structure = trainer.optimizer.structure()
+        self.structure, self.how = trainer.optimizer.structure(), debug.how()
         exchange = trainer.exchange
         self.indices = tuple(dict.fromkeys(exchange.indices[w.name] for w in weights))
         sparse = [trainer.optimizer.lazy and isinstance(g, RowSparseNDArray) for g in self.grads]
@@ -55,14 +55,15 @@ class EagerUpdate:
         arrays |= trainer.state_arrays(updating.owners) | trainer.residual_arrays(updating.owners)
         self.edits = trainer.optimizer.edits
         size = sum(weight.size for weight in weights)
-        compiled = size >= WORTH_COMPILING and debug.settings().backend != "reference"
+        backend, check = self.how  # what is looked at goes through graphs, whose results have names
+        compiled = check or (size >= WORTH_COMPILING and backend != "reference")
         made = _Compiled if compiled else _Numpy
         self.run = made(graph, arrays, self.table) if weights else None
 
     def holds(self, trainer: Trainer, weights: Sequence[NDArray]) -> bool:
         """Is this still the update of these weights?"""
         optimizer = trainer.optimizer
-        if len(weights) != len(self.weights) or optimizer.structure() != self.structure:
+        if len(weights) != len(self.weights) or (optimizer.structure(), debug.how()) != (self.structure, self.how):
             return False
         for mine, weight, grad in zip(self.weights, weights, self.grads, strict=True):
             if weight is not mine or weight.grad is not grad:
@@ -76,7 +77,7 @@ class EagerUpdate:
     def __call__(self, trainer: Trainer) -> None:
         """Count, and update."""
         optimizer = trainer.optimizer
-        with optimizer.undone_on_error():
+        with optimizer.undone_on_error(), random.undone_on_error(self.table.draws):
             optimizer.count(self.indices)
             if self.run is not None:
                 self.run(self.table.values(optimizer), random.take_all(self.table.draws))

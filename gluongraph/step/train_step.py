@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph
 from gluongraph.nd import NDArray
-from gluongraph.optimizer import Optimizer
 from gluongraph.plan import Launch, Plan
 from gluongraph.precision.scaling import FINITE, LossScale
 from gluongraph.replicas.shares import OnAll, contexts_of, is_shared_out, shares
@@ -40,19 +39,6 @@ Array = np.ndarray[Any, Any]
 
 class _LeftOut(Exception):
     """A gradient was not finite: what has been counted is to be taken back."""
-
-
-@contextmanager
-def _undone_on_error(optimizer: Optimizer, draws: Mapping[str, tuple[Context, int]]) -> Iterator[None]:
-    """Within: an error takes back what has been counted and drawn since."""
-    drawn = {ctx: random.get_state(ctx) for ctx, _ in draws.values()}
-    with optimizer.undone_on_error():
-        try:
-            yield
-        except BaseException:
-            for ctx, state in drawn.items():
-                random.set_state(state, ctx)
-            raise
 
 
 def _write_grads(trainer: Trainer, results: Mapping[str, Array]) -> list[str]:
@@ -114,6 +100,7 @@ class TrainStep:
             ShapeError, DTypeError: an array that does not fit, or has no elements.
             ZeroDivisionError, ValueError: batch_size is no positive number.
             ValueError: samples that do not divide into equal shares; lists for other contexts than the parameters'.
+            NotFiniteError: a NaN or an infinity, with detect_anomaly.
             TraceError: the program wants numbers of traced values, or gives back no loss.
         """
         trainer = self.trainer
@@ -127,10 +114,10 @@ class TrainStep:
         optimizer, table = trainer.optimizer, variant.table
         assert table is not None
         scale = trainer.scale_for(batch_size if batch_size is not None else variant.samples)
-        # A compiled call itself cannot fail any more, a scheduler may; an interpreted one may under GG_CHECK=nan.
-        draws = variant.draws if variant.interpreted or variant.scaled else {}
+        # A compiled call itself cannot fail any more unless it is guarded; a scheduler may, and an interpreted one.
+        draws = variant.draws if variant.interpreted or variant.scaled or variant.guard else {}
         left_out = True
-        with suppress(_LeftOut), _undone_on_error(optimizer, draws):
+        with suppress(_LeftOut), optimizer.undone_on_error(), random.undone_on_error(draws):
             optimizer.rescale_grad = scale
             optimizer.count(table.indices)
             for cell, value in zip(variant.cells, table.values(optimizer), strict=True):
@@ -163,7 +150,7 @@ class TrainStep:
         variant, arrays = self._prepare("backward", batch)
         size = batch_size if batch_size is not None else variant.samples
         trainer.scale_for(size)  # raises before anything changes
-        with suppress(_LeftOut), _undone_on_error(trainer.optimizer, variant.draws if variant.scaled else {}):
+        with suppress(_LeftOut), random.undone_on_error(variant.draws):
             results = variant.run(arrays)
             if self._is_left_out(variant, results):
                 raise _LeftOut
@@ -274,7 +261,8 @@ class TrainStep:
     def grads(self, *batch: Any) -> dict[str, NDArray]:
         """Gradients of the summed loss by parameter name; weights stay as they are."""
         variant, arrays = self._prepare("grads", batch)
-        results = variant.run(arrays)
+        with random.undone_on_error(variant.draws):
+            results = variant.run(arrays)
         return {k.removeprefix(GRAD): NDArray(v) for k, v in results.items() if k.startswith(GRAD)}
 
     def _prepare(self, mode: str, batch: tuple[Any, ...]) -> tuple[Variant, dict[str, Array]]:
@@ -285,10 +273,9 @@ class TrainStep:
         else:
             each = [shares(b, partial(as_array, i), len(contexts)) for i, b in enumerate(batch)]
             arrays = [share for one_context in zip(*each, strict=True) for share in one_context]
-        now = debug.settings()
         types = tuple((a.shape, a.dtype.str) for a in arrays)
         where = None if contexts is ALONE else contexts
-        key = (mode, types, where, self._structure(mode), now.backend, now.check)
+        key = (mode, types, where, self._structure(mode), debug.how())
         variant = self._variants.get(key)
         if variant is None or not variant.holds():
             variant = self._variants[key] = self._compile(mode, arrays, contexts)

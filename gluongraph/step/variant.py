@@ -22,6 +22,7 @@ from gluongraph.precision.table import PRECISIONS, Precision
 from gluongraph.replicas.shares import OnAll, is_shared_out
 from gluongraph.rows.array import RowSparseNDArray
 from gluongraph.runtime.arena import Arena
+from gluongraph.step.anomaly import Guard
 from gluongraph.step.clipping import LIMIT, clipped
 from gluongraph.tape import Leaf
 from gluongraph.trace import Traced, is_rng
@@ -44,6 +45,7 @@ class Options:
     precision: Precision = PRECISIONS["32"]
     cast: Cast | None = None
     clip_norm: float | None = None
+    detect_anomaly: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Variant:
         graph = traced.graph
         params = _trained(trainer, traced) if call.gradients else ()
         self.table: ScalarTable | None = None
+        self.guard: Guard | None = None
         self.accumulated: dict[str, NDArray] = {}  # replicas with grad_req "add" -> what is added to
         self.by_rows: list[RowSparseNDArray] = []  # those of them that note which rows are touched
         self.spends: list[Leaf] = []  # of replicas whose gradient no memory has seen when a step is over
@@ -93,6 +96,9 @@ class Variant:
         if call.gradients and trainer is not None:
             if scaled:
                 graph = scaling.unscaled(graph, flag=self.scaled)
+            watched = {traced.first: graph.outputs[traced.first]}
+            if not scaled:  # gradients of a scaled loss may overflow
+                watched |= {name: n for name, n in graph.outputs.items() if name.startswith(GRAD)}
             if call.sums:
                 graph = trainer.exchange.sums(graph)
             else:
@@ -117,6 +123,9 @@ class Variant:
                 state |= states | trainer.residual_arrays(params)
             if self.scaled:
                 graph = scaling.skipping(graph)
+            if options.detect_anomaly:
+                self.guard = Guard(graph, watched)
+                graph = self.guard.graph
         self.state = {name: array for name, array in state.items() if name in graph.inputs}
         roles = {name: self._role(name) for name in graph.inputs}
         self.compiled = lower(graph, roles)
@@ -153,10 +162,23 @@ class Variant:
             for name, words in random.take_all(self.draws).items():
                 for i, word in enumerate(words):
                     self.rng[name][i] = word
-        results = self.runner([arrays[name] for name in self.runner.input_names])
+        values = self.runner([arrays[name] for name in self.runner.input_names])
+        results = dict(zip(self.runner.output_names, values, strict=True))
+        if self.guard is not None:
+            self.guard.check(results, {**arrays, **self._held()})
         for grad in self.by_rows:
             grad.forget()
-        return dict(zip(self.runner.output_names, results, strict=True))
+        return results
+
+    def _held(self) -> dict[str, Array]:
+        """State and scalars, by the names of inputs."""
+        keys = self.table.keys if self.table is not None else ()
+        scalars = dict(zip([SCALAR + key for key in keys], self.cells, strict=True)) | self.rng
+        if self.limit is not None:
+            scalars[LIMIT] = self.limit
+        shapes = {name: n.shape for name, n in self.compiled.traced.inputs.items()}
+        cells = {name: np.asarray(cell).reshape(shapes[name]) for name, cell in scalars.items()}
+        return cells | {name: array.storage.array for name, array in self.state.items()}
 
     def answer(self, results: Mapping[str, Array], batch: Sequence[Any]) -> Any:
         """What the program gives back: joined, or of lists among the arguments each context's by itself."""

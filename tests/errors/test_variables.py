@@ -166,9 +166,10 @@ def test_check_nan(cache: str, plain: list[float]) -> None:
     assert losses(launched(cache, GG_CHECK="nan")) == pytest.approx(plain, rel=1e-4)
     done = launched(cache, PROGRAM.replace("x = np.linspace(-1", "x = np.linspace(np.nan"), GG_CHECK="nan")
     assert done.returncode != 0 and "NotFiniteError: matmul(f32[4,6], f32[8,6]) made a NaN" in done.stderr
-    assert "made by dense0" in done.stderr and "there is one in data0" in done.stderr
-    done = launched(cache, "from gluongraph import nd\nnd.log(nd.array([-1.0]))", GG_CHECK="nan")
-    assert done.returncode != 0 and "NotFiniteError: log(f32[1]) made a NaN" in done.stderr
+    assert "made by dense0" in done.stderr and "there is a NaN in data0" in done.stderr
+    for number, made in ((-1.0, "a NaN"), (0.0, "an infinity")):
+        done = launched(cache, f"from gluongraph import nd\nnd.log(nd.array([{number}]))", GG_CHECK="nan")
+        assert done.returncode != 0 and f"NotFiniteError: log(f32[1]) made {made}" in done.stderr
 
 
 def test_log_and_debug_levels(cache: str, plain: list[float]) -> None:
