@@ -28,6 +28,7 @@ from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
 from gluongraph.step import Options, TrainStep
+from gluongraph.step.footprint import Footprint, footprint
 from gluongraph.verify import verify, verify_plan
 
 REQUIRED = {"inline", "fuse"}  # passes: there are kernels for primitives, and only in groups
@@ -126,6 +127,11 @@ class Compiled:
     plan: Plan
     artefact: Artefact | None  # None where the graph is interpreted
     roles: Mapping[str, str]
+
+    @property
+    def footprint(self) -> Footprint:
+        """What memory it takes."""
+        return footprint(self.plan)
 
     def executor(self, state: Mapping[str, np.ndarray[Any, Any]]) -> Executor | DeviceExecutor | Interpreted:
         """The artefact loaded and bound to these arrays; its numpy twin under GG_BACKEND=reference and GG_CHECK=nan."""

@@ -11,8 +11,8 @@ from gluongraph.storage import aligned
 
 
 def memory(plan: Plan) -> Plan:
-    """Offsets for scratch and scalars. Largest first, each at the lowest place that is free over its lifetime;
-    an elementwise result takes the place of an operand that dies with it."""
+    """Offsets for scratch, workspaces among it, and for scalars. Results over an operand are `schedule`'s doing: here
+    the two are one buffer."""
     launches = _with_workspaces(plan)
     offsets, total = _pack(_lifetimes(launches))
     scalars, scalar_bytes = _scalar_offsets(plan.inputs)
@@ -42,9 +42,8 @@ class Life:
 
 
 def lower_bound(plan: Plan) -> int:
-    """The largest sum of scratch bytes alive at one launch: no placement needs less (values in place aside)."""
-    lives = _lifetimes(plan.launches)
-    return max((sum(v.nbytes for v in lives if v.first <= i <= v.last) for i in range(len(plan.launches))), default=0)
+    """The largest sum of scratch bytes alive at one launch: no placement of these buffers needs less."""
+    return max(_load(_lifetimes(plan.launches)), default=0)
 
 
 def _with_workspaces(plan: Plan) -> tuple[Launch, ...]:
@@ -70,20 +69,67 @@ def _lifetimes(launches: tuple[Launch, ...]) -> list[Life]:
 
 
 def _pack(lives: list[Life]) -> tuple[dict[str, int], int]:
-    """Best-fit by decreasing size; ties by first use, then by name order of appearance."""
+    """Offsets, and the bytes that they take: the best of several orders of placing, each simple."""
+    load = _load(lives)
+    bound = max(load, default=0)
+
+    def crowded(v: Life) -> int:
+        return max(load[v.first : v.last + 1])
+
+    orders: tuple[Callable[[Life], tuple[int, ...]], ...] = (
+        lambda v: (-v.nbytes, v.first),  # the large ones, before the free room is in pieces
+        lambda v: (v.first - v.last, -v.nbytes),  # those that are in the way for long
+        lambda v: (-v.nbytes * (v.last - v.first + 1), v.first),
+        lambda v: (-crowded(v), -v.nbytes, v.first),  # where there is least freedom
+        lambda v: (-crowded(v), v.first - v.last, -v.nbytes),
+        lambda v: (v.first, -v.nbytes),  # as they come
+        lambda v: (-v.last, -v.nbytes),
+    )
+    best: tuple[dict[str, int], int] | None = None
+    for order in orders:
+        for fit in (_tightest, _lowest):
+            offsets, total = _placed_in(sorted(lives, key=order), fit)
+            if best is None or total < best[1]:
+                best = offsets, total
+            if total <= bound:
+                return best
+    assert best is not None
+    return best
+
+
+def _load(lives: list[Life]) -> list[int]:
+    """Bytes alive at each launch."""
+    load = [0] * (max((v.last for v in lives), default=-1) + 1)
+    for v in lives:
+        for i in range(v.first, v.last + 1):
+            load[i] += v.nbytes
+    return load
+
+
+Gap = tuple[int, int]  # room, offset
+
+
+def _tightest(gaps: list[Gap]) -> int:
+    return min(gaps)[1]
+
+
+def _lowest(gaps: list[Gap]) -> int:
+    return gaps[0][1]
+
+
+def _placed_in(lives: list[Life], fit: Callable[[list[Gap]], int]) -> tuple[dict[str, int], int]:
+    """One after the other in a gap among those placed that live at the same time; above them where there is none."""
     placed: list[tuple[int, Life]] = []
     offsets: dict[str, int] = {}
-    for life in sorted(lives, key=lambda v: (-v.nbytes, v.first)):
+    for life in lives:
         busy = sorted((at, at + v.nbytes) for at, v in placed if v.first <= life.last and life.first <= v.last)
-        at, gap = 0, None
-        for start, end in busy:
-            room = start - at
-            if room >= life.nbytes and (gap is None or room < gap[0]):
-                gap = (room, at)
-            at = max(at, end)
-        offset = gap[1] if gap is not None else at
-        offsets[life.name] = offset
-        placed.append((offset, life))
+        end, gaps = 0, []
+        for start, stop in busy:
+            if start - end >= life.nbytes:
+                gaps.append((start - end, end))
+            end = max(end, stop)
+        offsets[life.name] = fit(gaps) if gaps else end
+        placed.append((offsets[life.name], life))
     return offsets, max((at + v.nbytes for at, v in placed), default=0)
 
 

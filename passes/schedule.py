@@ -8,12 +8,15 @@ from dataclasses import dataclass, field, replace
 from gluongraph import ops
 from gluongraph.errors import VerifyError
 from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.passes.inplace import may_overwrite, root
+from gluongraph.passes.order import Jobs, laid_over, order_of
 from gluongraph.passes.select import Selection
 from gluongraph.plan import Buffer, Candidate, Group, Launch, Plan, fresh
+from gluongraph.storage import aligned
 
 
 def schedule(selection: Selection, roles: Mapping[str, str]) -> Plan:
-    """Order by what is ready and frees most memory, ties by the graph's own order; updates go in place where legal.
+    """In an order of low peak; updates go in place where legal, and results over operands that die with them.
 
     `roles` says for each graph input in which space it lives: "state", "scalar" or "input".
     """
@@ -40,7 +43,7 @@ class _Scheduler:
                 self.steps[n.src[0]].items.append(n)
         for step in self.steps.values():
             for s in step.fused.src:
-                if (producer := _root(s)).op.name == "item":
+                if (producer := root(s)).op.name == "item":
                     step.waits.add(producer.src[0])
         self.readers = self._readers()
         self.inplace = self._updates_in_place()
@@ -51,7 +54,7 @@ class _Scheduler:
         """Value in memory (an input or an item) -> the kernels that read it."""
         readers: dict[Node, list[Node]] = {}
         for fused in self.steps:
-            for s in dict.fromkeys(map(_root, fused.src)):
+            for s in dict.fromkeys(map(root, fused.src)):
                 readers.setdefault(s, []).append(fused)
         return readers
 
@@ -59,14 +62,14 @@ class _Scheduler:
         """New value -> the input it may overwrite directly. Adds the write-after-read edges to the steps."""
         found: dict[Node, str] = {}
         for name, new in self.graph.updates.items():
-            item, target = _root(new), self.graph.inputs[name]
+            item, target = root(new), self.graph.inputs[name]
             if item.op.name != "item" or item in found or item.ty.dtype != target.dtype:
                 continue
             writer = item.src[0]
             readers = [r for r in self.readers.get(target, ()) if r is not writer]
             if any(self._needs(r, writer) for r in readers):
                 continue
-            if target in map(_root, writer.src) and not _overwrites_safely(writer, item, target):
+            if target in map(root, writer.src) and not may_overwrite(writer, item, target):
                 continue
             self.steps[writer].waits.update(readers)
             found[item] = name
@@ -93,7 +96,7 @@ class _Scheduler:
                 constants[name] = n.attrs["data"]
                 self._bind(n, Buffer(name, n.ty, "const"))
         claimed = self._place_results(inputs)
-        launches = [self._launch(step) for step in self._ordered()]
+        launches = [self._launch(step) for step in self._ordered(claimed)]
         outputs, extra = self._finish_outputs(claimed)
         updates, copies = self._finish_updates(inputs)
         return Plan(
@@ -118,7 +121,7 @@ class _Scheduler:
         for item, name in self.inplace.items():
             self._bind(item, replace(inputs[name], type=item.ty))
         for name, n in self.graph.outputs.items():
-            item = _root(n)
+            item = root(n)
             if item.op.name != "item":
                 raise VerifyError(f"output {name!r} is no kernel's result; fuse must copy it")
             if item not in self.buffers:
@@ -129,51 +132,45 @@ class _Scheduler:
             self._bind(item, Buffer(fresh(f"v{number}", self.names), item.ty, "scratch"))
         return claimed
 
-    def _ordered(self) -> list[_Step]:
-        """Kahn's order; among the ready the one that grows live memory least, then the graph's order."""
-        missing = {n: set(step.waits) for n, step in self.steps.items()}
-        followers: dict[Node, list[Node]] = {n: [] for n in self.steps}
-        for n, waits in missing.items():
-            for w in waits:
-                followers[w].append(n)
-        unread = {v: len(r) for v, r in self.readers.items()}
-        ready = {n for n, waits in missing.items() if not waits}
-        order: list[_Step] = []
-        while ready:
-            best = min(ready, key=lambda n: (self._growth(n, unread), self.steps[n].rank))
-            ready.remove(best)
-            order.append(self.steps[best])
-            for s in dict.fromkeys(map(_root, best.src)):
-                unread[s] -= 1
-            for f in followers[best]:
-                missing[f].discard(best)
-                if not missing[f]:
-                    ready.add(f)
-        if len(order) != len(self.steps):
+    def _ordered(self, claimed: set[str]) -> list[_Step]:
+        """The steps as they run; results of theirs that take the place of an operand are bound to it."""
+        steps, jobs = list(self.steps.values()), Jobs()
+        values = [v for v, buffer in self.buffers.items() if buffer.space == "scratch"]
+        number = {v: i for i, v in enumerate(values)}
+        rank = {step.fused: i for i, step in enumerate(steps)}
+        jobs.size = [aligned(v.ty.nbytes) for v in values]
+        jobs.kept = {number[v] for v in self._copied_at_last(claimed) if v in number}
+        for step in steps:
+            read = dict.fromkeys(map(root, step.fused.src))
+            jobs.waits.append({rank[w] for w in step.waits})
+            jobs.makes.append(tuple(number[i] for i in step.items if i in number))
+            jobs.reads.append(tuple(number[s] for s in read if s in number))
+            jobs.workspace.append(self.kernels[step.fused][1].workspace)
+            for item in (i for i in step.items if i in number):
+                fitting = (s for s in read if s in number and _alike(s, item))
+                jobs.over[number[item]] = tuple(number[s] for s in fitting if may_overwrite(step.fused, item, s))
+        order = order_of(jobs)
+        if order is None:
             raise VerifyError("the kernels wait for each other in a circle")
-        return order
+        for v, operand in laid_over(jobs, order).items():
+            self._bind(values[v], self._view(self.buffers[values[operand]], values[v].ty))
+        return [steps[job] for job in order]
 
-    def _growth(self, fused: Node, unread: Mapping[Node, int]) -> int:
-        """Bytes of scratch that running this kernel now adds, less those it frees."""
-        made = sum(i.ty.nbytes for i in self.steps[fused].items if self.buffers[i].space == "scratch")
-        freed = sum(
-            s.ty.nbytes
-            for s in dict.fromkeys(map(_root, fused.src))
-            if unread[s] == 1 and s in self.buffers and self.buffers[s].space == "scratch"
-        )
-        return made - freed
+    def _copied_at_last(self, claimed: set[str]) -> list[Node]:
+        """Values that are read once more when all kernels have run."""
+        outputs = [root(n) for name, n in self.graph.outputs.items() if name not in claimed]
+        updates = [root(n) for name, n in self.graph.updates.items() if self.inplace.get(root(n)) != name]
+        return outputs + updates
 
     def _launch(self, step: _Step) -> Launch:
         fused = step.fused
         group, candidate = self.kernels[fused]
-        reads = tuple(self._view(self.buffers[_root(s)], s.ty) for s in fused.src)
+        reads = tuple(self._view(self.buffers[root(s)], s.ty) for s in fused.src)
         results = {item.attrs["index"]: self.buffers[item] for item in step.items}
         writes = tuple(
             results.get(i) or Buffer(fresh("unused", self.names), t, "scratch") for i, t in enumerate(group.outputs)
         )
-        pairs = tuple(
-            (j, i) for j, w in enumerate(writes) for i, r in enumerate(reads) if r.name == w.name and w.space == "state"
-        )
+        pairs = tuple((j, i) for j, w in enumerate(writes) for i, r in enumerate(reads) if r.name == w.name)
         origin = self.graph.origins.get(fused)
         return Launch("", replace(group, inplace=pairs), candidate, reads, writes, None, origin, label(group))
 
@@ -181,7 +178,7 @@ class _Scheduler:
         """Each output in memory of its own: a value's second name, and what lies in the state, are copied."""
         outputs, copies = {}, []
         for name, n in self.graph.outputs.items():
-            buffer = self._view(self.buffers[_root(n)], n.ty)
+            buffer = self._view(self.buffers[root(n)], n.ty)
             outputs[name] = buffer
             if name not in claimed:
                 outputs[name] = Buffer(fresh(name, self.names), n.ty, "output")
@@ -192,49 +189,15 @@ class _Scheduler:
         """Copies, at the end, of new values that could not be written in place."""
         copies = []
         for name, new in self.graph.updates.items():
-            item = _root(new)
+            item = root(new)
             if self.inplace.get(item) == name:
                 continue
             copies.append(_copy(self._view(self.buffers[item], inputs[name].type), inputs[name]))
         return {name: inputs[name] for name in self.graph.updates}, copies
 
 
-def _root(n: Node) -> Node:
-    """The value in memory that n is a view of."""
-    while n.op.name == "reshape":
-        n = n.src[0]
-    return n
-
-
-def _overwrites_safely(writer: Node, item: Node, target: Node) -> bool:
-    """Does the kernel read the old value only at the place where it then writes the new one?"""
-    if writer.attrs["pattern"] == "opaque":
-        return _lies_over(writer, target)
-    if writer.attrs["pattern"] not in ("loop", "gemm", "conv", "pool", "reduce", "rowwise"):
-        return False
-    body: Graph = writer.attrs["body"]
-    result = list(body.outputs.values())[item.attrs["index"]]
-    if writer.attrs["pattern"] != "loop" and result.op.kind not in ("elementwise", "leaf"):
-        return False
-    for x, s in zip(body.inputs.values(), writer.src, strict=True):
-        if _root(s) is target and not (x.shape == result.shape and _read_pointwise(body, x)):
-            return False
-    return True
-
-
-def _lies_over(writer: Node, target: Node) -> bool:
-    """Is the kernel one op, whose result may lie over the target, which it reads nowhere else?"""
-    body: Graph = writer.attrs["body"]
-    results = list(body.outputs.values())
-    over = results[0].op.over
-    if len(results) > 1 or over is None or results[0].src[over].op.name != "input":
-        return False
-    read = [x for x, s in zip(body.inputs.values(), writer.src, strict=True) if _root(s) is target]
-    return read == [results[0].src[over]] and len(body.users()[read[0]]) == 1
-
-
-def _read_pointwise(body: Graph, x: Node) -> bool:
-    return all(u.op.kind == "elementwise" for u in body.users()[x])
+def _alike(old: Node, new: Node) -> bool:
+    return old.dtype == new.dtype and old.ty.nbytes == new.ty.nbytes
 
 
 def _copy(source: Buffer, target: Buffer) -> Launch:

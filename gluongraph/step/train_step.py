@@ -26,6 +26,7 @@ from gluongraph.runtime.checkpoint import Keep
 from gluongraph.runtime.saving import Saver
 from gluongraph.step.batch import as_array
 from gluongraph.step.clipping import NORM
+from gluongraph.step.footprint import Footprint
 from gluongraph.step.variant import ALONE, Call, Lower, Options, Variant
 from gluongraph.trace import trace
 from gluongraph.updates import GRAD
@@ -241,6 +242,10 @@ class TrainStep:
             raise MXNetError("nothing to profile: GG_BACKEND or GG_CHECK has graphs interpreted")
         inputs = [arrays[name] for name in runner.input_names]
         return profile(runner, variant.compiled.module(), variant.compiled.plan, inputs, repeat)
+
+    def memory(self, *batch: Any) -> Footprint:
+        """What a step on this batch holds in memory, by what it is for. It is compiled where need be, and not run."""
+        return self._prepare("step" if self.trainer is not None else "predict", batch)[0].compiled.footprint
 
     @property
     def _latest(self) -> Variant:

@@ -1,0 +1,57 @@
+"""What memory a plan takes, by what it is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gluongraph.plan import Plan
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that a compiled step holds while it runs.
+
+    `scratch` is what lies between kernels, their workspaces included; `states` are the optimizer's and whatever else
+    outlives a step without being a parameter.
+    """
+
+    parameters: int
+    states: int
+    scratch: int
+    inputs: int
+    outputs: int
+    constants: int
+
+    @property
+    def peak(self) -> int:
+        """All of them together."""
+        return self.parameters + self.states + self.scratch + self.inputs + self.outputs + self.constants
+
+    def __str__(self) -> str:
+        parts = {name: value for name, value in vars(self).items() if value}
+        return f"{in_words(self.peak)}: " + ", ".join(f"{name} {in_words(value)}" for name, value in parts.items())
+
+
+def footprint(plan: Plan) -> Footprint:
+    """The bytes of a plan."""
+    held = {b.name: b for b in plan.inputs.values()}
+    states = {name: b.type.nbytes for name, b in held.items() if b.space == "state"}
+    optimizer = sum(nbytes for name, nbytes in states.items() if "/" in name)
+    return Footprint(
+        parameters=sum(states.values()) - optimizer,
+        states=optimizer,
+        scratch=plan.scratch_bytes,
+        inputs=sum(b.type.nbytes for b in held.values() if b.space == "input"),
+        outputs=sum(b.type.nbytes for b in plan.outputs.values()),
+        constants=sum(map(len, plan.constants.values())) + plan.scalar_bytes,
+    )
+
+
+def in_words(nbytes: float) -> str:
+    """A number of bytes with the unit that suits it."""
+    unit, size = next(
+        pair
+        for pair in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
+        if nbytes >= pair[1] or pair[1] == 1
+    )
+    return f"{nbytes / size:.4g} {unit}"
