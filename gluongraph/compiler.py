@@ -44,6 +44,8 @@ def compile(
     precision: str | int = "32",
     keep_grads: bool = False,
     clip_norm: float | None = None,
+    grad_norm: bool = False,
+    ema: float | None = None,
     detect_anomaly: bool = False,
 ) -> TrainStep:
     """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
@@ -60,11 +62,13 @@ def compile(
             "bf16-true" or "16-true", to which parameters and inputs of the net are cast. See docs/precision.md.
         keep_grads: write the gradients into `param.grad()` as well, as an eager backward does.
         clip_norm: gradients, divided by the batch size, are scaled so that the norm of all together is at most this.
+        grad_norm: `step.grad_norm` tells the norm of all gradients of the last update; with `clip_norm` it does anyway.
+        ema: the decay of running averages of the parameters, in `step.averages`; `step.averaged()` puts them in place.
         detect_anomaly: where loss, a gradient or a new weight, state or statistic is not finite, the step changes
             nothing and raises NotFiniteError, which names the first op that has made a NaN or an infinity.
 
     Raises:
-        ValueError: no such precision; clip_norm is no positive number.
+        ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1.
         TypeError: an argument is not what its name says.
         CompileError: there is no such target.
 
@@ -81,8 +85,11 @@ def compile(
     how = precision_of(precision)
     if clip_norm is not None and not 0 < clip_norm < math.inf:
         raise ValueError(located(f"clip_norm is a positive number, not {clip_norm!r}"))
+    if ema is not None and not 0 <= ema < 1:
+        raise ValueError(located(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
     build = partial(lower, on=find_target(target))
-    options = Options(keep_grads, how, partial(cast_to, low=how.low) if how.low else None, clip_norm, detect_anomaly)
+    cast = partial(cast_to, low=how.low) if how.low else None
+    options = Options(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly)
     net, loss = in_whole(how, net, loss, trainer)
     if loss is None:
         return TrainStep(net, trainer, build, options=options)

@@ -79,15 +79,25 @@ def take_all(draws: Mapping[str, tuple[Context, int]]) -> dict[str, tuple[int, i
     return {name: take(count, ctx) for name, (ctx, count) in draws.items()}
 
 
+def bookmark(draws: Mapping[str, tuple[Context, int]]) -> Callable[[], None]:
+    """A function that takes back what is drawn from now on, on these devices."""
+    before = {ctx: get_state(ctx) for ctx, _ in draws.values()}
+
+    def take_back() -> None:
+        for ctx, state in before.items():
+            set_state(state, ctx)
+
+    return take_back
+
+
 @contextmanager
 def undone_on_error(draws: Mapping[str, tuple[Context, int]]) -> Iterator[None]:
     """Within: an error takes back what has been drawn on these devices."""
-    before = {ctx: get_state(ctx) for ctx, _ in draws.values()}
+    take_back = bookmark(draws)
     try:
         yield
     except BaseException:
-        for ctx, state in before.items():
-            set_state(state, ctx)
+        take_back()
         raise
 
 

@@ -32,7 +32,7 @@ def _take(training: Training, groups: Groups) -> Any:
 def _check_held(training: Training) -> None:
     """Raise where the step writes an array that is no parameter known here, and would be lost."""
     known = {id(array.storage) for p in training.parameters.values() for array in p.list_data()}
-    for variant in training.step._variants.values():
+    for variant in training.step._variants.all:
         traced = variant.traced
         for name in traced.graph.updates:
             if id(traced.captured[name].storage) not in known:

@@ -84,6 +84,7 @@ class Trainer:
         self._own_store = True  # is all that the store does known, so that it can be done in a graph?
         self.in_python = False  # does Python act between gradients and updates: a store, a method, the optimizer?
         self._exchange = Exchange({})
+        self._layout: tuple[Any, ...] = ()  # of the exchange and of gradients, for `structure`
         self.states: dict[str, Any] = {}  # replica -> {state: array}; what create_state gave where there is no formula
         self._update_cache: EagerUpdate | PythonUpdate | None = None
         self.scaler = LossScale()  # of compiled steps with precision="16-mixed"
@@ -190,9 +191,12 @@ class Trainer:
         if self._edits != Edits.count:
             contexts = self._one_context()
             self._kv_initialized = self._kv_initialized and contexts == self._contexts
-            self._contexts, self._edits = contexts, Edits.count
+            self._contexts, self._edits, self._layout = contexts, Edits.count, ()
         if not self._kv_initialized:
             self._init_kvstore()
+        if not self._layout:
+            how = self._exchange
+            self._layout = (how.once, how.summed, how.threshold, *(p.grad_req for p in self._params))
 
     def _init_kvstore(self) -> None:
         arrays = {p: p.list_data() for p in self._params if p.grad_req != "null" or not p.deferred}
@@ -212,7 +216,7 @@ class Trainer:
                     _equalize(replicas)
                 else:
                     store.broadcast(self.index(p), replicas[0], out=replicas, priority=-self.index(p))
-        self._kvstore, self._update_on_kvstore, self._own_store = store, on_store, own
+        self._kvstore, self._update_on_kvstore, self._own_store, self._layout = store, on_store, own, ()
         self._exchange = Exchange(
             replicas={name: (name, *(f"{name}@{ctx}" for ctx in self._contexts[1:])) for name in self._names},
             once=on_store,
@@ -224,6 +228,11 @@ class Trainer:
         scaled = self._amp_loss_scaler is not None
         self.in_python = changed or scaled or not own or not self._optimizer.has_formula
         self._kv_initialized = True
+
+    @property
+    def structure(self) -> tuple[Any, ...]:
+        """What the graph of an update depends on besides its parameters. Only once `prepare` has been called."""
+        return (self._optimizer.structure(), self._layout)
 
     # -- arrays for graphs, by the names of inputs
 

@@ -260,7 +260,7 @@ class Optimizer:
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
         """Within: an error takes back what has been counted since."""
-        take_back = self._memory()
+        take_back = self.bookmark()
         try:
             yield
         except BaseException:
@@ -270,13 +270,13 @@ class Optimizer:
     @contextmanager
     def undone(self) -> Iterator[None]:
         """Within: what is counted counts for now only, to see what an update would be like."""
-        take_back = self._memory()
+        take_back = self.bookmark()
         try:
             yield
         finally:
             take_back()
 
-    def _memory(self) -> Callable[[], None]:
+    def bookmark(self) -> Callable[[], None]:
         """A function that makes everything counted what it is now. Both take constant time."""
         counts = self._index_update_count.snapshot()
         numbers = {name: getattr(self, name) for name in ("rescale_grad", *self.carried)}

@@ -1,4 +1,4 @@
-"""Clipping by the norm of all gradients together, as part of the graph."""
+"""The norm of all gradients together, and clipping by it, as part of the graph."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.updates import GRAD, SCALAR
 
 LIMIT, NORM = f"{SCALAR}clip_norm", "grad_norm"
+
+
+def measured(graph: Graph) -> Graph:
+    """The norm of all elements of the gradients among the outputs is an output."""
+    norm = norm_of(g for k, g in graph.outputs.items() if k.startswith(GRAD))
+    return graph.with_results({**graph.outputs, NORM: norm}, graph.updates)
 
 
 def clipped(graph: Graph) -> Graph:

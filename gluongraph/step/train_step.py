@@ -1,56 +1,36 @@
-"""TrainStep: a whole training step as one compiled call, and the guards that say when its trace still holds."""
+"""TrainStep: a whole training step as one compiled call."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from gluongraph import checkpoint, debug, random
-from gluongraph.context import Context
+from gluongraph import checkpoint, random
 from gluongraph.errors import MXNetError, located
-from gluongraph.gluon.parameter import DeferredInitializationError
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph
 from gluongraph.nd import NDArray
 from gluongraph.plan import Launch, Plan
-from gluongraph.precision.scaling import FINITE, LossScale
-from gluongraph.replicas.shares import OnAll, contexts_of, is_shared_out, shares
+from gluongraph.precision.scaling import LossScale
 from gluongraph.runtime.checkpoint import Keep
 from gluongraph.runtime.saving import Saver
-from gluongraph.step.batch import as_array
-from gluongraph.step.clipping import NORM
+from gluongraph.step.averages import Averages
+from gluongraph.step.clipping import LIMIT, NORM
 from gluongraph.step.footprint import Footprint
-from gluongraph.step.variant import ALONE, Call, Lower, Options, Variant
-from gluongraph.trace import trace
+from gluongraph.step.graphs import Options
+from gluongraph.step.variant import Lower, Variant
+from gluongraph.step.variants import Variants
+from gluongraph.step.window import Window
+from gluongraph.storage import Array
 from gluongraph.updates import GRAD
 
 if TYPE_CHECKING:
     from gluongraph.codegen.build import Artefact
     from gluongraph.runtime.profile import Row
-
-Array = np.ndarray[Any, Any]
-
-
-class _LeftOut(Exception):
-    """A gradient was not finite: what has been counted is to be taken back."""
-
-
-def _write_grads(trainer: Trainer, results: Mapping[str, Array]) -> list[str]:
-    """Put gradients where an eager backward would have; gives the names of the replicas."""
-    written = []
-    for name in trainer.exchange.indices:
-        if (value := results.get(GRAD + name)) is not None and (leaf := trainer.replica(name)._leaf) is not None:
-            leaf.grad.storage.write(value)
-            leaf.spent = False
-            written.append(name)
-    return written
 
 
 class TrainStep:
@@ -74,21 +54,15 @@ class TrainStep:
         predict: Callable[..., Any] | None = None,
         options: Options | None = None,
     ):
-        self.trainer, self._lower, self._options = trainer, lower, options or Options()
-        self.skipped = 0  # steps left out because a gradient was not finite
-        self.grad_norm: float | None = None  # of the last step, with clip_norm: of all gradients / batch_size, before
-        train = Call("step", function, training=True, gradients=True, updates=True)
-        self._modes = {
-            "step": train,
-            "backward": Call("backward", function, training=True, gradients=True),
-            "grads": Call("grads", function, training=True, gradients=True, sums=True),
-            "evaluate": Call("evaluate", function, training=False),
-            "predict": Call("predict", predict or function, training=False),
-        }
-        self._variants: dict[tuple[Any, ...], Variant] = {}
-        self._last: Variant | None = None
+        self.trainer, self._options = trainer, options or Options()
+        self.skipped = 0  # batches left out because a gradient was not finite
+        self.grad_norm: float | None = None  # of the last update: of all gradients / batch_size, before clipping
         self.net = predict or function  # a Block names its parameters in checkpoints
+        self._averages = None if self._options.ema is None else Averages(self._options.ema)
+        self._variants = Variants(function, self.net, trainer, lower, self._options, self._averages)
         self._saver = Saver()
+
+    # -- training
 
     def __call__(self, *batch: Any, batch_size: float | None = None) -> Any:
         """One step. Batch: NDArrays or numpy arrays (shared, not copied, where they are contiguous).
@@ -104,68 +78,222 @@ class TrainStep:
             NotFiniteError: a NaN or an infinity, with detect_anomaly.
             TraceError: the program wants numbers of traced values, or gives back no loss.
         """
-        trainer = self.trainer
-        if trainer is None:
-            raise MXNetError(located("this was compiled without a trainer, it cannot update", help="use predict(...)"))
-        self._saver.check()
-        self._make_ready(trainer, "step", batch)
+        trainer = self._ready(batch)
         if trainer.in_python:
             return self._backward_and_step(trainer, batch, batch_size)
-        variant, arrays = self._prepare("step", batch)
+        variant, arrays = self._variants.find("step", batch)
+        results = self._update(trainer, variant, arrays, batch_size if batch_size is not None else variant.samples)
+        return variant.answer(results, batch)
+
+    def accumulate(self, *batch: Any, batch_size: float | None = None) -> Any:
+        """The loss of a batch, whose gradients are added to those since the last `apply`; weights stay as they are.
+
+        `batch_size` says for how many samples the batch counts in `apply`; by default for those of its loss.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2)
+        >>> net.initialize()
+        >>> trainer = gluon.Trainer(net.collect_params(), "adam")
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> for _ in range(4):
+        ...     loss = step.accumulate(nd.ones((8, 2)), nd.zeros((8, 1)))
+        >>> step.apply()  # one update, as of a step on these 32 samples
+
+        Raises:
+            What a step raises, which leaves everything as it was.
+        """
+        trainer = self._ready(batch)
+        variant, arrays = self._variants.find("accumulate", batch)
+        size = batch_size if batch_size is not None else variant.samples
+        trainer.scale_for(size)  # raises before anything changes
+        results = self._run(variant, arrays)
+        if variant.is_left_out(results):
+            self.window.add((), 0)
+        else:
+            self.window.add(variant.names, size)
+        _spend(variant)
+        return variant.answer(results, batch)
+
+    def apply(self, batch_size: float | None = None) -> None:
+        """One update by the gradients that `accumulate` has added up, divided by their number of samples.
+
+        Parameters that none of the batches read stay as they are. Gradients of parameters with grad_req "add" are the
+        user's to empty, as after any step. With "16-mixed", batches whose gradients were not finite count for nothing;
+        if there are no others, nothing happens.
+
+        Raises:
+            MXNetError: nothing has been accumulated.
+            ZeroDivisionError, ValueError: batch_size is no positive number.
+        """
+        trainer, window = self._ready(()), self.window
+        if not window.batches:
+            raise MXNetError(located("apply: nothing has been accumulated", help="step.accumulate(x, y) comes first"))
+        size = batch_size if batch_size is not None else window.samples
+        if window.names and trainer.in_python:
+            self._check_whole(trainer)
+            trainer.scale_for(size)
+            self._step_in_python(trainer, {GRAD + k: sum.storage.array for k, sum in window.live.items()}, size)
+            window.clear()
+        elif window.names:
+            variant, arrays = self._variants.find("apply", ())
+            self._update(trainer, variant, arrays, size)
+        window.begin()
+
+    def _ready(self, batch: Sequence[Any]) -> Trainer:
+        """The trainer, prepared for a batch. Raises what forbids a step."""
+        if (trainer := self.trainer) is None:
+            raise MXNetError(located("this was compiled without a trainer, it cannot update", help="use predict(...)"))
+        if self._averages is not None and self._averages.shown:
+            raise MXNetError(located("training within averaged()", help="leave the block first: weights come back"))
+        self._saver.check()
+        self._variants.prepare(trainer, batch)
+        return trainer
+
+    def _update(
+        self, trainer: Trainer, variant: Variant, arrays: Sequence[Array], batch_size: float
+    ) -> dict[str, Array]:
+        """Run a graph with updates. An error leaves everything as it was; so does a gradient that is not finite, where
+        updates are masked, but for the scale of the loss."""
         optimizer, table = trainer.optimizer, variant.table
         assert table is not None
-        scale = trainer.scale_for(batch_size if batch_size is not None else variant.samples)
-        # A compiled call itself cannot fail any more unless it is guarded; a scheduler may, and an interpreted one.
-        draws = variant.draws if variant.interpreted or variant.scaled or variant.guard else {}
-        left_out = True
-        with suppress(_LeftOut), optimizer.undone_on_error(), random.undone_on_error(draws):
+        scale = trainer.scale_for(batch_size)
+        take_back = optimizer.bookmark()
+        try:  # a scheduler may fail, and a graph that is looked at while it runs
             optimizer.rescale_grad = scale
             optimizer.count(table.indices)
             for cell, value in zip(variant.cells, table.values(optimizer), strict=True):
                 cell[0] = value
-            if variant.limit is not None:
-                variant.limit[0] = (self._options.clip_norm or 0.0) / scale
-            results = variant.run(arrays)
-            if self._is_left_out(variant, results):
-                raise _LeftOut
-            left_out = False
+            if variant.others:
+                self._write_others(variant, scale)
+            results = self._run(variant, arrays)
+        except BaseException:
+            take_back()
+            raise
         if NORM in results:
             self.grad_norm = float(results[NORM]) * scale
-        if self._options.keep_grads and not left_out:
+        if variant.is_left_out(results):
+            take_back()
+        elif self._options.keep_grads:
             _write_grads(trainer, results)
-        for leaf in variant.spends:
-            leaf.spent = True
-        return variant.answer(results, batch)
+        _spend(variant)
+        return results
 
-    def _is_left_out(self, variant: Variant, results: Mapping[str, Array]) -> bool:
-        """Has a step with a scaled loss changed nothing but the scale? Then it is counted here, and nowhere else."""
-        left_out = variant.scaled and not results[FINITE]
-        self.skipped += left_out
-        return left_out
+    def _write_others(self, variant: Variant, scale: float) -> None:
+        """The scalars of an update that are not the optimizer's."""
+        values = self._averages.scalars if self._averages is not None else {}
+        values = {**values, LIMIT: (self._options.clip_norm or 0.0) / scale}
+        for name, cell in variant.others.items():
+            cell[0] = values[name]
+
+    def _run(self, variant: Variant, arrays: Sequence[Array]) -> dict[str, Array]:
+        """Run a graph. Where it fails, or its batch is left out, no random number has been drawn."""
+        if not variant.can_fail:
+            return variant.run(arrays)
+        take_back = random.bookmark(variant.draws)
+        try:
+            results = variant.run(arrays)
+        except BaseException:
+            take_back()
+            raise
+        if variant.is_left_out(results):
+            take_back()
+            self.skipped += 1
+        return results
 
     def _backward_and_step(self, trainer: Trainer, batch: tuple[Any, ...], batch_size: float | None) -> Any:
         """Forward and backward as one compiled call, then the trainer's `step`, because Python has a part in that."""
-        if self._options.clip_norm is not None:
-            help = "clip in between, by gluon.utils.clip_global_norm, and leave clip_norm out"
-            raise MXNetError(located("clip_norm, where Python acts between gradients and updates", help=help))
-        variant, arrays = self._prepare("backward", batch)
+        self._check_whole(trainer)
+        variant, arrays = self._variants.find("backward", batch)
         size = batch_size if batch_size is not None else variant.samples
         trainer.scale_for(size)  # raises before anything changes
-        with suppress(_LeftOut), random.undone_on_error(variant.draws):
-            results = variant.run(arrays)
-            if self._is_left_out(variant, results):
-                raise _LeftOut
-        if variant.scaled and not results[FINITE]:
-            return variant.answer(results, batch)
+        results = self._run(variant, arrays)
+        if not variant.is_left_out(results):
+            self._step_in_python(trainer, results, size)
+        return variant.answer(results, batch)
+
+    def _check_whole(self, trainer: Trainer) -> None:
+        """Refuse what is part of the graph that an update is, where Python acts between gradients and updates."""
+        options = self._options
+        for name, asked, instead in (
+            ("clip_norm", options.clip_norm is not None, "gluon.utils.clip_global_norm in between"),
+            ("grad_norm", options.grad_norm, "gluon.utils.clip_global_norm in between gives it"),
+            ("ema", options.ema is not None, "an average of your own after each step"),
+        ):
+            if asked:
+                message = f"{name}, where Python acts between gradients and updates"
+                raise MXNetError(located(message, help=f"leave {name} out; {instead}"))
+
+    def _step_in_python(self, trainer: Trainer, results: Mapping[str, Array], batch_size: float) -> None:
         for name in _write_grads(trainer, results):
             trainer.replica(name)._fresh_grad = True
-        trainer.step(size, ignore_stale_grad=True)  # parameters that the program does not read stay
-        return variant.answer(results, batch)
+        trainer.step(batch_size, ignore_stale_grad=True)  # parameters that the program does not read stay
+
+    # -- without updates
+
+    def evaluate(self, *batch: Any) -> Any:
+        """The loss (and metrics) of a batch with layers in prediction mode; nothing changes."""
+        variant, arrays = self._variants.find("evaluate", batch)
+        return variant.answer(variant.run(arrays), batch)
+
+    def predict(self, *inputs: Any) -> Any:
+        """The net's output for inputs alone, layers in prediction mode."""
+        variant, arrays = self._variants.find("predict", inputs)
+        return variant.answer(variant.run(arrays), inputs)
+
+    def grads(self, *batch: Any) -> dict[str, NDArray]:
+        """Gradients of the summed loss by parameter name; weights stay as they are."""
+        if self.trainer is not None:
+            self._variants.prepare(self.trainer, batch)
+        variant, arrays = self._variants.find("grads", batch)
+        results = self._run(variant, arrays)
+        return {k.removeprefix(GRAD): NDArray(v) for k, v in results.items() if k.startswith(GRAD)}
+
+    # -- what it keeps
 
     @property
     def loss_scale(self) -> LossScale | None:
         """The scale of the loss, and the good steps since it changed, with precision="16-mixed"."""
         return self.trainer.scaler if self.trainer is not None and self._options.precision.scaled else None
+
+    @property
+    def window(self) -> Window:
+        """What `accumulate` has added up since the last `apply`: `window.batches`, `window.samples`."""
+        return self._variants.window
+
+    @property
+    def averages(self) -> dict[str, NDArray]:
+        """With `ema=`: the running averages of the parameters that this step has updated, by name."""
+        return {} if self._averages is None else dict(self._averages.arrays)
+
+    @property
+    def ema(self) -> float | None:
+        """The decay of the averages. Another one acts on the next step."""
+        return None if self._averages is None else self._averages.decay
+
+    @ema.setter
+    def ema(self, decay: float) -> None:
+        self._averaging("ema").decay = decay
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within: the parameters hold their averages, to evaluate, predict, export or save them; no training.
+
+            with step.averaged():
+                net.save_parameters("averaged.params")
+
+        Raises:
+            MXNetError: this was compiled without `ema`.
+        """
+        averages = self._averaging("averaged()")
+        assert self.trainer is not None
+        with averages.swapped(self.trainer):
+            yield
+
+    def _averaging(self, what: str) -> Averages:
+        if self._averages is None:
+            raise MXNetError(located(f"{what} of a step without averages", help="mx.compile(..., ema=0.999)"))
+        return self._averages
 
     def save(
         self,
@@ -209,20 +337,22 @@ class TrainStep:
         """Until an asynchronous `save` is on disk. Raises OSError where it could not be written."""
         self._saver.wait()
 
+    # -- what it is made of
+
     @property
     def graph(self) -> Graph:
         """The graph of the last call, as traced: forward, gradients and updates."""
-        return self._latest.compiled.traced
+        return self._variants.last.compiled.traced
 
     @property
     def plan(self) -> Plan:
         """The plan of the last call: kernels, order, memory. `print(show_plan(step.plan))` shows it."""
-        return self._latest.compiled.plan
+        return self._variants.last.compiled.plan
 
     @property
     def artefact(self) -> Artefact:
         """The compiled code of the last call, and where it lies."""
-        artefact = self._latest.compiled.artefact
+        artefact = self._variants.last.compiled.artefact
         if artefact is None:
             raise MXNetError("there is no compiled code: GG_BACKEND or GG_CHECK has graphs interpreted")
         return artefact
@@ -236,89 +366,37 @@ class TrainStep:
         """The time of each kernel of a step on this batch: rows that print as a table. Weights stay as they are."""
         from gluongraph.runtime.profile import profile
 
-        variant, arrays = self._prepare("step" if self.trainer is not None else "predict", batch)
+        variant, arrays = self._main(batch)
         runner = variant.runner
         if isinstance(runner, Interpreted):
             raise MXNetError("nothing to profile: GG_BACKEND or GG_CHECK has graphs interpreted")
-        inputs = [arrays[name] for name in runner.input_names]
+        inputs = [arrays[i] for i in variant.reads]
         return profile(runner, variant.compiled.module(), variant.compiled.plan, inputs, repeat)
 
     def memory(self, *batch: Any) -> Footprint:
         """What a step on this batch holds in memory, by what it is for. It is compiled where need be, and not run."""
-        return self._prepare("step" if self.trainer is not None else "predict", batch)[0].compiled.footprint
+        return self._main(batch)[0].compiled.footprint
 
-    @property
-    def _latest(self) -> Variant:
-        if self._last is None:
-            raise MXNetError(located("nothing has been compiled yet", help="call the step once: shapes are known then"))
-        return self._last
+    def _main(self, batch: Sequence[Any]) -> tuple[Variant, list[Array]]:
+        """What a call is for this batch: a step, or without trainer a prediction."""
+        if self.trainer is None:
+            return self._variants.find("predict", batch)
+        self._variants.prepare(self.trainer, batch)
+        return self._variants.find("step", batch)
 
-    def evaluate(self, *batch: Any) -> Any:
-        """The loss (and metrics) of a batch with layers in prediction mode; nothing changes."""
-        variant, arrays = self._prepare("evaluate", batch)
-        return variant.answer(variant.run(arrays), batch)
 
-    def predict(self, *inputs: Any) -> Any:
-        """The net's output for inputs alone, layers in prediction mode."""
-        variant, arrays = self._prepare("predict", inputs)
-        return variant.answer(variant.run(arrays), inputs)
+def _write_grads(trainer: Trainer, results: Mapping[str, Array]) -> list[str]:
+    """Put gradients where an eager backward would have; gives the names of the replicas."""
+    written = []
+    for name in trainer.exchange.indices:
+        if (value := results.get(GRAD + name)) is not None and (leaf := trainer.replica(name)._leaf) is not None:
+            leaf.grad.storage.write(value)
+            leaf.spent = False
+            written.append(name)
+    return written
 
-    def grads(self, *batch: Any) -> dict[str, NDArray]:
-        """Gradients of the summed loss by parameter name; weights stay as they are."""
-        variant, arrays = self._prepare("grads", batch)
-        with random.undone_on_error(variant.draws):
-            results = variant.run(arrays)
-        return {k.removeprefix(GRAD): NDArray(v) for k, v in results.items() if k.startswith(GRAD)}
 
-    def _prepare(self, mode: str, batch: tuple[Any, ...]) -> tuple[Variant, dict[str, Array]]:
-        """The variant for this call, compiled if it is the first of its kind, and the batch by input name."""
-        contexts = self._contexts(mode, batch)
-        if contexts is ALONE:
-            arrays = [as_array(i, b) for i, b in enumerate(batch)]
-        else:
-            each = [shares(b, partial(as_array, i), len(contexts)) for i, b in enumerate(batch)]
-            arrays = [share for one_context in zip(*each, strict=True) for share in one_context]
-        types = tuple((a.shape, a.dtype.str) for a in arrays)
-        where = None if contexts is ALONE else contexts
-        key = (mode, types, where, self._structure(mode), debug.how())
-        variant = self._variants.get(key)
-        if variant is None or not variant.holds():
-            variant = self._variants[key] = self._compile(mode, arrays, contexts)
-        self._last = variant
-        return variant, {f"data{i}": a for i, a in enumerate(arrays)}
-
-    def _make_ready(self, trainer: Trainer, mode: str, batch: tuple[Any, ...]) -> None:
-        """Let the trainer prepare. Shapes that wait for a first forward are completed by a trace, and no more."""
-        try:
-            trainer.prepare()
-        except DeferredInitializationError:
-            given = [as_array(i, b[0] if is_shared_out(b) else b) for i, b in enumerate(batch)]
-            trace(self._modes[mode].function, [NDArray(a) for a in given], training=True)
-            trainer.prepare()
-
-    def _contexts(self, mode: str, batch: tuple[Any, ...]) -> tuple[Context, ...]:
-        """Where this call runs; ALONE if there is nothing to share out."""
-        trainer, gradients = self.trainer, self._modes[mode].gradients
-        if trainer is not None and gradients:
-            self._make_ready(trainer, mode, batch)
-        everywhere = trainer.contexts if trainer is not None else ALONE
-        if (len(everywhere) == 1 or not gradients) and not any(map(is_shared_out, batch)):
-            return ALONE if everywhere[0] is ALONE[0] or everywhere[0] == ALONE[0] else tuple(everywhere[:1])
-        return contexts_of(batch, everywhere, gradients)
-
-    def _structure(self, mode: str) -> tuple[Any, ...]:
-        """What a trace depends on besides its inputs."""
-        trainer = self.trainer
-        if trainer is None or not self._modes[mode].gradients:
-            return ()
-        exchange = trainer.exchange
-        how = (exchange.once, exchange.summed, exchange.threshold)
-        return (trainer.optimizer.structure(), tuple(p.grad_req for p in trainer.params), how)
-
-    def _compile(self, mode: str, arrays: Sequence[Array], contexts: tuple[Context, ...]) -> Variant:
-        call = self._modes[mode]
-        shared = None if contexts is ALONE else OnAll(call.function, contexts)
-        each = len(arrays) // len(contexts)
-        given = [NDArray(a, contexts[i // each] if each else ALONE[0]) for i, a in enumerate(arrays)]
-        traced = trace(shared or call.function, given, training=call.training)
-        return Variant(call, traced, self.trainer, self._lower, self._options, shared)
+def _spend(variant: Variant) -> None:
+    """Note of gradients that went into updates or sums that no memory holds them."""
+    for leaf in variant.spends:
+        leaf.spent = True

@@ -110,20 +110,20 @@ def test_settings_act_on_the_next_step_without_compiling(monkeypatch: pytest.Mon
     net, trainer = made(dense, "sgd", momentum=0.9, wd=0.1)
     step = mx.compile(net, LOSS, trainer)
     step(X, Y)
-    variants = dict(step._variants)
+    variants = step._variants.all
     before = weights(net)
     trainer.set_learning_rate(0.0)
     for p in net.collect_params().values():
         p.wd_mult = 0.5
     step(X, Y, batch_size=4)
-    assert step._variants == variants
+    assert step._variants.all == variants
     moved = [abs(a - b).max() for a, b in zip(weights(net), before, strict=True)]
     assert max(moved) > 0  # momentum goes on, as in Gluon: it holds the old rate
     trainer.optimizer.momentum = 0.0
     now = weights(net)
     step(X, Y)
     assert all((a == b).all() for a, b in zip(weights(net), now, strict=True))  # rate 0, no momentum: another graph
-    assert len(step._variants) == 2
+    assert len(step._variants.all) == 2
 
 
 def test_batch_size_divides_the_gradient() -> None:
@@ -143,7 +143,7 @@ def test_other_shapes_are_variants_on_the_same_weights() -> None:
     step = mx.compile(net, LOSS, trainer)
     step(X, Y)
     assert step(X[:5], Y[:5]).shape == (5,)
-    assert len(step._variants) == 2
+    assert len(step._variants.all) == 2
     trained = weights(net)
     np.testing.assert_allclose(step.predict(X).asnumpy(), net(nd.array(X)).asnumpy(), rtol=1e-4, atol=1e-5)
     assert all((a == b).all() for a, b in zip(weights(net), trained, strict=True))
@@ -250,7 +250,7 @@ def test_exactly_one_packed_call_a_step(monkeypatch: pytest.MonkeyPatch) -> None
     net, trainer = made()
     step = mx.compile(net, LOSS, trainer)
     step(X, Y)
-    (variant,) = step._variants.values()
+    (variant,) = step._variants.all
     calls = []
     function = variant.runner._function
     monkeypatch.setattr(variant.runner, "_function", lambda *args: (calls.append(len(args)), function(*args))[1])

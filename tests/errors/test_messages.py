@@ -210,7 +210,7 @@ def test_nan_in_eager_mode_names_the_op_and_the_line() -> None:
         with pytest.raises(NotFiniteError, match=r"^log\(f32\[2\]\) made a NaN") as caught:
             program()
         assert f"at {line_of(program)}" in str(caught.value) and "help:" in str(caught.value)
-        with pytest.raises(NotFiniteError, match=r"add.*\n.*came in: there is one in argument 0"):
+        with pytest.raises(NotFiniteError, match=r"add.*\n.*came in: there is a NaN in argument 0"):
             nd.array([np.nan]) + good[:1]
     assert np.isnan(nd.log(minus).asnumpy()[0])
 

@@ -1,0 +1,30 @@
+"""Weights and optimizer states next to each other: the arenas of a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gluongraph.gluon.trainer import Trainer
+from gluongraph.ndarray import NDArray
+from gluongraph.runtime.arena import Arena
+from gluongraph.storage import Storage
+
+
+def settle(trainer: Trainer, names: Sequence[str], states: Mapping[str, NDArray]) -> None:
+    """Move weights and optimizer states into the trainer's arenas, one per role, dtype and context. Who is there stays.
+
+    The order is that of the gradients: the parameters' reversed.
+    """
+    groups: dict[tuple[str, str], list[Storage]] = {}
+    for name in reversed(names):
+        weight = trainer.replica(name)
+        own = {"weight": weight} | {
+            key.removeprefix(f"{name}/"): array for key, array in states.items() if key.startswith(f"{name}/")
+        }
+        at = "" if name in trainer.exchange.replicas else f"@{weight.context}"
+        for role, array in own.items():
+            groups.setdefault((role + at, str(array.type.dtype)), []).append(array.storage)
+    for key, members in groups.items():
+        arena = trainer.arenas.get(key)
+        if not isinstance(arena, Arena) or not arena.holds(members):
+            trainer.arenas[key] = Arena(members)

@@ -1,0 +1,79 @@
+"""Exponential moving averages of the weights, as part of the step that updates them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from gluongraph import ops
+from gluongraph.eager import leaf
+from gluongraph.errors import MXNetError, located
+from gluongraph.gluon.trainer import Trainer
+from gluongraph.ir import Graph, TensorType
+from gluongraph.ndarray import NDArray
+from gluongraph.optimizer.base import MASTER, computed_in
+from gluongraph.updates import SCALAR, state_name
+
+AVERAGE, DECAY, REST = "average:", f"{SCALAR}average_decay", f"{SCALAR}average_rest"
+
+
+class Averages:
+    """average = decay average + (1 - decay) weight, after each update; the first average is the first weight.
+
+    In float32 or wider: of float16 weights with master weights, of these. Polyak, Juditsky: Acceleration of stochastic
+    approximation by averaging (1992), with the weights of Tarvainen, Valpola: Mean teachers (2017).
+    """
+
+    def __init__(self, decay: float):
+        self.decay = decay
+        self.arrays: dict[str, NDArray] = {}  # parameter -> its average
+        self.shown = False  # are they where the weights are?
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """The numbers of one step, by the names of graph inputs; 1 - decay is formed in float64."""
+        return {DECAY: self.decay, REST: 1.0 - self.decay}
+
+    def inputs(self, trainer: Trainer, owners: Sequence[str]) -> dict[str, NDArray]:
+        """The averages of the parameters among these replicas, by the names of graph inputs."""
+        names = [name for name in owners if name in trainer.exchange.replicas]
+        for name in names:
+            weight = trainer.replica(name)
+            if name not in self.arrays or self.arrays[name].shape != weight.shape:
+                wide = "float64" if computed_in(weight.type.dtype) == "f64" else "float32"
+                master = trainer.state_arrays([name]).get(state_name(name, MASTER), weight)
+                self.arrays[name] = master.detach().astype(wide).copy()
+        return {AVERAGE + name: self.arrays[name] for name in names}
+
+    def following(self, graph: Graph) -> Graph:
+        """The averages of the weights that a graph updates follow them."""
+        scalars = {name: leaf(name, TensorType((), "f32")) for name in self.scalars}
+        inputs, updates = {**graph.inputs, **scalars}, dict(graph.updates)
+        for name, array in self.arrays.items():
+            if name not in graph.updates:
+                continue
+            old = inputs[AVERAGE + name] = leaf(AVERAGE + name, array.type)
+            new = graph.updates.get(state_name(name, MASTER), graph.updates[name])
+            decay, rest = (ops.cast(n, old.dtype) for n in scalars.values())
+            updates[AVERAGE + name] = decay * old + rest * ops.cast(new, old.dtype)
+        return Graph(inputs, graph.outputs, updates, graph.origins)
+
+    @contextmanager
+    def swapped(self, trainer: Trainer) -> Iterator[None]:
+        """Within: the averages are where the weights are, on every context."""
+        if self.shown:
+            raise MXNetError(located("averaged() within averaged()", help="one block is enough"))
+        indices = trainer.exchange.indices
+        places = {name: trainer.params[indices[name]].list_data() for name in self.arrays}
+        kept = {name: [array.copy() for array in arrays] for name, arrays in places.items()}
+        self.shown = True
+        try:
+            for name, arrays in places.items():
+                for array in arrays:
+                    array.storage.write(self.arrays[name].storage.array)
+            yield
+        finally:
+            self.shown = False
+            for name, arrays in places.items():
+                for array, before in zip(arrays, kept[name], strict=True):
+                    array.storage.write(before.storage.array)

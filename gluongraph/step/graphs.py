@@ -1,0 +1,210 @@
+"""What a mode of a step makes of a traced program: gradients, what they are added to, updates, what may be left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+
+from gluongraph.differentiate import differentiate
+from gluongraph.dtypes import is_float
+from gluongraph.errors import MXNetError, TraceError, located
+from gluongraph.gluon.trainer import Trainer
+from gluongraph.ir import Graph, Node
+from gluongraph.ndarray import NDArray
+from gluongraph.precision import scaling
+from gluongraph.precision.table import PRECISIONS, Precision
+from gluongraph.step.anomaly import Guard
+from gluongraph.step.arenas import settle
+from gluongraph.step.averages import Averages
+from gluongraph.step.clipping import clipped, measured
+from gluongraph.step.window import Window
+from gluongraph.tape import Leaf
+from gluongraph.trace import Traced
+from gluongraph.updates import GRAD, Draws, ScalarTable
+
+Cast = Callable[[Graph], Graph]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `mx.compile` was asked for. `cast` is the pass that the precision needs, if any."""
+
+    keep_grads: bool = False
+    precision: Precision = PRECISIONS["32"]
+    cast: Cast | None = None
+    clip_norm: float | None = None
+    grad_norm: bool = False
+    ema: float | None = None
+    detect_anomaly: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """A mode: are layers in training mode, and what is done with gradients."""
+
+    name: str
+    training: bool = False
+    gradients: bool = False
+    updates: bool = False
+    sums: bool = False  # over contexts
+    adds: bool = False  # to the window of the step
+
+    @property
+    def traces(self) -> bool:
+        """Does it run the program? Otherwise gradients come from the window."""
+        return self.training or not self.gradients
+
+
+CALLS = {
+    call.name: call
+    for call in (
+        Call("step", training=True, gradients=True, updates=True),
+        Call("backward", training=True, gradients=True),
+        Call("grads", training=True, gradients=True, sums=True),
+        Call("accumulate", training=True, gradients=True, adds=True),
+        Call("apply", gradients=True, updates=True),
+        Call("evaluate"),
+        Call("predict"),
+    )
+}
+
+
+@dataclass
+class Made:
+    """A graph in the making, and the arrays that its inputs are."""
+
+    graph: Graph
+    state: dict[str, NDArray]
+    draws: Draws
+    names: tuple[str, ...] = ()  # the replicas that there are gradients of
+    table: ScalarTable | None = None  # of the updates
+    masked: bool = False  # does nothing change where a gradient is not finite?
+    watched: dict[str, Node] = field(default_factory=dict)  # what must be finite beside the updates
+    guard: Guard | None = None
+    added: dict[str, NDArray] = field(default_factory=dict)  # replicas with grad_req "add" -> what is added to
+    spends: list[Leaf] = field(default_factory=list)  # of replicas whose gradient no memory has seen in the end
+
+
+def forward(traced: Traced, options: Options) -> Made:
+    """The program as it is."""
+    graph = traced.graph if options.cast is None else options.cast(traced.graph)
+    return Made(graph, dict(traced.captured), traced.draws)
+
+
+def backward(traced: Traced, trainer: Trainer, options: Options, call: Call, window: Window) -> Made:
+    """The program, the gradients of what it reads of the trainer's parameters, and what those are added to."""
+    names = _trained(trainer, traced)
+    _check_loss(traced, trainer, names)
+    made = Made(traced.graph, dict(traced.captured), traced.draws, names)
+    scale = None
+    if scaled := options.precision.scaled:
+        made.state |= trainer.scaler.state
+        made.graph, scale = scaling.scaled(made.graph)
+    made.graph = differentiate(made.graph, traced.first, names, scale)
+    if options.cast is not None:
+        made.graph = options.cast(made.graph)
+    if scaled:
+        made.masked = not call.sums
+        made.graph = scaling.unscaled(made.graph, flag=made.masked)
+    made.watched = {traced.first: made.graph.outputs[traced.first]}
+    if not scaled:  # gradients of a scaled loss may overflow
+        made.watched |= {name: n for name, n in made.graph.outputs.items() if name.startswith(GRAD)}
+    if call.sums:
+        made.graph = trainer.exchange.sums(made.graph)
+        return made
+    made.added = _added(trainer, names)
+    made.graph = trainer.exchange.accumulating(made.graph, made.added)
+    made.state |= {GRAD + name: grad for name, grad in made.added.items()}
+    if call.adds:
+        summed = [name for name in names if name not in made.added]
+        made.state |= window.inputs(trainer, summed)
+        made.graph = window.adding(made.graph, summed)
+        made.spends = _spent(trainer, names, made.graph, made.added)
+    return made
+
+
+def of_window(trainer: Trainer, window: Window) -> Made:
+    """The gradients that have been added up: in the window, and in the arrays of parameters with grad_req "add"."""
+    added = _added(trainer, window.names)
+    weights = {name: trainer.replica(name) for name in window.names}
+    state = weights | window.inputs(trainer, [name for name in window.names if name not in added])
+    state |= {GRAD + name: grad for name, grad in added.items()}
+    return Made(window.gradients(weights, added), state, {}, window.names, added=added)
+
+
+def add_updates(made: Made, trainer: Trainer, options: Options, averages: Averages | None, window: Window) -> None:
+    """Put the updates of the parameters at the end of a graph with gradients."""
+    clip = clipped if options.clip_norm is not None else measured if options.grad_norm else None
+    updating = trainer.exchange.update(
+        made.graph,
+        trainer.optimizer,
+        trainer.contexts[0],
+        draws=made.draws,
+        keep_grads=options.keep_grads,
+        clip=clip,
+    )
+    made.graph, made.table = updating.graph, updating.table
+    made.draws = made.table.draws
+    made.spends = _spent(trainer, made.names, made.graph, made.added)
+    states = trainer.state_arrays(updating.owners)
+    made.state |= states | trainer.residual_arrays(made.names)
+    if averages is not None:
+        made.state |= averages.inputs(trainer, updating.owners)
+        made.graph = averages.following(made.graph)
+    made.graph = window.emptied(made.graph)
+    settle(trainer, made.names, states)
+
+
+def graph_of(
+    call: Call, traced: Traced, trainer: Trainer | None, options: Options, averages: Averages | None, window: Window
+) -> Made:
+    """The graph of a mode, and what it works on."""
+    if not call.gradients:
+        return forward(traced, options)
+    if trainer is None:
+        raise MXNetError(located("gradients need a trainer", help="mx.compile(net, loss, trainer)"))
+    made = backward(traced, trainer, options, call, window) if call.traces else of_window(trainer, window)
+    if call.updates:
+        add_updates(made, trainer, options, averages, window)
+    if made.masked:
+        made.graph = scaling.skipping(made.graph)
+    if options.detect_anomaly:
+        made.guard = Guard(made.graph, made.watched)
+        made.graph = made.guard.graph
+    return made
+
+
+def _trained(trainer: Trainer, traced: Traced) -> tuple[str, ...]:
+    """Replicas of the trainer's parameters that the trace read and that want a gradient, in trainer order."""
+    wanted = (p.name for p in trainer.params if p.grad_req != "null")
+    return tuple(r for name in wanted for r in trainer.exchange.replicas[name] if r in traced.captured)
+
+
+def _check_loss(traced: Traced, trainer: Trainer, params: Sequence[str]) -> None:
+    """Refuse what has no gradient that could train anything."""
+    loss = traced.graph.outputs[traced.first]
+    if not is_float(loss.dtype):
+        raise TraceError(located(f"the loss is {loss.ty}; only floats have gradients", help="return the loss first"))
+    if not params and any(p.grad_req != "null" for p in trainer.params):
+        raise TraceError(
+            located(
+                "the traced function reads no parameter of the trainer",
+                help="make the trainer with the collect_params() of the net that is compiled",
+            )
+        )
+
+
+def _added(trainer: Trainer, names: Sequence[str]) -> dict[str, NDArray]:
+    """The gradients that are added to, of the replicas whose parameter says so."""
+    indices, found = trainer.exchange.indices, {}
+    for name in names:
+        grad = trainer.replica(name).grad
+        if trainer.params[indices[name]].grad_req == "add" and grad is not None:
+            found[name] = grad
+    return found
+
+
+def _spent(trainer: Trainer, names: Sequence[str], graph: Graph, kept: Container[str]) -> list[Leaf]:
+    """The gradient sides of replicas whose gradients a graph with updates neither gives back nor adds to memory."""
+    lost = [name for name in names if name not in kept and GRAD + name not in graph.outputs]
+    return [leaf for name in lost if (leaf := trainer.replica(name)._leaf) is not None]

@@ -1,0 +1,119 @@
+"""Which variant of a step serves a call: the guards that say when a trace still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from gluongraph import debug
+from gluongraph.context import Context, cpu
+from gluongraph.errors import MXNetError, located
+from gluongraph.gluon.parameter import DeferredInitializationError
+from gluongraph.gluon.trainer import Trainer
+from gluongraph.ir import Graph
+from gluongraph.nd import NDArray
+from gluongraph.replicas.shares import OnAll, contexts_of, is_shared_out, shares
+from gluongraph.step.averages import Averages
+from gluongraph.step.batch import as_array
+from gluongraph.step.graphs import CALLS, Call, Options, graph_of
+from gluongraph.step.variant import Lower, Variant
+from gluongraph.step.window import Window
+from gluongraph.storage import Array
+from gluongraph.trace import Traced, trace
+
+ALONE = (cpu(),)  # the contexts of a call that has nothing to share out
+NOTHING = Traced(Graph({}, {}, {}), None, {}, {}, ())  # the trace of a mode that runs no program
+
+
+class Variants:
+    """The compiled graphs of a step, by mode, types of the batch, and all else that a trace depends on."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        predict: Callable[..., Any],
+        trainer: Trainer | None,
+        lower: Lower,
+        options: Options,
+        averages: Averages | None,
+    ):
+        self.function, self.predict = function, predict
+        self.trainer, self.lower, self.options, self.averages = trainer, lower, options, averages
+        self.window = Window()
+        self._known: dict[tuple[Any, ...], Variant] = {}
+        self._last: Variant | None = None
+
+    @property
+    def last(self) -> Variant:
+        """The one that served the last call.
+
+        Raises:
+            MXNetError: there has been none.
+        """
+        if self._last is None:
+            raise MXNetError(located("nothing has been compiled yet", help="call the step once: shapes are known then"))
+        return self._last
+
+    @property
+    def all(self) -> tuple[Variant, ...]:
+        """Every one that has been compiled and may serve again."""
+        return tuple(self._known.values())
+
+    def prepare(self, trainer: Trainer, batch: Sequence[Any]) -> None:
+        """Let the trainer prepare. Shapes that wait for a first forward are completed by a trace, and no more."""
+        try:
+            trainer.prepare()
+        except DeferredInitializationError:
+            given = [as_array(i, b[0] if is_shared_out(b) else b) for i, b in enumerate(batch)]
+            trace(self.function, [NDArray(a) for a in given], training=True)
+            trainer.prepare()
+
+    def find(self, mode: str, batch: Sequence[Any]) -> tuple[Variant, list[Array]]:
+        """The variant for this call, compiled if it is the first of its kind, and the arrays of the batch.
+
+        Of a mode with gradients the trainer must be prepared.
+        """
+        call = CALLS[mode]
+        contexts = self._contexts(call, batch)
+        if contexts is ALONE:
+            arrays = [as_array(i, b) for i, b in enumerate(batch)]
+        else:
+            each = [shares(b, partial(as_array, i), len(contexts)) for i, b in enumerate(batch)]
+            arrays = [share for one_context in zip(*each, strict=True) for share in one_context]
+        types = tuple([(a.shape, a.dtype) for a in arrays])
+        where = None if contexts is ALONE else contexts
+        key = (mode, types, where, self._structure(call), debug.how())
+        variant = self._known.get(key)
+        if variant is None or not variant.holds():
+            variant = self._known[key] = self._compile(call, arrays, contexts)
+        self._last = variant
+        return variant, arrays
+
+    def _contexts(self, call: Call, batch: Sequence[Any]) -> tuple[Context, ...]:
+        """Where this call runs; ALONE if there is nothing to share out."""
+        everywhere = self.trainer.contexts if self.trainer is not None else ALONE
+        if len(everywhere) == 1 or not call.gradients:
+            for each in batch:
+                if is_shared_out(each):
+                    break
+            else:
+                return ALONE if everywhere[0] is ALONE[0] or everywhere[0] == ALONE[0] else tuple(everywhere[:1])
+        return contexts_of(batch, everywhere, call.gradients)
+
+    def _structure(self, call: Call) -> tuple[Any, ...]:
+        """What a trace depends on besides its inputs."""
+        if self.trainer is None or not call.gradients:
+            return ()
+        return (self.trainer.structure, () if call.traces else self.window.names)
+
+    def _compile(self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...]) -> Variant:
+        traced, shared = NOTHING, None
+        if call.traces:
+            function = self.predict if call.name == "predict" else self.function
+            shared = None if contexts is ALONE else OnAll(function, contexts)
+            each = len(arrays) // len(contexts)
+            given = [NDArray(a, contexts[i // each] if each else ALONE[0]) for i, a in enumerate(arrays)]
+            traced = trace(shared or function, given, training=call.training)
+        made = graph_of(call, traced, self.trainer, self.options, self.averages, self.window)
+        return Variant(made, traced, self.trainer, self.lower, shared)

@@ -1,0 +1,82 @@
+"""Gradients added up over several batches: what `accumulate` adds to, and what `apply` then updates by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gluongraph import nd, ops
+from gluongraph.eager import leaf
+from gluongraph.gluon.trainer import Trainer
+from gluongraph.ir import Graph, Node
+from gluongraph.ndarray import NDArray
+from gluongraph.optimizer.base import computed_in
+from gluongraph.updates import GRAD
+
+WINDOW = "window:"
+
+
+class Window:
+    """One sum for each replica of a parameter, in float32 or wider; all are 0 where a window begins.
+
+    Parameters with grad_req "add" have a sum of their own, `grad()`, which is the user's to empty; of them the window
+    only notes that they take part.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0  # that have been added, whether or not they were left out
+        self.samples = 0.0
+        self.sums: dict[str, NDArray] = {}  # replica -> the sum of its gradients
+        self.names: tuple[str, ...] = ()  # the replicas that take part, in the order in which they first did
+
+    def add(self, names: Iterable[str], samples: float) -> None:
+        """One more batch has been added, to the sums of these replicas."""
+        self.names = tuple(dict.fromkeys((*self.names, *names)))
+        self.batches += 1
+        self.samples += samples
+
+    @property
+    def live(self) -> dict[str, NDArray]:
+        """The sums of the replicas that take part."""
+        return {name: self.sums[name] for name in self.names if name in self.sums}
+
+    def begin(self) -> None:
+        """Begin another window. The update by the sums has emptied them."""
+        self.batches, self.samples, self.names = 0, 0.0, ()
+
+    def clear(self) -> None:
+        """Empty the sums, and begin another window."""
+        for array in self.sums.values():
+            array.storage.write(0)
+        self.begin()
+
+    def inputs(self, trainer: Trainer, names: Sequence[str]) -> dict[str, NDArray]:
+        """The sums of these replicas, made where they do not exist yet, by the names of graph inputs."""
+        for name in names:
+            weight = trainer.replica(name)
+            if name not in self.sums or self.sums[name].shape != weight.shape:
+                dtype = "float64" if computed_in(weight.type.dtype) == "f64" else "float32"
+                self.sums[name] = nd.zeros(weight.shape, ctx=weight.context, dtype=dtype)
+        return {WINDOW + name: self.sums[name] for name in names}
+
+    def adding(self, graph: Graph, names: Sequence[str]) -> Graph:
+        """The gradients of these replicas are added to their sums; no gradient is an output any more."""
+        sums = {WINDOW + name: leaf(WINDOW + name, self.sums[name].type) for name in names}
+        totals = {
+            key: old + ops.cast(graph.outputs[GRAD + key.removeprefix(WINDOW)], old.dtype) for key, old in sums.items()
+        }
+        outputs = {key: n for key, n in graph.outputs.items() if not key.startswith(GRAD)}
+        return Graph({**graph.inputs, **sums}, outputs, {**graph.updates, **totals}, graph.origins)
+
+    def gradients(self, weights: Mapping[str, NDArray], added: Mapping[str, NDArray]) -> Graph:
+        """The sums as the gradients of these replicas; those of `added` are what the user has had added up."""
+        inputs: dict[str, Node] = {name: leaf(name, weight.type) for name, weight in weights.items()}
+        outputs: dict[str, Node] = {}
+        for name in weights:
+            key, array = (GRAD + name, added[name]) if name in added else (WINDOW + name, self.sums[name])
+            outputs[GRAD + name] = inputs[key] = leaf(key, array.type)
+        return Graph(inputs, outputs, {})
+
+    def emptied(self, graph: Graph) -> Graph:
+        """A graph that reads sums leaves them empty, for the next window."""
+        empty = {name: ops.zeros(n.ty) for name, n in graph.inputs.items() if name.startswith(WINDOW)}
+        return graph.with_results(graph.outputs, {**graph.updates, **empty})
