@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gluongraph.runtime.checkpoint import Content, Keep, place_for, write
+from gluongraph.runtime.checkpoint import CHUNK, Content, Keep, place_for, write
 from gluongraph.storage import Array, aligned, aligned_empty
 
 
@@ -26,6 +26,8 @@ class Saver:
         self.failed: list[Exception] = []
         self._thread: threading.Thread | None = None
         self._memory: Array = np.empty(0, np.uint8)
+        self._reserving: threading.Thread | None = None
+        self._stop = threading.Event()
         weakref.finalize(self, _tell, self.failed)
 
     def save(self, folder: Path, content: Content, keep: Keep, asynchronous: bool) -> Path:
@@ -41,6 +43,34 @@ class Saver:
         self._thread = threading.Thread(target=self._write, args=(place, self._snapshot(content), keep), name="saving")
         self._thread.start()
         return place
+
+    def reserve(self, nbytes: int) -> None:
+        """Take the memory for copies of so many bytes now, in a thread, so that the first need not wait for it."""
+        self.wait()
+        if self._memory.nbytes < nbytes:
+            self._end_reserving()
+            self._memory = aligned_empty((nbytes,), np.uint8)
+            self._reserving = threading.Thread(target=self._touch, name="reserving")
+            self._reserving.start()
+
+    def _touch(self) -> None:
+        """Write to every page: the system gives them only then."""
+        for at in range(0, self._memory.nbytes, CHUNK):
+            if self._stop.is_set():
+                return
+            self._memory[at : at + CHUNK] = 0
+
+    def _end_reserving(self) -> None:
+        if self._reserving is not None:
+            self._stop.set()
+            self._reserving.join()
+            self._stop.clear()
+            self._reserving = None
+
+    @property
+    def reserving(self) -> bool:
+        """Is memory still being taken?"""
+        return self._reserving is not None and self._reserving.is_alive()
 
     @property
     def busy(self) -> bool:
@@ -67,7 +97,8 @@ class Saver:
 
     def _snapshot(self, content: Content) -> Content:
         """The same with arrays of its own."""
-        needed = sum(aligned(array.nbytes) for arrays in content.groups.values() for array in arrays.values())
+        self._end_reserving()
+        needed = room(content)
         if self._memory.nbytes < needed:
             self._memory = aligned_empty((needed,), np.uint8)
         groups: dict[str, dict[str, Array]] = {}
@@ -80,6 +111,11 @@ class Saver:
                 groups[group][name] = part
                 end += aligned(array.nbytes)
         return Content(content.step, groups, copy.deepcopy(content.about), dict(content.metrics), content.writer)
+
+
+def room(content: Content) -> int:
+    """Bytes that a copy of the arrays takes."""
+    return sum(aligned(array.nbytes) for arrays in content.groups.values() for array in arrays.values())
 
 
 def _tell(failed: list[Exception]) -> None:

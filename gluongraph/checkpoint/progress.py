@@ -1,4 +1,4 @@
-"""How far the optimizer is: counts, rate, settings, schedule."""
+"""How far the training is: the optimizer's counts, rate, settings, schedule; the scale of the loss, steps left out."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def _take(training: Training, groups: Groups) -> Any:
         "counts": {training.keys[trainer.names[index]]: t for index, t in progress["counts"]},
         "settings": _settings(optimizer),
         "loss_scale": trainer.scaler.progress(),
+        "skipped": training.step.skipped,
         "scheduler": _scheduler(optimizer.lr_scheduler),
         "multipliers": {key: [p.lr_mult, p.wd_mult] for key, p in training.parameters.items()},
     }
@@ -74,6 +75,7 @@ def _put(training: Training, content: Content, told: Any) -> Put:
     def put() -> None:
         optimizer.resume({**told, "counts": [[index[key], t] for key, t in told["counts"].items()]})
         trainer.scaler.resume(told["loss_scale"])
+        training.step.skipped = told.get("skipped", 0)  # of the first files
         vars(optimizer).update({k: v for k, v in told["settings"].items() if k in vars(optimizer)})
         for key, (lr_mult, wd_mult) in told["multipliers"].items():
             training.parameters[key].lr_mult, training.parameters[key].wd_mult = lr_mult, wd_mult

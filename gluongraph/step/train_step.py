@@ -17,7 +17,7 @@ from gluongraph.nd import NDArray
 from gluongraph.plan import Launch, Plan
 from gluongraph.precision.scaling import LossScale
 from gluongraph.runtime.checkpoint import Keep
-from gluongraph.runtime.saving import Saver
+from gluongraph.runtime.saving import Saver, room
 from gluongraph.step.averages import Averages
 from gluongraph.step.clipping import LIMIT, NORM
 from gluongraph.step.footprint import Footprint
@@ -320,6 +320,14 @@ class TrainStep:
         policy = checkpoint.keeping(keep, metrics)
         self._saver.wait()
         return str(self._saver.save(Path(dir), checkpoint.taken(self, extra, metrics), policy, asynchronous))
+
+    def reserve(self) -> None:
+        """Take the memory that asynchronous saves copy the state to now, in a thread, beside the training.
+
+        The first of them need not wait for it then: to get memory takes longer than to copy. Call it after the first
+        step, which makes the optimizer's states. Raises what `save` raises.
+        """
+        self._saver.reserve(room(checkpoint.taken(self, None, None)))
 
     def load(self, dir: str | os.PathLike[str]) -> dict[str, Any]:
         """Go on from the newest checkpoint of a run's folder, or from the one whose folder this is: its `extra`.

@@ -18,9 +18,11 @@ import numpy as np
 import pytest
 from training import Training
 
+import gluongraph as mx
 from gluongraph import debug
+from gluongraph.errors import MXNetError
 from gluongraph.runtime.checkpoint import Content, Keep, load, write
-from gluongraph.runtime.saving import Saver
+from gluongraph.runtime.saving import Saver, room
 
 BENCHMARKS = pathlib.Path(__file__).parent.parent.parent / "benchmarks"
 BOTH = pytest.mark.parametrize("asynchronous", [False, True])
@@ -207,6 +209,32 @@ def test_what_is_written_is_the_state_of_then(tmp_path: pathlib.Path) -> None:
     saver.wait()
     assert not saver.busy
     assert values(tmp_path / "step-00000001") == {1.0} and values(tmp_path / "step-00000002") == {2.0}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_memory_that_has_been_reserved(late: bool, tmp_path: pathlib.Path) -> None:
+    """It is what the copy goes to, however far the taking of it has come."""
+    saver, now = Saver(), content(1, 3.0, 1 << 21)
+    saver.reserve(room(now))
+    memory = saver._memory
+    while late and saver.reserving:
+        pass
+    saver.save(tmp_path, now, Keep(), asynchronous=True)
+    saver.wait()
+    assert saver._memory is memory
+    assert values(tmp_path) == {3.0}
+
+
+def test_a_step_reserves_what_its_state_takes(tmp_path: pathlib.Path) -> None:
+    training = Training()
+    training.go(1)
+    training.step.reserve()
+    memory = training.step._saver._memory
+    training.save(tmp_path, asynchronous=True)
+    training.step.wait()
+    assert training.step._saver._memory is memory
+    with pytest.raises(MXNetError, match="without a trainer"):
+        mx.compile(training.net).reserve()
 
 
 # -- others in the same folder

@@ -255,7 +255,9 @@ def test_a_checkpoint_holds_the_scale(tmp_path: Path) -> None:
     told = everything(trainer, p), trainer.scaler.progress()
     step(bad)
     step(good)
+    assert step.skipped == 2
     step.load(tmp_path)
+    assert step.skipped == 1
     assert trainer.scaler.progress() == told[1] == [2.0**15, 1]
     assert_equal(everything(trainer, p), told[0])
 
