@@ -74,6 +74,10 @@ class NumpyAlgebra:
     def bitcast(self, x, dtype):
         return np.asarray(x).view(numpy_dtype(dtype))
 
+    def fma(self, x, y, z):
+        _one_dtype(x, y, z)
+        return x * y + z
+
     def where(self, condition, yes, no):
         assert np.asarray(condition).dtype == bool
         _one_dtype(yes, no)

@@ -86,9 +86,20 @@ def test_normal_numbers_take_all_words_of_their_counters():
             add=lambda x, c: (x + c) & 0xFFFFFFFF,
             xor=lambda x, y: x ^ y,
         )
-        first, second = ((w >> 8) / 2**24 for w in words[word // 2 * 2 :][:2])
-        radius, turn = np.sqrt(-2 * np.log(first + 2**-24)), 2 * np.pi * second
+        first, second = words[word // 2 * 2 :][:2]
+        radius, turn = np.sqrt(-2 * np.log(((first >> 8) + 1) / 2**24)), 2 * np.pi * second / 2**32
         assert drawn[position] == pytest.approx(radius * (np.sin(turn) if word % 2 else np.cos(turn)), abs=1e-5)
+
+
+def test_normal_numbers_have_the_normal_distribution():
+    """Kolmogorov and Smirnov's distance, beyond which one in a thousand would lie; and each pair is independent."""
+    state, size = np.array([99, 1, 0, 0], np.uint32), 1 << 16
+    drawn = OPS["normal"].numpy(state, shape=(size,), draw=0, dtype="f32").astype(np.float64)
+    below = (1 + OPS["erf"].numpy(np.sort(drawn) / np.sqrt(2))) / 2
+    assert np.abs(below - (np.arange(size) + 0.5) / size).max() < 1.95 / np.sqrt(size)
+    first, second = np.moveaxis(drawn.reshape(-1, 2, 2, 16), 2, 0).reshape(2, -1)
+    for a, b in ((first, second), (first**2, second**2), (np.abs(first), second)):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 3.3 / np.sqrt(first.size)
 
 
 def test_words_are_split_high_and_low():
