@@ -15,7 +15,7 @@ import numpy as np
 
 import gluongraph
 from gluongraph import autograd
-from gluongraph.checkpoint import generators, leftovers, progress, states, weights
+from gluongraph.checkpoint import averages, generators, leftovers, progress, states, weights
 from gluongraph.checkpoint.training import REST, STATES, WEIGHTS, Groups, Part, Training, check_json, misfit
 from gluongraph.errors import located
 from gluongraph.ndarray import NDArray
@@ -32,7 +32,9 @@ PARTS: dict[str, Part] = {  # weights first, since the others may need their sha
     "progress": progress.PART,
     "states": states.PART,
     "gradients": leftovers.GRADIENTS,
+    "window": leftovers.WINDOWS,
     "residuals": leftovers.RESIDUALS,
+    "averages": averages.PART,
     "random": generators.PART,
 }
 

@@ -1,4 +1,4 @@
-"""What gradients have left: sums of grad_req="add", and what compression keeps back."""
+"""What gradients have left: sums of grad_req="add" and of `accumulate`, and what compression keeps back."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from gluongraph.checkpoint.training import REST, Groups, Part, Put, Training, misfit
 from gluongraph.replicas.exchange import RESIDUAL
 from gluongraph.runtime.checkpoint import Content
+from gluongraph.step.window import WINDOW
 from gluongraph.storage import Array
 from gluongraph.tape import Leaf
 from gluongraph.updates import GRAD
@@ -80,5 +81,33 @@ def _put_residuals(training: Training, content: Content, told: Any) -> Put:
     return put
 
 
+def _take_window(training: Training, groups: Groups) -> Any:
+    window = training.step.window
+    if not window.batches:
+        return None
+    groups[REST] |= {WINDOW + training.key(name): sum.storage.array for name, sum in window.live.items()}
+    names = [training.key(name) for name in window.names]
+    return {"batches": window.batches, "samples": window.samples, "names": names}
+
+
+def _put_window(training: Training, content: Content, told: Any) -> Put:
+    saved, window = _of(WINDOW, content), training.step.window
+
+    def put() -> None:
+        window.clear()
+        if told is None:
+            return
+        trainer = training.trainer
+        names = {training.key(name): name for names in trainer.exchange.replicas.values() for name in names}
+        given = _spread(saved, list(names)) if saved else {}
+        for key, array in window.inputs(trainer, [names[key] for key in given]).items():
+            array.storage.write(given[training.key(key.removeprefix(WINDOW))])
+        here = dict.fromkeys(key if key in names else key.partition("@")[0] for key in told["names"])
+        window.resume([names[key] for key in here], told["batches"], told["samples"])
+
+    return put
+
+
 GRADIENTS = Part(_take_gradients, _put_gradients)
+WINDOWS = Part(_take_window, _put_window)
 RESIDUALS = Part(_take_residuals, _put_residuals)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from gluongraph import ops
@@ -12,13 +12,16 @@ from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir import Graph, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.base import MASTER, computed_in
+from gluongraph.storage import Array
 from gluongraph.updates import SCALAR, state_name
 
 AVERAGE, DECAY, REST = "average:", f"{SCALAR}average_decay", f"{SCALAR}average_rest"
 
 
-class Averages:
+class Averages(Mapping[str, NDArray]):
     """average = decay average + (1 - decay) weight, after each update; the first average is the first weight.
+
+    By the names of the parameters that the step has updated. Another `decay` acts on the next step.
 
     In float32 or wider: of float16 weights with master weights, of these. Polyak, Juditsky: Acceleration of stochastic
     approximation by averaging (1992), with the weights of Tarvainen, Valpola: Mean teachers (2017).
@@ -26,8 +29,17 @@ class Averages:
 
     def __init__(self, decay: float):
         self.decay = decay
-        self.arrays: dict[str, NDArray] = {}  # parameter -> its average
+        self._arrays: dict[str, NDArray] = {}
         self.shown = False  # are they where the weights are?
+
+    def __getitem__(self, name: str) -> NDArray:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -39,17 +51,22 @@ class Averages:
         names = [name for name in owners if name in trainer.exchange.replicas]
         for name in names:
             weight = trainer.replica(name)
-            if name not in self.arrays or self.arrays[name].shape != weight.shape:
+            if name not in self or self[name].shape != weight.shape:
                 wide = "float64" if computed_in(weight.type.dtype) == "f64" else "float32"
-                master = trainer.state_arrays([name]).get(state_name(name, MASTER), weight)
-                self.arrays[name] = master.detach().astype(wide).copy()
-        return {AVERAGE + name: self.arrays[name] for name in names}
+                self._arrays[name] = NDArray(_exact(trainer, name).asnumpy().astype(wide), weight.context)
+        return {AVERAGE + name: self[name] for name in names}
+
+    def put(self, trainer: Trainer, values: Mapping[str, Array]) -> None:
+        """Go on from these averages; those of other parameters begin anew."""
+        self.inputs(trainer, [name for name in trainer.names if name in values])
+        for name, array in self.items():
+            array.storage.write(values[name] if name in values else _exact(trainer, name).asnumpy())
 
     def following(self, graph: Graph) -> Graph:
         """The averages of the weights that a graph updates follow them."""
         scalars = {name: leaf(name, TensorType((), "f32")) for name in self.scalars}
         inputs, updates = {**graph.inputs, **scalars}, dict(graph.updates)
-        for name, array in self.arrays.items():
+        for name, array in self.items():
             if name not in graph.updates:
                 continue
             old = inputs[AVERAGE + name] = leaf(AVERAGE + name, array.type)
@@ -64,16 +81,21 @@ class Averages:
         if self.shown:
             raise MXNetError(located("averaged() within averaged()", help="one block is enough"))
         indices = trainer.exchange.indices
-        places = {name: trainer.params[indices[name]].list_data() for name in self.arrays}
+        places = {name: trainer.params[indices[name]].list_data() for name in self}
         kept = {name: [array.copy() for array in arrays] for name, arrays in places.items()}
         self.shown = True
         try:
             for name, arrays in places.items():
                 for array in arrays:
-                    array.storage.write(self.arrays[name].storage.array)
+                    array.storage.write(self[name].storage.array)
             yield
         finally:
             self.shown = False
             for name, arrays in places.items():
                 for array, before in zip(arrays, kept[name], strict=True):
                     array.storage.write(before.storage.array)
+
+
+def _exact(trainer: Trainer, name: str) -> NDArray:
+    """A parameter, or the master weight behind it."""
+    return trainer.state_arrays([name]).get(state_name(name, MASTER), trainer.replica(name))

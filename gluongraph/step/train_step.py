@@ -58,8 +58,9 @@ class TrainStep:
         self.skipped = 0  # batches left out because a gradient was not finite
         self.grad_norm: float | None = None  # of the last update: of all gradients / batch_size, before clipping
         self.net = predict or function  # a Block names its parameters in checkpoints
-        self._averages = None if self._options.ema is None else Averages(self._options.ema)
-        self._variants = Variants(function, self.net, trainer, lower, self._options, self._averages)
+        self.averages = None if self._options.ema is None else Averages(self._options.ema)
+        self.window = Window()  # what `accumulate` has added up since the last `apply`
+        self._variants = Variants(function, self.net, trainer, lower, self._options, self.averages, self.window)
         self._saver = Saver()
 
     # -- training
@@ -144,7 +145,7 @@ class TrainStep:
         """The trainer, prepared for a batch. Raises what forbids a step."""
         if (trainer := self.trainer) is None:
             raise MXNetError(located("this was compiled without a trainer, it cannot update", help="use predict(...)"))
-        if self._averages is not None and self._averages.shown:
+        if self.averages is not None and self.averages.shown:
             raise MXNetError(located("training within averaged()", help="leave the block first: weights come back"))
         self._saver.check()
         self._variants.prepare(trainer, batch)
@@ -181,7 +182,7 @@ class TrainStep:
 
     def _write_others(self, variant: Variant, scale: float) -> None:
         """The scalars of an update that are not the optimizer's."""
-        values = self._averages.scalars if self._averages is not None else {}
+        values = self.averages.scalars if self.averages is not None else {}
         values = {**values, LIMIT: (self._options.clip_norm or 0.0) / scale}
         for name, cell in variant.others.items():
             cell[0] = values[name]
@@ -256,25 +257,6 @@ class TrainStep:
         """The scale of the loss, and the good steps since it changed, with precision="16-mixed"."""
         return self.trainer.scaler if self.trainer is not None and self._options.precision.scaled else None
 
-    @property
-    def window(self) -> Window:
-        """What `accumulate` has added up since the last `apply`: `window.batches`, `window.samples`."""
-        return self._variants.window
-
-    @property
-    def averages(self) -> dict[str, NDArray]:
-        """With `ema=`: the running averages of the parameters that this step has updated, by name."""
-        return {} if self._averages is None else dict(self._averages.arrays)
-
-    @property
-    def ema(self) -> float | None:
-        """The decay of the averages. Another one acts on the next step."""
-        return None if self._averages is None else self._averages.decay
-
-    @ema.setter
-    def ema(self, decay: float) -> None:
-        self._averaging("ema").decay = decay
-
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Within: the parameters hold their averages, to evaluate, predict, export or save them; no training.
@@ -285,15 +267,10 @@ class TrainStep:
         Raises:
             MXNetError: this was compiled without `ema`.
         """
-        averages = self._averaging("averaged()")
-        assert self.trainer is not None
-        with averages.swapped(self.trainer):
+        if self.averages is None or self.trainer is None:
+            raise MXNetError(located("averaged() of a step without averages", help="mx.compile(..., ema=0.999)"))
+        with self.averages.swapped(self.trainer):
             yield
-
-    def _averaging(self, what: str) -> Averages:
-        if self._averages is None:
-            raise MXNetError(located(f"{what} of a step without averages", help="mx.compile(..., ema=0.999)"))
-        return self._averages
 
     def save(
         self,

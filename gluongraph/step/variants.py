@@ -37,10 +37,11 @@ class Variants:
         lower: Lower,
         options: Options,
         averages: Averages | None,
+        window: Window,
     ):
         self.function, self.predict = function, predict
-        self.trainer, self.lower, self.options, self.averages = trainer, lower, options, averages
-        self.window = Window()
+        self.trainer, self.lower, self.options = trainer, lower, options
+        self.averages, self.window = averages, window
         self._known: dict[tuple[Any, ...], Variant] = {}
         self._last: Variant | None = None
 

@@ -34,6 +34,10 @@ class Window:
         self.batches += 1
         self.samples += samples
 
+    def resume(self, names: Iterable[str], batches: int, samples: float) -> None:
+        """Go on with sums that have been put in place."""
+        self.names, self.batches, self.samples = tuple(names), batches, samples
+
     @property
     def live(self) -> dict[str, NDArray]:
         """The sums of the replicas that take part."""

@@ -142,7 +142,7 @@ def test_nan_names_the_op_its_layer_and_the_line(session: Session) -> None:
         bad = X.copy()
         bad[1, 2] = np.nan
         text = refused(session, lambda: session.step(bad, Y), NotFiniteError, r"^matmul\(f32\[4,6\], f32\[8,6\]\)")
-        assert "there is one in data0" in text and re.search(rf"made by {session.net[0].name} at ", text)
+        assert "there is a NaN in data0" in text and re.search(rf"made by {session.net[0].name} at ", text)
 
 
 def test_the_check_begins_and_ends_with_its_block(session: Session) -> None:

@@ -1,0 +1,65 @@
+"""Checkpoints in the middle of an accumulation, with averages, a scaled loss and dropout."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+from training import LOSS, X, Y, network, seed
+
+import gluongraph as mx
+from gluongraph import debug, gluon
+
+
+class Accumulating:
+    """Three batches to an update."""
+
+    def __init__(self, precision: str, contexts: Any = None, grad_req: str = "write"):
+        self.net = network()
+        if contexts:
+            self.net.collect_params().reset_ctx(contexts)
+        self.net[0].weight.grad_req = grad_req
+        self.trainer = gluon.Trainer(self.net.collect_params(), "adam", {"learning_rate": 0.01})
+        self.step = mx.compile(self.net, LOSS, self.trainer, precision=precision, ema=0.9, clip_norm=1.0)
+        self.batches, self.scaled = 0, precision == "16-mixed"
+
+    def go(self, batches: int) -> list[Any]:
+        losses = []
+        for _ in range(batches):
+            at = self.batches * 4 % 24
+            huge = 1e38 if self.scaled and self.batches % 5 == 4 else 1.0  # left out
+            losses.append(self.step.accumulate(X[at : at + 4] * huge, Y[at : at + 4]).asnumpy().tolist())
+            self.batches += 1
+            if self.batches % 3 == 0:
+                self.step.apply()
+                self.net[0].weight.zero_grad()
+        return losses
+
+    def state(self) -> Any:
+        arrays = [a for p in self.net.collect_params().values() for a in p.list_data()]
+        arrays += [self.step.averages[name] for name in sorted(self.step.averages)]
+        arrays += [self.step.window.live[name] for name in sorted(self.step.window.live)]
+        window = self.step.window
+        return [a.asnumpy().tolist() for a in arrays], window.batches, window.samples, self.step.grad_norm
+
+
+@pytest.mark.parametrize("precision", ["32", "16-mixed"])
+@pytest.mark.parametrize("contexts", [None, [mx.cpu(0), mx.cpu(1)]])
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+def test_resume_within_a_window(precision: str, contexts: Any, grad_req: str, tmp_path: pathlib.Path) -> None:
+    def make() -> Accumulating:
+        return Accumulating(precision, contexts, grad_req)
+
+    with debug.override(backend="reference"):
+        seed(1)
+        straight = make()
+        straight.go(7)
+        straight.step.save(tmp_path, extra={"batches": straight.batches})
+        losses, state = straight.go(8), straight.state()
+        seed(2)
+        again = make()
+        again.batches = again.step.load(tmp_path)["batches"]
+        assert again.step.window.batches == 1
+        assert repr(again.go(8)) == repr(losses)  # NaN where a batch overflows
+        assert again.state() == state

@@ -1,0 +1,33 @@
+"""The example that docs/step.md begins with runs."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from typing import Any
+
+import numpy as np
+
+import gluongraph as mx
+from gluongraph import debug
+from gluongraph.step.graphs import CALLS
+
+TEXT = (pathlib.Path(__file__).parents[2] / "docs" / "step.md").read_text()
+
+
+def test_the_first_example_runs() -> None:
+    found = re.match(r"# The compiled step\n\n```python\n(.*?)```", TEXT, re.S)
+    assert found
+    mx.random.seed(0)
+    names: dict[str, Any] = {}
+    with debug.override(backend="reference"):
+        exec(compile(found[1], "step.md", "exec"), names)
+        outputs = names["step"].predict(names["x"])
+    assert names["step"].grad_norm > 0 and names["step"].trainer.optimizer.num_update == 2
+    assert (names["outputs"].asnumpy() != outputs.asnumpy()).any()
+    assert np.isfinite(names["loss"].asnumpy()).all()
+
+
+def test_every_mode_is_documented() -> None:
+    for name in CALLS.keys() - {"step", "backward"}:
+        assert f"step.{name}(" in TEXT, name
