@@ -1,12 +1,13 @@
 """Convolutions on CPUs and both their gradients: what a rule calls. The loops are in conv_pixels.py and conv_weights.py
-for many images, in conv_flat.py for few.
+for many images, in conv_flat.py for few, in conv_tiles.py for products of bf16.
 
 Sums have an order that depends on shapes and target only, never on threads.
 """
 
 from __future__ import annotations
 
-from gluongraph.codegen import conv_flat, conv_pixels, conv_weights
+from gluongraph.codegen import conv_flat, conv_pixels, conv_tiles, conv_weights
+from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen.images import Conv, Pixels, Weights, WritePixels, WriteWeights
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Kernel
@@ -23,7 +24,7 @@ __all__ = [
 
 
 def forward_workspace(conv: Conv, dtype: str, cpu: Cpu) -> int:
-    """Bytes that `emit_forward` needs; `dtype` is that of the sums, `microkernel.accumulator` of the operands'."""
+    """Bytes that `emit_forward` needs; `dtype` is that of the operands."""
     return _forward(conv, dtype, cpu).workspace
 
 
@@ -58,16 +59,27 @@ def emit_weight_grad(
     _weight_grad(conv, dtype, cpu).emit(k, x, g, write, workspace)
 
 
-def _forward(conv: Conv, dtype: str, cpu: Cpu) -> conv_flat.Forward | conv_pixels.Forward:
-    few = conv_flat.suits(conv, cpu, dtype)
-    return conv_flat.Forward(conv, cpu, dtype) if few else conv_pixels.Forward(conv, cpu, dtype)
+def _forward(conv: Conv, dtype: str, cpu: Cpu) -> conv_tiles.Forward | conv_flat.Forward | conv_pixels.Forward:
+    if conv_tiles.suits(conv, cpu, dtype):
+        return conv_tiles.Forward(conv, cpu)
+    sums = mk.accumulator(dtype)
+    few = conv_flat.suits(conv, cpu, sums)
+    return conv_flat.Forward(conv, cpu, sums) if few else conv_pixels.Forward(conv, cpu, sums)
 
 
-def _data_grad(conv: Conv, dtype: str, cpu: Cpu) -> conv_flat.DataGrad | conv_pixels.DataGrad:
-    few = conv_flat.suits(conv, cpu, dtype)
-    return conv_flat.DataGrad(conv, cpu, dtype) if few else conv_pixels.DataGrad(conv, cpu, dtype)
+def _data_grad(conv: Conv, dtype: str, cpu: Cpu) -> conv_tiles.DataGrad | conv_flat.DataGrad | conv_pixels.DataGrad:
+    if conv_tiles.suits(conv, cpu, dtype):
+        return conv_tiles.DataGrad(conv, cpu)
+    sums = mk.accumulator(dtype)
+    few = conv_flat.suits(conv, cpu, sums)
+    return conv_flat.DataGrad(conv, cpu, sums) if few else conv_pixels.DataGrad(conv, cpu, sums)
 
 
-def _weight_grad(conv: Conv, dtype: str, cpu: Cpu) -> conv_flat.WeightGrad | conv_weights.WeightGrad:
-    few = conv_flat.suits(conv, cpu, dtype)
-    return conv_flat.WeightGrad(conv, cpu, dtype) if few else conv_weights.WeightGrad(conv, cpu, dtype)
+def _weight_grad(
+    conv: Conv, dtype: str, cpu: Cpu
+) -> conv_tiles.WeightGrad | conv_flat.WeightGrad | conv_weights.WeightGrad:
+    if conv_tiles.suits(conv, cpu, dtype):
+        return conv_tiles.WeightGrad(conv, cpu)
+    sums = mk.accumulator(dtype)
+    few = conv_flat.suits(conv, cpu, sums)
+    return conv_flat.WeightGrad(conv, cpu, sums) if few else conv_weights.WeightGrad(conv, cpu, sums)

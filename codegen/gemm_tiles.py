@@ -1,12 +1,7 @@
-"""Matrix products of bf16 operands on CPUs with AMX: two-dimensional registers of 16 rows of 64 bytes.
+"""Matrix products of bf16 operands in tiles (tiles.py), on CPUs with AMX or AVX512-BF16.
 
-One instruction adds to a tile of C, 16 x 16 float32, the product of a tile of A, 16 rows of 32 elements of k, and a
-tile of B, 16 pairs of neighbouring k of 16 columns. Both operands are copied first into such tiles, one behind another
-along k, with zeros where k ends; all threads copy. Then each piece of work takes 32 rows of C through its columns, 32
-by 32 elements at a time: four tiles that stay in registers while k passes by. What a thread must do first, asking Linux
-for the tiles and describing them, is part of the kernel, so that it runs wherever it is loaded.
-
-(Intel 64 and IA-32 Architectures Software Developer's Manual, on AMX; Linux, Documentation/arch/x86/xstate.rst.)
+Both operands are copied first into tiles, one behind another along k, with zeros where k ends; all threads copy. Then
+each piece of work takes 32 rows of C through its columns, 32 by 32 elements at a time.
 """
 
 from __future__ import annotations
@@ -16,23 +11,21 @@ from dataclasses import dataclass
 from functools import partial
 
 from gluongraph.codegen import microkernel as mk
-from gluongraph.codegen import tir
+from gluongraph.codegen import tiles, tir
 from gluongraph.codegen.gemm import Kind, Operand, Write
 from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tiles import DEPTH, SIDE, WORDS, Add, Sums
 from gluongraph.codegen.tir import Buf, Expr, Kernel
 
-SIDE = 16  # rows of a tile, and 32-bit words of a row
-DEPTH = 2 * SIDE  # elements of k that one instruction adds up
-BLOCK = 2 * SIDE  # rows and columns of C that the tiles hold at a time
+BLOCK = 2 * SIDE  # rows and columns of C that are summed at a time
 STRIPE = 4 * BLOCK  # columns of C that are summed before they are handed on: memory likes longer runs
-WORDS = SIDE * SIDE  # of a tile
 SMALLEST = 1 << 16  # multiply-adds for which copying pays
-ASK_FOR_TILES = (158, 0x1023, 18)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), as arguments of `syscall`
 
 
 def suits(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> bool:
     """Is this a product for tiles?"""
-    return cpu.tiles and a.dtype == b.dtype == "bf16" and min(m, n, kk) >= SIDE and batch * m * n * kk >= SMALLEST
+    large = min(m, n, kk) >= SIDE and batch * m * n * kk >= SMALLEST
+    return tiles.unit(cpu) is not None and a.dtype == b.dtype == "bf16" and large
 
 
 def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> int:
@@ -99,21 +92,20 @@ def emit(
     workspace: Buf | None,
 ) -> None:
     """Write the loops of the product; `write` as in gemm.emit."""
-    assert workspace is not None
+    unit = tiles.unit(cpu)
+    assert workspace is not None and unit is not None
     sizes = _Sizes(batch, m, n, kk, cpu)
     words = k.view(workspace, "u32")
     sums = k.view(workspace, "f32", 4 * (sizes.words_a + sizes.words_b))
     tiles_b = words.at(sizes.words_a)
     _copy(k, sizes, m, 2 * sizes.down, words, partial(_rows_of_a, k, a), a.kind.contiguous == "j")
     _copy(k, sizes, n, 2 * sizes.across, tiles_b, partial(_columns_of_b, k, b), b.kind.contiguous == "j")
-    k.call("syscall", *ASK_FOR_TILES)
-    job = _Job(k, sizes, words, tiles_b, sums, write)
-    with k.loop(sizes.pieces, "parallel", "piece") as piece:
-        job.describe_tiles()
+    unit.prepare(k)
+    job = _Job(k, unit, sizes, words, tiles_b, sums, write)
+    with k.loop(sizes.pieces, "parallel", "piece") as piece, unit.thread(k):
         first, count = mk.share(k, sizes.units, sizes.pieces, piece)
         with k.loop(count, name="unit") as u:
-            job.unit(k.bind(piece * (BLOCK * STRIPE), "sums"), k.bind(tir.index(first + u), "unit"))
-        k.intrinsic("llvm.x86.tilerelease")
+            job.piece(k.bind(piece * (BLOCK * STRIPE), "sums"), k.bind(tir.index(first + u), "unit"))
 
 
 # -- copying
@@ -168,30 +160,17 @@ def _along_k(k: Kernel, read: Callable[[int], Expr], size: int) -> list[Expr]:
     rows = []
     for r in range(SIDE):
         if r >= size:
-            rows.append(_zero())
+            rows.append(tiles.zeros())
             continue
-        bits = k.bind(mk.padded(_bits(read(r)), DEPTH))
-        rows.append(_words(k, tir.shuffle([bits], range(0, DEPTH, 2)), tir.shuffle([bits], range(1, DEPTH, 2))))
+        found = k.bind(tiles.bits(read(r), DEPTH))
+        rows.append(tiles.paired(k, tir.shuffle([found], range(0, DEPTH, 2)), tir.shuffle([found], range(1, DEPTH, 2))))
     return rows
 
 
 def _across(k: Kernel, read: Callable[[int], Expr], depth: int) -> list[Expr]:
     """Words of two vectors, of neighbouring k."""
-    bits = [k.bind(mk.padded(_bits(read(p)), SIDE)) if p < depth else _zero() for p in range(DEPTH)]
-    return [_words(k, bits[p], bits[p + 1]) for p in range(0, DEPTH, 2)]
-
-
-def _bits(x: Expr) -> Expr:
-    """bf16 numbers as the upper halves of words."""
-    return tir.bitcast(tir.cast(x, "f32"), "u32")
-
-
-def _words(k: Kernel, first: Expr, second: Expr) -> Expr:
-    return k.bind((first >> tir.splat(tir.const(16, "u32"), SIDE)) | second, "words")
-
-
-def _zero() -> Expr:
-    return tir.splat(tir.const(0, "u32"), SIDE)
+    found = [k.bind(tiles.bits(read(p))) if p < depth else tiles.zeros() for p in range(DEPTH)]
+    return [tiles.paired(k, found[p], found[p + 1]) for p in range(0, DEPTH, 2)]
 
 
 # -- multiplying
@@ -202,21 +181,14 @@ class _Job:
     """The product that is being written."""
 
     k: Kernel
+    unit: tiles.Unit
     sizes: _Sizes
     a: Buf
     b: Buf
     sums: Buf
     write: Write
 
-    def describe_tiles(self) -> None:
-        """Eight tiles of 16 rows of 64 bytes, for the thread that runs here."""
-        described = self.k.local("tiles", SIDE, "u32")
-        for at in range(SIDE):
-            word = {0: 1, 12: 0x10101010, 13: 0x10101010}.get(at, 64 | 64 << 16 if 4 <= at < 8 else 0)
-            self.k.store(described, word, at)
-        self.k.intrinsic("llvm.x86.ldtilecfg", self.k.address(described, 0))
-
-    def unit(self, sums: Expr, unit: Expr) -> None:
+    def piece(self, sums: Expr, unit: Expr) -> None:
         """A block of rows of C, through its share of the columns."""
         k, s = self.k, self.sizes
         batch = k.bind(tir.floordiv(unit, s.down * s.columns), "batch") if s.batch > 1 else tir.index(0)
@@ -239,19 +211,16 @@ class _Job:
         mk.runs(k, s.m, BLOCK, y, 1, rows)
 
     def _block(self, sums: Expr, batch: Expr, y: Expr, x: Expr) -> None:
-        """The sums of one block, through tiles 0 to 3, into memory."""
+        """The sums of one block into memory."""
         k, s = self.k, self.sizes
         line = s.deep * WORDS
         a = k.bind((batch * (2 * s.down) + y * 2) * line, "a")
         b = k.bind((batch * (2 * s.across) + x * 2) * line, "b")
-        for t in range(4):
-            k.intrinsic("llvm.x86.tilezero", t)
-        with k.loop(s.deep, name="k") as step:
-            at = k.bind(step * WORDS, "at")
-            for t, (buf, start) in enumerate(((self.a, a), (self.a, a + line), (self.b, b), (self.b, b + line)), 4):
-                k.intrinsic("llvm.x86.tileloadd64", t, k.address(buf, start + at), 64)
-            for t in range(4):
-                k.intrinsic("llvm.x86.tdpbf16ps", t, 4 + t // 2, 6 + t % 2)
-        for t in range(4):
-            place = sums + (t // 2 * SIDE * STRIPE + t % 2 * SIDE)
-            k.intrinsic("llvm.x86.tilestored64", t, k.address(self.sums, place), 4 * STRIPE)
+
+        def steps(add: Add) -> None:
+            with k.loop(s.deep, name="k") as step:
+                at = k.bind(step * WORDS, "at")
+                add([(self.a, a + at), (self.a, a + line + at)], [(self.b, b + at), (self.b, b + line + at)])
+
+        places = Sums(self.sums, lambda i, j: sums + (i * SIDE * STRIPE + j * SIDE), STRIPE)
+        self.unit.block(k, (2, 2), steps, places, more=False)

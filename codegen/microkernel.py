@@ -73,13 +73,14 @@ class Tile:
         ]
         for r in range(rows):
             for v, width in enumerate(self.widths):
-                self._set(r, v, tir.splat(tir.const(0, dtype), width))
+                self.put(r, v, tir.splat(tir.const(0, dtype), width))
 
     def _at(self, row: int, vector: int) -> tuple[Buf, int]:
         buf, at = divmod(row * len(self.widths) + vector, self._each)
         return self._bufs[buf], at * self._stride
 
-    def _set(self, row: int, vector: int, value: Expr) -> None:
+    def put(self, row: int, vector: int, value: Expr) -> None:
+        """The sum from now on."""
         buf, at = self._at(row, vector)
         self._k.store(buf, value, at)
 
@@ -91,7 +92,7 @@ class Tile:
             new = tir.llvm("llvm.fmuladd", self.dtype, self.widths[vector], left, right, old)
         else:
             new = left * right + old
-        self._set(row, vector, new)
+        self.put(row, vector, new)
 
     def _wide(self, x: Expr, vector: int) -> Expr:
         return tir.splat(x, self.widths[vector], self.dtype)

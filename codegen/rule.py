@@ -21,6 +21,7 @@ class Cpu:
     l1: int = 32 * 1024  # bytes
     l2: int = 1024 * 1024
     tiles: bool = False  # AMX: does it multiply bf16 in tiles?
+    dots: bool = False  # AVX512-BF16: does it multiply pairs of bf16 in vectors?
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,24 @@ def llvm(name: str, dtype: str, lanes: int, *args: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin(tvm_dtype(dtype, lanes), name, *args)
 
 
+def dot(sums: Expr, a: Expr, b: Expr) -> Expr:
+    """sums + a * b for vectors of 16 words, each word a pair of bf16 that is multiplied with the other's and added.
+    The kernel must have said `k.use(DOT)`."""
+    return tirx.call_pure_extern("float32x16", "gluongraph_dot", sums, a, b)
+
+
+# A function of LLVM's, since TVM makes float32 of the arguments that its instruction takes as bf16.
+DOT = """
+define linkonce_odr <16 x float> @gluongraph_dot(<16 x float> %s, <16 x i32> %a, <16 x i32> %b) alwaysinline {
+  %p = bitcast <16 x i32> %a to <32 x bfloat>
+  %q = bitcast <16 x i32> %b to <32 x bfloat>
+  %r = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %s, <32 x bfloat> %p, <32 x bfloat> %q)
+  ret <16 x float> %r
+}
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+"""
+
+
 def shuffle(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
     """The lanes of that number, counted through all the vectors (of one dtype) laid end to end."""
     return tirx.Shuffle(list(vectors), [tirx.const(i, "int32") for i in lanes])
@@ -278,6 +296,7 @@ class Kernel:
         self.params: list[Buf] = []
         self._blocks: list[list[Any]] = [[]]
         self._count = 0
+        self._used: list[str] = []
         self.ranges = Ranges()
 
     def param(self, name: str, size: int, dtype: str) -> Buf:
@@ -458,6 +477,10 @@ class Kernel:
         ]
         self._emit(tirx.Evaluate(tirx.call_llvm_intrin("int32", name, *given)))
 
+    def use(self, text: str) -> None:
+        """Functions in LLVM's language that the kernel calls."""
+        self._used.append(text)
+
     def call(self, name: str, *args: int) -> None:
         """A function of the C library on numbers, for its effect."""
         self._emit(tirx.Evaluate(tirx.call_extern("int64", name, *(tirx.const(x, "int64") for x in args))))
@@ -470,6 +493,8 @@ class Kernel:
         """The TVM function; the kernel is not to be used afterwards."""
         (block,) = self._blocks
         body = _sequence(block)
+        for text in self._used:
+            body = tirx.AttrStmt(index(0), "pragma_import_llvm", tvm.ir.StringImm(text), body)
         func = tirx.PrimFunc([p.var for p in self.params], body)
         attrs = {"global_symbol": self.name, "tirx.noalias": True, "s_tir": True}
         return func.with_attrs(attrs)

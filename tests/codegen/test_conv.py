@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import conv, tir
+from gluongraph.codegen import conv, conv_tiles, tir
 from gluongraph.codegen.conv import Conv
 from gluongraph.codegen.microkernel import accumulator
-from gluongraph.codegen.targets import target
+from gluongraph.codegen.targets import TARGETS, cpu_flags, target
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import CompileError
 
@@ -61,7 +61,7 @@ def run(kind: str, c: Conv, dtype: str = "f32", where: Any = HOST, threads: tupl
     k, total = tir.Kernel("conv"), accumulator(dtype, dtype)
     bufs = {name: k.param(name, arrays[name].size, dtype) for name in names}
     out = k.param("out", arrays[result].size, total)
-    space = k.param("space", WORKSPACE[kind](c, total, where.cpu), "u8")
+    space = k.param("space", WORKSPACE[kind](c, dtype, where.cpu), "u8")
 
     def pixels(name: str) -> Any:
         channels, size = shapes[name][1], shapes[name][2] * shapes[name][3]
@@ -75,11 +75,11 @@ def run(kind: str, c: Conv, dtype: str = "f32", where: Any = HOST, threads: tupl
 
     if kind == "weight_grad":
         x, g = pixels("x"), pixels("g")
-        conv.emit_weight_grad(k, c, total, x, g, lambda o, q, v: add(k.let(o * c.q + q), v), where.cpu, space)
+        conv.emit_weight_grad(k, c, dtype, x, g, lambda o, q, v: add(k.let(o * c.q + q), v), where.cpu, space)
     else:
         emit = conv.emit_forward if kind == "forward" else conv.emit_data_grad
         source = pixels(names[0])
-        emit(k, c, total, source, lambda o, q, n: k.load(bufs["w"], o * c.q + q, n), write_pixels, where.cpu, space)
+        emit(k, c, dtype, source, lambda o, q, n: k.load(bufs["w"], o * c.q + q, n), write_pixels, where.cpu, space)
     function = tir.build_kernels([k.finish()], where.tvm)["conv"]
     given = [tvm.runtime.tensor(arrays[name].ravel()) for name in names]
     results = []
@@ -125,6 +125,47 @@ def test_convolution(kind: str, case: str) -> None:
 @pytest.mark.parametrize("kind", WORKSPACE)
 def test_other_dtypes(kind: str, dtype: str) -> None:
     check(*run(kind, CASES["grouped"], dtype))
+
+
+TILED = {  # images that leave a rest of 16 and of 32, channels that leave one of 32, strips and groups, few images
+    "odd": Conv(19, 48, 5, 6, 32, (3, 3), padding=(1, 1)),
+    "strided": Conv(33, 32, 9, 7, 48, (3, 3), (2, 2), (1, 1)),
+    "grouped": Conv(8, 64, 6, 5, 32, (3, 2), (1, 2), (2, 0), (2, 1), 2),
+}
+
+
+@pytest.mark.parametrize("case", TILED)
+@pytest.mark.parametrize("kind", WORKSPACE)
+@pytest.mark.skipif(not HOST.cpu.tiles, reason="this machine has no tiles")
+def test_tiles_of_bf16(kind: str, case: str) -> None:
+    one, two, want = run(kind, TILED[case], "bf16", threads=(1, 2))
+    check(one, want)
+    assert np.array_equal(one, two)
+
+
+@pytest.mark.parametrize("kind", WORKSPACE)
+@pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="this machine has no AVX512-BF16")
+def test_vectors_of_pairs_of_bf16(kind: str) -> None:
+    check(*run(kind, TILED["strided"], "bf16", where=target("avx512-bf16")))
+
+
+@pytest.mark.skipif(not HOST.cpu.tiles, reason="this machine has no tiles")
+def test_strips_of_lines_of_tiles() -> None:
+    """A small cache cuts the lines into strips, whose sums add up."""
+    small = replace(HOST, cpu=replace(HOST.cpu, l2=4096))
+    wide = Conv(8, 16, 3, 64, 16, (1, 3), padding=(0, 1))
+    assert conv_tiles.WeightGrad(wide, small.cpu).strip < 3
+    check(*run("weight_grad", wide, "bf16", where=small))
+
+
+def test_what_is_no_convolution_for_tiles() -> None:
+    cpu, other = TARGETS["sapphirerapids"].cpu, TARGETS["x86-64-v4"].cpu
+    layer = Conv(16, 32, 8, 8, 32, (3, 3))
+    assert conv_tiles.suits(layer, cpu, "bf16")
+    assert not conv_tiles.suits(layer, other, "bf16")
+    assert not conv_tiles.suits(layer, cpu, "f16")
+    assert not conv_tiles.suits(replace(layer, c=3), cpu, "bf16")
+    assert not conv_tiles.suits(replace(layer, n=4), cpu, "bf16")
 
 
 @pytest.mark.parametrize("kind", WORKSPACE)

@@ -1,4 +1,4 @@
-"""Products of 16-bit operands: in tiles where the machine has them, with float32 beneath on every other target."""
+"""Products of 16-bit operands: in tiles or vectors of pairs where the machine has them, else with float32 beneath."""
 
 from __future__ import annotations
 
@@ -52,6 +52,11 @@ def test_tiles() -> None:
     kind = Kind(dtype="bf16")
     assert gemm_tiles.suits(*SHAPE, kind, kind, cpu)
     check(products("bf16", *SHAPE), "cpu")
+
+
+@pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="this machine has no AVX512-BF16")
+def test_vectors_of_pairs() -> None:
+    check(products("bf16", *SHAPE), "avx512-bf16")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])

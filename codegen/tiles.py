@@ -1,0 +1,168 @@
+"""Sums of products of bf16 in blocks: what gemm_tiles.py and conv_tiles.py are written over, and what computes it.
+
+An operand is copied into tiles of 16 rows of 16 words, a word being two numbers that meet in one sum: rows of A are
+rows of the result and its words lie along k; rows of B lie along k and its words are columns of the result. One step
+adds a tile of A times a tile of B, 32 products deep, to a tile of sums, 16 x 16 float32.
+
+AMX does a step in one instruction, on two-dimensional registers. What a thread must do first, asking Linux for them and
+describing them, is part of the kernel, so that it runs wherever it is loaded. AVX512-BF16 has an instruction for a row
+of words: each word of A with a row of B.
+
+(Intel 64 and IA-32 Architectures Software Developer's Manual, on AMX and VDPBF16PS; Linux, Documentation/arch/x86/
+xstate.rst.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from gluongraph.codegen import microkernel as mk
+from gluongraph.codegen import tir
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tir import Buf, Expr, Kernel
+
+SIDE = 16  # rows of a tile, and 32-bit words of a row
+DEPTH = 2 * SIDE  # elements of k that one step adds up
+WORDS = SIDE * SIDE  # of a tile
+ASK_FOR_TILES = (158, 0x1023, 18)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), as arguments of `syscall`
+
+Place = tuple[Buf, Expr]  # where a tile begins
+Add = Callable[[Sequence[Place], Sequence[Place]], None]  # tiles of A, one below another; of B, side by side
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Where the sums of a block lie: tile (i, j) at `at(i, j)`, its rows `pitch` elements apart."""
+
+    buf: Buf
+    at: Callable[[int, int], Expr]
+    pitch: int
+
+
+class Unit(Protocol):
+    """What multiplies."""
+
+    def prepare(self, k: Kernel) -> None:
+        """What the kernel does once, before its parallel part."""
+
+    def thread(self, k: Kernel) -> AbstractContextManager[None]:
+        """Around what each parallel piece does."""
+
+    def block(self, k: Kernel, shape: tuple[int, int], steps: Callable[[Add], None], sums: Sums, more: bool) -> None:
+        """A block of rows x columns tiles, four at most, two columns at most: `steps(add)` writes the loops over k and
+        calls `add` once in their midst. `more`: to be added to the sums that are there."""
+
+
+class Amx:
+    """Tiles 0 to 3 hold the sums, the others operands."""
+
+    def prepare(self, k: Kernel) -> None:
+        k.call("syscall", *ASK_FOR_TILES)
+
+    @contextmanager
+    def thread(self, k: Kernel) -> Iterator[None]:
+        """Eight tiles of 16 rows of 64 bytes, described for the thread that runs here."""
+        described = k.local("tiles", SIDE, "u32")
+        for at in range(SIDE):
+            word = {0: 1, 12: 0x10101010, 13: 0x10101010}.get(at, 64 | 64 << 16 if 4 <= at < 8 else 0)
+            k.store(described, word, at)
+        k.intrinsic("llvm.x86.ldtilecfg", k.address(described, 0))
+        yield
+        k.intrinsic("llvm.x86.tilerelease")
+
+    def block(self, k: Kernel, shape: tuple[int, int], steps: Callable[[Add], None], sums: Sums, more: bool) -> None:
+        rows, columns = shape
+        places = [(t, sums.at(*divmod(t, columns))) for t in range(rows * columns)]
+
+        def load(tile: int, buf: Buf, at: Expr, pitch: int) -> None:
+            k.intrinsic("llvm.x86.tileloadd64", tile, k.address(buf, at), 4 * pitch)
+
+        def add(a: Sequence[Place], b: Sequence[Place]) -> None:
+            for j, place in enumerate(b):
+                load(4 + j, *place, SIDE)
+            left = range(4 + columns, 8)  # taken in turns
+            for i, place in enumerate(a):
+                tile = left[i % len(left)]
+                load(tile, *place, SIDE)
+                for j in range(columns):
+                    k.intrinsic("llvm.x86.tdpbf16ps", i * columns + j, tile, 4 + j)
+
+        for t, at in places:
+            if more:
+                load(t, sums.buf, at, sums.pitch)
+            else:
+                k.intrinsic("llvm.x86.tilezero", t)
+        steps(add)
+        for t, at in places:
+            k.intrinsic("llvm.x86.tilestored64", t, k.address(sums.buf, at), 4 * sums.pitch)
+
+
+class Dots:
+    """Eight rows of the sums at a time, in vectors of their columns."""
+
+    ROWS = SIDE // 2
+
+    def prepare(self, k: Kernel) -> None:
+        k.use(tir.DOT)
+
+    @contextmanager
+    def thread(self, k: Kernel) -> Iterator[None]:
+        yield
+
+    def block(self, k: Kernel, shape: tuple[int, int], steps: Callable[[Add], None], sums: Sums, more: bool) -> None:
+        rows, columns = shape
+        for i in range(rows):
+            with k.loop(SIDE // self.ROWS, name="half") as half:
+                self._rows(k, i, k.bind(half * self.ROWS, "row"), columns, steps, sums, more)
+
+    def _rows(
+        self, k: Kernel, i: int, first: Expr, columns: int, steps: Callable[[Add], None], sums: Sums, more: bool
+    ) -> None:
+        acc = mk.Tile(k, self.ROWS, (SIDE,) * columns, "f32")
+        starts = [k.bind(sums.at(i, j) + first * sums.pitch, "sums") for j in range(columns)]
+        places = [(r, j, starts[j] + r * sums.pitch) for r in range(self.ROWS) for j in range(columns)]
+
+        def add(a: Sequence[Place], b: Sequence[Place]) -> None:
+            left, at = a[i]
+            with k.loop(SIDE, name="word") as word:
+                right = [k.bind(k.load(buf, start + word * SIDE, SIDE), "b") for buf, start in b]
+                for r in range(self.ROWS):
+                    pair = k.bind(tir.splat(k.load(left, at + (first + r) * SIDE + word), SIDE), "a")
+                    for j in range(columns):
+                        acc.put(r, j, tir.dot(acc.get(r, j), pair, right[j]))
+
+        if more:
+            for r, j, at in places:
+                acc.put(r, j, k.load(sums.buf, at, SIDE))
+        steps(add)
+        for r, j, at in places:
+            k.store(sums.buf, acc.get(r, j), at)
+
+
+def unit(cpu: Cpu) -> Unit | None:
+    """What multiplies 16-bit numbers there, if anything does."""
+    return Amx() if cpu.tiles else Dots() if cpu.dots else None
+
+
+def words(k: Kernel, first: Expr, second: Expr | None = None) -> Expr:
+    """A row of words from up to 16 bf16 numbers, their lower halves, and as many more, or zeros."""
+    return paired(k, bits(first), None if second is None else bits(second))
+
+
+def paired(k: Kernel, first: Expr, second: Expr | None = None) -> Expr:
+    """The same from their bits."""
+    low = first >> tir.splat(tir.const(16, "u32"), SIDE)
+    return k.bind(low if second is None else low | second, "words")
+
+
+def bits(x: Expr, count: int = SIDE) -> Expr:
+    """bf16 numbers as the upper halves of `count` words, with zeros behind."""
+    return mk.padded(tir.bitcast(tir.cast(x, "f32"), "u32"), count)
+
+
+def zeros() -> Expr:
+    """A row of words."""
+    return tir.splat(tir.const(0, "u32"), SIDE)
