@@ -220,7 +220,8 @@ def _starts(heads: list[NDArray], head_grads: Any) -> list[tuple[Source, Array]]
             raise MXNetError(
                 located(
                     "backward: this array is not in a computational graph: it was not computed under"
-                    " autograd.record() from an array with attach_grad()",
+                    " autograd.record() from an array with attach_grad(), or no gradient flows through what computed it"
+                    " (a comparison, rounding, argmax, BlockGrad, ...)",
                     help="put the computation under `with autograd.record():`, and attach_grad() before it",
                 )
             )

@@ -229,7 +229,8 @@ class _Text:
         if n.op.numpy is None:
             raise MXNetError(f"{n!r} has no meaning in numpy")
         loose = _loose(n)
-        sources = [self.names[s] if s not in loose else self._operand(loose[s]) for s in n.src]
+        # A value that is there is read as it is: what it was broadcast from may not be there in a gradient.
+        sources = [self.names[s] if s in self.names or s not in loose else self._operand(loose[s]) for s in n.src]
         meaning, given = _meaning(n)
         attrs = [f"{k}={self._constant(v)}" for k, v in given.items()]
         text = f"{self._constant(meaning)}({', '.join([*sources, *attrs])})"
@@ -271,7 +272,7 @@ def _missing(n: Node, known: Mapping[Node, str]) -> list[Node]:
             stack.append((current, True))
             loose = _loose(current)
             for s in reversed(current.src):
-                operand = loose.get(s, s)
+                operand = s if s in known else loose.get(s, s)
                 if isinstance(operand, Node):
                     stack.append((operand, False))
     return list(order)

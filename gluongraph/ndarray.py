@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy as np
 from gluongraph import debug
 from gluongraph.builders import mximages, mxindex, mxlayers, mxmath, mxops, mxshapes
 from gluongraph.context import Context, check_context, current_context
-from gluongraph.dtypes import dtype_name
+from gluongraph.differentiate import gradients
+from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.eager import Function
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.handle import DEFAULT, Handle
@@ -172,9 +173,11 @@ class NDArray(Handle):
 
     def __getitem__(self, key: Any) -> NDArray:
         plan, indices = mxshapes.index_plan(key, self.shape)
-        if indices or not mxshapes.is_contiguous(plan, self.shape):
+        if indices:
             return invoke(mxshapes.index, self, *map(_index_array, indices), plan=plan)  # type: ignore[no-any-return]
-        return self._viewed(mxshapes.index, plan=plan)
+        if mxshapes.is_contiguous(plan, self.shape):
+            return self._viewed(mxshapes.index, plan=plan)
+        return _part(self, plan)
 
     def _viewed(self, build: Callable[..., Any], **how: Any) -> NDArray:
         """A part or another shape that shares its memory with this array, as in MXNet.
@@ -183,7 +186,7 @@ class NDArray(Handle):
         """
         tracing = STATE.tracer is not None or self._storage is None
         if tracing or (STATE.recording and tracked(self)):
-            part: NDArray = invoke(build, self, **how)
+            part: NDArray = _part(self, **how) if build is mxshapes.index else invoke(build, self, **how)
             if tracing:
                 part._view = (self, build, how)
             else:
@@ -203,7 +206,7 @@ class NDArray(Handle):
             value = value.storage.array
         if isinstance(value, np.ndarray) and value.size == 1:
             value = value.reshape(())  # numpy takes no array for one element
-        parts = tuple(map(_numpy_key, key)) if isinstance(key, tuple) else _numpy_key(key)
+        parts = tuple(map(_numpy_key, mxshapes.basic_key(key, self.shape)))
         try:
             self._storage.write(value, parts)
         except ValueError as error:
@@ -255,9 +258,6 @@ class NDArray(Handle):
             return invoke(mxshapes.reshape, self, shape=new)  # type: ignore[no-any-return]
         return self._viewed(mxshapes.reshape, shape=new)
 
-    def reshape_like(self, other: NDArray) -> NDArray:
-        return self.reshape(other.shape)
-
     def transpose(self, *order: Any, axes: Any = None) -> NDArray:
         """Axes in another order; in reversed order by default."""
         given = _spread("transpose: axes", order, axes)
@@ -305,6 +305,7 @@ class NDArray(Handle):
     cumsum = _method(mxops.cumsum)
     zeros_like = _method(mxops.zeros_like)
     ones_like = _method(mxops.ones_like)
+    reshape_like = _method(mxshapes.reshape_like)
     flatten = _method(mxshapes.flatten)
     expand_dims = _method(mxshapes.expand_dims)
     squeeze = _method(mxshapes.squeeze)
@@ -419,10 +420,48 @@ def _tracer(array: NDArray) -> Any:
     return STATE.tracer
 
 
+def _part(array: NDArray, plan: mxshapes.Plan) -> NDArray:
+    """A part of an array as a copy, for a plan without index arrays.
+
+    Outside of a trace it does not go through `invoke`: a program that walks over an array asks for another part each
+    time, and each would be a function of its own.
+    """
+    if STATE.tracer is not None or array._storage is None:
+        return invoke(mxshapes.index, array, plan=plan)  # type: ignore[no-any-return]
+    part = NDArray(_index_view(plan)(array._storage.array).copy(order="C"), array._ctx)
+    if STATE.recording and is_float(array.type.dtype) and (source := source_of(array)) is not None:
+        part._source = (Entry(_PartGradient(array, part, plan), (), [source], (array,)), 0)
+    return part
+
+
+class _PartGradient:
+    """The gradient of a part: zeros around it."""
+
+    def __init__(self, whole: NDArray, part: NDArray, plan: mxshapes.Plan):
+        self.shape, self.plan = whole.shape, plan
+        self.zeros: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...] = ((part.shape, part.storage.array.dtype),)
+
+    def backward(self, head: Array) -> Sequence[Array]:
+        found = np.zeros(self.shape, head.dtype)
+        part = found[_spans_key(self.plan)]
+        part[...] = head.reshape(part.shape)
+        return [found]
+
+    def again(self, whole: Node, head: Node) -> Node:
+        """The same as a builder, for a gradient of the gradient."""
+        (found,) = gradients([mxshapes.index(whole, plan=self.plan)], [head], [whole])
+        assert found is not None
+        return found
+
+
+def _spans_key(plan: mxshapes.Plan) -> tuple[slice, ...]:
+    """What numpy takes for the spans of a plan; an end before the first element is written None."""
+    return tuple([slice(begin, end if end >= 0 else None, step) for begin, end, step in plan[0]])
+
+
 def _index_view(plan: mxshapes.Plan) -> Callable[[Array], Array]:
-    spans, shape = plan
-    key = tuple([slice(*span) for span in spans])
-    return lambda array: array[key].reshape(shape or (1,))
+    key, shape = _spans_key(plan), plan[1] or (1,)
+    return lambda array: array[key].reshape(shape)
 
 
 def _shape_view(shape: tuple[int, ...]) -> Callable[[Array], Array]:

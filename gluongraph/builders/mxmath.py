@@ -107,15 +107,28 @@ def arcsinh(data: Any) -> Any:
     """The number whose sinh is data."""
     sign = ops.where(ops.less(data, 0.0), -1.0, 1.0)  # not 0 at 0, where the slope is 1
     size = ops.mul(data, ops.cast(sign, data.dtype))
-    square = ops.mul(size, size)
+    low = ops.minimum(size, _far(data))
+    square = ops.mul(low, low)
     root = ops.sqrt(ops.add(square, 1.0))
-    made = ops.log1p(ops.add(size, ops.div(square, ops.add(root, 1.0))))
-    return ops.mul(made, ops.cast(sign, data.dtype))
+    near = ops.log1p(ops.add(low, ops.div(square, ops.add(root, 1.0))))
+    return ops.mul(_or_twice(near, size), ops.cast(sign, data.dtype))
 
 
 def arccosh(data: Any) -> Any:
     """The positive number whose cosh is data; NaN below 1."""
-    return ops.log(ops.add(data, ops.sqrt(ops.mul(ops.sub(data, 1.0), ops.add(data, 1.0)))))
+    low = ops.minimum(ops.maximum(data, 0.0), _far(data))
+    return _or_twice(ops.log(ops.add(low, ops.sqrt(ops.mul(ops.sub(low, 1.0), ops.add(low, 1.0))))), data)
+
+
+def _far(x: Any) -> float:
+    """From here on sqrt(x² ± 1) is x, and x² does not overflow."""
+    return {"f64": 1e9, "f16": 128.0}.get(x.dtype, 1e4)
+
+
+def _or_twice(near: Any, size: Any) -> Any:
+    """`near`, and log(2 size) where the size is large."""
+    far = ops.greater(size, _far(size))
+    return ops.where(far, ops.add(ops.log(ops.where(far, size, 1.0)), math.log(2.0)), near)
 
 
 def arctanh(data: Any) -> Any:
@@ -162,18 +175,19 @@ def gammaln(data: Any) -> Any:
     total = ops.const(_LANCZOS[0], data.dtype, data.shape)
     for k, c in enumerate(_LANCZOS[1:], 1):
         total = ops.add(total, ops.div(c, ops.add(x, float(k))))
-    t = ops.add(x, 7.5)
-    made = ops.sub(ops.add(ops.mul(ops.add(x, 0.5), ops.log(t)), ops.log(total)), t)
-    made = ops.add(made, 0.5 * math.log(2.0 * math.pi))
-    sine = ops.abs(ops.sin(ops.mul(ops.where(low, data, 0.5), math.pi)))
+    power = ops.mul(ops.add(x, 0.5), ops.sub(ops.log(ops.add(x, 7.5)), 1.0))
+    made = ops.add(ops.add(power, ops.log(total)), 0.5 * math.log(2.0 * math.pi) - 7.0)
+    part = ops.where(low, ops.sub(data, ops.floor(data)), 0.5)  # of the sine, whose zeros are the whole numbers
+    sine = ops.sin(ops.mul(part, math.pi))
     return ops.where(low, ops.sub(ops.sub(math.log(math.pi), ops.log(sine)), made), made)
 
 
 def gamma(data: Any) -> Any:
     """Γ(data); (data - 1)! for positive integers"""
-    negative = ops.logical_and(ops.less(data, 0.0), ops.not_equal(ops.mod(ops.floor(data), 2.0), 0.0))
+    below, whole = ops.less(data, 0.0), ops.floor(data)
     size = ops.exp(gammaln(data))
-    return ops.where(negative, ops.neg(size), size)
+    signed = ops.where(ops.logical_and(below, ops.not_equal(ops.mod(whole, 2.0), 0.0)), ops.neg(size), size)
+    return ops.where(ops.logical_and(below, ops.equal(whole, data)), math.nan, signed)
 
 
 # Giles, Approximating the erfinv function (2010), for single precision; highest power first.

@@ -79,53 +79,61 @@ def negative(data: Any) -> Any:
     return ops.neg(data)
 
 
-def _compared(result: Any, lhs: Any, rhs: Any) -> Any:
-    return ops.cast(result, lhs.dtype if isinstance(lhs, Node) else rhs.dtype)
+def _compared(compare: Any, lhs: Any, rhs: Any) -> Any:
+    """The comparison in the dtype of its arrays; of integers with a fraction, it is made in float64."""
+    dtype = lhs.dtype if isinstance(lhs, Node) else rhs.dtype
+    if not is_float(dtype) and _is_fraction(lhs, rhs):
+        lhs, rhs = (ops.cast(x, "f64") if isinstance(x, Node) else x for x in (lhs, rhs))
+    return ops.cast(compare(lhs, rhs), dtype)
+
+
+def _is_fraction(*operands: Any) -> bool:
+    return any(isinstance(x, float) and not x.is_integer() for x in operands)
 
 
 def equal(lhs: Any, rhs: Any) -> Any:
     """1 where lhs == rhs, else 0"""
-    return _compared(ops.equal(lhs, rhs), lhs, rhs)
+    return _compared(ops.equal, lhs, rhs)
 
 
 def not_equal(lhs: Any, rhs: Any) -> Any:
     """1 where lhs != rhs, else 0"""
-    return _compared(ops.not_equal(lhs, rhs), lhs, rhs)
+    return _compared(ops.not_equal, lhs, rhs)
 
 
 def lesser(lhs: Any, rhs: Any) -> Any:
     """1 where lhs < rhs, else 0"""
-    return _compared(ops.less(lhs, rhs), lhs, rhs)
+    return _compared(ops.less, lhs, rhs)
 
 
 def lesser_equal(lhs: Any, rhs: Any) -> Any:
     """1 where lhs <= rhs, else 0"""
-    return _compared(ops.less_equal(lhs, rhs), lhs, rhs)
+    return _compared(ops.less_equal, lhs, rhs)
 
 
 def greater(lhs: Any, rhs: Any) -> Any:
     """1 where lhs > rhs, else 0"""
-    return _compared(ops.greater(lhs, rhs), lhs, rhs)
+    return _compared(ops.greater, lhs, rhs)
 
 
 def greater_equal(lhs: Any, rhs: Any) -> Any:
     """1 where lhs >= rhs, else 0"""
-    return _compared(ops.greater_equal(lhs, rhs), lhs, rhs)
+    return _compared(ops.greater_equal, lhs, rhs)
 
 
 def logical_and(lhs: Any, rhs: Any) -> Any:
     """1 where both are not 0, else 0"""
-    return _compared(ops.logical_and(ops.not_equal(lhs, 0), ops.not_equal(rhs, 0)), lhs, rhs)
+    return _compared(lambda x, y: ops.logical_and(ops.not_equal(x, 0), ops.not_equal(y, 0)), lhs, rhs)
 
 
 def logical_or(lhs: Any, rhs: Any) -> Any:
     """1 where one of them is not 0, else 0"""
-    return _compared(ops.logical_or(ops.not_equal(lhs, 0), ops.not_equal(rhs, 0)), lhs, rhs)
+    return _compared(lambda x, y: ops.logical_or(ops.not_equal(x, 0), ops.not_equal(y, 0)), lhs, rhs)
 
 
 def logical_xor(lhs: Any, rhs: Any) -> Any:
     """1 where exactly one of them is not 0, else 0"""
-    return _compared(ops.not_equal(ops.not_equal(lhs, 0), ops.not_equal(rhs, 0)), lhs, rhs)
+    return _compared(lambda x, y: ops.not_equal(ops.not_equal(x, 0), ops.not_equal(y, 0)), lhs, rhs)
 
 
 def logical_not(data: Any) -> Any:
@@ -256,7 +264,9 @@ def clip(data: Any, a_min: float, a_max: float) -> Any:
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """x where condition is not 0, else y"""
+    """x where condition is not 0, else y; a condition of one axis chooses whole rows of x and y"""
+    if condition.ty.rank == 1 and isinstance(x, Node) and x.ty.rank > 1 and condition.shape == x.shape[:1]:
+        condition = ops.reshape(condition, (*condition.shape, *(1,) * (x.ty.rank - 1)))
     if condition.dtype != "bool":
         condition = ops.not_equal(condition, 0)
     return ops.where(condition, x, y)
@@ -291,14 +301,16 @@ def ones_like(data: Any, dtype: Any = None) -> Any:
 
 
 def axes_of(data: Node, axis: Axes, exclude: bool = False) -> tuple[int, ...]:
-    """The axes meant, not negative; () and None are all of them."""
+    """The axes meant, not negative; () and None are all of them, with `exclude` too."""
     rank = data.ty.rank
-    given = range(rank) if axis is None or axis == () else (axis,) if isinstance(axis, int) else axis
+    if axis is None or axis == ():
+        return tuple(range(rank))
+    given = (axis,) if isinstance(axis, int) else axis
     for a in given:
         if not -rank <= a < rank:
             raise ShapeError(located(f"axis {a} does not exist in {data.ty}", help=f"axes are 0 to {rank - 1}"))
     axes = {a % rank for a in given}
-    return tuple(sorted(set(range(rank)) - axes if exclude and axis is not None else axes))
+    return tuple(sorted(set(range(rank)) - axes if exclude else axes))
 
 
 def _reduced(reduce: Any, data: Any, axis: Axes, keepdims: bool, exclude: bool) -> Any:
@@ -344,28 +356,27 @@ def norm(data: Any, ord: int = 2, axis: Axes = None, keepdims: bool = False, out
 
 
 def argmax(data: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-    """The index of the first largest element, as float32."""
+    """The index of the first largest element: in the dtype of data, or in float32 if that has only 8 or 16 bits."""
     return _arg(ops.argmax, data, axis, keepdims)
 
 
 def argmin(data: Any, axis: int | None = None, keepdims: bool = False) -> Any:
-    """The index of the first smallest element, as float32."""
+    """The index of the first smallest element, in the dtype that argmax says."""
     return _arg(ops.argmin, data, axis, keepdims)
 
 
 def _arg(find: Any, data: Any, axis: int | None, keepdims: bool) -> Any:
+    over = axes_of(data, axis)
+    shape = tuple(1 if i in over else n for i, n in enumerate(data.shape) if keepdims or i not in over) or (1,)
     if axis is None:
-        data, axis = ops.reshape(data, (data.ty.size,)), 0
-    (axis,) = axes_of(data, axis)
-    shape = [n for i, n in enumerate(data.shape) if keepdims or i != axis] or [1]
-    if keepdims:
-        shape[axis] = 1
-    return ops.cast(ops.reshape(find(data, axis=axis), tuple(shape)), "f32")
+        data = ops.reshape(data, (data.ty.size,))
+    found = ops.reshape(find(data, axis=0 if axis is None else over[0]), shape)
+    return ops.cast(found, data.dtype if data.dtype in ("f64", "i32", "i64") else "f32")
 
 
 def argmax_channel(data: Any) -> Any:
-    """The index of the first largest element along the last axis, as float32."""
-    return argmax(data, -1)
+    """The index of the first largest element along axis 1."""
+    return argmax(data, 1)
 
 
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None) -> Any:

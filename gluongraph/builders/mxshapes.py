@@ -310,6 +310,12 @@ def embedding(data: Any, weight: Any, input_dim: int = 0, output_dim: int = 0, *
 Plan = tuple[Any, ...]
 
 
+def basic_key(key: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """The key as a tuple; `[:]` is the whole of an array without axes too."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return () if not shape and parts == (builtins.slice(None),) else parts
+
+
 def index_plan(key: Any, shape: tuple[int, ...]) -> tuple[Plan, list[Any]]:
     """Python's `x[key]` on an array of this shape: what to do, hashable, and the arrays of indices in it.
 
@@ -319,7 +325,7 @@ def index_plan(key: Any, shape: tuple[int, ...]) -> tuple[Plan, list[Any]]:
     Those axes stand where the first index array, or integer beside index arrays, does; in front, as in numpy, if a
     slice or None stands between two of these.
     """
-    parts = list(key) if isinstance(key, tuple) else [key]
+    parts = list(basic_key(key, shape))
     used = sum(1 for p in parts if p is not None and p is not ...)
     if used > len(shape):
         raise IndexError(f"{used} indices for an array with {len(shape)} axes")

@@ -490,7 +490,12 @@ class ParameterDict:
         verbose: bool = False,
         force_reinit: bool = False,
     ) -> None:
-        """Initialize all; `init` is only for parameters without an initializer of their own."""
+        """Initialize all; `init` is only for parameters without an initializer of their own.
+
+        With `verbose` each is logged (logging.info), as `Initializer.set_verbosity` says.
+        """
+        if verbose:
+            init = initializer.create(initializer.Uniform() if init is None else init).set_verbosity(True)
         for parameter in self.values():
             parameter.initialize(None, ctx, init, force_reinit=force_reinit)
 

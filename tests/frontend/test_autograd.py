@@ -177,6 +177,16 @@ def test_backward_without_a_record() -> None:
         y.backward()
 
 
+def test_no_gradient_is_not_a_gradient_of_zeros() -> None:
+    x = marked(1.5)
+    with autograd.record():
+        y, both = nd.floor(x), nd.floor(x) + x
+    with pytest.raises(MXNetError, match="no gradient flows through what computed it"):
+        y.backward()
+    both.backward()
+    assert grad_of(x) == [1]
+
+
 def _iadd(x: NDArray) -> None:
     x += 1
 
@@ -228,6 +238,10 @@ def test_gradient_flows_through_reading_parts() -> None:
         y = x[1:3] * 2 + x[::-2] + x[[0, 0]]
     y.backward()
     assert grad_of(x) == [2, 3, 2, 1]
+    with autograd.record():
+        (dx,) = autograd.grad(x[::-2] ** 3, [x], create_graph=True)
+    dx.backward()
+    assert grad_of(x) == [0, 12, 0, 24]
 
 
 def test_a_recorded_slice_must_not_be_written() -> None:

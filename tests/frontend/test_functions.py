@@ -104,6 +104,13 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = [
     ("multi_all_finite", (X, np.array([np.inf])), {"num_arrays": 2}, [0]),
     ("multi_sum_sq", (X, ROW), {"num_arrays": 2}, [np.sum(X**2), 15]),
     ("argmax_channel", (X,), {}, X.argmax(-1)),
+    ("argmax_channel", (T,), {}, T.argmax(1)),
+    ("argmax", (X,), {"keepdims": True}, [[X.argmax()]]),
+    ("argmin", (T,), {"axis": -2, "keepdims": True}, T.argmin(1)[:, None]),
+    ("where", (np.array([1, 0, 1]), X, -X), {}, np.where([[1], [0], [1]], X, -X)),
+    ("sum", (T,), {"axis": (), "exclude": True}, [T.sum()]),
+    ("sum", (T,), {"axis": (0, 1, 2), "exclude": True}, T),
+    ("broadcast_mul", (X[:, :1], X[:1]), {}, X[:, :1] * X[:1]),
     ("cumsum", (X,), {"axis": 1, "dtype": "float64"}, np.cumsum(X, 1)),
     ("norm", (X,), {"axis": 1, "out_dtype": "float64"}, np.linalg.norm(X, axis=1)),
     ("shape_array", (T,), {}, [4, 3, 2]),
@@ -174,7 +181,7 @@ def test_against_numpy(name: str, args: Any, kwargs: Any, expected: Any) -> None
 SMOOTH = [
     c for c in CASES
     if c[0] in ("arctan", "arcsin", "arccosh", "gammaln", "erfinv", "smooth_l1", "sort", "gather_nd", "scatter_nd",
-                "linalg.trsm", "linalg.potri", "SequenceMask",
+                "linalg.trsm", "linalg.potri", "SequenceMask", "broadcast_mul",
                 "SequenceLast", "SequenceReverse", "diag", "moments", "linalg.gemm2", "linalg.trmm",
                 "linalg.maketrian", "contrib.index_copy", "contrib.box_iou")
 ]  # fmt: skip
@@ -212,6 +219,44 @@ def test_slopes_at_zero() -> None:
             y = function(name)(x)
         y.backward()
         assert x.grad.asscalar() == 1.0, name
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "expected"),
+    [
+        ("arcsinh", [-1e20, 1e20, np.inf], [-46.744849, 46.744849, np.inf]),
+        ("arccosh", [1e20, np.inf, 0.5, -1e20, -np.inf], [46.744849, np.inf, np.nan, np.nan, np.nan]),
+        ("gamma", [0, -1, -2, 1e20], [np.inf, np.nan, np.nan, np.inf]),
+        ("gammaln", [0, -1, -2, np.inf], [np.inf] * 4),
+    ],
+)
+def test_far_out_and_at_poles(name: str, x: Any, expected: Any) -> None:
+    np.testing.assert_allclose(function(name)(nd.array(x)).asnumpy(), expected, rtol=1e-6)
+
+
+def test_indices_have_the_type_of_the_data_where_it_holds_any() -> None:
+    kinds = {"float64": "float64", "int32": "int32", "int64": "int64", "float16": "float32", "uint8": "float32"}
+    for given, expected in kinds.items():
+        assert nd.argmax(nd.array(X, dtype=given), axis=1).dtype == np.dtype(expected), given
+
+
+def test_slope_of_selu() -> None:
+    x = nd.array([-1.0, 1.0])
+    x.attach_grad()
+    with autograd.record():
+        y = nd.LeakyReLU(x, act_type="selu")
+    y.backward()
+    scale, alpha = 1.0507009873554805, 1.6732632423543772
+    np.testing.assert_allclose(x.grad.asnumpy(), [scale * alpha * np.exp(-1), scale], rtol=1e-6)
+
+
+def test_integers_compared_with_fractions() -> None:
+    x = nd.array([0, 1, 2], dtype="int32")
+    found = [x > 0.5, x >= 1.5, x < 0.5, x <= 1.5, x == 1.5, x != 0.5, x < 1.5]
+    assert [f.asnumpy().tolist() for f in found] == [
+        [0, 1, 1], [0, 0, 1], [1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 1, 1], [1, 1, 0],
+    ]  # fmt: skip
+    assert all(f.dtype == np.int32 for f in found)
 
 
 def test_out_and_name() -> None:

@@ -207,11 +207,18 @@ def test_contiguous_slices_and_reshaped_arrays_share_memory() -> None:
 
 def test_other_parts_are_copies() -> None:
     x = nd.array(X)
-    column = x[:, 1]
-    column[:] = 0
+    for copied in (x[:, 1], x[::2], x.reshape_like(x)):
+        copied[:] = 0
     same(x, X)
     x[:, 1] += 1
     same(x[:, 1], X[:, 1] + 1)
+
+
+def test_an_array_without_axes_is_read_and_written_whole() -> None:
+    x = NDArray(np.zeros((), np.float32))
+    x[:] = 2
+    x += 1
+    assert x.shape == () and x[:].asscalar() == x[...].asscalar() == 3
 
 
 def test_writing_one_element() -> None:
@@ -407,6 +414,10 @@ def test_nothing_is_built_twice() -> None:
     before = len(_FUNCTIONS)
     for _ in range(3):
         x * 2.0 + x
+    for i in range(3):
+        x[i:], x[:, i], x[::-1, i : i + 2]
+        with autograd.record():
+            x[:, i]
     assert len(_FUNCTIONS) == before
     assert float((nd.zeros((1,)) * -0.0).asnumpy().view(np.int32)[0]) == -(2.0**31)  # 0.0 and -0.0 are two numbers
     assert (nd.zeros((1,)) * 0.0).asnumpy().view(np.int32)[0] == 0

@@ -239,10 +239,14 @@ def test_verbosity(caplog: pytest.LogCaptureFixture) -> None:
     written(init.One().set_verbosity(True, lambda array: f"{array.size} numbers"), (4,), "a_bias")
     written(init.Load({"w_weight": nd.ones((1,))}, verbose=True), (1,))
     written(init.One(), (4,))
+    net = gluon.nn.Dense(1, in_units=2, prefix="net_", weight_initializer="ones")
+    net.initialize(init.Constant(5), verbose=True)
     assert [record.getMessage() for record in caplog.records] == [
         "Initialized w_weight as weight: 3.0",
         "Initialized a_bias as bias: 4 numbers",
         "Initialized w_weight by loading",
+        "Initialized net_weight as ones: 1.0",
+        "Initialized net_bias as zeros: 0.0",
     ]
 
 
