@@ -16,7 +16,7 @@ finite, the step changes no weight, and the loss is scaled by half from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,12 +29,9 @@ from gluongraph.errors import located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir import Node
 from gluongraph.nd.function import TUNING, function
-from gluongraph.ndarray import NDArray
 from gluongraph.precision.pins import float32, keep_float32
-from gluongraph.precision.scaling import GROWTH, LARGEST, PATIENCE, SMALLEST, LossScale
 
 __all__ = [
-    "LossScaler",
     "float32",
     "init",
     "init_trainer",
@@ -87,33 +84,6 @@ def _low(build: Callable[..., Any], dtype: str) -> Callable[..., Any]:
     return low
 
 
-class LossScaler:
-    """The scale of a trainer's loss, with which compiled steps of precision "16-mixed" go on as well.
-
-    It begins at 65536, is halved after gradients that are not finite, and doubled after 2000 steps without.
-    """
-
-    def __init__(self, state: LossScale):
-        self._state = state
-
-    @property
-    def loss_scale(self) -> float:
-        """What the next loss is multiplied by."""
-        return float(self._state.scale.asscalar())
-
-    def accepts(self, weights: Sequence[NDArray]) -> bool:
-        """Are the gradients of these weights finite, on all devices? The next loss's scale changes by the answer."""
-        fine = all(w.grad is None or bool(np.isfinite(w.grad.storage.array).all()) for w in weights)
-        scale, good = self.loss_scale, int(self._state.good.asscalar()) + 1
-        if not fine:
-            scale, good = max(scale / GROWTH, SMALLEST), 0
-        elif good == PATIENCE:
-            scale, good = min(scale * GROWTH, LARGEST), 0
-        self._state.scale.storage.write(scale)
-        self._state.good.storage.write(good)
-        return fine
-
-
 def init_trainer(trainer: Trainer) -> None:
     """Let the trainer watch for gradients that are not finite. A second call does nothing.
 
@@ -125,16 +95,12 @@ def init_trainer(trainer: Trainer) -> None:
         raise AssertionError("amp.init_trainer: call amp.init() before, at the beginning of the program")
     if not isinstance(trainer, Trainer):
         raise TypeError(f"amp.init_trainer takes a gluon.Trainer, not a {type(trainer).__name__}")
-    if trainer._amp_loss_scaler is None:
-        trainer._amp_loss_scaler = LossScaler(trainer.scaler)
-        trainer._amp_original_scale = trainer._scale
-        trainer._kv_initialized = False  # it is in Python now what happens between gradients and updates
+    trainer.skips = True
 
 
-def _scaler(trainer: Trainer, call: str) -> LossScaler:
-    if trainer._amp_loss_scaler is None:
+def _check(trainer: Trainer, call: str) -> None:
+    if not trainer.skips:
         raise AttributeError(located(f"amp.{call}: the trainer has no loss scaler", help="call amp.init_trainer first"))
-    return trainer._amp_loss_scaler
 
 
 @contextmanager
@@ -146,8 +112,8 @@ def scale_loss(loss: Any, trainer: Trainer) -> Iterator[Any]:
     Raises:
         AttributeError: init_trainer has not been called on the trainer.
     """
-    scale = _scaler(trainer, "scale_loss").loss_scale
-    trainer._scale = trainer._amp_original_scale / scale
+    _check(trainer, "scale_loss")
+    scale = trainer.scaled_by = trainer.scaler.loss_scale
     with finite.suspended():
         yield [each * scale for each in loss] if isinstance(loss, (list, tuple)) else loss * scale
 
@@ -158,9 +124,9 @@ def unscale(trainer: Trainer) -> None:
     Raises:
         AttributeError: init_trainer has not been called on the trainer.
     """
-    _scaler(trainer, "unscale")
+    _check(trainer, "unscale")
     for parameter in trainer.params:
         if parameter.grad_req != "null":
             for grad in parameter.list_grad():
-                grad.storage.write(grad.storage.array * np.asarray(trainer._scale, grad.dtype))
-    trainer._scale = 1.0
+                grad.storage.write(grad.storage.array / np.asarray(trainer.scaled_by, grad.dtype))
+    trainer.scaled_by = 1.0

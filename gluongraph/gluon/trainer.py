@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gluongraph import optimizer as optimizers
 from gluongraph.context import Context
@@ -22,9 +22,6 @@ from gluongraph.replicas.exchange import RESIDUAL, Exchange
 from gluongraph.rows.array import share_rows
 from gluongraph.storage import Array
 from gluongraph.updates import state_name
-
-if TYPE_CHECKING:
-    from gluongraph.amp import LossScaler
 
 
 class Trainer:
@@ -77,8 +74,8 @@ class Trainer:
         self._scale = self._optimizer.rescale_grad
         self._kvstore_params = {"kvstore": kvstore, "update_on_kvstore": update_on_kvstore}
         self._compression_params = compression_params
-        self._amp_loss_scaler: LossScaler | None = None  # set by amp.init_trainer, with the scale it had then
-        self._amp_original_scale = 1.0
+        self.skips = False  # are updates left out whose gradients are not finite? amp.init_trainer asks for that
+        self.scaled_by = 1.0  # what amp.scale_loss has multiplied the loss of the next update by
         self._kvstore: KVStoreBase | None = None
         self._update_on_kvstore, self._kv_initialized = False, False
         self._own_store = True  # is all that the store does known, so that it can be done in a graph?
@@ -87,7 +84,7 @@ class Trainer:
         self._layout: tuple[Any, ...] = ()  # of the exchange and of gradients, for `structure`
         self.states: dict[str, Any] = {}  # replica -> {state: array}; what create_state gave where there is no formula
         self._update_cache: EagerUpdate | PythonUpdate | None = None
-        self.scaler = LossScale()  # of compiled steps with precision="16-mixed"
+        self.scaler = LossScale()  # of amp.scale_loss, and of compiled steps with precision="16-mixed"
         self.arenas: dict[tuple[str, str], object] = {}  # (role, dtype) -> where compiled steps keep weights and states
 
     def _one_context(self) -> list[Context]:
@@ -145,14 +142,14 @@ class Trainer:
         return self._scale
 
     def scale_for(self, batch_size: float) -> float:
-        """The factor on the gradients of a step: `scale` / batch_size.
+        """The factor on the gradients of a step: `scale` / batch_size, and by what the loss was scaled.
 
         Raises:
             ZeroDivisionError, ValueError: batch_size is no positive number.
         """
         try:
             if 0 < batch_size < math.inf:
-                return self._scale / batch_size
+                return self._scale / self.scaled_by / batch_size
             error: type[Exception] = ValueError if batch_size else ZeroDivisionError
         except TypeError:
             error = ValueError
@@ -163,6 +160,11 @@ class Trainer:
     def learning_rate(self) -> float:
         """The rate of the last update, without multipliers of parameters."""
         return self._optimizer.learning_rate
+
+    @property
+    def _amp_loss_scaler(self) -> LossScale | None:
+        """The name in MXNet of `scaler`, where amp.init_trainer has been called."""
+        return self.scaler if self.skips else None
 
     def set_learning_rate(self, lr: float) -> None:
         """Change the rate from the next update on.
@@ -225,8 +227,7 @@ class Trainer:
             by_rows=frozenset(p.name for p in self._params if p.grad_stype == "row_sparse"),
         )
         changed = any(getattr(type(self), name) is not getattr(Trainer, name) for name in _HOOKS)
-        scaled = self._amp_loss_scaler is not None
-        self.in_python = changed or scaled or not own or not self._optimizer.has_formula
+        self.in_python = changed or not own or not self._optimizer.has_formula
         self._kv_initialized = True
 
     @property
@@ -357,7 +358,7 @@ class Trainer:
 
     def _apply(self, live: list[NDArray]) -> None:
         """Update these weights; those on other contexts follow where there is one update for all."""
-        usable = self._amp_loss_scaler is None or self._amp_loss_scaler.accepts(live)
+        usable = not self.skips or self.scaler.accepts(live)
         if live and usable and not (self._update_on_kvstore and not self._own_store):  # there the store has done it
             cached = self._update_cache
             if cached is None or not cached.holds(self, live):
@@ -366,6 +367,7 @@ class Trainer:
             cached(self)
         for weight in live:
             weight._fresh_grad = False
+        self.scaled_by = 1.0
 
     def _live(self, ignore_stale: bool) -> list[NDArray]:
         """The weights to update: those that want a gradient and have a fresh one, on every context."""

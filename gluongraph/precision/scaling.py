@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
+import numpy as np
+
 from gluongraph import nd, ops
 from gluongraph.eager import leaf
 from gluongraph.ir import Graph, Node, TensorType
@@ -29,9 +31,27 @@ class LossScale:
     scale: NDArray = field(default_factory=lambda: nd.full((1,), 2.0**16))
     good: NDArray = field(default_factory=lambda: nd.zeros((1,), dtype="int32"))
 
+    @property
+    def loss_scale(self) -> float:
+        """What the next loss is multiplied by."""
+        return float(self.scale.asscalar())
+
+    def accepts(self, weights: Iterable[NDArray]) -> bool:
+        """Are the gradients of these weights finite, on all devices? The next loss's scale changes by the answer, as
+        `skipping` has it change in a graph."""
+        fine = all(w.grad is None or bool(np.isfinite(w.grad.storage.array).all()) for w in weights)
+        scale, good = self.progress()
+        if not fine:
+            self.resume([max(scale / GROWTH, SMALLEST), 0])
+        elif good + 1 >= PATIENCE:
+            self.resume([min(scale * GROWTH, LARGEST), 0])
+        else:
+            self.resume([scale, good + 1])
+        return fine
+
     def progress(self) -> list[float]:
         """Scale and count of good steps, as JSON takes them."""
-        return [float(self.scale.asscalar()), int(self.good.asscalar())]
+        return [self.loss_scale, int(self.good.asscalar())]
 
     def resume(self, progress: Sequence[float]) -> None:
         """Go on from what `progress` told."""

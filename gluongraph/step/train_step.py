@@ -80,7 +80,7 @@ class TrainStep:
             TraceError: the program wants numbers of traced values, or gives back no loss.
         """
         trainer = self._ready(batch)
-        if trainer.in_python:
+        if self._in_python(trainer):
             return self._backward_and_step(trainer, batch, batch_size)
         variant, arrays = self._variants.find("step", batch)
         results = self._update(trainer, variant, arrays, batch_size if batch_size is not None else variant.samples)
@@ -131,7 +131,7 @@ class TrainStep:
         if not window.batches:
             raise MXNetError(located("apply: nothing has been accumulated", help="step.accumulate(x, y) comes first"))
         size = batch_size if batch_size is not None else window.samples
-        if window.names and trainer.in_python:
+        if window.names and self._in_python(trainer):
             self._check_whole(trainer)
             trainer.scale_for(size)
             self._step_in_python(trainer, {GRAD + k: sum.storage.array for k, sum in window.live.items()}, size)
@@ -201,6 +201,10 @@ class TrainStep:
             take_back()
             self.skipped += 1
         return results
+
+    def _in_python(self, trainer: Trainer) -> bool:
+        """Does Python act between gradients and updates? amp's look at gradients is in the graph where one is there."""
+        return trainer.in_python or (trainer.skips and not self._options.precision.scaled)
 
     def _backward_and_step(self, trainer: Trainer, batch: tuple[Any, ...], batch_size: float | None) -> Any:
         """Forward and backward as one compiled call, then the trainer's `step`, because Python has a part in that."""

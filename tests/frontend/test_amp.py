@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gluongraph as mx
-from gluongraph import amp, autograd, gluon, nd
+from gluongraph import amp, autograd, debug, gluon, nd
 from gluongraph.gluon import nn
 
 SCALE = 256.0  # where the gradients of these networks fit into float16, as a scale that adapts finds
@@ -97,8 +97,6 @@ def test_unscaled_gradients_can_be_clipped() -> None:
 def test_an_overflow_anywhere_changes_no_weight_and_halves_the_scale_at_once(contexts: list[Any]) -> None:
     net = network(contexts)
     trainer = trained(net)
-    scaler = trainer._amp_loss_scaler
-    assert scaler is not None
     for overflows in (True, False):
         with autograd.record():
             losses = [net(x).sum() for x in gluon.utils.split_and_load(nd.array(X), contexts)]
@@ -110,13 +108,12 @@ def test_an_overflow_anywhere_changes_no_weight_and_halves_the_scale_at_once(con
         weights = [w.asnumpy() for w in net.weight.list_data()]
         assert all((w == weights[0]).all() for w in weights)
         assert (weights[0] == 1).all() == overflows
-        assert scaler.loss_scale == SCALE / 2, "no lag: the very next loss has the smaller scale"
+        assert trainer.scaler.loss_scale == SCALE / 2, "no lag: the very next loss has the smaller scale"
     assert trainer.optimizer.num_update == 1, "a step left out does not count"
 
 
 def test_the_scale_grows_and_has_ends() -> None:
-    trainer = gluon.Trainer(network().collect_params(), "sgd")
-    scaler = amp.LossScaler(trainer.scaler)
+    scaler = gluon.Trainer(network().collect_params(), "sgd").scaler
     weight = nd.ones((1,))
     weight.attach_grad()
     for _ in range(2000):
@@ -126,6 +123,34 @@ def test_the_scale_grows_and_has_ends() -> None:
     for _ in range(40):
         assert not scaler.accepts([weight])
     assert scaler.loss_scale == 2.0**-14
+
+
+@pytest.mark.usefixtures("half")
+def test_eager_and_compiled_steps_have_one_scale() -> None:
+    """They take turns; each counts itself, once, and divides by what its own loss was multiplied by."""
+    net, plain = network(), network()
+    trainer, other = trained(net), gluon.Trainer(plain.collect_params(), "sgd", {"learning_rate": 0.5})
+    step, exact = (
+        mx.compile(lambda x, n=n: (n(x) ** 2).mean(), trainer=t, precision=p)
+        for n, t, p in ((net, trainer, "16-mixed"), (plain, other, "32"))
+    )
+    with debug.override(backend="reference"):
+
+        def eager(x: Any) -> None:
+            with autograd.record(), amp.scale_loss((net(nd.array(x)) ** 2).mean(), trainer) as large:
+                large.backward()
+            trainer.step(1)
+
+        for number in range(2):
+            eager(X)
+            step(X)
+            assert trainer.scaler.progress() == [SCALE, 2 * number + 2]
+            exact(X)
+            exact(X)
+        for way in (eager, step):
+            way(np.full_like(X, np.inf))
+    assert trainer.scaler.progress() == [SCALE / 4, 0] and trainer.optimizer.num_update == 4
+    np.testing.assert_allclose(net.weight.data().asnumpy(), plain.weight.data().asnumpy(), rtol=1e-2)
 
 
 def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
