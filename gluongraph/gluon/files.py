@@ -1,14 +1,22 @@
-"""Parameter files: safetensors, by structural name; MXNet's .params files are read too. None of them holds code."""
+"""Parameter files: safetensors, by structural name; MXNet's .params files are read too. None of them holds code.
+
+The format itself would let a byte that has changed on the disk pass. So a digest lies among the texts of the header,
+where other readers leave it alone; files of others, which have none, are taken as they are.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gluongraph import params
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name
-from gluongraph.errors import FormatError
+from gluongraph.errors import FormatError, located
 from gluongraph.storage import Array
 
 if TYPE_CHECKING:
@@ -23,11 +31,25 @@ def _safetensors() -> Any:
     return safetensors.numpy
 
 
+DIGEST = "sha256"
+
+
 def save(filename: str, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:
-    """Write named arrays; the file appears whole or not at all."""
-    module = _safetensors()
-    data = module.save(dict(arrays), metadata=None if metadata is None else dict(metadata))
+    """Write named arrays, and texts beside them; the file appears whole or not at all."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}  # others are written scrambled
+    texts = dict(metadata or {})
+    data = _safetensors().save(arrays, metadata={**texts, DIGEST: _digest(arrays, texts)})
     params.whole(filename, lambda file: file.write(data))
+
+
+def _digest(arrays: Mapping[str, Array], texts: Mapping[str, str]) -> str:
+    """That of everything in a file, in an order of its own."""
+    found = hashlib.sha256(json.dumps(texts, sort_keys=True).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        found.update(json.dumps([name, dtype_name(array.dtype), array.shape]).encode())
+        found.update(array.reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
 
 
 def load(filename: str) -> dict[str, Array]:
@@ -35,7 +57,7 @@ def load(filename: str) -> dict[str, Array]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        FormatError: it is neither, or its arrays have no names.
+        FormatError: it is neither, or damaged, or its arrays have no names.
     """
     with open(filename, "rb") as file:
         if params.is_params(file.read(params.HEAD)):
@@ -44,25 +66,33 @@ def load(filename: str) -> dict[str, Array]:
             if len(names) != len(arrays):
                 raise FormatError(f"{filename} holds {len(arrays)} arrays and {len(names)} names; nd.load reads it")
             return {n[4:] if n[:4] in _KINDS else n: a for n, a in zip(names, arrays, strict=True)}
+    return read(filename)[0]
+
+
+def read(filename: str) -> tuple[dict[str, Array], dict[str, str]]:
+    """The arrays of a safetensors file, and the texts saved beside them.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FormatError: it is something else, or damaged.
+    """
     module = _safetensors()
+    with open(filename, "rb") as file:
+        data = file.read()
     try:
-        found: dict[str, Array] = module.load_file(filename)
+        arrays: dict[str, Array] = module.load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except Exception as error:  # safetensors has an error type of its own, without a public name
         raise FormatError(f"{filename} is neither a safetensors file nor MXNet's: {error}") from None
-    return found
+    texts: dict[str, str] = header.get("__metadata__", {})
+    digest = texts.pop(DIGEST, None)
+    if digest is not None and digest != _digest(arrays, texts):
+        message = f"{filename} is damaged: its content is not what was written"
+        raise FormatError(located(message, help="restore it from a copy"))
+    return arrays, texts
 
 
 _KINDS = ("arg:", "aux:")  # how HybridBlock.export tells parameters from running statistics
-
-
-def metadata(filename: str) -> dict[str, str]:
-    """The texts saved beside the arrays."""
-    _safetensors()
-    from safetensors import safe_open
-
-    with safe_open(filename, framework="numpy") as file:
-        found: dict[str, str] | None = file.metadata()
-    return found or {}
 
 
 def fill(

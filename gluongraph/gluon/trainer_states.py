@@ -77,15 +77,10 @@ def _listed(types: dict[str, Any]) -> str:
 
 def _read(filename: str) -> tuple[dict[str, Any], dict[str, Array]]:
     """What the file tells, and its arrays."""
-    from safetensors import SafetensorError
-
-    try:
-        arrays, metadata = files.load(filename), files.metadata(filename)
-    except SafetensorError as error:
-        raise FormatError(located(f"{filename} is not a file of trainer states: {error}")) from None
-    if KEY not in metadata:
+    arrays, texts = files.read(filename)
+    if KEY not in texts:
         raise FormatError(located(f"{filename} is not a file of trainer states", help="save_states writes such files"))
-    about: dict[str, Any] = json.loads(metadata[KEY])
+    about: dict[str, Any] = json.loads(texts[KEY])
     if about["format"] != FORMAT:
         raise FormatError(located(f"{filename} has format {about['format']}; this version reads {FORMAT}"))
     return about, arrays

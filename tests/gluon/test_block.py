@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gluongraph import autograd, gluon, init, nd
+from gluongraph.errors import FormatError
 from gluongraph.gluon import Block, HybridBlock, nn
 
 
@@ -220,6 +221,19 @@ def test_parameters_by_full_name(tmp_path: pathlib.Path) -> None:
         a.collect_params().save(file, strip_prefix="b_")
     with pytest.raises(AssertionError, match="has no b_weight"):
         b.collect_params().load(file)
+
+
+def test_a_file_that_has_changed_is_refused(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("safetensors")
+    file = tmp_path / "net.params"
+    net = nn.Dense(2, in_units=2)
+    net.initialize(init.One())
+    net.save_parameters(str(file))
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(FormatError, match=r"net.params is damaged[^~]*restore"):
+        net.load_parameters(str(file))
+    assert (net.weight.data().asnumpy() == 1).all()
 
 
 def test_the_names_of_old_scripts(tmp_path: pathlib.Path) -> None:

@@ -153,7 +153,7 @@ def test_what_the_file_holds(tmp_path: pathlib.Path) -> None:
     file = str(tmp_path / "states")
     trained(parameters(), range(1), "adam", {"learning_rate": 0.25}).save_states(file)
     assert sorted(files.load(file)) == ["a/mean", "a/var", "b/mean", "b/var"]
-    about = json.loads(files.metadata(file)["trainer"])
+    about = json.loads(files.read(file)[1]["trainer"])
     assert about["format"] == 2 and about["progress"] == {
         "optimizer": "Adam",
         "lr": 0.25,
@@ -182,6 +182,29 @@ def test_what_does_not_fit_changes_nothing(number: int, tmp_path: pathlib.Path) 
     with pytest.raises(FormatError, match=message):
         trainer.load_states(file)
     assert trainer.optimizer.num_update == 0 and not trainer.states
+
+
+def test_damaged_files(tmp_path: pathlib.Path) -> None:
+    """Each byte turned, and the file cut at each place: an error that changes nothing, or what was saved."""
+    file = tmp_path / "states"
+    trained(parameters(), range(2), "adam").save_states(str(file))
+    data, rng = file.read_bytes(), np.random.default_rng(0)
+    flipped = (data[:at] + bytes([byte ^ (1 << int(rng.integers(8)))]) + data[at + 1 :] for at, byte in enumerate(data))
+    expected, _ = files.read(str(file))
+    refused = 0
+    for damaged in (*flipped, *(data[:at] for at in range(len(data)))):
+        file.write_bytes(damaged)
+        trainer = Trainer(parameters(), "adam")
+        try:
+            trainer.load_states(str(file))
+        except FormatError:
+            refused += 1
+            assert trainer.optimizer.num_update == 0 and not trainer.states
+        else:
+            found, _ = files.read(str(file))
+            assert trainer.optimizer.num_update == 2 and found.keys() == expected.keys()
+            assert all((found[name] == array).all() for name, array in expected.items())
+    assert refused > 2 * len(data) - 20
 
 
 def test_other_files(tmp_path: pathlib.Path) -> None:
