@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import debug, engine, printer
+from gluongraph import debug, engine, printer, process
 from gluongraph.codegen.build import Artefact, build
 from gluongraph.codegen.rules import offer
 from gluongraph.codegen.targets import Target
@@ -28,7 +28,8 @@ from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
 from gluongraph.step import Options, TrainStep
-from gluongraph.step.footprint import Footprint, footprint
+from gluongraph.step.footprint import Footprint
+from gluongraph.step.thrift import ALL_KEPT, Thrift, thrift_of, thrifty
 from gluongraph.verify import verify, verify_plan
 
 REQUIRED = {"inline", "fuse"}  # passes: there are kernels for primitives, and only in groups
@@ -47,6 +48,8 @@ def compile(
     grad_norm: bool = False,
     ema: float | None = None,
     detect_anomaly: bool = False,
+    remat: str | None = None,
+    memory_budget: int | str | None = None,
 ) -> TrainStep:
     """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
 
@@ -66,9 +69,14 @@ def compile(
         ema: the decay of running averages of the parameters, in `step.averages`; `step.averaged()` puts them in place.
         detect_anomaly: where loss, a gradient or a new weight, state or statistic is not finite, the step changes
             nothing and raises NotFiniteError, which names the first op that has made a NaN or an infinity.
+        remat: compute parts of the forward again instead of keeping them for gradients: "auto" saves what memory it can
+            for a tenth of the step's time, "blocks" what it can. See docs/memory.md.
+        memory_budget: bytes that the step may take, as "2GiB" or a number: as much is computed again as that needs. The
+            first call raises MXNetError where it cannot be. `step.memory(*batch)` tells what a step will take.
 
     Raises:
-        ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1.
+        ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1;
+            no such remat, or a budget that is no number of bytes.
         TypeError: an argument is not what its name says.
         CompileError: there is no such target.
 
@@ -87,7 +95,8 @@ def compile(
         raise ValueError(located(f"clip_norm is a positive number, not {clip_norm!r}"))
     if ema is not None and not 0 <= ema < 1:
         raise ValueError(located(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
-    build = partial(lower, on=find_target(target))
+    thrift = thrift_of(remat, memory_budget)
+    build = partial(lower, on=find_target(target), thrift=thrift)
     cast = partial(cast_to, low=how.low) if how.low else None
     options = Options(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly)
     net, loss = in_whole(how, net, loss, trainer)
@@ -134,11 +143,7 @@ class Compiled:
     plan: Plan
     artefact: Artefact | None  # None where the graph is interpreted
     roles: Mapping[str, str]
-
-    @property
-    def footprint(self) -> Footprint:
-        """What memory it takes."""
-        return footprint(self.plan)
+    footprint: Footprint  # of the plan
 
     def executor(self, state: Mapping[str, np.ndarray[Any, Any]]) -> Executor | DeviceExecutor | Interpreted:
         """The artefact loaded and bound to these arrays; its numpy twin under GG_BACKEND=reference and GG_CHECK=nan."""
@@ -162,30 +167,53 @@ def interprets() -> bool:
     return any(debug.how())
 
 
-def lower(graph: Graph, roles: Mapping[str, str], on: Target | None = None) -> Compiled:
-    """One graph -> code. `roles` says of each input whether it is "state", "scalar" or "input" (see plan.SPACES)."""
+def lower(
+    graph: Graph,
+    roles: Mapping[str, str],
+    forward: Collection[str] = (),
+    on: Target | None = None,
+    thrift: Thrift = ALL_KEPT,
+) -> Compiled:
+    """One graph -> code. `roles` says of each input whether it is "state", "scalar" or "input" (see plan.SPACES).
+
+    `forward` names the outputs and updates that no gradient goes into; what they need may be computed again, as
+    `thrift` says.
+    """
     on = on or find_target()
     debug.next_graph()
     traced = graph = edited(graph)
-    plan, graph = plan_of(graph, roles, on)
+    chosen = thrifty(prepared(graph), forward, roles, thrift, partial(plan_kernels, roles=roles, on=on))
+    plan, graph = chosen.plan, chosen.graph
     text = printer.show_plan(plan)
     debug.dump("plan.txt", text)
     debug.log(next(iter(debug.settings().log & {"memory", "plan", "schedule"}), "launch"), text)
     artefact = None if interprets() else build(plan, on)
     offer(on).save()
+    process.give_back_freed_memory()  # what compiling took, and parameters and states before they moved into arenas
     made = artefact.compiled if artefact is not None else "no"
     debug.log("target", f"{on.name}: {len(plan.launches)} launches, {made} kernels compiled now")
-    return Compiled(traced, graph, plan, artefact, roles)
+    return Compiled(traced, graph, plan, artefact, roles, chosen.footprint)
 
 
 def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, quiet: bool = False) -> tuple[Plan, Graph]:
     """All passes: the plan, and the graph of kernels that it was made from."""
+    return plan_kernels(prepared(graph, quiet), roles, on, quiet)
+
+
+def prepared(graph: Graph, quiet: bool = False) -> Graph:
+    """The graph after all passes before `fuse`."""
     if not quiet:
         debug.dump("00_traced.py", printer.show(graph))
     without = left_out()
-    for number, each in enumerate(PIPELINE, 1):
+    for number, each in enumerate(PIPELINE[:-1], 1):
         if each.__name__ not in without:
             graph = run(each, graph, 0 if quiet else number)
+    return graph
+
+
+def plan_kernels(graph: Graph, roles: Mapping[str, str], on: Target, quiet: bool = False) -> tuple[Plan, Graph]:
+    """From `fuse` on: the plan, and the graph of its kernels."""
+    graph = run(PIPELINE[-1], graph, 0 if quiet else len(PIPELINE))
     selection = select(graph, offer(on), lambda body, inner: plan_of(body, inner, on, quiet=True)[0])
     plan = memory(schedule(selection, roles))
     if debug.settings().verify:

@@ -30,7 +30,7 @@ KINDS = (
     "index",  # reads or writes where another array says: take, scatter_add
     "random",  # counter-based random numbers
     "composite",  # one node with a body over primitives
-    "control",  # carries a body graph: scan, call, fused; and item, which picks one of several results
+    "control",  # carries a body graph: scan, call, fused; item, which picks one of several results; after, an order
 )
 
 

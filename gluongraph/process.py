@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -45,6 +45,12 @@ def keep_freed_memory() -> None:
         return
     mallopt(_MMAP_THRESHOLD, _LARGEST_FROM_HEAP)
     mallopt(_TRIM_THRESHOLD, _KEPT)
+
+
+def give_back_freed_memory() -> None:
+    """Let malloc return to the system what it has kept: for moments after which other memory is needed."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager

@@ -346,7 +346,7 @@ def _graph_values(graph: Graph, values: _Values) -> dict[Node, int]:
                 found[n] = values.number(("input", n.attrs["name"]))
             case "literal":
                 found[n] = values.number(("literal", n.attrs["data"]))
-            case "reshape":
+            case "reshape" | "after":
                 found[n] = found[n.src[0]]
             case "fused":
                 reads = tuple(found[s] for s in n.src)

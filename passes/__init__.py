@@ -12,6 +12,7 @@ from gluongraph.passes.fuse import fuse
 from gluongraph.passes.inline import inline
 from gluongraph.passes.memory import memory
 from gluongraph.passes.prune import prune
+from gluongraph.passes.remat import remat
 from gluongraph.passes.schedule import schedule
 from gluongraph.passes.select import select
 from gluongraph.passes.shapes import shapes
@@ -30,7 +31,8 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 # `amp` comes before all of these, and before the updates are added: it takes composites whole, and leaves float32 what
-# the optimizer computes.
+# the optimizer computes. `remat` comes right before `fuse`, where it is asked for: it weighs what will be stored, and
+# nothing after it would take a copy for the original.
 
 __all__ = [
     "PIPELINE",
@@ -41,6 +43,7 @@ __all__ = [
     "inline",
     "memory",
     "prune",
+    "remat",
     "schedule",
     "select",
     "shapes",

@@ -25,6 +25,7 @@ from gluongraph.passes.recompute import recomputed
 _POINTWISE = frozenset({"elementwise", "random"})
 _GATHERS = frozenset({"take", "gather"})
 _CONV = frozenset({"conv2d", "conv2d_data_grad", "conv2d_weight_grad"})
+LITTLE = 1 << 16  # bytes: sums over so small arrays are one kernel, whatever they read
 ROW_LIMIT = 1 << 16  # elements of a row that a row-wise kernel still finds in cache
 
 
@@ -60,7 +61,7 @@ class _Grouper:
         stack = list(reversed(self.users.get(target, ())))
         while stack:
             user = stack.pop()
-            if user in self.inlined:
+            if user in self.inlined or user.op.name == "after":
                 stack.extend(reversed(self.users[user]))
             else:
                 found[user] = None
@@ -93,6 +94,8 @@ class _Grouper:
             self._place_reduction(n)
         elif n.op.kind == "movement" and n.op.name != "concat":
             self.drafts.start(n, "loop", n.shape)
+        elif n.op.name == "after":
+            self.drafts.start(n, "after", n.shape)  # a group of its own, no kernel: nobody joins it, or passes it by
         else:
             self.drafts.start(n, _pattern(n), n.types[0].shape)
 
@@ -196,10 +199,19 @@ class _Grouper:
             home = self.drafts.start(n, "reduce", domain, axes)
         for other in reversed(self.drafts.live()):  # the latest sibling over the same space and axes
             same = other is not home and (other.pattern, other.domain, other.axes) == ("reduce", domain, axes)
-            waits = other.deps >> home.id & 1 or home.deps >> other.id & 1
-            if same and not waits and self._edges_left(other) and self.drafts.can_merge(other, home):
+            if not same or other.deps >> home.id & 1 or home.deps >> other.id & 1:
+                continue
+            akin = n.src[0].ty.nbytes <= LITTLE or self._large_reads(other) & self._large_reads(home)
+            if akin and self._edges_left(other) and self.drafts.can_merge(other, home):
                 self.drafts.merge(other, home)
                 return
+
+    def _large_reads(self, draft: Draft) -> set[Node]:
+        """What the group reads or computes of its space: whoever reads the same saves a pass over it. Others would but
+        keep each other's operands alive."""
+        read = (root for m in draft.nodes for root in (m, *self.inlined.behind(m.src)))
+        size = math.prod(draft.domain)
+        return {root for root in read if not isinstance(root.type, tuple) and root.ty.size == size}
 
     def _is_prologue(self, draft: Draft, n: Node, domain: tuple[int, ...]) -> bool:
         """Is the group elementwise work that nobody but the reduction n needs?"""
@@ -343,6 +355,9 @@ class _Builder:
         """The graph of fused nodes."""
         for draft in sorted(self.drafts.live(), key=lambda d: (d.deps.bit_count(), d.id)):
             nodes = sorted(draft.nodes, key=self.rank.__getitem__)
+            if draft.pattern == "after":
+                self.new[nodes[0]] = nodes[0].on(tuple(map(self.stored, nodes[0].src)))
+                continue
             self._emit(nodes, draft.pattern, self.keepers.get(draft, []))
         taken: set[Node] = set()
         updates = {k: self._result(n, taken) for k, n in self.graph.updates.items()}
@@ -355,7 +370,7 @@ class _Builder:
             taken.add(self.kept[n])
             return self.kept[n]
         stored = root = self.stored(n)
-        while root.op.name == "reshape":
+        while root.op.name in ("reshape", "after"):
             root = root.src[0]
         if root.op.name != "item" or root in taken:
             x = ops.input("x0", stored.ty)

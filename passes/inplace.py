@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from gluongraph.ir import Graph, Node
 
+VIEWS = frozenset({"reshape", "after"})
 _POINTWISE = frozenset({"loop", "gemm", "conv", "pool", "reduce"})
 _IN_ROWS = frozenset({"expand", "reshape", "stop_gradient"})  # movement that keeps to its row in a row-wise kernel
 
 
 def root(n: Node) -> Node:
     """The value in memory that n is a view of."""
-    while n.op.name == "reshape":
+    while n.op.name in VIEWS:
         n = n.src[0]
     return n
 

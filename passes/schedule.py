@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from gluongraph import ops
 from gluongraph.errors import VerifyError
 from gluongraph.ir import Graph, Node, TensorType
-from gluongraph.passes.inplace import may_overwrite, root
+from gluongraph.passes.inplace import VIEWS, may_overwrite, root
 from gluongraph.passes.order import Jobs, laid_over, order_of
 from gluongraph.passes.select import Selection
 from gluongraph.plan import Buffer, Candidate, Group, Launch, Plan, fresh
@@ -42,9 +42,7 @@ class _Scheduler:
             if n.op.name == "item":
                 self.steps[n.src[0]].items.append(n)
         for step in self.steps.values():
-            for s in step.fused.src:
-                if (producer := root(s)).op.name == "item":
-                    step.waits.add(producer.src[0])
+            step.waits.update(_makers(step.fused.src))
         self.readers = self._readers()
         self.inplace = self._updates_in_place()
         self.buffers: dict[Node, Buffer] = {}
@@ -194,6 +192,17 @@ class _Scheduler:
                 continue
             copies.append(_copy(self._view(self.buffers[item], inputs[name].type), inputs[name]))
         return {name: inputs[name] for name in self.graph.updates}, copies
+
+
+def _makers(values: Iterable[Node]) -> Iterator[Node]:
+    """The kernels that must have run: those whose results these values are views of, and what `after` names."""
+    stack = list(values)
+    while stack:
+        n = stack.pop()
+        if n.op.name == "item":
+            yield n.src[0]
+        elif n.op.name in VIEWS:
+            stack.extend(n.src)
 
 
 def _alike(old: Node, new: Node) -> bool:

@@ -13,7 +13,7 @@ from gluongraph.ir import OPERATORS
 from gluongraph.ops.build import broadcast_to
 from gluongraph.ops.collective import allreduce
 from gluongraph.ops.composite import inline
-from gluongraph.ops.control import call, fused, item, items
+from gluongraph.ops.control import after, call, fused, item, items
 from gluongraph.ops.conv import conv2d, conv2d_data_grad, conv2d_weight_grad
 from gluongraph.ops.conv_nd import conv, conv_transpose
 from gluongraph.ops.elementwise import (
@@ -96,6 +96,7 @@ OPERATORS.update(add=add, sub=sub, mul=mul, div=div, pow=pow, neg=neg)
 __all__ = [
     "abs",
     "add",
+    "after",
     "allreduce",
     "argmax",
     "argmin",

@@ -1,4 +1,4 @@
-"""Nodes that carry a graph and apply it once, call and fused; and item, which picks one of several results."""
+"""Nodes that carry a graph and apply it once, call and fused; item, which picks one of several results; and after."""
 
 from __future__ import annotations
 
@@ -39,6 +39,29 @@ def item(x: Node, index: int) -> Node:
 def items(x: Node) -> tuple[Node, ...]:
     """All results of a node that has several."""
     return tuple(ITEM(x, index=k) for k in range(len(x.types)))
+
+
+# -- after: order
+
+
+def _after_numpy(x: Any, *first: Any) -> Any:
+    return x
+
+
+AFTER = Op(
+    "after",
+    kind="control",
+    infer=lambda x, *first: x,
+    numpy=_after_numpy,
+    samples=lambda rng: [((array(rng, (3,)), array(rng, (2, 5))), {})],
+    doc="x, whose readers run when the other sources have been computed",
+)
+
+
+def after(x: Node, *first: Node) -> Node:
+    """x itself; a kernel that reads it through this node runs when all of `first` have been computed, which it does not
+    read. So recomputed copies wait until they are needed."""
+    return AFTER(x, *first) if first else x
 
 
 # -- call, fused: a body graph applied once

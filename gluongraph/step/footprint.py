@@ -21,6 +21,7 @@ class Footprint:
     inputs: int
     outputs: int
     constants: int
+    extra_time: float = 0.0  # of a step's time: what recomputation is expected to take
 
     @property
     def peak(self) -> int:
@@ -28,8 +29,9 @@ class Footprint:
         return self.parameters + self.states + self.scratch + self.inputs + self.outputs + self.constants
 
     def __str__(self) -> str:
-        parts = {name: value for name, value in vars(self).items() if value}
-        return f"{in_words(self.peak)}: " + ", ".join(f"{name} {in_words(value)}" for name, value in parts.items())
+        parts = [f"{name} {in_words(value)}" for name, value in vars(self).items() if value and name != "extra_time"]
+        longer = f"; about {self.extra_time:.0%} more time" if self.extra_time else ""
+        return f"{in_words(self.peak)} ({', '.join(parts)}){longer}"
 
 
 def footprint(plan: Plan) -> Footprint:

@@ -83,6 +83,7 @@ class Made:
     guard: Guard | None = None
     added: dict[str, NDArray] = field(default_factory=dict)  # replicas with grad_req "add" -> what is added to
     spends: list[Leaf] = field(default_factory=list)  # of replicas whose gradient no memory has seen in the end
+    forward: tuple[str, ...] = ()  # outputs and updates that no gradient goes into, where there are gradients
 
 
 def forward(traced: Traced, options: Options) -> Made:
@@ -106,6 +107,8 @@ def backward(traced: Traced, trainer: Trainer, options: Options, call: Call, win
     if scaled:
         made.masked = not call.sums
         made.graph = scaling.unscaled(made.graph, flag=made.masked)
+    alike = not made.masked and not options.detect_anomaly  # are updates of the program what they were?
+    made.forward = (*traced.graph.outputs, *(traced.graph.updates if alike else ()))
     made.watched = {traced.first: made.graph.outputs[traced.first]}
     if not scaled:  # gradients of a scaled loss may overflow
         made.watched |= {name: n for name, n in made.graph.outputs.items() if name.startswith(GRAD)}

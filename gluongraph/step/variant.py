@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from gluongraph.updates import SCALAR
 if TYPE_CHECKING:
     from gluongraph.compiler import Compiled
 
-Lower = Callable[[Graph, Mapping[str, str]], "Compiled"]
+Lower = Callable[[Graph, Mapping[str, str], Collection[str]], "Compiled"]
 
 
 class Variant:
@@ -35,7 +35,7 @@ class Variant:
         self.added, self.spends, self.guard = made.added, made.spends, made.guard
         self.by_rows = [g for g in made.added.values() if isinstance(g, RowSparseNDArray)]
         self.state = {name: array for name, array in made.state.items() if name in graph.inputs}
-        self.compiled = lower(graph, {name: self._role(name) for name in graph.inputs})
+        self.compiled = lower(graph, {name: self._role(name) for name in graph.inputs}, made.forward)
         self.runner = self.compiled.executor(self._memory())
         self.reads = [int(name.removeprefix("data")) for name in self.runner.input_names]  # arrays of the batch
         self.moves = storages.moves()

@@ -1,0 +1,104 @@
+"""The forward part of a training step as a chain of blocks, between points where one value alone goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from gluongraph.ir import Graph, Node, topological
+from gluongraph.passes.grouping import Inlined
+
+SMALL = 16  # what has so many times fewer bytes than the value that goes on does not count
+
+
+@dataclass(frozen=True)
+class Block:
+    """A stretch of the forward. `nodes` come in order; what lies in `leaving` is read by later blocks."""
+
+    nodes: tuple[Node, ...]
+    leaving: frozenset[Node]
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The part of a graph that the outputs named need: its nodes, and those among them that depend on the batch, which
+    are what gradients need memory for, as blocks."""
+
+    nodes: frozenset[Node]
+    blocks: tuple[Block, ...]
+
+    def joined(self, size: int) -> Forward:
+        """The same with so many blocks as one, but for the last, whose gradients follow at once. What leaves a block
+        for the next one inside is not among what leaves the whole."""
+        found, last = [], len(self.blocks) - 1
+        for at in (*range(0, last, size), last):
+            run = self.blocks[at : min(at + size, last) if at < last else None]
+            nodes = tuple(n for b in run for n in b.nodes)
+            later = {s for b in self.blocks[at + len(run) :] for n in b.nodes for s in _views(n.src)}
+            found.append(Block(nodes, frozenset(n for b in run for n in b.leaving if n in later)))
+        return Forward(self.nodes, tuple(found))
+
+
+def _views(values: Iterable[Node]) -> Iterator[Node]:
+    """These, and what they are inlined from."""
+    inlined = Inlined()
+    for n in values:
+        yield n
+        if n in inlined:
+            yield from inlined.behind([n])
+
+
+def forward_of(graph: Graph, names: Collection[str], roles: Mapping[str, str]) -> Forward:
+    """The forward part of a graph. `names` are outputs and updates that are no gradients, nor made from any."""
+    results = [n for k, n in {**graph.updates, **graph.outputs}.items() if k in names]
+    nodes = topological(results)
+    varying: set[Node] = set()  # with the batch, and with random numbers
+    for n in nodes:
+        if n.op.name == "input":
+            if roles.get(n.attrs["name"]) in ("input", "scalar"):
+                varying.add(n)
+        elif any(s in varying for s in n.src):
+            varying.add(n)
+    flow = [n for n in nodes if n in varying and n.op.name != "input"]
+    return Forward(frozenset(nodes), _cut(flow))
+
+
+def _cut(flow: list[Node]) -> tuple[Block, ...]:
+    """Blocks end where all large values but one have been read for the last time."""
+    inlined, inside = Inlined(), set(flow)
+
+    def behind(n: Node) -> list[Node]:
+        return [m for m in inlined.behind([n]) if m in inside]
+
+    last: dict[Node, int] = {}
+    for i, n in enumerate(flow):
+        if n not in inlined:
+            for s in n.src:
+                last.update(dict.fromkeys(behind(s), i))
+    live: dict[Node, None] = {}
+    ends: list[tuple[int, int]] = []  # (bytes that go on, the last node): candidates since the last heavy node
+    cuts: list[int] = []
+    heavy = False
+    for i, n in enumerate(flow):
+        if n.op.kind == "contraction" or n.op.name == "scan":  # of which each block has at least one
+            if heavy and ends:
+                cuts.append(min(ends, key=lambda end: (end[0], -end[1]))[1])
+                ends, heavy = [], False
+            heavy = True
+        if n not in inlined:
+            live[n] = None
+        for s in [s for s in live if last.get(s, len(flow) if s is n else -1) <= i]:
+            del live[s]
+        sizes = sorted((sum(t.nbytes for t in s.types) for s in live), reverse=True)
+        if heavy and sizes and all(size * SMALL <= sizes[0] for size in sizes[1:]):
+            ends.append((sum(sizes), i))
+    bounds = [0, *(c + 1 for c in cuts), len(flow)]
+    where = {n: k for k in range(len(bounds) - 1) for n in flow[bounds[k] : bounds[k + 1]]}
+    leaving: list[set[Node]] = [set() for _ in bounds[1:]]
+    for n in flow:
+        for s in n.src:
+            for m in (s, *behind(s)):
+                if m in where and where[m] != where[n]:
+                    leaving[where[m]].add(m)
+    return tuple(Block(tuple(flow[a:b]), frozenset(out)) for (a, b), out in zip(pairwise(bounds), leaving, strict=True))

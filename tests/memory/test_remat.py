@@ -1,0 +1,172 @@
+"""Recomputation: the same numbers as without it, in less memory, and as much of it as was asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from nets import NETS, batch, compiled
+
+import gluongraph as mx
+from gluongraph import debug, gluon, ops, reference
+from gluongraph.codegen.targets import target
+from gluongraph.compiler import plan_of, prepared
+from gluongraph.errors import MXNetError
+from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.passes import fuse
+from gluongraph.passes.blocks import Forward, forward_of
+from gluongraph.passes.remat import CHEAP, KEEP, WHOLE, remat
+from gluongraph.step.footprint import Footprint
+from gluongraph.step.thrift import nbytes_of
+
+
+def planned(name: str, **options: Any) -> tuple[Footprint, Any]:
+    """What a step will take, and the step. Nothing is compiled."""
+    _, step = compiled(name, **options)
+    with debug.override(backend="reference"):
+        return step.memory(*batch(name)), step
+
+
+def ready(name: str) -> tuple[Graph, Forward]:
+    """The graph of a step, ready for `fuse`, and its forward part."""
+    _, step = planned(name)
+    roles = {k: "input" if k.startswith("data") else "scalar" if "rng" in k else "state" for k in step.graph.inputs}
+    graph = prepared(step.graph)
+    forward = [k for k in graph.updates if "running" in k] + list(graph.outputs)
+    return graph, forward_of(graph, forward, roles)
+
+
+def some_values(graph: Graph) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    drawn = {"f32": lambda s: np.abs(rng.standard_normal(s)).astype(np.float32) * 0.5}
+    drawn |= {"i32": lambda s: rng.integers(0, 4, s, np.int32), "u32": lambda s: np.full(s, 7, np.uint32)}
+    return {name: np.asarray(drawn[n.dtype](n.shape)) for name, n in graph.inputs.items()}
+
+
+@pytest.mark.parametrize("how", [CHEAP, WHOLE], ids=["cheap", "whole"])
+@pytest.mark.parametrize("name", NETS)
+def test_graphs_with_copies_give_the_same_bits(name: str, how: int) -> None:
+    graph, forward = ready(name)
+    after = remat(graph, forward, [how] * len(forward.blocks))
+    assert after is not graph and any(n.op.name == "after" for n in after.nodes())
+    values = some_values(graph)
+    for kept, had in zip(reference.run(after, values), reference.run(graph, values), strict=True):
+        assert kept.keys() == had.keys()
+        for key in had:
+            np.testing.assert_array_equal(kept[key], had[key], key)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_copies_wait_for_gradients(name: str) -> None:
+    """After `fuse` no kernel of the forward is needed for what a copy waits for, and nothing waits in a circle."""
+    graph, forward = ready(name)
+    after = fuse(remat(graph, forward, [WHOLE] * len(forward.blocks)))
+    orders = [n for n in after.nodes() if n.op.name == "after"]
+    assert orders and all(len(n.src) > 1 for n in orders)
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_nothing_recomputed_is_the_same_graph(name: str) -> None:
+    graph, forward = ready(name)
+    assert remat(graph, forward, [KEEP] * len(forward.blocks)) is graph
+
+
+def test_a_forward_is_cut_where_one_value_goes_on() -> None:
+    _, forward = ready("transformer")
+    assert len(forward.blocks) >= 5  # two of each layer, and what comes after
+    for block in forward.blocks[:-1]:
+        assert len({n for n in block.leaving if n.op.name != "reshape"}) == 1
+    longer = forward.joined(2)
+    assert sum(len(b.nodes) for b in longer.blocks) == sum(len(b.nodes) for b in forward.blocks)
+    assert longer.blocks[-1] == forward.blocks[-1]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_compiled_steps_train_alike(name: str) -> None:
+    """Losses, parameters and running statistics of three steps; so dropout has drawn the same, and statistics moved
+    once."""
+    results = []
+    for options in ({}, {"remat": "blocks"}):
+        net, step = compiled(name, **options)
+        mx.random.seed(5)
+        losses = [step(*batch(name)).asnumpy() for _ in range(3)]
+        found = {
+            p.name.split("_", 1)[1] + str(i): p.data().asnumpy() for i, p in enumerate(net.collect_params().values())
+        }
+        results.append((losses, found, step.memory(*batch(name)).scratch))
+    (losses, had, before), (again, has, after) = results
+    assert after < before
+    np.testing.assert_allclose(again, losses, rtol=2e-5, atol=2e-6)
+    assert has.keys() == had.keys()
+    for key in had:
+        np.testing.assert_allclose(has[key], had[key], rtol=1e-3, atol=2e-5, err_msg=key)
+
+
+def test_a_budget_is_kept_with_no_more_recomputation_than_it_needs() -> None:
+    whole, _ = planned("transformer")
+    least, _ = planned("transformer", remat="blocks")
+    assert least.peak < whole.peak and least.extra_time > 0
+    budget = (whole.peak + least.peak) // 2
+    found, step = planned("transformer", memory_budget=budget)
+    assert least.peak <= found.peak <= budget and 0 < found.extra_time <= least.extra_time
+    assert found.scratch == step.plan.scratch_bytes < whole.scratch
+    assert planned("transformer", memory_budget=whole.peak)[0] == whole
+
+
+def test_auto_spends_little_time() -> None:
+    whole, _ = planned("convolutions with batch norm")
+    found, _ = planned("convolutions with batch norm", remat="auto")
+    assert found.peak <= whole.peak and found.extra_time <= 0.1
+
+
+def test_an_impossible_budget_is_refused_with_the_smallest_that_was_found() -> None:
+    least, _ = planned("transformer", remat="blocks")
+    with pytest.raises(
+        MXNetError, match="memory_budget: 1000 bytes are too few; the smallest plan found takes"
+    ) as error:
+        planned("transformer", memory_budget=1000)
+    assert str(least) in str(error.value)
+
+
+def test_what_predicts_is_not_touched_by_a_budget_that_fits() -> None:
+    _, step = compiled("mlp with dropout", memory_budget="1GiB")
+    x, _ = batch("mlp with dropout")
+    with debug.override(backend="reference"):
+        assert step.predict(x).shape == (64, 4)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"remat": "some"}, "remat is None, 'auto' or 'blocks', not 'some'"),
+    ({"memory_budget": "many"}, "memory_budget='many' is no number of bytes"),
+    ({"memory_budget": -1}, "memory_budget=-1 is no number of bytes"),
+    ({"memory_budget": "0GB"}, "memory_budget='0GB' is no number of bytes"),
+    ({"remat": "auto", "memory_budget": "1GiB"}, "remat and memory_budget together"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG, ids=[str(row[0]) for row in WRONG])
+def test_wrong_options_are_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        mx.compile(gluon.nn.Dense(2, in_units=2), **options)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [(5, 5), ("5", 5), ("2GiB", 2**31), ("512 MiB", 2**29), ("1.5GB", 1_500_000_000), ("3k", 3000)]
+)
+def test_numbers_of_bytes(text: int | str, wanted: int) -> None:
+    assert nbytes_of(text) == wanted
+
+
+def test_a_kernel_behind_an_order_runs_when_what_it_waits_for_is_done() -> None:
+    """`after` keeps a copy out of the kernels of the forward, and is nothing but a view in the plan."""
+    x, w = ops.input("x", TensorType((64, 64))), ops.input("w", TensorType((64, 64)))
+
+    def value(x: Node) -> Node:
+        return ops.tanh(ops.matmul(x, w))
+
+    first = ops.matmul(value(x), w)
+    again = value(ops.after(x, first))
+    plan, _ = plan_of(Graph({"x": x, "w": w}, {"y": first * again}), {"x": "input", "w": "state"}, target("cpu"))
+    assert [launch.label for launch in plan.launches] == ["matmul tanh", "matmul", "matmul tanh mul"]
