@@ -6,6 +6,8 @@ from collections.abc import Callable
 from itertools import cycle
 from typing import Any
 
+import numpy as np
+
 import gluongraph as mx
 from gluongraph import autograd, gluon, nd
 from gluongraph.gluon import eager_update
@@ -47,22 +49,23 @@ def update(workload: Workload, call: bool = False) -> Callable[[], Any]:
     It is compiled however small it is: that is the update of a compiled step.
     """
     eager_update.WORTH_COMPILING = 0
+    rng = np.random.default_rng(0)
     parameters = [gluon.Parameter(f"p{i}", shape=shape) for i, shape in enumerate(update_shapes(workload))]
     for p in parameters:
-        p.initialize(mx.init.Normal(1.0))
-        p.grad()[:] = nd.random.normal(shape=p.shape)
+        p.initialize(mx.init.Zero())
+        p.data()[:], p.grad()[:] = (rng.standard_normal(p.shape, np.float32) for _ in range(2))
     optimizer = gluon.Trainer(parameters, workload.optimizer, dict(workload.hyper))
-    weights = [p.data() for p in parameters]
+    leaves, last = [p.data()._leaf for p in parameters], parameters[-1].data()
 
     def step() -> Any:
-        for weight in weights:
-            weight._fresh_grad = True  # or the trainer would ask for a backward first
+        for leaf in leaves:
+            leaf.fresh = True  # or the trainer would ask for a backward first
         optimizer.step(1)
-        return weights[-1]
+        return last
 
     def alone() -> Any:
         made(optimizer)
-        return weights[-1]
+        return last
 
     step()
     made = optimizer._update_cache

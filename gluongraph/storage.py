@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,38 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
     start = -raw.ctypes.data % ALIGNMENT
     array: Array = raw[start : start + nbytes].view(dtype).reshape(shape)
     return array
+
+
+_PAGE = 2 << 20  # bytes of a huge page
+_HUGE, _COLLAPSE = 14, 25  # advice to madvise: use huge pages from now on; copy what is there into some, Linux 6.1
+
+
+def use_huge_pages(arrays: Iterable[Array]) -> None:
+    """Ask the system to put huge pages under large arrays where they lie. Nothing moves, as far as a pointer can tell.
+
+    Sweeping over many arrays once, an update looks up a small page every 4 KiB: that takes 4 % of Adam's time. numpy
+    asks for huge pages under each array of 4 MiB and more, which misses their ends and all smaller ones beside them.
+    Does nothing where the system has no such call or is short of memory.
+    """
+    try:
+        madvise = ctypes.CDLL(None).madvise
+    except (AttributeError, OSError):
+        return
+    for start, end in whole_pages(arrays):
+        for advice in (_HUGE, _COLLAPSE):
+            madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), advice)
+
+
+def whole_pages(arrays: Iterable[Array]) -> list[tuple[int, int]]:
+    """Runs of huge pages, (start, end), that lie among the arrays; gaps of less than a page count as array."""
+    runs: list[tuple[int, int]] = []
+    for start, end in sorted((a.ctypes.data, a.ctypes.data + a.nbytes) for a in arrays):
+        if runs and start <= runs[-1][1] + _PAGE:
+            start, last = runs.pop()
+            end = max(end, last)
+        runs.append((start, end))
+    inner = ((-(-start // _PAGE) * _PAGE, end // _PAGE * _PAGE) for start, end in runs)
+    return [(start, end) for start, end in inner if start < end]
 
 
 _moves = 0  # how often any storage has changed its place

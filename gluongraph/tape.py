@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -46,10 +46,12 @@ STATE = State()
 class Leaf:
     """The gradient side of a marked array: its buffer, what to do with it, whether a backward has written it.
 
-    `spent` says that a compiled step has used the last gradient up, and that the buffer has never seen it.
+    `spent` says that a compiled step has used the last gradient up, and that the buffer has never seen it. `marks`
+    grows whenever any array gets another leaf, or none: who keeps leaves need ask nothing else.
     """
 
     __slots__ = ("by_rows", "fresh", "grad", "req", "spent")
+    marks: ClassVar[int] = 0
 
     def __init__(self, grad: NDArray, req: str):
         self.grad, self.req, self.fresh, self.spent = grad, req, False, False
@@ -126,6 +128,7 @@ def mark(array: NDArray, grad: NDArray, req: str) -> None:
         raise MXNetError(located(f"grad_req is one of write, add, null; not {req!r}"))
     array._source = None
     array._leaf = None if req == "null" else Leaf(grad, req)
+    Leaf.marks += 1
 
 
 def no_value(what: str) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gluongraph.gluon.trainer import Trainer
 
 WORTH_COMPILING = 1 << 16  # elements; below it numpy takes less than the compiler would
+LARGE = 64 << 20  # bytes that no cache of one core holds
 
 
 class EagerUpdate:
@@ -32,42 +33,44 @@ class EagerUpdate:
     are kept by rows, and the optimizer looks at rows, numpy updates those.
     """
 
-    def __init__(self, trainer: Trainer, weights: Sequence[NDArray]):
-        self.weights = tuple(weights)
+    def __init__(self, trainer: Trainer, weights: tuple[NDArray, ...]):
+        self.weights = weights
         self.grads = tuple(_gradient(w) for w in weights)
         self.structure, self.how = trainer.optimizer.structure(), debug.how()
         exchange = trainer.exchange
         self.indices = tuple(dict.fromkeys(exchange.indices[w.name] for w in weights))
         sparse = [trainer.optimizer.lazy and isinstance(g, RowSparseNDArray) for g in self.grads]
         self.by_rows = owners(trainer, [w for w, lazily in zip(weights, sparse, strict=True) if lazily])
-        weights = [w for w, lazily in zip(weights, sparse, strict=True) if not lazily]
+        dense = [w for w, lazily in zip(weights, sparse, strict=True) if not lazily]
         if not exchange.once:  # then allreduce_grads has summed already what is to be summed
             exchange = replace(exchange, summed=False)
-        arrays = {w.name: w for w in weights}
+        arrays = {w.name: w for w in dense}
         if exchange.once:
-            parameters = owners(trainer, weights)
+            parameters = owners(trainer, dense)
             arrays = {name: trainer.replica(name) for owner in parameters for name in exchange.replicas[owner]}
-        arrays |= {GRAD + w.name: _gradient(w) for w in weights}
+        arrays |= {GRAD + w.name: _gradient(w) for w in dense}
         given = {name: leaf(name, array.type) for name, array in arrays.items()}
         graph = Graph(given, {name: n for name, n in given.items() if name.startswith(GRAD)})
         updating = exchange.update(graph, trainer.optimizer, trainer.contexts[0])
         graph, self.table = updating.graph, updating.table
         arrays |= trainer.state_arrays(updating.owners) | trainer.residual_arrays(updating.owners)
         self.edits = trainer.optimizer.edits
-        size = sum(weight.size for weight in weights)
+        size = sum(weight.size for weight in dense)
         backend, check = self.how  # what is looked at goes through graphs, whose results have names
         compiled = check or (size >= WORTH_COMPILING and backend != "reference")
         made = _Compiled if compiled else _Numpy
-        self.run = made(graph, arrays, self.table) if weights else None
+        self.run = made(graph, arrays, self.table) if dense else None
 
-    def holds(self, trainer: Trainer, weights: Sequence[NDArray]) -> bool:
-        """Is this still the update of these weights?"""
+    def holds(self, trainer: Trainer, weights: tuple[NDArray, ...]) -> bool:
+        """Is this still the update of these weights? A trainer whose weights and gradients are the same ones asks with
+        the same tuple."""
         optimizer = trainer.optimizer
-        if len(weights) != len(self.weights) or (optimizer.structure(), debug.how()) != (self.structure, self.how):
+        if (optimizer.structure(), debug.how()) != (self.structure, self.how):
             return False
-        for mine, weight, grad in zip(self.weights, weights, self.grads, strict=True):
-            if weight is not mine or weight.grad is not grad:
+        if weights is not self.weights:
+            if not (_same(weights, self.weights) and _same(map(_gradient, weights), self.grads)):
                 return False
+            self.weights = weights
         if optimizer.edits != self.edits:
             if not self.table.holds(optimizer):
                 return False
@@ -81,9 +84,15 @@ class EagerUpdate:
             optimizer.count(self.indices)
             if self.run is not None:
                 self.run(self.table.values(optimizer), random.take_all(self.table.draws))
-            with autograd.pause():
-                for name, weights in self.by_rows.items():
-                    update_by_rows(trainer, name, weights)
+            if self.by_rows:
+                with autograd.pause():
+                    for name, weights in self.by_rows.items():
+                        update_by_rows(trainer, name, weights)
+
+
+def _same(arrays: Iterable[NDArray], others: Iterable[NDArray]) -> bool:
+    """Are these the very same arrays?"""
+    return all(a is b for a, b in zip_longest(arrays, others))
 
 
 def owners(trainer: Trainer, weights: Sequence[NDArray]) -> dict[str, list[NDArray]]:
@@ -97,13 +106,13 @@ def owners(trainer: Trainer, weights: Sequence[NDArray]) -> dict[str, list[NDArr
 class PythonUpdate:
     """One update by an optimizer written for MXNet: its own `update`, parameter by parameter."""
 
-    def __init__(self, trainer: Trainer, weights: Sequence[NDArray]):
-        self.weights = tuple(weights)
+    def __init__(self, trainer: Trainer, weights: tuple[NDArray, ...]):
+        self.weights = weights
         self.owners = owners(trainer, weights)
 
-    def holds(self, trainer: Trainer, weights: Sequence[NDArray]) -> bool:
+    def holds(self, trainer: Trainer, weights: tuple[NDArray, ...]) -> bool:
         """Is this still the update of these weights?"""
-        return len(weights) == len(self.weights) and all(map(operator.is_, weights, self.weights))
+        return weights is self.weights or _same(weights, self.weights)
 
     def __call__(self, trainer: Trainer) -> None:
         """Count, and update."""
@@ -150,7 +159,10 @@ class _Compiled:
     def __init__(self, graph: Graph, arrays: dict[str, NDArray], table: ScalarTable):
         self.arrays = {name: arrays[name] for name in graph.inputs if name in arrays}
         roles = {name: "state" if name in arrays else "scalar" for name in graph.inputs}
-        self.runner = engine.get("lower")(graph, roles).executor(self._memory())
+        memory = self._memory()
+        if sum(array.nbytes for array in memory.values()) >= LARGE:
+            storages.use_huge_pages(memory.values())
+        self.runner = engine.get("lower")(graph, roles).executor(memory)
         self.moves = storages.moves()
         self.cells = [self.runner.scalar(SCALAR + key) for key in table.keys]
         self.rng = {name: self.runner.scalar(name) for name in table.draws}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 from gluongraph import optimizer as optimizers
@@ -21,6 +22,7 @@ from gluongraph.precision.scaling import LossScale
 from gluongraph.replicas.exchange import RESIDUAL, Exchange
 from gluongraph.rows.array import share_rows
 from gluongraph.storage import Array
+from gluongraph.tape import Leaf
 from gluongraph.updates import state_name
 
 
@@ -84,6 +86,10 @@ class Trainer:
         self._layout: tuple[Any, ...] = ()  # of the exchange and of gradients, for `structure`
         self.states: dict[str, Any] = {}  # replica -> {state: array}; what create_state gave where there is no formula
         self._update_cache: EagerUpdate | PythonUpdate | None = None
+        # The weights that want a gradient, and their leaves, as they were at that time.
+        self._weights: tuple[NDArray, ...] = ()
+        self._leaves: tuple[Leaf | None, ...] = ()
+        self._marked_at = (-1, -1)
         self.scaler = LossScale()  # of amp.scale_loss, and of compiled steps with precision="16-mixed"
         self.arenas: dict[tuple[str, str], object] = {}  # (role, dtype) -> where compiled steps keep weights and states
 
@@ -356,7 +362,7 @@ class Trainer:
         assert isinstance(self._kvstore, KVStore)
         return self._kvstore.reduced(name, grads, numbers)
 
-    def _apply(self, live: list[NDArray]) -> None:
+    def _apply(self, live: tuple[NDArray, ...]) -> None:
         """Update these weights; those on other contexts follow where there is one update for all."""
         usable = not self.skips or self.scaler.accepts(live)
         if live and usable and not (self._update_on_kvstore and not self._own_store):  # there the store has done it
@@ -365,29 +371,30 @@ class Trainer:
                 made = EagerUpdate if self._optimizer.has_formula else PythonUpdate
                 cached = self._update_cache = made(self, live)
             cached(self)
-        for weight in live:
-            weight._fresh_grad = False
+        for leaf in self._leaves:
+            if leaf is not None:
+                leaf.fresh = False
         self.scaled_by = 1.0
 
-    def _live(self, ignore_stale: bool) -> list[NDArray]:
-        """The weights to update: those that want a gradient and have a fresh one, on every context."""
-        live: list[NDArray] = []
-        stale: list[NDArray] = []
-        for p in self._params:
-            if p.grad_req != "null":
-                for array in p._ready_arrays():
-                    leaf = array._leaf
-                    (live if leaf is not None and leaf.fresh else stale).append(array)
-        if stale and not ignore_stale:
+    def _live(self, ignore_stale: bool) -> tuple[NDArray, ...]:
+        """The weights to update: those that want a gradient and have a fresh one, on every context. As long as that is
+        all of them, and none has been replaced, it is one and the same tuple."""
+        if self._marked_at != (now := (Edits.count, Leaf.marks)):
+            self._weights = tuple(a for p in self._params if p.grad_req != "null" for a in p._ready_arrays())
+            self._leaves, self._marked_at = tuple(a._leaf for a in self._weights), now
+        fresh = [leaf is not None and leaf.fresh for leaf in self._leaves]
+        if all(fresh):
+            return self._weights
+        if not ignore_stale:
+            stale = [a.name for a, ready in zip(self._weights, fresh, strict=True) if not ready]
             raise UserWarning(
                 located(
-                    f"the gradient of {', '.join(a.name for a in stale)} has not been updated by a backward since the "
-                    "last step",
+                    f"the gradient of {', '.join(stale)} has not been updated by a backward since the last step",
                     help="call backward first; if these parameters take no part on purpose, "
                     "step(batch_size, ignore_stale_grad=True)",
                 )
             )
-        return live
+        return tuple(compress(self._weights, fresh))
 
     # -- files
 

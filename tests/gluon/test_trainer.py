@@ -107,6 +107,23 @@ def test_replaced_arrays_are_seen() -> None:
     assert p.data().dtype == np.float64 and values(p) == [0.0]
 
 
+def test_replaced_gradients_are_seen() -> None:
+    a, b = parameter("a"), parameter("b")
+    trainer = Trainer([a, b], "sgd", {"learning_rate": 0.5})
+    backward(a, b)
+    trainer.step(1)
+    a.data().attach_grad()
+    with pytest.raises(UserWarning, match="gradient of a, b has"):
+        trainer.step(1)
+    backward(a, b)
+    trainer.step(1)
+    assert values(a, b) == [0.0, 0.0]
+    b.grad_req = "null"
+    backward(a)
+    trainer.step(1)
+    assert values(a, b) == [-0.5, 0.0]
+
+
 def test_many_elements_go_through_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tvm")
     rng = np.random.default_rng(0)
