@@ -19,8 +19,11 @@ from gluongraph.optimizer import Optimizer
 NAMES = sorted(Optimizer.opt_registry)
 
 
-def same_bits(run: pathlib.Path, make: Callable[[], Training], before: int = 10, after: int = 10, **how: Any) -> None:
-    """20 steps, of which the last 10 are done again by new objects from a checkpoint, in the middle of an epoch."""
+def same_bits(
+    run: pathlib.Path, make: Callable[[], Training], before: int = 10, after: int = 10, **how: Any
+) -> Training:
+    """20 steps, of which the last 10 are done again by new objects from a checkpoint, in the middle of an epoch: what
+    has gone on from it."""
     seed(1)
     straight = make()
     straight.go(before)
@@ -32,12 +35,22 @@ def same_bits(run: pathlib.Path, make: Callable[[], Training], before: int = 10,
     again.load(run)
     assert again.go(after) == losses
     assert again.state() == state
+    return again
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_optimizer(name: str, tmp_path: pathlib.Path) -> None:
+    """In the middle of an epoch and of a window; gradients overflow before the checkpoint and after."""
+
+    def made() -> Training:
+        return Training(name, precision="16-mixed", window=3, overflows=(2, 14))
+
     with debug.override(backend="reference"):
-        same_bits(tmp_path, lambda: Training(name))
+        again = same_bits(tmp_path, made)
+        assert again.step.window.batches == 2
+        first = made()
+        first.load(tmp_path)
+        assert 0 < first.step.skipped < again.step.skipped < 12
 
 
 class Slowing(lr_scheduler.LRScheduler):
