@@ -96,7 +96,7 @@ def LeakyReLU(data: Any, gamma: Any = None, act_type: str = "leaky", slope: floa
     if act_type == "selu":
         alpha, scale = 1.6732632423543772, 1.0507009873554805
         return ops.mul(ops.where(ops.greater(data, 0.0), data, ops.mul(below, alpha)), scale)
-    raise MXNetError(located(f"LeakyReLU: no act_type {act_type!r}; there are leaky, elu, selu, gelu, prelu"))
+    raise MXNetError(located(f"LeakyReLU: no act_type {act_type!r}; there are leaky, elu, selu, gelu, prelu, rrelu"))
 
 
 def matmul(lhs: Any, rhs: Any) -> Any:

@@ -6,7 +6,6 @@ Arithmetic broadcasts as in numpy. Functions are eager, recorded or traced, as `
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from gluongraph import random as random
 from gluongraph.builders import mxctc, mximages, mxindex, mxlayers, mxmath, mxops, mxoutputs, mxshapes
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name, numpy_dtype
-from gluongraph.errors import MissingError, MXNetError, located
+from gluongraph.errors import MXNetError, located
 from gluongraph.ir import Node
 from gluongraph.nd import contrib as contrib
 from gluongraph.nd import dlpack
@@ -26,7 +25,7 @@ from gluongraph.nd import linalg as linalg
 from gluongraph.nd import sparse as sparse
 from gluongraph.nd.dlpack import to_dlpack_for_read as to_dlpack_for_read
 from gluongraph.nd.dlpack import to_dlpack_for_write as to_dlpack_for_write
-from gluongraph.nd.function import TUNING, into
+from gluongraph.nd.function import TUNING, into, no_such
 from gluongraph.nd.function import function as _function
 from gluongraph.nd.recurrent import RNN as RNN
 from gluongraph.nd.sparse import cast_storage as cast_storage
@@ -63,12 +62,7 @@ from gluongraph.tape import concrete as concrete
 Shape = int | Sequence[int]
 
 
-def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    near = difflib.get_close_matches(name, [n for n in globals() if not n.startswith("_")], cutoff=0.5)
-    hint = f"the nearest that do: {', '.join(near)}" if near else "write it with those that do, or as autograd.Function"
-    raise MissingError(located(f"nd.{name} does not exist", help=hint))
+__getattr__ = no_such(__name__, globals())
 
 
 # -- making arrays
@@ -239,6 +233,31 @@ def Dropout(
         return data
     state, draw = random.source(data.context)
     return invoke(mxlayers.dropout, data, state, p=float(p), axes=tuple(axes), draw=draw)  # type: ignore[no-any-return]
+
+
+def LeakyReLU(
+    data: NDArray,
+    gamma: NDArray | None = None,
+    act_type: str = "leaky",
+    slope: float = 0.25,
+    lower_bound: float = 0.125,
+    upper_bound: float = 0.334,
+    **how: Any,
+) -> NDArray:
+    """One of leaky, elu, selu, gelu, prelu (whose slopes are `gamma`) and rrelu.
+
+    "rrelu" has in training a random slope between the bounds for each element, otherwise their mean.
+    """
+    if act_type != "rrelu":
+        slopes = () if gamma is None else (gamma,)
+        return _leaky_relu(data, *slopes, act_type=act_type, slope=slope, **how)  # type: ignore[no-any-return]
+    if not STATE.training:
+        return _leaky_relu(data, slope=(lower_bound + upper_bound) / 2, **how)  # type: ignore[no-any-return]
+    drawn = random.uniform(lower_bound, upper_bound, data.shape, data.dtype, data.context)
+    return where(data > 0, data, data * drawn, **how)  # type: ignore[no-any-return]
+
+
+_leaky_relu = _function(mxlayers.LeakyReLU)
 
 
 def BatchNorm(
@@ -419,7 +438,6 @@ dot = _function(mxlayers.dot)
 batch_dot = _function(mxlayers.batch_dot)
 matmul = _function(mxlayers.matmul)
 Activation = _function(mxlayers.Activation)
-LeakyReLU = _function(mxlayers.LeakyReLU)
 FullyConnected = _function(mxlayers.FullyConnected)
 LayerNorm = _function(mxlayers.LayerNorm)
 GroupNorm = _function(mxlayers.GroupNorm)

@@ -13,7 +13,7 @@ from gluongraph.errors import MXNetError, located
 from gluongraph.nd.control import cond as cond
 from gluongraph.nd.control import foreach as foreach
 from gluongraph.nd.control import while_loop as while_loop
-from gluongraph.nd.function import function
+from gluongraph.nd.function import function, no_such
 from gluongraph.nd.update import adamw_update as adamw_update
 from gluongraph.ndarray import NDArray, invoke
 
@@ -62,3 +62,6 @@ def rand_zipfian(
         return ((k + 2) / (k + 1)).log() * (num_sampled / span)
 
     return drawn.astype("int32"), expected(true_classes), expected(drawn)
+
+
+__getattr__ = no_such(__name__, globals())

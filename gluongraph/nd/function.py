@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from gluongraph.errors import MissingError, located
 from gluongraph.ndarray import NDArray, invoke
 
 # What MXNet's operators take beside their meaning: how to tune, never what to compute.
@@ -30,6 +32,21 @@ def function(build: Callable[..., Any], name: str | None = None, ignored: Collec
     call.__doc__ = build.__doc__
     call.__wrapped__ = build  # type: ignore[attr-defined]  # help() shows its parameters
     return call
+
+
+def no_such(module: str, names: Mapping[str, Any]) -> Callable[[str], Any]:
+    """The `__getattr__` of a module of functions, `nd.contrib` say: names that do not exist raise, with those near."""
+    shown = module.removeprefix("gluongraph.")
+
+    def __getattr__(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        near = difflib.get_close_matches(name, [n for n in names if not n.startswith("_")], cutoff=0.5)
+        write = "write it with those that do, or as autograd.Function"
+        help = f"the nearest that do: {', '.join(near)}" if near else write
+        raise MissingError(located(f"{shown}.{name} does not exist", help=help))
+
+    return __getattr__
 
 
 def into(out: Any, made: Any) -> Any:

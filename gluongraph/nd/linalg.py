@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gluongraph.builders import mxlinalg
-from gluongraph.nd.function import function
+from gluongraph.nd.function import function, no_such
 
 gemm = function(mxlinalg.gemm)
 gemm2 = function(mxlinalg.gemm2)
@@ -20,3 +20,5 @@ extractdiag = function(mxlinalg.extractdiag)
 makediag = function(mxlinalg.makediag)
 extracttrian = function(mxlinalg.extracttrian)
 maketrian = function(mxlinalg.maketrian)
+
+__getattr__ = no_such(__name__, globals())

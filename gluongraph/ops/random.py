@@ -19,6 +19,7 @@ import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ops import words
 from gluongraph.ops.build import FLOATS, NUMBERS, misfit, need
 from gluongraph.ops.samples import array
 
@@ -56,7 +57,6 @@ def philox(
 
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
-_CHUNK = 1 << 14  # elements
 
 
 def _split(x: Any) -> tuple[Any, Any]:
@@ -64,19 +64,18 @@ def _split(x: Any) -> tuple[Any, Any]:
     return (x >> _HALF).astype(np.uint32), x.astype(np.uint32)
 
 
-def _numpy_words(state: Any, shape: tuple[int, ...], draw: int, count: int = 1) -> tuple[Any, ...]:
-    """The first words of the block of each element; so many elements at a time that the rounds stay in cache."""
-    size = math.prod(shape)
-    words = [np.empty(size, np.uint32) for _ in range(count)]
-    for start in range(0, size, _CHUNK):
-        found = _numpy_blocks(state, np.arange(start, min(start + _CHUNK, size), dtype=np.uint64), draw)
-        for word, part in zip(words, found, strict=False):
-            word[start : start + _CHUNK] = part
-    return tuple(word.reshape(shape) for word in words)
+def _by_first_word(
+    state: Any, shape: tuple[int, ...], draw: int, dtype: Any, number: Callable[[Any], Any] = lambda word: word
+) -> Any:
+    """`number` of the first word of each element's counter."""
+    found = np.empty(math.prod(shape), dtype)
+    for first, (word,) in words.blocks(state, found.size, draw, 1, _numpy_words):
+        found[first : first + word.size] = number(word)
+    return found.reshape(shape)
 
 
-def _numpy_blocks(state: Any, position: Any, draw: int) -> Words:
-    """The four words of the block of each position."""
+def _numpy_words(state: Any, position: Any, draw: int) -> Words:
+    """The four words of the counter of each position."""
     offset = (int(state[3]) << 32 | int(state[2])) + draw
     high, low = _split(position)
     counter = (low, high, np.uint32(offset & 0xFFFFFFFF), np.uint32(offset >> 32 & 0xFFFFFFFF))
@@ -96,28 +95,30 @@ def _numpy_unit(bits: Any, digits: int) -> Any:
 
 
 def _bits(state: Any, shape: tuple[int, ...], draw: int) -> Any:
-    return _numpy_words(state, shape, draw)[0]
+    return _by_first_word(state, shape, draw, np.uint32)
 
 
 def _uniform(state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
-    return _numpy_unit(_bits(state, shape, draw), _DIGITS.get(dtype, 24)).astype(numpy_dtype(dtype), copy=False)
+    digits = _DIGITS.get(dtype, 24)
+    return _by_first_word(state, shape, draw, numpy_dtype(dtype), lambda word: _numpy_unit(word, digits))
 
 
 def _normal(state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
     size = math.prod(shape)
     runs = -(-size // RUN)
-    words = _numpy_words(state, (runs, WIDTH), draw, 4)
     found = np.empty((runs, 4, WIDTH), np.float32)
-    for pair in (0, 2):
-        radius = np.sqrt(np.log(_numpy_unit(words[pair], 24) + np.float32(2.0**-24)) * np.float32(-2))
-        angle = words[pair + 1] * (2 * math.pi * 2.0**-32)
-        found[:, pair] = radius * np.cos(angle)
-        found[:, pair + 1] = radius * np.sin(angle)
+    for first, made in words.blocks(state, runs * WIDTH, draw, 4, _numpy_words):
+        part = found[first // WIDTH :][: made[0].size // WIDTH]
+        for pair in (0, 2):
+            radius = np.sqrt(np.log(_numpy_unit(made[pair], 24) + np.float32(2.0**-24)) * np.float32(-2))
+            angle = made[pair + 1] * (2 * math.pi * 2.0**-32)
+            part[:, pair] = (radius * np.cos(angle)).reshape(-1, WIDTH)
+            part[:, pair + 1] = (radius * np.sin(angle)).reshape(-1, WIDTH)
     return found.reshape(-1)[:size].reshape(shape).astype(numpy_dtype(dtype), copy=False)
 
 
 def _bernoulli(state: Any, p: float, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
-    return (_numpy_unit(_bits(state, shape, draw), 24) < np.float32(p)).astype(numpy_dtype(dtype))
+    return _by_first_word(state, shape, draw, numpy_dtype(dtype), lambda word: _numpy_unit(word, 24) < np.float32(p))
 
 
 # -- in a kernel
@@ -233,6 +234,12 @@ def _drawn(op: str) -> Callable[..., TensorType]:
     return infer
 
 
+def _infer_word(state: TensorType, first: TensorType, size: int, word: int) -> TensorType:
+    if state != TensorType((4,), "u32") or first != TensorType((1,), "u32") or not 0 <= word < 4:
+        raise misfit("random_word", f"state is u32[4], first u32[1] and word from 0 to 3, not {word}", state, first)
+    return TensorType((size,), "u32")
+
+
 def _samples(*rows: tuple[tuple[int, ...], dict[str, Any]]) -> Callable[..., Any]:
     return lambda rng: [
         ((array(rng, (4,), "u32", 0, 2**32 - 1),), {"shape": shape, "draw": 3, **attrs}) for shape, attrs in rows
@@ -247,6 +254,18 @@ RANDOM_BITS = Op(
     lower=lambda e, i, state, shape, draw: words_of(e, _position(e, i, shape), state, draw)[0],
     samples=_samples(((3, 33), {}), ((), {}), ((2, 3, 17), {})),
     doc="32 random bits for each element.",
+)
+RANDOM_WORD = Op(
+    "random_word",
+    kind="random",
+    infer=_infer_word,
+    numpy=lambda state, first, size, word: _numpy_words(state, np.arange(size, dtype=np.uint64) + first[0], 0)[word],
+    lower=lambda e, i, state, first, size, word: words_of(e, _position(e, i, (size,)) + first(0), state, 0)[word],
+    samples=lambda rng: [
+        ((array(rng, (4,), "u32", 0, 2**32 - 1), array(rng, (1,), "u32", 0, 2**20)), {"size": 40, "word": k})
+        for k in range(4)
+    ],
+    doc="One of the four words of each counter from `first` on: what large eager draws are made of.",
 )
 UNIFORM = Op(
     "uniform",

@@ -240,6 +240,24 @@ def test_indices_have_the_type_of_the_data_where_it_holds_any() -> None:
         assert nd.argmax(nd.array(X, dtype=given), axis=1).dtype == np.dtype(expected), given
 
 
+def test_random_slopes() -> None:
+    x = nd.array(-np.ones((50, 40)))
+    x.attach_grad()
+    np.testing.assert_allclose(nd.LeakyReLU(x, act_type="rrelu").asnumpy(), -(0.125 + 0.334) / 2, rtol=1e-6)
+    with autograd.record():
+        y = nd.LeakyReLU(x, act_type="rrelu", lower_bound=0.1, upper_bound=0.2)
+    y.backward()
+    slopes = x.grad.asnumpy()
+    assert 0.1 <= slopes.min() < 0.11 and 0.19 < slopes.max() < 0.2
+    np.testing.assert_array_equal(slopes, -y.asnumpy())
+
+
+def test_missing_functions_name_those_near() -> None:
+    with pytest.raises(NotImplementedError, match=r"nd\.contrib\.box_nms does not exist(.|\n)*box_iou"):
+        nd.contrib.box_nms  # noqa: B018
+    assert not hasattr(nd.linalg, "syevd")
+
+
 def test_slope_of_selu() -> None:
     x = nd.array([-1.0, 1.0])
     x.attach_grad()

@@ -6,6 +6,7 @@ import pytest
 from gluongraph import ops, reference
 from gluongraph.errors import ShapeError
 from gluongraph.ir import OPS, TensorType
+from gluongraph.ops import words as drawn_words
 from gluongraph.ops.random import _split, philox
 
 # From the known-answer tests of Random123, philox4x32-10: counter, key, result.
@@ -121,3 +122,20 @@ def test_dropout_uses_one_mask_forwards_and_backwards():
     assert ops.dropout(x, state, p=0) is x
     with pytest.raises(ShapeError, match="below 1"):
         ops.dropout(x, state, p=1.0)
+
+
+@pytest.mark.parametrize("size", [drawn_words.BLOCK - 1, drawn_words.BLOCK, 3 * drawn_words.BLOCK + 5])
+def test_large_draws_by_the_kernel_have_the_same_bits(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = np.array([1, 2, 2**32 - 1, 4], np.uint32)
+    draws = [
+        ("random_bits", {}),
+        ("uniform", {"dtype": "f16"}),
+        ("normal", {"dtype": "f32"}),
+        ("bernoulli", {"p": 0.3, "dtype": "f32"}),
+    ]
+    for name, how in draws:
+        drawn = []
+        for patience in (2**40, 0):
+            monkeypatch.setattr(drawn_words, "PATIENCE", patience)
+            drawn.append(OPS[name].numpy(state, shape=(size,), draw=5, **how))
+        assert drawn[0].dtype == drawn[1].dtype and (drawn[0] == drawn[1]).all(), name
