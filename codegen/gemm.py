@@ -124,7 +124,7 @@ def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> S
         rows, columns = _inner_tile(m, n, cpu)
         grid = _grid(batch, m, n, rows, columns, 0, work, cpu)
         return Strategy("inner", rows, columns, False, False, grid, dtype, work < mk.SERIAL_WORK)
-    rows, vectors = _outer_tile(m, n, lanes, cpu)
+    rows, vectors = outer_tile(m, n, lanes, cpu)
     width, nbytes = vectors * lanes, DTYPES[dtype].nbytes
     pack_b = b.contiguous == "i" or not b.plain or (m >= 8 * PACKING and kk * n * nbytes > cpu.l1)
     turned_a = not a.plain or (a.contiguous == "i" and kk >= 64 and m >= 128)
@@ -139,7 +139,7 @@ def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> S
 PACKING = 14.0  # time to pack an element, in multiply-adds
 
 
-def _outer_tile(m: int, n: int, lanes: int, cpu: Cpu) -> tuple[int, int]:
+def outer_tile(m: int, n: int, lanes: int, cpu: Cpu) -> tuple[int, int]:
     """Rows and vectors of the tile with the least estimated time for the whole product."""
     total = mk.ceildiv(n, lanes)
     best = (float("inf"), 1, 1)

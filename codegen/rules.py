@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache as once
 
 from gluongraph.codegen import cuda
+from gluongraph.codegen.attention import ATTENTION
+from gluongraph.codegen.attention import suits as attends
 from gluongraph.codegen.contraction import CONV, GEMM
 from gluongraph.codegen.index_ops import FALLBACK, INDEX_RULES
 from gluongraph.codegen.loops import LOOP
@@ -16,6 +19,7 @@ from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.scan import scan_rule
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tir import Kernel
+from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
 
@@ -24,8 +28,25 @@ def emit(k: Kernel, group: Group, candidate: Candidate, bindings: Bindings, cpu:
     BY_NAME[candidate.rule].emit(k, group, bindings, cpu)
 
 
-RULES: tuple[Rule, ...] = (GEMM, CONV, POOL, ROWWISE, REDUCE, LOOP, *INDEX_RULES, scan_rule(emit), FALLBACK)
+RULES: tuple[Rule, ...] = (
+    GEMM,
+    CONV,
+    ATTENTION,
+    POOL,
+    ROWWISE,
+    REDUCE,
+    LOOP,
+    *INDEX_RULES,
+    scan_rule(emit),
+    FALLBACK,
+)
 BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
+
+
+def whole(target: Target) -> Callable[[Node], bool]:
+    """Which composites have a kernel of the target as they are, and need not be taken apart."""
+    cpu = target.cpu
+    return (lambda n: False) if cpu is None else (lambda n: attends(n, cpu))
 
 
 def offer(target: Target) -> Offers:

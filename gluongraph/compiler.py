@@ -14,14 +14,15 @@ import numpy as np
 
 from gluongraph import debug, engine, printer, process
 from gluongraph.codegen.build import Artefact, build
-from gluongraph.codegen.rules import offer
+from gluongraph.codegen.rules import offer, whole
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.errors import CompileError, MXNetError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph
-from gluongraph.passes import PIPELINE, amp, memory, schedule, select
+from gluongraph.passes import PIPELINE, amp, inline, memory, schedule, select
+from gluongraph.passes.inline import Keep
 from gluongraph.plan import Plan
 from gluongraph.precision.table import in_whole, precision_of
 from gluongraph.runtime import loader
@@ -182,7 +183,7 @@ def lower(
     on = on or find_target()
     debug.next_graph()
     traced = graph = edited(graph)
-    chosen = thrifty(prepared(graph), forward, roles, thrift, partial(plan_kernels, roles=roles, on=on))
+    chosen = thrifty(prepared(graph, on), forward, roles, thrift, partial(plan_kernels, roles=roles, on=on))
     plan, graph = chosen.plan, chosen.graph
     text = printer.show_plan(plan)
     debug.dump("plan.txt", text)
@@ -197,23 +198,23 @@ def lower(
 
 def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, quiet: bool = False) -> tuple[Plan, Graph]:
     """All passes: the plan, and the graph of kernels that it was made from."""
-    return plan_kernels(prepared(graph, quiet), roles, on, quiet)
+    return plan_kernels(prepared(graph, on, quiet), roles, on, quiet)
 
 
-def prepared(graph: Graph, quiet: bool = False) -> Graph:
+def prepared(graph: Graph, on: Target, quiet: bool = False) -> Graph:
     """The graph after all passes before `fuse`."""
     if not quiet:
         debug.dump("00_traced.py", printer.show(graph))
-    without = left_out()
+    without, keep = left_out(), whole(on)
     for number, each in enumerate(PIPELINE[:-1], 1):
         if each.__name__ not in without:
-            graph = run(each, graph, 0 if quiet else number)
+            graph = run(each, graph, 0 if quiet else number, keep)
     return graph
 
 
 def plan_kernels(graph: Graph, roles: Mapping[str, str], on: Target, quiet: bool = False) -> tuple[Plan, Graph]:
     """From `fuse` on: the plan, and the graph of its kernels."""
-    graph = run(PIPELINE[-1], graph, 0 if quiet else len(PIPELINE))
+    graph = run(PIPELINE[-1], graph, 0 if quiet else len(PIPELINE), whole(on))
     selection = select(graph, offer(on), lambda body, inner: plan_of(body, inner, on, quiet=True)[0])
     plan = memory(schedule(selection, roles))
     if debug.settings().verify:
@@ -248,14 +249,14 @@ def edited(graph: Graph) -> Graph:
     return printer.read(path.read_text())
 
 
-def run(each: Callable[[Graph], Graph], graph: Graph, number: int = 0) -> Graph:
-    """One pass, with all that hangs on passes: timing, verification, dumps."""
+def run(each: Callable[[Graph], Graph], graph: Graph, number: int = 0, keep: Keep = lambda n: False) -> Graph:
+    """One pass, with all that hangs on passes: timing, verification, dumps. `keep`: composites that have kernels."""
     name = each.__name__
     started = time.perf_counter()
-    after = each(graph)
+    after = inline(graph, keep=keep) if each is inline else each(graph)
     milliseconds = (time.perf_counter() - started) * 1e3
     if debug.settings().verify:
-        verify(after, name)
+        verify(after, name, keep)
     changed = "" if after is not graph and after != graph else " (unchanged)"
     debug.log("pass", f"{name}: {len(graph.nodes())} -> {len(after.nodes())} nodes, {milliseconds:.1f} ms{changed}")
     if not changed and number and (debug.settings().dump or debug.wants(name)):

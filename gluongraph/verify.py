@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gluongraph.dtypes import DTYPES
@@ -16,10 +16,10 @@ from gluongraph.storage import ALIGNMENT
 PRIMITIVE_STAGES = frozenset({"inline", "fuse"})
 
 
-def verify(graph: Graph, stage: str = "", keep: frozenset[str] = frozenset()) -> None:
+def verify(graph: Graph, stage: str = "", keep: Callable[[Node], bool] = lambda n: False) -> None:
     """Raise VerifyError for the first rule that the graph breaks; `stage` is the pass that made it, for the message.
 
-    `keep` names the composites that may be left after `inline`. Two updates of one input need no rule: updates are
+    `keep` tells the composites that may be left after `inline`. Two updates of one input need no rule: updates are
     keyed by the input's name. A new value may read the old one: an update happens after all readers of the old value,
     which the plan's check below holds up.
     """
@@ -28,7 +28,7 @@ def verify(graph: Graph, stage: str = "", keep: frozenset[str] = frozenset()) ->
     for message in checks:
         raise VerifyError(_after(stage) + message)
     for n in graph.nodes():
-        if stage in PRIMITIVE_STAGES and n.op.kind == "composite" and n.op.name not in keep:
+        if stage in PRIMITIVE_STAGES and n.op.kind == "composite" and not keep(n):
             raise VerifyError(_after(stage) + f"{_at(graph, n)} is a composite, and should be inlined by now")
         for body in (v for v in n.attrs.values() if isinstance(v, Graph)):
             try:

@@ -23,7 +23,7 @@ import ml_dtypes
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import Graph, Node
-from gluongraph.ops import composite
+from gluongraph.passes.inline import inline
 from gluongraph.rewrite import in_bodies, made_from, rebuild, value
 
 _WIDE = "f32"
@@ -35,15 +35,12 @@ _EXACT = frozenset({"leaf", "reduce", "window", "index"})
 
 def amp(graph: Graph, low: str) -> Graph:
     """The graph with operands of contractions in `low`, "bf16" or "f16". Inputs and results keep their types."""
-    return _Caster(rebuild(graph, lambda n: _opened(n, low)), low).run()
+    opened = inline(graph, keep=lambda n: n.op.kind != "composite" or n.op.numeric != "low")
+    return _Caster(rebuild(opened, lambda n: _loop(n, low)), low).run()
 
 
-def _opened(n: Node, low: str) -> Node:
-    """Composites of contractions as what they consist of, each of its own class: attention holds a softmax. Loops with
-    their bodies cast."""
-    if n.op.kind == "composite" and n.op.numeric == "low":
-        (result,) = composite.inline(n)
-        return result
+def _loop(n: Node, low: str) -> Node:
+    """A loop with its body cast."""
     return n if any(map(_is_pinned, n.src)) else in_bodies(n, lambda body: amp(body, low))
 
 

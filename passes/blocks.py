@@ -81,7 +81,7 @@ def _cut(flow: list[Node]) -> tuple[Block, ...]:
     cuts: list[int] = []
     heavy = False
     for i, n in enumerate(flow):
-        if n.op.kind == "contraction" or n.op.name == "scan":  # of which each block has at least one
+        if n.op.kind in ("contraction", "composite") or n.op.name == "scan":  # of which each block has at least one
             if heavy and ends:
                 cuts.append(min(ends, key=lambda end: (end[0], -end[1]))[1])
                 ends, heavy = [], False

@@ -30,7 +30,7 @@ def _of_launch(launch: Launch) -> float:
 
 
 def _of_node(n: Node) -> float:
-    if n.op.kind == "contraction":
+    if n.op.kind in ("contraction", "composite"):  # a composite that is left is an attention
         return _multiplications(n) * MULTIPLY
     if n.op.kind in _FREE or isinstance(n.type, tuple):
         return 0.0
@@ -39,7 +39,12 @@ def _of_node(n: Node) -> float:
 
 
 def _multiplications(n: Node) -> int:
-    """Of a product of matrices, and of a convolution or a gradient of one."""
+    """Of a product of matrices, of a convolution or a gradient of one, of attention: 2 products, of its gradient 5."""
+    if n.op.name in ("attention", "attention_grad"):
+        backward = n.op.name == "attention_grad"
+        q, k, v = n.src[backward : backward + 3]
+        per_pair = 3 * q.shape[-1] + 2 * v.shape[-1] if backward else q.shape[-1] + v.shape[-1]
+        return math.prod(q.shape[:3]) * k.shape[2] * per_pair // (2 if n.attrs["causal"] else 1)
     if n.op.name == "matmul":
         a = n.src[0].shape
         return n.ty.size * (a[-2] if n.attrs["ta"] else a[-1])

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gluongraph.errors import VerifyError
 from gluongraph.ir import Graph, Node
 from gluongraph.ops import composite
 from gluongraph.rewrite import in_bodies, made_from, rebuild, restamp
 
+Keep = Callable[[Node], bool]
 
-def inline(graph: Graph, *, keep: frozenset[str] = frozenset()) -> Graph:
-    """softmax(x) -> its exponentials over their sum, and so on down to primitives; names in `keep` stay composites.
+
+def inline(graph: Graph, *, keep: Keep = lambda n: False) -> Graph:
+    """softmax(x) -> its exponentials over their sum, and so on down to primitives; what `keep` wants stays as it is.
 
     What a recomputed composite (`again`) expands to is recomputed too.
     """
@@ -17,7 +21,7 @@ def inline(graph: Graph, *, keep: frozenset[str] = frozenset()) -> Graph:
 
 
 class _Inliner:
-    def __init__(self, keep: frozenset[str]):
+    def __init__(self, keep: Keep):
         self.keep = keep
         self.several: dict[Node, tuple[Node, ...]] = {}  # expanded nodes of several results
 
@@ -26,7 +30,7 @@ class _Inliner:
         n = in_bodies(n, lambda body: inline(body, keep=self.keep))
         if n.op.name == "item" and n.src[0] in self.several:
             return self.several[n.src[0]][n.attrs["index"]]
-        if n.op.name in self.keep or not (n.op.kind == "composite" or n.op.name == "call"):
+        if not (n.op.kind == "composite" or n.op.name == "call") or self.keep(n):
             return n
         results = self.expanded(n)
         if isinstance(n.type, tuple):

@@ -22,7 +22,7 @@ from gluongraph.passes.blocks import Block, Forward
 from gluongraph.passes.grouping import Inlined
 
 KEEP, CHEAP, WHOLE = 0, 1, 2  # what is done with a block: nothing, cheap operations again, all of them again
-_DEAR = frozenset({"contraction", "window"})  # kinds
+_DEAR = frozenset({"contraction", "window", "composite"})  # kinds; composites that are left have kernels of their own
 
 
 def remat(graph: Graph, forward: Forward, how: Sequence[int]) -> Graph:

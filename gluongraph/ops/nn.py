@@ -21,7 +21,7 @@ from gluongraph.ops.build import (
     without,
     wrong_dtype,
 )
-from gluongraph.ops.composite import composite
+from gluongraph.ops.composite import composite, results_of
 from gluongraph.ops.samples import array, each
 
 # -- gelu
@@ -66,7 +66,7 @@ def gelu(x: Node, approximate: bool = False) -> Node:
 
 # -- attention
 
-_LOWEST = {"f16": -6e4}  # a score that is left out; finite, so that a row with none left gives no NaN
+LOWEST = {"f16": -6e4}  # a score that is left out; finite, so that a row with none left gives no NaN
 
 
 def _attention_type(
@@ -88,22 +88,62 @@ def _attention_type(
     return TensorType((*q.shape[:3], v.shape[3]), q.dtype)
 
 
-def _attention(q: Node, k: Node, v: Node, *mask: Node, causal: bool, scale: float) -> Node:
-    scores = ops.matmul(q, k, tb=True) * scale
-    seen = [broadcast_to(m, scores.shape) for m in mask]
+def _seen(shape: tuple[int, ...], mask: Sequence[Node], causal: bool) -> list[Node]:
+    """Bools of that shape that are all true where a key may be seen."""
+    seen = [broadcast_to(m, shape) for m in mask]
     if causal:  # the last query sees the last key
-        ahead = scores.shape[3] - scores.shape[2]
-        rows, columns = (ops.iota(scores.shape, axis, "i32") for axis in (2, 3))
+        ahead = shape[3] - shape[2]
+        rows, columns = (ops.iota(shape, axis, "i32") for axis in (2, 3))
         seen.append(ops.less_equal(columns, rows + ahead if ahead else rows))
-    for s in seen:
-        scores = ops.where(s, scores, _LOWEST.get(q.dtype, -1e30))
-    return ops.matmul(ops.softmax(scores, -1), v)
+    return seen
 
+
+def _weights(q: Node, k: Node, seen: Sequence[Node], scale: float) -> Node:
+    """softmax(q kᵀ · scale) over what is seen."""
+    scores = ops.matmul(q, k, tb=True) * scale
+    for s in seen:
+        scores = ops.where(s, scores, LOWEST.get(q.dtype, -1e30))
+    return ops.softmax(scores, -1)
+
+
+def _attention(q: Node, k: Node, v: Node, *mask: Node, causal: bool, scale: float) -> Node:
+    seen = _seen((*q.shape[:3], k.shape[2]), mask, causal)
+    return ops.matmul(_weights(q, k, seen, scale), v)
+
+
+def _attention_grad(
+    g: Node, q: Node, k: Node, v: Node, *mask: Node, causal: bool, scale: float
+) -> tuple[Node, Node, Node]:
+    """P = softmax(S), S = q kᵀ · scale:  dv = Pᵀ g;  dP = g vᵀ;  dS = P (dP - Σ P dP);  dq = dS k · scale;
+    dk = dSᵀ q · scale. The weights are computed again: keeping them would take T x S numbers a head."""
+    seen = _seen((*q.shape[:3], k.shape[2]), mask, causal)
+    p = _weights(q, k, seen, scale)
+    dp = ops.matmul(g, v, tb=True)
+    ds = p * (dp - ops.sum(p * dp, -1, keepdims=True)) * scale
+    for s in seen:
+        ds = ops.where(s, ds, 0.0)
+    return ops.matmul(ds, k), ops.matmul(ds, q, ta=True), ops.matmul(p, g, ta=True)
+
+
+ATTENTION_GRAD = composite(
+    "attention_grad",
+    _attention_grad,
+    samples=each(
+        (((2, 3, 5, 6), (2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6)), {"causal": False, "scale": 0.5}),
+        (((1, 2, 7, 4), (1, 2, 7, 4), (1, 2, 7, 4), (1, 2, 7, 4)), {"causal": True, "scale": 0.5}),
+    ),
+    numeric="low",
+    doc="The gradients of attention for queries, keys and values, from that of its result.",
+)
 
 ATTENTION = composite(
     "attention",
     _attention,
     infer=_attention_type,
+    grad=lambda g, y, q, k, v, *mask, **how: (
+        *results_of(ATTENTION_GRAD(g, q, k, v, *mask, **how)),
+        *(None for _ in mask),
+    ),
     samples=each(
         (((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6)), {"causal": False, "scale": 0.5}),
         (((1, 2, 7, 4), (1, 2, 7, 4), (1, 2, 7, 4)), {"causal": True, "scale": 0.5}),

@@ -87,7 +87,7 @@ def test_the_message_says_where_the_node_came_from() -> None:
 def test_composites_are_gone_after_inline() -> None:
     graph = Graph({"x": X}, {"y": OPS["softmax"](X, axis=0)})
     verify(graph, "simplify")
-    verify(graph, "inline", keep=frozenset({"softmax"}))
+    verify(graph, "inline", keep=lambda n: n.op.name == "softmax")
     with pytest.raises(VerifyError, match=r"softmax.* is a composite"):
         verify(graph, "inline")
 

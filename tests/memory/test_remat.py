@@ -32,7 +32,7 @@ def ready(name: str) -> tuple[Graph, Forward]:
     """The graph of a step, ready for `fuse`, and its forward part."""
     _, step = planned(name)
     roles = {k: "input" if k.startswith("data") else "scalar" if "rng" in k else "state" for k in step.graph.inputs}
-    graph = prepared(step.graph)
+    graph = prepared(step.graph, target())
     forward = [k for k in graph.updates if "running" in k] + list(graph.outputs)
     return graph, forward_of(graph, forward, roles)
 
