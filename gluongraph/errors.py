@@ -6,6 +6,7 @@ them goes on working. A message says: the op, the types it got, the user's line,
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import sys
 from collections.abc import Mapping
@@ -14,9 +15,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 _HERE = pathlib.Path(__file__).resolve().parent
-# The three sibling packages lie beside this folder in a checkout and inside it once installed.
-_OWN = tuple(
-    str(folder) + "/" for folder in (_HERE, *(_HERE.parent / name for name in ("passes", "codegen", "runtime")))
+# The three sibling packages lie beside this folder in a checkout and inside it once installed. Through contextlib
+# Python enters what is between `with` and the user's line.
+_OWN = (
+    *(str(folder) + "/" for folder in (_HERE, *(_HERE.parent / name for name in ("passes", "codegen", "runtime")))),
+    contextlib.__file__,
 )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from gluongraph import nd, ops
 from gluongraph.eager import leaf
 from gluongraph.ir import Graph, Node, TensorType
-from gluongraph.ndarray import NDArray
+from gluongraph.ndarray import NDArray, invoke
 from gluongraph.updates import GRAD
 
 SCALE, GOOD, FINITE = "amp:scale", "amp:good", "amp:finite"
@@ -37,16 +37,11 @@ class LossScale:
         return float(self.scale.asscalar())
 
     def accepts(self, weights: Iterable[NDArray]) -> bool:
-        """Are the gradients of these weights finite, on all devices? The next loss's scale changes by the answer, as
-        `skipping` has it change in a graph."""
+        """Are the gradients of these weights finite, on all devices? The scale of the next loss goes by that."""
         fine = all(w.grad is None or bool(np.isfinite(w.grad.storage.array).all()) for w in weights)
-        scale, good = self.progress()
-        if not fine:
-            self.resume([max(scale / GROWTH, SMALLEST), 0])
-        elif good + 1 >= PATIENCE:
-            self.resume([min(scale * GROWTH, LARGEST), 0])
-        else:
-            self.resume([scale, good + 1])
+        scale, good = invoke(_next, self.scale, self.good, NDArray(np.array(fine)))
+        self.scale.storage.write(scale.storage.array)
+        self.good.storage.write(good.storage.array)
         return fine
 
     def progress(self) -> list[float]:
@@ -95,11 +90,18 @@ def skipping(graph: Graph) -> Graph:
     """Updates happen where all gradients are finite; those of the scale and of the count of good steps in any case."""
     finite = graph.outputs[FINITE]
     updates = {k: ops.where(finite, new, graph.inputs[k]) for k, new in graph.updates.items()}
-    full = ops.greater_equal(_GOOD + 1, PATIENCE)
-    grown = ops.where(full, ops.minimum(_SCALE * GROWTH, LARGEST), _SCALE)
-    updates[SCALE] = ops.where(finite, grown, ops.maximum(_SCALE / GROWTH, SMALLEST))
-    updates[GOOD] = ops.where(ops.logical_and(finite, ops.logical_not(full)), _GOOD + 1, 0)
+    updates[SCALE], updates[GOOD] = _next(_SCALE, _GOOD, finite)
     return Graph({**graph.inputs, SCALE: _SCALE, GOOD: _GOOD}, graph.outputs, updates, graph.origins)
+
+
+def _next(scale: Node, good: Node, finite: Node) -> tuple[Node, Node]:
+    """The scale, and the count of good steps, after a step whose gradients were finite, or were not."""
+    full = ops.greater_equal(good + 1, PATIENCE)
+    grown = ops.where(full, ops.minimum(scale * GROWTH, LARGEST), scale)
+    return (
+        ops.where(finite, grown, ops.maximum(scale / GROWTH, SMALLEST)),
+        ops.where(ops.logical_and(finite, ops.logical_not(full)), good + 1, 0),
+    )
 
 
 _SCALE = leaf(SCALE, TensorType((1,), "f32"))
