@@ -21,7 +21,8 @@ class EvalMetric:
 
     A subclass adds to `sum_metric` and `num_inst` in `update(labels, preds)`. One that says has_global_stats=True adds
     to `global_sum_metric` and `global_num_inst` as well; for others `get_global` tells what `get` tells. Further
-    keywords are what `get_config` needs to make the metric again.
+    keywords are what `get_config` needs to make the metric again. Those here say in `_measured` what an array of labels
+    and one of predictions add, in numpy: if one of several does not fit, nothing has been added.
     """
 
     def __init__(self, name: str, output_names: Names = None, label_names: Names = None, **kwargs: Any):
@@ -40,6 +41,11 @@ class EvalMetric:
 
     def update(self, labels: Any, preds: Any) -> None:
         """Take in one batch: arrays, or lists of them."""
+        for total, count in [self._measured(label, pred) for label, pred in paired(self.name, labels, preds)]:
+            self._add(total, count)
+
+    def _measured(self, label: Array, pred: Array) -> tuple[float, int]:
+        """The sum of the values of these instances, and how many they are."""
         raise NotImplementedError(f"{type(self).__name__} says what it measures in update(labels, preds)")
 
     def update_dict(self, label: Mapping[str, Any], pred: Mapping[str, Any]) -> None:

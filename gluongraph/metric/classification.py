@@ -31,11 +31,10 @@ class Accuracy(EvalMetric):
         super().__init__(name, output_names, label_names, has_global_stats=True, axis=axis)
         self.axis = axis
 
-    def update(self, labels: Any, preds: Any) -> None:
-        for label, pred in paired(self.name, labels, preds):
-            classes = pred if pred.shape == label.shape else pred.argmax(self.axis)
-            expected, given = _numbers(self.name, label, classes)
-            self._add(int((given == expected).sum()), expected.size)
+    def _measured(self, label: Array, pred: Array) -> tuple[float, int]:
+        classes = pred if pred.shape == label.shape else pred.argmax(self.axis)
+        expected, given = _numbers(self.name, label, classes)
+        return int((given == expected).sum()), expected.size
 
 
 @register
@@ -56,13 +55,12 @@ class TopKAccuracy(EvalMetric):
         super().__init__(name, output_names, label_names, has_global_stats=True, top_k=top_k)
         self.top_k = top_k
 
-    def update(self, labels: Any, preds: Any) -> None:
-        for label, pred in paired(self.name, labels, preds):
-            if pred.ndim != 2:
-                raise AssertionError(f"{self.name} takes scores (N, C), not an array of shape {pred.shape}")
-            expected, _ = _numbers(self.name, label, pred[:, 0])
-            best = np.argsort(-pred, axis=1, kind="stable")[:, : self.top_k]
-            self._add(int((best == expected[:, None]).any(axis=1).sum()), expected.size)
+    def _measured(self, label: Array, pred: Array) -> tuple[float, int]:
+        if pred.ndim != 2:
+            raise AssertionError(f"{self.name} takes scores (N, C), not an array of shape {pred.shape}")
+        expected, _ = _numbers(self.name, label, pred[:, 0])
+        best = np.argsort(-pred, axis=1, kind="stable")[:, : self.top_k]
+        return int((best == expected[:, None]).any(axis=1).sum()), expected.size
 
 
 class _Confusion(EvalMetric):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 
-from gluongraph.metric.base import METRICS, EvalMetric, Names, alias, arrays, paired, pairs, register
+from gluongraph.metric.base import METRICS, EvalMetric, Names, alias, arrays, pairs, register
 from gluongraph.storage import Array
 
 
@@ -115,12 +115,12 @@ class CustomMetric(EvalMetric):
 
     def update(self, labels: Any, preds: Any) -> None:
         left, right = arrays(labels), arrays(preds)
-        if self._allow_extra_outputs:
-            right = right[: len(left)]
-        for label, pred in paired(self.name, left, right):
-            value = self._feval(label, pred)
-            total, count = value if isinstance(value, tuple) else (value, 1)
-            self._add(float(total), int(count))
+        super().update(left, right[: len(left)] if self._allow_extra_outputs else right)
+
+    def _measured(self, label: Array, pred: Array) -> tuple[float, int]:
+        value = self._feval(label, pred)
+        total, count = value if isinstance(value, tuple) else (value, 1)
+        return float(total), int(count)
 
     def get_config(self) -> dict[str, Any]:
         raise NotImplementedError(f"{self.name}: a function has no configuration; make the metric from it again")

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.metric.base import EvalMetric, Names, alias, paired, register
+from gluongraph.metric.base import EvalMetric, Names, alias, register
+from gluongraph.storage import Array
 
 
 @register
@@ -32,16 +33,15 @@ class Perplexity(EvalMetric):
         super().__init__(name, output_names, label_names, has_global_stats=True, **config)
         self.ignore_label, self.axis = ignore_label, axis
 
-    def update(self, labels: Any, preds: Any) -> None:
-        for label, pred in paired(self.name, labels, preds):
-            rows = np.moveaxis(pred, self.axis, -1).reshape(-1, pred.shape[self.axis])
-            classes = label.astype(np.int64).ravel()
-            if len(classes) != len(rows):
-                raise AssertionError(f"{self.name}: labels {label.shape} do not fit predictions {pred.shape}")
-            picked = rows[np.arange(len(rows)), classes.clip(0, rows.shape[1] - 1)]
-            if self.ignore_label is not None:
-                picked = picked[classes != self.ignore_label]
-            self._add(float(-np.log(np.maximum(picked, 1e-10), dtype=np.float64).sum()), picked.size)
+    def _measured(self, label: Array, pred: Array) -> tuple[float, int]:
+        rows = np.moveaxis(pred, self.axis, -1).reshape(-1, pred.shape[self.axis])
+        classes = label.astype(np.int64).ravel()
+        if len(classes) != len(rows):
+            raise AssertionError(f"{self.name}: labels {label.shape} do not fit predictions {pred.shape}")
+        picked = rows[np.arange(len(rows)), classes.clip(0, rows.shape[1] - 1)]
+        if self.ignore_label is not None:
+            picked = picked[classes != self.ignore_label]
+        return float(-np.log(np.maximum(picked, 1e-10), dtype=np.float64).sum()), picked.size
 
     def get(self) -> tuple[Any, Any]:
         name, mean = super().get()
@@ -72,13 +72,12 @@ class CrossEntropy(EvalMetric):
         super().__init__(name, output_names, label_names, has_global_stats=True, eps=eps)
         self.eps = eps
 
-    def update(self, labels: Any, preds: Any) -> None:
-        for label, pred in paired(self.name, labels, preds):
-            classes = label.astype(np.int64).ravel()
-            if len(classes) != len(pred):
-                raise AssertionError(f"{self.name}: labels {label.shape} do not fit predictions {pred.shape}")
-            picked = pred[np.arange(len(pred)), classes].astype(np.float64)
-            self._add(float(-np.log(picked + self.eps).sum()), len(pred))
+    def _measured(self, label: Array, pred: Array) -> tuple[float, int]:
+        classes = label.astype(np.int64).ravel()
+        if len(classes) != len(pred):
+            raise AssertionError(f"{self.name}: labels {label.shape} do not fit predictions {pred.shape}")
+        picked = pred[np.arange(len(pred)), classes].astype(np.float64)
+        return float(-np.log(picked + self.eps).sum()), len(pred)
 
 
 @register

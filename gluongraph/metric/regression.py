@@ -27,14 +27,13 @@ class _Error(EvalMetric):
         """The metric's formula."""
         raise NotImplementedError
 
-    def update(self, labels: Any, preds: Any) -> None:
-        for label, pred in paired(self.name, labels, preds):
-            left, right = (x.astype(np.float64).reshape(-1, 1) if x.ndim == 1 else x for x in (label, pred))
-            try:
-                difference = np.subtract(left, right, dtype=np.float64)
-            except ValueError:
-                raise ValueError(f"{self.name}: labels {label.shape} do not fit predictions {pred.shape}") from None
-            self._add(float(self._error(difference)), 1)
+    def _measured(self, label: Array, pred: Array) -> tuple[float, int]:
+        left, right = (x.astype(np.float64).reshape(-1, 1) if x.ndim == 1 else x for x in (label, pred))
+        try:
+            difference = np.subtract(left, right, dtype=np.float64)
+        except ValueError:
+            raise ValueError(f"{self.name}: labels {label.shape} do not fit predictions {pred.shape}") from None
+        return self._error(difference), 1
 
 
 @register
@@ -113,8 +112,10 @@ class PearsonCorrelation(EvalMetric):
         super().__init__(name, output_names, label_names, has_global_stats=True, average=average)
 
     def update(self, labels: Any, preds: Any) -> None:
-        for label, pred in paired(self.name, labels, preds):
+        given = paired(self.name, labels, preds)
+        for label, pred in given:
             need_equal(self.name, "labels", label.shape, "predictions", pred.shape)
+        for label, pred in given:
             batch = _Moments()
             for moments in (batch, self._local, self._global):
                 moments.add(label, pred)

@@ -300,7 +300,7 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: metric.register(int), AssertionError, "subclasses of EvalMetric"),
     (lambda: metric.TopKAccuracy(top_k=1), AssertionError, "use Accuracy"),
     (lambda: metric.Perplexity(), TypeError, "ignore_label"),
-    (lambda: metric.EvalMetric("m").update([], []), NotImplementedError, "update"),
+    (lambda: metric.EvalMetric("m").update(TWO, TWO), NotImplementedError, "update"),
     (lambda: metric.CustomMetric(f1).get_config(), NotImplementedError, "f1"),
     (lambda: metric.create(["acc"]).get_metric(1), ValueError, "no metric 1 among 1"),
     (lambda: metric.Accuracy(label_names=["a"]).update_dict({}, {}), KeyError, "a"),
@@ -327,3 +327,15 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
 def test_errors(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("name", ["acc", "f1", "pcc", "mae", "rmse", "pearsonr", "ce"])
+def test_what_fits_is_not_counted_beside_what_does_not(name: str) -> None:
+    right, wrong = nd.array([0, 1]), nd.array([0, 1, 1])
+    scores = nd.array([[0.9, 0.1], [0.2, 0.8]]) if name in ("acc", "f1", "pcc", "ce") else nd.array([0.5, 0.7])
+    measure = metric.create(name)
+    measure.update([right], [scores])
+    before = vars(measure).copy()
+    with pytest.raises((ValueError, AssertionError)):
+        measure.update([right, wrong], [scores, scores])
+    assert vars(measure) == before
