@@ -65,19 +65,17 @@ def scaled(graph: Graph) -> tuple[Graph, Node]:
     return Graph(inputs, graph.outputs, graph.updates, graph.origins), ops.reshape(_SCALE, ())
 
 
-def unscaled(graph: Graph, flag: bool) -> Graph:
+def unscaled(graph: Graph) -> Graph:
     """The gradients among the outputs divided by the scale, a power of two: only their exponents change.
 
-    With `flag`, an output says whether all of them are finite. If not, all are 0: no NaN goes any further, and no
-    kernel begins an update before the flag is known, to store what may have to be thrown away.
+    An output more says whether all of them are finite. If not, all are 0: no NaN goes any further, and no kernel begins
+    an update before the flag is known, to store what may have to be thrown away.
     """
     inverse = ops.div(1.0, ops.reshape(_SCALE, ()))
     grads = {k: g * ops.cast(inverse, g.dtype) for k, g in graph.outputs.items() if k.startswith(GRAD)}
-    outputs = {**graph.outputs, **grads}
-    if flag:
-        finite = outputs[FINITE] = all_finite(grads.values())
-        outputs |= {k: ops.where(finite, g, 0.0) for k, g in grads.items()}
-    return Graph(graph.inputs, outputs, graph.updates, graph.origins)
+    finite = all_finite(grads.values())
+    kept = {k: ops.where(finite, g, 0.0) for k, g in grads.items()}
+    return Graph(graph.inputs, {**graph.outputs, **kept, FINITE: finite}, graph.updates, graph.origins)
 
 
 def all_finite(values: Iterable[Node]) -> Node:

@@ -105,8 +105,8 @@ def backward(traced: Traced, trainer: Trainer, options: Options, call: Call, win
     if options.cast is not None:
         made.graph = options.cast(made.graph)
     if scaled:
-        made.masked = not call.sums
-        made.graph = scaling.unscaled(made.graph, flag=made.masked)
+        made.masked = True
+        made.graph = scaling.unscaled(made.graph)
     alike = not made.masked and not options.detect_anomaly  # are updates of the program what they were?
     made.forward = (*traced.graph.outputs, *(traced.graph.updates if alike else ()))
     made.watched = {traced.first: made.graph.outputs[traced.first]}

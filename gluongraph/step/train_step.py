@@ -247,7 +247,10 @@ class TrainStep:
         return variant.answer(variant.run(arrays), inputs)
 
     def grads(self, *batch: Any) -> dict[str, NDArray]:
-        """Gradients of the summed loss by parameter name; weights stay as they are."""
+        """Gradients of the summed loss by parameter name; weights stay as they are, running statistics do not.
+
+        With "16-mixed" they are 0 where one of them is not finite: the batch is left out, as a step on it would be.
+        """
         if self.trainer is not None:
             self._variants.prepare(self.trainer, batch)
         variant, arrays = self._variants.find("grads", batch)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gluongraph as mx
-from gluongraph import amp, gluon, nd
+from gluongraph import amp, debug, gluon, nd
 from gluongraph.errors import MXNetError
 from gluongraph.gluon import Parameter, nn
 from gluongraph.plan import Plan
@@ -150,6 +150,23 @@ def test_small_gradients_survive_through_the_scale() -> None:
         trainer.scaler.scale[:] = scale
         (found,) = step.grads(x).values()
         np.testing.assert_allclose(found.asnumpy(), want, rtol=1e-2)
+
+
+def test_a_batch_whose_gradients_overflow_leaves_statistics_alone() -> None:
+    with debug.override(backend="reference"):
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Dense(4, in_units=3), gluon.nn.BatchNorm(in_channels=4), gluon.nn.Dense(1, in_units=4))
+        net.initialize()
+        step = mx.compile(net, gluon.loss.L2Loss(), gluon.Trainer(net.collect_params(), "sgd"), precision="16-mixed")
+        x, y = np.ones((4, 3), np.float32) * np.arange(4)[:, None], np.zeros((4, 1), np.float32)
+        assert step.grads(x, y) and step.skipped == 0
+        before = net[1].running_var.data().asnumpy()
+        for call in (step.grads, step.accumulate):
+            found = call(x.astype(np.float32) * 1e38, y)
+            assert (net[1].running_var.data().asnumpy() == before).all()
+        assert step.skipped == 2 and step.loss_scale is not None
+        assert step.loss_scale.scale.asscalar() == 2.0**14
+        assert all((g.asnumpy() == 0).all() for g in step.grads(x * 1e38, y).values()) and found is not None
 
 
 def test_two_contexts_leave_a_step_out_together() -> None:
