@@ -48,9 +48,9 @@ def compile(*args: Any, **kwargs: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """`mx.checkpoint` is imported when it is asked for: it is about compiled steps, and knows the runtime."""
-    if name == "checkpoint":
-        return importlib.import_module("gluongraph.checkpoint")
+    """Imported when they are asked for: `mx.checkpoint`, which knows the runtime, and `mx.onnx`."""
+    if name in ("checkpoint", "onnx"):
+        return importlib.import_module(f"gluongraph.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -79,6 +79,7 @@ __all__ = [
     "nd",
     "ndarray",
     "num_gpus",
+    "onnx",
     "optimizer",
     "random",
     "recordio",

@@ -68,6 +68,10 @@ class FormatError(MXNetError, ValueError):
     """A text or file that is not what it should be: a dump that cannot be read back, JSON of another version."""
 
 
+class UnsupportedError(MXNetError, NotImplementedError):
+    """Something that a file may ask for and that does not exist here: an operator, an attribute, an element type."""
+
+
 class NotFiniteError(MXNetError):
     """A NaN or an infinity, where somebody was asked to look for them (`detect_anomaly`, `GG_CHECK=nan`)."""
 

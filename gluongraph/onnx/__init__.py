@@ -1,0 +1,13 @@
+"""ONNX models as gluon blocks: `mx.onnx.load("model.onnx")`; docs/onnx.md says which operators there are.
+
+reader     file -> Model, checked; tensors, package
+program    Model -> Program: operators found, arrays sorted into parameters and constants
+build      Program -> graph, for inputs of given types; site is what builders see
+operators/ the table: one row per operator and version, by families
+block      the HybridBlock, and `load`
+"""
+
+from gluongraph.errors import UnsupportedError
+from gluongraph.onnx.block import ONNXBlock, load
+
+__all__ = ["ONNXBlock", "UnsupportedError", "load"]

@@ -1,0 +1,196 @@
+"""An ONNX model as a hybrid block: `load`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluongraph import initializer, nd, ops, random
+from gluongraph.context import Context
+from gluongraph.dtypes import DTYPES, dtype_name, is_float
+from gluongraph.errors import DTypeError, MXNetError, ShapeError, located
+from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.ir import Node
+from gluongraph.ndarray import NDArray, invoke
+from gluongraph.onnx.build import Building
+from gluongraph.onnx.model import ValueDef
+from gluongraph.onnx.program import Program
+from gluongraph.onnx.reader import read
+from gluongraph.tape import STATE
+
+
+def load(
+    model: Any,
+    freeze: str | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    ctx: Context | Sequence[Context] | None = None,
+) -> ONNXBlock:
+    """The model in an ONNX file as a block with its parameters, ready to predict and to be trained.
+
+    Float arrays of the file become parameters under their names there, with characters other than letters, digits,
+    points and underscores made underscores; numbers without an axis, integers and what decides shapes are constants.
+
+    Args:
+        model: a path; or the bytes of a file, or a ModelProto.
+        freeze: a regular expression; parameters whose whole name matches it get grad_req "null", and a
+            BatchNormalization whose statistics match it goes on using them in training.
+        fixed: inputs of the model that become constants, such as a shape that it takes as an array.
+        ctx: where the parameters are.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        FormatError: it holds no ONNX model, or one that contradicts itself.
+        UnsupportedError: it needs something that does not exist here; the message names the operator.
+        MXNetError: the package onnx is not installed.
+    """
+    return ONNXBlock(Program(read(model), fixed or {}), freeze, ctx)
+
+
+class ONNXBlock(HybridBlock):
+    """A model that was read from ONNX: `load` makes it. Called with the inputs of the model, in their order.
+
+    Each set of input shapes is built anew, so that axes which the file leaves free may have any extent. In training
+    mode BatchNormalization normalizes by the batch and moves its running statistics, and Dropout drops, as the layers
+    of `gluon.nn` do, whatever mode the model was exported in.
+    """
+
+    def __init__(self, program: Program, freeze: str | None = None, ctx: Any = None):
+        super().__init__(prefix="", params=ParameterDict(""))
+        self._program = program
+        pattern = None if freeze is None else re.compile(freeze)
+        running = {program.names[name] for name in program.statistics}
+        for name, array in program.parameters.items():
+            frozen = name in running or (pattern is not None and pattern.fullmatch(name) is not None)
+            parameter = self.params.get(
+                name,
+                shape=array.shape,
+                dtype=array.dtype,
+                init=initializer.Zero(),
+                grad_req="null" if frozen else "write",
+                differentiable=name not in running,
+            )
+            parameter.initialize(ctx=ctx)
+            parameter.set_data(nd.array(array, dtype=array.dtype))
+            self._reg_params[name] = parameter
+        self._frozen = frozenset(
+            name for name in program.statistics if pattern is not None and pattern.fullmatch(program.names[name])
+        )
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What the model takes: name, element type and shape of each input, as 'x' f32[batch,3,224,224]."""
+        return tuple(map(str, self._program.inputs))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what the model gives."""
+        return tuple(v.name for v in self._program.model.graph.outputs)
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """The names of inputs whose numbers may decide shapes, so that `load(..., fixed=...)` must have them."""
+        return self._program.deciding
+
+    def draws(self, training: bool) -> int:
+        """How many times a call draws random numbers."""
+        return self._program.draws + (self._program.drops if training else 0)
+
+    def forward(self, *args: Any) -> Any:
+        training = STATE.training
+        arrays = self._checked(args)
+        parameters = [p.data() for p in self._reg_params.values()]
+        ctx = arrays[0].context if arrays else None
+        sources = [random.source(ctx) for _ in range(self.draws(training))]
+        made = invoke(
+            self._build,
+            *arrays,
+            *parameters,
+            *(state for state, _ in sources),
+            numbers=tuple(number for _, number in sources),
+            training=training,
+            wide=self._wide(arrays),
+        )
+        results = made if isinstance(made, list) else [made]
+        count = len(self.outputs)
+        self._move(results[count:])
+        return results[0] if count == 1 else results[:count]
+
+    def _build(self, *nodes: Node, numbers: tuple[int, ...], training: bool, wide: Any) -> tuple[Node, ...]:
+        """The model as a builder: its outputs, and in training what the running statistics become."""
+        program = self._program
+        inputs, held = len(program.inputs), len(program.parameters)
+        sources = list(zip(nodes[inputs + held :], numbers, strict=True))
+        building = Building(program, training, wide, sources, self._frozen)
+        outputs = building.model(nodes[:inputs], nodes[inputs : inputs + held])
+        if not training:
+            return tuple(outputs)
+        return (*outputs, *(building.statistics.get(n, building.held[n]) for n in self._moving))
+
+    @property
+    def _moving(self) -> list[str]:
+        return [n for n in self._program.statistics if n not in self._frozen]
+
+    def _move(self, statistics: Sequence[NDArray]) -> None:
+        """Write running statistics, outside of any record."""
+        before, STATE.recording = STATE.recording, False
+        try:
+            for name, value in zip(self._moving, statistics, strict=False):
+                self._reg_params[self._program.names[name]].data()[:] = value.detach()
+        finally:
+            STATE.recording = before
+
+    # -- arguments
+
+    def _checked(self, args: Sequence[Any]) -> list[NDArray]:
+        """The arguments as arrays of the declared types.
+
+        Raises:
+            MXNetError: not as many as the model has inputs.
+            DTypeError: integers where it takes floats, or the reverse.
+            ShapeError: other shapes than the file declares.
+        """
+        wanted = self._program.inputs
+        if len(args) != len(wanted):
+            what = f"{len(args)} inputs for a model that takes {len(wanted)}: {', '.join(self.inputs)}"
+            raise MXNetError(located(f"{self._program.model.what}: {what}"))
+        free: dict[str, int] = {}
+        return [self._one(value, arg, free) for value, arg in zip(wanted, args, strict=True)]
+
+    def _one(self, value: ValueDef, arg: Any, free: dict[str, int]) -> NDArray:
+        array = arg if isinstance(arg, NDArray) else nd.array(np.asarray(arg), dtype=value.dtype or None)
+        given = array.type
+        what = f"{self._program.model.what}: input {value}"
+        if value.dtype and given.dtype != value.dtype:
+            families = DTYPES[given.dtype].family, DTYPES[value.dtype].family
+            if "float" in families and families[0] != families[1]:
+                help = f"x.astype({DTYPES[value.dtype].long!r})"
+                raise DTypeError(located(f"{what} cannot be {given}", help=help))
+            if families != ("float", "float"):
+                array = array.astype(DTYPES[value.dtype].long)
+        if value.shape == () and given.shape == (1,):  # nd.array makes no arrays without an axis
+            return invoke(_without_axis, array)  # type: ignore[no-any-return]
+        if value.shape is not None:
+            if len(value.shape) != given.rank:
+                raise ShapeError(located(f"{what} cannot be {given}"))
+            for extent, n in zip(value.shape, given.shape, strict=True):
+                if n != (free.setdefault(extent, n) if isinstance(extent, str) and extent != "?" else extent) and (
+                    extent != "?"
+                ):
+                    help = "export it with a free axis (dynamic_axes, dynamic_shapes) for other extents"
+                    raise ShapeError(located(f"{what} cannot be {given}", help=help))
+        return array
+
+    def _wide(self, arrays: Sequence[NDArray]) -> tuple[str, str] | None:
+        """The file's float type, and that which the inputs or the parameters have been cast to."""
+        pairs = [(v.dtype, a.type.dtype) for v, a in zip(self._program.inputs, arrays, strict=True)]
+        for name, array in self._program.parameters.items():
+            pairs.append((dtype_name(array.dtype), self._reg_params[name].data().type.dtype))
+        return next(((was, now) for was, now in pairs if was and was != now and is_float(was)), None)
+
+
+def _without_axis(x: Node) -> Node:
+    return ops.reshape(x, ())

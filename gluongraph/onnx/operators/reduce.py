@@ -1,0 +1,125 @@
+"""Reductions over axes: sums, means, products, extremes, norms, and where they lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from gluongraph import ops
+from gluongraph.dtypes import DTYPES, is_float
+from gluongraph.ir import Node
+from gluongraph.onnx.site import Site
+from gluongraph.onnx.table import row
+
+Axes = tuple[int, ...]
+Reduce = Callable[[Node, Axes], Node]  # with the axes kept
+
+
+def _kept(build: Any) -> Reduce:
+    made: Reduce = lambda x, axes: build(x, axis=axes, keepdims=True)  # noqa: E731
+    return made
+
+
+def _extreme(build: Any, highest: bool) -> Reduce:
+    """The extreme of no elements is the worst number of the type."""
+
+    def reduce(x: Node, axes: Axes) -> Node:
+        if all(x.shape[a] for a in axes):
+            if x.dtype == "bool":
+                return ops.cast(build(ops.cast(x, "u8"), axis=axes, keepdims=True), "bool")
+            return build(x, axis=axes, keepdims=True)  # type: ignore[no-any-return]
+        shape = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
+        return ops.full(shape, worst(x.dtype, highest), x.dtype)
+
+    return reduce
+
+
+def worst(dtype: str, highest: bool) -> float | int | bool:
+    about = DTYPES[dtype]
+    if about.family == "float":
+        return -math.inf if highest else math.inf
+    if about.family == "bool":
+        return not highest
+    bits, signed = 8 * about.nbytes, about.family == "int"
+    if highest:
+        return -(1 << (bits - 1)) if signed else 0
+    return (1 << (bits - signed)) - 1
+
+
+def _mean(x: Node, axes: Axes) -> Node:
+    if is_float(x.dtype):
+        return ops.mean(x, axis=axes, keepdims=True)
+    total = ops.sum(x, axis=axes, keepdims=True)
+    return ops.cast(ops.div(ops.cast(total, "f64"), float(x.ty.size // max(total.ty.size, 1))), x.dtype)
+
+
+def _norm(x: Node, axes: Axes) -> Node:
+    wide = ops.cast(x, "f32") if x.dtype in ("f16", "bf16") or not is_float(x.dtype) else x
+    return ops.cast(ops.sqrt(ops.sum(ops.mul(wide, wide), axis=axes, keepdims=True)), x.dtype)
+
+
+def _log_sum_exp(x: Node, axes: Axes) -> Node:
+    if not all(x.shape[a] for a in axes):
+        return ops.log(ops.sum(ops.exp(x), axis=axes, keepdims=True))
+    wide = x if is_float(x.dtype) else ops.cast(x, "f32")
+    top = ops.stop_gradient(ops.max(wide, axis=axes, keepdims=True))
+    top = ops.where(ops.isfinite(top), top, 0.0)
+    return ops.cast(ops.add(ops.log(ops.sum(ops.exp(ops.sub(wide, top)), axis=axes, keepdims=True)), top), x.dtype)
+
+
+_TABLE: dict[str, Reduce] = {
+    "ReduceL1": lambda x, axes: ops.sum(ops.abs(x), axis=axes, keepdims=True),
+    "ReduceL2": _norm,
+    "ReduceLogSum": lambda x, axes: ops.log(ops.sum(x, axis=axes, keepdims=True)),
+    "ReduceLogSumExp": _log_sum_exp,
+    "ReduceMax": _extreme(ops.max, True),
+    "ReduceMean": _mean,
+    "ReduceMin": _extreme(ops.min, False),
+    "ReduceProd": _kept(ops.prod),
+    "ReduceSum": _kept(ops.sum),
+    "ReduceSumSquare": lambda x, axes: ops.sum(ops.mul(x, x), axis=axes, keepdims=True),
+}
+
+
+def _by_attribute(build: Reduce) -> Any:
+    def reduce(at: Site, x: Node, *, axes: Axes | None = None, keepdims: int = 1) -> Node:
+        return _reduced(at, build, x, axes, keepdims)
+
+    return reduce
+
+
+def _by_input(build: Reduce) -> Any:
+    def reduce(
+        at: Site, x: Node, axes: Node | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Node:
+        over = at.ints(axes, "axes")
+        return _reduced(at, build, x, () if noop_with_empty_axes and not over else over or None, keepdims)
+
+    return reduce
+
+
+def _reduced(at: Site, build: Reduce, x: Node, axes: Axes | None, keepdims: int) -> Node:
+    over = tuple(range(x.ty.rank)) if axes is None else tuple(sorted(at.axes(axes, x.ty.rank)))
+    y = build(x, over)
+    return y if keepdims else ops.reshape(y, tuple(n for a, n in enumerate(x.shape) if a not in over))
+
+
+for _name, _build in _TABLE.items():
+    row(_name, _by_attribute(_build))
+    row(_name, _by_input(_build), since=13 if _name == "ReduceSum" else 18, static=("axes",))
+
+
+def _found(build: Any) -> Any:
+    def find(at: Site, x: Node, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Node:
+        axis = at.axis(axis, x.ty.rank)
+        place = build(ops.flip(x, axis) if select_last_index else x, axis=axis, keepdims=bool(keepdims))
+        if select_last_index:
+            place = ops.sub(x.shape[axis] - 1, place)
+        return ops.cast(place, "i64")
+
+    return find
+
+
+row("ArgMax", _found(ops.argmax))
+row("ArgMin", _found(ops.argmin))

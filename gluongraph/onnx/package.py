@@ -1,0 +1,26 @@
+"""The package `onnx`, which knows the file format and the operators' versions. It is imported when a model is read."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from gluongraph.errors import MXNetError, located
+
+OLDEST = 7  # versions of the default domain that the tables here know: every change from OLDEST to NEWEST
+NEWEST = 28
+
+
+def onnx(part: str = "") -> Any:
+    """The package, or a module of it: onnx("numpy_helper").
+
+    Raises:
+        MXNetError: it is not installed.
+    """
+    try:
+        return importlib.import_module(f"onnx.{part}" if part else "onnx")
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").split(".")[0] != "onnx":
+            raise
+        help = "pip install onnx, or gluongraph[onnx]"
+        raise MXNetError(located("ONNX models need the package onnx, which is not installed", help=help)) from None

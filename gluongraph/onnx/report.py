@@ -1,0 +1,223 @@
+"""Which operators there are, measured by ONNX's own backend tests: `python -m gluongraph.onnx.report --help`.
+
+Each test is a small model with inputs and the outputs that it must give. It is loaded by `gluongraph.onnx.load` and
+run as a user would run it. Inputs that decide shapes are fixed to their numbers, as `load(..., fixed=...)` does. What
+cannot be done must be refused by a message; a wrong number is a failure of its own kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import re
+import sys
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluongraph import autograd, debug, engine, nd
+from gluongraph.dtypes import dtype_name, is_float
+from gluongraph.errors import MXNetError
+from gluongraph.onnx.block import ONNXBlock, load
+from gluongraph.onnx.model import DEFAULT, TRAINING
+from gluongraph.onnx.package import onnx
+from gluongraph.onnx.site import UnknownNumbersError
+from gluongraph.storage import Array
+
+NODE = "backend.test.case.node"
+# The least relative error that an element type can hold two results to: two units in the last place.
+ROUNDING = {"bf16": 2.0**-6, "f16": 2.0**-9}
+# Results of these are random numbers: their types are compared, and no more.
+RANDOM = frozenset({"Bernoulli", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
+
+PASSED, RANDOMLY, REFUSED, WRONG = "passed", "random", "refused", "wrong"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One of ONNX's tests."""
+
+    name: str
+    model: Any
+    data: Sequence[tuple[Sequence[Any], Sequence[Any]]]
+    rtol: float
+    atol: float
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The operators of the model, in order."""
+        return tuple(
+            dict.fromkeys(f"{n.domain}::{n.op_type}" if n.domain else n.op_type for n in self.model.graph.node)
+        )
+
+    @property
+    def counts(self) -> bool:
+        """Is it of the default domain, with arrays as inputs and outputs?"""
+        domains = {n.domain for n in self.model.graph.node} - {DEFAULT, "ai.onnx", TRAINING}
+        values = (*self.model.graph.input, *self.model.graph.output)
+        return not domains and all(v.type.HasField("tensor_type") for v in values)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a test, and why if it has not passed."""
+
+    case: Case
+    kind: str
+    why: str = ""
+
+
+def cases(modules: Iterable[str] | None = None) -> list[Case]:
+    """The node tests of the installed package; of some of its modules ("conv", "gemm"), which is faster than all."""
+    package = onnx(NODE)
+    names = [m.name for m in pkgutil.iter_modules(package.__path__) if not m.ispkg] if modules is None else modules
+    found: list[Case] = []
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # the package divides by zero while it makes its tests
+        for name in names:
+            importlib.import_module(f"{package.__name__}.{name}")
+    wanted = {name.replace("_", "") for name in names}
+    for test in package._NodeTestCases:
+        if modules is None or any(test.name.replace("_", "").startswith(f"test{w}") for w in wanted):
+            found.append(Case(test.name, test.model, test.data_sets, test.rtol, test.atol))
+    return sorted(found, key=lambda c: c.name)
+
+
+def stored(kind: str) -> Iterator[Case]:
+    """The tests that lie in the package as files: simple, pytorch-operator, pytorch-converted."""
+    proto, arrays = onnx(), onnx("numpy_helper")
+    folder = Path(proto.__file__).parent / "backend" / "test" / "data" / kind
+    for model in sorted(folder.glob("*/model.onnx")):
+        data = []
+        for each in sorted(model.parent.glob("test_data_set_*")):
+            files = [sorted(each.glob(f"{part}_*.pb"), key=_number) for part in ("input", "output")]
+            tensors = [[proto.TensorProto.FromString(f.read_bytes()) for f in part] for part in files]
+            data.append(tuple([arrays.to_array(t) for t in part] for part in tensors))
+        yield Case(model.parent.name, proto.load(model), data, 1e-3, 1e-7)  # type: ignore[arg-type]
+
+
+def _number(file: Path) -> int:
+    return int(re.sub(r"\D", "", file.stem))
+
+
+def arrays_of(values: Sequence[Any]) -> list[Any]:
+    """The arrays of a test, some of which are still as in files; lists stay lists, which no block takes."""
+    proto, helper = onnx().TensorProto, onnx("numpy_helper")
+    plain = [helper.to_array(v) if isinstance(v, proto) else v for v in values]
+    return [v if v is None or isinstance(v, list) else np.asarray(v) for v in plain]
+
+
+def run(case: Case, compiled: bool = False) -> Outcome:
+    """Load the model of a test, run it, and compare."""
+    try:
+        with debug.override(backend="" if compiled else "reference"):
+            for given, expected in case.data:
+                drawn = _compare(case, arrays_of(given), arrays_of(expected))
+    except (MXNetError, FileNotFoundError) as error:
+        return Outcome(case, REFUSED, str(error).split("\n")[0])
+    except AssertionError as error:
+        return Outcome(case, WRONG, " ".join(str(error).split()))
+    return Outcome(case, RANDOMLY if drawn else PASSED)
+
+
+def _compare(case: Case, given: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """True if the results are random numbers."""
+    inner = {v.name for v in case.model.graph.initializer}
+    names = [v.name for v in case.model.graph.input if v.name not in inner]
+    training = case.name.startswith("test_training_") or "training_mode" in case.name
+    net, results = outputs(case.model, dict(zip(names, given, strict=True)), training)
+    assert len(results) == len(expected), f"{len(results)} outputs instead of {len(expected)}"
+    drawn = net.draws(training) > 0 or bool(RANDOM & set(case.operators))
+    for result, wanted in zip(results, expected, strict=True):
+        assert result.dtype == wanted.dtype, f"{result.dtype} instead of {wanted.dtype}"
+        assert result.shape == wanted.shape, f"shape {result.shape} instead of {wanted.shape}"
+        if not drawn:
+            _close(result, wanted, case)
+    return drawn
+
+
+def _close(result: Array, wanted: Array, case: Case) -> None:
+    dtype = dtype_name(wanted.dtype)
+    if not is_float(dtype):
+        np.testing.assert_array_equal(result, wanted)
+        return
+    rtol = max(case.rtol, ROUNDING.get(dtype, 0.0))
+    np.testing.assert_allclose(result.astype(np.float64), wanted.astype(np.float64), rtol=rtol, atol=case.atol)
+
+
+def outputs(model: Any, given: dict[str, Array], training: bool = False) -> tuple[ONNXBlock, list[Array]]:
+    """The block and its results, as mx.compile(net).predict gives them; inputs that decide shapes are fixed.
+
+    So are inputs without elements, which no compiled call takes.
+    """
+    fixed = {name: a for name, a in given.items() if isinstance(a, np.ndarray) and not a.size}
+    while True:
+        net = load(model.SerializeToString(), fixed=fixed)
+        args = [nd.array(a, dtype=a.dtype) for name, a in given.items() if name not in fixed]
+        try:
+            made = _run(net, args, training)
+            return net, [a.asnumpy() for a in (made if isinstance(made, list | tuple) else [made])]
+        except UnknownNumbersError:
+            deciding = {name: given[name] for name in net.deciding}
+            if not deciding:
+                raise
+            fixed |= deciding
+
+
+def _run(net: ONNXBlock, args: list[Any], training: bool) -> Any:
+    if args and not training:
+        return engine.get("compile")(net).predict(*args)
+    net.hybridize()
+    with autograd.train_mode() if training else autograd.predict_mode():
+        return net(*args)
+
+
+# -- the command
+
+
+def table(outcomes: Iterable[Outcome]) -> dict[str, Counter[str]]:
+    """For each operator how its tests went; a test of several operators counts for its first."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for each in outcomes:
+        found[each.case.operators[0] if each.case.operators else ""][each.kind] += 1
+    return dict(sorted(found.items()))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; 1 if a test gave wrong numbers, else 0."""
+    parser = argparse.ArgumentParser(prog="python -m gluongraph.onnx.report", description=__doc__)
+    parser.add_argument("--compiled", action="store_true", help="compile each test: minutes instead of seconds")
+    parser.add_argument("--match", default="", help="a regular expression that names of tests must contain")
+    parser.add_argument("--stored", action="store_true", help="the models that lie in the package as files, too")
+    parser.add_argument("--why", action="store_true", help="say of each test that has not passed why")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    given = parser.parse_args(argv)
+    found = cases()
+    if given.stored:
+        found += [c for kind in ("simple", "pytorch-operator", "pytorch-converted") for c in stored(kind)]
+    outcomes = [run(c, given.compiled) for c in found if re.search(given.match, c.name)]
+    counted = Counter(o.kind for o in outcomes if o.case.counts)
+    if given.json:
+        rows = [{"name": o.case.name, "operators": o.case.operators, "kind": o.kind, "why": o.why} for o in outcomes]
+        print(json.dumps(rows, indent=1))
+    else:
+        for name, row in table(outcomes).items():
+            print(f"{name:<28}" + "  ".join(f"{kind} {count}" for kind, count in sorted(row.items())))
+        for each in outcomes:
+            if given.why and each.why:
+                print(f"{each.kind} {each.case.name}: {each.why}")
+        total = sum(counted.values())
+        share = 100 * counted[PASSED] / max(total, 1)
+        print(f"{counted[PASSED]} of {total} tests of the default domain pass ({share:.1f} %); {dict(counted)}")
+    return int(any(o.kind == WRONG for o in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""The table of operators: for each domain, name and version the builder that makes it of nodes.
+
+A builder takes a `Site`, then the inputs in ONNX's order (None where one is left out), then the attributes as keywords
+of ONNX's names and defaults. An attribute that a builder does not name is refused, so none is overlooked.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from gluongraph.onnx.model import DEFAULT, TRAINING
+
+Builder = Callable[..., Any]
+B = TypeVar("B", bound=Builder)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operator from the version `since` of its domain on, up to the next row of that name.
+
+    `static` names the inputs whose numbers decide shapes, so that they must be known when the graph is built.
+    """
+
+    domain: str
+    name: str
+    since: int
+    build: Builder
+    static: tuple[str, ...] = ()
+
+    @cached_property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the inputs; a last one with a * stands for any number."""
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        given = [p for p in inspect.signature(self.build).parameters.values() if p.kind in kinds][1:]
+        return tuple("*" + p.name if p.kind is p.VAR_POSITIONAL else p.name for p in given)
+
+    @cached_property
+    def least(self) -> int:
+        """How many inputs there must be."""
+        parameters = list(inspect.signature(self.build).parameters.values())[1:]
+        return sum(p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in parameters)
+
+    @cached_property
+    def attributes(self) -> frozenset[str]:
+        """The names of the attributes."""
+        parameters = inspect.signature(self.build).parameters.values()
+        return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+    def is_static(self, position: int) -> bool:
+        """Must this input be known?"""
+        return position < len(self.inputs) and self.inputs[position].lstrip("*") in self.static
+
+
+TABLE: dict[tuple[str, str], list[Row]] = {}
+
+
+def row(name: str, build: Builder, since: int = 1, domain: str = DEFAULT, static: tuple[str, ...] = ()) -> None:
+    """Add a row."""
+    rows = TABLE.setdefault((domain, name), [])
+    rows.append(Row(domain, name, since, build, static))
+    rows.sort(key=lambda r: r.since)
+
+
+def operator(*names: str, since: int = 1, domain: str = DEFAULT, static: tuple[str, ...] = ()) -> Callable[[B], B]:
+    """The decorated builder as the row of an operator, or of several that are alike."""
+
+    def add(build: B) -> B:
+        for name in names:
+            row(name, build, since, domain, static)
+        return build
+
+    return add
+
+
+def training(name: str) -> Callable[[B], B]:
+    """The decorated builder as an operator of ai.onnx.preview.training."""
+    return operator(name, domain=TRAINING)
+
+
+def find(domain: str, name: str, version: int) -> Row | None:
+    """The row that holds in this version of the domain."""
+    fitting = [r for r in TABLE.get((domain, name), ()) if r.since <= version]
+    return fitting[-1] if fitting else None
+
+
+def rows() -> Iterator[Row]:
+    """All rows, by domain, name and version."""
+    for key in sorted(TABLE):
+        yield from TABLE[key]
