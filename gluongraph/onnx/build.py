@@ -58,11 +58,15 @@ class Building:
         self._run(graph.nodes, values)
         return [self._output(v.name, values) for v in graph.outputs]
 
-    @staticmethod
-    def _output(name: str, values: Mapping[str, Value]) -> Node:
+    def _output(self, name: str, values: Mapping[str, Value]) -> Node:
         found = values[name]
+        maker = next((n.where for n in self.program.model.graph.nodes if name in n.outputs), "the model")
         if not isinstance(found, Node):
-            raise UnsupportedError(f"the output {name!r} is a sequence of arrays; a block gives arrays")
+            raise UnsupportedError(f"{maker}: the output {name!r} is no array; a block gives arrays")
+        if not found.ty.size:
+            raise UnsupportedError(
+                f"{maker}: the output {name!r} is {found.ty}, and compiled code gives no empty arrays"
+            )
         return found
 
     def graph(self, graph: GraphDef, inputs: Sequence[Value], around: Mapping[str, Value]) -> list[Value]:
@@ -97,6 +101,7 @@ class Building:
         for each in made:
             if isinstance(each, Node) and each.ty.size * DTYPES[each.dtype].nbytes > LARGEST:
                 raise FormatError(f"{node.where}: makes an array of {each.ty}, which is too large")
+        made = [_nothing(m) if isinstance(m, Node) and not m.ty.size else m for m in made]
         if graphs_of(node) or not all(i is None or (isinstance(i, Node) and i.op.name in CONSTANTS) for i in inputs):
             return made
         return [self._folded(m) for m in made]
@@ -167,6 +172,11 @@ def listed(made: Any) -> list[Value]:
     if isinstance(made, Node):
         return list(results_of(made))
     return list(made)
+
+
+def _nothing(x: Node) -> Node:
+    """An array without elements, which need not be computed."""
+    return x if x.op.name in CONSTANTS else ops.full(x.shape, 0, x.dtype)
 
 
 def _filled(node: NodeDef, attrs: Mapping[str, Any]) -> NodeDef:

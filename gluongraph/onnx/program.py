@@ -40,7 +40,9 @@ class Program:
         self.inputs = tuple(v for v in graph.inputs if v.name not in fixed)
         for value in (*self.inputs, *graph.outputs):
             if value.sequence:
-                raise UnsupportedError(f"{model.what}: {value.name!r} is a sequence of arrays; a block takes arrays")
+                op = next((n.op for n in graph.nodes if value.name in (*n.inputs, *n.outputs)), "no operator")
+                what = f"{model.what}: {value.name!r} of {op}"
+                raise UnsupportedError(f"{what} is a sequence of arrays; a block takes and gives arrays")
         given = {name: fixed_array(numbers, by_name[name]) for name, numbers in fixed.items()}
         known = self.known_ahead(graph.nodes, (), model.opsets)
         self.deciding = tuple(v.name for v in self.inputs if v.name in known)

@@ -79,33 +79,36 @@ class Reader:
         if len(proto.sparse_initializer):
             raise UnsupportedError(f"{self.what}: sparse initializers")
         constants = {t.name: array_of(t, self.what, self.folder) for t in proto.initializer}
-        inputs = tuple(self.value(v) for v in proto.input if v.name not in constants)
+        users = {name: n.op_type for n in reversed(proto.node) for name in n.input}
+        makers = {name: n.op_type for n in proto.node for name in n.output}
+        inputs = tuple(self.value(v, users.get(v.name, "")) for v in proto.input if v.name not in constants)
         known = {*constants, *(v.name for v in inputs)}
         if len(known) != len(proto.initializer) + len(inputs) or "" in known:
             raise FormatError(f"{self.what}: two inputs or initializers of graph {proto.name!r} have one name, or none")
         nodes = self.nodes(proto.node, known, outside, depth)
-        outputs = tuple(self.value(v) for v in proto.output)
+        outputs = tuple(self.value(v, makers.get(v.name, "")) for v in proto.output)
         for value in outputs:
             if value.name not in known | outside:
                 raise FormatError(f"{self.what}: output {value.name!r} is made by no node")
         return GraphDef(proto.name, nodes, inputs, outputs, constants, proto)
 
-    def value(self, proto: Any) -> ValueDef:
-        """A declared input or output."""
+    def value(self, proto: Any, op: str) -> ValueDef:
+        """A declared input or output; `op` reads or makes it."""
         kind = proto.type.WhichOneof("value")
+        what = f"{self.what}: {proto.name!r} of {op or 'no operator'}"
         if kind == "sequence_type" and proto.type.sequence_type.elem_type.WhichOneof("value") == "tensor_type":
             return ValueDef(proto.name, sequence=True)
         if kind is None:
             return ValueDef(proto.name, "")
         if kind != "tensor_type":
-            raise UnsupportedError(f"{self.what}: {proto.name!r} is of the type {kind}; there are tensors")
+            raise UnsupportedError(f"{what} is of the type {kind}; there are tensors")
         about = proto.type.tensor_type
-        dtype = dtype_of(about.elem_type, f"{self.what}: {proto.name!r}") if about.elem_type else ""
+        dtype = dtype_of(about.elem_type, what) if about.elem_type else ""
         if not about.HasField("shape"):
             return ValueDef(proto.name, dtype)
         shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in about.shape.dim)
         if any(isinstance(n, int) and n < 0 for n in shape):
-            raise FormatError(f"{self.what}: {proto.name!r} is declared with the shape {list(shape)}")
+            raise FormatError(f"{what} is declared with the shape {list(shape)}")
         return ValueDef(proto.name, dtype, shape)
 
     def nodes(self, protos: Any, known: set[str], outside: frozenset[str], depth: int) -> tuple[NodeDef, ...]:
