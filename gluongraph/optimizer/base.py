@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from gluongraph import nd, ops, random
-from gluongraph.errors import FormatError, located
+from gluongraph.errors import FormatError, MXNetError, located
 from gluongraph.ir import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
 from gluongraph.ndarray import NDArray, invoke
@@ -357,9 +357,24 @@ class Optimizer:
         state = self.create_state(index, master)
         return (state, master) if self.master_last else (master, state)
 
+    def fits(self, state: Any, weight: TensorType) -> bool:
+        """Is the state such as `create_state_multi_precision` makes now? What it makes depends on `structure()`."""
+        types = self.state_types(weight)
+        if MASTER in types and not self.master_last:
+            types = {MASTER: types[MASTER], **types}
+        return [array.type for array in arrays_of(state)] == list(types.values())
+
     def update(self, index: Index, weight: NDArray, grad: NDArray, state: Any) -> None:
-        """Count, and overwrite one weight and its state. An error leaves everything as it was."""
-        states = () if state is None else state if isinstance(state, tuple) else (state,)
+        """Count, and overwrite one weight and its state. An error leaves everything as it was.
+
+        Raises:
+            MXNetError: the state is not as `create_state` makes it, for other settings perhaps.
+        """
+        states, names = arrays_of(state), tuple(self.states(weight.type))
+        if len(states) != len(names):
+            message = f"{type(self).__name__} keeps {' and '.join(names) or 'nothing'} of parameter {index!r}, "
+            message += f"and the state given has {len(states)} arrays"
+            raise MXNetError(located(message, help="create_state(index, weight) makes the state for these settings"))
         recording, STATE.recording = STATE.recording, False
         try:
             with self.undone_on_error():
@@ -422,6 +437,13 @@ class Optimizer:
 _WRITTEN_FOR_MXNET = {
     *("create_state", "create_state_multi_precision", "update", "update_multi_precision"),
 }
+
+
+def arrays_of(state: Any) -> list[NDArray]:
+    """The arrays of a state: None, an array, or a tuple of states."""
+    if isinstance(state, (tuple, list)):
+        return [array for part in state for array in arrays_of(part)]
+    return [] if state is None else [state]
 
 
 def computed_in(dtype: str) -> str:

@@ -45,12 +45,22 @@ class Updater:
                 self.optimizer.update_multi_precision(i, w, g, self._state(i, w))
 
     def _state(self, index: Index, weight: NDArray) -> State:
-        if index not in self.states:
-            self.states[index] = self.optimizer.create_state_multi_precision(index, weight)
-        elif index in self._elsewhere:
-            self.states[index] = self.sync_state_context(self.states[index], weight.context)
+        """The state for the settings of now: a new one where one of them, momentum say, asks for other arrays."""
+        if index in self._elsewhere:
+            self.states[index] = self._arrived(index, weight)
             self._elsewhere.discard(index)
+        elif index not in self.states or not self._fits(index, weight):
+            self.states[index] = self.optimizer.create_state_multi_precision(index, weight)
         return self.states[index]
+
+    def _fits(self, index: Index, weight: NDArray) -> bool:
+        return not self.optimizer.has_formula or self.optimizer.fits(self.states[index], weight.type)
+
+    def _arrived(self, index: Index, weight: NDArray) -> State:
+        if not self._fits(index, weight):
+            name = type(self.optimizer).__name__
+            raise FormatError(f"the state that was loaded for {index!r} is not that of {name} for a {weight.type}")
+        return self.sync_state_context(self.states[index], weight.context)
 
     def sync_state_context(self, state: State, context: Context) -> State:
         """The state on a device."""

@@ -11,7 +11,7 @@ from variants import CLIP, VARIANTS, gradients, named, parameters, settings, typ
 
 import gluongraph as mx
 from gluongraph import nd, optimizer
-from gluongraph.errors import FormatError
+from gluongraph.errors import FormatError, MXNetError
 
 
 def made(name: str, extra: dict[str, Any]) -> optimizer.Updater:
@@ -67,6 +67,39 @@ def test_states_follow_their_weight_to_a_device() -> None:
     other.set_states(updater.get_states())
     other(0, nd.ones((2,), ctx=mx.cpu(1)), elsewhere)
     assert other.states[0][0].context == mx.cpu(1)
+
+
+@pytest.mark.parametrize(("name", "extra"), VARIANTS, ids=named)
+def test_states_fit_the_weight_they_were_made_for(name: str, extra: dict[str, Any]) -> None:
+    opt = made(name, extra).optimizer
+    for p in parameters(np.random.default_rng(0), types(name, "float32", "float16")):
+        state = opt.create_state_multi_precision(0, p.data())
+        assert opt.fits(state, p.data().type)
+        assert not opt.fits((state, p.data()), p.data().type)
+
+
+@pytest.mark.parametrize(("before", "after", "kept"), [(0.9, 0.0, None), (0.0, 0.9, [-0.5, -0.5])])
+def test_states_follow_the_settings(before: float, after: float, kept: list[float] | None) -> None:
+    updater, w = optimizer.get_updater(optimizer.SGD(learning_rate=0.5, momentum=before)), nd.ones((2,))
+    updater(0, nd.ones((2,)), w)
+    updater.optimizer.momentum = after  # type: ignore[attr-defined]
+    updater(0, nd.ones((2,)), w)
+    assert w.asnumpy().tolist() == [0.0, 0.0]
+    assert (None if updater.states[0] is None else updater.states[0].asnumpy().tolist()) == kept
+
+
+def test_a_state_for_other_settings_is_refused() -> None:
+    opt, w = optimizer.SGD(momentum=0.9), nd.ones((2,))
+    with pytest.raises(
+        MXNetError, match=r"SGD keeps mom of parameter 0, and the state given has 0 arrays[\s\S]*create_state"
+    ):
+        opt.update(0, w, w, None)
+    adam, updater = made("adam", {}), made("sgd", {"momentum": 0.9})
+    adam(0, w, w)
+    updater.set_states(adam.get_states())
+    with pytest.raises(FormatError, match=r"loaded for 0 is not that of SGD for a f32\[2\]"):
+        updater(0, w, w)
+    assert opt.counts() == updater.optimizer.counts() == {}
 
 
 def test_an_error_changes_nothing() -> None:
