@@ -1,6 +1,7 @@
 """What a training step holds in memory: the plan beside its lower bound, and the processes of both libraries.
 
     python benchmarks/memory.py --workload lenet-128,gpt
+    python benchmarks/memory.py --workload gpt --times 4      # four times PyTorch's batch: in which memory, how fast?
 
 The bound is the largest sum of scratch bytes that are alive at one kernel. The two columns on the right are measured:
 how far a process of its own rises, while it trains a few steps, above where it was when the library was warm (imported
@@ -14,7 +15,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +69,8 @@ def warm(library: str) -> None:
         own.compiled(find("mlp-8"))()
 
 
-def rise(library: str, workload: Workload, steps: int) -> int:
-    """How far this process rises above the level after warm-up."""
+def train(library: str, workload: Workload, steps: int, **options: Any) -> tuple[int, float]:
+    """How far this process rises above the level after warm-up, and the least seconds of a step."""
     warm(library)
     if library == "torch":
         import torch_peer
@@ -76,24 +79,37 @@ def rise(library: str, workload: Workload, steps: int) -> int:
     else:
         import own
 
-        make = lambda: own.compiled(workload)  # noqa: E731
+        make = lambda: own.compiled(workload, **options)  # noqa: E731
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from here
-    before = level("VmRSS")
+    before, best = level("VmRSS"), float("inf")
     step = make()
     for _ in range(steps):
+        started = time.perf_counter()
         step()
-    return level("VmHWM") - before
+        best = min(best, time.perf_counter() - started)
+    return level("VmHWM") - before, best
 
 
-def measured(library: str, name: str, steps: int = 3) -> int | None:
+def measured(library: str, name: str, *further: str) -> tuple[int, float] | None:
     """The same in a process of its own; None where that failed. gluongraph's is run twice: the first compiles."""
-    command = [sys.executable, __file__, "--process", library, "--workload", name, "--steps", str(steps)]
+    command = [sys.executable, __file__, "--process", library, "--workload", name, *further]
     for _ in range(2 if library == "gluongraph" else 1):
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         if done.returncode:
             print(done.stderr.strip().splitlines()[-1], file=sys.stderr)
             return None
-    return int(json.loads(done.stdout.splitlines()[-1]))
+    nbytes, seconds = json.loads(done.stdout.splitlines()[-1])
+    return nbytes, seconds
+
+
+def fit(name: str, times: int, steps: int, remat: str) -> None:
+    """A workload in PyTorch's eager mode, and with so many times its batch and recomputation in ours."""
+    batch = find(name).batch
+    print(f"{name:24}{'batch':>7}{'MiB':>9}{'ms a sample':>14}")
+    for library, samples, more in (("torch", batch, []), ("gluongraph", batch * times, ["--remat", remat])):
+        found = measured(library, name, "--batch", str(samples), "--steps", str(steps), *more)
+        if found is not None:
+            print(f"{library:24}{samples:>7}{found[0] / MIB:>9.0f}{found[1] / samples * 1e3:>14.1f}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -102,19 +118,33 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--workload", type=names(MODELS), default=MODELS, help=f"of {', '.join(MODELS)}")
     parser.add_argument("--plans", action="store_true", help="plans only: no process is measured")
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument(
+        "--times", type=int, help="so many times PyTorch's batch, with recomputation; its time and memory"
+    )
+    parser.add_argument("--remat", default="blocks", help="with --times: as in mx.compile")
+    parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--process", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.process:
-        print(json.dumps(rise(options.process, find(options.workload[0]), options.steps)))
-        return
-    rows = {name: planned(find(name)) for name in options.workload}
+        workload = find(options.workload[0])
+        given = {"remat": options.remat} if options.batch and options.process != "torch" else {}
+        workload = replace(workload, batch=options.batch or workload.batch)
+        print(json.dumps(train(options.process, workload, options.steps, **given)))
+    elif options.times:
+        for name in options.workload:
+            fit(name, options.times, options.steps, options.remat)
+    else:
+        compare(options.workload, [] if options.plans else ["gluongraph", "torch"], str(options.steps))
+
+
+def compare(workloads: Sequence[str], libraries: Sequence[str], steps: str) -> None:
+    """Each workload's plan and its bound, and what processes rise by."""
     print(f"{'MiB':14}{'bound':>10}{'plan':>10}{'ratio':>8}{'process':>12}{'PyTorch':>10}")
-    for name, (bound, taken) in rows.items():
+    for name in workloads:
+        bound, taken = planned(find(name))
         print(f"{name:14}{bound / MIB:>10.2f}{taken / MIB:>10.2f}{taken / max(bound, 1):>8.3f}", end="", flush=True)
-        processes = (
-            [] if options.plans else [measured(library, name, options.steps) for library in ("gluongraph", "torch")]
-        )
-        print("".join(f"{'' if each is None else round(each / MIB, 1):>11}" for each in processes))
+        processes = [measured(library, name, "--steps", steps) for library in libraries]
+        print("".join(f"{'' if each is None else round(each[0] / MIB, 1):>11}" for each in processes))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ from gluongraph.gluon import eager_update
 from workloads import Workload, batches, network, trainer, update_shapes
 
 
-def compiled(workload: Workload) -> Callable[[], Any]:
-    """A function that takes one compiled training step and returns the loss."""
+def compiled(workload: Workload, **options: Any) -> Callable[[], Any]:
+    """A function that takes one compiled training step, with these options of mx.compile, and returns the loss."""
     if workload.model == "update":
         return update(workload)
     net = network(workload)
-    step = mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer(workload, net))
+    step = mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer(workload, net), **options)
     data = cycle([(nd.array(x), nd.array(y, dtype="int32")) for x, y in batches(workload)])
     return lambda: step(*next(data))
 

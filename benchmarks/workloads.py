@@ -89,7 +89,7 @@ UPDATES: dict[str, Update] = {
     "lars": Update("lars", 2 + 3 + 2, _MOMENTUM_ONLY),
     "lbsgd": Update("lbsgd", 2 + 3 + 2, {**_MOMENTUM_ONLY, "warmup_strategy": "lars"}),
     "lamb": Update("lamb", 4 + 4 + 3),
-    "lans": Update("lans", 2 + 4 + 4 + 3),
+    "lans": Update("lans", 1 + 4 + 4 + 3),
 }
 QUICK = ("mlp-8", "mlp-128", "lenet-128", "gpt-small")
 

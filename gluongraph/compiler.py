@@ -30,6 +30,7 @@ from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
 from gluongraph.step import Options, TrainStep
 from gluongraph.step.footprint import Footprint
+from gluongraph.step.states import hold_states
 from gluongraph.step.thrift import ALL_KEPT, Thrift, thrift_of, thrifty
 from gluongraph.verify import verify, verify_plan
 
@@ -51,6 +52,7 @@ def compile(
     detect_anomaly: bool = False,
     remat: str | None = None,
     memory_budget: int | str | None = None,
+    optimizer_state: str | None = None,
 ) -> TrainStep:
     """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
 
@@ -74,10 +76,11 @@ def compile(
             for a tenth of the step's time, "blocks" what it can. See docs/memory.md.
         memory_budget: bytes that the step may take, as "2GiB" or a number: as much is computed again as that needs. The
             first call raises MXNetError where it cannot be. `step.memory(*batch)` tells what a step will take.
+        optimizer_state: "bf16" keeps the optimizer's float32 states in bfloat16 from now on, rounded by chance.
 
     Raises:
         ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1;
-            no such remat, or a budget that is no number of bytes.
+            no such remat, or a budget that is no number of bytes; no such form of states.
         TypeError: an argument is not what its name says.
         CompileError: there is no such target.
 
@@ -97,6 +100,8 @@ def compile(
     if ema is not None and not 0 <= ema < 1:
         raise ValueError(located(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
     thrift = thrift_of(remat, memory_budget)
+    if optimizer_state is not None:
+        hold_states(trainer, optimizer_state)
     build = partial(lower, on=find_target(target), thrift=thrift)
     cast = partial(cast_to, low=how.low) if how.low else None
     options = Options(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is; what lies in an arena starts on such a boundary
+
+_MAPPED = 1 << 16  # bytes: below that a mapping of its own costs more than it saves
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -59,6 +62,19 @@ def whole_pages(arrays: Iterable[Array]) -> list[tuple[int, int]]:
         runs.append((start, end))
     inner = ((-(-start // _PAGE) * _PAGE, end // _PAGE * _PAGE) for start, end in runs)
     return [(start, end) for start, end in inner if start < end]
+
+
+def untouched_zeros(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Zeros that take no memory until they are written to, page by page: of gradients that compiled steps never store.
+
+    Memory from malloc that has been used before would be written at once.
+    """
+    dtype = np.dtype(dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes < _MAPPED:
+        return np.zeros(shape, dtype)
+    pages = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, dtype).reshape(shape)
 
 
 _moves = 0  # how often any storage has changed its place

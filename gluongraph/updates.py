@@ -115,7 +115,7 @@ def apply_updates(
     read = set(topological(updates.values()))
     table = table.reduced_to({key for key, n in scalars.items() if n in read}, dice.after(len(table.indices)))
     inputs.update((SCALAR + key, scalars[key]) for key in table.keys)
-    if optimizer.noise:
+    if optimizer.draws:
         inputs[dice.name] = dice.state
     outputs = {k: n for k, n in graph.outputs.items() if keep_grads or not k.startswith(GRAD)}
     return Graph(inputs, outputs, updates, graph.origins), table
@@ -133,11 +133,11 @@ class _Dice:
 
     def noise(self, weight: TensorType, number: int) -> dict[str, Node]:
         """The random arrays of the update with this number."""
-        return noise_of(self.optimizer, weight, self.state, self.drawn + number * len(self.optimizer.noise))
+        return noise_of(self.optimizer, weight, self.state, self.drawn + number * self.optimizer.draws)
 
     def after(self, updates: int) -> Draws:
         """The draws of the graph with so many updates."""
-        made = updates * len(self.optimizer.noise)
+        made = updates * self.optimizer.draws
         return {**self.before, self.name: (self.context, self.drawn + made)} if made else self.before
 
 

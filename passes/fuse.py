@@ -25,7 +25,7 @@ from gluongraph.passes.recompute import recomputed
 _POINTWISE = frozenset({"elementwise", "random"})
 _GATHERS = frozenset({"take", "gather"})
 _CONV = frozenset({"conv2d", "conv2d_data_grad", "conv2d_weight_grad"})
-LITTLE = 1 << 16  # bytes: sums over so small arrays are one kernel, whatever they read
+LITTLE = 1 << 12  # bytes: sums over so small arrays are one kernel, whatever they read
 ROW_LIMIT = 1 << 16  # elements of a row that a row-wise kernel still finds in cache
 
 

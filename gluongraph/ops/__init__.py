@@ -86,6 +86,7 @@ from gluongraph.ops.pool import avg_pool2d, max_pool2d
 from gluongraph.ops.pool_nd import avg_pool, max_pool, sum_pool
 from gluongraph.ops.random import bernoulli, normal, random_bits, uniform
 from gluongraph.ops.reduce import argmax, argmin, cumsum, max, mean, min, prod, sum
+from gluongraph.ops.rounding import round_by_chance
 from gluongraph.ops.rows import first_of, put_rows
 from gluongraph.ops.scan import scan
 from gluongraph.ops.softmax import log_softmax, softmax, softmax_cross_entropy
@@ -186,6 +187,7 @@ __all__ = [
     "relu",
     "reshape",
     "round",
+    "round_by_chance",
     "rsqrt",
     "scan",
     "scatter_add",

@@ -18,6 +18,7 @@ from gluongraph.errors import FormatError, MXNetError, located
 from gluongraph.ir import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
 from gluongraph.ndarray import NDArray, invoke
+from gluongraph.optimizer.compact import bits_of, compacted, stored
 from gluongraph.optimizer.counting import Counts, Index
 from gluongraph.optimizer.multipliers import Multipliers
 from gluongraph.tape import STATE
@@ -57,6 +58,7 @@ class Optimizer:
     carried: ClassVar[tuple[str, ...]] = ()
     master_last: ClassVar[bool] = False  # create_state_multi_precision gives (state, master), not (master, state)
     opt_registry: ClassVar[dict[str, type[Optimizer]]] = {}
+    state_form: str | None = None  # one of `compact.FORMS`: how float32 states are kept
 
     def __init__(
         self,
@@ -106,12 +108,17 @@ class Optimizer:
 
     def structure(self) -> tuple[Any, ...]:
         """What `rule` depends on besides its arguments; equal structures build equal graphs."""
-        return (type(self), self.clips, self.multi_precision, self.lazy)
+        return (type(self), self.clips, self.multi_precision, self.lazy, self.state_form)
 
     @property
     def lazy(self) -> bool:
         """Are rows that a row-sparse gradient does not touch left alone? Only where the formula works row by row."""
         return False
+
+    @property
+    def draws(self) -> int:
+        """How many random arrays an update of one parameter takes, at most."""
+        return len(self.noise) + (0 if self.state_form is None else len(self.states(TensorType((1, 1), "f32"))))
 
     # -- helpers of the formulas
 
@@ -304,9 +311,9 @@ class Optimizer:
     def state_types(self, weight: TensorType) -> dict[str, TensorType]:
         """All arrays kept for a weight of this type: `states`, and the master weight where there is one."""
         if not self.has_master(weight):
-            return self.states(weight)
+            return compacted(self.states(weight), self.state_form, self.copies)
         master = TensorType(weight.shape, "f32")
-        return {**self.states(master), MASTER: master}
+        return {**compacted(self.states(master), self.state_form, self.copies), MASTER: master}
 
     def new_states(self, weight: NDArray) -> dict[str, NDArray]:
         """The arrays of `state_types` as they are before the first update."""
@@ -339,7 +346,7 @@ class Optimizer:
         dtype = computed_in(w.dtype)
         wide = {k: ops.cast(n, dtype) for k, n in state.items()}
         new, states = self.rule(ops.cast(w, dtype), ops.cast(g, dtype), wide, s)
-        return ops.cast(new, w.dtype), {k: ops.cast(states[k], n.dtype) for k, n in state.items()}
+        return ops.cast(new, w.dtype), {k: stored(states[k], n, k, s) for k, n in state.items()}
 
     # -- one parameter at a time, as MXNet's Updater and optimizers written for it do
 
@@ -381,8 +388,8 @@ class Optimizer:
                 self._update_count(index)
                 numbers = self.scalars(index)
                 given = [NDArray(np.array(v, np.float32), weight.context) for v in numbers.values()]
-                if self.noise:
-                    drawn = np.array(random.take(len(self.noise), weight.context), np.uint32)
+                if self.draws:
+                    drawn = np.array(random.take(self.draws, weight.context), np.uint32)
                     given.append(NDArray(drawn, weight.context))
                 how = {"optimizer": self, "structure": self.structure(), "keys": tuple(numbers)}
                 new = invoke(_updated, weight, grad, *states, *given, **how)
@@ -452,9 +459,12 @@ def computed_in(dtype: str) -> str:
 
 
 def noise_of(optimizer: Optimizer, weight: TensorType, rng: Node, draw: int) -> dict[str, Node]:
-    """The random arrays that `rule` reads, drawn from number `draw` on."""
+    """The random arrays that an update reads, drawn from number `draw` on."""
     dtype = computed_in(weight.dtype)
-    return {name: ops.normal(rng, weight.shape, draw + i, dtype) for i, name in enumerate(optimizer.noise)}
+    drawn = {name: ops.normal(rng, weight.shape, draw + i, dtype) for i, name in enumerate(optimizer.noise)}
+    if optimizer.state_form is None:
+        return drawn
+    return drawn | bits_of(optimizer.state_types(weight), rng, draw + len(drawn))
 
 
 def _updated(
@@ -464,7 +474,7 @@ def _updated(
     names = tuple(optimizer.states(w.ty))
     state, numbers = dict(zip(names, rest, strict=False)), rest[len(names) :]
     scalars = {k: ops.cast(n, computed_in(w.dtype)) for k, n in zip(keys, numbers, strict=False)}
-    if optimizer.noise:
+    if optimizer.draws:
         scalars |= noise_of(optimizer, w.ty, numbers[-1], 0)
     new, states = optimizer.updated(w, g, state, scalars)
     return (new, *(states[name] for name in names))

@@ -12,7 +12,7 @@ from gluongraph.errors import MXNetError, located
 from gluongraph.handle import DEFAULT
 from gluongraph.ndarray import NDArray
 from gluongraph.rows.values import Rows, joined
-from gluongraph.storage import Array, Storage
+from gluongraph.storage import Array, Storage, untouched_zeros
 
 
 class _Noted(Storage):
@@ -122,7 +122,7 @@ def gradient_like(array: NDArray, stype: str | None) -> NDArray:
     Raises:
         MXNetError: another storage type, or rows of what has no axes.
     """
-    zeros = np.zeros(array.shape, array.storage.array.dtype)
+    zeros = untouched_zeros(array.shape, array.storage.array.dtype)
     if stype in (None, "default"):
         return NDArray(zeros, array.context)
     if stype != "row_sparse" or not zeros.ndim:

@@ -40,7 +40,7 @@ WORDS: list[tuple[str, dict[str, Any], int, int]] = [
     ("lbsgd", {"momentum": 0.9, "batch_scale": 2}, 4, 3),
     ("lbsgd", {"momentum": 0.9, "warmup_strategy": "lars"}, 2 + 3, 2),
     ("lamb", {}, 4 + 4, 3),
-    ("lans", {}, 2 + 4 + 4, 3),
+    ("lans", {}, 1 + 4 + 4, 3),
 ]
 PASSES = {"lars": 2, "lamb": 2, "lans": 3}  # over the gradient
 SHAPES = [(300, 70), (64, 300), (60, 40)]
