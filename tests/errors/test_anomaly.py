@@ -175,10 +175,11 @@ def test_infinities_that_are_meant(function: Callable[[Any], Any], mode: str) ->
         assert training.state()["0.weight"] != before
 
 
-def test_a_scaled_loss_may_overflow_on_its_way_back() -> None:
+@pytest.mark.parametrize("mode", ["compiled", "interpreted"])
+def test_a_scaled_loss_may_overflow_on_its_way_back(mode: str) -> None:
     """Such a step is left out, as ever; a loss that is not finite is refused: no scale would help."""
     with debug.override(backend="reference"):
-        training = Training(nd.relu, "compiled", precision="16-mixed")
+        training = Training(nd.relu, mode, precision="16-mixed")
         training.trainer.scaler.scale[:] = 2.0**24
         before = training.state()
         training.train(X * 100)
