@@ -21,7 +21,7 @@ lint: $(VENV)/.has-dev
 	@$(PY) -m mypy
 
 bench: $(VENV)/.has-examples
-	@$(PY) benchmarks/training_step.py $(ARGS)
+	@$(PY) -m gluongraph bench $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

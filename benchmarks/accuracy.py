@@ -20,7 +20,8 @@ import numpy as np
 
 import gluongraph as mx
 from gluongraph import autograd, gluon, nd
-from workloads import WORKLOADS, Workload, batches, network, trainer
+from gluongraph.bench.own import network, trainer
+from gluongraph.bench.workloads import WORKLOADS, Workload, batches
 
 Array = np.ndarray[Any, Any]
 LOSS = 1e-4
@@ -130,9 +131,9 @@ def pytorch(workload: Workload, weights: list[Array], data: Any, steps: int) -> 
     """The same in PyTorch, in float64."""
     import torch
 
-    import torch_peer
+    from gluongraph.bench import torch_peer
 
-    net = torch_peer.MODELS[workload.model](**workload.size).double()
+    net = torch_peer.network(workload).double()
     own = network(workload)
     values = [w for p, w in zip(own.collect_params().values(), weights, strict=True) if p.grad_req != "null"]
     with torch.no_grad():

@@ -68,7 +68,8 @@ def inside(name: str) -> dict[str, Any]:
     import gluongraph as mx
 
     imported = time.perf_counter()
-    from workloads import WORKLOADS, batches, network, trainer
+    from gluongraph.bench.own import network, trainer
+    from gluongraph.bench.workloads import WORKLOADS, batches
 
     workload = WORKLOADS[name]
     ((x, y),) = batches(workload, 1)

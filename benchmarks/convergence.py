@@ -22,7 +22,8 @@ import numpy as np
 
 import gluongraph as mx
 from gluongraph import gluon
-from workloads import Workload, network, trainer
+from gluongraph.bench.own import network, trainer
+from gluongraph.bench.workloads import Workload
 
 Array = np.ndarray[Any, Any]
 Batch = tuple[Array, Array]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 
-import training_step
+from gluongraph.cli import main
 
 if __name__ == "__main__":
-    training_step.main(["--against", "torch", *sys.argv[1:]], own="gluongraph-eager", default=("mlp-8", "mlp-128"))
+    workloads = ["mlp-8", "mlp-128", "--own", "gluongraph-eager", "--against", "torch,torch-fused"]
+    sys.exit(main(["bench", *workloads, *sys.argv[1:]]))

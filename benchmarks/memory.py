@@ -21,8 +21,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from training_step import names
-from workloads import WORKLOADS, Workload, batches, find, network, trainer
+from gluongraph.bench.own import step_of
+from gluongraph.bench.workloads import WORKLOADS, Workload, find
+from gluongraph.cli import chosen
 
 MODELS = [name for name, w in WORKLOADS.items() if w.model != "update"]
 MIB = 2**20
@@ -30,14 +31,11 @@ MIB = 2**20
 
 def plan_of(workload: Workload, **options: Any) -> Any:
     """The plan of a workload's step. Nothing is compiled."""
-    import gluongraph as mx
-    from gluongraph import debug, gluon, nd
+    from gluongraph import debug
 
-    net = network(workload)
-    step = mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer(workload, net), **options)
-    ((x, y),) = batches(workload, 1)
+    step, (batch, *_) = step_of(workload, **options)
     with debug.override(backend="reference"):
-        step.memory(nd.array(x), nd.array(y, dtype="int32"))
+        step.memory(*batch)
     return step.plan
 
 
@@ -60,11 +58,11 @@ def warm(library: str) -> None:
     if library == "torch":
         import torch
 
-        import torch_peer  # noqa: F401
+        import gluongraph.bench.torch_peer  # noqa: F401
 
         torch.nn.functional.linear(torch.ones(4, 4), torch.ones(4, 4, requires_grad=True)).sum().backward()
     else:
-        import own
+        from gluongraph.bench import own
 
         own.compiled(find("mlp-8"))()
 
@@ -73,11 +71,11 @@ def train(library: str, workload: Workload, steps: int, **options: Any) -> tuple
     """How far this process rises above the level after warm-up, and the least seconds of a step."""
     warm(library)
     if library == "torch":
-        import torch_peer
+        from gluongraph.bench import torch_peer
 
         make = lambda: torch_peer.contender(workload, 1, compiled=False)  # noqa: E731
     else:
-        import own
+        from gluongraph.bench import own
 
         make = lambda: own.compiled(workload, **options)  # noqa: E731
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from here
@@ -115,7 +113,7 @@ def fit(name: str, times: int, steps: int, remat: str) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workload", type=names(MODELS), default=MODELS, help=f"of {', '.join(MODELS)}")
+    parser.add_argument("--workload", type=chosen(MODELS), default=MODELS, help=f"of {', '.join(MODELS)}")
     parser.add_argument("--plans", action="store_true", help="plans only: no process is measured")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument(

@@ -16,15 +16,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import bandwidth
-from contest import Result, contest, cores, seconds
-from training_step import machine, names
-from workloads import UPDATES, find, update_shapes
+from gluongraph.bench import bandwidth
+from gluongraph.bench.contest import Result, contest, cores, seconds
+from gluongraph.bench.report import processor
+from gluongraph.bench.workloads import UPDATES, find, update_shapes
+from gluongraph.cli import chosen
 
 OWN, CALL, PROBE = "gluongraph", "gluongraph-call", "in-place"
-AGAINST = ("torch", "torch-foreach")
+AGAINST = ("torch-fused", "torch-foreach")
 SHARE = 0.8  # of the bandwidth, which is wanted of every optimizer
-RATIOS = {"adam": {"torch": 1.1}, "sgld": {"torch": 3.0}}  # wanted against a peer
+RATIOS = {"adam": {"torch-fused": 1.1}, "sgld": {"torch-fused": 3.0}}  # wanted against a peer
 SMALL, BEYOND = "160x64", 50e-6  # the small arrays, and what their step may cost beyond its bytes
 
 
@@ -33,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     on = cores(options.threads)
     blocks, length = (2, 0.05) if options.quick else (options.blocks, options.block_seconds)
     size = SMALL if options.small else options.parameters
-    report: dict[str, Any] = {"machine": machine(), "threads": len(on), "size": size, "optimizers": {}}
-    print(f"{report['machine']['cpu']}, {len(on)} threads, {blocks} blocks of {length} s each, alternated; {size}")
+    report: dict[str, Any] = {"machine": processor(), "threads": len(on), "size": size, "optimizers": {}}
+    print(f"{report['machine']}, {len(on)} threads, {blocks} blocks of {length} s each, alternated; {size}")
     contenders = (OWN, *([CALL] if options.small else []), *options.against, PROBE)
     for name in options.optimizer:
         results = contest(contenders, f"update/{name}/{size}", on, blocks, length)
@@ -47,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--optimizer", type=names(UPDATES), default=list(UPDATES), help=f"of {', '.join(UPDATES)}")
-    parser.add_argument("--against", type=names(AGAINST), default=list(AGAINST), help=f"of {', '.join(AGAINST)}")
+    parser.add_argument("--optimizer", type=chosen(UPDATES), default=list(UPDATES), help=f"of {', '.join(UPDATES)}")
+    parser.add_argument("--against", type=chosen(AGAINST), default=list(AGAINST), help=f"of {', '.join(AGAINST)}")
     parser.add_argument("--parameters", default="25e6", help="so many, about: a multiple of ResNet-50's")
     parser.add_argument("--small", action="store_true", help="160 small arrays, and the time beyond their bytes")
     parser.add_argument("--threads", type=int, help="cores that all contenders are bound to; all by default")

@@ -75,7 +75,10 @@ class Op:
     * `lower(e, i, *x, **attrs)` gives the scalar expression of the result at index `i`, where `x[k](*index)` reads
       a source and `e` is the target's algebra (`gluongraph.ops.lowering.Algebra`);
     * `body(*nodes, **attrs)` builds a composite's meaning out of primitives; its `numpy` and `lower` follow from it;
-    * `samples(rng)` yields `(arrays, attrs)`: the op's tests.
+    * `samples(rng)` yields `(arrays, attrs)`: the op's tests;
+    * `flops(y, *types, **attrs)` counts the operations on numbers that the result, of type y, takes; or it is how many
+      an element of the result takes. Without it that is 1 for elementwise ops, and 1 for each source element of a
+      reduction; else 0.
     """
 
     name: str
@@ -86,6 +89,7 @@ class Op:
     lower: Callable[..., Any] | None = None
     body: Callable[..., Any] | None = None
     samples: Callable[..., Iterable[tuple[tuple[Any, ...], dict[str, Attr]]]] | None = None
+    flops: Callable[..., int] | int | None = None
     numeric: str = "keep"  # what mixed precision does with it: "low", "keep" or "full" (fp32)
     over: int | None = (
         None  # the source that the result may lie over: it is read where the result is written, if at all

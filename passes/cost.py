@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from gluongraph.cost import flops
 from gluongraph.ir import Graph, Node
 from gluongraph.plan import Launch, Plan
 
@@ -31,25 +30,8 @@ def _of_launch(launch: Launch) -> float:
 
 def _of_node(n: Node) -> float:
     if n.op.kind in ("contraction", "composite"):  # a composite that is left is an attention
-        return _multiplications(n) * MULTIPLY
+        return flops(n) / 2 * MULTIPLY
     if n.op.kind in _FREE or isinstance(n.type, tuple):
         return 0.0
     each = DRAWN if n.op.kind == "random" else DEAR.get(n.op.name, 1)
     return max(n.ty.size, *(s.ty.size for s in n.src)) * each * ELEMENT
-
-
-def _multiplications(n: Node) -> int:
-    """Of a product of matrices, of a convolution or a gradient of one, of attention: 2 products, of its gradient 5."""
-    if n.op.name in ("attention", "attention_grad"):
-        backward = n.op.name == "attention_grad"
-        q, k, v = n.src[backward : backward + 3]
-        per_pair = 3 * q.shape[-1] + 2 * v.shape[-1] if backward else q.shape[-1] + v.shape[-1]
-        return math.prod(q.shape[:3]) * k.shape[2] * per_pair // (2 if n.attrs["causal"] else 1)
-    if n.op.name == "matmul":
-        a = n.src[0].shape
-        return n.ty.size * (a[-2] if n.attrs["ta"] else a[-1])
-    image, weight = {
-        "conv2d_data_grad": (n.src[0], n.src[1]),
-        "conv2d_weight_grad": (n.src[1], n),
-    }.get(n.op.name, (n, n.src[1]))
-    return image.ty.size * math.prod(weight.shape[1:])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from gluongraph.plan import Launch, Plan
+from gluongraph.cost import Cost, Machine, cost
+from gluongraph.plan import Plan
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
@@ -20,22 +21,103 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One launch: what it is, its median time in seconds, the bytes of all it reads and writes."""
+    """One launch: what it is, its median time in seconds, what it must do, and what the machine would need for that."""
 
     kernel: str
     label: str
     rule: str
     seconds: float
-    nbytes: int
+    cost: Cost
+    bound: float = 0.0  # seconds; 0 where the machine was not measured
+    limit: str = ""  # what makes the bound: "memory" or "compute"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes read and written."""
+        return self.cost.nbytes
+
+    @property
+    def flops(self) -> int:
+        """Operations on numbers."""
+        return self.cost.flops
+
+    @property
+    def share(self) -> float:
+        """Of what the machine could do: 1 is a kernel that cannot be faster."""
+        return self.bound / self.seconds if self.seconds else 0.0
+
+    @property
+    def lost(self) -> float:
+        """Seconds beyond the bound."""
+        return max(self.seconds - self.bound, 0.0)
 
     def __str__(self) -> str:
-        rate = self.nbytes / self.seconds / 1e9 if self.seconds else 0.0
-        return f"{self.kernel:5} {self.rule:9} {self.seconds * 1e6:9.1f} us {rate:7.1f} GB/s  {self.label}"
+        rates = (v / self.seconds / 1e9 if self.seconds else 0.0 for v in (self.nbytes, self.flops))
+        gigabytes, gigaflops = (f"{rate:8.1f}" for rate in rates)
+        bound = f"{self.share:7.0%} {self.limit:7}" if self.bound else ""
+        return (
+            f"{self.kernel:5} {self.rule:12} {self.seconds * 1e6:9.1f} us {self.nbytes / 1e6:9.2f} MB"
+            f" {self.flops / 1e6:10.1f} MFLOP {gigabytes} GB/s {gigaflops} GFLOP/s {bound} {self.label}"
+        )
+
+
+# What a table may be sorted by, largest first.
+ORDERS: Mapping[str, Callable[[Row], float]] = {
+    "time": lambda row: -row.seconds,
+    "lost": lambda row: -row.lost,
+    "share": lambda row: row.share,
+}
+
+
+class Profile(list[Row]):
+    """The rows of a step, in the order of its launches; prints as a table."""
+
+    def __init__(self, rows: Sequence[Row] = (), machine: Machine | None = None):
+        super().__init__(rows)
+        self.machine = machine
+
+    @property
+    def seconds(self) -> float:
+        """The time of all launches."""
+        return sum(row.seconds for row in self)
+
+    @property
+    def share(self) -> float:
+        """Of what the machine could do, over all launches: the sum of their bounds by the sum of their times."""
+        return sum(row.bound for row in self) / self.seconds if self.seconds else 0.0
+
+    def sorted(self, by: str) -> Profile:
+        """The rows by "time", by the time that is "lost" beyond the bound, or by "share", the worst first.
+
+        Raises:
+            ValueError: no such order.
+        """
+        if by not in ORDERS:
+            raise ValueError(f"a profile is sorted by {', '.join(ORDERS)}, not {by!r}")
+        return Profile(sorted(self, key=ORDERS[by]), self.machine)
+
+    def data(self) -> dict[str, Any]:
+        """The same for machines: what JSON holds."""
+        rows = [
+            {**asdict(row), "nbytes": row.nbytes, "flops": row.flops, "share": row.share, "lost": row.lost}
+            for row in self
+        ]
+        machine = None if self.machine is None else asdict(self.machine)
+        return {"machine": machine, "seconds": self.seconds, "share": self.share, "rows": rows}
+
+    def __str__(self) -> str:
+        bound = f", {self.share:.0%} of the roofline ({self.machine})" if self.machine else ""
+        return "\n".join([*map(str, self), f"{len(self)} launches, {self.seconds * 1e3:.3f} ms{bound}"])
 
 
 def profile(
-    executor: Executor | DeviceExecutor, module: Any, plan: Plan, inputs: Sequence[Array], repeat: int = 20
-) -> list[Row]:
+    executor: Executor | DeviceExecutor,
+    module: Any,
+    plan: Plan,
+    inputs: Sequence[Array],
+    repeat: int = 20,
+    machine: Machine | None = None,
+) -> Profile:
     """Time each launch `repeat` times over whole steps. State is put back afterwards: nothing has been trained."""
     functions = {launch.kernel: loader.function(module, launch.kernel) for launch in plan.launches}
     with executor.lent(inputs) as memory:
@@ -47,10 +129,11 @@ def profile(
                 function(*arguments)
                 executor.wait()
                 spent.append(time.perf_counter() - started)
-    medians = [statistics.median(spent[1:]) for spent in times]
-    return [_row(launch, seconds) for launch, seconds in zip(plan.launches, medians, strict=True)]
-
-
-def _row(launch: Launch, seconds: float) -> Row:
-    nbytes = sum(b.type.nbytes for b in (*launch.reads, *launch.writes))
-    return Row(launch.kernel, launch.label, launch.candidate.rule, seconds, nbytes)
+    rows = []
+    for launch, spent in zip(plan.launches, times, strict=True):
+        must, median = cost(launch), statistics.median(spent[1:])
+        row = Row(launch.kernel, launch.label, launch.candidate.rule, median, must)
+        if machine is not None:
+            row = replace(row, bound=machine.bound(must), limit=machine.limit(must))
+        rows.append(row)
+    return Profile(rows, machine)

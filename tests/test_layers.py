@@ -14,7 +14,20 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 # What everybody may import; it imports nothing but itself.
 BASE = {
-    *("context", "debug", "differentiate", "dtypes", "engine", "errors", "ir", "ops", "plan", "printer", "process"),
+    *(
+        "context",
+        "cost",
+        "debug",
+        "differentiate",
+        "dtypes",
+        "engine",
+        "errors",
+        "ir",
+        "ops",
+        "plan",
+        "printer",
+        "process",
+    ),
     *("program", "reference", "rewrite", "serialize", "storage", "verify"),
 }
 ALLOWED = {  # part -> the parts that it may import
@@ -25,7 +38,7 @@ ALLOWED = {  # part -> the parts that it may import
     "runtime": {"base", "runtime"},
     "top": {"base", "front", "passes", "codegen", "runtime", "top"},  # the compiler, and the commands that use it
 }
-TOP = {"checkpoint", "compiler", "step", "cli", "__main__"}
+TOP = {"bench", "checkpoint", "cli", "compiler", "roofline", "step", "__main__"}
 TVM = {
     "tvm": {"codegen/tir.py", "codegen/te.py"},
     "tvm_ffi": {"codegen/tir.py", "codegen/te.py", "runtime/loader.py"},

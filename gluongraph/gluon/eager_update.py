@@ -162,7 +162,8 @@ class _Compiled:
         memory = self._memory()
         if sum(array.nbytes for array in memory.values()) >= LARGE:
             storages.use_huge_pages(memory.values())
-        self.runner = engine.get("lower")(graph, roles).executor(memory)
+        self.compiled = engine.get("lower")(graph, roles)
+        self.runner = self.compiled.executor(memory)
         self.moves = storages.moves()
         self.cells = [self.runner.scalar(SCALAR + key) for key in table.keys]
         self.rng = {name: self.runner.scalar(name) for name in table.draws}

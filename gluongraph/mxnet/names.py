@@ -89,7 +89,7 @@ INSTEAD: dict[str, str] = {
     "executor": "call the block; SymbolBlock.imports runs a symbol file",
     "monitor": "Block.register_forward_hook sees every output; GG_CHECK=nan names the op that makes a NaN",
     "mon": "Block.register_forward_hook sees every output; GG_CHECK=nan names the op that makes a NaN",
-    "profiler": "step.profile(x, y) of a compiled step gives time and bandwidth per kernel; GG_DEBUG=1 prints totals",
+    "profiler": "step.profile(x, y) of a compiled step gives time and bytes of each kernel; GG_DEBUG=1 prints totals",
     "sym": "build the network as a gluon.HybridBlock; gluon.SymbolBlock.imports runs a symbol file",
     "symbol": "build the network as a gluon.HybridBlock; gluon.SymbolBlock.imports runs a symbol file",
     "viz": "Block.summary(x) prints the layers; gluongraph.printer.show(step.graph) the whole graph",

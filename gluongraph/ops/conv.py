@@ -249,6 +249,11 @@ def _how(stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) 
     return {"stride": pair(stride), "padding": pair(padding), "dilation": pair(dilation), "groups": groups}
 
 
+def _flops(places: TensorType, w: Shape) -> int:
+    """A multiplication and an addition for each number of the result of x * w and of a window; padding counts too."""
+    return 2 * places.size * math.prod(w[1:])
+
+
 # (x, w, settings): odd sizes, windows that do not fill the image, rows and columns that differ
 _CASES: tuple[tuple[Shape, Shape, dict[str, Any]], ...] = (
     ((2, 3, 7, 6), (4, 3, 3, 3), _how(padding=1)),
@@ -285,6 +290,7 @@ CONV2D: Op = Op(
         *(((x, w), how) for x, w, how in _CASES),
         *((_low(x, w), how | _LOW) for x, w, how in _CASES[:2]),
     ),
+    flops=lambda y, x, w, **how: _flops(y, w.shape),
     numeric="low",
     doc="y[n, o, i, j] = Σ x[n, c, i s + k d - p, j s + l d - p] w[o, c, k, l]",
 )
@@ -302,6 +308,7 @@ DATA_GRAD: Op = Op(
         *(((_result(x, w, how), w), {"shape": x, **how}) for x, w, how in _CASES),
         *((_low(_result(x, w, how), w), {"shape": x, **how, **_LOW}) for x, w, how in _CASES[:2]),
     ),
+    flops=lambda y, g, w, **how: _flops(g, w.shape),
     numeric="low",
     doc="The gradient of conv2d for its image, of shape `shape`.",
 )
@@ -319,6 +326,7 @@ WEIGHT_GRAD: Op = Op(
         *(((x, _result(x, w, how)), {"shape": w, **how}) for x, w, how in _CASES),
         *((_low(x, _result(x, w, how)), {"shape": w, **how, **_LOW}) for x, w, how in _CASES[:2]),
     ),
+    flops=lambda y, x, g, **how: _flops(g, y.shape),
     numeric="low",
     doc="The gradient of conv2d for its weight, of shape `shape`.",
 )

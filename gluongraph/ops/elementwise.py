@@ -51,6 +51,8 @@ def binary(name: str) -> Lower:
 
 # -- one source
 
+_FUNCTION = 25  # operations on numbers that a function takes: a reduced argument, a polynomial of degree 5 to 9
+
 neg = Op(
     "neg",
     kind="elementwise",
@@ -88,6 +90,7 @@ exp = Op(
     grad=lambda g, y, x: (g * y,),
     lower=unary("exp"),
     samples=elementwise(low=-4, high=4),
+    flops=_FUNCTION,
     numeric="full",
     doc="e^x",
 )
@@ -99,6 +102,7 @@ log = Op(
     grad=lambda g, y, x: (g / x,),
     lower=unary("log"),
     samples=elementwise(low=0.1, high=4),
+    flops=_FUNCTION,
     numeric="full",
     doc="the natural logarithm",
 )
@@ -110,6 +114,7 @@ log1p = Op(
     grad=lambda g, y, x: (g / (x + 1),),
     lower=unary("log1p"),
     samples=elementwise(low=-0.8, high=4),
+    flops=_FUNCTION,
     numeric="full",
     doc="log(1 + x), exact for small x",
 )
@@ -121,6 +126,7 @@ expm1 = Op(
     grad=lambda g, y, x: (g * (y + 1),),
     lower=unary("expm1"),
     samples=elementwise(),
+    flops=_FUNCTION,
     numeric="full",
     doc="e^x - 1, exact for small x",
 )
@@ -152,6 +158,7 @@ sin: Op = Op(
     grad=lambda g, y, x: (g * ops.cos(x),),
     lower=unary("sin"),
     samples=elementwise(low=-7, high=7),
+    flops=_FUNCTION,
     doc="the sine",
 )
 cos: Op = Op(
@@ -162,6 +169,7 @@ cos: Op = Op(
     grad=lambda g, y, x: (-g * ops.sin(x),),
     lower=unary("cos"),
     samples=elementwise(low=-7, high=7),
+    flops=_FUNCTION,
     doc="the cosine",
 )
 tanh = Op(
@@ -172,6 +180,7 @@ tanh = Op(
     grad=lambda g, y, x: (g - g * y * y,),
     lower=unary("tanh"),
     samples=elementwise(low=-4, high=4),
+    flops=_FUNCTION,
     doc="the hyperbolic tangent",
 )
 
@@ -212,6 +221,7 @@ erf = Op(
     grad=lambda g, y, x: (g * ops.exp(-(x * x)) * (2 / math.sqrt(math.pi)),),
     lower=unary("erf"),
     samples=elementwise(low=-5, high=5),
+    flops=_FUNCTION,
     doc="the error function",
 )
 
@@ -229,6 +239,7 @@ sigmoid = Op(
     grad=lambda g, y, x: (g * (y - y * y),),
     lower=unary("sigmoid"),
     samples=elementwise(low=-9, high=9),
+    flops=_FUNCTION,
     doc="1 / (1 + e^-x)",
 )
 relu = Op(

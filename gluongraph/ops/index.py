@@ -138,6 +138,7 @@ SCATTER_ADD = Op(
         (((3,), ((9,), "i32", 0, 2), (9,)), {}),
         ((((5, 3), "i32", -9, 9), ((7,), "i32", 0, 4), ((7, 3), "i32", -9, 9)), {}),
     ),
+    flops=lambda y, x, indices, updates: updates.size,
     doc="x with updates[k] added to row indices[k], for every k; rows named twice get the sum.",
 )
 
@@ -218,6 +219,7 @@ GATHER_GRAD: Op = Op(
         (((3, 4), ((3, 4), "i32", -1, 7)), {"axis": 1, "size": 6}),
         (((2, 5), ((2, 5), "i64", 0, 2)), {"axis": 0, "size": 3}),
     ),
+    flops=lambda y, g, indices, axis, size: g.size,
     doc="The gradient of gather: g added up at the places that it was read from, zeros elsewhere.",
 )
 

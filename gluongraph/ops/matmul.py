@@ -70,6 +70,10 @@ def _matmul_lower(e: Any, i: Any, a: Any, b: Any, ta: bool, tb: bool, dtype: str
     return e.reduce("sum", (a.shape[-2 if ta else -1],), element, dtype or a.dtype)
 
 
+def _matmul_flops(y: TensorType, a: TensorType, b: TensorType, ta: bool, tb: bool, dtype: str | None = None) -> int:
+    return 2 * y.size * a.shape[-2 if ta else -1]
+
+
 MATMUL = Op(
     "matmul",
     kind="contraction",
@@ -90,6 +94,7 @@ MATMUL = Op(
             for low in ("bf16", "f16")
         ),
     ),
+    flops=_matmul_flops,
     numeric="low",
     doc="The matrix product over the last two axes, each transposed first if its flag says so. With dtype='f32', of "
     "16-bit operands, the sums are not rounded.",

@@ -125,6 +125,13 @@ def _attention_grad(
     return ops.matmul(ds, k), ops.matmul(ds, q, ta=True), ops.matmul(p, g, ta=True)
 
 
+def _attention_flops(q: TensorType, k: TensorType, v: TensorType, causal: bool, backward: bool) -> int:
+    """Two products for each query and key, of the gradient five; half of the pairs where attention is causal."""
+    numbers = 3 * q.shape[3] + 2 * v.shape[3] if backward else q.shape[3] + v.shape[3]
+    pairs = q.size // q.shape[3] * k.shape[2]
+    return 2 * pairs * numbers // (2 if causal else 1)
+
+
 ATTENTION_GRAD = composite(
     "attention_grad",
     _attention_grad,
@@ -132,6 +139,7 @@ ATTENTION_GRAD = composite(
         (((2, 3, 5, 6), (2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6)), {"causal": False, "scale": 0.5}),
         (((1, 2, 7, 4), (1, 2, 7, 4), (1, 2, 7, 4), (1, 2, 7, 4)), {"causal": True, "scale": 0.5}),
     ),
+    flops=lambda y, g, q, k, v, *mask, causal, scale: _attention_flops(q, k, v, causal, True),
     numeric="low",
     doc="The gradients of attention for queries, keys and values, from that of its result.",
 )
@@ -149,6 +157,7 @@ ATTENTION = composite(
         (((1, 2, 7, 4), (1, 2, 7, 4), (1, 2, 7, 4)), {"causal": True, "scale": 0.5}),
         (((2, 3, 5, 4), (2, 3, 5, 4), (2, 3, 5, 4), ((2, 1, 1, 5), "bool")), {"causal": False, "scale": 1.0}),
     ),
+    flops=lambda y, q, k, v, *mask, causal, scale: _attention_flops(q, k, v, causal, False),
     numeric="low",
     doc="softmax(q kᵀ · scale) v, for queries (B, H, T, D), keys (B, H, S, D) and values (B, H, S, E)",
 )

@@ -282,6 +282,12 @@ def _max_grad_grad(gg: Node, z: Node, x: Node, y: Node, g: Node, **how: Any) -> 
     return None, None, found
 
 
+def _flops(places: TensorType, how: dict[str, Any]) -> int:
+    """One operation for each element of each window."""
+    height, width = how["kernel"]
+    return places.size * int(height * width)
+
+
 def _how(kernel: Any, stride: Any = None, padding: Any = 0, ceil: bool = False) -> dict[str, Any]:
     return {
         "kernel": pair(kernel),
@@ -318,6 +324,7 @@ MAX_POOL2D: Op = Op(
     grad=lambda g, y, x, **how: (MAX_POOL2D_GRAD(x, y, g, **how),),
     lower=_max_lower,
     samples=each(*(((x,), how) for x, how in _CASES)),
+    flops=lambda y, x, **how: _flops(y, how),
     doc="The largest element of each window.",
 )
 MAX_POOL2D_GRAD: Op = Op(
@@ -328,6 +335,7 @@ MAX_POOL2D_GRAD: Op = Op(
     grad=_max_grad_grad,
     lower=_max_grad_lower,
     samples=_tied,
+    flops=lambda y, x, was, g, **how: _flops(g, how),
     doc="The gradient of max_pool2d for its image: each window's first largest element gets it.",
 )
 AVG_POOL2D: Op = Op(
@@ -338,6 +346,7 @@ AVG_POOL2D: Op = Op(
     grad=lambda g, y, x, **how: (AVG_POOL2D_GRAD(g, shape=x.shape, **how),),
     lower=_avg_lower,
     samples=each(*(((x,), {"count_include_pad": n % 2 == 1, **how}) for n, (x, how) in enumerate(_CASES))),
+    flops=lambda y, x, **how: _flops(y, how),
     doc="The average of each window; with `count_include_pad` the padding counts as zeros.",
 )
 AVG_POOL2D_GRAD: Op = Op(
@@ -353,6 +362,7 @@ AVG_POOL2D_GRAD: Op = Op(
             for n, (x, how) in enumerate(_CASES)
         )
     ),
+    flops=lambda y, g, **how: _flops(g, how),
     doc="The gradient of avg_pool2d for its image, of shape `shape`.",
 )
 

@@ -220,6 +220,8 @@ def _bernoulli_lower(e: Any, i: Any, state: Any, p: float, shape: tuple[int, ...
 
 # -- the ops
 
+_FLOPS = 20  # a word's share of Philox: ten rounds of two products, two sums and four exclusive ors make four words
+
 
 def _drawn(op: str) -> Callable[..., TensorType]:
     def infer(state: TensorType, shape: tuple[int, ...], draw: int, dtype: str = "u32", p: float = 0.0) -> TensorType:
@@ -253,6 +255,7 @@ RANDOM_BITS = Op(
     numpy=_bits,
     lower=lambda e, i, state, shape, draw: words_of(e, _position(e, i, shape), state, draw)[0],
     samples=_samples(((3, 33), {}), ((), {}), ((2, 3, 17), {})),
+    flops=_FLOPS,
     doc="32 random bits for each element.",
 )
 RANDOM_WORD = Op(
@@ -274,6 +277,7 @@ UNIFORM = Op(
     numpy=_uniform,
     lower=_uniform_lower,
     samples=_samples(((3, 33), {"dtype": "f32"}), ((7,), {"dtype": "f64"}), ((5, 9), {"dtype": "f16"})),
+    flops=_FLOPS,
     doc="Uniform random numbers in [0, 1).",
 )
 NORMAL = Op(
@@ -286,6 +290,7 @@ NORMAL = Op(
         *(((3, 33), {"dtype": "f32"}), ((7,), {"dtype": "f64"}), ((40,), {"dtype": "f32"})),
         *(((2, 64), {"dtype": "f32"}), ((5, 7, 11), {"dtype": "f16"})),
     ),
+    flops=3 * _FLOPS,
     numeric="full",
     doc="Random numbers of the normal distribution with mean 0 and variance 1, by Box and Muller.",
 )
@@ -296,6 +301,7 @@ BERNOULLI = Op(
     numpy=_bernoulli,
     lower=_bernoulli_lower,
     samples=_samples(((3, 33), {"dtype": "f32", "p": 0.3}), ((7,), {"dtype": "i32", "p": 0.9})),
+    flops=_FLOPS,
     doc="1 with probability p, else 0.",
 )
 

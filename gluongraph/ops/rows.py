@@ -39,6 +39,7 @@ FIRST_OF = Op(
     numpy=_first,
     lower=_first_lower,
     samples=each(((((9,), "i32", 0, 4),), {"size": 5}), ((((33,), "i64", 0, 9),), {"size": 10}), dtypes=("f32",)),
+    flops=lambda y, rows, size: rows.size,
     doc="For each row number the place where the same number stands first; all lie from 0 to below size.",
 )
 

@@ -17,6 +17,7 @@ from gluongraph.nd import NDArray
 from gluongraph.plan import Launch, Plan
 from gluongraph.precision.scaling import LossScale
 from gluongraph.runtime.checkpoint import Keep
+from gluongraph.runtime.executor import Executor
 from gluongraph.runtime.saving import Saver, room
 from gluongraph.step.averages import Averages
 from gluongraph.step.clipping import LIMIT, NORM
@@ -30,7 +31,7 @@ from gluongraph.updates import GRAD
 
 if TYPE_CHECKING:
     from gluongraph.codegen.build import Artefact
-    from gluongraph.runtime.profile import Row
+    from gluongraph.runtime.profile import Profile
 
 
 class TrainStep:
@@ -354,8 +355,17 @@ class TrainStep:
         """The distinct kernels of the last call, by name."""
         return self.plan.kernels
 
-    def profile(self, *batch: Any, repeat: int = 20) -> list[Row]:
-        """The time of each kernel of a step on this batch: rows that print as a table. Weights stay as they are."""
+    def profile(self, *batch: Any, repeat: int = 20, roofline: bool = True) -> Profile:
+        """Each kernel of a step on this batch: time, bytes, operations, and how much of the roofline it reaches.
+
+        Rows print as a table; `.sorted("lost")` puts first what could gain most. Weights stay as they are. With
+        `roofline` the first profile of a process measures the machine, which takes two seconds; on a GPU nothing is
+        measured but times.
+
+        Raises:
+            MXNetError: graphs are interpreted.
+        """
+        from gluongraph.roofline import machine
         from gluongraph.runtime.profile import profile
 
         variant, arrays = self._main(batch)
@@ -363,7 +373,8 @@ class TrainStep:
         if isinstance(runner, Interpreted):
             raise MXNetError("nothing to profile: GG_BACKEND or GG_CHECK has graphs interpreted")
         inputs = [arrays[i] for i in variant.reads]
-        return profile(runner, variant.compiled.module(), variant.compiled.plan, inputs, repeat)
+        measured = machine() if roofline and isinstance(runner, Executor) else None
+        return profile(runner, variant.compiled.module(), variant.compiled.plan, inputs, repeat, measured)
 
     def memory(self, *batch: Any) -> Footprint:
         """What a step on this batch holds in memory, by what it is for. It is compiled where need be, and not run."""

@@ -13,13 +13,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 WORKER = Path(__file__).with_name("worker.py")
+Told = Callable[[], None]
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Result:
     loss: float = 0.0
     others: list[float] = field(default_factory=list)  # cores that other processes kept busy, by block
     about: dict[str, Any] = field(default_factory=dict)
+    kernels: dict[str, Any] = field(default_factory=dict)  # what its kernels do, where that was asked for
 
     @property
     def median(self) -> float:
@@ -44,7 +46,7 @@ def cores(threads: int | None) -> list[int]:
     """The cores that all contenders are bound to."""
     mine = sorted(os.sched_getaffinity(0))
     if threads is not None and not 1 <= threads <= len(mine):
-        raise SystemExit(f"--threads {threads}: this process may use 1 to {len(mine)}")
+        raise ValueError(f"{threads} threads: this process may use 1 to {len(mine)} cores")
     return mine[:threads]
 
 
@@ -56,12 +58,18 @@ def environment(threads: int) -> dict[str, str]:
     return environ | {"NPROC": str(threads), "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": "ignore"}
 
 
+def interpreter(contender: str) -> str:
+    """This one; of MXNet, which wants an environment of its own, the one that GG_MXNET_PYTHON names."""
+    return os.environ.get("GG_MXNET_PYTHON") or sys.executable if contender == "mxnet" else sys.executable
+
+
 class Worker:
     """One contender's process. It is stopped unless a request is under way."""
 
-    def __init__(self, contender: str, workload: str, on: Sequence[int]):
+    def __init__(self, contender: str, workload: str, on: Sequence[int], precision: str = "32"):
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in close()
-        command = [sys.executable, str(WORKER), contender, workload, ",".join(map(str, on))]
+        python = interpreter(contender)
+        command = [python, str(WORKER), contender, workload, precision, ",".join(map(str, on))]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment(len(on))
         )
@@ -95,12 +103,15 @@ class Worker:
 
 
 @contextmanager
-def workers(contenders: Sequence[str], workload: str, on: Sequence[int]) -> Iterator[dict[str, Worker]]:
+def workers(
+    contenders: Sequence[str], workload: str, on: Sequence[int], precision: str, started: Told
+) -> Iterator[dict[str, Worker]]:
     """A worker for each, started one after the other."""
     made: dict[str, Worker] = {}
     try:
         for contender in contenders:
-            made[contender] = Worker(contender, workload, on)
+            made[contender] = Worker(contender, workload, on, precision)
+            started()
         yield made
     finally:
         for worker in made.values():
@@ -108,10 +119,21 @@ def workers(contenders: Sequence[str], workload: str, on: Sequence[int]) -> Iter
 
 
 def contest(
-    contenders: Sequence[str], workload: str, on: Sequence[int], blocks: int, block_seconds: float
+    contenders: Sequence[str],
+    workload: str,
+    on: Sequence[int],
+    blocks: int,
+    block_seconds: float,
+    precision: str = "32",
+    progress: Told = lambda: None,
+    kernels: int = 0,
 ) -> dict[str, Result]:
-    """Each contender's blocks, taken in turn; every round begins with another one."""
-    with workers(contenders, workload, on) as made:
+    """Each contender's blocks, taken in turn; every round begins with another one.
+
+    `progress` is called when a contender is prepared, and for each round. With `kernels` those of the first contender
+    are timed so many times, after all blocks.
+    """
+    with workers(contenders, workload, on, precision, progress) as made:
         results = {c: _introduce(c, w.hello, block_seconds) for c, w in made.items()}
         running = [c for c in contenders if not results[c].missing]
         for turn in range(blocks):
@@ -126,6 +148,10 @@ def contest(
                     result.blocks.append(answer["seconds"])
                     result.loss = answer["loss"]
                     result.others.append(answer["others"])
+            progress()
+        if kernels and contenders[0] in running:
+            answer = made[contenders[0]].ask(kernels=kernels)
+            results[contenders[0]].kernels = {} if "error" in answer else answer
         return results
 
 

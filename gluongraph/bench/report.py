@@ -1,0 +1,157 @@
+"""What a contest says: tables for people, data for machines."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gluongraph.bench import bandwidth
+from gluongraph.bench.contest import Result, seconds
+from gluongraph.bench.workloads import Workload
+
+BUSY = 0.2  # cores that other processes may take before a measurement is called unfair
+
+
+class Report:
+    """Everything that was measured, workload by workload."""
+
+    def __init__(self, on: Sequence[int], own: str, precision: str, blocks: int, block_seconds: float):
+        self.on, self.own, self.precision, self.blocks, self.block_seconds = on, own, precision, blocks, block_seconds
+        self.results: dict[str, dict[str, Result]] = {}
+        self.workloads: dict[str, Workload] = {}
+
+    def add(self, workload: Workload, results: dict[str, Result]) -> None:
+        """One workload's contest."""
+        self.workloads[workload.name], self.results[workload.name] = workload, results
+
+    @property
+    def failed(self) -> bool:
+        """Did gluongraph's own step fail somewhere?"""
+        return any(results[self.own].missing for results in self.results.values())
+
+    def ratios(self) -> dict[str, dict[str, float]]:
+        """workload -> peer -> how many times gluongraph's time."""
+        found = {}
+        for name, results in self.results.items():
+            if (mine := results[self.own]).blocks:
+                peers = {c: r for c, r in results.items() if r.blocks and c not in (self.own, "bandwidth")}
+                found[name] = {c: r.median / mine.median for c, r in peers.items()}
+        return found
+
+    def data(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        ratios = self.ratios()
+        workloads = {}
+        for name, results in self.results.items():
+            rows = {}
+            for contender, result in results.items():
+                rows[contender] = {k: v for k, v in vars(result).items() if k not in ("contender", "kernels")}
+                rows[contender] |= {"median": result.median} if result.blocks else {}
+            workloads[name] = {"contenders": rows, "ratios": ratios.get(name, {}), "kernels": results[self.own].kernels}
+        return {
+            "machine": processor(),
+            "threads": len(self.on),
+            "precision": self.precision,
+            "blocks": self.blocks,
+            "block_seconds": self.block_seconds,
+            "workloads": workloads,
+            "means": self.means(),
+        }
+
+    def means(self) -> dict[str, float]:
+        """Geometric means over workloads: against each peer, and against the best of each workload."""
+        columns: dict[str, list[float]] = {}
+        for peers in self.ratios().values():
+            for peer, ratio in peers.items():
+                columns.setdefault(peer, []).append(ratio)
+            if peers:
+                columns.setdefault("best peer", []).append(min(peers.values()))
+        return {peer: statistics.geometric_mean(values) for peer, values in columns.items()}
+
+    def head(self) -> str:
+        """What was measured on, and how."""
+        how = f"{self.blocks} blocks of {self.block_seconds} s for each contender, alternated"
+        return f"{processor()}, {len(self.on)} threads, precision {self.precision}, {how}"
+
+    def summary(self) -> str:
+        """One line for each workload, and the geometric means."""
+        ratios, means = self.ratios(), self.means()
+        peers = [p for p in means if p != "best peer"]
+        columns = [*peers, "best peer"]
+        lines = [f"\n{'times as long':16}" + "".join(f"{peer:>15}" for peer in columns)]
+        for name, found in ratios.items():
+            best = {"best peer": min(found.values())} if found else {}
+            lines.append(f"{name:16}" + "".join(_ratio((found | best).get(peer)) for peer in columns))
+        lines.append(f"{'geometric mean':16}" + "".join(_ratio(means.get(peer)) for peer in columns))
+        return "\n".join(lines)
+
+
+def _ratio(value: float | None) -> str:
+    return f"{'' if value is None else format(value, '.2f'):>15}"
+
+
+def processor() -> str:
+    """What the processor calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "processor")
+
+
+def extremes(result: Result) -> tuple[float, float, float]:
+    """Least, median, most."""
+    return min(result.blocks), result.median, max(result.blocks)
+
+
+def show(report: Report, name: str, rows: int = 15) -> str:
+    """A workload's table: median of the blocks, least and most, how many times `own`'s time; and kernels."""
+    results, mine = report.results[name], report.results[name][report.own]
+    note = report.workloads[name].note
+    lines = [f"\n{name}" + (f": {note}" if note else "")]
+    lines.append(f"  {'':18}{'step':>10}{'least':>10}{'most':>10}{'ratio':>8}{'prepared':>12}")
+    for contender, result in results.items():
+        if not result.blocks:
+            lines.append(f"  {contender:18}did not run: {result.missing}")
+            continue
+        low, mid, high = extremes(result)
+        if contender == "bandwidth":
+            rates = [bandwidth.gigabytes_per_second(t) for t in (mid, high, low)]
+            lines.append(f"  {contender:18}{rates[0]:.0f} GB/s ({rates[1]:.0f} to {rates[2]:.0f})")
+        else:
+            ratio = f"{mid / mine.median:.2f}" if mine.blocks else ""
+            times = "".join(f"{seconds(t):>10}" for t in (mid, low, high))
+            lines.append(f"  {contender:18}{times}{ratio:>8}{result.prepare_seconds:>10.1f} s")
+        if result.others and statistics.mean(result.others) > BUSY:
+            lines.append(f"  {'':18}other processes took {statistics.mean(result.others):.1f} cores: not fair")
+        if result.missing:
+            lines.append(f"  {'':18}stopped early: {result.missing}")
+    return "\n".join([*lines, *kernels(mine.kernels, rows)])
+
+
+def kernels(profile: dict[str, Any], rows: int) -> list[str]:
+    """The table of kernels, as gluongraph.runtime.profile makes the data: those that lose most first."""
+    if not profile:
+        return []
+    found = sorted(profile["rows"], key=lambda row: -row["lost"])
+    rates = f"{'MB':>9}{'MFLOP':>10}{'GB/s':>8}{'GFLOP/s':>9}{'share':>7}"
+    lines = [f"\n  {'kernel':7}{'rule':13}{'time':>10}{'lost':>10}{rates}  {'limit':8}ops"]
+    for row in found[:rows]:
+        rates = f"{row['nbytes'] / row['seconds'] / 1e9:>8.1f}{row['flops'] / row['seconds'] / 1e9:>9.1f}"
+        sizes = f"{row['nbytes'] / 1e6:>9.2f}{row['flops'] / 1e6:>10.1f}"
+        times = f"{seconds(row['seconds']):>10}{seconds(row['lost']):>10}"
+        share = f"{row['share']:>7.0%}  {row['limit']:8}{row['label']}"
+        lines.append(f"  {row['kernel']:7}{row['rule']:13}{times}{sizes}{rates}{share}")
+    if len(found) > rows:
+        rest = sum(row["seconds"] for row in found[rows:])
+        lines.append(f"  {len(found) - rows} more kernels, {seconds(rest)}")
+    total = f"{len(found)} kernels, {seconds(profile['seconds'])}: {profile['share']:.0%} of the roofline"
+    machine = profile["machine"]
+    peaks = ", ".join(f"{unit} {rate / 1e9:.0f} GFLOP/s" for unit, rate in machine["flops"].items())
+    rates = ", ".join(
+        f"{max(v['read'], v['write'], v['add']) / 1e9:.0f} GB/s within {v['nbytes'] / 2**20:g} MiB"
+        for v in machine["levels"]
+    )
+    return [*lines, f"  {total}", f"  measured: {peaks}; {rates}"]

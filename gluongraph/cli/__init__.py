@@ -1,0 +1,81 @@
+"""The command `gluongraph`: one file for each of its subcommands.
+
+A subcommand is a module here with a docstring that teaches, `arguments(parser)`, and `run(options)`, which prints its
+answer and returns an exit code; its line in COMMANDS makes it known. Modules import what is large within `run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Collection, Sequence
+
+COMMANDS = {  # name: what --help says of it
+    "bench": "time training steps against other frameworks, and kernels against the machine",
+    "doctor": "what gluongraph finds on this machine, and what to install",
+    "ops": "the operators, their kinds, and what has a gradient",
+}
+FINE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+
+
+class Refused(Exception):
+    """What was asked for cannot be: said in one sentence, with exit code 2."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand. Exit codes: 0 fine, 1 the work failed, 2 refused, 130 interrupted."""
+    options = parser().parse_args(argv)
+    run = importlib.import_module(f"{__name__}.{options.command}").run
+    try:
+        code: int = run(options)
+        sys.stdout.flush()
+        return code
+    except Refused as error:
+        return complain(options.command, error, REFUSED)
+    except KeyboardInterrupt:
+        return complain(options.command, "interrupted", INTERRUPTED)
+    except BrokenPipeError:  # whoever was reading has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:
+        if os.environ.get("GG_DEBUG", "0") not in ("", "0"):
+            raise
+        return complain(options.command, f"{type(error).__name__}: {error}", FAILED)
+
+
+def complain(command: str, error: object, code: int) -> int:
+    """The error, in a line that names the command; the exit code."""
+    print(f"gluongraph {command}: {error}", file=sys.stderr)
+    return code
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    made = argparse.ArgumentParser(
+        prog="gluongraph",
+        description="gluongraph: a compiler for the whole training step.",
+        epilog="gluongraph COMMAND --help says more, with examples. "
+        "Exit codes: 0 fine, 1 the work failed, 2 refused, 130 interrupted. GG_DEBUG=1 shows where errors come from.",
+    )
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, line in COMMANDS.items():
+        module = importlib.import_module(f"{__name__}.{name}")
+        sub = commands.add_parser(
+            name, help=line, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        module.arguments(sub)
+    return made
+
+
+def chosen(known: Collection[str]) -> Callable[[str], list[str]]:
+    """A converter of 'a,b' to some of the known names."""
+
+    def convert(text: str) -> list[str]:
+        names = [part for part in text.split(",") if part]
+        if unknown := [part for part in names if part not in known]:
+            raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; there are {', '.join(known)}")
+        return names
+
+    return convert

@@ -1,0 +1,143 @@
+"""What gluongraph finds on this machine: processor, threads, linker, TVM, CUDA, cache, packages; and what to install.
+
+  gluongraph doctor          # a list; what is missing says what it would be good for
+  gluongraph doctor --json
+
+Exits with 1 if something is missing that compiled steps need.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata
+
+from gluongraph.cli.show import as_json
+
+OPTIONAL = {  # package: what it is good for
+    "torch": "a peer of gluongraph bench",
+    "jax": "a peer of gluongraph bench",
+    "optax": "the optimizers of JAX in gluongraph bench",
+    "matplotlib": "charts as PNG; SVG needs nothing",
+    "tqdm": "progress bars",
+    "pillow": "reading and writing images",
+    "scikit-learn": "examples/digits.py",
+    "safetensors": "nothing gluongraph does itself; other programs read checkpoints with it",
+    "onnx": "ONNX files in and out",
+    "cuda-bindings": "compiling for NVIDIA's GPUs",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what, what was found, and where something is amiss what to do; `fatal` if steps cannot be compiled."""
+
+    what: str
+    found: str
+    advice: str = ""
+    fatal: bool = False
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("--json", action="store_true", help="for machines")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the findings."""
+    findings = [finding for look in LOOKS for finding in look()]
+    if options.json:
+        as_json([asdict(finding) for finding in findings])
+    else:
+        width = max(len(f.what) for f in findings)
+        for f in findings:
+            print(f"{f.what:{width}}  {f.found}" + (f"\n{'':{width}}  -> {f.advice}" if f.advice else ""))
+    return int(any(f.fatal for f in findings))
+
+
+def versions() -> list[Finding]:
+    """gluongraph, Python, and what gluongraph needs."""
+    import gluongraph
+
+    found = [Finding("gluongraph", f"{gluongraph.__version__}, Python {platform.python_version()}")]
+    for package in ("numpy", "ml_dtypes", "networkx", "apache-tvm", "apache-tvm-ffi"):
+        version = version_of(package)
+        advice = "" if version else f"pip install {package}"
+        found.append(Finding(package, version or "missing", advice, fatal=not version))
+    return found
+
+
+def processor() -> list[Finding]:
+    """The CPU, the target row that it gets, threads and who set them."""
+    from gluongraph.bench.report import processor as processor_name
+    from gluongraph.codegen.targets import TARGETS, cpu_flags, target
+    from gluongraph.runtime import loader
+
+    on = target()
+    known = {flag for row in TARGETS.values() for flag in row.needs}
+    flags = " ".join(sorted(cpu_flags() & known)) or "none that a target asks for"
+    forced = os.environ.get("GG_TARGET")
+    setting = next((n for n in ("GG_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS") if os.environ.get(n)), None)
+    mine = len(os.sched_getaffinity(0))
+    return [
+        Finding("processor", f"{processor_name()}, {os.cpu_count()} cores, of which {mine} are for this process"),
+        Finding("features", flags),
+        Finding("target", on.name + (f", as GG_TARGET={forced} says" if forced else "")),
+        Finding("threads", f"{loader.threads()}" + (f", as {setting} says" if setting else "")),
+    ]
+
+
+def linker() -> list[Finding]:
+    """What links compiled code, so that it can be kept."""
+    found = next((path for name in ("cc", "gcc", "clang", "ld.lld") if (path := shutil.which(name))), None)
+    advice = "" if found else "install gcc, clang or lld: without one code is compiled anew in every process"
+    return [Finding("linker", found or "missing", advice)]
+
+
+def cuda() -> list[Finding]:
+    """NVIDIA's driver, devices, and a compiler for them."""
+    from gluongraph.context import num_gpus
+
+    count = num_gpus()
+    if not count:
+        return [Finding("CUDA", "no device; compiled for the CPU")]
+    compiler = shutil.which("nvcc") or (version_of("cuda-bindings") and "cuda-bindings")
+    advice = "" if compiler else "pip install 'gluongraph[cuda]' to compile for it"
+    return [Finding("CUDA", f"{count} devices, compiler: {compiler or 'none'}", advice)]
+
+
+def cache() -> list[Finding]:
+    """Where compiled code is kept, and how much there is."""
+    from gluongraph.codegen.cache import folder
+
+    place = folder()
+    if place is None:
+        return [Finding("cache", "off, as GG_CACHE=0 says", "unset GG_CACHE: every process compiles anew")]
+    sizes = [file.stat().st_size for file in place.glob("*/*") if file.is_file()]
+    count = sum(1 for _ in place.glob("*/step.so"))
+    base = next(p for p in (place, *place.parents) if p.exists())
+    advice = "" if os.access(base, os.W_OK) else f"{base} cannot be written: set GG_CACHE to a folder that can"
+    return [Finding("cache", f"{place}: {count} steps, {sum(sizes) / 2**20:.1f} MiB", advice)]
+
+
+def packages() -> list[Finding]:
+    """What is good to have."""
+    found = [Finding(name, version_of(name) or f"not installed: {use}") for name, use in OPTIONAL.items()]
+    python = os.environ.get("GG_MXNET_PYTHON")
+    found.append(Finding("mxnet", python or "GG_MXNET_PYTHON names no interpreter: a peer of gluongraph bench"))
+    return found
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package; '' of another one."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+LOOKS: tuple[Callable[[], list[Finding]], ...] = (versions, processor, linker, cuda, cache, packages)

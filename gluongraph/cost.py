@@ -1,0 +1,159 @@
+"""What a kernel must do at the least, and what a machine can do: the two sides of the roofline.
+
+No kernel takes less time than the machine needs for its bytes, nor less than it needs for its arithmetic (Williams,
+Waterman, Patterson: Roofline, 2009). Bytes are those of arguments and results, each counted once however often a kernel
+reads it; arithmetic is that of the ops, without what a kernel computes again or in vain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from gluongraph.dtypes import DTYPES
+from gluongraph.ir import Graph, Node
+from gluongraph.ops.composite import body_of
+from gluongraph.plan import Launch
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes read and written, and operations on numbers by what does them: "bf16" products, or "f32" for the rest."""
+
+    reads: int
+    writes: int
+    work: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes read and written."""
+        return self.reads + self.writes
+
+    @property
+    def flops(self) -> int:
+        """All operations on numbers."""
+        return sum(self.work.values())
+
+
+def cost(launch: Launch) -> Cost:
+    """The cost of one launch. A buffer that it reads twice, or in part, counts once, or that part."""
+    group = launch.group
+    need = _needed(group.body, {j for j, _ in group.inplace})
+    read: dict[str, int] = {}
+    for buffer, n in zip(launch.reads, group.body.inputs.values(), strict=True):
+        read[buffer.name] = max(read.get(buffer.name, 0), need.get(n, 0) * DTYPES[buffer.type.dtype].nbytes)
+    writes = sum(need[n] * DTYPES[n.dtype].nbytes for n in dict.fromkeys(group.body.outputs.values()))
+    return Cost(sum(read.values()), writes, _work(group.body, need))
+
+
+def flops(n: Node) -> int:
+    """Additions, multiplications and the like that the whole result of a node takes; `Op.flops` says how many."""
+    op = n.op
+    if op.name == "scan":
+        return int(n.attrs["length"]) * _total(n.attrs["body"])
+    if callable(op.flops):
+        return op.flops(n.type, *(s.type for s in n.src), **n.attrs)
+    if op.flops is not None:
+        return op.flops * _size(n)
+    if op.body is not None or op.name == "call":
+        return _total(body_of(n))
+    if op.kind == "reduce":
+        return sum(map(_size, n.src))
+    return _size(n) if op.kind == "elementwise" else 0
+
+
+def _total(body: Graph) -> int:
+    return sum(map(flops, body.nodes()))
+
+
+def _size(n: Node) -> int:
+    return sum(t.size for t in n.types)
+
+
+def _needed(body: Graph, inplace: set[int]) -> dict[Node, int]:
+    """How many elements of each node the results take: of what is selected from, no more than are selected."""
+    need = dict.fromkeys(body.nodes(), 0)
+    for j, n in enumerate(body.outputs.values()):
+        put = n.op.over is not None and j in inplace  # what lies there stays but for what is put in
+        need[n] = _size(n.src[-1]) if put else _size(n)
+    for n in reversed(body.nodes()):
+        for s in dict.fromkeys(n.src):
+            more = need[n] if _selects(n) else _size(s) * (need[n] > 0)
+            need[s] = min(_size(s), need[s] + more)
+    return need
+
+
+def _selects(n: Node) -> bool:
+    """Is each element of the result made of one element of each source, at the most?"""
+    return n.op.kind in ("elementwise", "movement") or (n.op.kind == "index" and not flops(n))
+
+
+def _work(body: Graph, need: Mapping[Node, int]) -> dict[str, int]:
+    work: dict[str, int] = {}
+    for n, count in need.items():
+        if done := round(flops(n) * count / max(_size(n), 1)):
+            unit = "bf16" if n.op.kind == "contraction" and n.src[0].dtype == "bf16" else "f32"
+            work[unit] = work.get(unit, 0) + done
+    return work
+
+
+@dataclass(frozen=True)
+class Level:
+    """Bytes a second where so many are gone through again and again: reading, writing, adding one array to another."""
+
+    nbytes: int
+    read: float
+    write: float
+    add: float
+
+    @property
+    def best(self) -> float:
+        """The fastest of them."""
+        return max(self.read, self.write, self.add)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a machine was measured to do: operations a second by unit, bytes a second by how many are gone through."""
+
+    threads: int
+    flops: Mapping[str, float]
+    levels: Sequence[Level]
+
+    def bound(self, cost: Cost) -> float:
+        """Seconds that the bytes or the arithmetic take, whichever take longer."""
+        return max(self._moving(cost), self._computing(cost))
+
+    def limit(self, cost: Cost) -> str:
+        """Which of them it is: "memory" or "compute"."""
+        return "memory" if self._moving(cost) >= self._computing(cost) else "compute"
+
+    def _computing(self, cost: Cost) -> float:
+        return sum(count / self.flops.get(unit, self.flops["f32"]) for unit, count in cost.work.items())
+
+    def _moving(self, cost: Cost) -> float:
+        return cost.nbytes / self.bandwidth(cost.nbytes)
+
+    def bandwidth(self, nbytes: int) -> float:
+        """The best there is for so many bytes; between two levels by the logarithm of the size."""
+        first, last = self.levels[0], self.levels[-1]
+        if nbytes <= first.nbytes:
+            return first.best
+        for low, high in pairwise(self.levels):
+            if nbytes < high.nbytes:
+                share = math.log(nbytes / low.nbytes) / math.log(high.nbytes / low.nbytes)
+                return float(low.best ** (1 - share) * high.best**share)
+        return last.best
+
+    def __str__(self) -> str:
+        peaks = ", ".join(f"{unit} {rate / 1e9:.0f} GFLOP/s" for unit, rate in self.flops.items())
+        rates = ", ".join(
+            f"{v.read / 1e9:.0f}/{v.write / 1e9:.0f}/{v.add / 1e9:.0f} within {_size_of(v.nbytes)}" for v in self.levels
+        )
+        return f"{self.threads} threads: {peaks}; GB/s read/written/added {rates}"
+
+
+def _size_of(nbytes: int) -> str:
+    return f"{nbytes >> 20} MiB" if nbytes >> 20 else f"{nbytes >> 10} KiB"

@@ -1,0 +1,73 @@
+"""What this machine can do, measured: the roofs that `gluongraph.cost` holds kernels against."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from gluongraph.codegen import probe
+from gluongraph.codegen.targets import Target
+from gluongraph.codegen.targets import target as find_target
+from gluongraph.cost import Level, Machine
+from gluongraph.errors import CompileError
+from gluongraph.runtime import loader
+from gluongraph.storage import aligned_empty
+
+# Numbers in each of two arrays, and how often they are gone through in a call: within a core's second cache, within
+# the third, and beyond both.
+STREAMS = ((1 << 16, 64), (1 << 20, 4), (1 << 26, 1))
+_ATTEMPTS = 7
+
+
+@cache
+def machine() -> Machine:
+    """This machine's CPU on as many threads as kernels have, as it is now; measured once in a process, in a second.
+
+    The best of a few attempts counts: what else runs may slow any of them.
+
+    Raises:
+        CompileError: GG_TARGET names something else than a CPU.
+    """
+    on = find_target()
+    if on.cpu is None:
+        raise CompileError(f"{on.name} is no CPU, whose roofs could be measured")
+    threads = loader.threads()
+    module = probe.build(on, STREAMS)
+    levels = tuple(_level(module, size, times) for size, times in STREAMS)
+    return Machine(threads, _peaks(module, on), levels)
+
+
+def _peaks(module: Any, on: Target) -> dict[str, float]:
+    assert on.cpu is not None
+    found = {}
+    for unit, made in (("f32", probe.peak), ("bf16", probe.tile_peak)):
+        if unit == "f32" or on.cpu.tiles:
+            _, size, flops = made(on.cpu)
+            kernel, x = module[f"peak_{unit}"], loader.view(np.full(size, 0.5, np.float32))
+            found[unit] = flops / _best(partial(kernel, x))
+    return found
+
+
+def _level(module: Any, size: int, times: int) -> Level:
+    x, y = (aligned_empty((size,), np.float32) for _ in range(2))
+    x[:], y[:] = 1, 1
+
+    def rate(kind: str, arrays: int) -> float:
+        """Bytes a second, of so many arrays that are read or written."""
+        kernel, given = module[f"{kind}_{size}"], (loader.view(x), loader.view(y))
+        return arrays * x.nbytes * times / _best(partial(kernel, *given))
+
+    return Level(2 * x.nbytes, **{kind: rate(kind, arrays) for kind, arrays in probe.STREAMS.items()})
+
+
+def _best(run: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(_ATTEMPTS):
+        started = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - started)
+    return min(times)

@@ -1,0 +1,92 @@
+"""The command `gluongraph`: help, doctor, ops, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import types
+
+import pytest
+
+from gluongraph import cli
+from gluongraph.cli import COMMANDS, Refused, doctor, main
+from gluongraph.cli.show import progress
+from gluongraph.ir import OPS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_teaches_by_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"gluongraph {command}" in capsys.readouterr().out.split("\n\n", 1)[1]
+
+
+def test_it_is_a_module_too() -> None:
+    done = subprocess.run([sys.executable, "-m", "gluongraph", "ops", "--json"], capture_output=True, text=True)
+    assert done.returncode == 0 and {row["name"] for row in json.loads(done.stdout)} == set(OPS)
+
+
+def test_bad_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in ([], ["no-such-command"], ["ops", "--no-such-option"], ["bench", "--against", "tensorflow"]):
+        with pytest.raises(SystemExit) as ended:
+            main(wrong)
+        assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (Refused("no such file"), 2, "gluongraph ops: no such file\n"),
+        (KeyboardInterrupt(), 130, "gluongraph ops: interrupted\n"),
+        (OSError("disk is full"), 1, "gluongraph ops: OSError: disk is full\n"),
+    ],
+)
+def test_errors_are_one_line_and_a_code(
+    error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(options: object) -> int:
+        raise error
+
+    monkeypatch.delenv("GG_DEBUG", raising=False)
+    monkeypatch.setattr(cli.ops, "run", fail)
+    assert main(["ops"]) == code and capsys.readouterr().err == said
+
+
+def test_ops_by_kind_and_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops", "--kind", "contraction", "conv", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == ["conv2d", "conv2d_data_grad", "conv2d_weight_grad"]
+    assert main(["ops", "softmax"]) == 0
+    assert "its body" in capsys.readouterr().out
+    assert main(["ops", "--kind", "what"]) == 2
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("GG_CACHE", str(tmp_path))
+    assert main(["doctor"]) == 0
+    told = capsys.readouterr().out
+    assert "apache-tvm" in told and f"{tmp_path}: 0 steps" in told and "target" in told
+    assert main(["doctor", "--json"]) == 0
+    assert {"what", "found", "advice", "fatal"} == set(json.loads(capsys.readouterr().out)[0])
+
+
+def test_doctor_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(doctor, "version_of", lambda package: "")
+    assert main(["doctor"]) == 1
+    told = capsys.readouterr().out
+    assert "pip install apache-tvm" in told and "install gcc, clang or lld" in told
+
+
+def test_progress_shows_nothing_unless_somebody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress(3, "working") as further:
+        further()
+    assert capsys.readouterr().err == ""
+
+
+def test_every_command_is_a_module_of_its_own() -> None:
+    for name in COMMANDS:
+        module = getattr(cli, name)
+        assert isinstance(module, types.ModuleType) and callable(module.run) and callable(module.arguments)
