@@ -7,6 +7,7 @@ and elements. Older arrays, without a storage type and with shapes of 32 bits, a
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import threading
@@ -138,8 +139,14 @@ def _write(file: IO[bytes], arrays: Sequence[Array], names: Sequence[str]) -> No
 
 
 def whole(filename: str, write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file under another name and rename it: it appears whole or not at all."""
+    """Write a file under another name and rename it: it appears whole or not at all.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+    """
     folder, name = os.path.split(os.path.abspath(filename))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), filename)
     temporary = os.path.join(folder, f".saving-{os.getpid()}-{threading.get_ident()}-{name}")
     try:
         with open(temporary, "xb") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -169,14 +170,25 @@ class Parameter(Multipliers, NamesInstead):
                 f"parameter {self.name!r} cannot be initialized: its shape is {self._shape}. Give all extents, "
                 "or allow_deferred_init=True"
             )
-        self._arrays = None
-        self._global_init = default_init
-        self._waiting = (initializer.Uniform() if chosen is None else chosen, contexts, None)
-        # Random numbers are set aside now, so that what is drawn does not depend on when the shape becomes known.
-        self._reserved = random.get_state(cpu())
-        random.set_state((self._reserved[0], self._reserved[1] + DRAWS), cpu())
-        if self.ready:
-            self.finish_deferred_init()
+        with self._kept_on_error():
+            self._arrays = None
+            self._global_init = default_init
+            self._waiting = (initializer.Uniform() if chosen is None else chosen, contexts, None)
+            # Random numbers are set aside now, so that what is drawn does not depend on when the shape becomes known.
+            self._reserved = random.get_state(cpu())
+            random.set_state((self._reserved[0], self._reserved[1] + DRAWS), cpu())
+            if self.ready:
+                self.finish_deferred_init()
+
+    @contextmanager
+    def _kept_on_error(self) -> Iterator[None]:
+        """Within: if something raises, the parameter has the data and the initializer that it had."""
+        before = self._arrays, self._global_init, self._waiting, self._reserved
+        try:
+            yield
+        except BaseException:
+            self._arrays, self._global_init, self._waiting, self._reserved = before
+            raise
 
     def finish_deferred_init(self) -> None:
         """Do now what was waiting for the shape; nothing if nothing was."""
@@ -200,9 +212,11 @@ class Parameter(Multipliers, NamesInstead):
                 seeded_since = now[0] != self._reserved[0]
                 if not seeded_since:
                     random.set_state(self._reserved)
-                initializer.create(init if self._global_init is None else self._global_init)(desc, first)
-                if not seeded_since:
-                    random.set_state(now)
+                try:
+                    initializer.create(init if self._global_init is None else self._global_init)(desc, first)
+                finally:
+                    if not seeded_since:
+                        random.set_state(now)
             else:
                 first[:] = data
             self._waiting = None
@@ -496,8 +510,10 @@ class ParameterDict:
         """
         if verbose:
             init = initializer.create(initializer.Uniform() if init is None else init).set_verbosity(True)
-        for parameter in self.values():
-            parameter.initialize(None, ctx, init, force_reinit=force_reinit)
+        with ExitStack() as kept:
+            for parameter in self.values():
+                kept.enter_context(parameter._kept_on_error())
+                parameter.initialize(None, ctx, init, force_reinit=force_reinit)
 
     def zero_grad(self) -> None:
         """Set all gradients to 0."""

@@ -97,6 +97,22 @@ def test_initialize_again() -> None:
     assert p.data().asscalar() == 0
 
 
+def test_an_initializer_that_fails_leaves_everything_as_it_was() -> None:
+    net = nn.HybridSequential()
+    net.add(nn.Dense(2, in_units=2, weight_initializer="ones"), nn.Dense(2, in_units=2, bias_initializer=init.Xavier()))
+    with pytest.raises(ValueError, match="at least 2 axes"):
+        net.initialize()
+    with pytest.raises(RuntimeError, match="has not been initialized"):
+        net[0].weight.data()
+    net[1].bias.init = "zeros"
+    net.initialize()
+    arrays = [p.data() for p in net.collect_params().values()]
+    net[1].bias.init = "nonsense"
+    with pytest.raises(AssertionError, match="nonsense"):
+        net.initialize(force_reinit=True)
+    assert all(p.data() is array for p, array in zip(net.collect_params().values(), arrays, strict=True))
+
+
 def test_set_data_keeps_the_array() -> None:
     p = Parameter("w", shape=(2,))
     p.initialize()

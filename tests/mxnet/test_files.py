@@ -91,6 +91,11 @@ def test_files_have_the_rights_of_other_new_files(tmp_path: pathlib.Path) -> Non
     assert (tmp_path / "a").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
+def test_a_folder_that_does_not_exist(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere/a\.params"):
+        nd.save(str(tmp_path / "nowhere" / "a.params"), nd.ones((1,)))
+
+
 def test_every_element_type_comes_back(tmp_path: pathlib.Path) -> None:
     arrays = [np.arange(3).astype(t) for t in ("f4", "f8", "f2", "u1", "i4", "i1", "i8", "?", ml_dtypes.bfloat16)]
     params.write(str(tmp_path / "a"), arrays)
