@@ -258,14 +258,42 @@ def test_missing_functions_name_those_near() -> None:
     assert not hasattr(nd.linalg, "syevd")
 
 
-def test_slope_of_selu() -> None:
-    x = nd.array([-1.0, 1.0])
-    x.attach_grad()
+def slope_of(build: Callable[[Any], Any], x: Any, head: Any) -> Any:
+    array = nd.array(x)
+    array.attach_grad()
     with autograd.record():
-        y = nd.LeakyReLU(x, act_type="selu")
-    y.backward()
+        y = build(array)
+    y.backward(nd.array(head))
+    return array.grad.asnumpy()  # type: ignore[union-attr]
+
+
+def test_slopes_that_mxnet_has_otherwise() -> None:
     scale, alpha = 1.0507009873554805, 1.6732632423543772
-    np.testing.assert_allclose(x.grad.asnumpy(), [scale * alpha * np.exp(-1), scale], rtol=1e-6)
+    found = slope_of(lambda x: nd.LeakyReLU(x, act_type="selu"), [-1, 1], [1, 1])
+    np.testing.assert_allclose(found, [scale * alpha * np.exp(-1), scale], rtol=1e-6)
+    head = RNG.standard_normal(T.shape)
+    np.testing.assert_allclose(slope_of(nd.SoftmaxActivation, T, head), slope_of(nd.softmax, T, head), rtol=1e-6)
+    label, head = nd.array([0, 2, 1]), RNG.standard_normal(X.shape)
+    plain, times = (slope_of(lambda x, o=o: nd.SoftmaxOutput(x, label, out_grad=o), X, head) for o in (False, True))
+    np.testing.assert_allclose(times, plain * head, rtol=1e-5, atol=1e-6)
+
+
+def test_batch_norm_goes_back_by_the_mode_of_its_forward() -> None:
+    gamma, beta, mean, var = nd.full((4,), 3), nd.zeros((4,)), nd.ones((4,)), nd.full((4,), 4)
+    x, head = nd.array(X), RNG.standard_normal(X.shape)
+    x.attach_grad()
+    with autograd.record(train_mode=False):
+        y = nd.BatchNorm(x, gamma, beta, mean, var, eps=0)
+    y.backward(nd.array(head), train_mode=True)
+    np.testing.assert_allclose(x.grad.asnumpy(), head / 2, rtol=1e-6)
+    assert gamma.asnumpy().tolist() == [3] * 4 and mean.asnumpy().tolist() == [1] * 4
+
+
+def test_no_pooling_window_lies_outside() -> None:
+    x = nd.array([[[1, 2, 3, 4]]])
+    for kind in ("max", "sum"):
+        made = nd.Pooling(x, kernel=2, stride=3, pad=1, pool_type=kind, pooling_convention="full")
+        assert made.shape == (1, 1, 2), kind
 
 
 def test_integers_compared_with_fractions() -> None:

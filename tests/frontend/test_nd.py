@@ -142,7 +142,9 @@ def test_reading_one_element_has_one_axis() -> None:
     assert nd.array([1, 2])[1].shape == (1,)
 
 
-@pytest.mark.parametrize("key", [1, slice(1, 3), (slice(None), 2), (1, slice(0, 4, 2)), slice(None)], ids=str)
+@pytest.mark.parametrize(
+    "key", [1, slice(1, 3), (slice(None), 2), (1, slice(0, 4, 2)), slice(None), [0, -1], (slice(2), [0, -1])], ids=str
+)
 def test_writing_parts(key: object) -> None:
     x, expected = nd.array(X), X.copy()
     x[key] = 3

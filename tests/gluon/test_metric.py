@@ -329,6 +329,14 @@ def test_errors(call: Any, error: type[Exception], message: str) -> None:
         call()
 
 
+def test_pearson_of_all_samples_is_global_too() -> None:
+    measure = metric.PearsonCorrelation(average="micro")
+    labels, preds = np.array([0.0, 1, 2, 3]), np.array([1.0, 0, 3, 2])
+    for part in (slice(0, 2), slice(2, 4)):
+        measure.update([nd.array(labels[part])], [nd.array(preds[part])])
+    assert measure.get() == measure.get_global() == ("pearsonr", pytest.approx(np.corrcoef(labels, preds)[0, 1]))
+
+
 @pytest.mark.parametrize("name", ["acc", "f1", "pcc", "mae", "rmse", "pearsonr", "ce"])
 def test_what_fits_is_not_counted_beside_what_does_not(name: str) -> None:
     right, wrong = nd.array([0, 1]), nd.array([0, 1, 1])
