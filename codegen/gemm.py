@@ -124,7 +124,7 @@ def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> S
         rows, columns = _inner_tile(m, n, cpu)
         grid = _grid(batch, m, n, rows, columns, 0, work, cpu)
         return Strategy("inner", rows, columns, False, False, grid, dtype, work < mk.SERIAL_WORK)
-    rows, vectors = outer_tile(m, n, lanes, cpu)
+    rows, vectors = outer_tile(m, n, lanes, cpu, SHORT_ROWS if kk < SHORT else cpu.registers)
     width, nbytes = vectors * lanes, DTYPES[dtype].nbytes
     pack_b = b.contiguous == "i" or not b.plain or (m >= 8 * PACKING and kk * n * nbytes > cpu.l1)
     turned_a = not a.plain or (a.contiguous == "i" and kk >= 64 and m >= 128)
@@ -137,18 +137,20 @@ def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> S
 
 
 PACKING = 14.0  # time to pack an element, in multiply-adds
+# Sums of few terms are made in tiles of few rows: they take the time of writing the result, and of the update behind
+# it, which memory is fetched ahead for along a few rows at a time.
+SHORT, SHORT_ROWS = 64, 4
 
 
-def outer_tile(m: int, n: int, lanes: int, cpu: Cpu) -> tuple[int, int]:
-    """Rows and vectors of the tile with the least estimated time for the whole product."""
+def outer_tile(m: int, n: int, lanes: int, cpu: Cpu, most: int = 32) -> tuple[int, int]:
+    """Rows, so many at most, and vectors of the tile with the least estimated time for the whole product."""
     total = mk.ceildiv(n, lanes)
     best = (float("inf"), 1, 1)
     for vectors in range(1, min(total, 8) + 1):
         room = (cpu.registers - vectors - 1) // vectors
         if room < 1:
             break
-        most = min(m, room)
-        rows = mk.ceildiv(m, mk.ceildiv(m, most))  # even tiles
+        rows = mk.ceildiv(m, mk.ceildiv(m, min(m, room, most)))  # even tiles
         cost = sum(
             count_r * count_v * max(r * v / 2, (r + v) / 2, 4.0) + 0.5 * count_r * count_v
             for _, r, count_r in mk.split(m, rows)

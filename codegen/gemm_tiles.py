@@ -18,7 +18,8 @@ from gluongraph.codegen.tiles import DEPTH, SIDE, WORDS, Add, Sums
 from gluongraph.codegen.tir import Buf, Expr, Kernel
 
 BLOCK = 2 * SIDE  # rows and columns of C that are summed at a time
-STRIPE = 4 * BLOCK  # columns of C that are summed before they are handed on: memory likes longer runs
+STRIPE = 32 * BLOCK  # columns of C that are summed before they are handed on: memory likes long runs
+PITCH = STRIPE + SIDE  # between rows of sums: no power of two, else all would share few cache sets
 SMALLEST = 1 << 16  # multiply-adds for which copying pays
 
 
@@ -31,7 +32,7 @@ def suits(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> bo
 def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> int:
     """Bytes of workspace that `emit` needs."""
     sizes = _Sizes(batch, m, n, kk, cpu)
-    return 4 * (sizes.words_a + sizes.words_b + sizes.pieces * BLOCK * STRIPE)
+    return 4 * (sizes.words_a + sizes.words_b + sizes.pieces * BLOCK * PITCH)
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def emit(
     with k.loop(sizes.pieces, "parallel", "piece") as piece, unit.thread(k):
         first, count = mk.share(k, sizes.units, sizes.pieces, piece)
         with k.loop(count, name="unit") as u:
-            job.piece(k.bind(piece * (BLOCK * STRIPE), "sums"), k.bind(tir.index(first + u), "unit"))
+            job.piece(k.bind(piece * (BLOCK * PITCH), "sums"), k.bind(tir.index(first + u), "unit"))
 
 
 # -- copying
@@ -204,7 +205,7 @@ class _Job:
                     for start, lanes, steps in mk.split(width, SIDE):
                         with k.loop(steps, name="c") as c:
                             at = k.bind(c * SIDE + start, "at")
-                            self.write(batch, i + r, j + at, k.load(self.sums, sums + r * STRIPE + at, lanes))
+                            self.write(batch, i + r, j + at, k.load(self.sums, sums + r * PITCH + at, lanes))
 
             mk.runs(k, s.n, STRIPE, first, count, stripe)
 
@@ -222,5 +223,5 @@ class _Job:
                 at = k.bind(step * WORDS, "at")
                 add([(self.a, a + at), (self.a, a + line + at)], [(self.b, b + at), (self.b, b + line + at)])
 
-        places = Sums(self.sums, lambda i, j: sums + (i * SIDE * STRIPE + j * SIDE), STRIPE)
+        places = Sums(self.sums, lambda i, j: sums + (i * SIDE * PITCH + j * SIDE), PITCH)
         self.unit.block(k, (2, 2), steps, places, more=False)

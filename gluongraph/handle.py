@@ -159,7 +159,7 @@ class Handle:
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __dlpack__(self, **how: Any) -> Any:
-        return self.storage.array.__dlpack__(**how)
+        return self.storage.lend().__dlpack__(**how)
 
     def to_dlpack_for_read(self) -> Any:
         """A DLPack capsule of the array's memory."""

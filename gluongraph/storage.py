@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -85,21 +86,66 @@ def moves() -> int:
     return _moves
 
 
+_writes = 0  # into storages that have copies
+_copies = 0  # that have been made
+_lent = 0  # storages that somebody may write into unseen
+
+
+def writes() -> int:
+    """Counts the writes into storages that have copies: who made a copy asks whether it has grown."""
+    return _writes
+
+
+def copies() -> int:
+    """Counts the copies that have been made: who writes by address asks whether there are others."""
+    return _copies
+
+
+def lent() -> int:
+    """Counts the storages whose memory other libraries have, to write into as they like."""
+    return _lent
+
+
+def keep(storage: Storage, dtype: str, copy: Any) -> None:
+    """A copy of a storage in another dtype, as new as after a write."""
+    global _copies, _writes
+    storage.copies = {**storage.copies, dtype: copy}
+    _copies += 1
+    _writes += 1
+
+
 class Storage:
     """One array's memory: `array` is what it holds now.
 
     NDArrays refer to a Storage and never keep its `array`, so that `rehome` can move a parameter into an arena and
-    every handle taken before follows.
+    every handle taken before follows. `copies` of it, by dtype, are others' to keep up to date: see `writes()`.
     """
 
-    __slots__ = ("array",)
+    __slots__ = ("array", "copies", "lent")
 
     def __init__(self, array: Array):
         self.array = array
+        self.copies: Mapping[str, Any] = NONE  # arrays
+        self.lent = False
 
     def write(self, value: Any, key: Any = ...) -> None:
         """array[key] = value"""
         self.array[key] = value
+        self.written()
+
+    def written(self) -> None:
+        """Say that the memory has been written into by its address."""
+        if self.copies:
+            global _writes
+            _writes += 1
+
+    def lend(self) -> Array:
+        """The array, for somebody who may write into its memory at any time."""
+        if not self.lent:
+            global _lent
+            self.lent = True
+            _lent += 1
+        return self.array
 
     def rehome(self, array: Array, *, copy: bool = True) -> None:
         """Live in `array` from now on: same shape and dtype, content moved there (unless `copy=False`)."""
@@ -114,6 +160,9 @@ class Storage:
         _moves += 1
 
 
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
 class View(Storage):
     """A part or another shape of a storage: always of what that holds now, wherever it lives."""
 
@@ -126,6 +175,13 @@ class View(Storage):
     def array(self) -> Array:  # type: ignore[override]
         """The view, made anew."""
         return self.of(self.base.array)
+
+    def written(self) -> None:
+        self.base.written()
+
+    def lend(self) -> Array:
+        self.base.lend()
+        return self.array
 
     def rehome(self, array: Array, *, copy: bool = True) -> None:
         """A view lives where the whole lives.

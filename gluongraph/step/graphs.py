@@ -12,6 +12,7 @@ from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir import Graph, Node
 from gluongraph.ndarray import NDArray
 from gluongraph.precision import scaling
+from gluongraph.precision.copies import copied
 from gluongraph.precision.table import PRECISIONS, Precision
 from gluongraph.step.anomaly import Guard
 from gluongraph.step.arenas import settle
@@ -82,6 +83,7 @@ class Made:
     watched: dict[str, Node] = field(default_factory=dict)  # what must be finite beside the updates
     guard: Guard | None = None
     added: dict[str, NDArray] = field(default_factory=dict)  # replicas with grad_req "add" -> what is added to
+    low: str | None = None  # the dtype of copies of weights among the state
     spends: list[Leaf] = field(default_factory=list)  # of replicas whose gradient no memory has seen in the end
     forward: tuple[str, ...] = ()  # outputs and updates that no gradient goes into, where there are gradients
 
@@ -163,7 +165,9 @@ def graph_of(
 ) -> Made:
     """The graph of a mode, and what it works on."""
     if not call.gradients:
-        return forward(traced, options)
+        made = forward(traced, options)
+        _keep_copies(made, trainer, options)
+        return made
     if trainer is None:
         raise MXNetError(located("gradients need a trainer", help="mx.compile(net, loss, trainer)"))
     made = backward(traced, trainer, options, call, window) if call.traces else of_window(trainer, window)
@@ -171,10 +175,20 @@ def graph_of(
         add_updates(made, trainer, options, averages, window)
     if made.masked:
         made.graph = scaling.skipping(made.graph)
+    _keep_copies(made, trainer, options)
     if options.detect_anomaly:
         made.guard = Guard(made.graph, made.watched)
         made.graph = made.guard.graph
     return made
+
+
+def _keep_copies(made: Made, trainer: Trainer | None, options: Options) -> None:
+    """Weights that are rounded to 16 bit as copies, which the updates write too."""
+    if (low := options.precision.low) is not None:
+        made.graph, copies = copied(made.graph, made.state, low)
+        made.low, made.state = low, made.state | copies
+        if trainer is not None:
+            settle(trainer, made.names, copies)
 
 
 def _trained(trainer: Trainer, traced: Traced) -> tuple[str, ...]:

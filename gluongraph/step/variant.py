@@ -11,6 +11,7 @@ from gluongraph import random
 from gluongraph import storage as storages
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir import Graph
+from gluongraph.precision.copies import Copies
 from gluongraph.precision.scaling import FINITE
 from gluongraph.replicas.shares import OnAll, is_shared_out
 from gluongraph.rows.array import RowSparseNDArray
@@ -35,6 +36,7 @@ class Variant:
         self.added, self.spends, self.guard = made.added, made.spends, made.guard
         self.by_rows = [g for g in made.added.values() if isinstance(g, RowSparseNDArray)]
         self.state = {name: array for name, array in made.state.items() if name in graph.inputs}
+        self.copies = Copies(graph, self.state, made.low)
         self.compiled = lower(graph, {name: self._role(name) for name in graph.inputs}, made.forward)
         self.runner = self.compiled.executor(self._memory())
         self.reads = [int(name.removeprefix("data")) for name in self.runner.input_names]  # arrays of the batch
@@ -71,11 +73,13 @@ class Variant:
         if self.moves != storages.moves():  # a parameter has moved since
             self.runner.bind(self._memory())
             self.moves = storages.moves()
+        self.copies.before()
         if self.rng:
             for name, words in random.take_all(self.draws).items():
                 for i, word in enumerate(words):
                     self.rng[name][i] = word
         values = self.runner([arrays[i] for i in self.reads])
+        self.copies.after()
         results = dict(zip(self.runner.output_names, values, strict=True))
         if self.guard is not None:
             self.guard.check(results, self._held() | {f"data{i}": array for i, array in enumerate(arrays)})
