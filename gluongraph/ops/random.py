@@ -111,9 +111,9 @@ def _normal(state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
         part = found[first // WIDTH :][: made[0].size // WIDTH]
         for pair in (0, 2):
             radius = np.sqrt(np.log(_numpy_unit(made[pair], 24) + np.float32(2.0**-24)) * np.float32(-2))
-            angle = made[pair + 1] * (2 * math.pi * 2.0**-32)
-            part[:, pair] = (radius * np.cos(angle)).reshape(-1, WIDTH)
-            part[:, pair + 1] = (radius * np.sin(angle)).reshape(-1, WIDTH)
+            cosine, sine = words.circle(made[pair + 1], size)
+            part[:, pair] = (radius * cosine).reshape(-1, WIDTH)
+            part[:, pair + 1] = (radius * sine).reshape(-1, WIDTH)
     return found.reshape(-1)[:size].reshape(shape).astype(numpy_dtype(dtype), copy=False)
 
 

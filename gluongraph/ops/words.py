@@ -4,6 +4,7 @@ as fast. They are integers, so both give the same bits, and which of them made a
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +19,10 @@ from gluongraph.ir import OPS, Graph, Node, TensorType, node
 Array = np.ndarray[Any, Any]
 CHUNK = 1 << 14  # counters that numpy takes at a time, so that the rounds stay in cache
 BLOCK = 1 << 16  # counters that the kernel takes at a time
+TURN = 2 * math.pi * 2.0**-32  # of a word, as an angle
 PATIENCE = 1 << 23  # counters that numpy makes, in half a second, before it is worth compiling
+
+LARGE = 1 << 22  # normal numbers in one array, whose circles are worth compiling
 
 _made = 0  # by numpy, so far
 
@@ -68,6 +72,61 @@ class _Kernel:
                     self.state[i] = word
                 made = self.runner([])
             yield first, tuple(word[: size - first] for word in made)
+
+
+def circle(words: Array, size: int) -> tuple[Array, Array]:
+    """Cosine and sine, in f64, of words as parts of a whole turn; by a kernel for arrays of LARGE `size`.
+
+    Both are within 1e-15, so that a product with an f32 is, but for one in 1e8, the same f32. As the size alone says
+    which it is, the same draw always gives the same numbers.
+    """
+    if size < LARGE or words.size > BLOCK or debug.settings().backend == "reference":
+        angle = words * TURN
+        return np.cos(angle), np.sin(angle)
+    whole = words if words.size == BLOCK else np.pad(words, (0, BLOCK - words.size))
+    cosine, sine = _circle(os.getpid())([whole])
+    return cosine[: words.size], sine[: words.size]
+
+
+@cache
+def _circle(process: int) -> Callable[[list[Array]], list[Array]]:
+    """The circle of BLOCK words, compiled."""
+    words = _input("words", BLOCK)
+    cosine, sine = _polynomials(words)
+    graph = Graph({"words": words}, {"cosine": cosine, "sine": sine})
+    runner = engine.get("lower")(graph, {"words": "input"}).executor({})
+    lock = threading.Lock()
+
+    def call(given: list[Array]) -> list[Array]:
+        with lock:
+            return runner(given)  # type: ignore[no-any-return]
+
+    return call
+
+
+def _polynomials(words: Node) -> tuple[Node, Node]:
+    """Cosine and sine by their series, from the nearest quarter of a turn: libm's have no vectors in f64."""
+    add, mul, equal, where = OPS["add"], OPS["mul"], OPS["equal"], OPS["where"]
+
+    def number(value: float) -> Node:
+        return OPS["const"](value=value, dtype="f64", shape=words.shape)
+
+    def series(first: int) -> Node:
+        total = number(0.0)
+        for k in range(first + 16, first - 1, -2):
+            total = add(mul(total, square), number((-1) ** (k // 2) / math.factorial(k)))
+        return total
+
+    quarters = mul(OPS["cast"](words, dtype="f64"), number(2.0**-30))
+    nearest = OPS["floor"](add(quarters, number(0.5)))  # 0 to 4
+    x = mul(OPS["sub"](quarters, nearest), number(math.pi / 2))
+    square = mul(x, x)
+    even, odd = series(0), mul(series(1), x)
+    one, two, three = (equal(nearest, number(float(k))) for k in (1, 2, 3))
+    across = OPS["logical_or"](one, three)
+    cosine, sine = where(across, odd, even), where(across, even, odd)
+    left, below = OPS["logical_or"](one, two), OPS["logical_or"](two, three)
+    return where(left, OPS["neg"](cosine), cosine), where(below, OPS["neg"](sine), sine)
 
 
 def _input(name: str, size: int) -> Node:

@@ -135,7 +135,17 @@ def test_large_draws_by_the_kernel_have_the_same_bits(size: int, monkeypatch: py
     ]
     for name, how in draws:
         drawn = []
-        for patience in (2**40, 0):
-            monkeypatch.setattr(drawn_words, "PATIENCE", patience)
+        for few in (2**40, 0):
+            monkeypatch.setattr(drawn_words, "PATIENCE", few)
+            monkeypatch.setattr(drawn_words, "LARGE", few)
             drawn.append(OPS[name].numpy(state, shape=(size,), draw=5, **how))
         assert drawn[0].dtype == drawn[1].dtype and (drawn[0] == drawn[1]).all(), name
+
+
+def test_the_circle_of_large_draws_is_that_of_numpy() -> None:
+    turns = np.linspace(0, 2**32 - 1, drawn_words.BLOCK).astype(np.uint32)
+    angle = turns * drawn_words.TURN
+    for found, expected in zip(
+        drawn_words.circle(turns, drawn_words.LARGE), (np.cos(angle), np.sin(angle)), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-15)
