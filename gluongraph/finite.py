@@ -84,15 +84,12 @@ class Blame:
         blamed = [b for b in earlier if b is not None]
         if made := [b for b in blamed if b not in self._given]:
             self._of[n] = min(made, key=self._numbers.__getitem__)
-        elif kind == INFINITY and not blamed and self._is_meant(n, bool(earlier)):
+        elif kind == INFINITY and not blamed and _is_meant(n, passed_on=bool(earlier)):
             self._of[n] = None
         elif blamed and (n.op.kind == "movement" or n.op.name == "cast"):
             self._of[n] = blamed[0]
         else:
             self._of[n], self._kinds[n], self._numbers[n] = n, kind, len(self._numbers)
-
-    def _is_meant(self, n: Node, passed_on: bool) -> bool:
-        return passed_on and n.op.kind != "contraction" if n.src else n.op.kind == "leaf"
 
     def check(
         self,
@@ -120,6 +117,11 @@ class Blame:
             more = f" and {len(seen) - SHOWN} more" if len(seen) > SHOWN else ""
             lines.append(f"  seen in {', '.join(seen[:SHOWN])}{more}")
         raise NotFiniteError("\n".join([*lines, f"  help: {HELP}"]))
+
+
+def _is_meant(n: Node, passed_on: bool) -> bool:
+    """Is an infinity a constant, or one that was meant and is passed on?"""
+    return (passed_on and n.op.kind != "contraction") if n.src else n.op.kind == "leaf"
 
 
 def _call(n: Node) -> str:
