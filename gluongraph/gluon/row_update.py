@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gluongraph import ops
-from gluongraph.ir import Node
 from gluongraph.ndarray import NDArray, invoke
-from gluongraph.optimizer import Optimizer
-from gluongraph.optimizer.base import computed_in
+from gluongraph.optimizer.base import updated_by
 from gluongraph.rows.array import RowSparseNDArray
 from gluongraph.rows.values import Rows, joined
 from gluongraph.storage import Array
@@ -57,16 +54,6 @@ def _update(trainer: Trainer, weight: NDArray, g: Rows) -> Array:
     numbers = optimizer.scalars(index)
     scalars = [NDArray(np.array(value, np.float32)) for value in numbers.values()]
     how = {"optimizer": optimizer, "structure": optimizer.structure(), "states": tuple(keys), "keys": tuple(numbers)}
-    for array, new in zip(arrays, invoke(_updated, *given, *scalars, **how), strict=True):
+    for array, new in zip(arrays, invoke(updated_by, *given, *scalars, **how), strict=True):
         array.storage.write(new.storage.array[: len(rows)], rows)
     return rows
-
-
-def _updated(
-    w: Node, g: Node, *rest: Node, optimizer: Optimizer, structure: object, states: Sequence[str], keys: Sequence[str]
-) -> tuple[Node, ...]:
-    """The formula as a builder: new weight, new states. `structure` is there to tell builders apart."""
-    state: Mapping[str, Node] = dict(zip(states, rest, strict=False))
-    numbers = zip(keys, rest[len(states) :], strict=True)
-    new, made = optimizer.updated(w, g, state, {key: ops.cast(n, computed_in(w.dtype)) for key, n in numbers})
-    return (new, *(made[key] for key in states))

@@ -52,21 +52,31 @@ def load(trainer: Trainer, filename: str) -> None:
         raise FormatError(located(f"{filename} is about {', '.join(strange)}, which the trainer does not hold"))
     states: dict[str, Any] = {}
     for name, form in about["states"].items():
-        if optimizer.has_formula and isinstance(form, dict):
+        if _by_name(form) != optimizer.has_formula:
+            message = f"{filename}: the states of {name} are of another {type(optimizer).__name__}, "
+            message += "which has no formula" if optimizer.has_formula else "which has a formula"
+            raise FormatError(located(message, help="make the Trainer with the class that the saved one had"))
+        if optimizer.has_formula:
             states[name] = {key: unpacked(part, arrays) for key, part in form.items()}
             _check(trainer, name, states[name], filename)
         else:
             states[name] = unpacked(form, arrays)
-    counts = [[trainer.names.index(name), t] for name, t in progress["counts"].items()]
+    numbers = {name: index for index, name in enumerate(trainer.names)}
+    counts = [[numbers[name], t] for name, t in progress["counts"].items()]
     optimizer.resume({**progress, "counts": counts})
     trainer.set_states(states, {key: unpacked(form, arrays) for key, form in about["residuals"].items()})
+
+
+def _by_name(form: Any) -> bool:
+    """Are these states of a formula, each under its name? Of others there is one form, of an array perhaps."""
+    return isinstance(form, dict) and all(isinstance(part, dict) for part in form.values())
 
 
 def _check(trainer: Trainer, name: str, state: dict[str, Any], filename: str) -> None:
     """Raise unless the trainer's optimizer would make such a state for this parameter."""
     wanted = trainer.optimizer.state_types(trainer.replica(name).type)
     found = {key: array.type for key, array in state.items()}
-    if trainer.optimizer.has_formula and found != wanted:
+    if found != wanted:
         message = f"{filename}: the states of {name} are {_listed(found)}; the trainer keeps {_listed(wanted)}"
         raise FormatError(located(message, help="make the Trainer with the arguments that the saved one had"))
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gluongraph import nd, ops, random
+from gluongraph import autograd, nd, ops, random
 from gluongraph.errors import FormatError, MXNetError, located
 from gluongraph.ir import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
@@ -21,7 +21,6 @@ from gluongraph.ndarray import NDArray, invoke
 from gluongraph.optimizer.compact import bits_of, compacted, stored
 from gluongraph.optimizer.counting import Counts, Index
 from gluongraph.optimizer.multipliers import Multipliers
-from gluongraph.tape import STATE
 
 Nodes = Mapping[str, Node]
 Updated = tuple[Node, dict[str, Node]]  # the new weight and the new state
@@ -366,10 +365,11 @@ class Optimizer:
 
     def fits(self, state: Any, weight: TensorType) -> bool:
         """Is the state such as `create_state_multi_precision` makes now? What it makes depends on `structure()`."""
-        types = self.state_types(weight)
-        if MASTER in types and not self.master_last:
-            types = {MASTER: types[MASTER], **types}
-        return [array.type for array in arrays_of(state)] == list(types.values())
+        master = TensorType(weight.shape, "f32") if self.has_master(weight) else None
+        types = list(self.states(master or weight).values())
+        if master is not None:
+            types.insert(len(types) if self.master_last else 0, master)
+        return [array.type for array in arrays_of(state)] == types
 
     def update(self, index: Index, weight: NDArray, grad: NDArray, state: Any) -> None:
         """Count, and overwrite one weight and its state. An error leaves everything as it was.
@@ -382,19 +382,15 @@ class Optimizer:
             message = f"{type(self).__name__} keeps {' and '.join(names) or 'nothing'} of parameter {index!r}, "
             message += f"and the state given has {len(states)} arrays"
             raise MXNetError(located(message, help="create_state(index, weight) makes the state for these settings"))
-        recording, STATE.recording = STATE.recording, False
-        try:
-            with self.undone_on_error():
-                self._update_count(index)
-                numbers = self.scalars(index)
-                given = [NDArray(np.array(v, np.float32), weight.context) for v in numbers.values()]
-                if self.draws:
-                    drawn = np.array(random.take(self.draws, weight.context), np.uint32)
-                    given.append(NDArray(drawn, weight.context))
-                how = {"optimizer": self, "structure": self.structure(), "keys": tuple(numbers)}
-                new = invoke(_updated, weight, grad, *states, *given, **how)
-        finally:
-            STATE.recording = recording
+        with autograd.pause(), self.undone_on_error():
+            self._update_count(index)
+            numbers = self.scalars(index)
+            given = [NDArray(np.array(v, np.float32), weight.context) for v in numbers.values()]
+            if self.draws:
+                drawn = np.array(random.take(self.draws, weight.context), np.uint32)
+                given.append(NDArray(drawn, weight.context))
+            how = {"optimizer": self, "structure": self.structure(), "states": names, "keys": tuple(numbers)}
+            new = invoke(updated_by, weight, grad, *states, *given, **how)
         for array, value in zip((weight, *states), new, strict=True):
             array.storage.write(value.storage.array)
 
@@ -467,14 +463,20 @@ def noise_of(optimizer: Optimizer, weight: TensorType, rng: Node, draw: int) -> 
     return drawn | bits_of(optimizer.state_types(weight), rng, draw + len(drawn))
 
 
-def _updated(
-    w: Node, g: Node, *rest: Node, optimizer: Optimizer, structure: tuple[Any, ...], keys: tuple[str, ...]
+def updated_by(
+    w: Node,
+    g: Node,
+    *rest: Node,
+    optimizer: Optimizer,
+    structure: tuple[Any, ...],
+    states: tuple[str, ...],
+    keys: tuple[str, ...],
 ) -> tuple[Node, ...]:
-    """The formula as a builder: new weight, new states. `structure` is there to tell builders apart."""
-    names = tuple(optimizer.states(w.ty))
-    state, numbers = dict(zip(names, rest, strict=False)), rest[len(names) :]
+    """The formula as a builder: new weight and new states, from weight, gradient, these states, scalars by their keys,
+    and the generator's state where there is noise. `structure` is there to tell builders apart."""
+    state, numbers = dict(zip(states, rest, strict=False)), rest[len(states) :]
     scalars = {k: ops.cast(n, computed_in(w.dtype)) for k, n in zip(keys, numbers, strict=False)}
     if optimizer.draws:
         scalars |= noise_of(optimizer, w.ty, numbers[-1], 0)
-    new, states = optimizer.updated(w, g, state, scalars)
-    return (new, *(states[name] for name in names))
+    new, made = optimizer.updated(w, g, state, scalars)
+    return (new, *(made[name] for name in states))

@@ -171,10 +171,11 @@ def other_trainers() -> list[tuple[Any, str]]:
         (Trainer(parameters(values={"a": 1.0}), "adam"), "is about b, which the trainer does not hold"),
         (Trainer([wide, *parameters()[1:]], "adam"), r"the states of a are mean f32\[2,3\].*keeps mean f32\[4,3\]"),
         (Trainer(parameters(dtype="float64"), "adam"), r"the states of a are mean f32\[2,3\].*keeps mean f64\[2,3\]"),
+        (Trainer(parameters(), type("Adam", (Counting,), {})()), "of another Adam, which has a formula"),
     ]
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(5))
 def test_what_does_not_fit_changes_nothing(number: int, tmp_path: pathlib.Path) -> None:
     file = str(tmp_path / "states")
     trained(parameters(), range(2), "adam").save_states(file)
