@@ -113,7 +113,7 @@ def _claim_conv(group: Group, cpu: Cpu) -> Candidate | None:
         return None
     if not flat_tail(group, product, 1 if product.op.name == "conv2d_weight_grad" else 2):
         return None
-    geometry, dtype = _geometry(product), _operands(product)
+    geometry, dtype = geometry_of(product), _operands(product)
     if geometry.work == 0:
         return None
     workspace = {
@@ -135,7 +135,7 @@ def _operands(product: Node) -> str:
     return first if first == second else accumulator(first, second)
 
 
-def _geometry(product: Node) -> Conv:
+def geometry_of(product: Node) -> Conv:
     """The convolution that a node is, or is a gradient of."""
     name, (first, second) = product.op.name, product.src
     x = product.shape if name == "conv2d_data_grad" else first.shape
@@ -148,7 +148,7 @@ def _geometry(product: Node) -> Conv:
 def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     product = anchor(group, _CONV)
     assert product is not None
-    geometry, dtype = _geometry(product), _operands(product)
+    geometry, dtype = geometry_of(product), _operands(product)
     memory = bindings.by_node(group)
     first, second = (memory[s] for s in product.src)
     store, workspace = epilogue(k, group, bindings, product), bindings.workspace
