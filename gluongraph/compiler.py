@@ -53,6 +53,7 @@ def compile(
     remat: str | None = None,
     memory_budget: int | str | None = None,
     optimizer_state: str | None = None,
+    activations: str | None = None,
 ) -> TrainStep:
     """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
 
@@ -77,10 +78,11 @@ def compile(
         memory_budget: bytes that the step may take, as "2GiB" or a number: as much is computed again as that needs. The
             first call raises MXNetError where it cannot be. `step.memory(*batch)` tells what a step will take.
         optimizer_state: "bf16" keeps the optimizer's float32 states in bfloat16 from now on, rounded by chance.
+        activations: "bf16" keeps what the forward leaves to the gradients in bfloat16; the forward itself is exact.
 
     Raises:
         ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1;
-            no such remat, or a budget that is no number of bytes; no such form of states.
+            no such remat, or a budget that is no number of bytes; no such form of states or activations.
         TypeError: an argument is not what its name says.
         CompileError: there is no such target.
 
@@ -99,7 +101,7 @@ def compile(
         raise ValueError(located(f"clip_norm is a positive number, not {clip_norm!r}"))
     if ema is not None and not 0 <= ema < 1:
         raise ValueError(located(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
-    thrift = thrift_of(remat, memory_budget)
+    thrift = thrift_of(remat, memory_budget, activations)
     if optimizer_state is not None:
         hold_states(trainer, optimizer_state)
     build = partial(lower, on=find_target(target), thrift=thrift)

@@ -1,54 +1,101 @@
 """Recomputation: what only gradients need is not kept from the forward, but computed again when it is needed.
 
 What is kept of a block is a minimum cut: the fewest bytes from which all that gradients read can be computed again by
-operations that may be repeated (Herrmann et al. and "min-cut rematerialization" call them recomputable). Without
-contractions among them that costs little time; with all of them nothing is kept but what enters the block, as in
-Chen et al., "Training Deep Nets with Sublinear Memory Cost".
+operations that may be repeated, as PyTorch's AOTAutograd does it. Without contractions among them that takes little
+time; with all of them nothing is kept but what enters the block, as in Chen et al., "Training Deep Nets with Sublinear
+Memory Cost".
 
 Operations are pure: random numbers come from the generator's state and the number of their draw, so that a copy draws
-the same; state is updated where it was. A copy carries `again`, and reads what was kept through `after`, an order: it
-waits for the gradients that flow into its block, or it would be computed at once and nothing be gained.
+the same; state is updated where it was. A copy reads what was kept through `after`, an order: it waits for gradients
+that flow into its block, or it would be computed at once and nothing be gained.
+
+What is kept may be narrowed to 16 bits on top of that: gradients and copies read the rounded values, the forward does
+not. Left as they are: the last block; what is small beside its block, as the statistics of norms; and what gradients
+compare, choose by, or hand to a kernel of several products, which would notice that two values were rounded apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import networkx as nx
 
 from gluongraph import ops
 from gluongraph.ir import Graph, Node, topological
-from gluongraph.passes.blocks import Block, Forward
-from gluongraph.passes.grouping import Inlined
+from gluongraph.passes.blocks import SMALL, Block, Forward
+from gluongraph.passes.grouping import COMPARISONS, Inlined
 
 KEEP, CHEAP, WHOLE = 0, 1, 2  # what is done with a block: nothing, cheap operations again, all of them again
+_ROUGH = frozenset({"elementwise", "contraction", "movement"})  # kinds that do not mind rounded operands; so do sums
 _DEAR = frozenset({"contraction", "window", "composite"})  # kinds; composites that are left have kernels of their own
 
 
-def remat(graph: Graph, forward: Forward, how: Sequence[int]) -> Graph:
-    """The graph with copies: `how[k]` is what is done with block k."""
-    copied = {n: k for k, b in enumerate(forward.blocks) for n in _copied(graph, forward, b, how[k])}
-    return _Copier(graph, forward, copied).run() if copied else graph
+def remat(graph: Graph, forward: Forward, how: Sequence[int], low: str | None = None) -> Graph:
+    """The graph with copies: `how[k]` is what is done with block k. What is kept is narrowed to `low`, if given."""
+    if low is None and not any(how):
+        return graph
+    read = {s for n in graph.nodes() if n not in forward.nodes for s in n.src}
+    copied = {n: k for k, b in enumerate(forward.blocks) for n in _copied(b, read, how[k])}
+    narrowed: dict[Node, int] = {}
+    if low is not None:
+        readers = _Readers(graph, forward, copied)
+        narrowed = {n: k for k, b in enumerate(forward.blocks[:-1]) for n in _narrowed(b, copied, readers)}
+    return _Copier(graph, forward, copied, narrowed, low or "f32").run()
 
 
-def _copied(graph: Graph, forward: Forward, block: Block, how: int) -> list[Node]:
-    """The nodes of a block that gradients shall read copies of, in order, and those that these are made from."""
-    if how == KEEP:
-        return []
-    inside = set(block.nodes)
-    read = {s for n in graph.nodes() if n not in forward.nodes for s in n.src if s in inside}
-    kept = _kept(block, read, how) | block.leaving
+def _copied(block: Block, read: Container[Node], how: int) -> list[Node]:
+    """The nodes of a block that gradients, which read those in `read`, shall find copied, with what these need.
+
+    What each reader computes for itself is copied in any case: it is read from what is kept.
+    """
+    inlined, inside = Inlined(), set(block.nodes)
+    kept = inside if how == KEEP else _kept(block, read, how) | block.leaving
     found: set[Node] = set()
     stack = [n for n in block.nodes if n in read]
     while stack:
         n = stack.pop()
-        if n in inside and n not in kept and n not in found:
+        if n in inside and (n not in kept or n in inlined) and n not in found:
             found.add(n)
             stack.extend(n.src)
     return [n for n in block.nodes if n in found]
 
 
-def _kept(block: Block, read: set[Node], how: int) -> set[Node]:
+def _narrowed(block: Block, copied: Container[Node], readers: _Readers) -> list[Node]:
+    """What of a block is kept and may be rounded: large float32 values of which no reader would notice."""
+    inlined, found = Inlined(), []
+    largest = max(t.nbytes for n in block.nodes for t in n.types)
+    for n in block.nodes:
+        if isinstance(n.type, tuple) or n in copied or n in inlined:
+            continue
+        if n.dtype == "f32" and n.ty.nbytes * SMALL >= largest and readers.are_rough(n):
+            found.append(n)
+    return found
+
+
+class _Readers:
+    """Who reads what the forward leaves: gradients, and copies."""
+
+    def __init__(self, graph: Graph, forward: Forward, copied: Container[Node]):
+        self.users, self.forward, self.copied, self.inlined = graph.users(), forward, copied, Inlined()
+
+    def late(self, n: Node) -> Iterator[Node]:
+        """The readers of n, seen through what they compute for themselves."""
+        for u in self.users[n]:
+            if u in self.copied or u not in self.forward.nodes:
+                yield from self.late(u) if u in self.inlined and u.op.name not in COMPARISONS else (u,)
+
+    def are_rough(self, n: Node) -> bool:
+        """Are there any, and do they all take a rounded value as well? A comparison with something known does."""
+        found = list(self.late(n))
+        return bool(found) and all(self._is_rough(u) for u in found)
+
+    def _is_rough(self, u: Node) -> bool:
+        if u.op.name in COMPARISONS:
+            return u in self.inlined
+        return u.op.kind in _ROUGH or u.op.name == "sum"
+
+
+def _kept(block: Block, read: Container[Node], how: int) -> set[Node]:
     """The cut: which values of the block are kept, so that those read can be had."""
     inlined, inside = Inlined(), set(block.nodes)
     net = nx.DiGraph()
@@ -82,8 +129,11 @@ def _is_dear(n: Node, how: int) -> bool:
 class _Copier:
     """Writes the graph with copies down, the last block first: copies of a block wait for gradients of later ones."""
 
-    def __init__(self, graph: Graph, forward: Forward, copied: Mapping[Node, int]):
-        self.graph, self.forward, self.copied = graph, forward, copied
+    def __init__(
+        self, graph: Graph, forward: Forward, copied: Mapping[Node, int], narrowed: Mapping[Node, int], low: str
+    ):
+        self.graph, self.forward, self.copied, self.narrowed, self.low = graph, forward, copied, narrowed, low
+        self.replaced = {**copied, **narrowed}  # for gradients
         self.block = {n: k for k, b in enumerate(forward.blocks) for n in b.nodes}
         self.copies: dict[Node, Node] = {}
         self.new: dict[Node, Node] = {n: n for n in (*forward.nodes, *graph.inputs.values())}
@@ -92,12 +142,14 @@ class _Copier:
     def run(self) -> Graph:
         """The graph in which gradients read copies."""
         waits = self._waits()
-        for k in sorted(set(self.copied.values()), reverse=True):
+        for k in sorted(set(self.replaced.values()), reverse=True):
             self._rebuild(waits[k])
             first = tuple(self.new[n] for n in waits[k])
             for n in self.forward.blocks[k].nodes:
-                if self.copied.get(n) == k:
+                if n in self.copied:
                     self.copies[n] = self._copy(n, first)
+                elif n in self.narrowed:
+                    self.copies[n] = self._kept(n, first)
         self._rebuild(self.graph.results)
         outputs = {k: self.new[n] for k, n in self.graph.outputs.items()}
         updates = {k: self.new[n] for k, n in self.graph.updates.items()}
@@ -108,9 +160,15 @@ class _Copier:
             if s in self.copies:
                 return self.copies[s]
             varies = s in self.block or s.op.name == "input"
-            return ops.after(s, *first) if varies and not isinstance(s.type, tuple) else s
+            return self._kept(s, first) if varies and not isinstance(s.type, tuple) else s
 
         return self._noted(n, n.on(tuple(map(source, n.src))))
+
+    def _kept(self, s: Node, first: tuple[Node, ...]) -> Node:
+        """What is kept of s, as gradients and copies read it."""
+        if s not in self.narrowed:
+            return ops.after(s, *first)
+        return ops.cast(ops.after(ops.cast(s, self.low), *first), s.dtype)
 
     def _rebuild(self, results: Sequence[Node]) -> None:
         """`new` of these, and of all that they need; of the forward it is what it was."""
@@ -132,9 +190,9 @@ class _Copier:
         for n in late:
             needs[n] = comes[n] = 0
             for s in n.src:
-                needs[n] |= needs.get(s, 0) | (1 << self.copied[s] if s in self.copied else 0)
+                needs[n] |= needs.get(s, 0) | (1 << self.replaced[s] if s in self.replaced else 0)
                 comes[n] |= comes.get(s, 0) | (1 << self.block[s] if s in self.block else 0)
-        found: dict[int, dict[Node, None]] = {k: {} for k in self.copied.values()}
+        found: dict[int, dict[Node, None]] = {k: {} for k in self.replaced.values()}
         inlined = Inlined()
         for n in late:
             for k, waits in found.items():

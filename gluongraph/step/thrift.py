@@ -25,30 +25,33 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 
 @dataclass(frozen=True)
 class Thrift:
-    """What was asked for: a mode, or a number of bytes that the step must fit into, or nothing."""
+    """What was asked for: a mode, or a number of bytes that the step must fit into; the dtype of what is kept."""
 
     mode: str | None = None
     budget: int | None = None
+    activations: str | None = None
 
     def __bool__(self) -> bool:
-        return self.mode is not None or self.budget is not None
+        return self != ALL_KEPT
 
 
 ALL_KEPT = Thrift()
 
 
-def thrift_of(mode: str | None, budget: int | str | None) -> Thrift:
-    """`remat` and `memory_budget` as they are given.
+def thrift_of(mode: str | None, budget: int | str | None, activations: str | None) -> Thrift:
+    """`remat`, `memory_budget` and `activations` as they are given.
 
     Raises:
-        ValueError: no such mode, no such number of bytes, or both.
+        ValueError: no such mode, number of bytes or dtype; or a mode and a budget.
     """
+    if activations not in (None, "bf16"):
+        raise ValueError(located(f"activations is None or 'bf16', not {activations!r}"))
     if mode is not None and mode not in MODES:
         raise ValueError(located(f"remat is None, {' or '.join(map(repr, MODES))}, not {mode!r}"))
     if mode is not None and budget is not None:
         help = "a budget finds out how much to recompute: leave remat out"
         raise ValueError(located("remat and memory_budget together", help=help))
-    return Thrift(mode, None if budget is None else nbytes_of(budget))
+    return Thrift(mode, None if budget is None else nbytes_of(budget), activations)
 
 
 def nbytes_of(text: int | str) -> int:
@@ -84,11 +87,12 @@ def thrifty(graph: Graph, names: Collection[str], roles: Mapping[str, str], thri
     Raises:
         MXNetError: no plan fits into the budget; the message says what the smallest takes.
     """
-    search = _Search(graph, forward_of(graph, names, roles) if thrift else Forward(frozenset(), ()), planned)
-    if not thrift:
-        return search.least
+    forward = forward_of(graph, names, roles) if thrift else Forward(frozenset(), ())
+    search = _Search(graph, forward, planned, thrift.activations)
     if thrift.budget is not None:
         return search.within(thrift.budget)
+    if thrift.mode is None:
+        return search.least
     return search.worth() if thrift.mode == "auto" else search.smallest()
 
 
@@ -102,8 +106,8 @@ class _Search:
     The first blocks come first: gradients arrive at them last, when most other memory is free again.
     """
 
-    def __init__(self, graph: Graph, forward: Forward, planned: Planned):
-        self.graph, self.forward, self.planned = graph, forward, planned
+    def __init__(self, graph: Graph, forward: Forward, planned: Planned, low: str | None):
+        self.graph, self.forward, self.planned, self.low = graph, forward, planned, low
         self.tried: dict[tuple[int, How], Choice] = {}
         self.least = self.choice(self.levels()[0])
 
@@ -126,7 +130,7 @@ class _Search:
         forward, how = level
         key = (len(forward.blocks), how)
         if (made := self.tried.get(key)) is None:
-            graph = remat(self.graph, forward, how)
+            graph = remat(self.graph, forward, how, self.low)
             if debug.settings().verify:
                 verify(graph, "remat")
             plan, graph = self.planned(graph)
@@ -163,7 +167,7 @@ class _Search:
                 same = i > 0 and level[0] is levels[i - 1][0]
                 return (self.mixed(levels[i - 1][1], level[1], fits, most=False) or choice) if same else choice
         least = self.smallest().footprint
-        help = "a smaller batch, 16-bit activations or a smaller net take less"
+        help = "a smaller batch, activations='bf16' or optimizer_state='bf16' take less"
         raise MXNetError(
             located(f"memory_budget: {in_words(budget)} are too few; the smallest plan found takes {least}", help=help)
         )

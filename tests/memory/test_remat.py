@@ -72,6 +72,39 @@ def test_nothing_recomputed_is_the_same_graph(name: str) -> None:
     assert remat(graph, forward, [KEEP] * len(forward.blocks)) is graph
 
 
+@pytest.mark.parametrize("how", [KEEP, WHOLE], ids=["kept", "whole"])
+@pytest.mark.parametrize("name", NETS)
+def test_activations_in_16_bits_move_gradients_a_little_and_the_forward_not_at_all(name: str, how: int) -> None:
+    graph, forward = ready(name)
+    after = remat(graph, forward, [how] * len(forward.blocks), "bf16")
+    assert any(n.dtype == "bf16" for n in after.nodes() if not isinstance(n.type, tuple))
+    values = some_values(graph)
+    (outputs, updates), (had, moved) = reference.run(after, values), reference.run(graph, values)
+    for key in had:
+        np.testing.assert_array_equal(outputs[key], had[key], key)
+    for key in moved:
+        step, wanted = updates[key] - values[key], moved[key] - values[key]
+        assert np.linalg.norm(step - wanted) <= 0.02 * np.linalg.norm(wanted) + 1e-6, key
+
+
+def test_activations_in_16_bits_take_less() -> None:
+    for name in NETS:
+        for options in ({}, {"remat": "blocks"}):
+            less, _ = planned(name, activations="bf16", **options)
+            assert less.scratch < planned(name, **options)[0].scratch
+
+
+def test_a_compiled_step_with_activations_in_16_bits() -> None:
+    """Its first loss is that of the exact step; then it trains as that does."""
+    losses = []
+    for options in ({}, {"activations": "bf16"}):
+        _, step = compiled("mlp with dropout", **options)
+        mx.random.seed(5)
+        losses.append([float(step(*batch("mlp with dropout")).asnumpy().mean()) for _ in range(30)])
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-6)
+    assert losses[1][-1] == pytest.approx(losses[0][-1], rel=0.05) and losses[1][-1] < losses[1][0]
+
+
 def test_a_forward_is_cut_where_one_value_goes_on() -> None:
     _, forward = ready("transformer")
     assert len(forward.blocks) >= 5  # two of each layer, and what comes after
@@ -140,6 +173,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"remat": "some"}, "remat is None, 'auto' or 'blocks', not 'some'"),
     ({"memory_budget": "many"}, "memory_budget='many' is no number of bytes"),
     ({"memory_budget": -1}, "memory_budget=-1 is no number of bytes"),
+    ({"activations": "8bit"}, "activations is None or 'bf16', not '8bit'"),
     ({"memory_budget": "0GB"}, "memory_budget='0GB' is no number of bytes"),
     ({"remat": "auto", "memory_budget": "1GiB"}, "remat and memory_budget together"),
 ]
