@@ -5,6 +5,14 @@ python benchmarks/optimizer_update.py --optimizer adam,lamb --parameters 200e6
 python benchmarks/optimizer_update.py --small                              # 160 arrays of 64: microseconds a step
 
 The bytes are those that the formula must read and write; with norms of a whole parameter everything is read twice.
+`gluongraph` is Trainer.step, `gluongraph-call` the compiled call in it.
+
+On two cores of a shared Sapphire Rapids (AVX-512; in-place streaming 25 to 36 GB/s), each beside the streaming of its
+own run: at 25.6 million parameters all optimizers but SGLD and GroupAdaGrad reach 102 to 131 % of it (LAMB and LANS
+102 %), GroupAdaGrad 86 to 102 %; at 200 million those measured 96 to 141 %: SGD, momentum, NAG, Adam, LAMB. Adam takes
+20 ms, and PyTorch's fused one 1.10 to 1.18 times as long; 1.08 times at 200 million. SGLD, held up by its random
+numbers, reaches half of the bandwidth; normal_ and the update in PyTorch take 6 and 9 times as long. A step of 160
+arrays of 64 takes 35 us with Adam and 52 us with LAMB.
 """
 
 from __future__ import annotations
@@ -74,7 +82,8 @@ def describe(name: str, size: str, results: dict[str, Result]) -> dict[str, Any]
     row["bound"] = bandwidth.gigabytes_per_second(row["medians"][PROBE])
     row["reached"] = row["bytes"] / row["medians"][OWN] / 1e9
     row["share"] = row["reached"] / row["bound"]
-    row["beyond"] = row["medians"][CALL if CALL in row["medians"] else OWN] - row["bytes"] / row["bound"] / 1e9
+    fewest = row["bytes"] / row["bound"] / 1e9
+    row["beyond"] = {c: row["medians"][c] - fewest for c in (OWN, CALL) if c in row["medians"]}
     return row
 
 
@@ -95,8 +104,8 @@ def show(name: str, row: dict[str, Any], results: dict[str, Result], small: bool
         elif contender == OWN and "share" in row and not small:
             told = f"{row['reached']:6.1f} GB/s of {row['bound']:.1f} in place: {row['share']:.0%}"
             told += "" if name == "sgld" else f"; at least {SHARE:.0%} is wanted"
-        elif contender == CALL and "beyond" in row:
-            told = f"{row['beyond'] * 1e6:6.1f} us beyond its bytes; less than {BEYOND * 1e6:.0f} is wanted"
+        elif contender in row.get("beyond", ()) and small:
+            told = f"{row['beyond'][contender] * 1e6:6.1f} us beyond its bytes; less than {BEYOND * 1e6:.0f} is wanted"
         print(f"  {contender:16}{seconds(took):>10}  {told}")
     if row["others"] > 0.2:
         print(f"  other processes took up to {row['others']:.1f} cores: no fair measurement")
