@@ -6,30 +6,39 @@ were, and the graph without the flag is run once more, node by node in numpy, to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gluongraph import finite, ops
 from gluongraph.dtypes import is_float
 from gluongraph.errors import NotFiniteError, located
-from gluongraph.ir import Graph, Node
+from gluongraph.ir import Graph
 from gluongraph.precision.scaling import all_finite
 
-SOUND = "anomaly:sound"
+SOUND, WATCHED = "anomaly:sound", "watched:"
+
+
+def watching(graph: Graph, names: Iterable[str]) -> Graph:
+    """The graph with these outputs noted under other names, for `Guard`: whoever changes the graph changes them too."""
+    watched = {WATCHED + name: graph.outputs[name] for name in names}
+    return graph.with_results({**graph.outputs, **watched}, graph.updates)
 
 
 class Guard:
-    """A graph whose updates happen only where all new values, and those `watched`, are finite.
+    """A graph whose updates happen only where all new values, and what is watched, are finite.
 
     `graph` is that graph; its output `SOUND` says whether they are.
     """
 
-    def __init__(self, graph: Graph, watched: Mapping[str, Node]):
-        self._plain = graph.with_results(watched, graph.updates)
+    def __init__(self, graph: Graph):
+        watched = {name: n for name, n in graph.outputs.items() if name.startswith(WATCHED)}
+        others = {name: n for name, n in graph.outputs.items() if name not in watched}
+        told = {name.removeprefix(WATCHED): n for name, n in watched.items()}
+        self._plain = graph.with_results(told, graph.updates)
         floats = [n for n in self._plain.results if is_float(n.dtype)]
         sound = all_finite(dict.fromkeys(floats))
         updates = {name: ops.where(sound, new, graph.inputs[name]) for name, new in graph.updates.items()}
-        self.graph = graph.with_results({**graph.outputs, SOUND: sound}, updates)
+        self.graph = graph.with_results({**others, SOUND: sound}, updates)
 
     def check(self, results: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         """Look at the flag among the results of a call with these inputs, which are as they were before it.

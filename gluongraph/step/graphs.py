@@ -9,12 +9,12 @@ from gluongraph.differentiate import differentiate
 from gluongraph.dtypes import is_float
 from gluongraph.errors import MXNetError, TraceError, located
 from gluongraph.gluon.trainer import Trainer
-from gluongraph.ir import Graph, Node
+from gluongraph.ir import Graph
 from gluongraph.ndarray import NDArray
 from gluongraph.precision import scaling
 from gluongraph.precision.copies import copied
 from gluongraph.precision.table import PRECISIONS, Precision
-from gluongraph.step.anomaly import Guard
+from gluongraph.step.anomaly import Guard, watching
 from gluongraph.step.arenas import settle
 from gluongraph.step.averages import Averages
 from gluongraph.step.clipping import clipped, measured
@@ -80,7 +80,6 @@ class Made:
     names: tuple[str, ...] = ()  # the replicas that there are gradients of
     table: ScalarTable | None = None  # of the updates
     masked: bool = False  # does nothing change where a gradient is not finite?
-    watched: dict[str, Node] = field(default_factory=dict)  # what must be finite beside the updates
     guard: Guard | None = None
     added: dict[str, NDArray] = field(default_factory=dict)  # replicas with grad_req "add" -> what is added to
     low: str | None = None  # the dtype of copies of weights among the state
@@ -111,9 +110,9 @@ def backward(traced: Traced, trainer: Trainer, options: Options, call: Call, win
         made.graph = scaling.unscaled(made.graph)
     alike = not made.masked and not options.detect_anomaly  # are updates of the program what they were?
     made.forward = (*traced.graph.outputs, *(traced.graph.updates if alike else ()))
-    made.watched = {traced.first: made.graph.outputs[traced.first]}
-    if not scaled:  # gradients of a scaled loss may overflow
-        made.watched |= {name: n for name, n in made.graph.outputs.items() if name.startswith(GRAD)}
+    if options.detect_anomaly:  # gradients of a scaled loss may overflow
+        grads = () if scaled else tuple(name for name in made.graph.outputs if name.startswith(GRAD))
+        made.graph = watching(made.graph, (traced.first, *grads))
     if call.sums:
         made.graph = trainer.exchange.sums(made.graph)
         return made
@@ -177,7 +176,7 @@ def graph_of(
         made.graph = scaling.skipping(made.graph)
     _keep_copies(made, trainer, options)
     if options.detect_anomaly:
-        made.guard = Guard(made.graph, made.watched)
+        made.guard = Guard(made.graph)
         made.graph = made.guard.graph
     return made
 

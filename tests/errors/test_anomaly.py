@@ -241,3 +241,15 @@ def test_without_it_training_goes_on() -> None:
         training = Training(nd.exp, "plain")
         loss = training.step(X * 1e6, np.zeros((4, 2), np.float32))
         assert not np.isfinite(loss.asnumpy()).all() and training.trainer.optimizer.num_update == 1
+
+
+def test_what_is_watched_is_computed_once() -> None:
+    """However the graph is changed behind it, as by copies of weights in 16 bit, which go on with the weights."""
+    with debug.override(backend="reference"):
+        training = Training(nd.relu, "compiled", precision="bf16-mixed")
+        training.train(X)
+        assert sum(n.op.kind == "contraction" for n in training.step.graph.nodes()) == 5  # two layers, three gradients
+        before = training.step.predict(X).asnumpy()
+        with pytest.raises(NotFiniteError, match=r"matmul\(bf16"):
+            training.train(X * np.nan)
+        np.testing.assert_array_equal(training.step.predict(X).asnumpy(), before)
