@@ -15,16 +15,20 @@ from itertools import pairwise
 from gluongraph.dtypes import DTYPES
 from gluongraph.ir import Graph, Node
 from gluongraph.ops.composite import body_of
-from gluongraph.plan import Launch
+from gluongraph.plan import Launch, Plan
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes read and written, and operations on numbers by what does them: "bf16" products, or "f32" for the rest."""
+    """Bytes read and written, and operations on numbers by what does them: "bf16" products, or "f32" for the rest.
+
+    `moved` has the bytes once more, by how many have been gone through since they were last touched.
+    """
 
     reads: int
     writes: int
     work: Mapping[str, int] = field(default_factory=dict)
+    moved: tuple[tuple[int, int], ...] = ()  # (bytes gone through, bytes); as many as the launch's own unless given
 
     @property
     def nbytes(self) -> int:
@@ -37,15 +41,43 @@ class Cost:
         return sum(self.work.values())
 
 
-def cost(launch: Launch) -> Cost:
-    """The cost of one launch. A buffer that it reads twice, or in part, counts once, or that part."""
+def cost(launch: Launch, away: Mapping[str, int] | None = None) -> Cost:
+    """The cost of one launch. A buffer that it reads twice, or in part, counts once, or that part.
+
+    `away` says of buffers how many bytes have been gone through since they were last touched.
+    """
     group = launch.group
     need = _needed(group.body, {j for j, _ in group.inplace})
     read: dict[str, int] = {}
     for buffer, n in zip(launch.reads, group.body.inputs.values(), strict=True):
         read[buffer.name] = max(read.get(buffer.name, 0), need.get(n, 0) * DTYPES[buffer.type.dtype].nbytes)
-    writes = sum(need[n] * DTYPES[n.dtype].nbytes for n in dict.fromkeys(group.body.outputs.values()))
-    return Cost(sum(read.values()), writes, _work(group.body, need))
+    written = {
+        buffer.name: need[n] * DTYPES[n.dtype].nbytes
+        for buffer, n in zip(launch.writes, group.body.outputs.values(), strict=True)
+    }
+    total = sum(read.values()) + sum(written.values())
+    moved: dict[int, int] = {}
+    for name, nbytes in (*read.items(), *written.items()):
+        distance = max(total, (away or {}).get(name, 0))
+        moved[distance] = moved.get(distance, 0) + nbytes
+    return Cost(sum(read.values()), sum(written.values()), _work(group.body, need), tuple(moved.items()))
+
+
+def costs(plan: Plan) -> list[Cost]:
+    """The cost of each launch of a step that is taken again and again: what lies far back has left the caches.
+
+    Memory that is written before it is read counts as near: something else may have been there a moment ago.
+    """
+    found: list[Cost] = []
+    clock, last = 0, dict[str, int]()
+    for _ in range(2):
+        found.clear()
+        for launch in plan.launches:
+            known = {b.name for b in (*launch.reads, *launch.writes) if b in launch.reads and b.name in last}
+            found.append(cost(launch, {name: clock - last[name] for name in known}))
+            clock += found[-1].nbytes
+            last.update(dict.fromkeys((b.name for b in (*launch.reads, *launch.writes)), clock))
+    return found
 
 
 def flops(n: Node) -> int:
@@ -134,7 +166,7 @@ class Machine:
         return sum(count / self.flops.get(unit, self.flops["f32"]) for unit, count in cost.work.items())
 
     def _moving(self, cost: Cost) -> float:
-        return cost.nbytes / self.bandwidth(cost.nbytes)
+        return sum(n / self.bandwidth(distance) for distance, n in cost.moved or ((cost.nbytes, cost.nbytes),))
 
     def bandwidth(self, nbytes: int) -> float:
         """The best there is for so many bytes; between two levels by the logarithm of the size."""

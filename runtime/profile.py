@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.cost import Cost, Machine, cost
+from gluongraph.cost import Cost, Machine, costs
 from gluongraph.plan import Plan
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
@@ -130,8 +130,8 @@ def profile(
                 executor.wait()
                 spent.append(time.perf_counter() - started)
     rows = []
-    for launch, spent in zip(plan.launches, times, strict=True):
-        must, median = cost(launch), statistics.median(spent[1:])
+    for launch, spent, must in zip(plan.launches, times, costs(plan), strict=True):
+        median = statistics.median(spent[1:])
         row = Row(launch.kernel, launch.label, launch.candidate.rule, median, must)
         if machine is not None:
             row = replace(row, bound=machine.bound(must), limit=machine.limit(must))

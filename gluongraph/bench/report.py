@@ -132,26 +132,35 @@ def show(report: Report, name: str, rows: int = 15) -> str:
 
 
 def kernels(profile: dict[str, Any], rows: int) -> list[str]:
-    """The table of kernels, as gluongraph.runtime.profile makes the data: those that lose most first."""
+    """The table of distinct kernels, from the data of `step.profile`: those that lose most come first."""
     if not profile:
         return []
-    found = sorted(profile["rows"], key=lambda row: -row["lost"])
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in profile["rows"]:
+        found.setdefault(row["kernel"], []).append(row)
+    worst = sorted(found.values(), key=lambda same: -sum(row["lost"] for row in same))
     rates = f"{'MB':>9}{'MFLOP':>10}{'GB/s':>8}{'GFLOP/s':>9}{'share':>7}"
-    lines = [f"\n  {'kernel':7}{'rule':13}{'time':>10}{'lost':>10}{rates}  {'limit':8}ops"]
-    for row in found[:rows]:
-        rates = f"{row['nbytes'] / row['seconds'] / 1e9:>8.1f}{row['flops'] / row['seconds'] / 1e9:>9.1f}"
-        sizes = f"{row['nbytes'] / 1e6:>9.2f}{row['flops'] / 1e6:>10.1f}"
-        times = f"{seconds(row['seconds']):>10}{seconds(row['lost']):>10}"
-        share = f"{row['share']:>7.0%}  {row['limit']:8}{row['label']}"
-        lines.append(f"  {row['kernel']:7}{row['rule']:13}{times}{sizes}{rates}{share}")
-    if len(found) > rows:
-        rest = sum(row["seconds"] for row in found[rows:])
-        lines.append(f"  {len(found) - rows} more kernels, {seconds(rest)}")
-    total = f"{len(found)} kernels, {seconds(profile['seconds'])}: {profile['share']:.0%} of the roofline"
+    lines = [f"\n  {'kernel':7}{'rule':13}{'times':>5}{'each':>10}{'lost':>10}{rates}  {'limit':8}ops"]
+    lines += [f"  {_kernel(same)}" for same in worst[:rows]]
+    if len(worst) > rows:
+        rest = sum(row["seconds"] for same in worst[rows:] for row in same)
+        lines.append(f"  {len(worst) - rows} more kernels, {seconds(rest)}")
+    launches = len(profile["rows"])
+    total = f"{launches} launches, {seconds(profile['seconds'])}: {profile['share']:.0%} of the roofline"
     machine = profile["machine"]
     peaks = ", ".join(f"{unit} {rate / 1e9:.0f} GFLOP/s" for unit, rate in machine["flops"].items())
-    rates = ", ".join(
+    levels = ", ".join(
         f"{max(v['read'], v['write'], v['add']) / 1e9:.0f} GB/s within {v['nbytes'] / 2**20:g} MiB"
         for v in machine["levels"]
     )
-    return [*lines, f"  {total}", f"  measured: {peaks}; {rates}"]
+    return [*lines, f"  {total}", f"  measured: {peaks}; {levels}"]
+
+
+def _kernel(same: Sequence[dict[str, Any]]) -> str:
+    """One kernel's line: how often it runs, its mean time, what all its launches lose."""
+    first, time = same[0], statistics.mean(row["seconds"] for row in same)
+    sizes = f"{first['nbytes'] / 1e6:>9.2f}{first['flops'] / 1e6:>10.1f}"
+    rates = f"{first['nbytes'] / time / 1e9:>8.1f}{first['flops'] / time / 1e9:>9.1f}"
+    times = f"{len(same):>5}{seconds(time):>10}{seconds(sum(row['lost'] for row in same)):>10}"
+    name = f"{first['kernel']:7}{first['rule']:13}"
+    return f"{name}{times}{sizes}{rates}{first['bound'] / time:>7.0%}  {first['limit']:8}{first['label']}"

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from gluongraph import ops
-from gluongraph.cost import Cost, Level, Machine, cost, flops
+from gluongraph.cost import Cost, Level, Machine, cost, costs, flops
 from gluongraph.dtypes import dtype_name
 from gluongraph.ir import OPS, Graph, Node, TensorType
 from gluongraph.ops.matmul import MATMUL
-from gluongraph.plan import Buffer, Candidate, Group, Launch
+from gluongraph.plan import Buffer, Candidate, Group, Launch, Plan
 from gluongraph.runtime.profile import Profile, Row
 
 
@@ -83,7 +83,7 @@ def test_every_op_can_be_counted(name: str) -> None:
 
 def test_a_buffer_counts_once() -> None:
     a = x(16)
-    assert cost(launch(a * a + a)) == Cost(64, 64, {"f32": 32})
+    assert cost(launch(a * a + a)) == Cost(64, 64, {"f32": 32}, ((128, 128),))
 
 
 def test_what_is_selected_from_counts_as_what_is_selected() -> None:
@@ -103,7 +103,17 @@ def test_rows_put_in_place_are_all_that_is_written() -> None:
 def test_products_of_bf16_are_counted_apart() -> None:
     a, b = x(4, 8, dtype="bf16", name="a"), x(8, 2, dtype="bf16", name="b")
     made = MATMUL(a, b, ta=False, tb=False, dtype="f32") + 1.0
-    assert cost(launch(made, pattern="gemm")) == Cost(2 * (32 + 16), 4 * 8, {"bf16": 2 * 4 * 8 * 2, "f32": 8})
+    assert cost(launch(made, pattern="gemm")) == Cost(96, 32, {"bf16": 2 * 4 * 8 * 2, "f32": 8}, ((128, 128),))
+
+
+def test_what_lies_far_back_counts_as_far() -> None:
+    """Two updates in place that take turns: each finds its array behind the bytes of the other."""
+    first, second = launch(x(16) + 1.0, inplace=((0, 0),)), launch(x(64, name="z") + 1.0, inplace=((0, 0),))
+    between = launch(ops.exp(x(64, name="z")))
+    found = costs(Plan((first, second, between), {}, {}))
+    assert found[0].moved == ((4 * (2 * 64 + 2 * 64), 128),)
+    assert found[1].moved == ((512, 512),) and found[2].moved == ((512, 512),)
+    assert MACHINE.bound(found[0]) > MACHINE.bound(cost(first))
 
 
 MACHINE = Machine(1, {"f32": 100.0, "bf16": 1000.0}, (Level(100, 50.0, 10.0, 20.0), Level(10000, 5.0, 1.0, 2.0)))
