@@ -20,14 +20,15 @@ from gluongraph.storage import aligned_empty
 # Numbers in each of two arrays, and how often they are gone through in a call: within a core's second cache, within
 # the third, and beyond both.
 STREAMS = ((1 << 16, 64), (1 << 20, 4), (1 << 26, 1))
-_ATTEMPTS = 7
+_LONG = 0.1  # seconds of attempts at each number; the best counts
 
 
 @cache
 def machine() -> Machine:
-    """This machine's CPU on as many threads as kernels have, as it is now; measured once in a process, in a second.
+    """This machine's CPU on as many threads as kernels have; measured once in a process, in two seconds.
 
-    The best of a few attempts counts: what else runs may slow any of them.
+    The best of many attempts counts, since what else runs may slow any of them: a peak that is measured too low makes
+    kernels look too good.
 
     Raises:
         CompileError: GG_TARGET names something else than a CPU.
@@ -65,8 +66,9 @@ def _level(module: Any, size: int, times: int) -> Level:
 
 
 def _best(run: Callable[[], Any]) -> float:
-    times = []
-    for _ in range(_ATTEMPTS):
+    """The least seconds among the runs of a tenth of a second, five at the least."""
+    times: list[float] = []
+    while len(times) < 5 or sum(times) < _LONG:
         started = time.perf_counter()
         run()
         times.append(time.perf_counter() - started)
