@@ -38,6 +38,7 @@ MODULES = (
     "gluongraph.metric",
     "gluongraph.nd",
     "gluongraph.nd.image",
+    "gluongraph.onnx",
     "gluongraph.optimizer",
     "gluongraph.random",
     "gluongraph.recordio",

@@ -27,6 +27,12 @@ def depends(node: NodeDef, version: int) -> bool:
     return schema is not None and schema.has_context_dependent_function
 
 
+def unchanged(node: NodeDef, version: int, since: int) -> bool:
+    """Is the operator of that version the one that it is in a later one?"""
+    then, now = _schema(node.domain, node.op, version), _schema(node.domain, node.op, since)
+    return then is not None and now is not None and bool(then.since_version == now.since_version)
+
+
 def of_types(node: NodeDef, version: int, types: Sequence[TensorType | None], opsets: Mapping[str, int]) -> FunctionDef:
     """The definition of an operator for inputs of these types.
 

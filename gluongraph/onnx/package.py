@@ -7,7 +7,8 @@ from typing import Any
 
 from gluongraph.errors import MXNetError, located
 
-OLDEST = 7  # versions of the default domain that the tables here know: every change from OLDEST to NEWEST
+# Versions of the default domain whose changes the table knows; of older ones, operators that have not changed since.
+OLDEST = 7
 NEWEST = 28
 
 

@@ -13,6 +13,7 @@ from gluongraph.errors import FormatError, UnsupportedError
 from gluongraph.onnx import functions
 from gluongraph.onnx.model import FunctionDef, GraphDef, Model, NodeDef, ValueDef
 from gluongraph.onnx.operators import find
+from gluongraph.onnx.package import NEWEST, OLDEST
 from gluongraph.onnx.table import Row
 from gluongraph.storage import Array
 
@@ -83,9 +84,12 @@ class Program:
             return function
         version = opsets.get(node.domain)
         if version is None:
-            raise FormatError(
-                f"{node.where}: the file does not say which version of the domain {node.domain!r} it uses"
-            )
+            raise FormatError(f"{node.where}: the file imports no version of the domain {node.domain!r}")
+        if not node.domain and version < OLDEST:
+            if not functions.unchanged(node, version, OLDEST):
+                what = f"there is no such operator here (opset {version}; known are {OLDEST} to {NEWEST})"
+                raise UnsupportedError(f"{node.where}: {what}")
+            version = OLDEST
         found = find(node.domain, node.op, version)
         if found is None and (body := functions.plain(node, version)) is not None:
             return body

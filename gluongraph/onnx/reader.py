@@ -28,16 +28,29 @@ def read(source: Any) -> Model:
         raise FormatError(f"{what} holds no ONNX model: it has no graph")
     opsets = _opsets(proto.opset_import, what)
     version = opsets.get(DEFAULT)
-    if version is not None and not OLDEST <= version <= NEWEST:
+    if version is not None and not 1 <= version <= NEWEST:
         raise UnsupportedError(f"{what} is of opset {version}; known are {OLDEST} to {NEWEST}")
     files = Reader(what, folder)
-    functions = {(domain_of(f.domain), f.name): files.function(f, opsets) for f in proto.functions}
+    functions = {
+        (domain_of(text(f.domain, what)), text(f.name, what)): files.function(f, opsets) for f in proto.functions
+    }
     return Model(what, files.graph(proto.graph, frozenset(), 0), opsets, functions)
 
 
 def domain_of(domain: str) -> str:
     """The domain by its one name."""
     return DEFAULT if domain == "ai.onnx" else domain
+
+
+def text(name: Any, what: str) -> str:
+    """A name; protobuf gives bytes where a file has no text.
+
+    Raises:
+        FormatError: it is none.
+    """
+    if not isinstance(name, str):
+        raise FormatError(f"{what}: a name that is no text: {name!r}")
+    return name
 
 
 def _parsed(source: Any) -> tuple[Any, str, Path | None]:
@@ -60,7 +73,7 @@ def _parsed(source: Any) -> tuple[Any, str, Path | None]:
 def _opsets(imports: Iterable[Any], what: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for each in imports:
-        domain = domain_of(each.domain)
+        domain = domain_of(text(each.domain, what))
         if found.setdefault(domain, each.version) != each.version:
             raise FormatError(f"{what} imports two versions of the domain {each.domain!r}")
     return found
@@ -78,6 +91,8 @@ class Reader:
             raise FormatError(f"{self.what}: more than {DEEPEST} graphs within one another")
         if len(proto.sparse_initializer):
             raise UnsupportedError(f"{self.what}: sparse initializers")
+        for value in (*proto.input, *proto.output, *proto.initializer):
+            text(value.name, self.what)
         constants = {t.name: array_of(t, self.what, self.folder) for t in proto.initializer}
         users = {name: n.op_type for n in reversed(proto.node) for name in n.input}
         makers = {name: n.op_type for n in proto.node for name in n.output}
@@ -106,7 +121,9 @@ class Reader:
         dtype = dtype_of(about.elem_type, what) if about.elem_type else ""
         if not about.HasField("shape"):
             return ValueDef(proto.name, dtype)
-        shape = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or "?" for d in about.shape.dim)
+        shape = tuple(
+            d.dim_value if d.HasField("dim_value") else text(d.dim_param, what) or "?" for d in about.shape.dim
+        )
         if any(isinstance(n, int) and n < 0 for n in shape):
             raise FormatError(f"{what} is declared with the shape {list(shape)}")
         return ValueDef(proto.name, dtype, shape)
@@ -116,6 +133,8 @@ class Reader:
         made = []
         later = {name for n in protos for name in n.output}
         for n in protos:
+            for name in (n.op_type, n.domain, n.name, *n.input, *n.output, *(a.name for a in n.attribute)):
+                text(name, self.what)
             inputs, outputs = tuple(n.input), tuple(n.output)
             attrs = {a.name: self.attribute(a, frozenset(known) | outside, depth) for a in n.attribute}
             node = NodeDef(n.op_type, domain_of(n.domain), n.name, inputs, outputs, attrs)

@@ -1,0 +1,199 @@
+"""Imported models: parameters, gradients, training, modes, free axes; against PyTorch where it is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import onnx_models as models
+from onnx import AttributeProto, TensorProto, helper
+
+import gluongraph as mx
+from gluongraph import autograd, debug, gluon, nd
+from gluongraph.errors import DTypeError, MXNetError, ShapeError, UnsupportedError
+
+
+def loaded(name: str, **how: Any) -> Any:
+    return mx.onnx.load(models.MAKERS[name](), **how)
+
+
+def data(name: str, dtype: str = "float32") -> Any:
+    return nd.array(models.random(*models.INPUTS[name], seed=9, scale=1.0), dtype=dtype)
+
+
+def test_parameters_are_the_float_arrays() -> None:
+    net = loaded("cnn")
+    assert list(net.collect_params()) == [
+        "c.weight", "c.bias", "bn.weight", "bn.bias", "bn.mean", "bn.var", "fc.weight", "fc.bias",
+    ]  # fmt: skip
+    assert [p.name for p in net.collect_params().values() if p.grad_req == "null"] == ["bn.mean", "bn.var"]
+    assert net.inputs == ("'x' f32[n,2,6,6]",) and net.outputs == ("y",)
+    assert "scale" not in loaded("transformer").collect_params()  # a number without an axis is no parameter
+
+
+def test_freeze() -> None:
+    net = loaded("cnn", freeze=r"c\..*|bn\..*")
+    assert [p.name for p in net.collect_params().values() if p.grad_req != "null"] == ["fc.weight", "fc.bias"]
+    before = {n: p.data().asnumpy() for n, p in net.collect_params().items()}
+    with autograd.record():
+        loss = net(data("cnn")).sum()
+    loss.backward()
+    for name, p in net.collect_params().items():  # frozen running statistics stay, too
+        assert (p.data().asnumpy() == before[name]).all()
+
+
+@pytest.mark.parametrize("name", models.MAKERS)
+def test_gradients_are_slopes(name: str) -> None:
+    """Along a random direction of all parameters, in float64: the gradient is the quotient of differences."""
+    net, x, rng = loaded(name), data(name, "float64"), np.random.default_rng(0)
+    net.cast("float64")
+    trained = [p for p in net.collect_params().values() if p.grad_req != "null"]
+    with debug.override(backend="reference"):
+        with autograd.record(train_mode=False):
+            y = net(x)
+        head = rng.standard_normal(y.shape)
+        y.backward(nd.array(head, dtype="float64"))
+        assert y.dtype == np.float64
+        steps = [rng.standard_normal(p.shape) for p in trained]
+        slope = sum((p.grad().asnumpy() * s).sum() for p, s in zip(trained, steps, strict=True))
+        start, h, values = [p.data().asnumpy() for p in trained], 1e-6, []
+        for t in (h, -h):
+            for p, a, s in zip(trained, start, steps, strict=True):
+                p.set_data(nd.array(a + t * s, dtype="float64"))
+            values.append((net(x).asnumpy() * head).sum())
+    np.testing.assert_allclose(slope, (values[0] - values[1]) / (2 * h), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", models.MAKERS)
+def test_trains(name: str) -> None:
+    """A step lowers the loss, and predicts what eager mode does; of the first model compiled, of others in numpy."""
+    net, x = loaded(name), data(name)
+    eager = net(x).asnumpy()
+    label = nd.zeros(eager.shape)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
+    with debug.override(backend="" if name == "cnn" else "reference"):
+        step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        np.testing.assert_allclose(step.predict(x).asnumpy(), eager, rtol=1e-4, atol=1e-5)
+        losses = [float(step(x, label).asnumpy().sum()) for _ in range(4)]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
+
+
+def test_batch_norm_follows_the_mode_and_moves_its_statistics() -> None:
+    net, x = loaded("cnn"), data("cnn")
+    conv = net.collect_params()["c.weight"].data(), net.collect_params()["c.bias"].data()
+    made = nd.Convolution(x, *conv, kernel=(3, 3), pad=(1, 1), num_filter=3).asnumpy()
+    running = net.collect_params()["bn.mean"]
+    old = running.data().asnumpy()
+    net(x)
+    assert (running.data().asnumpy() == old).all()
+    with autograd.record():
+        net(x)
+    np.testing.assert_allclose(running.data().asnumpy(), 0.8 * old + 0.2 * made.mean((0, 2, 3)), rtol=1e-4, atol=1e-6)
+
+
+def test_dropout_follows_the_mode() -> None:
+    proto = models.model([models.node("Dropout", "x ratio", "y")], {"x": ["n"]}, ["y"], {"ratio": np.float32(0.5)})
+    net, x = mx.onnx.load(proto), nd.ones((1000,))
+    assert (net(x).asnumpy() == 1).all()
+    with autograd.train_mode():
+        dropped = net(x).asnumpy()
+    assert set(dropped.tolist()) == {0.0, 2.0} and 350 < (dropped == 0).sum() < 650
+
+
+def test_free_axes_have_any_extent() -> None:
+    net = loaded("cnn")
+    for n in (1, 5):
+        assert net(nd.ones((n, 2, 6, 6))).shape == (n, 4)
+
+
+def test_arguments_are_checked() -> None:
+    net = loaded("cnn")
+    with pytest.raises(MXNetError, match=r"2 inputs for a model that takes 1: 'x' f32\[n,2,6,6\]"):
+        net(data("cnn"), data("cnn"))
+    with pytest.raises(ShapeError, match=r"input 'x' f32\[n,2,6,6\] cannot be f32\[1,2,6,7\]"):
+        net(nd.ones((1, 2, 6, 7)))
+    with pytest.raises(DTypeError, match=r"cannot be i32"):
+        net(nd.ones((1, 2, 6, 6), dtype="int32"))
+
+
+def test_inputs_that_decide_shapes_are_fixed() -> None:
+    proto = models.model(
+        [models.node("Reshape", "x shape", "y")],
+        {"x": [6], "shape": [2]},
+        ["y"],
+        types={"shape": TensorProto.INT64},
+    )
+    net = mx.onnx.load(proto)
+    assert net.deciding == ("shape",)
+    with pytest.raises(UnsupportedError, match=r"Reshape 'reshape_y': the numbers of shape .* fixed=\{'shape'"):
+        net(nd.ones((6,)), nd.array([2, 3], dtype="int64"))
+    assert mx.onnx.load(proto, fixed={"shape": [2, 3]})(nd.ones((6,))).shape == (2, 3)
+
+
+def test_functions_of_the_file() -> None:
+    """An operator that the file itself defines, with an attribute."""
+    half = helper.make_function(
+        "mine", "Scaled", ["a"], ["b"],
+        [helper.make_node("Constant", [], ["s"]), helper.make_node("Mul", ["a", "s"], ["b"])],
+        [helper.make_opsetid("", 20)], ["by"],
+    )  # fmt: skip
+    half.node[0].attribute.add(name="value_float", type=AttributeProto.FLOAT, ref_attr_name="by")
+    scaled = helper.make_node("Scaled", ["x"], ["y"], domain="mine", by=0.5)
+    proto = models.model([scaled], {"x": [2]}, ["y"], domains={"mine": 1}, functions=[half])
+    assert mx.onnx.load(proto)(nd.array([2, 4])).asnumpy().tolist() == [1, 2]
+
+
+def test_updates_of_the_training_domain() -> None:
+    """A model that computes its own gradient and takes a step of momentum: numbers by hand."""
+    nodes = [
+        models.node("Mul", "w x", "p"),
+        models.node("ReduceSum", "p", "y", keepdims=0),
+        models.node("Gradient", "w", "g", xs=["w"], y="y", domain="ai.onnx.preview.training"),
+        models.node(
+            "Momentum", "rate t w g v", "w1 v1", domain="ai.onnx.preview.training", alpha=0.9, beta=1.0,
+            mode="standard", norm_coefficient=0.0,
+        ),
+    ]  # fmt: skip
+    shapes: dict[str, Any] = {"w": [2], "x": [2], "v": [2], "rate": [], "t": []}
+    proto = models.model(
+        nodes, shapes, ["w1", "v1"], types={"t": TensorProto.INT64}, domains={"ai.onnx.preview.training": 1}
+    )
+    net = mx.onnx.load(proto)
+    args = [nd.array(a) for a in ([1, 2], [3, 4], [10, 20], [0.1])]
+    w, v = net(*args, nd.array([1], dtype="int64"))
+    np.testing.assert_allclose(v.asnumpy(), [12, 22])
+    np.testing.assert_allclose(w.asnumpy(), [-0.2, -0.2], rtol=1e-5)
+
+
+def test_a_torch_model_and_one_training_step(tmp_path: Path) -> None:
+    """Exported by PyTorch in training mode: the same outputs, and the same weights after a step of SGD."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    theirs = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(48, 4)
+    )
+    x, label = torch.randn(5, 1, 6, 6), torch.tensor([0, 1, 2, 3, 0])
+    file = tmp_path / "net.onnx"
+    with pytest.warns(Warning):  # PyTorch's own, about its exporter
+        torch.onnx.export(
+            theirs, (x,), file, input_names=["x"], dynamo=False, do_constant_folding=False,
+            training=torch.onnx.TrainingMode.TRAINING, dynamic_axes={"x": {0: "n"}},
+        )  # fmt: skip
+    net = mx.onnx.load(file)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    with debug.override(backend="reference"):
+        step = mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer)
+        loss = step(nd.array(x.numpy()), nd.array(label.numpy()))
+    expected = torch.nn.functional.cross_entropy(theirs(x), label)
+    expected.backward()
+    torch.optim.SGD(theirs.parameters(), 0.1).step()
+    np.testing.assert_allclose(loss.asnumpy().mean(), expected.item(), rtol=1e-5)
+    for name, value in theirs.named_parameters():
+        np.testing.assert_allclose(
+            net.collect_params()[name].data().asnumpy(), value.detach().numpy(), rtol=1e-4, atol=1e-6
+        )
