@@ -9,6 +9,8 @@ from gluongraph.ir import TensorType
 from gluongraph.plan import Buffer, Launch, Plan, fresh
 from gluongraph.storage import aligned
 
+ROUNDS, TURNS = 16, 4000  # of attempts to place better, at most; fewer where there are many buffers
+
 
 def memory(plan: Plan) -> Plan:
     """Offsets for scratch, workspaces among it, and for scalars. Results over an operand are `schedule`'s doing: here
@@ -88,12 +90,28 @@ def _pack(lives: list[Life]) -> tuple[dict[str, int], int]:
     best: tuple[dict[str, int], int] | None = None
     for order in orders:
         for fit in (_tightest, _lowest):
-            offsets, total = _placed_in(sorted(lives, key=order), fit)
-            if best is None or total < best[1]:
-                best = offsets, total
-            if total <= bound:
-                return best
+            found = _squeezed(sorted(lives, key=order), fit, bound)
+            if best is None or found[1] < best[1]:
+                best = found
+            if found[1] <= bound:
+                return found
     assert best is not None
+    return best
+
+
+def _squeezed(order: list[Life], fit: Callable[[list[Gap]], int], bound: int) -> tuple[dict[str, int], int]:
+    """The best of several placements: after each one, what stuck out at the top is placed first in the next (Joslin,
+    Clements: Squeaky wheel optimization, 1999)."""
+    best = _placed_in(order, fit)
+    last = best
+    for _ in range(min(ROUNDS, TURNS // max(len(order), 1))):
+        if best[1] <= bound:
+            break
+        offsets, total = last
+        out = [v for v in order if offsets[v.name] + v.nbytes == total]
+        order = out + [v for v in order if v not in out]
+        last = _placed_in(order, fit)
+        best = min(best, last, key=lambda found: found[1])
     return best
 
 

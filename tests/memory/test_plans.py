@@ -22,7 +22,10 @@ from gluongraph.storage import ALIGNMENT
 from gluongraph.verify import verify_plan
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
-MODELS = ("mlp-8", "mlp-128", "lenet-128", "digits-64", "resnet18-32", "gpt", "gpt-small", "lstm")
+MODELS = (
+    *("mlp-8", "mlp-128", "mlp-256", "lenet-128", "digits-64", "resnet18-32", "resnet20-32px", "resnet20-64px"),
+    *("resnet50-32px", "resnet50-64px", "mobilenet", "gpt", "gpt-small", "bert", "lstm", "dcgan", "dlrm"),
+)
 
 
 @pytest.fixture
