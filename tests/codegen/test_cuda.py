@@ -149,7 +149,7 @@ def step_graph(net: Any, batch: tuple[Any, ...], optimizer: str) -> tuple[Graph,
     net.initialize(mx.init.Xavier())
     trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 1e-3})
 
-    def lower(graph: Graph, roles: Mapping[str, str]) -> Any:
+    def lower(graph: Graph, roles: Mapping[str, str], forward: Any) -> Any:
         raise Captured(graph, roles)
 
     with pytest.raises(Captured) as found:

@@ -89,9 +89,10 @@ def test_activations_in_16_bits_move_gradients_a_little_and_the_forward_not_at_a
 
 def test_activations_in_16_bits_take_less() -> None:
     for name in NETS:
-        for options in ({}, {"remat": "blocks"}):
-            less, _ = planned(name, activations="bf16", **options)
-            assert less.scratch < planned(name, **options)[0].scratch
+        less, _ = planned(name, activations="bf16")
+        assert less.scratch < planned(name)[0].scratch
+        least, _ = planned(name, activations="bf16", remat="blocks")  # where a workspace may be the largest part
+        assert least.scratch <= planned(name, remat="blocks")[0].scratch
 
 
 def test_a_compiled_step_with_activations_in_16_bits() -> None:
