@@ -131,7 +131,7 @@ def kind_of(launch: Launch) -> str:
     """What a kernel is for: one of KINDS."""
     nodes = [n for n in launch.group.body.nodes() if n.op.kind not in ("leaf", "movement")]
     names = {n.op.name for n in nodes}
-    if any(n.op.kind == "contraction" for n in nodes):
+    if any(n.op.kind in ("contraction", "composite") for n in nodes):  # a composite with a kernel is an attention
         return "products"
     if names == {"cast"}:
         return "casts"
@@ -140,7 +140,7 @@ def kind_of(launch: Launch) -> str:
         return "updates"
     outputs = {b.name for b in launch.writes if b.space == "output"}
     serves = any(name.startswith("amp:") for name in written | outputs) or outputs & {"grad_norm"}
-    squares = {n.dtype for n in nodes} >= {"f64"}  # of the norm of all gradients
+    squares = {t.dtype for n in nodes for t in n.types} >= {"f64"}  # of the norm of all gradients
     return "scaling" if serves or squares or "isfinite" in names else "others"
 
 
