@@ -174,8 +174,8 @@ def large(megabytes: int) -> tuple[Any, gluon.Trainer, TrainStep, tuple[Any, Any
     net.initialize(mx.init.Xavier())
     trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 1e-4})
     rng = np.random.default_rng(0)
-    batch = tuple(rng.normal(size=(16, units)).astype(np.float32) for _ in range(2))
-    return net, trainer, mx.compile(net, gluon.loss.L2Loss(), trainer), batch  # type: ignore[return-value]
+    x, y = (rng.normal(size=(16, units)).astype(np.float32) for _ in range(2))
+    return net, trainer, mx.compile(net, gluon.loss.L2Loss(), trainer), (x, y)
 
 
 def milliseconds(call: Callable[[], object]) -> float:

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +74,11 @@ def train(library: str, workload: Workload, steps: int, **options: Any) -> tuple
     if library == "torch":
         from gluongraph.bench import torch_peer
 
-        make = lambda: torch_peer.contender(workload, 1, compiled=False)  # noqa: E731
+        make = partial(torch_peer.contender, workload, 1, compiled=False)
     else:
         from gluongraph.bench import own
 
-        make = lambda: own.compiled(workload, **options)  # noqa: E731
+        make = partial(own.compiled, workload, **options)
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts again from here
     before, best = level("VmRSS"), float("inf")
     step = make()

@@ -15,6 +15,7 @@ from gluongraph.bench.workloads import Workload, batches, update_shapes
 from gluongraph.gluon import eager_update
 from gluongraph.roofline import machine
 from gluongraph.runtime.profile import profile
+from gluongraph.step import TrainStep
 
 MODELS: dict[str, Callable[..., gluon.HybridBlock]] = {**nets.MODELS, **transformers.MODELS}
 LOSSES: dict[str, Callable[[], Any]] = {
@@ -41,7 +42,7 @@ def arrays(batch: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(nd.array(part, dtype=part.dtype) for part in batch)
 
 
-def step_of(workload: Workload, **options: Any) -> tuple[Any, list[tuple[Any, ...]]]:
+def step_of(workload: Workload, **options: Any) -> tuple[TrainStep, list[tuple[Any, ...]]]:
     """The compiled step, with these options of mx.compile, and batches for it."""
     net = network(workload)
     criterion, optimizer = LOSSES[workload.loss](), trainer(workload, net)
@@ -62,7 +63,7 @@ class Compiled:
 
     def kernels(self, repeat: int) -> dict[str, Any]:
         """What its kernels do, and what the machine could, as data."""
-        return self.step.profile(*self.batches[0], repeat=repeat).data()  # type: ignore[no-any-return]
+        return self.step.profile(*self.batches[0], repeat=repeat).data()
 
 
 def compiled(workload: Workload, **options: Any) -> Callable[[], Any]:
@@ -109,7 +110,9 @@ class Update:
         self.leaves = [leaf for p in parameters if (leaf := p.data()._leaf) is not None]
         self.last = parameters[-1].data()
         self._step()
-        self.made = self.optimizer._update_cache
+        made = self.optimizer._update_cache
+        assert isinstance(made, eager_update.EagerUpdate)
+        self.made = made
 
     def _step(self) -> None:
         for leaf in self.leaves:
@@ -119,16 +122,17 @@ class Update:
     def __call__(self) -> Any:
         """One update; returns the last weight."""
         if self.call:
-            self.made(self.optimizer)  # type: ignore[misc]
+            self.made(self.optimizer)
         else:
             self._step()
         return self.last
 
     def kernels(self, repeat: int) -> dict[str, Any]:
         """What its kernels do, and what the machine could, as data."""
-        run = self.made.run  # type: ignore[union-attr]
-        code: Any = run.compiled  # type: ignore[union-attr]
-        return profile(run.runner, code.module(), code.plan, [], repeat, machine()).data()  # type: ignore[union-attr]
+        run = self.made.run
+        assert isinstance(run, eager_update._Compiled)
+        code: Any = run.compiled
+        return profile(run.runner, code.module(), code.plan, [], repeat, machine()).data()
 
 
 def update_call(workload: Workload, precision: str = "32") -> Callable[[], Any]:

@@ -382,7 +382,8 @@ class Optimizer:
             message = f"{type(self).__name__} keeps {' and '.join(names) or 'nothing'} of parameter {index!r}, "
             message += f"and the state given has {len(states)} arrays"
             raise MXNetError(located(message, help="create_state(index, weight) makes the state for these settings"))
-        with autograd.pause(), self.undone_on_error():
+        drawn_on = {"rng": (weight.context, self.draws)} if self.draws else {}
+        with autograd.pause(), self.undone_on_error(), random.undone_on_error(drawn_on):
             self._update_count(index)
             numbers = self.scalars(index)
             given = [NDArray(np.array(v, np.float32), weight.context) for v in numbers.values()]

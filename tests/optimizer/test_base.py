@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from variants import give
 
-from gluongraph import gluon, lr_scheduler, nd, optimizer
+from gluongraph import gluon, lr_scheduler, nd, optimizer, random
+from gluongraph.errors import ShapeError
 from gluongraph.gluon import Parameter
 from gluongraph.ir import OPS, Graph, TensorType, node
 from gluongraph.optimizer.counting import Counts
@@ -231,3 +232,12 @@ def test_float32_weights_have_no_master() -> None:
     give(p, np.ones(2))
     trainer.step(1)
     assert set(trainer.state_arrays(["w"])) == {"w/mean", "w/var"}
+
+
+def test_an_update_that_fails_takes_back_what_it_has_drawn() -> None:
+    """The gradient does not fit, which shows after the random numbers of SGLD have been taken."""
+    sgld = optimizer.create("sgld")
+    before = random.get_state()
+    with pytest.raises(ShapeError):
+        sgld.update(0, nd.ones((3,)), nd.ones((4,)), sgld.create_state(0, nd.ones((3,))))
+    assert random.get_state() == before and sgld.num_update == 0
