@@ -12,7 +12,7 @@ from gluongraph.gluon import watch
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.nn.activations import ACTIVATIONS
 from gluongraph.gluon.parameter import ParameterDict
-from gluongraph.gluon.rnn.recurrent import HybridRecurrentCell, Sequences, States, begin_for, given_back, merged
+from gluongraph.gluon.rnn.recurrent import HybridRecurrentCell, Sequences, States, begun, given_back, merged
 from gluongraph.ndarray import NDArray, invoke
 
 
@@ -76,7 +76,7 @@ class GatedCell(HybridRecurrentCell):
         if not self._is_plain():
             return super().unroll(length, inputs, begin_state, layout, merge_outputs, valid_length)
         x = merged(length, inputs, layout)
-        states = begin_state if begin_state is not None else begin_for(self, x, x.shape[layout.index("N")])
+        states = begun(self, begin_state, x, layout)
         with x.context, trace.scope(self._name, self):
             outputs, last = self._loop(nd.swapaxes(x, 0, 1) if layout == "NTC" else x, states, valid_length)
         watch.note(self)

@@ -12,7 +12,7 @@ from gluongraph.gluon.rnn.recurrent import (
     RecurrentCell,
     Sequences,
     States,
-    begin_for,
+    begun,
     given_back,
     merged,
 )
@@ -148,7 +148,7 @@ class ResidualCell(ModifierCell):
         """The base cell unrolled, plus the inputs; behind their valid length both are 0."""
         self.reset()
         x = merged(length, inputs, layout)
-        states = begin_state if begin_state is not None else begin_for(self, x, x.shape[layout.index("N")])
+        states = begun(self, begin_state, x, layout)
         outputs, last = self.base_cell.unroll(length, inputs, states, layout, merge_outputs, valid_length)
         if valid_length is not None:
             x = nd.SequenceMask(x, valid_length, use_sequence_length=True, axis=layout.index("T"))

@@ -72,7 +72,7 @@ class RecurrentCell(Block):
         """
         self.reset()
         steps = listed(length, inputs, layout)
-        states = begin_state if begin_state is not None else begin_for(self, steps[0], steps[0].shape[0])
+        states = begun(self, begin_state, steps[0], "NC")
         outputs = []
         for t, x in enumerate(steps):
             output, after = self(x, states)
@@ -127,8 +127,11 @@ def given_back(outputs: Sequences, layout: str, merge: bool | None, merged_by_de
     return listed(None, outputs, layout)
 
 
-def begin_for(cell: RecurrentCell, inputs: NDArray, batch_size: int) -> States:
-    """States to begin with, where and of what type the inputs are."""
+def begun(cell: RecurrentCell, given: States | None, inputs: NDArray, layout: str) -> States:
+    """The states that are given to begin with, else the cell's own, where and of what type the inputs are."""
+    if given is not None:
+        return given
+    batch_size = inputs.shape[layout.index("N")]
     return cell.begin_state(batch_size=batch_size, func=nd.zeros, ctx=inputs.context, dtype=inputs.dtype)
 
 

@@ -14,19 +14,15 @@ from gluongraph.gluon.rnn.recurrent import (
     RecurrentCell,
     Sequences,
     States,
-    begin_for,
+    begun,
     given_back,
     merged,
 )
 from gluongraph.ndarray import NDArray, invoke
 
 
-class _Stack(RecurrentCell):
-    """What both stacks share: each cell's output is the next one's input, and their states follow one another."""
-
-    def add(self, cell: RecurrentCell) -> None:
-        """Put a cell on top."""
-        self.register_child(cell)
+class _Several(RecurrentCell):
+    """A cell made of cells, whose states follow one another."""
 
     def _cells(self) -> list[RecurrentCell]:
         return list(self._children.values())  # type: ignore[arg-type]
@@ -38,6 +34,14 @@ class _Stack(RecurrentCell):
         """The begin states of all cells."""
         self._check_unmodified()
         return [s for cell in self._cells() for s in cell.begin_state(batch_size=batch_size, func=func, **kwargs)]
+
+
+class _Stack(_Several):
+    """What both stacks share: each cell's output is the next one's input."""
+
+    def add(self, cell: RecurrentCell) -> None:
+        """Put a cell on top."""
+        self.register_child(cell)
 
     def forward(self, inputs: Any, states: Any) -> Any:
         after: States = []
@@ -69,7 +73,7 @@ class _Stack(RecurrentCell):
         """As `RecurrentCell.unroll`, cell by cell: each runs over the whole sequence."""
         self.reset()
         x = merged(length, inputs, layout)
-        states = begin_state if begin_state is not None else begin_for(self, x, x.shape[layout.index("N")])
+        states = begun(self, begin_state, x, layout)
         last: States = []
         outputs: Sequences = x
         for cell, own in self._with_states(states):
@@ -98,24 +102,13 @@ class HybridSequentialRNNCell(_Stack, HybridRecurrentCell):
     """Hybrid cells on top of each other."""
 
 
-class BidirectionalCell(HybridRecurrentCell):
+class BidirectionalCell(_Several, HybridRecurrentCell):
     """`l_cell` over the sequence and `r_cell` over it backwards, outputs side by side. It can only be unrolled."""
 
     def __init__(self, l_cell: RecurrentCell, r_cell: RecurrentCell, output_prefix: str = "bi_"):
         super().__init__(prefix="")
         self.register_child(l_cell, "l_cell")
         self.register_child(r_cell, "r_cell")
-
-    def _cells(self) -> list[RecurrentCell]:
-        return list(self._children.values())  # type: ignore[arg-type]
-
-    def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
-        return [info for cell in self._cells() for info in cell.state_info(batch_size)]
-
-    def begin_state(self, batch_size: int = 0, func: Callable[..., NDArray] = nd.zeros, **kwargs: Any) -> States:
-        """The begin states of both cells."""
-        self._check_unmodified()
-        return [s for cell in self._cells() for s in cell.begin_state(batch_size=batch_size, func=func, **kwargs)]
 
     def __call__(self, *args: Any) -> Any:
         raise NotImplementedError("a bidirectional cell has no single steps; call unroll over the sequence")
@@ -132,7 +125,7 @@ class BidirectionalCell(HybridRecurrentCell):
         """As `RecurrentCell.unroll`; a sequence that ends early is run backwards from its end."""
         self.reset()
         x = merged(length, inputs, layout)
-        states = begin_state if begin_state is not None else begin_for(self, x, x.shape[layout.index("N")])
+        states = begun(self, begin_state, x, layout)
         left, right = self._cells()
         count = len(left.state_info())
         there, l_last = left.unroll(length, x, states[:count], layout, True, valid_length)

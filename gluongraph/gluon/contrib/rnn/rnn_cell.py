@@ -8,7 +8,7 @@ from gluongraph import nd
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.gluon.rnn.gated import GatedCell
 from gluongraph.gluon.rnn.modifiers import ModifierCell
-from gluongraph.gluon.rnn.recurrent import RecurrentCell, Sequences, States, begin_for, given_back, merged
+from gluongraph.gluon.rnn.recurrent import RecurrentCell, Sequences, States, begun, given_back, merged
 from gluongraph.gluon.rnn.stack import runs_backwards
 from gluongraph.ndarray import NDArray
 
@@ -100,7 +100,7 @@ class VariationalDropoutCell(ModifierCell):
         self.reset()
         axes = (layout.index("T"),)
         x = merged(length, inputs, layout)
-        states = begin_state if begin_state is not None else begin_for(self, x, x.shape[layout.index("N")])
+        states = begun(self, begin_state, x, layout)
         x = nd.Dropout(x, p=self.drop_inputs, axes=axes)
         outputs, last = self.base_cell.unroll(length, x, states, layout, True, valid_length)
         assert isinstance(outputs, NDArray)
