@@ -64,19 +64,25 @@ def _scatter_add(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings,
 
 
 def _first_of(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
-    """A table over all numbers says where each stands first. It is never cleared: an entry is believed if it names an
-    earlier place and the number stands there, as in the sparse sets of Briggs and Torczon (1993)."""
     assert bindings.workspace is not None
     (rows,), (y,) = sources, bindings.outputs
     table = k.view(bindings.workspace, "i32")
-    with k.loop(n.ty.size, name="i") as i:
-        number = k.bind(tir.cast(k.load(rows, i), "i32"), "number")
+    first_places(k, lambda i: k.bind(tir.cast(k.load(rows, i), "i32"), "number"), n.ty.size, table, y)
+
+
+def first_places(k: Kernel, number_at: Callable[[Expr], Expr], count: int, table: Buf, firsts: Buf) -> None:
+    """For each place of a list the first place with the same number, into `firsts`.
+
+    A table over all numbers says where each stands first. It is never cleared: an entry is believed if it names an
+    earlier place and the number stands there, as in the sparse sets of Briggs and Torczon (1993)."""
+    with k.loop(count, name="i") as i:
+        number = number_at(i)
         said = k.bind(k.load(table, number), "said")
         earlier = tir.logical("and", tir.compare("greater_equal", said, tir.index(0)), tir.compare("less", said, i))
         place = k.bind(tir.select(earlier, said, i), "place")
-        stands = tir.compare("equal", tir.cast(k.load(rows, place), "i32"), number)
+        stands = tir.compare("equal", number_at(place), number)
         first = k.bind(tir.select(stands, place, i), "first")
-        k.store(y, first, i)
+        k.store(firsts, first, i)
         k.store(table, first, number)
 
 

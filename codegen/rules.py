@@ -17,6 +17,7 @@ from gluongraph.codegen.reduce import REDUCE
 from gluongraph.codegen.rowwise import ROWWISE
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.scan import scan_rule
+from gluongraph.codegen.scatter import SCATTER
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tir import Kernel
 from gluongraph.ir import Node
@@ -36,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     ROWWISE,
     REDUCE,
     LOOP,
+    SCATTER,
     *INDEX_RULES,
     scan_rule(emit),
     FALLBACK,

@@ -22,7 +22,8 @@ SPACES = (
 class Group:
     """What one kernel computes: a body graph over inputs x0, x1, ... with outputs y0, y1, ...
 
-    `pattern` is the shape of the loop nest: "loop", "reduce", "rowwise", "gemm", "conv", "pool", "opaque" or "scan".
+    `pattern` is the shape of the loop nest: "loop", "reduce", "rowwise", "gemm", "conv", "pool",
+    "scatter", "opaque" or "scan".
     `inplace` pairs (output, input) that share memory: the kernel reads that input only where it then writes.
     `inner` is the plan of one turn of a scan. Equal groups are one kernel.
     """

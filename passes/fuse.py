@@ -1,13 +1,14 @@
 """Which nodes become one kernel.
 
-Four kinds of group, by the loop nest they need:
+Five kinds of group, by the loop nest they need:
 
 * gemm, conv, pool: a contraction or pooling with the elementwise work on its result (bias, activation, the update);
+* scatter: rows added up in a table of zeros, with the elementwise work on it (the update of an embedding);
 * rowwise: reductions over trailing axes with everything elementwise around them, one pass over each row in cache;
 * reduce: other reductions, siblings over the same axes together, with their elementwise prologue and epilogue;
 * loop: elementwise work and data movement over one index space; several spaces in one kernel for small updates.
 
-What is left over (scatter, cumsum, concat, scan) is a group of its own, "opaque" or "scan".
+What is left over (other scatters, cumsum, concat, scan) is a group of its own, "opaque" or "scan".
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from gluongraph import ops
 from gluongraph.errors import Origin
 from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ops.leaf import is_zero
 from gluongraph.passes.grouping import MAX_EDGES, Draft, Drafts, Inlined, overwritten
 from gluongraph.passes.recompute import recomputed
 
@@ -126,7 +128,7 @@ class _Grouper:
         """May n be computed inside this group's loop nest?"""
         if not self._edges_left(draft):
             return False
-        if draft.pattern in ("loop", "gemm", "conv", "pool"):
+        if draft.pattern in ("loop", "gemm", "conv", "pool", "scatter"):
             return n.shape == draft.domain and n.op.name not in _GATHERS and self._reads_in_place(n, draft)
         if draft.pattern == "rowwise":
             return self._fits_rows(n, draft)
@@ -267,7 +269,7 @@ def _joinable(home: Draft, other: Draft) -> bool:
     """May everything of `other` run inside home's loop nest?"""
     if other.pattern == "loop":
         # A contraction's epilogue is written once for each of its tiles: random numbers there would be a lot of code.
-        draws = home.pattern in ("gemm", "conv", "pool") and any(m.op.kind == "random" for m in other.nodes)
+        draws = home.pattern in ("gemm", "conv", "pool", "scatter") and any(m.op.kind == "random" for m in other.nodes)
         return other.domain in _spaces(home) and not _moves(other) and not draws
     return other.pattern == home.pattern == "rowwise" and (other.domain, other.axes) == (home.domain, home.axes)
 
@@ -279,7 +281,7 @@ def _spaces(draft: Draft) -> set[tuple[int, ...]]:
     return {draft.domain}
 
 
-_PREFERENCE = {"gemm": 0, "conv": 0, "pool": 0, "rowwise": 1, "reduce": 1, "loop": 2}
+_PREFERENCE = {"gemm": 0, "conv": 0, "pool": 0, "scatter": 0, "rowwise": 1, "reduce": 1, "loop": 2}
 
 
 def _pattern(n: Node) -> str:
@@ -287,7 +289,16 @@ def _pattern(n: Node) -> str:
         return "gemm"
     if n.op.kind == "window":
         return "pool"
+    if _adds_rows(n):
+        return "scatter"
     return "conv" if n.op.name in _CONV else "scan" if n.op.name == "scan" else "opaque"
+
+
+def _adds_rows(n: Node) -> bool:
+    """Rows added up in a matrix of zeros that has more of them, and so had better not be in memory."""
+    if n.op.name != "scatter_add" or not is_zero(n.src[0]) or n.ty.rank != 2:
+        return False
+    return n.shape[0] > n.src[1].ty.size and n.dtype in ("f32", "f64")
 
 
 def _is_rowwise(n: Node) -> bool:
@@ -418,8 +429,13 @@ class _Body:
         self.inputs: dict[Node, Node] = {}  # stored value -> body input
         self.made: dict[Node, Node] = {}
         for n in nodes:
-            read = self._operand if n is _anchor(n) else self._read
-            self.made[n] = n.on(tuple(read(s) for s in n.src))
+            self.made[n] = n.on(tuple(self._source(s, n) for s in n.src))
+
+    def _source(self, s: Node, n: Node) -> Node:
+        """What n reads for s."""
+        if n is _anchor(n) and not (_adds_rows(n) and is_zero(s)):
+            return self._operand(s)
+        return self._read(s)
 
     def _operand(self, s: Node) -> Node:
         """A source of a contraction and the like: read from memory as it lies there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from gluongraph.ir import Graph, Node
 
 VIEWS = frozenset({"reshape", "after"})
-_POINTWISE = frozenset({"loop", "gemm", "conv", "pool", "reduce"})
+_POINTWISE = frozenset({"loop", "gemm", "conv", "pool", "scatter", "reduce"})
 _IN_ROWS = frozenset({"expand", "reshape", "stop_gradient"})  # movement that keeps to its row in a row-wise kernel
 
 

@@ -73,6 +73,20 @@ def test_the_update_rides_on_the_weight_gradient() -> None:
     assert sum({"matmul", "sqrt", "div"} <= names for names in groups) == 3
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_gradient_of_an_embedding_is_not_stored(optimizer: str) -> None:
+    """Nor the zeros that it begins with. A table with fewer rows than are named is smaller than the list of them."""
+
+    def forward(b: Builder) -> Node:
+        rows = b.data("rows", (5,), "i32")
+        return b.cross_entropy(ops.add(ops.embedding(rows, b.param(40, 6)), ops.embedding(rows, b.param(4, 6))))
+
+    plan = planned(training_step(forward, optimizer))
+    assert [launch.group.pattern for launch in plan.launches].count("scatter") == 1
+    assert all(b.space == "state" for b in plan.buffers.values() if b.type.shape == (40, 6))
+    assert any(b.space == "scratch" for b in plan.buffers.values() if b.type.shape == (4, 6))
+
+
 def test_kept_gradients_are_stored_beside_the_update() -> None:
     graph = training_step(mlp(), "sgd", keep_grads=True)
     plan = planned(graph)
