@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -217,6 +217,16 @@ def prepared(graph: Graph, on: Target, quiet: bool = False) -> Graph:
         if each.__name__ not in without:
             graph = run(each, graph, 0 if quiet else number, keep)
     return graph
+
+
+def stages(graph: Graph, on: Target) -> Iterator[tuple[str, Graph]]:
+    """The graph as traced, and after each pass by its name: what `plan_of` goes through, for somebody who looks."""
+    without, keep = left_out(), whole(on)
+    yield "traced", graph
+    for each in PIPELINE:
+        if each.__name__ not in without:
+            graph = run(each, graph, 0, keep)
+            yield each.__name__, graph
 
 
 def plan_kernels(graph: Graph, roles: Mapping[str, str], on: Target, quiet: bool = False) -> tuple[Plan, Graph]:

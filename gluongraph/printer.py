@@ -50,12 +50,21 @@ def _count(count: int, what: str) -> str:
     return f"{count} {what}" + "s" * (count != 1)
 
 
+def lines(graph: Graph) -> list[tuple[Node, str]]:
+    """The nodes of a graph that are no inputs, each with its line as `show` prints it."""
+    writer = _Writer(0)
+    writer.function("graph", graph)
+    found = writer.lines[-1 - len(writer.live) : -1]
+    return list(zip(writer.live, map(str.strip, found), strict=True))
+
+
 class _Writer:
     """Prints one graph at one depth of indentation."""
 
     def __init__(self, depth: int):
         self.depth = depth
         self.lines: list[str] = []
+        self.live: list[Node] = []  # those that have a line
         self.names: dict[Node, str] = {}
         self.bodies: dict[Graph, str] = {}
 
@@ -66,7 +75,7 @@ class _Writer:
     def function(self, name: str, graph: Graph) -> str:
         taken: set[str] = set()
         self.parameters(name, graph, taken)
-        live = [n for n in topological(graph.results) if n not in self.names]
+        live = self.live = [n for n in topological(graph.results) if n not in self.names]
         self.nested(live, taken)
         self.name_nodes(live, taken)
         for n in live:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 COMMANDS = {  # name: what --help says of it
     "bench": "time training steps against other frameworks, and kernels against the machine",
     "doctor": "what gluongraph finds on this machine, and what to install",
+    "inspect": "where the time and the memory of a step go: as text, SVG, or a page for a browser",
     "ops": "the operators, their kinds, and what has a gradient",
 }
 FINE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
@@ -24,9 +25,18 @@ class Refused(Exception):
     """What was asked for cannot be: said in one sentence, with exit code 2."""
 
 
+class Failed(Exception):
+    """The work failed: said in one sentence, with exit code 1."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand. Exit codes: 0 fine, 1 the work failed, 2 refused, 130 interrupted."""
-    options = parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    own = given.index("--") if "--" in given else len(given)  # what follows is for a script that a command runs
+    reader = parser()
+    options = reader.parse_args(given[:own], argparse.Namespace(arguments=given[own + 1 :]))
+    if options.arguments and not hasattr(options, "scripts"):
+        reader.error(f"{options.command} runs no script that would take arguments after --")
     run = importlib.import_module(f"{__name__}.{options.command}").run
     try:
         code: int = run(options)
@@ -34,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except Refused as error:
         return complain(options.command, error, REFUSED)
+    except Failed as error:
+        return complain(options.command, error, FAILED)
     except KeyboardInterrupt:
         return complain(options.command, "interrupted", INTERRUPTED)
     except BrokenPipeError:  # whoever was reading has seen enough

@@ -86,6 +86,11 @@ class ONNXBlock(HybridBlock):
         return tuple(map(str, self._program.inputs))
 
     @property
+    def declared(self) -> tuple[ValueDef, ...]:
+        """The same as data: `name`, `dtype`, and `shape`, in which names stand for free extents."""
+        return self._program.inputs
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """The names of what the model gives."""
         return tuple(v.name for v in self._program.model.graph.outputs)

@@ -1,0 +1,153 @@
+"""`gluongraph inspect`: what it says is the plan's, and its page works in a browser."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from gluongraph.cli import main
+from gluongraph.cli.view.listing import GONE, NEW, SAME, changes, counted, listing
+from gluongraph.ir import Graph, TensorType
+from gluongraph.ops import input as leaf
+from gluongraph.ops import relu, tanh
+from gluongraph.printer import read
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+
+
+def told(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    assert main(["inspect", *command]) == 0
+    return capsys.readouterr().out
+
+
+def test_what_it_says_is_the_plans(work: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = json.loads(told(capsys, "train.py", "--json", "--repeat", "2"))
+    steps, places = data["steps"], data["places"]
+    assert [step["number"] for step in steps] == list(range(len(steps))) and len(steps) >= 5
+    assert {step["phase"] for step in steps} == {"forward", "backward", "update"}
+    assert steps[0]["phase"] == "forward" and any("first" in step["layer"] for step in steps)
+    assert all(step["seconds"] > 0 and step["bound"] > 0 for step in steps)
+    for step in steps:
+        assert all(other < step["number"] for other in step["before"])
+        assert all(step["number"] in steps[other]["after"] for other in step["before"])
+    assert max(p["offset"] + p["nbytes"] for p in places) <= data["scratch"] == data["footprint"]["scratch"]
+    for one in places:  # two that are needed at once lie apart
+        for other in places:
+            if one["name"] != other["name"] and one["first"] <= other["last"] and other["first"] <= one["last"]:
+                ends = (
+                    one["offset"] + one["nbytes"] <= other["offset"]
+                    or other["offset"] + other["nbytes"] <= one["offset"]
+                )
+                assert ends, (one, other)
+    live = [sum(row) for row in zip(*data["live"].values(), strict=True)]
+    at = [p for p in places if p["first"] <= data["peak"] <= p["last"]]
+    assert sum(p["nbytes"] for p in at) == live[data["peak"]] == max(live) <= data["scratch"]
+    traced, inline = (data["stages"][name]["ops"] for name in ("traced", "inline"))
+    assert "softmax_cross_entropy" in traced and "softmax_cross_entropy" not in inline
+
+
+def test_text_tells_layers_kernels_memory_and_passes(work: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = told(capsys, "train.py:make_step", "--repeat", "2", "--rows", "3")
+    for part in ("of the roofline", "first", "backward", "kernels, by lost (3 of", "scratch: ", "inline "):
+        assert part in text
+
+
+def test_equal_steps_give_equal_output(work: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    made = []
+    for number in "12":
+        page, pictures = tmp_path / f"{number}.html", tmp_path / f"{number}.svg"
+        assert main(["inspect", "model.onnx", "--no-times", "--html", str(page), "--svg", str(pictures)]) == 0
+        made.append((page.read_bytes(), pictures.read_bytes()))
+    assert made[0] == made[1]
+
+
+def test_the_graph_that_is_printed_reads_back(work: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = read(told(capsys, "train.py", "--graph", "simplify"))
+    assert set(graph.updates) >= {"first_weight", "first_weight/mean"}
+    assert "launches" in told(capsys, "train.py", "--plan")
+
+
+def test_the_page_works_in_a_browser(work: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A click tells about a launch, the table sorts and filters, and nothing is fetched or complained about."""
+    page = tmp_path / "step.html"
+    assert main(["inspect", "train.py", "--html", str(page), "--repeat", "2"]) == 0
+    text = page.read_text()
+    assert not re.search(r"""(src|href)=(?!["'](#|data:))|https?://|@import|url\(""", text)
+    if BROWSER is None:
+        pytest.skip("no Chromium here: the page was not opened")
+    acts = """
+        document.querySelector('tr[data-i="2"]').click();
+        document.querySelectorAll("#launches thead button")[6].click();
+        document.getElementById("filter").value = "gemm";
+        document.getElementById("filter").dispatchEvent(new Event("input"));
+        const rows = [...document.querySelectorAll("#launches tbody tr")];
+        document.body.dataset.times = rows.map((row) => row.cells[6].dataset.v).join(" ");
+        const shown = rows.filter((row) => !row.hidden);
+        document.body.dataset.shown = shown.map((row) => row.cells[5].textContent).join(" ");
+    """
+    page.write_text(text.replace("</body>", f"<script>{acts}</script></body>"))
+    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
+    more = [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom", page.as_uri()]
+    done = subprocess.run([BROWSER, *flags.split(), *more], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and ":CONSOLE" not in done.stderr, done.stderr
+    assert re.search(r'<aside id="detail"><button.*<h3>2 k', done.stdout)
+    (times,), (shown,) = (re.findall(f'data-{name}="([^"]*)"', done.stdout) for name in ("times", "shown"))
+    seconds = list(map(float, times.split()))
+    assert seconds == sorted(seconds, reverse=True) and set(shown.split()) == {"gemm"}
+
+
+def test_changes_between_graphs() -> None:
+    x = leaf("x", TensorType((2, 3)))
+    one, two = Graph({"x": x}, {"y": tanh(relu(x))}), Graph({"x": x}, {"y": tanh(tanh(x))})
+    before, after = listing(one), listing(two)
+    assert [(mark, line.split(" = ")[1].split("(")[0]) for mark, line in changes(before, after)] == [
+        (GONE, "relu"),
+        (SAME, "tanh"),
+        (NEW, "tanh"),
+    ]
+    assert counted(before.ops, after.ops) == "+1 tanh -1 relu"
+    assert all(mark == SAME for mark, _ in changes(before, before))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["no.py"], "there is no file no.py"),
+        (["data.npz"], "a subject is"),
+        (["train.py:nothing"], "has no nothing"),
+        (["train.py:network"], "gives no batch"),
+        (["train.py:network", "--input", "4,8", "--loss", "what"], "there is no loss what"),
+        (["train.py:network", "--input", "4,8", "--optimizer", "sgd"], "--loss"),
+        (["train.py:network", "--input", "4,8", "--compile", "what=1"], "no setting what"),
+        (["train.py:network", "--input", "4,8", "--precision", "7"], "precision"),
+        (["train.py:network", "--input", "4,9"], "train.py:network: "),
+        (["train.py:make_step", "--loss", "l2"], "has made its step already"),
+        (["train.py", "--nth", "2"], "wanted is number 2"),
+        (["model.onnx", "--input", "z=1,2"], "no input z"),
+        (["model.onnx", "--data", "none.npz"], "there is no file none.npz"),
+        (["train.py", "--html", "no/such/folder.html"], "there is no such folder"),
+        (["train.py", "--graph", "what"], "there is no pass what"),
+    ],
+)
+def test_what_is_refused(work: pathlib.Path, wrong: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(work.iterdir())
+    if "--nth" in wrong:
+        (work / "short.py").write_text("import train\nstep, x, y = train.make_step()\nstep(x, y)\n")
+        wrong, before = ["short.py", *wrong[1:]], sorted(work.iterdir())
+    assert main(["inspect", *wrong]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("gluongraph inspect: ") and said in error and error.count("\n") == 1
+    assert sorted(work.iterdir()) == before or "short.py" in wrong
+
+
+def test_a_script_that_fails_says_where(work: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (work / "wrong.py").write_text("import gluongraph\n\nraise ValueError('so it is')\n")
+    assert main(["inspect", "wrong.py"]) == 1
+    assert capsys.readouterr().err == "gluongraph inspect: wrong.py:3: ValueError: so it is\n"
+    (work / "wrong.py").write_text("def (\n")
+    assert main(["inspect", "wrong.py"]) == 2
