@@ -78,7 +78,16 @@ class Frame:
         job.spread(k, job.conv.n * self.groups * self.blocks, unit)
 
     def _square(
-        self, k: Kernel, job: Job, read: Pixels, into: Buf, image: Expr, first: Expr, channels: int, pixel: Value, n: int
+        self,
+        k: Kernel,
+        job: Job,
+        read: Pixels,
+        into: Buf,
+        image: Expr,
+        first: Expr,
+        channels: int,
+        pixel: Value,
+        n: int,
     ) -> None:
         """Turn so many channels of n pixels; n may be less than a vector's lanes."""
         rows = [
@@ -268,7 +277,14 @@ class _ToPixels(Job):
                             k.store(strip, acc.get(i, v), at + v * self.lanes)
 
     def _tile(
-        self, k: Kernel, source: Buf, panel: Buf, at: tuple[Expr, Expr], axes: tuple[Axis, Axis], width: int, vectors: int
+        self,
+        k: Kernel,
+        source: Buf,
+        panel: Buf,
+        at: tuple[Expr, Expr],
+        axes: tuple[Axis, Axis],
+        width: int,
+        vectors: int,
     ) -> mk.Tile:
         rows, columns = axes
         acc = mk.Tile(k, self.tile[0] * width, (self.lanes,) * vectors, self.dtype)
@@ -289,9 +305,7 @@ class _ToPixels(Job):
                 w = k.bind((number * self.taps + tap) * (self.lanes * self.width), "w")
                 with k.loop(channels, name="c") as c:
                     ahead = k.bind(c * self.width + w, "ahead")
-                    right = [
-                        k.bind(k.load(panel, ahead + v * self.lanes, self.lanes), "w") for v in range(vectors)
-                    ]
+                    right = [k.bind(k.load(panel, ahead + v * self.lanes, self.lanes), "w") for v in range(vectors)]
                     for i, offset in enumerate(near):
                         pixel = k.bind(k.load(source, x + c + offset), "x")
                         for v in range(vectors):
@@ -380,8 +394,8 @@ class DataGrad(_ToPixels):
         for first in range(stride):
             at = [(tap, first + conv.padding[axis] - tap * conv.dilation[axis]) for tap in range(conv.kernel[axis])]
             taps = [(tap, place // stride) for tap, place in at if place % stride == 0]
-            (tap, offset), (second, further) = (taps + [(0, 0)])[0], (taps + [(0, 0)] * 2)[1]
-            apart, shift = (second - tap, further - offset) if len(taps) > 1 else (1, 1)
+            tap, offset = taps[0] if taps else (0, 0)
+            apart, shift = (taps[1][0] - tap, taps[1][1] - offset) if len(taps) > 1 else (1, 1)
             found.append(Axis(first, stride, size // stride, 1, tap, apart, len(taps), offset, shift))
         return found
 
@@ -475,7 +489,9 @@ class WeightGrad(Job):
         first = k.bind(tir.floordiv(c, self.lanes), "first")
         with k.loop(conv.n, name="image") as n, k.loop(conv.out[0], name="row") as h:
             outer = n * conv.groups + group
-            x = k.bind((outer * self.x.blocks + first) * self.x.plane + h * (conv.stride[0] * line * self.lanes) + corner)
+            x = k.bind(
+                (outer * self.x.blocks + first) * self.x.plane + h * (conv.stride[0] * line * self.lanes) + corner
+            )
             g = k.bind((outer * self.g.blocks + block) * self.g.plane + h * (conv.out[1] * self.lanes), "g")
             with k.loop(conv.out[1], name="column") as w:
                 near, at = k.bind(x + w * (conv.stride[1] * self.lanes), "near"), k.bind(g + w * self.lanes, "at")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import conv, conv_tiles, tir
+from gluongraph.codegen import conv, conv_channels, conv_tiles, tir
 from gluongraph.codegen.conv import Conv
 from gluongraph.codegen.microkernel import accumulator
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
@@ -127,6 +127,33 @@ def test_other_dtypes(kind: str, dtype: str) -> None:
     check(*run(kind, CASES["grouped"], dtype))
 
 
+CHANNELS = {  # fill vectors better than images do: blocks with a rest, remainders of strides without a tap, groups
+    "odd": Conv(8, 40, 4, 4, 64, (3, 3), padding=(1, 1)),
+    "strided": Conv(3, 32, 8, 8, 48, (3, 3), (2, 2), (1, 1)),
+    "skipping": Conv(8, 20, 8, 8, 40, (1, 1), (2, 2)),
+    "grouped": Conv(2, 48, 6, 4, 32, (3, 2), (1, 2), (2, 0), (2, 1), 2),
+    "far": Conv(2, 16, 3, 3, 17, (3, 3), padding=(4, 4)),
+}
+
+
+@pytest.mark.parametrize("case", CHANNELS)
+@pytest.mark.parametrize("kind", WORKSPACE)
+def test_channels_in_vectors(kind: str, case: str) -> None:
+    c = CHANNELS[case]
+    assert all(conv_channels.suits(c, channels, TARGETS["x86-64-v4"].cpu, "f32") for channels in (c.c, c.o))
+    check(*run(kind, c, where=target("x86-64-v3") if case == "odd" else HOST))
+
+
+def test_which_fill_vectors() -> None:
+    """Channels do not where images do, or of too few channels; odd sizes would leave remainders of unequal length."""
+    cpu = TARGETS["x86-64-v4"].cpu
+    layer = Conv(8, 32, 8, 8, 64, (3, 3), (2, 2))
+    assert conv_channels.suits(layer, layer.o, cpu, "f32")
+    assert not conv_channels.suits(replace(layer, n=32), layer.o, cpu, "f32")
+    assert not conv_channels.suits(replace(layer, c=3), 3, cpu, "f32")
+    assert not conv_channels.suits(replace(layer, h=9), layer.o, cpu, "f32")
+
+
 TILED = {  # images that leave a rest of 16 and of 32, channels that leave one of 32, strips and groups, few images
     "odd": Conv(19, 48, 5, 6, 32, (3, 3), padding=(1, 1)),
     "strided": Conv(33, 32, 9, 7, 48, (3, 3), (2, 2), (1, 1)),
@@ -178,8 +205,9 @@ def test_narrower_vectors(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", WORKSPACE)
 def test_threads_change_no_bit(kind: str) -> None:
-    one, two, _ = run(kind, Conv(40, 8, 9, 9, 20, (3, 3)), threads=(1, 2))
-    assert np.array_equal(one, two)
+    for c in (Conv(40, 8, 9, 9, 20, (3, 3)), Conv(8, 32, 9, 9, 48, (3, 3))):
+        one, two, _ = run(kind, c, threads=(1, 2))
+        assert np.array_equal(one, two)
 
 
 def test_weights_too_large_for_sums_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
