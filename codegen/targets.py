@@ -99,10 +99,14 @@ def _host() -> Target:
         return TARGETS["aarch64"]
     if machine not in ("x86_64", "AMD64"):
         return Target(machine, (("kind", "llvm"),), Cpu(machine, 4, 16, CHUNKS))
-    flags = cpu_flags()
-    if "amx_tile" in flags and not _tiles_granted():
-        flags -= {"amx_tile"}
+    flags = usable_flags()
     return next(t for name, t in TARGETS.items() if flags.issuperset(t.needs) and name not in ("aarch64", "cuda"))
+
+
+def usable_flags() -> frozenset[str]:
+    """The feature names of this machine's first core, without those that Linux keeps from this process."""
+    flags = cpu_flags()
+    return flags - {"amx_tile"} if "amx_tile" in flags and not _tiles_granted() else flags
 
 
 def _tiles_granted() -> bool:

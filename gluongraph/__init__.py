@@ -47,6 +47,14 @@ def compile(*args: Any, **kwargs: Any) -> Any:
     return engine.get("compile")(*args, **kwargs)
 
 
+def load(path: Any, lr_scheduler: Any = None) -> Any:
+    """The training step in the file that `step.export(path)` wrote; see `gluongraph.artefact.load`.
+
+    Nothing is traced, nothing compiled, and no Python of the program that it was made from is needed.
+    """
+    return importlib.import_module("gluongraph.artefact").load(path, lr_scheduler)
+
+
 def __getattr__(name: str) -> Any:
     """Imported when they are asked for: `mx.checkpoint`, which knows the runtime, and `mx.onnx`."""
     if name in ("checkpoint", "onnx"):
@@ -74,6 +82,7 @@ __all__ = [
     "io",
     "kv",
     "kvstore",
+    "load",
     "lr_scheduler",
     "metric",
     "nd",

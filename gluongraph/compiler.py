@@ -106,7 +106,10 @@ def compile(
         hold_states(trainer, optimizer_state)
     build = partial(lower, on=find_target(target), thrift=thrift)
     cast = partial(cast_to, low=how.low) if how.low else None
-    options = Options(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly)
+    options = Options(
+        *(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly),
+        *(target, remat, memory_budget, activations),
+    )
     net, loss = in_whole(how, net, loss, trainer)
     if loss is None:
         return TrainStep(net, trainer, build, options=options)
@@ -114,7 +117,7 @@ def compile(
     def program(*batch: Any) -> Any:
         return loss(net(*batch[:inputs]), *batch[inputs:])
 
-    return TrainStep(program, trainer, build, predict=net, options=options)
+    return TrainStep(program, trainer, build, predict=net, options=options, inputs=inputs)
 
 
 def cast_to(graph: Graph, low: str) -> Graph:

@@ -1,7 +1,7 @@
 """Learning rates as functions of the number of updates done: mx.lr_scheduler.
 
 A built-in schedule is a pure function of `num_update` (the first update sees 1), so it may be asked in any order,
-shared by trainers, and written into an artefact as a formula.
+shared by trainers, and written into an artefact as a formula: so it uses `gluongraph.formulas` in place of math.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+
+from gluongraph.formulas import cos, number
 
 
 class LRScheduler:
@@ -124,7 +126,7 @@ class MultiFactorScheduler(LRScheduler):
         self.step, self.factor = tuple(step), factor
 
     def rate(self, num_update: int) -> float:
-        return float(self.base_lr * self.factor ** sum(num_update > s for s in self.step))
+        return number(self.base_lr * self.factor ** sum(num_update > s for s in self.step))
 
 
 class _Decay(LRScheduler, ABC):
@@ -178,7 +180,7 @@ class PolyScheduler(_Decay):
         self.power = pwr
 
     def shape(self, done: float) -> float:
-        return float((1.0 - done) ** self.power)
+        return number((1.0 - done) ** self.power)
 
 
 class CosineScheduler(_Decay):
@@ -200,7 +202,7 @@ class CosineScheduler(_Decay):
         super().__init__(max_update, base_lr, final_lr, warmup_steps, warmup_begin_lr, warmup_mode)
 
     def shape(self, done: float) -> float:
-        return (1.0 + math.cos(math.pi * done)) / 2.0
+        return (1.0 + cos(math.pi * done)) / 2.0
 
 
 def _check_factor(factor: float) -> None:

@@ -16,6 +16,7 @@ from gluongraph.step import TrainStep
 
 MODULES = (
     "gluongraph",
+    "gluongraph.artefact",
     "gluongraph.autograd",
     "gluongraph.checkpoint",
     "gluongraph.gluon",

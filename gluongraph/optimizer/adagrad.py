@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from gluongraph import ops
 from gluongraph.errors import located
+from gluongraph.formulas import number
 from gluongraph.ir import Node, TensorType
 from gluongraph.optimizer.base import Nodes, Optimizer, Updated
 from gluongraph.optimizer.counting import Index
@@ -129,7 +130,7 @@ class RMSProp(Optimizer):
         if self.centered:
             numbers["gamma2"] = self.gamma2
         if self._clips_weights:
-            bound = float(self.clip_weights or 0.0)
+            bound = number(self.clip_weights or 0.0)
             numbers.update(high=bound, low=-bound)
         return numbers
 

@@ -6,10 +6,10 @@ lr_t = lr sqrt(1 - beta2^t) / (1 - beta1^t) corrects for the means' beginning at
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 from gluongraph import ops
+from gluongraph.formulas import number, product, sqrt
 from gluongraph.ir import Node, TensorType
 from gluongraph.optimizer.base import Nodes, Optimizer, Updated
 from gluongraph.optimizer.counting import Index
@@ -40,7 +40,7 @@ class Moments(Optimizer):
     def corrected(self, rate: float, index: Index) -> float:
         """lr_t, from lr."""
         t = self.t(index)
-        return rate * math.sqrt(1.0 - self.beta2**t) / (1.0 - self.beta1**t)
+        return rate * sqrt(1.0 - self.beta2**t) / (1.0 - self.beta1**t)
 
     def moments(self, g: Node, state: Nodes, s: Nodes) -> dict[str, Node]:
         """mean = beta1 mean + (1 - beta1) g;  var = beta2 var + (1 - beta2) g²"""
@@ -187,14 +187,11 @@ class Nadam(Moments):
         self._products = [1.0]  # of the mu of the first updates; made as far as they are asked for
 
     def _mu(self, t: int) -> float:
-        return float(self.beta1 * (1.0 - 0.5 * 0.96 ** (t * self.schedule_decay)))
+        return number(self.beta1 * (1.0 - 0.5 * 0.96 ** (t * self.schedule_decay)))
 
     def _product(self, t: int) -> float:
         """P_t, counted from the first update after `begin_num_update`. What is below NOTHING changes no 1 - P."""
-        known, done = self._products, t - self.begin_num_update
-        while len(known) <= done and known[-1] > NOTHING:
-            known.append(known[-1] * self._mu(self.begin_num_update + len(known)))
-        return known[min(done, len(known) - 1)]
+        return product(self._mu, self.begin_num_update + 1, t, NOTHING, self._products)
 
     def scalars(self, index: Index) -> dict[str, float]:
         t = self.t(index)

@@ -15,6 +15,7 @@ import numpy as np
 
 from gluongraph import autograd, nd, ops, random
 from gluongraph.errors import FormatError, MXNetError, located
+from gluongraph.formulas import number
 from gluongraph.ir import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
 from gluongraph.ndarray import NDArray, invoke
@@ -34,7 +35,8 @@ class Optimizer:
 
     * `states(weight)`: name and type of each state array, zero in the beginning; those in `copies` begin as the weight;
     * `scalars(index)`: the numbers of this update, e.g. `lr` (scheduled, times lr_mult, bias-corrected), `wd`; those
-      that may differ between parameters are in `per_parameter`;
+      that may differ between parameters are in `per_parameter`. With `gluongraph.formulas` in place of `float` and
+      `math` they can be exported as formulas;
     * `rule(w, g, state, s)`: the new weight and the new state, as nodes; no Python branch on a scalar. It computes in
       float32, or float64 for such weights, whatever the dtype of weight and state;
     * `noise`: names of arrays of normal random numbers, shaped as the weight, that `rule` finds in `s`;
@@ -129,7 +131,7 @@ class Optimizer:
     def _common(self) -> dict[str, float]:
         if not self.clips:
             return {"rescale": self.rescale_grad}
-        bound = float(self.clip_gradient or 0.0)
+        bound = number(self.clip_gradient or 0.0)
         return {"rescale": self.rescale_grad, "clip": bound, "clip_low": -bound}
 
     def clip(self, x: Node, s: Nodes) -> Node:

@@ -6,12 +6,12 @@ root of the sum of squares over all elements. The norms are those of the float32
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from gluongraph import ops
+from gluongraph.formulas import known, number, sqrt
 from gluongraph.ir import Node, TensorType
 from gluongraph.optimizer.adam import Moments
 from gluongraph.optimizer.base import Nodes, Optimizer, Updated
@@ -89,12 +89,12 @@ class LARS(Momentum):
         super().count(indices)
         if self.num_update != before:
             now = self.learning_rate
-            self.last_lr, self.cur_lr = now if self.cur_lr is None else self.cur_lr, now
+            self.last_lr, self.cur_lr = self.cur_lr if known(self.cur_lr) else now, now
 
     def scalars(self, index: Index) -> dict[str, float]:
         numbers = super().scalars(index)
-        if "momentum" in numbers and self.momentum_correction and self.last_lr and self.cur_lr is not None:
-            numbers["momentum"] *= self.cur_lr / self.last_lr
+        if "momentum" in numbers and self.momentum_correction and known(self.last_lr) and known(self.cur_lr):
+            numbers["momentum"] *= self.cur_lr / self.last_lr if self.last_lr else 1.0
         return {**numbers, "eta": self.eta, "eps": self.eps, "adapts": float(self._adapts(index))}
 
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
@@ -106,7 +106,7 @@ class LARS(Momentum):
         return self.moved(w, step, state, s)
 
 
-_WARM_UP: dict[str, Callable[[float], float]] = {"linear": lambda x: x, "power2": lambda x: x * x, "sqrt": math.sqrt}
+_WARM_UP: dict[str, Callable[[float], float]] = {"linear": lambda x: x, "power2": lambda x: x * x, "sqrt": sqrt}
 
 
 @Optimizer.register
@@ -163,7 +163,7 @@ class LBSGD(Momentum):
     def _factor(self, n: int) -> float:
         whole = self.warmup_epochs * self.updates_per_epoch
         if n >= whole:
-            return float(self.batch_scale)
+            return number(self.batch_scale)
         if whole <= 1 or self.warmup_strategy not in _WARM_UP:
             return 1.0
         return 1.0 + (self.batch_scale - 1) * _WARM_UP[self.warmup_strategy](n / whole)
@@ -179,7 +179,7 @@ class LBSGD(Momentum):
         if not self._adapts:
             numbers["lr"] *= self._factor(n)
         if self._gathers:
-            numbers.update(due=float(n % self.batch_scale == 0), share=1.0 / self.batch_scale)
+            numbers.update(due=number(n % self.batch_scale == 0), share=1.0 / self.batch_scale)
         return numbers
 
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:

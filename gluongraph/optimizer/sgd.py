@@ -5,11 +5,11 @@ r is `rescale_grad`, C the clipping, lr and wd the rate and decay of the paramet
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 from gluongraph import ops
 from gluongraph.errors import MXNetError, located
+from gluongraph.formulas import sqrt
 from gluongraph.ir import Node, TensorType
 from gluongraph.optimizer.base import Nodes, Optimizer, Updated
 from gluongraph.optimizer.counting import Index
@@ -159,7 +159,7 @@ class SGLD(Optimizer):
 
     def scalars(self, index: Index) -> dict[str, float]:
         numbers = super().scalars(index)
-        return {**numbers, "lr": numbers["lr"] / 2, "spread": math.sqrt(numbers["lr"])}
+        return {**numbers, "lr": numbers["lr"] / 2, "spread": sqrt(numbers["lr"])}
 
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
         step = s["lr"] * (self.clip(g * s["rescale"], s) + s["wd"] * w)

@@ -6,7 +6,7 @@ of. Who writes into the weight otherwise counts up `storage.writes()`, and copie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -30,16 +30,16 @@ def copied(graph: Graph, state: Mapping[str, NDArray], low: str) -> tuple[Graph,
         return graph, {}
     weights = {state_name(names[w], low): w for w in roundings.values()}
     inputs = {copy: leaf(copy, TensorType(w.shape, low)) for copy, w in weights.items()}
-    copy_of = {w: inputs[copy] for copy, w in weights.items()}
+    input_of = {w: inputs[copy] for copy, w in weights.items()}
 
     def read(n: Node) -> Node:
-        return copy_of[n] if n in copy_of else n.on(tuple(map(read, n.src)))
+        return input_of[n] if n in input_of else n.on(tuple(map(read, n.src)))
 
     whole = Graph({**graph.inputs, **inputs}, graph.outputs, graph.updates, graph.origins)
     made = rebuild(whole, lambda n: read(n.src[0]) if n in roundings else n)
     news = {copy: made.updates.get(names[w]) for copy, w in weights.items()}
     updates = {**made.updates, **{copy: ops.cast(new, low) for copy, new in news.items() if new is not None}}
-    copies = {copy: _copy_of(state[names[w]], low) for copy, w in weights.items()}
+    copies = {copy: copy_of(state[names[w]], low) for copy, w in weights.items()}
     return made.with_results(made.outputs, updates), copies
 
 
@@ -55,7 +55,7 @@ def _moved(n: Node) -> Node:
     return n
 
 
-def _copy_of(weight: NDArray, low: str) -> NDArray:
+def copy_of(weight: NDArray, low: str) -> NDArray:
     """The copy of a weight, made where there is none yet."""
     memory = weight.storage
     if low not in memory.copies:
@@ -67,13 +67,11 @@ def _copy_of(weight: NDArray, low: str) -> NDArray:
 class Copies:
     """The copies that a compiled call reads, and those of weights that it writes."""
 
-    def __init__(self, graph: Graph, state: Mapping[str, NDArray], low: str | None):
+    def __init__(self, updates: Collection[str], state: Mapping[str, NDArray], low: str | None):
         names = {name: state_name(name, low) for name in state} if low is not None else {}
         self.pairs = [(state[name].storage, state[copy].storage) for name, copy in names.items() if copy in state]
         self.written = [
-            (state[name].storage, low if names.get(name) in graph.updates else None)
-            for name in graph.updates
-            if name in state
+            (state[name].storage, low if names.get(name) in updates else None) for name in updates if name in state
         ]
         self.seen = self.known = -1
         self.spoils = False  # does a call write weights some of whose copies it does not write?

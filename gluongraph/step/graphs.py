@@ -20,8 +20,8 @@ from gluongraph.step.averages import Averages
 from gluongraph.step.clipping import clipped, measured
 from gluongraph.step.window import Window
 from gluongraph.tape import Leaf
-from gluongraph.trace import Traced
-from gluongraph.updates import GRAD, Draws, ScalarTable
+from gluongraph.trace import Traced, is_rng
+from gluongraph.updates import GRAD, SCALAR, Draws, ScalarTable
 
 Cast = Callable[[Graph], Graph]
 
@@ -37,6 +37,10 @@ class Options:
     grad_norm: bool = False
     ema: float | None = None
     detect_anomaly: bool = False
+    target: str = "cpu"
+    remat: str | None = None
+    memory_budget: int | str | None = None
+    activations: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,21 @@ class Made:
     low: str | None = None  # the dtype of copies of weights among the state
     spends: list[Leaf] = field(default_factory=list)  # of replicas whose gradient no memory has seen in the end
     forward: tuple[str, ...] = ()  # outputs and updates that no gradient goes into, where there are gradients
+
+    @property
+    def held(self) -> dict[str, NDArray]:
+        """The arrays that the graph reads, by the names of inputs."""
+        return {name: array for name, array in self.state.items() if name in self.graph.inputs}
+
+    @property
+    def roles(self) -> dict[str, str]:
+        """The space of each input, see plan.SPACES."""
+        return {name: self._role(name) for name in self.graph.inputs}
+
+    def _role(self, name: str) -> str:
+        if name.startswith(SCALAR) or is_rng(name):
+            return "scalar"
+        return "state" if name in self.state else "input"
 
 
 def forward(traced: Traced, options: Options) -> Made:

@@ -54,14 +54,20 @@ class TrainStep:
         lower: Lower,
         predict: Callable[..., Any] | None = None,
         options: Options | None = None,
+        inputs: int | None = None,
     ):
-        self.trainer, self._options = trainer, options or Options()
+        self._begin(trainer, options or Options(), predict or function, inputs)
+        self._variants = Variants(function, self.net, trainer, lower, self.options, self.averages, self.window)
+
+    def _begin(self, trainer: Trainer | None, options: Options, net: Callable[..., Any], inputs: int | None) -> None:
+        """Everything but the variants."""
+        self.trainer, self.options = trainer, options
+        self.inputs = inputs  # how many of a batch's arrays `predict` takes; None: all
         self.skipped = 0  # batches left out because a gradient was not finite
         self.grad_norm: float | None = None  # of the last update: of all gradients / batch_size, before clipping
-        self.net = predict or function  # a Block names its parameters in checkpoints
-        self.averages = None if self._options.ema is None else Averages(self._options.ema)
+        self.net = net  # a Block names its parameters in checkpoints
+        self.averages = None if options.ema is None else Averages(options.ema)
         self.window = Window()  # what `accumulate` has added up since the last `apply`
-        self._variants = Variants(function, self.net, trainer, lower, self._options, self.averages, self.window)
         self._saver = Saver()
 
     # -- training
@@ -176,7 +182,7 @@ class TrainStep:
             self.grad_norm = float(results[NORM]) * scale
         if variant.is_left_out(results):
             take_back()
-        elif self._options.keep_grads:
+        elif self.options.keep_grads:
             _write_grads(trainer, results)
         _spend(variant)
         return results
@@ -184,7 +190,7 @@ class TrainStep:
     def _write_others(self, variant: Variant, scale: float) -> None:
         """The scalars of an update that are not the optimizer's."""
         values = self.averages.scalars if self.averages is not None else {}
-        values = {**values, LIMIT: (self._options.clip_norm or 0.0) / scale}
+        values = {**values, LIMIT: (self.options.clip_norm or 0.0) / scale}
         for name, cell in variant.others.items():
             cell[0] = values[name]
 
@@ -205,7 +211,7 @@ class TrainStep:
 
     def _in_python(self, trainer: Trainer) -> bool:
         """Does Python act between gradients and updates? amp's look at gradients is in the graph where one is there."""
-        return trainer.in_python or (trainer.skips and not self._options.precision.scaled)
+        return trainer.in_python or (trainer.skips and not self.options.precision.scaled)
 
     def _backward_and_step(self, trainer: Trainer, batch: tuple[Any, ...], batch_size: float | None) -> Any:
         """Forward and backward as one compiled call, then the trainer's `step`, because Python has a part in that."""
@@ -220,7 +226,7 @@ class TrainStep:
 
     def _check_whole(self, trainer: Trainer) -> None:
         """Refuse what is part of the graph that an update is, where Python acts between gradients and updates."""
-        options = self._options
+        options = self.options
         for name, asked, instead in (
             ("clip_norm", options.clip_norm is not None, "gluon.utils.clip_global_norm in between"),
             ("grad_norm", options.grad_norm, "gluon.utils.clip_global_norm in between gives it"),
@@ -263,7 +269,7 @@ class TrainStep:
     @property
     def loss_scale(self) -> LossScale | None:
         """The scale of the loss, and the good steps since it changed, with precision="16-mixed"."""
-        return self.trainer.scaler if self.trainer is not None and self._options.precision.scaled else None
+        return self.trainer.scaler if self.trainer is not None and self.options.precision.scaled else None
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -329,6 +335,36 @@ class TrainStep:
     def wait(self) -> None:
         """Until an asynchronous `save` is on disk. Raises OSError where it could not be written."""
         self._saver.wait()
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        batches: Sequence[Sequence[Any]] | None = None,
+        batch_sizes: Sequence[int] | None = None,
+        modes: Sequence[str] | None = None,
+        target: str | None = None,
+    ) -> None:
+        """Write the step as an artefact: one file that trains on where this program is not. See docs/artefact.md.
+
+        It holds the compiled code of every mode, weights, states, counters and the schedule. `mx.load(path)` gives the
+        step back, without tracing or compiling, and so does a runner without Python; training goes on bit for bit.
+
+        Args:
+            batches: arrays, as a call takes them, for whose shapes it is compiled; by default those of calls so far.
+            batch_sizes: instead, the last of these with other first extents: `[32, 5]`.
+            modes: some of step, evaluate, predict, grads, accumulate, apply; by default all.
+            target: a row of `gluongraph.codegen.targets`, or "cuda:sm_90"; by default that of the step.
+
+        Raises:
+            MXNetError: no shapes are known yet; or what it does cannot be written down: several contexts, an optimizer
+                without a formula, numbers of an update that are none.
+            CompileError: no such target, or nothing here that links for it.
+            OSError: the file cannot be written.
+        """
+        from gluongraph.artefact.export import export
+
+        export(self, path, batches, batch_sizes, modes, target)
 
     # -- what it is made of
 

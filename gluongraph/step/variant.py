@@ -10,6 +10,7 @@ import numpy as np
 from gluongraph import random
 from gluongraph import storage as storages
 from gluongraph.gluon.trainer import Trainer
+from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph
 from gluongraph.precision.copies import Copies
 from gluongraph.precision.scaling import FINITE
@@ -17,11 +18,15 @@ from gluongraph.replicas.shares import OnAll, is_shared_out
 from gluongraph.rows.array import RowSparseNDArray
 from gluongraph.step.graphs import Made
 from gluongraph.storage import Array
-from gluongraph.trace import Traced, is_rng
+from gluongraph.trace import Traced
 from gluongraph.updates import SCALAR
 
 if TYPE_CHECKING:
     from gluongraph.compiler import Compiled
+    from gluongraph.runtime.device import DeviceExecutor
+    from gluongraph.runtime.executor import Executor
+
+    Runner = Executor | DeviceExecutor | Interpreted
 
 Lower = Callable[[Graph, Mapping[str, str], Collection[str]], "Compiled"]
 
@@ -31,27 +36,28 @@ class Variant:
 
     def __init__(self, made: Made, traced: Traced, trainer: Trainer | None, lower: Lower, shared: OnAll | None):
         graph = made.graph
-        self.traced, self.trainer, self.shared = traced, trainer, shared
+        self.traced, self.shared = traced, shared
         self.names, self.masked, self.draws, self.table = made.names, made.masked, made.draws, made.table
         self.added, self.spends, self.guard = made.added, made.spends, made.guard
-        self.by_rows = [g for g in made.added.values() if isinstance(g, RowSparseNDArray)]
-        self.state = {name: array for name, array in made.state.items() if name in graph.inputs}
-        self.copies = Copies(graph, self.state, made.low)
-        self.compiled = lower(graph, {name: self._role(name) for name in graph.inputs}, made.forward)
-        self.runner = self.compiled.executor(self._memory())
+        self.state = made.held
+        self.copies = Copies(graph.updates, self.state, made.low)
+        self.compiled = lower(graph, made.roles, made.forward)
+        self._connect(
+            self.compiled.executor(self._memory()), trainer, [k for k in graph.inputs if k.startswith(SCALAR)]
+        )
+
+    def _connect(self, runner: Runner, trainer: Trainer | None, scalars: Sequence[str]) -> None:
+        """Note where in the runner's memory inputs, scalars and random words go."""
+        self.runner, self.trainer = runner, trainer
+        self.by_rows = [g for g in self.added.values() if isinstance(g, RowSparseNDArray)]
         self.reads = [int(name.removeprefix("data")) for name in self.runner.input_names]  # arrays of the batch
         self.moves = storages.moves()
         keys = [SCALAR + key for key in self.table.keys] if self.table else []
         self.cells = [self.runner.scalar(key) for key in keys]
-        others = [name for name in graph.inputs if name.startswith(SCALAR) and name not in keys]
+        others = [name for name in scalars if name not in keys]
         self.others = {name: self.runner.scalar(name) for name in others}  # scalars that are not the optimizer's
         self.rng = {name: self.runner.scalar(name) for name in self.draws}
         self.edits = trainer.optimizer.edits if trainer is not None else None
-
-    def _role(self, name: str) -> str:
-        if name.startswith(SCALAR) or is_rng(name):
-            return "scalar"
-        return "state" if name in self.state else "input"
 
     def _memory(self) -> dict[str, Array]:
         return {name: array.storage.array for name, array in self.state.items()}
@@ -107,7 +113,7 @@ class Variant:
     @property
     def can_fail(self) -> bool:
         """Can a call fail, or be left out? A compiled one cannot but where values are looked at."""
-        return self.compiled.artefact is None or self.masked or self.guard is not None
+        return isinstance(self.runner, Interpreted) or self.masked or self.guard is not None
 
     @property
     def samples(self) -> int:

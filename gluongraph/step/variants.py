@@ -16,7 +16,7 @@ from gluongraph.nd import NDArray
 from gluongraph.replicas.shares import OnAll, contexts_of, is_shared_out, shares
 from gluongraph.step.averages import Averages
 from gluongraph.step.batch import as_array
-from gluongraph.step.graphs import CALLS, Call, Options, graph_of
+from gluongraph.step.graphs import CALLS, Call, Made, Options, graph_of
 from gluongraph.step.variant import Lower, Variant
 from gluongraph.step.window import Window
 from gluongraph.storage import Array
@@ -55,6 +55,11 @@ class Variants:
         if self._last is None:
             raise MXNetError(located("nothing has been compiled yet", help="call the step once: shapes are known then"))
         return self._last
+
+    @property
+    def keys(self) -> tuple[tuple[Any, ...], ...]:
+        """What each of `all` is for: mode, shapes and dtypes of the batch, and the rest."""
+        return tuple(self._known)
 
     @property
     def all(self) -> tuple[Variant, ...]:
@@ -109,6 +114,13 @@ class Variants:
         return (self.trainer.structure, () if call.traces else self.window.names)
 
     def _compile(self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...]) -> Variant:
+        made, traced, shared = self.made(call, arrays, contexts)
+        return Variant(made, traced, self.trainer, self.lower, shared)
+
+    def made(
+        self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...] = ALONE
+    ) -> tuple[Made, Traced, OnAll | None]:
+        """The graph of a mode for arrays of these types, and the program that it was made from."""
         traced, shared = NOTHING, None
         if call.traces:
             function = self.predict if call.name == "predict" else self.function
@@ -117,4 +129,4 @@ class Variants:
             given = [NDArray(a, contexts[i // each] if each else ALONE[0]) for i, a in enumerate(arrays)]
             traced = trace(shared or function, given, training=call.training)
         made = graph_of(call, traced, self.trainer, self.options, self.averages, self.window)
-        return Variant(made, traced, self.trainer, self.lower, shared)
+        return made, traced, shared

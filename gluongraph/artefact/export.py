@@ -1,0 +1,348 @@
+"""A training step as one file: all entry points compiled, and everything that they work on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gluongraph import checkpoint, serialize
+from gluongraph.artefact import file, host, structure
+from gluongraph.artefact import numbers as how
+from gluongraph.checkpoint.training import REST, STATES, WEIGHTS, Training
+from gluongraph.codegen.targets import Target
+from gluongraph.codegen.targets import target as find_target
+from gluongraph.dtypes import dtype_name, numpy_dtype
+from gluongraph.errors import MXNetError, located
+from gluongraph.gluon.block import Block
+from gluongraph.ir import TensorType
+from gluongraph.ndarray import NDArray
+from gluongraph.precision.scaling import GOOD, SCALE
+from gluongraph.runtime.checkpoint import Content
+from gluongraph.step.averages import AVERAGE
+from gluongraph.step.batch import as_array
+from gluongraph.step.graphs import CALLS, Made
+from gluongraph.step.variant import Lower
+from gluongraph.step.variants import Variants
+from gluongraph.step.window import WINDOW, Window
+from gluongraph.storage import Array
+from gluongraph.trace import Traced
+from gluongraph.updates import GRAD, SCALAR
+
+if TYPE_CHECKING:
+    from gluongraph.compiler import Compiled
+    from gluongraph.step import TrainStep
+
+Types = tuple[TensorType, ...]
+MODES = ("step", "evaluate", "predict", "grads", "accumulate", "apply")
+OF_GROUPS = {WEIGHTS: file.PARAMS, STATES: file.STATES, REST: file.REST}
+
+
+def export(
+    step: TrainStep,
+    path: str | os.PathLike[str],
+    batches: Sequence[Sequence[Any]] | None,
+    batch_sizes: Sequence[int] | None,
+    modes: Sequence[str] | None,
+    target: str | None,
+) -> None:
+    """Write a step as an artefact; see `TrainStep.export`."""
+    _check(step)
+    on = find_target(target or step.options.target)
+    wanted = _modes(step, modes)
+    types = _batches(step, batches, batch_sizes)
+    maker = _Maker(step, on)
+    for mode in wanted:
+        for number, each in enumerate(types if mode != "apply" else [()]):
+            maker.add(mode, number, each)
+    file.write(path, *maker.finish())
+
+
+def _check(step: TrainStep) -> None:
+    """Refuse what no artefact can hold."""
+    trainer, wrong = step.trainer, ""
+    if trainer is None:
+        return
+    step._variants.prepare(trainer, ())
+    if len(trainer.contexts) > 1:
+        wrong = f"its parameters are on {len(trainer.contexts)} contexts, and an artefact runs on one"
+    elif step._in_python(trainer):
+        wrong = "Python acts between its gradients and updates: an optimizer without a formula, a store or a method"
+    elif trainer.residual_arrays(trainer.names):
+        wrong = "its gradients are compressed"
+    elif step.averages is not None and step.averages.shown:
+        wrong = "the averages are in place of the weights: leave the block first"
+    if wrong:
+        raise MXNetError(located(f"the step cannot be exported: {wrong}"))
+
+
+def _modes(step: TrainStep, modes: Sequence[str] | None) -> tuple[str, ...]:
+    known = MODES if step.trainer is not None else ("predict",)
+    if strange := [mode for mode in modes or () if mode not in known]:
+        raise ValueError(located(f"export: there is no mode {strange[0]!r}", help=f"choose among {', '.join(known)}"))
+    chosen = [mode for mode in known if modes is None or mode in modes]
+    if "apply" in chosen and "accumulate" not in chosen:
+        raise ValueError(located("export: 'apply' without 'accumulate' has nothing to apply"))
+    return tuple(chosen)
+
+
+def _batches(step: TrainStep, batches: Sequence[Sequence[Any]] | None, sizes: Sequence[int] | None) -> list[Types]:
+    """The types of the batches that the entry points are compiled for.
+
+    Raises:
+        MXNetError: none is given, and the step has not been called.
+        ValueError: a size that is no positive number.
+    """
+    if batches is not None:
+        types = [tuple(map(_type, batch)) for batch in batches]
+    else:
+        types = list(dict.fromkeys(_types(key[1]) for key in step._variants.keys if key[1] and key[0] != "predict"))
+        if not types and step.trainer is None:
+            types = list(dict.fromkeys(_types(key[1]) for key in step._variants.keys))
+    if not types:
+        help = "call the step once, or export(path, batches=[(x, y)])"
+        raise MXNetError(located("export: no shapes are known yet", help=help))
+    if sizes is None:
+        return types
+    if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise ValueError(located(f"batch_sizes are positive numbers, not {sizes!r}"))
+    first = types[-1]
+    if not first[0].rank:
+        raise ValueError(located(f"batch_sizes of a batch without an axis: {first[0]}", help="give batches="))
+    old = first[0].shape[0]
+    return [
+        tuple(TensorType((size, *t.shape[1:]), t.dtype) if t.rank and t.shape[0] == old else t for t in first)
+        for size in sizes
+    ]
+
+
+def _types(key: Sequence[tuple[tuple[int, ...], Any]]) -> Types:
+    return tuple(TensorType(shape, dtype_name(dtype)) for shape, dtype in key)
+
+
+def _type(given: Any) -> TensorType:
+    if isinstance(given, TensorType):
+        return given
+    array = as_array(0, given)
+    return TensorType(array.shape, dtype_name(array.dtype))
+
+
+@dataclass
+class _Entry:
+    """One compiled entry point."""
+
+    name: str
+    mode: str
+    batch: Types
+    made: Made
+    traced: Traced
+    compiled: Compiled
+
+
+class _Maker:
+    """Compiles entry points, and gathers what goes into the file."""
+
+    def __init__(self, step: TrainStep, on: Target):
+        self.step, self.on = step, on
+        before = step._variants
+        self.window = Window()
+        lower: Lower = partial(before.lower, on=on)  # type: ignore[call-arg]  # compiler.lower, of which that is a part
+        self.variants = Variants(
+            before.function, before.predict, step.trainer, lower, step.options, step.averages, self.window
+        )
+        self.entries: list[_Entry] = []
+        self.arrays: dict[str, Array] = {}
+
+    def add(self, mode: str, number: int, types: Types) -> None:
+        """Compile one more entry point."""
+        call = CALLS[mode]
+        if mode == "apply":
+            self.window.names = tuple(
+                dict.fromkeys(n for e in self.entries for n in e.made.names if e.mode == "accumulate")
+            )
+        if mode == "predict" and self.step.inputs is not None:
+            types = types[: self.step.inputs]
+        arrays = [np.zeros(t.shape, numpy_dtype(t.dtype)) for t in types]
+        made, traced, _ = self.variants.made(call, arrays)
+        compiled = self.variants.lower(made.graph, made.roles, made.forward)
+        if compiled.artefact is None or compiled.artefact.path is None:
+            reason = (
+                "GG_BACKEND or GG_CHECK has graphs interpreted" if compiled.artefact is None else "nothing links it"
+            )
+            raise MXNetError(located(f"export: there is no library of the compiled code: {reason}"))
+        self.entries.append(_Entry(f"{mode}.{number}", mode, types, made, traced, compiled))
+
+    # -- the file
+
+    def finish(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """The descriptor and the arrays."""
+        step = self.step
+        content = checkpoint.taken(step, None, None) if step.trainer is not None else None
+        if content is not None:
+            content.about["parts"]["random"] = {"gluongraph": content.about["parts"]["random"]["gluongraph"]}
+            for group, arrays in content.groups.items():
+                self.arrays |= {OF_GROUPS[group] + name: array for name, array in arrays.items()}
+        parameters = self._parameters()
+        sources = self._sources(parameters, content)
+        told = {
+            "writer": host.versions(),
+            "target": _target(self.on),
+            "precision": step.options.precision.name,
+            "options": {
+                name: getattr(step.options, name)
+                for name in ("keep_grads", "clip_norm", "grad_norm", "ema", "detect_anomaly", *THRIFT)
+            },
+            "parameters": [self._parameter(key, p) for key, p in parameters.items()],
+            "states": {name: sources(name, array) for e in self.entries for name, array in e.made.held.items()},
+            **self._optimizer(),
+            "entries": [self._entry(e) for e in self.entries],
+            "about": None if content is None else dict(content.about),
+        }
+        return told, self.arrays
+
+    def _parameters(self) -> dict[str, Any]:
+        """All parameters of net and trainer, by their names in files."""
+        step = self.step
+        if step.trainer is not None:
+            return Training(step).parameters
+        found = step.net._structural() if isinstance(step.net, Block) else {}
+        self.arrays |= {file.PARAMS + key: p.data().storage.array for key, p in found.items()}
+        return dict(found)
+
+    def _parameter(self, key: str, parameter: Any) -> dict[str, Any]:
+        trainer = self.step.trainer
+        told = {
+            "key": key,
+            "name": parameter.name,
+            "dtype": dtype_name(parameter.dtype),
+            "shape": list(parameter.shape),
+            "grad_req": parameter.grad_req,
+            "index": None,
+        }
+        if trainer is None or parameter.name not in trainer.names:
+            return told
+        told["index"] = trainer.index(parameter)
+        if parameter.grad_req != "null":
+            types = trainer.optimizer.state_types(parameter.data().type)
+            told["states"] = {name: [t.dtype, list(t.shape)] for name, t in types.items()}
+        return told
+
+    def _sources(self, parameters: Mapping[str, Any], content: Content | None) -> Any:
+        """A function that tells of each array of state what it begins as."""
+        key_of = {id(p.data().storage): key for key, p in parameters.items()}
+        name_of = {p.name: key for key, p in parameters.items()}
+
+        def value(name: str, array: NDArray) -> dict[str, Any]:
+            prefix = next((p for p in (AVERAGE, WINDOW, GRAD) if name.startswith(p)), "")
+            owner, _, state = name.partition("/")
+            if id(array.storage) in key_of:
+                return {"tensor": file.PARAMS + key_of[id(array.storage)]}
+            if prefix:
+                place = file.REST + prefix + name_of[name.removeprefix(prefix)]
+                return {"tensor": place, **({"else": 0} if prefix == WINDOW else {})}
+            if name in (SCALE, GOOD):
+                return {"loss_scale": (SCALE, GOOD).index(name)}
+            if state and owner in name_of and f"{file.STATES}{name_of[owner]}/{state}" in self.arrays:
+                return {"tensor": f"{file.STATES}{name_of[owner]}/{state}"}
+            if state and state == self.step.options.precision.low:
+                return {"cast": owner}
+            self.arrays[file.CAPTURES + name] = array.storage.array
+            return {"tensor": file.CAPTURES + name}
+
+        return lambda name, array: {
+            "dtype": array.type.dtype,
+            "shape": list(array.shape),
+            "value": value(name, array),
+        }
+
+    def _optimizer(self) -> dict[str, Any]:
+        if self.step.trainer is None:
+            return {"optimizer": None}
+        trainer, optimizer = self.step.trainer, self.step.trainer.optimizer
+        self.numbers = numbers = how.numbers_of(optimizer)
+        counting, schedule = numbers.counting, optimizer.lr_scheduler
+        by = "formula" if numbers.by_formula else "caller"
+        told = {
+            "name": type(optimizer).__name__,
+            "scale": float(trainer.scale),
+            "begin_num_update": optimizer.begin_num_update,
+            "multi_precision": optimizer.multi_precision,
+            "copies": sorted(optimizer.copies),
+            "schedule": None if schedule is None else {"class": type(schedule).__name__, "by": by},
+            "learning_rate": numbers.rate.to_data(),
+            "count": None if counting is None else counting.to_data(),
+        }
+        return {"optimizer": told}
+
+    def _entry(self, e: _Entry) -> dict[str, Any]:
+        artefact = e.compiled.artefact
+        assert artefact is not None and artefact.path is not None
+        program = artefact.program
+        self.arrays[file.CODE + e.name] = np.fromfile(artefact.path, np.uint8)
+        for binary in sorted(artefact.path.parent.glob("*.fatbin")) if artefact.gpu else ():
+            self.arrays[f"{file.CODE}{e.name}/{binary.name}"] = np.fromfile(binary, np.uint8)
+        text = serialize.dumps(e.compiled.traced, origins=False)
+        self.arrays[file.GRAPHS + e.name] = np.frombuffer(text.encode(), np.uint8)
+        for name, data in program.constants.items():
+            self.arrays[f"{file.CONSTANTS}{e.name}/{name}"] = np.frombuffer(data, np.uint8)
+        first = e.traced.graph.outputs[e.traced.first].shape if e.traced.graph.outputs else ()
+        return {
+            "id": e.name,
+            "mode": e.mode,
+            "code": file.CODE + e.name,
+            "graph": file.GRAPHS + e.name,
+            "symbol": "step",
+            "batch": [[t.dtype, list(t.shape)] for t in e.batch],
+            "args": [[a.name, a.dtype, list(a.shape), a.space, a.offset] for a in program.args],
+            "scratch_bytes": program.scratch_bytes,
+            "scalar_bytes": program.scalar_bytes,
+            "outputs": dict(program.outputs),
+            "constants": {name: f"{file.CONSTANTS}{e.name}/{name}" for name in program.constants},
+            "updates": list(e.made.graph.updates),
+            "results": structure.to_data(e.traced.outputs),
+            "samples": first[0] if first else 1,
+            "names": list(e.made.names),
+            "masked": e.made.masked,
+            "guarded": e.made.guard is not None,
+            "draws": {name: [ctx.device_type, ctx.device_id, n] for name, (ctx, n) in e.made.draws.items()},
+            "roles": dict(e.made.roles),
+            "forward": list(e.made.forward),
+            **self._scalars(e),
+        }
+
+    def _scalars(self, e: _Entry) -> dict[str, Any]:
+        """The numbers that an update takes."""
+        table, trainer = e.made.table, self.step.trainer
+        if table is None or trainer is None:
+            return {"counts": [], "groups": [], "scalars": None}
+        own = [SCALAR + key for key in table.keys]
+        others = [name for name in e.made.graph.inputs if name.startswith(SCALAR) and name not in own]
+        tape = self.numbers.scalars(table, others)
+        averages, options = self.step.averages, self.step.options
+        known = {how.EMA: averages.decay if averages is not None else 0.0, how.CLIP: options.clip_norm or 0.0}
+        how.check(trainer.optimizer, self.numbers, table, tape, known)
+        groups = [list(members) for members in table.groups]
+        return {"counts": list(table.indices), "groups": groups, "scalars": tape.to_data()}
+
+
+THRIFT = ("remat", "memory_budget", "activations")
+
+
+def _target(on: Target) -> dict[str, Any]:
+    options = on.tvm
+    triple = options.get("mtriple", "")
+    machine = triple.partition("-")[0] or platform.machine()
+    return {
+        "name": on.name,
+        "kind": options["kind"],
+        "machine": machine,
+        "triple": triple,
+        "cpu": options.get("mcpu"),
+        "needs": list(on.needs),
+        "arch": options.get("arch"),
+    }

@@ -1,0 +1,112 @@
+"""The file of an artefact: a safetensors file whose tensor `artefact.json` describes all others.
+
+docs/artefact.md says what is in it. It is read whole and held against its digests before anything in it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluongraph.dtypes import dtype_name
+from gluongraph.errors import FormatError, located
+from gluongraph.runtime import tensorfile
+from gluongraph.storage import Array
+
+FORMAT, VERSION = "gluongraph-artefact", 1
+DESCRIPTOR = "artefact.json"
+PARAMS, STATES, REST, CAPTURES, CONSTANTS, CODE, GRAPHS = (
+    *("params/", "optim/", "extra/", "capture/", "const/", "code/", "graph/"),
+)
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """What an artefact's file holds: its descriptor and its arrays, which lie in the memory that was read."""
+
+    path: str
+    told: Mapping[str, Any]
+    arrays: Mapping[str, Array]
+
+    def under(self, prefix: str) -> dict[str, Array]:
+        """The arrays whose names begin so, by the rest of their names."""
+        return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
+
+
+def write(path: str | os.PathLike[str], told: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    """Write an artefact: all of it under another name, which then becomes this one.
+
+    Raises:
+        OSError: it cannot be written; what was there before is as it was.
+    """
+    tensors = {name: [dtype_name(a.dtype), list(a.shape), _digest(a)] for name, a in sorted(arrays.items())}
+    about = {"format": FORMAT, "format_version": VERSION, **told, "tensors": tensors}
+    text = np.frombuffer(json.dumps(about, allow_nan=False).encode(), np.uint8)
+    metadata = {"format": FORMAT, "format_version": str(VERSION), "sha256": _digest(text)}
+    place = Path(path)
+    draft = place.with_name(f".{place.name}-{os.getpid()}")
+    try:
+        with open(draft, "wb") as file:
+            for piece in tensorfile.pieces({**arrays, DESCRIPTOR: text}, metadata):
+                file.write(piece.data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, place)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _digest(array: Array) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).hexdigest()
+
+
+def read(path: str | os.PathLike[str]) -> Artefact:
+    """An artefact, every byte of which is what was written.
+
+    Raises:
+        OSError: the file cannot be read.
+        FormatError: it is no artefact, is damaged, or is of a newer version.
+    """
+    what = os.fspath(path)
+    if Path(path).is_dir():
+        raise FormatError(_sentence(what, "is a folder; an artefact is one file"))
+    arrays, metadata = tensorfile.parse_all(np.fromfile(path, np.uint8), what)
+    if metadata.get("format") != FORMAT or DESCRIPTOR not in arrays:
+        raise FormatError(_sentence(what, "is a safetensors file, but no artefact"))
+    if (version := metadata.get("format_version")) != str(VERSION):
+        raise FormatError(_sentence(what, f"has format {version!r}, and this gluongraph reads format {VERSION}"))
+    text = arrays.pop(DESCRIPTOR)
+    if _digest(text) != metadata.get("sha256"):
+        raise FormatError(_damaged(what, DESCRIPTOR))
+    try:
+        told = json.loads(text.tobytes(), parse_constant=_refused)
+        tensors = told["tensors"]
+        if tensors.keys() != arrays.keys():
+            raise FormatError(_damaged(what, next(iter(tensors.keys() ^ arrays.keys()))))
+        for name, array in arrays.items():
+            if tensors[name] != [dtype_name(array.dtype), list(array.shape), _digest(array)]:
+                raise FormatError(_damaged(what, name))
+        return Artefact(what, told, arrays)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(_sentence(what, f"is no artefact: its {DESCRIPTOR} is not as one: {error!r}")) from None
+
+
+def _refused(name: str) -> Any:
+    raise ValueError(f"{name} in JSON")
+
+
+def _sentence(what: str, fault: str) -> str:
+    return located(f"{what} {fault}", help="step.export(path) writes artefacts")
+
+
+def _damaged(what: str, name: str) -> str:
+    return located(f"{what} is damaged: {name} is not what was written", help="get the file anew, or export it again")

@@ -1,0 +1,58 @@
+"""Whether compiled code may run here: asked before any of it is loaded."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import gluongraph
+from gluongraph.codegen.targets import usable_flags
+
+ABI = ("tvm", "tvm-ffi")  # what compiled code is linked against
+
+
+def versions() -> dict[str, str]:
+    """The versions that an artefact notes."""
+    return {"gluongraph": gluongraph.__version__, "tvm": _version("apache-tvm"), "tvm-ffi": _version("apache-tvm-ffi")}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def misfit(told: Mapping[str, Any]) -> str:
+    """Why the code of an artefact must not run here; empty where it may."""
+    here = versions()
+    for name in ABI:
+        if told["writer"].get(name) != here[name]:
+            return f"it was compiled with {name} {told['writer'].get(name)}, and here is {here[name]}"
+    target = told["target"]
+    if target["kind"] == "cuda":
+        return _cuda_misfit(target)
+    if target["machine"] != platform.machine() or platform.system() != "Linux":
+        return f"it is for Linux on {target['machine']}, and this is {platform.system()} on {platform.machine()}"
+    if missing := sorted(set(target["needs"]) - usable_flags()):
+        return f"this CPU lacks {', '.join(missing)}"
+    return ""
+
+
+def _cuda_misfit(target: Mapping[str, Any]) -> str:
+    """Why code for a GPU must not run on this machine's."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return f"it is for a GPU, {target['arch']}, and here is no driver of one"
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    device = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+        return f"it is for a GPU, {target['arch']}, and here is none"
+    for attribute, place in ((75, major), (76, minor)):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
+        driver.cuDeviceGetAttribute(ctypes.byref(place), attribute, device)
+    here = f"sm_{major.value}{minor.value}"
+    return "" if here == target["arch"] else f"it is for {target['arch']}, and this GPU is {here}"

@@ -1,0 +1,320 @@
+"""A step from its artefact: nothing is traced, and where its code may run here nothing is compiled."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from gluongraph import checkpoint, debug, initializer, serialize
+from gluongraph.artefact import code, entries, file, host, structure
+from gluongraph.artefact import numbers as how
+from gluongraph.artefact.file import Artefact
+from gluongraph.artefact.optimizer import ExportedOptimizer, Shapes, optimizer_of
+from gluongraph.checkpoint.training import REST, STATES, WEIGHTS
+from gluongraph.context import Context, cpu
+from gluongraph.errors import FormatError, MXNetError, NotFiniteError, ShapeError, located
+from gluongraph.formulas import Tape
+from gluongraph.gluon.block import Block
+from gluongraph.gluon.parameter import Parameter
+from gluongraph.gluon.trainer import Trainer
+from gluongraph.ir import Graph, TensorType
+from gluongraph.ndarray import NDArray
+from gluongraph.optimizer import Optimizer
+from gluongraph.precision.copies import Copies, copy_of
+from gluongraph.precision.scaling import GOOD, SCALE
+from gluongraph.precision.table import precision_of
+from gluongraph.runtime import loader
+from gluongraph.runtime.checkpoint import Content
+from gluongraph.runtime.device import DeviceExecutor
+from gluongraph.runtime.executor import Executor
+from gluongraph.step import Options, TrainStep
+from gluongraph.step.anomaly import SOUND
+from gluongraph.step.averages import AVERAGE
+from gluongraph.step.graphs import Call
+from gluongraph.step.variant import Variant
+from gluongraph.step.variants import Variants
+from gluongraph.step.window import WINDOW
+from gluongraph.storage import Array
+from gluongraph.trace import Traced
+from gluongraph.updates import GRAD, SCALAR, ScalarTable
+
+if TYPE_CHECKING:
+    from gluongraph.compiler import Compiled
+
+Types = tuple[tuple[tuple[int, ...], Any], ...]
+
+
+def load(path: str | os.PathLike[str], lr_scheduler: Callable[[int], float] | None = None) -> ExportedStep:
+    """The step that `step.export(path)` wrote, which trains on as that one would have, bit for bit.
+
+    Its compiled code is loaded when it is first called, and is a program: load only what you trust. Where it cannot run
+    here, for other versions or another CPU, the step is compiled again from its graph, and a warning says so. The
+    generators of `mx.random` go on where they were.
+
+    Args:
+        lr_scheduler: the schedule, a function of the number of updates, where the artefact's was Python that could
+            not be exported. (Or call `trainer.set_learning_rate`.)
+
+    Raises:
+        OSError: the file cannot be read.
+        FormatError: it is no artefact, damaged, or of a newer version; nothing of it has been executed.
+        MXNetError: a schedule for an artefact that has its own.
+    """
+    artefact = file.read(path)
+    try:
+        entries.check(artefact)
+        return ExportedStep(artefact, lr_scheduler)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, MXNetError) and not isinstance(error, FormatError):
+            raise
+        message = f"{artefact.path} is no artefact of this version: {type(error).__name__}: {error}"
+        raise FormatError(located(message, help="step.export(path) writes artefacts")) from error
+
+
+class ExportedNet(Block):
+    """The parameters of an exported step; a call predicts."""
+
+    def __init__(self, parameters: Mapping[str, Parameter], predict: Callable[..., Any]):
+        super().__init__(prefix="")
+        self._of, self._predict = dict(parameters), predict
+        for parameter in parameters.values():
+            self.params._params[parameter.name] = parameter
+
+    def _structural(self, prefix: str = "") -> dict[str, Parameter]:
+        return dict(self._of)
+
+    def forward(self, *inputs: Any) -> Any:
+        """The net's output, layers in prediction mode."""
+        return self._predict(*inputs)
+
+
+class ExportedStep(TrainStep):
+    """A training step from an artefact: `TrainStep` in all that does not need the program that it was made from.
+
+    It runs on batches of the shapes that it was exported for. `trainer` has the optimizer's rate and settings, `net`
+    the parameters.
+    """
+
+    def __init__(self, artefact: Artefact, lr_scheduler: Callable[[int], float] | None):
+        told = artefact.told
+        parameters = {p["key"]: _parameter(p) for p in told["parameters"]}
+        net = ExportedNet(parameters, lambda *inputs: self.predict(*inputs))
+        options = Options(precision=precision_of(told["precision"]), **told["options"])
+        self._begin(_trainer(told, parameters, lr_scheduler), options, net, None)
+        unfit = host.misfit(told)
+        if unfit:
+            warnings.warn(f"{artefact.path}: {unfit}; what is called will be compiled again", stacklevel=4)
+        self._variants: ExportedVariants = ExportedVariants(
+            artefact, self, {p.name: p for p in parameters.values()}, bool(unfit)
+        )
+        groups = {WEIGHTS: artefact.under(file.PARAMS), STATES: artefact.under(file.STATES)}
+        if self.trainer is not None:
+            checkpoint.put(self, Content(0, groups | {REST: artefact.under(file.REST)}, told["about"]))
+        else:
+            for key, array in groups[WEIGHTS].items():
+                parameters[key].set_data(array)
+
+    def export(self, path: str | os.PathLike[str], **how: Any) -> None:
+        """An artefact is compiled from a program, and this step has none.
+
+        Raises:
+            MXNetError: always.
+        """
+        help = "step.save(folder) keeps the training; step.load(folder) of this step, or of the one that was exported"
+        raise MXNetError(located("a step that was loaded from an artefact cannot be exported", help=help))
+
+
+def _parameter(told: Mapping[str, Any]) -> Parameter:
+    made = Parameter(told["name"], told["grad_req"], told["shape"], told["dtype"])
+    made.initialize(initializer.Zero(), cpu())
+    return made
+
+
+def _trainer(
+    told: Mapping[str, Any], parameters: Mapping[str, Parameter], schedule: Callable[[int], float] | None
+) -> Trainer | None:
+    if told["optimizer"] is None:
+        return None
+    mine = sorted((p for p in told["parameters"] if p["index"] is not None), key=lambda p: p["index"])
+    states: Shapes = {
+        _type(p["dtype"], p["shape"]): {name: _type(*type) for name, type in p["states"].items()}
+        for p in mine
+        if "states" in p
+    }
+    optimizer = optimizer_of(told["optimizer"], told["about"]["parts"]["progress"], states, schedule)
+    return Trainer([parameters[p["key"]] for p in mine], optimizer)
+
+
+def _type(dtype: str, shape: Sequence[int]) -> TensorType:
+    return TensorType(tuple(shape), dtype)
+
+
+@dataclass(frozen=True)
+class TapeTable(ScalarTable):
+    """The scalars of an update, from a tape."""
+
+    tape: Tape
+    steps: Callable[[], Mapping[str, float]]  # the variables that are the step's own
+
+    def values(self, optimizer: Optimizer) -> list[float]:
+        assert isinstance(optimizer, ExportedOptimizer)
+        own = self.steps()
+        known = {name: own[name] if name in own else optimizer.variable(name) for name in self._variables}
+        found = self.tape.run(known)
+        return [found[SCALAR + key] for key in self.keys]
+
+    @cached_property
+    def _variables(self) -> list[str]:
+        return sorted(self.tape.variables)
+
+    def holds(self, optimizer: Optimizer) -> bool:
+        return all(len({optimizer.alike(i) for i in members}) == 1 for members in self.groups)
+
+
+class ExportedVariants(Variants):
+    """The entry points of an artefact, loaded as they are called for."""
+
+    def __init__(self, artefact: Artefact, step: ExportedStep, parameters: Mapping[str, Parameter], anew: bool):
+        def no_program(*args: Any) -> Any:
+            raise MXNetError("an artefact holds no program that could be traced")
+
+        super().__init__(no_program, no_program, step.trainer, no_program, step.options, step.averages, step.window)
+        self.artefact, self.step, self.anew = artefact, step, anew
+        self.entries = {(e["mode"], _types(e["batch"])): e for e in artefact.told["entries"]}
+        self.arrays: dict[str, NDArray] = {}  # captures
+        self.parameters = parameters
+
+    def prepare(self, trainer: Trainer, batch: Sequence[Any]) -> None:
+        trainer.prepare()
+
+    def _compile(self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...]) -> Variant:
+        types = tuple((a.shape, a.dtype) for a in arrays)
+        if (told := self.entries.get((call.name, types))) is None:
+            known = [t for mode, t in self.entries if mode == call.name]
+            here = "; ".join(map(_listed, known)) or "no call of this mode at all"
+            message = f"the artefact holds no code to {call.name} {_listed(types)}; it was exported for {here}"
+            raise ShapeError(located(message, help="step.export(path, batch_sizes=[...]) compiles for several"))
+        variant = ExportedVariant(told, self)
+        if not call.traces and call.gradients and variant.names != self.window.names:
+            raise MXNetError(
+                located("apply: gradients of other parameters have been accumulated than it was exported for")
+            )
+        if variant.table is not None and self.trainer is not None and not variant.table.holds(self.trainer.optimizer):
+            help = "set them before the export, or in one way for all that were equal then"
+            raise MXNetError(
+                located("lr_mult, wd_mult or counts of parameters have come apart since the export", help=help)
+            )
+        return variant
+
+    def state(self, names: Iterable[str]) -> dict[str, NDArray]:
+        """The arrays behind states, by the names of graph inputs."""
+        return {name: self._array(name, self.artefact.told["states"][name]) for name in names}
+
+    def _array(self, name: str, told: Mapping[str, Any]) -> NDArray:
+        value, trainer, step = told["value"], self.trainer, self.step
+        if "cast" in value:
+            return copy_of(self.state([value["cast"]])[value["cast"]], told["dtype"])
+        place: str = value.get("tensor", "")
+        if place.startswith(file.CAPTURES):
+            if name not in self.arrays:
+                self.arrays[name] = NDArray(self.artefact.arrays[place].copy())
+            return self.arrays[name]
+        if name in self.parameters:
+            return self.parameters[name].data()
+        assert trainer is not None
+        if name in (SCALE, GOOD):
+            return trainer.scaler.state[name]
+        if name.startswith(AVERAGE) and step.averages is not None:
+            return step.averages.inputs(trainer, [name.removeprefix(AVERAGE)])[name]
+        if name.startswith(WINDOW):
+            return step.window.inputs(trainer, [name.removeprefix(WINDOW)])[name]
+        if name.startswith(GRAD) and (grad := trainer.replica(name.removeprefix(GRAD)).grad) is not None:
+            return grad
+        return trainer.state_arrays([name.partition("/")[0]])[name]
+
+
+def _types(batch: Iterable[Sequence[Any]]) -> Types:
+    from gluongraph.dtypes import numpy_dtype
+
+    return tuple((tuple(shape), numpy_dtype(dtype)) for dtype, shape in batch)
+
+
+def _listed(types: Types) -> str:
+    return ", ".join(f"{dtype}{list(shape)}" for shape, dtype in types) or "nothing"
+
+
+class _Flag:
+    """What is left of `detect_anomaly`: whether, not where."""
+
+    def check(self, results: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
+        """Raises NotFiniteError: the flag among the results is false."""
+        if not results[SOUND]:
+            help = "the step that was exported names the op, on the same batch"
+            raise NotFiniteError(located("the step has made a NaN or an infinity", help=help))
+
+
+class ExportedVariant(Variant):
+    """One entry point of an artefact, bound to its memory."""
+
+    def __init__(self, told: Mapping[str, Any], variants: ExportedVariants):
+        trainer, self.told, self.variants = variants.trainer, told, variants
+        self.traced = Traced(Graph({}, {}, {}), structure.from_data(told["results"]), {}, {}, ())
+        self.shared, self.names, self.masked = None, tuple(told["names"]), bool(told["masked"])
+        self.draws = {name: (Context(kind, number), count) for name, (kind, number, count) in told["draws"].items()}
+        self.guard: Any = _Flag() if told["guarded"] else None
+        self.state = variants.state(name for name, role in told["roles"].items() if role == "state")
+        self.table = self._table(told, variants)
+        self.added = {n: self.state[GRAD + n] for n in self.names if GRAD + n in self.state}
+        self.copies = Copies(told["updates"], self.state, variants.options.precision.low)
+        spent = [n for n in self.names if GRAD + n not in {*told["outputs"], *self.state}]
+        updates = self.table is not None or told["mode"] == "accumulate"
+        leaves = [variants.parameters[n].data()._leaf for n in spent] if updates else []
+        self.spends = [leaf for leaf in leaves if leaf is not None]
+        self._connect(self._runner(), trainer, ())
+
+    def _table(self, told: Mapping[str, Any], variants: ExportedVariants) -> TapeTable | None:
+        if told["scalars"] is None:
+            return None
+        tape, step = Tape.from_data(told["scalars"]), variants.step
+
+        def steps() -> dict[str, float]:
+            decay = step.averages.decay if step.averages is not None else 0.0
+            return {how.EMA: decay, how.CLIP: step.options.clip_norm or 0.0}
+
+        keys = tuple(name.removeprefix(SCALAR) for name in tape.values)
+        groups = tuple(map(tuple, told["groups"]))
+        return TapeTable(keys, tuple(told["counts"]), groups, (), self.draws, tape, steps)
+
+    def _runner(self) -> Any:
+        if self.variants.anew or any(debug.how()):
+            return self.compiled.executor(self._memory())
+        arrays, place = self.variants.artefact.arrays, self.told["code"]
+        gpu = self.variants.artefact.told["target"]["kind"] == "cuda"
+        binaries = {name.removeprefix(place + "/"): a for name, a in arrays.items() if name.startswith(place + "/")}
+        module = code.module_of(arrays[place], binaries if gpu else {})
+        entry = loader.function(module, self.told["symbol"])
+        return (DeviceExecutor if gpu else Executor)(
+            entry, entries.program_of(self.told, self.variants.artefact), self._memory()
+        )
+
+    @cached_property
+    def compiled(self) -> Compiled:  # type: ignore[override]
+        """The graph after all stages, gone through again here."""
+        from gluongraph.compiler import lower
+        from gluongraph.step.thrift import thrift_of
+
+        text = self.variants.artefact.arrays[self.told["graph"]].tobytes().decode()
+        options = self.variants.options
+        thrift = thrift_of(options.remat, options.memory_budget, options.activations)
+        return lower(serialize.loads(text), self.told["roles"], self.told["forward"], thrift=thrift)
+
+    def _held(self) -> dict[str, Array]:
+        return {}
+
+    @property
+    def samples(self) -> int:
+        return int(self.told["samples"])
