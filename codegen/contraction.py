@@ -55,8 +55,9 @@ def _claim_gemm(group: Group, cpu: Cpu) -> Candidate | None:
     if min(batch, m, n, kk) < 1:
         return None
     a, b = _kinds(product)
-    loops = gemm_tiles if gemm_tiles.suits(batch, m, n, kk, a, b, cpu) else gemm
-    return Candidate("gemm", loops.workspace(batch, m, n, kk, a, b, cpu))
+    tiles = gemm_tiles.suits(batch, m, n, kk, a, b, cpu)
+    loops = gemm_tiles if tiles else gemm
+    return Candidate("gemm", loops.workspace(batch, m, n, kk, a, b, cpu), tiles)
 
 
 def _extents(product: Node) -> tuple[int, int, int, int]:
@@ -121,7 +122,7 @@ def _claim_conv(group: Group, cpu: Cpu) -> Candidate | None:
         "conv2d_data_grad": conv.data_grad_workspace,
         "conv2d_weight_grad": conv.weight_grad_workspace,
     }[product.op.name]
-    return Candidate("conv", workspace(geometry, dtype, cpu))
+    return Candidate("conv", workspace(geometry, dtype, cpu), conv.in_tiles(geometry, dtype, cpu))
 
 
 def flat_tail(group: Group, product: Node, first: int) -> bool:

@@ -20,6 +20,7 @@ __all__ = [
     "emit_forward",
     "emit_weight_grad",
     "forward_workspace",
+    "in_tiles",
     "weight_grad_workspace",
 ]
 
@@ -41,6 +42,11 @@ def data_grad_workspace(conv: Conv, dtype: str, cpu: Cpu) -> int:
 def weight_grad_workspace(conv: Conv, dtype: str, cpu: Cpu) -> int:
     """Bytes that `emit_weight_grad` needs."""
     return _weight_grad(conv, dtype, cpu).workspace
+
+
+def in_tiles(conv: Conv, dtype: str, cpu: Cpu) -> bool:
+    """Does a unit for tiles multiply in all three?"""
+    return conv_tiles.suits(conv, cpu, dtype)
 
 
 def emit_forward(

@@ -39,7 +39,7 @@ class Offers:
         """Write down what is new. Two processes at once lose nothing that they would not ask again."""
         if self._path is None or len(self._known) == self._saved:
             return
-        rows = {k: None if c is None else [c.rule, c.workspace] for k, c in self._known.items()}
+        rows = {k: None if c is None else [c.rule, c.workspace, c.tiles] for k, c in self._known.items()}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:

@@ -51,10 +51,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a target's rule offers for a group: its name, and the bytes of workspace that it needs."""
+    """What a target's rule offers for a group: its name, the bytes of workspace that it needs, and whether a unit for
+    tiles of 16-bit numbers multiplies there."""
 
     rule: str
     workspace: int = 0
+    tiles: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)

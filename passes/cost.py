@@ -6,10 +6,12 @@ from gluongraph.cost import flops
 from gluongraph.ir import Graph, Node
 from gluongraph.plan import Launch, Plan
 
-# Seconds on one core of a server; only their proportions count.
-MULTIPLY = 1 / 60e9  # a multiplication and an addition of a contraction
-BYTE = 1 / 12e9  # read or written
-ELEMENT = 1 / 4e9  # one cheap operation on one element
+# Seconds on one core of a server, from the kernels of GPT, BERT and ResNet-18; only their proportions count.
+MULTIPLY = 1 / 64e9  # a multiplication and an addition of a contraction
+IN_TILES = 1 / 200e9  # the same of 16-bit numbers, where a unit for tiles does it
+ATTEND = 1 / 42e9  # the same of an attention
+BYTE = 1 / 15e9  # read or written
+ELEMENT = 1 / 8e9  # one cheap operation on one element, which hides behind reading and writing or the other way round
 DEAR = {"exp": 4, "log": 4, "tanh": 6, "erf": 6, "sigmoid": 5, "sqrt": 2, "rsqrt": 2, "div": 2, "pow": 10}
 DRAWN = 12  # of random numbers: cheap operations an element
 _FREE = frozenset({"leaf", "movement", "control"})
@@ -25,13 +27,19 @@ def _of_launch(launch: Launch) -> float:
         return seconds(launch.group.inner) * int(launch.group.scan.attrs["length"])
     nbytes = sum(b.type.nbytes for b in (*launch.reads, *launch.writes))
     body: Graph = launch.group.body
-    return nbytes * BYTE + sum(map(_of_node, body.nodes()))
+    multiply = IN_TILES if launch.candidate.tiles else MULTIPLY
+    products = sum(_products(n) * (multiply if n.op.kind == "contraction" else ATTEND) for n in body.nodes())
+    return products + max(nbytes * BYTE, sum(map(_elements, body.nodes())) * ELEMENT)
 
 
-def _of_node(n: Node) -> float:
-    if n.op.kind in ("contraction", "composite"):  # a composite that is left is an attention
-        return flops(n) / 2 * MULTIPLY
-    if n.op.kind in _FREE or isinstance(n.type, tuple):
-        return 0.0
+def _products(n: Node) -> float:
+    """Multiplications and additions of a contraction; a composite that is left is an attention."""
+    return flops(n) / 2 if n.op.kind in ("contraction", "composite") else 0.0
+
+
+def _elements(n: Node) -> int:
+    """Cheap operations on one element that any other node takes."""
+    if n.op.kind in _FREE or n.op.kind in ("contraction", "composite") or isinstance(n.type, tuple):
+        return 0
     each = DRAWN if n.op.kind == "random" else DEAR.get(n.op.name, 1)
-    return max(n.ty.size, *(s.ty.size for s in n.src)) * each * ELEMENT
+    return max(n.ty.size, *(s.ty.size for s in n.src)) * each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from nets import NETS, batch, compiled
 import gluongraph as mx
 from gluongraph import debug, gluon, ops, reference
 from gluongraph.codegen.targets import target
-from gluongraph.compiler import plan_of, prepared
+from gluongraph.compiler import lower, plan_kernels, plan_of, prepared
+from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import MXNetError
 from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.passes import fuse
@@ -41,6 +43,7 @@ def some_values(graph: Graph) -> dict[str, Any]:
     rng = np.random.default_rng(1)
     drawn = {"f32": lambda s: np.abs(rng.standard_normal(s)).astype(np.float32) * 0.5}
     drawn |= {"i32": lambda s: rng.integers(0, 4, s, np.int32), "u32": lambda s: np.full(s, 7, np.uint32)}
+    drawn |= {low: lambda s, low=low: drawn["f32"](s).astype(numpy_dtype(low)) for low in ("f16", "bf16", "f64")}  # type: ignore[misc]
     return {name: np.asarray(drawn[n.dtype](n.shape)) for name, n in graph.inputs.items()}
 
 
@@ -55,6 +58,55 @@ def test_graphs_with_copies_give_the_same_bits(name: str, how: int) -> None:
         assert kept.keys() == had.keys()
         for key in had:
             np.testing.assert_array_equal(kept[key], had[key], key)
+
+
+TOGETHER: list[tuple[str, dict[str, Any]]] = [
+    ("step", {"precision": "bf16-mixed", "clip_norm": 0.1, "ema": 0.9}),
+    ("step", {"precision": "16-mixed", "detect_anomaly": True}),
+    ("step", {"precision": "64", "optimizer_state": "bf16"}),
+    ("step", {"precision": "16-mixed", "contexts": 2}),
+    ("accumulate", {"precision": "16-mixed"}),
+    ("accumulate", {"contexts": 2}),
+]
+
+
+@pytest.mark.parametrize(("mode", "options"), TOGETHER, ids=str)
+def test_with_other_options_copies_give_the_same_bits(mode: str, options: dict[str, Any]) -> None:
+    name = "convolutions with batch norm" if "contexts" in options else "mlp with dropout"
+    given: list[Any] = []
+
+    def take(*arguments: Any) -> Any:
+        given.append(arguments)
+        return lower(*arguments)
+
+    _, step = compiled(name, **options)
+    step._variants.lower = take
+    with debug.override(backend="reference"):
+        step._ready(batch(name))
+        step._variants.find(mode, batch(name))
+    ((graph, roles, names),) = given
+    graph = prepared(graph, target())
+    forward = forward_of(graph, names, roles)
+    after = remat(graph, forward, [WHOLE] * len(forward.blocks))
+    assert after is not graph
+    values = some_values(graph)
+    for kept, had in zip(reference.run(after, values), reference.run(graph, values), strict=True):
+        assert kept.keys() == had.keys()
+        for key in had:
+            np.testing.assert_array_equal(kept[key], had[key], key)
+    with debug.override(verify=True):
+        plan_kernels(after, roles, target())  # in which no kernel overwrites what another one will read
+
+
+def test_a_budget_on_two_contexts_with_a_scaled_loss() -> None:
+    options = {"contexts": 2, "precision": "16-mixed"}
+    whole, _ = planned("mlp with dropout", **options)
+    with pytest.raises(MXNetError, match="the smallest plan found takes") as error:
+        planned("mlp with dropout", memory_budget=1000, **options)
+    least, _ = planned("mlp with dropout", memory_budget=whole.peak - 1, **options)
+    assert least.peak < whole.peak
+    smallest = re.search(r"takes ([\d.]+) KiB", str(error.value))
+    assert smallest is not None and float(smallest[1]) * 1024 <= least.peak * 1.001
 
 
 @pytest.mark.parametrize("name", NETS)
