@@ -399,6 +399,28 @@ class HybridBlock(Block):
         arrays |= {n: a.asnumpy() for n, a in made.captured.items() if n not in arrays} | made.constants
         return symbol.write(path, epoch, graph, arrays)
 
+    def export_onnx(
+        self,
+        path: str,
+        *inputs: Any,
+        dynamic_batch: bool | None = None,
+        batch_axis: int | Sequence[int] = 0,
+    ) -> str:
+        """Write the forward in prediction mode as an ONNX model of standard operators; `mx.onnx.load` reads it back.
+
+        `inputs` are arrays (or TensorTypes) like those to come; without them, those of the last call when hybridized.
+        Their extent along `batch_axis` (a number for each input, or one for all) is free in the file where the graph
+        allows it. `dynamic_batch=False` fixes it, and True insists on it. Parameters have their full names. Gives the
+        path. docs/onnx.md says more.
+
+        Raises:
+            UnsupportedError: it computes something that ONNX has no operator for; names op, layer and line.
+            MXNetError: the inputs are not known, or the package onnx is not installed.
+        """
+        from gluongraph.onnx.export import export
+
+        return export(self, path, inputs, dynamic_batch, batch_axis)
+
     def infer_shape(self, *args: Any) -> None:
         """Set the unknown extents of this block's own parameters from its inputs; layers override it.
 

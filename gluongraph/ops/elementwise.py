@@ -450,15 +450,24 @@ def _to_first(g: Node, first: Node) -> tuple[Node, Node]:
     return ops.where(first, g, 0), ops.where(first, 0, g)
 
 
-def _rounded_division(name: str, of_floats: Callable[[Any, Any, Any], Any]) -> Lower:
+def _rounded_division(name: str, of_floats: Callable[[Any, Any, Any, Any, Any], Any]) -> Lower:
     """Integers by the target's own instruction, floats by floor(x / y)."""
 
     def lower(e: Any, i: Any, x: Any, y: Any) -> Any:
         if x.dtype in INTEGERS:
             return e.binary(name, x(*i), y(*i))
-        return of_floats(x(*i), y(*i), e.unary("floor", e.binary("div", x(*i), y(*i))))
+        quotient = e.unary("floor", e.binary("div", x(*i), y(*i)))
+        return of_floats(e, e.const(0, x.dtype), x(*i), y(*i), quotient)
 
     return lower
+
+
+def _remainder(e: Any, zero: Any, x: Any, y: Any, quotient: Any) -> Any:
+    """x - quotient · y, of the sign of y: where y is infinite, x or y itself."""
+    rest = e.where(e.binary("equal", quotient, zero), x, x - quotient * y)
+    of_negative = e.where(e.binary("greater", rest, zero), rest + y, rest)
+    of_positive = e.where(e.binary("less", rest, zero), rest + y, rest)
+    return e.where(e.binary("less", y, zero), of_negative, of_positive)
 
 
 floordiv = broadcasting(
@@ -467,7 +476,7 @@ floordiv = broadcasting(
         kind="elementwise",
         infer=alike("floordiv", NUMBERS),
         numpy=np.floor_divide,
-        lower=_rounded_division("floordiv", lambda x, y, quotient: quotient),
+        lower=_rounded_division("floordiv", lambda e, zero, x, y, quotient: quotient),
         samples=elementwise(2, low=1, high=9, dtypes=("f64", "i32")),
         doc="floor(x / y)",
     )
@@ -479,7 +488,7 @@ mod = broadcasting(
         infer=alike("mod", NUMBERS),
         numpy=np.mod,
         grad=lambda g, z, x, y: (g, -g * ops.floordiv(x, y)),
-        lower=_rounded_division("floormod", lambda x, y, quotient: x - quotient * y),
+        lower=_rounded_division("floormod", _remainder),
         samples=elementwise(2, low=1, high=9, dtypes=("f64", "i32")),
         doc="x - floor(x / y) · y: the remainder, of the sign of y",
     )

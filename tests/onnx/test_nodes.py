@@ -28,7 +28,8 @@ COMPILED = (
     "test_conv_with_strides_and_asymmetric_padding", "test_cumsum_1d_exclusive", "test_div",
     "test_einsum_batch_matmul", "test_gather_negative_indices", "test_gemm_all_attributes",
     "test_gru_with_initial_bias", "test_layer_normalization_2d_axis1", "test_logsoftmax_axis_1", "test_matmul_3d",
-    "test_maxpool_2d_uint8", "test_onehot_with_axis", "test_reduce_mean_keepdims_example", "test_reflect_pad",
+    "test_maxpool_2d_uint8", "test_mod_float_edge_cases_fmod_0_float32", "test_onehot_with_axis",
+    "test_reduce_mean_keepdims_example", "test_reflect_pad",
     "test_resize_downsample_scales_cubic", "test_scatternd", "test_slice_neg_steps", "test_top_k",
     "test_training_dropout_zero_ratio", "test_where_example",
 )  # fmt: skip
