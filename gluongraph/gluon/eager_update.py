@@ -54,7 +54,7 @@ class EagerUpdate:
         updating = exchange.update(graph, trainer.optimizer, trainer.contexts[0])
         graph, self.table = updating.graph, updating.table
         arrays |= trainer.state_arrays(updating.owners) | trainer.residual_arrays(updating.owners)
-        self.edits = trainer.optimizer.edits
+        self.edits, self.replaced = trainer.optimizer.edits, trainer.replaced
         size = sum(weight.size for weight in dense)
         backend, check = self.how  # what is looked at goes through graphs, whose results have names
         compiled = check or (size >= WORTH_COMPILING and backend != "reference")
@@ -65,7 +65,7 @@ class EagerUpdate:
         """Is this still the update of these weights? A trainer whose weights and gradients are the same ones asks with
         the same tuple."""
         optimizer = trainer.optimizer
-        if (optimizer.structure(), debug.how()) != (self.structure, self.how):
+        if (optimizer.structure(), debug.how(), trainer.replaced) != (self.structure, self.how, self.replaced):
             return False
         if weights is not self.weights:
             if not (_same(weights, self.weights) and _same(map(_gradient, weights), self.grads)):

@@ -85,6 +85,7 @@ class Trainer:
         self._exchange = Exchange({})
         self._layout: tuple[Any, ...] = ()  # of the exchange and of gradients, for `structure`
         self.states: dict[str, Any] = {}  # replica -> {state: array}; what create_state gave where there is no formula
+        self.replaced = 0  # how often others have taken the place of states of a formula: who keeps some asks for it
         self._update_cache: EagerUpdate | PythonUpdate | None = None
         # The weights that want a gradient, and their leaves, as they were at that time.
         self._weights: tuple[NDArray, ...] = ()
@@ -256,6 +257,7 @@ class Trainer:
             weight = self.replica(name)
             have: dict[str, NDArray] | None = self.states.get(name)
             if have is None or {k: a.type for k, a in have.items()} != self._optimizer.state_types(weight.type):
+                self.replaced += have is not None
                 have = self.states[name] = self._optimizer.new_states(weight)
             found |= {state_name(name, k): array for k, array in have.items()}
         return found

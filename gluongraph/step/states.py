@@ -26,6 +26,7 @@ def hold_states(trainer: Trainer | None, form: str) -> None:
         message = f"optimizer_state={form!r}: of {', '.join(by_rows)} only rows are updated"
         raise MXNetError(located(message, help="leave grad_stype='row_sparse' out"))
     trainer.optimizer.state_form = form
+    trainer.replaced += 1
     for name, states in trainer.states.items():
         wanted = trainer.optimizer.state_types(trainer.replica(name).type)
         trainer.states[name] = {k: a if a.type == wanted[k] else a.astype(wanted[k].dtype) for k, a in states.items()}

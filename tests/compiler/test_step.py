@@ -126,6 +126,23 @@ def test_settings_act_on_the_next_step_without_compiling(monkeypatch: pytest.Mon
     assert len(step._variants.all) == 2
 
 
+def test_a_momentum_that_was_0_for_a_while_begins_anew_and_is_the_trainers(tmp_path: pathlib.Path) -> None:
+    """Without momentum there is no state: the variant of before must not go on with one that nobody saves."""
+    trained = []
+    for compiled in (False, True):
+        net, trainer = made(momentum=0.9)
+        step = mx.compile(net, LOSS, trainer)
+        for momentum in (0.9, 0.0, 0.5, 0.5):
+            trainer.optimizer.momentum = momentum
+            step(X, Y) if compiled else eager_step(net, trainer, X, Y)
+        trainer.save_states(str(tmp_path / "states"))
+        trainer.load_states(str(tmp_path / "states"))
+        eager_step(net, trainer, X, Y)
+        trained.append(weights(net))
+    for eager, other in zip(*trained, strict=True):
+        np.testing.assert_allclose(other, eager, rtol=1e-4, atol=1e-6)
+
+
 def test_batch_size_divides_the_gradient() -> None:
     changes = []
     for size in (16, 32):
