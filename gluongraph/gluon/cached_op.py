@@ -6,6 +6,7 @@ two: a forward that also returns the values which the backward reads, and the ba
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -296,9 +297,13 @@ def _rebuild(results: Iterable[Node], table: dict[Node, Node]) -> dict[Node, Nod
 
 
 class Runner:
-    """A graph, compiled, as a function of its inputs by name; captured arrays are read and written where they lie."""
+    """A graph, compiled, as a function of its inputs by name; captured arrays are read and written where they lie.
+
+    Threads take turns: a call runs without Python's lock, in memory between kernels that is the runner's.
+    """
 
     def __init__(self, graph: Graph, captured: Mapping[str, NDArray]):
+        self._turn = threading.Lock()
         first: dict[Node, str] = {}  # each value is computed once, inputs not at all
         self._same: dict[str, str] = {}
         for name, n in graph.outputs.items():
@@ -326,17 +331,22 @@ class Runner:
     def __call__(self, given: Mapping[str, Array], words: Words) -> dict[str, Array]:
         results: dict[str, Array] = {}
         if self._runner is not None:
-            if self._moves != storages.moves():
-                self._runner.bind(self._memory())
-                self._moves = storages.moves()
-            for name, cell in self._rng.items():
-                for i, word in enumerate(words[name]):
-                    cell[i] = word
-            values = self._runner([given[n] for n in self._runner.input_names])
-            for storage in self._written:
-                storage.written()
+            with self._turn:
+                values = self._run(given, words)
             results = dict(zip(self._runner.output_names, values, strict=True))
         for name, other in self._same.items():
             value = results[other] if other in results else given.get(other)
             results[name] = np.array(self._state[other].storage.array if value is None else value)
         return {name: results[name] for name in self._names}
+
+    def _run(self, given: Mapping[str, Array], words: Words) -> Sequence[Array]:
+        if self._moves != storages.moves():
+            self._runner.bind(self._memory())
+            self._moves = storages.moves()
+        for name, cell in self._rng.items():
+            for i, word in enumerate(words[name]):
+                cell[i] = word
+        values: Sequence[Array] = self._runner([given[n] for n in self._runner.input_names])
+        for storage in self._written:
+            storage.written()
+        return values

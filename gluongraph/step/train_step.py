@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from gluongraph.step.averages import Averages
 from gluongraph.step.clipping import LIMIT, NORM
 from gluongraph.step.footprint import Footprint
 from gluongraph.step.graphs import Options
+from gluongraph.step.turns import by_turns
 from gluongraph.step.variant import Lower, Variant
 from gluongraph.step.variants import Variants
 from gluongraph.step.window import Window
@@ -45,6 +47,8 @@ class TrainStep:
     arguments are whole arrays, which are split along their first axis, or lists as `split_and_load` gives them. Whole
     arrays give results joined along the first axis (of scalars, one per context), lists give a list with the results
     of each context. `predict` and `evaluate` of whole arrays run on the first context.
+
+    Threads may share a step: its calls take turns.
     """
 
     def __init__(
@@ -69,9 +73,11 @@ class TrainStep:
         self.averages = None if options.ema is None else Averages(options.ema)
         self.window = Window()  # what `accumulate` has added up since the last `apply`
         self._saver = Saver()
+        self.turn = threading.RLock()
 
     # -- training
 
+    @by_turns
     def __call__(self, *batch: Any, batch_size: float | None = None) -> Any:
         """One step. Batch: NDArrays or numpy arrays (shared, not copied, where they are contiguous).
 
@@ -93,6 +99,7 @@ class TrainStep:
         results = self._update(trainer, variant, arrays, batch_size if batch_size is not None else variant.samples)
         return variant.answer(results, batch)
 
+    @by_turns
     def accumulate(self, *batch: Any, batch_size: float | None = None) -> Any:
         """The loss of a batch, whose gradients are added to those since the last `apply`; weights stay as they are.
 
@@ -123,6 +130,7 @@ class TrainStep:
         _spend(variant)
         return variant.answer(results, batch)
 
+    @by_turns
     def apply(self, batch_size: float | None = None) -> None:
         """One update by the gradients that `accumulate` has added up, divided by their number of samples.
 
@@ -243,16 +251,19 @@ class TrainStep:
 
     # -- without updates
 
+    @by_turns
     def evaluate(self, *batch: Any) -> Any:
         """The loss (and metrics) of a batch with layers in prediction mode; nothing changes."""
         variant, arrays = self._variants.find("evaluate", batch)
         return variant.answer(variant.run(arrays), batch)
 
+    @by_turns
     def predict(self, *inputs: Any) -> Any:
         """The net's output for inputs alone, layers in prediction mode."""
         variant, arrays = self._variants.find("predict", inputs)
         return variant.answer(variant.run(arrays), inputs)
 
+    @by_turns
     def grads(self, *batch: Any) -> dict[str, NDArray]:
         """Gradients of the summed loss by parameter name; weights stay as they are, running statistics do not.
 
@@ -286,6 +297,7 @@ class TrainStep:
         with self.averages.swapped(self.trainer):
             yield
 
+    @by_turns
     def save(
         self,
         dir: str | os.PathLike[str],
@@ -312,6 +324,7 @@ class TrainStep:
         self._saver.wait()
         return str(self._saver.save(Path(dir), checkpoint.taken(self, extra, metrics), policy, asynchronous))
 
+    @by_turns
     def reserve(self) -> None:
         """Take the memory that asynchronous saves copy the state to now, in a thread, beside the training.
 
@@ -320,6 +333,7 @@ class TrainStep:
         """
         self._saver.reserve(room(checkpoint.taken(self, None, None)))
 
+    @by_turns
     def load(self, dir: str | os.PathLike[str]) -> dict[str, Any]:
         """Go on from the newest checkpoint of a run's folder, or from the one whose folder this is: its `extra`.
 
@@ -391,6 +405,7 @@ class TrainStep:
         """The distinct kernels of the last call, by name."""
         return self.plan.kernels
 
+    @by_turns
     def profile(self, *batch: Any, repeat: int = 20, roofline: bool = True) -> Profile:
         """Each kernel of a step on this batch: time, bytes, operations, and how much of the roofline it reaches.
 
@@ -412,6 +427,7 @@ class TrainStep:
         measured = machine() if roofline and isinstance(runner, Executor) else None
         return profile(runner, variant.compiled.module(), variant.compiled.plan, inputs, repeat, measured)
 
+    @by_turns
     def memory(self, *batch: Any) -> Footprint:
         """What a step on this batch holds in memory, by what it is for. It is compiled where need be, and not run."""
         return self._main(batch)[0].compiled.footprint

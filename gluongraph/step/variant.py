@@ -57,14 +57,14 @@ class Variant:
         others = [name for name in scalars if name not in keys]
         self.others = {name: self.runner.scalar(name) for name in others}  # scalars that are not the optimizer's
         self.rng = {name: self.runner.scalar(name) for name in self.draws}
-        self.edits, self.replaced = (trainer.optimizer.edits, trainer.replaced) if trainer is not None else (None, 0)
+        self.edits = trainer.optimizer.edits if trainer is not None else None
+        self.replaced = trainer.replaced if trainer is not None else 0
 
     def _memory(self) -> dict[str, Array]:
         return {name: array.storage.array for name, array in self.state.items()}
 
     def holds(self) -> bool:
-        """Is the trace still true: same arrays of parameters and states, scalars grouped as they were, Python attributes
-        unchanged?"""
+        """Is the trace still true: same parameters and states, scalars grouped as they were, attributes unchanged?"""
         trainer = self.trainer
         if trainer is not None and self.table is not None:
             if trainer.replaced != self.replaced:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -283,6 +284,29 @@ def test_the_result_is_the_callers_and_stays() -> None:
     kept = first.asnumpy()
     step(X, Y)
     assert (first.asnumpy() == kept).all()
+
+
+@pytest.mark.parametrize("hybridized", [False, True])
+def test_threads_take_turns(hybridized: bool) -> None:
+    """A call lets other threads run: each gets the results of its own inputs."""
+    net, trainer = made()
+    step = mx.compile(net, LOSS, trainer)
+    net.hybridize(hybridized)
+    predict = net if hybridized else step.predict
+    images = [nd.random.normal(shape=(64, 144)) for _ in range(4)]
+    expected = [predict(x).asnumpy() for x in images]
+    found: list[set[bytes]] = [set() for _ in images]
+
+    def run(number: int) -> None:
+        for _ in range(60):
+            found[number].add(predict(images[number]).asnumpy().tobytes())
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(images))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [{outputs.tobytes()} for outputs in expected]
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:

@@ -1,0 +1,35 @@
+"""One call of a step at a time, whichever threads call it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Turns(Protocol):
+    """What is called by turns: `turn` is whose turn it is. A thread that has it may call again."""
+
+    turn: threading.RLock
+
+
+S = TypeVar("S", bound=Turns)
+
+
+def by_turns(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """The method, for which threads wait for one another.
+
+    Kernels run without Python's lock, in memory that belongs to the step: what lies between them, the scalars, the
+    addresses of inputs and results. Two calls at once would write over each other's, and into what is freed.
+    """
+
+    @wraps(method)
+    def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.turn:
+            return method(self, *args, **kwargs)
+
+    return call
