@@ -14,9 +14,14 @@ from collections.abc import Callable, Collection, Sequence
 
 COMMANDS = {  # name: what --help says of it
     "bench": "time training steps against other frameworks, and kernels against the machine",
+    "compile": "compile a step ahead of its first call, so that the next process finds its code in the cache",
+    "completion": "a script by which a shell completes these commands",
+    "diff": "what differs between two steps, graphs or dumps: by pass, by launch, in memory",
     "doctor": "what gluongraph finds on this machine, and what to install",
     "inspect": "where the time and the memory of a step go: as text, SVG, or a page for a browser",
     "ops": "the operators, their kinds, and what has a gradient",
+    "replay": "run a step's graph compiled and in numpy, and say where they part",
+    "train": "train a script's net or an ONNX model on data in files, with checkpoints",
 }
 FINE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
@@ -34,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     own = given.index("--") if "--" in given else len(given)  # what follows is for a script that a command runs
     reader = parser()
-    options = reader.parse_args(given[:own], argparse.Namespace(arguments=given[own + 1 :]))
+    options = reader.parse_args(given[:own], argparse.Namespace(given=given, arguments=given[own + 1 :]))
     if options.arguments and not hasattr(options, "scripts"):
         reader.error(f"{options.command} runs no script that would take arguments after --")
     run = importlib.import_module(f"{__name__}.{options.command}").run
@@ -65,6 +70,11 @@ def complain(command: str, error: object, code: int) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
+    return parsers()[0]
+
+
+def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The whole command line, and the part of each subcommand."""
     made = argparse.ArgumentParser(
         prog="gluongraph",
         description="gluongraph: a compiler for the whole training step.",
@@ -72,13 +82,14 @@ def parser() -> argparse.ArgumentParser:
         "Exit codes: 0 fine, 1 the work failed, 2 refused, 130 interrupted. GG_DEBUG=1 shows where errors come from.",
     )
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    found = {}
     for name, line in COMMANDS.items():
         module = importlib.import_module(f"{__name__}.{name}")
-        sub = commands.add_parser(
+        found[name] = commands.add_parser(
             name, help=line, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        module.arguments(sub)
-    return made
+        module.arguments(found[name])
+    return made, found
 
 
 def chosen(known: Collection[str]) -> Callable[[str], list[str]]:

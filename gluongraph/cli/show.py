@@ -36,10 +36,18 @@ def as_json(data: Any) -> None:
 
 
 @contextmanager
-def progress(total: int, what: str) -> Iterator[Callable[[], None]]:
-    """A function to be called `total` times while something long is done: a bar, where a person is looking."""
+def progress(total: int, what: str) -> Iterator[Callable[..., None]]:
+    """A function to be called `total` times while something long is done: a bar, where a person is looking.
+
+    It may be given a few words on how things are.
+    """
     if not sys.stderr.isatty() or importlib.util.find_spec("tqdm") is None:
-        yield lambda: None
+        yield lambda words="": None
         return
     with importlib.import_module("tqdm").tqdm(total=total, desc=what, leave=False) as bar:
-        yield lambda: bar.update() and None
+
+        def further(words: str = "") -> None:
+            bar.set_postfix_str(words, refresh=False)
+            bar.update()
+
+        yield further

@@ -78,8 +78,8 @@ def _names(text: str) -> list[str]:
     return text.split(",")
 
 
-def find(name: str, options: argparse.Namespace) -> Subject:
-    """The subject of that name.
+def find(name: str, options: argparse.Namespace, batch: tuple[Any, ...] = ()) -> Subject:
+    """The subject of that name; `batch` takes the place of its own.
 
     Raises:
         Refused: there is none, or it is not what its name says.
@@ -94,7 +94,7 @@ def find(name: str, options: argparse.Namespace) -> Subject:
         made = (_onnx(path, options),)
     else:
         raise Refused(f"{name}: a subject is a script.py, a script.py:function or a model.onnx")
-    return _subject(name, *made, options=options)
+    return _subject(name, made[0], batch or made[1:], options)
 
 
 def _parts(name: str) -> tuple[Path, str]:
@@ -103,7 +103,7 @@ def _parts(name: str) -> tuple[Path, str]:
     return (Path(file), function) if colon and file.endswith(".py") else (Path(name), "")
 
 
-def _subject(name: str, made: Any, *batch: Any, options: argparse.Namespace) -> Subject:
+def _subject(name: str, made: Any, batch: tuple[Any, ...], options: argparse.Namespace) -> Subject:
     """What a function or a file gave: a step, with or without a batch, or a net to be made one."""
     from gluongraph.gluon import Block
     from gluongraph.step import TrainStep
@@ -224,25 +224,23 @@ def _onnx(path: Path, options: argparse.Namespace) -> Any:
 
 def _step(net: Any, arrays: int, options: argparse.Namespace) -> TrainStep:
     """A net with the loss and the optimizer that were asked for."""
-    import gluongraph as mx
-    from gluongraph import gluon
+    from gluongraph import compiler, gluon
 
     others = dict(options.compile or {})
-    known = {p.name for p in inspect.signature(mx.compile).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    known = {p.name for p in inspect.signature(compiler.compile).parameters.values() if p.kind is p.KEYWORD_ONLY}
     if unknown := [key for key in others if key not in known]:
         raise Refused(f"mx.compile has no setting {unknown[0]}; it has {', '.join(sorted(known))}")
     if options.precision:
         others["precision"] = options.precision
     if options.loss is None and options.optimizer is not None:
         raise Refused("--optimizer trains by a --loss, as SoftmaxCrossEntropyLoss or L2Loss")
-    make: Callable[..., TrainStep] = mx.compile
     try:
         if options.loss is None:
-            return make(net, **others)
+            return compiler.compile(net, **others)
         how: Named = options.optimizer or Named("adam", {})
         trainer = gluon.Trainer(net.collect_params(), how.name, dict(how.settings))
         others.setdefault("inputs", options.inputs or _inputs(net))
-        return make(net, loss_of(options.loss), trainer, **others)
+        return compiler.compile(net, loss_of(options.loss), trainer, **others)
     except (MXNetError, ValueError, TypeError, AssertionError) as error:
         raise Refused(sentence(error)) from None
 

@@ -130,7 +130,7 @@ def _read(file: Path) -> dict[str, Array]:
 
 
 def _npz(file: Path) -> dict[str, Array]:
-    with np.load(file) as opened:
+    with file.open("rb") as bytes_, np.load(bytes_) as opened:
         return {name: opened[name] for name in opened.files}
 
 

@@ -432,6 +432,15 @@ class TrainStep:
         """What a step on this batch holds in memory, by what it is for. It is compiled where need be, and not run."""
         return self._main(batch)[0].compiled.footprint
 
+    def inputs(self, *batch: Any) -> dict[str, Array]:
+        """All that the graph of a step on this batch reads, by the names of its inputs.
+
+        Parameters, states and the batch are live memory, numbers of the optimizer those of the last call.
+        """
+        variant, arrays = self._main(batch)
+        data = {f"data{i}": array for i, array in enumerate(arrays)}
+        return {name: array for name, array in (variant.held() | data).items() if name in self.graph.inputs}
+
     def _main(self, batch: Sequence[Any]) -> tuple[Variant, list[Array]]:
         """What a call is for this batch: a step, or without trainer a prediction."""
         if self.trainer is None:

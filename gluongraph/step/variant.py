@@ -92,12 +92,12 @@ class Variant:
         self.copies.after()
         results = dict(zip(self.runner.output_names, values, strict=True))
         if self.guard is not None:
-            self.guard.check(results, self._held() | {f"data{i}": array for i, array in enumerate(arrays)})
+            self.guard.check(results, self.held() | {f"data{i}": array for i, array in enumerate(arrays)})
         for grad in self.by_rows:
             grad.forget()
         return results
 
-    def _held(self) -> dict[str, Array]:
+    def held(self) -> dict[str, Array]:
         """State and scalars, by the names of inputs."""
         keys = self.table.keys if self.table is not None else ()
         scalars = dict(zip([SCALAR + key for key in keys], self.cells, strict=True)) | self.others | self.rng

@@ -58,7 +58,8 @@ def counted(before: Iterable[str], after: Iterable[str]) -> str:
     difference = Counter(after)
     difference.subtract(Counter(before))
     parts = [f"{number:+d} {name}" for name, number in sorted(difference.items()) if number]
-    return " ".join(sorted(parts, key=lambda part: (part[0] == "-", part)))
+    between = ", " if any(" " in name for name in difference) else " "
+    return between.join(sorted(parts, key=lambda part: (part[0] == "-", part)))
 
 
 def excerpt(found: Sequence[Change], around: int = 2) -> list[Change]:

@@ -1,0 +1,51 @@
+"""Every example in the help of a command runs, one after the other, in a folder with the files that they name."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import re
+import shlex
+import shutil
+
+import pytest
+
+from gluongraph import debug
+from gluongraph.cli import COMMANDS, main
+
+LONG = {"bench": 1}  # commands whose examples take minutes: how many of the last ones are run
+
+
+def examples(command: str) -> list[str]:
+    """The lines of a docstring that are commands, without comments and without what the shell would do."""
+    text = importlib.import_module(f"gluongraph.cli.{command}").__doc__ or ""
+    lines = [line.strip() for line in text.splitlines() if line.startswith(f"  gluongraph {command}")]
+    return [re.split(r"\s+[#>]\s", line)[0] for line in lines]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_run(
+    command: str,
+    made: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "work"
+    shutil.copytree(made, folder, ignore=shutil.ignore_patterns("*.run", "__pycache__"))
+    monkeypatch.chdir(folder)
+    if command in ("diff", "replay"):
+        with debug.override(dump=str(folder / "dump")):
+            assert main(["compile", "train.py"]) == 0
+    found = examples(command)
+    assert found, f"gluongraph {command} --help shows no example"
+    for line in found[-LONG.get(command, len(found)) :]:
+        capsys.readouterr()
+        code = main(shlex.split(line)[1:])
+        said = capsys.readouterr()
+        assert code == 0 or (command == "diff" and code == 1 and not said.err), f"{line}: {code}\n{said.err}"
+        wanted = [word for flag, word in zip(shlex.split(line), shlex.split(line)[1:], strict=False) if flag in WRITING]
+        assert all((folder / name).exists() for name in wanted), line
+
+
+WRITING = ("--html", "--svg", "-o", "--save")
