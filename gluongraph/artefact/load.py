@@ -118,6 +118,11 @@ class ExportedStep(TrainStep):
             for key, array in groups[WEIGHTS].items():
                 parameters[key].set_data(array)
 
+    def batches(self, mode: str) -> list[tuple[TensorType, ...]]:
+        """The types of the batches that a mode was exported for."""
+        found = [e["batch"] for e in self._variants.artefact.told["entries"] if e["mode"] == mode]
+        return [tuple(_type(*each) for each in batch) for batch in found]
+
     def export(self, path: str | os.PathLike[str], **how: Any) -> None:
         """An artefact is compiled from a program, and this step has none.
 

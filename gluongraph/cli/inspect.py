@@ -4,6 +4,7 @@
   gluongraph inspect train.py --html step.html             # one page for a browser, with everything in it
   gluongraph inspect train.py:make_step --svg step.svg     # pictures: time, scratch, live memory, roofline
   gluongraph inspect model.onnx --loss SoftmaxCrossEntropyLoss --optimizer sgd,momentum=0.9
+  gluongraph inspect step.gga --by time                    # of what an artefact holds
   gluongraph inspect train.py --graph traced               # the graph as it was traced, as text that reads back
   gluongraph inspect train.py --plan                       # every launch, what it reads and writes, and where
   gluongraph inspect train.py --json > step.json
@@ -33,7 +34,7 @@ ORDERS = ("lost", "time", "bytes", "order")
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.epilog = subject.TEACHING
-    parser.add_argument("subject", metavar="SUBJECT", help="a script, script.py:function, or model.onnx")
+    parser.add_argument("subject", metavar="SUBJECT", help="a script, script.py:function, model.onnx or artefact.gga")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the pictures")
     parser.add_argument("--json", action="store_true", help="print everything for machines")

@@ -86,7 +86,7 @@ def _of_step(found: subject.Subject) -> tuple[Graph, dict[str, Array]]:
     planned(found)
     step = found.step
     step.predict(*found.batch) if step.trainer is None else step(*found.batch)  # scalars are written by a call
-    return step.graph, {name: np.array(array) for name, array in step.inputs(*found.batch).items()}
+    return step.graph, {name: np.array(array) for name, array in step.reads(*found.batch).items()}
 
 
 def _recorded(file: Path, graph: Graph) -> dict[str, Array]:

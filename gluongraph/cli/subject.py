@@ -1,4 +1,4 @@
-"""What a command works on: the training step of a script, of a function in a script, or of an ONNX model."""
+"""What a command works on: the training step of a script, of a function in a script, an ONNX model or an artefact."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ SUBJECT is one of
   train.py:make_step   a function in it, called without arguments (so nothing under __name__ == "__main__" runs), which
                        returns the step and a batch, as `return step, x, y`; or just a net or a step
   model.onnx           an ONNX model
+  digits.gga           an artefact, as `step.export` and `gluongraph compile -o` write it
 
 A model, or a net that a function returns, gets --loss and --optimizer; without a loss it is what predicts. Its batch
 is the first of --data, or made up for --input shapes.
@@ -92,8 +93,10 @@ def find(name: str, options: argparse.Namespace, batch: tuple[Any, ...] = ()) ->
         made = _returned(path, function, options) if function else _caught(path, options)
     elif path.suffix == ".onnx":
         made = (_onnx(path, options),)
+    elif path.suffix == ".gga":
+        made = _artefact(path, options)
     else:
-        raise Refused(f"{name}: a subject is a script.py, a script.py:function or a model.onnx")
+        raise Refused(f"{name}: a subject is a script.py, a script.py:function, a model.onnx or an artefact.gga")
     return _subject(name, made[0], batch or made[1:], options)
 
 
@@ -220,6 +223,20 @@ def _onnx(path: Path, options: argparse.Namespace) -> Any:
         return onnx.load(str(path), freeze=options.freeze)
     except (MXNetError, OSError) as error:
         raise Refused(sentence(error)) from None
+
+
+def _artefact(path: Path, options: argparse.Namespace) -> tuple[Any, ...]:
+    """The step, and a batch of what it was exported for."""
+    from gluongraph.artefact.load import load
+
+    try:
+        step = load(path)
+    except (MXNetError, OSError) as error:
+        raise Refused(sentence(error)) from None
+    if getattr(options, "data", None):
+        return (step,)
+    known = step.batches("predict" if step.trainer is None else "step")
+    return (step, *(random_array(ty, i) for i, ty in enumerate(known[0] if known else ())))
 
 
 def _step(net: Any, arrays: int, options: argparse.Namespace) -> TrainStep:

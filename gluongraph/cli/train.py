@@ -5,6 +5,7 @@
   gluongraph train train.py:network data.npz --loss SoftmaxCrossEntropyLoss --precision bf16-mixed --save bf16.run
   gluongraph train train.py:make_step data.npz --epochs 7 --resume      # go on from the newest checkpoint
   gluongraph train train.py:make_step data.npz --save other.run --test data.npz --json
+  gluongraph train step.gga data.npz --discard --save artefact.run -o trained.onnx     # of `gluongraph compile -o`
 
 DATA is one file or several: the arrays of an .npz in their order there (np.savez(file, x=x, y=y)), an .npy for each
 array, or a .safetensors with --arrays. A batch is some rows of each: what the net takes, then what the loss takes.
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.epilog = subject.TEACHING
-    parser.add_argument("subject", metavar="SUBJECT", help="a script.py:function, a script, or model.onnx")
+    parser.add_argument("subject", metavar="SUBJECT", help="script.py:function, a script, model.onnx or artefact.gga")
     parser.add_argument("data", metavar="DATA", type=Path, nargs="+", help=".npz, .npy or .safetensors")
     parser.add_argument("--epochs", type=count, default=1, metavar="N", help="in all (%(default)s)")
     parser.add_argument("--steps", type=count, metavar="N", help="in all, within these epochs")
@@ -55,7 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save-every", type=count, metavar="N", help="steps, besides the ends of epochs")
     parser.add_argument("--keep", type=count, default=3, metavar="N", help="checkpoints that stay (%(default)s)")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the parameters at the end")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="at the end: .gga, .onnx, or parameters")
     parser.add_argument("--json", action="store_true", help="print what happened for machines, at the end")
     subject.arguments(parser, data=False)
 
@@ -84,22 +85,30 @@ def run(options: argparse.Namespace) -> int:
     test = arrays(options.test, options.arrays or list(data)) if options.test else {}
     if options.output is not None and not options.output.absolute().parent.is_dir():
         raise Refused(f"{options.output}: there is no such folder")
-    size = options.batch_size or 32
     folder = _folder(options)
     random.seed(options.seed)
     np.random.seed(options.seed % 2**32)
+    size = options.batch_size or _exported(options) or 32
     found = subject.find(options.subject, options, tuple(array[:size] for array in data.values()))
     if found.step.trainer is None:
         raise Refused(f"{options.subject} predicts, it does not train: give a --loss, as SoftmaxCrossEntropyLoss")
     started = time.perf_counter()
     planned(found)
     _say(options, f"{_told(data)}; compiled in {time.perf_counter() - started:.1f} s")
-    training = Training(found.step, _loader(data, size, options), folder, options)
+    training = Training(found, _loader(data, size, options), folder, options)
     if options.resume:
         training.resume()
     with stopping() as stop:
         training.run(stop, _batches(test, size))
     return training.end(stop.asked)
+
+
+def _exported(options: argparse.Namespace) -> int:
+    """The rows of a batch that an artefact was exported for; 0 of anything else."""
+    if not options.subject.endswith(".gga"):
+        return 0
+    batch = subject.find(options.subject, argparse.Namespace(**{**vars(options), "data": None})).batch
+    return len(batch[0]) if batch else 0
 
 
 def _folder(options: argparse.Namespace) -> Path:
@@ -147,8 +156,9 @@ def _say(options: argparse.Namespace, text: str) -> None:
 class Training:
     """A step on its way through epochs."""
 
-    def __init__(self, step: TrainStep, loader: DataLoader, folder: Path, options: argparse.Namespace):
-        self.step, self.loader, self.folder, self.options = step, loader, folder, options
+    def __init__(self, found: subject.Subject, loader: DataLoader, folder: Path, options: argparse.Namespace):
+        self.step, self.batch, self.loader = found.step, found.batch, loader
+        self.folder, self.options = folder, options
         self.past, self.saved = Past(), ""
         self.done, self.seconds = 0, 0.0  # steps of this process, and their time
         self._named = False
@@ -228,8 +238,7 @@ class Training:
         """Say how it went, and how to go on."""
         options = self.options
         if options.output is not None and not interrupted:
-            net: Any = self.step.net
-            net.save_parameters(str(options.output))
+            _put_out(self.step, options.output, self.batch)
         if options.json:
             told = {"steps": self.past.step, "steps_per_second": self.rate, "epochs": self.past.history}
             as_json({**told, "saved": self.saved, "interrupted": interrupted})
@@ -240,6 +249,17 @@ class Training:
         print(f"interrupted after step {self.past.step}; saved in {where}; to go on:", file=sys.stderr)
         print(f"  {_again(options)}", file=sys.stderr)
         return INTERRUPTED
+
+
+def _put_out(step: TrainStep, path: Path, batch: tuple[Any, ...]) -> None:
+    """What has been trained, by the name of the file: all of the step, the net as ONNX, or its parameters."""
+    net: Any = step.net
+    if path.suffix == ".gga":
+        step.export(path, batches=[batch])
+    elif path.suffix == ".onnx":
+        net.export_onnx(str(path), *batch[: step.inputs or max(1, len(batch) - 1)])
+    else:
+        net.save_parameters(str(path))
 
 
 def _first(found: Any) -> Any:

@@ -432,7 +432,7 @@ class TrainStep:
         """What a step on this batch holds in memory, by what it is for. It is compiled where need be, and not run."""
         return self._main(batch)[0].compiled.footprint
 
-    def inputs(self, *batch: Any) -> dict[str, Array]:
+    def reads(self, *batch: Any) -> dict[str, Array]:
         """All that the graph of a step on this batch reads, by the names of its inputs.
 
         Parameters, states and the batch are live memory, numbers of the optimizer those of the last call.

@@ -92,10 +92,14 @@ class Variant:
         self.copies.after()
         results = dict(zip(self.runner.output_names, values, strict=True))
         if self.guard is not None:
-            self.guard.check(results, self.held() | {f"data{i}": array for i, array in enumerate(arrays)})
+            self.guard.check(results, self._held() | {f"data{i}": array for i, array in enumerate(arrays)})
         for grad in self.by_rows:
             grad.forget()
         return results
+
+    def _held(self) -> dict[str, Array]:
+        """What a guard looks into."""
+        return self.held()
 
     def held(self) -> dict[str, Array]:
         """State and scalars, by the names of inputs."""

@@ -37,6 +37,8 @@ def test_examples_run(
     if command in ("diff", "replay"):
         with debug.override(dump=str(folder / "dump")):
             assert main(["compile", "train.py"]) == 0
+    if command in ("inspect", "train"):
+        assert main(["compile", "train.py", "-o", "step.gga"]) == 0
     found = examples(command)
     assert found, f"gluongraph {command} --help shows no example"
     for line in found[-LONG.get(command, len(found)) :]:
