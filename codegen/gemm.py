@@ -2,8 +2,19 @@
 
 C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]. Two forms:
 
-* outer: for each k, vectors of a row of B times scalars of a column of A, into a tile of accumulators. B is read where
-  it lies, or from panels packed for the piece of work at hand.
+* outer: for each k, vectors of a row of B times scalars of a column of A, into a tile of accumulators in registers. A
+  tile sees all of k before it is written, so that an update behind the product runs once, on what is in registers. Work
+  is cut into pieces, down and across C. A piece keeps blocks of one operand in L2, packed by itself if at all, while
+  the other passes by, packed before by all threads if at all. Where A is kept:
+
+      for each piece of work                  in parallel
+          for each block of its rows          as many tiles, one below another, as fit half of L2
+              for each panel of its columns   as wide as a tile
+                  for each tile of the block
+                      for each k
+
+  and with rows and columns exchanged where B is. A packed A is kept if it is the larger one, and not written to memory
+  as a whole then; what passes by is read again for each block.
 * inner: where both operands are contiguous along k (x W^T): vectors along k, summed over their lanes at the end.
 
 What an element of C is summed from, and in which order, depends on shapes and target only, never on threads.
@@ -13,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from gluongraph.codegen import microkernel as mk
@@ -52,11 +63,13 @@ class Strategy:
     form: str  # "outer" or "inner"
     rows: int  # rows of a tile
     vectors: int  # outer: vectors across a tile; inner: columns of a tile
-    pack_a: bool  # outer: A copied first, by all threads, into runs that tiles read one after another
-    pack_b: bool  # outer: each piece of work copies its columns of B to panels
+    pack_a: bool  # outer: A is copied into runs that tiles read one after another
+    pack_b: bool  # outer: B is copied to panels, rows of as many columns as a tile has
     grid: tuple[int, int]  # pieces of work down and across one product
     dtype: str  # of the sums
     serial: bool  # too little work for several threads
+    keeps: str = "b"  # outer: the operand, "a" or "b", whose blocks stay in L2
+    block: int = 1  # outer: rows of tiles, or panels, of a block
 
     def pieces(self, batch: int, cpu: Cpu) -> int:
         """Parallel pieces of the whole product."""
@@ -64,7 +77,7 @@ class Strategy:
 
     def workspace(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
         """Bytes that `emit` needs."""
-        packed = self.size_a(batch, m, kk) + self.pieces(batch, cpu) * self.slot_b(n, kk, cpu)
+        packed = self.size_a(batch, m, kk, cpu) + self.size_b(batch, n, kk, cpu)
         return packed * DTYPES[self.dtype].nbytes
 
     @property
@@ -72,14 +85,31 @@ class Strategy:
         """Elements between packed columns of a tile's rows, for which they are copied by whole vectors."""
         return mk.ceildiv(self.rows, 4) * 4
 
-    def size_a(self, batch: int, m: int, kk: int) -> int:
-        """Elements of packed A."""
-        return batch * mk.ceildiv(m, self.rows) * self.tall * kk if self.pack_a else 0
+    def packed_tile(self, kk: int) -> int:
+        """Elements of A for one tile, packed: as [k][row], or as [row][k] with some room between rows."""
+        return self.tall * (kk + APART)
+
+    def panel(self, kk: int, cpu: Cpu) -> int:
+        """Elements of a packed panel of B."""
+        return self.vectors * mk.lanes(cpu, self.dtype) * kk
+
+    def slot_a(self, m: int, kk: int) -> int:
+        """Elements of packed A: of a block, or of a whole batch element."""
+        tiles = self.block if self.keeps == "a" else mk.ceildiv(m, self.rows)
+        return tiles * self.packed_tile(kk) if self.pack_a else 0
 
     def slot_b(self, n: int, kk: int, cpu: Cpu) -> int:
-        """Elements of packed panels that one piece of work holds."""
-        width = self.vectors * mk.lanes(cpu, self.dtype)
-        return mk.ceildiv(mk.ceildiv(n, width), self.grid[1]) * width * kk if self.pack_b else 0
+        """Elements of packed B, likewise."""
+        panels = self.block if self.keeps == "b" else mk.ceildiv(n, self.vectors * mk.lanes(cpu, self.dtype))
+        return panels * self.panel(kk, cpu) if self.pack_b else 0
+
+    def size_a(self, batch: int, m: int, kk: int, cpu: Cpu) -> int:
+        """Elements of all that is packed of A."""
+        return (self.pieces(batch, cpu) if self.keeps == "a" else batch) * self.slot_a(m, kk)
+
+    def size_b(self, batch: int, n: int, kk: int, cpu: Cpu) -> int:
+        """Elements of all that is packed of B."""
+        return (self.pieces(batch, cpu) if self.keeps == "b" else batch) * self.slot_b(n, kk, cpu)
 
 
 def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> int:
@@ -109,7 +139,7 @@ def emit(
     need = how.workspace(batch, m, n, kk, cpu)
     space = mk.workspace(k, workspace, how.dtype, need) if need else None
     job = _Job(k, batch, m, n, kk, a, b, write, cpu, how, space)
-    job.pack_a()
+    job.pack_ahead()
     units = batch * how.grid[0] * how.grid[1]
     mk.spread(k, units, how.pieces(batch, cpu), job.unit)
 
@@ -122,21 +152,37 @@ def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> S
     along_k = a.contiguous == "j" and b.contiguous == "i" and is_float(dtype) and lanes > 1
     if along_k and kk >= 2 * lanes and (m < 64 or n < lanes):
         rows, columns = _inner_tile(m, n, cpu)
-        grid = _grid(batch, m, n, rows, columns, 0, work, cpu)
+        grid = _grid(batch, m, n, rows, columns, lambda *_: 0.0, work, cpu)
         return Strategy("inner", rows, columns, False, False, grid, dtype, work < mk.SERIAL_WORK)
     rows, vectors = outer_tile(m, n, lanes, cpu, SHORT_ROWS if kk < SHORT else cpu.registers)
     width, nbytes = vectors * lanes, DTYPES[dtype].nbytes
-    pack_b = b.contiguous == "i" or not b.plain or (m >= 8 * PACKING and kk * n * nbytes > cpu.l1)
-    turned_a = not a.plain or (a.contiguous == "i" and kk >= 64 and m >= 128)
-    down, across = _grid(batch, m, n, rows, width, PACKING * pack_b, work, cpu)
-    if pack_b:  # the panels of a piece, and the rows that pass over them, fit L2 together
-        across = max(across, mk.ceildiv(n, width * max(1, cpu.l2 // 2 // (width * kk * nbytes))))
-    pack_a = turned_a and n > width  # several tiles read the same rows
-    serial = work < mk.SERIAL_WORK
-    return Strategy("outer", rows, vectors, pack_a, pack_b, (down, across), dtype, serial)
+    pack_b = b.contiguous == "i" or not b.plain or (m >= MANY and kk * n * nbytes > cpu.l1)
+    strided = a.contiguous == "i" and kk >= 64 and m >= 128
+    pack_a = (strided or not a.plain) and n > width  # several tiles read the same rows
+    # Of several products, what passes by would be packed for all at once; and A as it lies passes by well.
+    keeps = "a" if pack_a and batch == 1 and m >= n else "b"
+    how = Strategy("outer", rows, vectors, pack_a, pack_b, (1, 1), dtype, work < mk.SERIAL_WORK, keeps)
+    # Of B's blocks a quarter of L2 is measured to be better than half of it: all of A goes through it beside them.
+    most = max(1, cpu.l2 // nbytes // (2 * how.packed_tile(kk) if keeps == "a" else 4 * how.panel(kk, cpu)))
+
+    def passes(down: int, across: int) -> float:
+        """What packing, and reading what passes by the blocks, adds to each multiply-add."""
+        if keeps == "a":
+            block = min(most * rows, mk.ceildiv(m, down))
+            return (PACKING * pack_a + READING) * across / n + PACKING * pack_b / m + READING / block
+        block = min(most * width, mk.ceildiv(n, across))
+        return (PACKING * pack_b + READING) * down / m + PACKING * pack_a / n + READING / block
+
+    down, across = _grid(batch, m, n, rows, width, passes, work, cpu)
+    steps = mk.ceildiv(mk.ceildiv(m, rows), down) if keeps == "a" else mk.ceildiv(mk.ceildiv(n, width), across)
+    return replace(how, grid=(down, across), block=min(most, steps))
 
 
-PACKING = 14.0  # time to pack an element, in multiply-adds
+APART = 16  # elements between packed rows: at powers of two they would share few places of a cache
+MANY = 112  # rows of C from which B is packed, though its rows lie along memory
+STREAMS = 4  # panels that are written side by side
+PACKING = 40.0  # time to pack an element, most of it for reading it in steps, in multiply-adds
+READING = 4.0  # and to read one again from further away than L2
 # Sums of few terms are made in tiles of few rows: they take the time of writing the result, and of the update behind
 # it, which memory is fetched ahead for along a few rows at a time.
 SHORT, SHORT_ROWS = 64, 4
@@ -169,9 +215,11 @@ def _inner_tile(m: int, n: int, cpu: Cpu) -> tuple[int, int]:
     return mk.ceildiv(m, mk.ceildiv(m, most)), columns
 
 
-def _grid(batch: int, m: int, n: int, rows: int, width: int, packing: float, work: int, cpu: Cpu) -> tuple[int, int]:
-    """Pieces down and across one product: even for any number of threads, and with little packing, since each piece
-    packs its own columns of B, at a cost per element of `packing`."""
+def _grid(
+    batch: int, m: int, n: int, rows: int, width: int, passes: Callable[[int, int], float], work: int, cpu: Cpu
+) -> tuple[int, int]:
+    """Pieces down and across one product: even for any number of threads, and with little of what `passes(down,
+    across)` adds to each multiply-add."""
     if work < mk.SERIAL_WORK or batch >= cpu.chunks:
         return 1, 1
     want = mk.ceildiv(cpu.chunks, batch)
@@ -181,8 +229,7 @@ def _grid(batch: int, m: int, n: int, rows: int, width: int, packing: float, wor
         y = min(want // x, down)
         tiles = [(i + 1) * down // y - i * down // y for i in range(y)]
         sizes = [t * ((j + 1) * across // x - j * across // x) for t in tiles for j in range(x)] * batch
-        cost = _uneven(sizes, cpu) * (1 + packing * y / m)
-        best = min(best, (cost, y, x))
+        best = min(best, (_uneven(sizes, cpu) * (1 + passes(y, x)), y, x))
     return best[1], best[2]
 
 
@@ -233,64 +280,133 @@ class _Job:
         return tir.cast(operand.read(batch, i, j, lanes), self.how.dtype)
 
     def _outer(self, piece: Expr, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value) -> None:
-        k, width, slot = self.k, self.how.vectors * self.lanes, None
-        if self.space is not None and self.how.pack_b:
-            size = self.how.slot_b(self.n, self.kk, self.cpu)
-            slot = self.space.at(k.bind(piece * size + self.how.size_a(self.batch, self.m, self.kk), "slot"))
-            self._pack_b(slot, batch, panel0, panels)
+        k, how, width = self.k, self.how, self.how.vectors * self.lanes
+        packed_a, packed_b = self._packed_a(piece, batch), self._packed_b(piece, batch)
 
-        def tile_row(i: Expr, count: int) -> None:
-            left = partial(self._plain_a, batch, i)
-            if self.space is not None and self.how.pack_a:
-                block = batch * mk.ceildiv(self.m, self.how.rows) + tir.floordiv(i, self.how.rows)
-                left = partial(self._packed_a, self.space.at(k.bind(block * (self.how.tall * self.kk), "block")))
+        def of_rows(first: Value, count: Value) -> None:
+            if packed_a is not None:
+                self._pack_a(packed_a, batch, first, count, first)
 
-            def tile(j: Expr, size: int) -> None:
-                self._tile(left, None if slot is None else self._packed(slot, panel0, j), batch, i, count, j, size)
+            def panel(j: Expr, size: int) -> None:
+                right = self._right(packed_b, 0, j)
 
-            mk.runs(k, self.n, width, panel0, panels, tile)
+                def tile(i: Expr, height: int) -> None:
+                    self._tile(self._left(packed_a, first, batch, i), right, batch, i, height, j, size)
 
-        mk.runs(k, self.m, self.how.rows, row0, rows, tile_row)
+                mk.runs(k, self.m, how.rows, first, count, tile)
 
-    def pack_a(self) -> None:
-        """Copy A tile by tile of rows: as [k][row] where a column is contiguous, else as [row][k]."""
-        if self.space is None or not self.how.pack_a:
+            mk.runs(k, self.n, width, panel0, panels, panel)
+
+        def of_panels(first: Value, count: Value) -> None:
+            if packed_b is not None:
+                self._pack_b(packed_b, batch, (0, self.kk), first, count, first)
+
+            def tiles(i: Expr, height: int) -> None:
+                left = self._left(packed_a, 0, batch, i)
+
+                def tile(j: Expr, size: int) -> None:
+                    self._tile(left, self._right(packed_b, first, j), batch, i, height, j, size)
+
+                mk.runs(k, self.n, width, first, count, tile)
+
+            mk.runs(k, self.m, how.rows, row0, rows, tiles)
+
+        if how.keeps == "a":
+            self._blocks(row0, rows, mk.ceildiv(mk.ceildiv(self.m, how.rows), how.grid[0]), how.block, of_rows)
+        else:
+            self._blocks(panel0, panels, mk.ceildiv(mk.ceildiv(self.n, width), how.grid[1]), how.block, of_panels)
+
+    def _blocks(self, first: Value, count: Value, most: int, size: int, body: Callable[[Value, Value], None]) -> None:
+        """body(first, count) for blocks of `count` steps, of which there are `most` at the most."""
+        k = self.k
+        if most <= size:
+            body(first, count)
             return
-        k, blocks = self.k, mk.ceildiv(self.m, self.how.rows)
-        groups = min(blocks, self.cpu.chunks)  # of neighbouring tiles: they share pages
+        with k.loop(tir.floordiv(count + (size - 1), size), name="block") as number:
+            start = k.bind(tir.index(first + number * size), "first")
+            body(start, k.bind(tir.minimum(size, first + count - start), "count"))
+
+    def pack_ahead(self) -> None:
+        """Copy what passes by the blocks, in parallel: tiles of rows of A; panels of B, or rows where they lie so."""
+        how, panels = self.how, mk.ceildiv(self.n, self.how.vectors * self.lanes)
+        if how.pack_a and how.keeps == "b":
+
+            def some_a(batch: Expr, first: Value, count: Value) -> None:
+                slot = self._packed_a(batch, batch)
+                assert slot is not None
+                self._pack_a(slot, batch, first, count, 0)
+
+            self._each(mk.ceildiv(self.m, how.rows), some_a)
+        if how.pack_b and how.keeps == "a":
+
+            def some_b(batch: Expr, first: Value, count: Value) -> None:
+                slot = self._packed_b(batch, batch)
+                assert slot is not None
+                if self.b.kind.contiguous == "i":
+                    self._pack_b(slot, batch, (0, self.kk), first, count, 0)
+                else:
+                    self._pack_b(slot, batch, (first, count), 0, panels, 0)
+
+            self._each(panels if self.b.kind.contiguous == "i" else self.kk, some_b)
+
+    def _each(self, steps: int, body: Callable[[Expr, Value, Value], None]) -> None:
+        """body(batch element, first, count) for shares of the steps of each, in parallel."""
+        k, parts = self.k, min(steps, self.cpu.chunks)
 
         def unit(_: Expr, unit: Expr) -> None:
-            batch = k.bind(tir.floordiv(unit, groups), "batch") if self.batch > 1 else tir.index(0)
-            group = k.bind(tir.floormod(unit, groups), "group") if self.batch > 1 else unit
-            first, count = mk.share(k, blocks, groups, group)
-            if self.a.kind.contiguous == "i":
-                with k.loop(self.kk, name="k") as column:
-                    mk.runs(k, self.m, self.how.rows, first, count, partial(self._pack_column, batch, column))
-            else:
-                mk.runs(k, self.m, self.how.rows, first, count, partial(self._pack_rows, batch))
+            batch = k.bind(tir.floordiv(unit, parts), "batch") if self.batch > 1 else tir.index(0)
+            part = k.bind(tir.floormod(unit, parts), "part") if self.batch > 1 else unit
+            body(batch, *mk.share(k, steps, parts, part))
 
-        units = self.batch * groups
+        units = self.batch * parts
         mk.spread(k, units, 1 if self.how.serial else mk.pieces(units, self.cpu), unit)
 
-    def _pack_rows(self, batch: Expr, i: Expr, rows: int) -> None:
-        k, blocks = self.k, mk.ceildiv(self.m, self.how.rows)
-        to = self._space().at(k.bind((batch * blocks + tir.floordiv(i, self.how.rows)) * (self.how.tall * self.kk)))
+    def _packed_a(self, piece: Expr, batch: Expr) -> Buf | None:
+        """Where packed A lies: the block of a piece, or the batch element."""
+        if not self.how.pack_a:
+            return None
+        at = (piece if self.how.keeps == "a" else batch) * self.how.slot_a(self.m, self.kk)
+        return self._space().at(self.k.bind(at, "packed"))
+
+    def _packed_b(self, piece: Expr, batch: Expr) -> Buf | None:
+        """Where packed B lies, likewise: behind all of A."""
+        if not self.how.pack_b:
+            return None
+        at = (piece if self.how.keeps == "b" else batch) * self.how.slot_b(self.n, self.kk, self.cpu)
+        return self._space().at(self.k.bind(at + self.how.size_a(self.batch, self.m, self.kk, self.cpu), "packed"))
+
+    def _pack_a(self, slot: Buf, batch: Expr, first: Value, tiles: Value, origin: Value) -> None:
+        """Copy tiles of rows of A: as [k][row] where a column is contiguous, else as [row][k]. `origin` is the slot's
+        first tile."""
+        k, step = self.k, self.how.rows
+        if self.a.kind.contiguous == "j":
+            mk.runs(k, self.m, step, first, tiles, partial(self._pack_rows, slot, batch, origin))
+            return
+        with k.loop(self.kk, name="k") as column:  # of all tiles: it lies on one page
+            mk.runs(k, self.m, step, first, tiles, partial(self._pack_column, slot, batch, origin, column))
+
+    def _tile_of_a(self, slot: Buf, origin: Value, i: Expr) -> Buf:
+        """Packed A of the tile that begins with row i."""
+        at = (tir.floordiv(i, self.how.rows) - origin) * self.how.packed_tile(self.kk)
+        return slot.at(self.k.bind(at, "tile"))
+
+    def _pack_rows(self, slot: Buf, batch: Expr, origin: Value, i: Expr, rows: int) -> None:
+        k, to = self.k, self._tile_of_a(slot, origin, i)
         with k.loop(rows, name="r") as r:
             for start, lanes, count in mk.split(self.kk, self.lanes):
                 with k.loop(count, name="k") as step:
                     at = k.bind(step * lanes + start, "at")
-                    k.store(to, self._value(self.a, batch, i + r, at, lanes), r * self.kk + at)
+                    k.store(to, self._value(self.a, batch, i + r, at, lanes), r * (self.kk + APART) + at)
 
-    def _pack_column(self, batch: Expr, column: Expr, i: Expr, rows: int) -> None:
-        k, tall, blocks = self.k, self.how.tall, mk.ceildiv(self.m, self.how.rows)
-        block = batch * blocks + tir.floordiv(i, self.how.rows)
-        at = k.bind((block * self.kk + column) * tall, "at")
+    def _pack_column(self, slot: Buf, batch: Expr, origin: Value, column: Expr, i: Expr, rows: int) -> None:
+        k, tall, to = self.k, self.how.tall, self._tile_of_a(slot, origin, i)
+        at = k.bind(column * tall, "at")
         whole = i + tall <= self.m  # then a little of the next tile's rows comes along
         with k.when(whole):
             for r, lanes in _powers(tall, self.lanes):
-                k.store(self._space(), self._value(self.a, batch, i + r, column, lanes), at + r)
+                k.store(to, self._value(self.a, batch, i + r, column, lanes), at + r)
         with k.when(tir.logical("not", whole)), k.loop(rows, name="r") as r:
-            k.store(self._space(), self._value(self.a, batch, i + r, column, 1), at + r)
+            k.store(to, self._value(self.a, batch, i + r, column, 1), at + r)
 
     def _space(self) -> Buf:
         assert self.space is not None
@@ -299,34 +415,50 @@ class _Job:
     def _plain_a(self, batch: Expr, i: Expr, r: int, column: Expr) -> Expr:
         return self._value(self.a, batch, i + r, column, 1)
 
-    def _packed_a(self, block: Buf, r: int, column: Expr) -> Expr:
-        """Element (r, column) of the packed rows of a tile."""
-        return self.k.load(block, column + r * self.kk if self.a.kind.contiguous == "j" else column * self.how.tall + r)
+    def _left(self, slot: Buf | None, origin: Value, batch: Expr, i: Expr) -> Left:
+        """What reads the rows of the tile that begins with row i."""
+        if slot is None:
+            return partial(self._plain_a, batch, i)
+        return partial(self._read_packed, self._tile_of_a(slot, origin, i))
 
-    def _packed(self, slot: Buf, panel0: Value, j: Expr) -> Buf:
-        """The packed panel of column j."""
-        return slot.at(self.k.bind((j - panel0 * (self.how.vectors * self.lanes)) * self.kk, "panel"))
+    def _read_packed(self, tile: Buf, r: int, column: Expr) -> Expr:
+        along_k = self.a.kind.contiguous == "j"
+        return self.k.load(tile, column + r * (self.kk + APART) if along_k else column * self.how.tall + r)
 
-    def _pack_b(self, slot: Buf, batch: Expr, panel0: Value, panels: Value) -> None:
-        """Copy columns of B to panels: row after row, the vectors of a row side by side."""
+    def _right(self, slot: Buf | None, origin: Value, j: Expr) -> Buf | None:
+        """The packed panel that begins with column j, if B is packed; `origin` is the slot's first panel."""
+        if slot is None:
+            return None
+        return slot.at(self.k.bind((j - origin * (self.how.vectors * self.lanes)) * self.kk, "panel"))
+
+    def _pack_b(
+        self, slot: Buf, batch: Expr, lines: tuple[Value, Value], panel0: Value, panels: Value, origin: Value
+    ) -> None:
+        """Copy columns of B to panels: row after row, the vectors of a row side by side. Of a B whose rows lie along
+        memory, `lines` are the first row and their number."""
         k, width = self.k, self.how.vectors * self.lanes
 
-        def row_of(row: Expr, j: Expr, size: int) -> None:
-            panel = self._packed(slot, panel0, j)
+        def turned(j: Expr, size: int) -> None:
+            panel = self._right(slot, origin, j)
+            assert panel is not None
+            for v, lanes in enumerate(mk.widths(size, self.lanes)):
+                self._pack_turned(panel.at(v * self.lanes), batch, k.bind(j + v * self.lanes, "j"), lanes)
+
+        def line(row: Expr, j: Expr, size: int) -> None:
+            panel = self._right(slot, origin, j)
+            assert panel is not None
             for v, lanes in enumerate(mk.widths(size, self.lanes)):
                 at = v * self.lanes
                 k.store(panel, self._value(self.b, batch, row, j + at, lanes), row * width + at)
 
-        def turned(j: Expr, size: int) -> None:
-            panel = self._packed(slot, panel0, j)
-            for v, lanes in enumerate(mk.widths(size, self.lanes)):
-                self._pack_turned(panel.at(v * self.lanes), batch, k.bind(j + v * self.lanes, "j"), lanes)
+        def some(first: Value, count: Value) -> None:
+            with k.loop(lines[1], name="k") as step:
+                mk.runs(k, self.n, width, first, count, partial(line, k.bind(tir.index(lines[0] + step), "row")))
 
         if self.b.kind.contiguous == "i":
             mk.runs(k, self.n, width, panel0, panels, turned)
-            return
-        with k.loop(self.kk, name="k") as row:  # all panels of a row: its elements lie on one page
-            mk.runs(k, self.n, width, panel0, panels, partial(row_of, row))
+        else:
+            self._blocks(panel0, panels, mk.ceildiv(self.n, width), STREAMS, some)
 
     def _pack_turned(self, panel: Buf, batch: Expr, j: Expr, columns: int) -> None:
         """Copy one vector's width of columns, contiguous along k, by squares turned in registers."""
