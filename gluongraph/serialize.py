@@ -132,11 +132,11 @@ def _node(row: Json, nodes: list[Node], graphs: list[Graph]) -> Node:
             raise FormatError(f"not a node: {row!r}")
     _expect(op in OPS, f"there is no op {op!r}")
     _expect(all(type(s) is int and 0 <= s < len(nodes) for s in src), f"{op}: sources {src} are not nodes before it")
-    given: Types = tuple(map(_type, types)) if isinstance(types, list) else _type(types)
+    given: Types = tuple(map(type_of, types)) if isinstance(types, list) else type_of(types)
     values = {k: _unpack(v, graphs) for k, v in attrs.items()}
     try:
         made = node(OPS[op], tuple(nodes[s] for s in src), values, again, given if op == "input" else None)
-    except (TypeError, ValueError) as error:  # attributes too many or too few, shapes that do not fit
+    except (LookupError, TypeError, ValueError) as error:  # attributes too many or too few, shapes that do not fit
         raise FormatError(f"{op}: {error}") from None
     _expect(made.type == given, f"{op}: the file says {types}, its rule says {made.type}")
     return made
@@ -157,7 +157,8 @@ def _unpack(value: Json, graphs: list[Graph]) -> Attr:
     raise FormatError(f"not an attribute: {value!r}")
 
 
-def _type(text: Json) -> TensorType:
+def type_of(text: Json) -> TensorType:
+    """The type that such a text says: `f32[2,3]`. Raises FormatError."""
     found = _TYPE.fullmatch(text) if isinstance(text, str) else None
     if found is None or found[1] not in DTYPES:
         raise FormatError(f"not a type: {text!r}")

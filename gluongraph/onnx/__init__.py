@@ -5,9 +5,11 @@ program    Model -> Program: operators found, arrays sorted into parameters and 
 build      Program -> graph, for inputs of given types; site is what builders see
 operators/ the table: one row per operator and version, by families
 block      the HybridBlock, and `load`
+export/    the way out: networks, and training steps
 """
 
 from gluongraph.errors import UnsupportedError
 from gluongraph.onnx.block import ONNXBlock, load
+from gluongraph.onnx.export.program import load_graph
 
-__all__ = ["ONNXBlock", "UnsupportedError", "load"]
+__all__ = ["ONNXBlock", "UnsupportedError", "load", "load_graph"]

@@ -13,6 +13,7 @@ from gluongraph.onnx.package import NEWEST, OLDEST, onnx
 from gluongraph.onnx.tensors import array_of, dtype_of
 
 DEEPEST = 32  # graphs within graphs
+LONGEST = 64  # bytes of a name that messages show
 
 
 def read(source: Any) -> Model:
@@ -23,7 +24,7 @@ def read(source: Any) -> Model:
         FormatError: it holds no ONNX model, or one that contradicts itself.
         UnsupportedError: it is of a version, or has elements of a type, that is not known here.
     """
-    proto, what, folder = _parsed(source)
+    proto, what, folder = parsed(source)
     if not proto.HasField("graph"):
         raise FormatError(f"{what} holds no ONNX model: it has no graph")
     opsets = _opsets(proto.opset_import, what)
@@ -49,11 +50,12 @@ def text(name: Any, what: str) -> str:
         FormatError: it is none.
     """
     if not isinstance(name, str):
-        raise FormatError(f"{what}: a name that is no text: {name!r}")
+        raise FormatError(f"{what}: a name that is no text: {name[:LONGEST]!r}")
     return name
 
 
-def _parsed(source: Any) -> tuple[Any, str, Path | None]:
+def parsed(source: Any) -> tuple[Any, str, Path | None]:
+    """The ModelProto in a path, in bytes, or itself; what messages call it; and the folder of the file."""
     proto_type = onnx().ModelProto
     if isinstance(source, proto_type):
         return source, "the model", None

@@ -17,6 +17,8 @@ from gluongraph.storage import Array
 
 LARGEST = 1 << 36  # bytes of one array: more is a damaged file, or a machine that these models are not for
 
+LONGEST = 255  # characters of the name of a file beside the model
+
 # Where the elements lie that are not raw bytes, and how many numbers make an element.
 _FIELDS = {
     "f32": "float_data", "f64": "double_data", "i64": "int64_data", "u64": "uint64_data", "u32": "uint64_data",
@@ -80,6 +82,8 @@ def _external(tensor: Any, what: str, folder: Path | None, nbytes: int) -> bytes
     """The bytes that lie in a file beside the model."""
     about = {entry.key: entry.value for entry in tensor.external_data}
     location = about.get("location", "")
+    if len(location) > LONGEST:
+        raise FormatError(f"{what} lies in a file whose name has {len(location)} characters")
     if folder is None:
         raise FormatError(f"{what} lies in the file {location!r}, and the model did not come from a file")
     file = (folder / location).resolve()

@@ -380,6 +380,23 @@ class TrainStep:
 
         export(self, path, batches, batch_sizes, modes, target)
 
+    def export_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph of the last call as ONNX: of a step forward, backward and update, and what they update.
+
+        Its operators are the IR's own, in the domain `gluongraph`; `mx.onnx.load_graph` gives the identical graph back.
+        docs/onnx.md says how they are written. A network for others to run is `net.export_onnx(path)`.
+
+        Raises:
+            MXNetError: nothing has been called yet, or the package onnx is not installed.
+            OSError: the file cannot be written.
+        """
+        from gluongraph.onnx.export.prediction import write
+        from gluongraph.onnx.export.program import program
+
+        last = self._variants.last
+        arrays = {name: a.asnumpy() for name, a in last.state.items() if name in self.graph.inputs}
+        write(path, program(self.graph, arrays, "step"))
+
     # -- what it is made of
 
     @property

@@ -34,7 +34,7 @@ def export(
     return os.fspath(path)
 
 
-def write(path: str, proto: Any) -> None:
+def write(path: str | os.PathLike[str], proto: Any) -> None:
     """Write a model; the file appears whole or not at all.
 
     Raises:

@@ -28,10 +28,16 @@ def branch(at: Site, condition: Node, *, then_branch: GraphDef, else_branch: Gra
 
 
 @operator("Loop", static=("trips",))
-def loop(at: Site, trips: Node | None, condition: Node | None, *carried: Value, body: GraphDef) -> list[Value]:
+def loop(
+    at: Site, trips: Node | None = None, condition: Node | None = None, *carried: Value, body: GraphDef
+) -> list[Value]:
     """A graph turn after turn, unrolled; what it makes beside what it carries is stacked"""
+    if len(body.inputs) != 2 + len(carried) or len(body.outputs) < 1 + len(carried):
+        raise at.wrong(f"a body of {len(body.inputs)} inputs and {len(body.outputs)} outputs carries {len(carried)}")
     count = None if trips is None else max(int(at.number(trips, "M")), 0)
     going = True if condition is None else bool(at.number(condition, "cond"))
+    if going and _goes_on(body) and (count is None or count > UNROLLED):
+        raise at.unsupported(f"more than {UNROLLED} turns")
     state, stacks, turn = list(carried), [[] for _ in body.outputs[1 + len(carried) :]], 0  # type: ignore[var-annotated]
     while going and (count is None or turn < count):
         if turn >= UNROLLED:
@@ -46,6 +52,15 @@ def loop(at: Site, trips: Node | None, condition: Node | None, *carried: Value, 
     if not turn and stacks:
         raise at.unsupported("no turn at all, so that nothing is known of what is stacked")
     return [*state, *(ops.stack(*stack) for stack in stacks)]
+
+
+def _goes_on(body: GraphDef) -> bool:
+    """Does the condition of the next turn never change? Then it is what the turn was given, or part of the file."""
+    makers = {name: node for node in body.nodes for name in node.outputs}
+    name = body.outputs[0].name
+    while name in makers and makers[name].op == "Identity":
+        name = makers[name].inputs[0]
+    return name in body.constants or name == body.inputs[1].name or (name in makers and makers[name].op == "Constant")
 
 
 @operator("Scan", since=9)

@@ -147,7 +147,10 @@ def split(
     at: Site, x: Node, split: Node | None = None, *, axis: int = 0, num_outputs: int | None = None
 ) -> list[Value]:
     """Parts along an axis, of equal or of given sizes"""
-    return _parts(at, x, axis, at.ints(split, "split"), num_outputs or len(at.node.outputs))
+    count = len(at.node.outputs)
+    if num_outputs not in (None, count):
+        raise at.wrong(f"num_outputs={num_outputs}, and there are {count}")
+    return _parts(at, x, axis, at.ints(split, "split"), count)
 
 
 def _sliced(at: Site, x: Node, starts: Any, ends: Any, axes: Any, steps: Any) -> Node:
