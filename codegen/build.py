@@ -58,7 +58,7 @@ def build(plan: Plan, target: Target) -> Artefact:
 
 def _export(module: Any, library: Path, target: Target) -> None:
     """The library; for a GPU, beside it, machine code named by the digest of the source that the library holds."""
-    tir.export(module, str(library))
+    tir.export(module, str(library), target.machine)
     if target.cpu is None:
         source = te.cuda_source(module)
         if source and (binary := te.binary(source, target.tvm["arch"])) is not None:

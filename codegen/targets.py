@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,11 @@ class Target:
     options: tuple[tuple[str, Any], ...]
     cpu: Cpu | None
     needs: tuple[str, ...] = ()  # names in /proc/cpuinfo without which its code must not run
+
+    @property
+    def machine(self) -> str:
+        """The kind of computer, as `platform.machine` calls it; of a GPU's host it is this one."""
+        return str(self.tvm.get("mtriple", "")).partition("-")[0] or platform.machine()
 
     @property
     def tvm(self) -> dict[str, Any]:
@@ -86,16 +92,18 @@ TARGETS: dict[str, Target] = {
 
 
 def target(name: str = "cpu") -> Target:
-    """The row of that name; 'cpu' is the best row that this machine can run.
+    """The row of that name; 'cpu' is the best row that this machine can run; "cuda:sm_80" is cuda for that GPU.
 
     Raises:
         CompileError: no such row.
     """
     if name == "cpu":
         return _host()
-    if name not in TARGETS:
-        raise CompileError(f"unknown target {name!r}; there are cpu, {', '.join(TARGETS)}")
-    return TARGETS[name]
+    row, _, arch = name.partition(":")
+    if row not in TARGETS or (arch and not (row == "cuda" and re.fullmatch(r"sm_\d+a?", arch))):
+        raise CompileError(f"unknown target {name!r}; there are cpu, {', '.join(TARGETS)}, cuda:sm_80 and the like")
+    found = TARGETS[row]
+    return found if not arch else replace(found, options=tuple({**dict(found.options), "arch": arch}.items()))
 
 
 def _host() -> Target:

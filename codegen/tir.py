@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from gluongraph.codegen import linking
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError
 from gluongraph.process import calling_tvm, importing_tvm
@@ -37,7 +38,6 @@ class Lazy:
 
 tvm = Lazy("tvm")
 tirx = Lazy("tvm.tirx")
-linker = Lazy("tvm.support.cc")
 
 
 def tvm_dtype(dtype: str, lanes: int = 1) -> str:
@@ -579,11 +579,10 @@ def _entry(name: str, entry: Entry) -> PrimFunc:
     return tirx.PrimFunc([table], body).with_attrs({"global_symbol": name, "s_tir": True})
 
 
-def export(module: Any, path: str) -> None:
-    """Write a module as a shared library; raises CompileError where there is no C compiler to link with."""
-    if linker.get_cc() is None:
-        raise CompileError(f"cannot link {path}: there is no C compiler in PATH")
+def export(module: Any, path: str, machine: str) -> None:
+    """Write a module as a shared library of a machine; raises CompileError where nothing links for it."""
+    link = linking.linker(linking.command_for(machine))
     try:
-        module.export_library(path)
+        module.export_library(path, fcompile=link)
     except (RuntimeError, OSError) as error:
         raise CompileError(f"cannot link {path}: {error}") from error

@@ -14,8 +14,8 @@ from gluongraph.runtime import loader
 from gluongraph.storage import Array
 
 
-def module_of(library: Array, binaries: Mapping[str, Array]) -> Any:
-    """The module in a library's bytes; `binaries` are a GPU's machine code by file name.
+def module_of(library: Array, gpu: bool, binaries: Mapping[str, Array]) -> Any:
+    """The module in a library's bytes; for a `gpu` there are `binaries`, its machine code by file name.
 
     The system loads files, so it becomes one for as long as that takes; a GPU's stays until the process ends.
 
@@ -26,14 +26,14 @@ def module_of(library: Array, binaries: Mapping[str, Array]) -> Any:
         folder = Path(tempfile.mkdtemp(prefix="gluongraph-"))
     except OSError as error:
         raise CompileError(f"an artefact's code needs a temporary folder to be loaded from: {error}") from error
-    if binaries:
+    if gpu:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:
         place = folder / "step.so"
         place.write_bytes(library.data)
         for name, binary in binaries.items():
             (folder / Path(name).name).write_bytes(binary.data)
-        return loader.load_library(place, bool(binaries))
+        return loader.load_library(place, gpu)
     finally:
-        if not binaries:
+        if not gpu:
             shutil.rmtree(folder, ignore_errors=True)

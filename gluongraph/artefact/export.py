@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from gluongraph import checkpoint, serialize
 from gluongraph.artefact import file, host, structure
 from gluongraph.artefact import numbers as how
 from gluongraph.checkpoint.training import REST, STATES, WEIGHTS, Training
+from gluongraph.codegen.linking import command_for
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.dtypes import dtype_name, numpy_dtype
@@ -55,6 +55,7 @@ def export(
     _check(step)
     on = find_target(target or step.options.target)
     wanted = _modes(step, modes)
+    command_for(on.machine)  # raises, before anything is compiled
     types = _batches(step, batches, batch_sizes)
     maker = _Maker(step, on)
     for mode in wanted:
@@ -336,11 +337,10 @@ THRIFT = ("remat", "memory_budget", "activations")
 def _target(on: Target) -> dict[str, Any]:
     options = on.tvm
     triple = options.get("mtriple", "")
-    machine = triple.partition("-")[0] or platform.machine()
     return {
         "name": on.name,
         "kind": options["kind"],
-        "machine": machine,
+        "machine": on.machine,
         "triple": triple,
         "cpu": options.get("mcpu"),
         "needs": list(on.needs),

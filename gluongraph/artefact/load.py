@@ -300,7 +300,7 @@ class ExportedVariant(Variant):
         arrays, place = self.variants.artefact.arrays, self.told["code"]
         gpu = self.variants.artefact.told["target"]["kind"] == "cuda"
         binaries = {name.removeprefix(place + "/"): a for name, a in arrays.items() if name.startswith(place + "/")}
-        module = code.module_of(arrays[place], binaries if gpu else {})
+        module = code.module_of(arrays[place], gpu, binaries)
         entry = loader.function(module, self.told["symbol"])
         return (DeviceExecutor if gpu else Executor)(
             entry, entries.program_of(self.told, self.variants.artefact), self._memory()
