@@ -350,6 +350,7 @@ class TrainStep:
         """Until an asynchronous `save` is on disk. Raises OSError where it could not be written."""
         self._saver.wait()
 
+    @by_turns
     def export(
         self,
         path: str | os.PathLike[str],
