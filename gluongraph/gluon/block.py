@@ -361,6 +361,9 @@ class HybridBlock(Block):
     def _forget(self) -> None:
         self.__dict__["_cached"] = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cached": None}  # compiled code works on the arrays of this block, not on a copy's
+
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """Compile forward and backward from the next call on, once per input types and mode.
 

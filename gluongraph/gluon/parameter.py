@@ -230,6 +230,11 @@ class Parameter(Multipliers, NamesInstead):
             if self._grad_req != "null":
                 array.attach_grad(self._grad_req, self._grad_stype)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._arrays is not None and not self._arrays[0].name:  # copies, which have neither name nor gradient
+            self._adopt(self._arrays)
+
     def _ready_arrays(self) -> list[NDArray]:
         if self._arrays is not None:
             return self._arrays

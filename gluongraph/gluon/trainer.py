@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
-from typing import Any
+from typing import Any, NoReturn
 
 from gluongraph import optimizer as optimizers
 from gluongraph.context import Context
@@ -93,6 +93,10 @@ class Trainer:
         self._marked_at = (-1, -1)
         self.scaler = LossScale()  # of amp.scale_loss, and of compiled steps with precision="16-mixed"
         self.arenas: dict[tuple[str, str], object] = {}  # (role, dtype) -> where compiled steps keep weights and states
+
+    def __getstate__(self) -> NoReturn:
+        help = "save_states and load_states keep what it has learned; a copied net needs another Trainer"
+        raise TypeError(located("a Trainer cannot be copied or pickled", help=help))
 
     def _one_context(self) -> list[Context]:
         contexts: list[Context] | None = None

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gluongraph import checkpoint, random
 from gluongraph.errors import MXNetError, located
@@ -74,6 +74,10 @@ class TrainStep:
         self.window = Window()  # what `accumulate` has added up since the last `apply`
         self._saver = Saver()
         self.turn = threading.RLock()
+
+    def __getstate__(self) -> NoReturn:
+        help = "step.save and step.load keep a training; a copied net needs another mx.compile"
+        raise TypeError(located("a compiled step cannot be copied or pickled", help=help))
 
     # -- training
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
+import gluongraph as mx
 from gluongraph import autograd, gluon, init, nd, random
 from gluongraph.gluon import HybridBlock, nn
 
@@ -162,6 +165,29 @@ def test_parameters_that_were_replaced_are_seen() -> None:
     np.testing.assert_allclose(net(nd.array(X)).asnumpy()[:, 0], 2 * X.sum(axis=1), rtol=1e-5, atol=1e-5)
     net.weight.set_data(nd.ones((2, 6)) * 3)
     np.testing.assert_allclose(net(nd.array(X)).asnumpy()[:, 0], 3 * X.sum(axis=1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["copy", "pickle"])
+@pytest.mark.parametrize("hybridized", [False, True])
+def test_copies_of_a_net_are_nets_of_their_own(copied: Any, hybridized: bool) -> None:
+    net = stacked(nn.Dense(3, activation="tanh"), nn.Dense(2))
+    net.initialize()
+    net.hybridize(hybridized)
+    x = nd.ones((4, 5))
+    outputs = net(x).asnumpy()
+    other = copied(net)
+    net[0].weight.set_data(nd.zeros((3, 5)))
+    np.testing.assert_allclose(other(x).asnumpy(), outputs, rtol=1e-6)
+    assert list(other.collect_params()) == list(net.collect_params())
+    trainer = gluon.Trainer(other.collect_params(), "sgd")
+    with autograd.record():
+        loss = other(x).sum()
+    loss.backward()
+    trainer.step(4)
+    mx.compile(other, gluon.loss.L2Loss(), trainer)(x, nd.ones((4, 2)))
+    assert (other[0].weight.data().asnumpy() != 0).all() and not net[0].weight.data().asnumpy().any()
+    with pytest.raises(TypeError, match="Trainer cannot be copied or pickled"):
+        copied(trainer)
 
 
 def test_a_branch_on_a_value_is_an_error() -> None:
