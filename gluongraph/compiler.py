@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +98,9 @@ def compile(
     """
     _check_arguments(net, loss, trainer, inputs)
     how = precision_of(precision)
-    if clip_norm is not None and not 0 < clip_norm < math.inf:
+    if clip_norm is not None and not (isinstance(clip_norm, Real) and 0 < clip_norm < math.inf):
         raise ValueError(located(f"clip_norm is a positive number, not {clip_norm!r}"))
-    if ema is not None and not 0 <= ema < 1:
+    if ema is not None and not (isinstance(ema, Real) and 0 <= ema < 1):
         raise ValueError(located(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
     thrift = thrift_of(remat, memory_budget, activations)
     if optimizer_state is not None:
@@ -132,9 +133,9 @@ def cast_to(graph: Graph, low: str) -> Graph:
 def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:
     """Refuse at once what the first call of the step would trip over."""
     wrong = ""
-    if not callable(net):
+    if not callable(net) or isinstance(net, type):
         wrong = f"net is a Block or a function, not {net!r}"
-    elif loss is not None and not callable(loss):
+    elif loss is not None and (not callable(loss) or isinstance(loss, type)):
         wrong = f"loss is a Loss or a function, not {loss!r}"
     elif trainer is not None and not isinstance(trainer, Trainer):
         wrong = f"trainer is a gluon.Trainer, not {trainer!r}"

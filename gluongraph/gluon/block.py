@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from gluongraph import nd, trace
 from gluongraph.context import Context, current_context
 from gluongraph.errors import MXNetError, NamesInstead, located
@@ -84,6 +86,9 @@ class Block(NamesInstead):
     }
 
     def __init__(self, prefix: str | None = None, params: ParameterDict | None = None):
+        if prefix is not None and not isinstance(prefix, str):
+            message = f"{type(self).__name__}: prefix is a text, not {prefix!r}"
+            raise TypeError(located(message, help="net.add(...) takes the layers of a Sequential"))
         hint = self._alias()
         parent = _NAMES.open[-1] if _NAMES.open else None
         self._unnamed = prefix == ""
@@ -445,10 +450,16 @@ class HybridBlock(Block):
 
     def _run(self, *args: Any) -> Any:
         ctx, here = _context_of(args), current_context()
-        if ctx is None or ctx is here or ctx == here:
-            return self._run_here(*args)
-        with ctx:  # the parameters' replicas there, and arrays made on the way
-            return self._run_here(*args)
+        try:
+            if ctx is None or ctx is here or ctx == here:
+                return self._run_here(*args)
+            with ctx:  # the parameters' replicas there, and arrays made on the way
+                return self._run_here(*args)
+        except (AttributeError, TypeError) as error:
+            if (strange := _no_array(args)) is None or isinstance(error, MXNetError):
+                raise
+            message = f"{type(self).__name__} {self.name!r} was given {strange}"
+            raise TypeError(located(message, help="make an array of it: nd.array(...)", scope=self.name)) from error
 
     def _run_here(self, *args: Any) -> Any:
         if self._active and not trace.tracing():
@@ -521,6 +532,14 @@ def _context_of(args: Iterable[Any]) -> Context | None:
             return part._ctx
         if isinstance(part, (list, tuple)) and (found := _context_of(part)) is not None:
             return found
+    return None
+
+
+def _no_array(args: Iterable[Any]) -> str | None:
+    """What among these arguments somebody may have taken for an array: numpy's, or a list of numbers."""
+    for number, part in enumerate(args):
+        if isinstance(part, np.ndarray) or (isinstance(part, (list, tuple)) and _context_of(part) is None):
+            return f"a {type(part).__name__} as argument {number}"
     return None
 
 

@@ -76,6 +76,15 @@ class Optimizer:
     ):
         if sym is not None:
             raise ValueError("there are no symbols (sym) here; set lr_mult and wd_mult of the parameters")
+        self._check_number("learning_rate", 0.0 if learning_rate is None else learning_rate)
+        self._check_number("wd", wd)
+        self._check_number("rescale_grad", rescale_grad)
+        self._check_number("clip_gradient", 0.0 if clip_gradient is None else clip_gradient)
+        if not (lr_scheduler is None or callable(lr_scheduler)):
+            message = (
+                f"{type(self).__name__}: lr_scheduler gives the rate for a number of updates, not {lr_scheduler!r}"
+            )
+            raise TypeError(located(message, help="mx.lr_scheduler has some, any function of an int will do"))
         if isinstance(lr_scheduler, LRScheduler) and learning_rate is not None:
             lr_scheduler.base_lr = learning_rate
         default = getattr(lr_scheduler, "base_lr", self.default_rate)  # any f(num_update) may be a scheduler
@@ -92,6 +101,10 @@ class Optimizer:
         self.set_wd_mult({})
         self.begin_num_update = begin_num_update
         self._index_update_count = Counts(begin_num_update)
+
+    def _check_number(self, name: str, given: Any) -> None:
+        if not hasattr(given, "__float__"):
+            raise TypeError(located(f"{type(self).__name__}: {name} is a number, not {given!r}"))
 
     # -- what a subclass says
 
@@ -161,9 +174,11 @@ class Optimizer:
 
         Raises:
             UserWarning: a scheduler decides the rate.
+            TypeError: it is no number.
         """
         if self.lr_scheduler is not None:
             raise UserWarning("the learning rate is decided by lr_scheduler; change its base_lr, or do without it")
+        self._check_number("learning_rate", lr)
         self.lr = lr
 
     def set_lr_mult(self, args_lr_mult: Mapping[Index, float]) -> None:

@@ -146,9 +146,10 @@ class TrainStep:
             MXNetError: nothing has been accumulated.
             ZeroDivisionError, ValueError: batch_size is no positive number.
         """
-        trainer, window = self._ready(()), self.window
-        if not window.batches:
+        window = self.window
+        if self.trainer is not None and not window.batches:
             raise MXNetError(located("apply: nothing has been accumulated", help="step.accumulate(x, y) comes first"))
+        trainer = self._ready(())
         size = batch_size if batch_size is not None else window.samples
         if window.names and self._in_python(trainer):
             self._check_whole(trainer)

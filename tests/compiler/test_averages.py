@@ -80,7 +80,7 @@ def test_averaged(ctx: Any, tmp_path: pathlib.Path) -> None:
 
 
 def test_errors(tmp_path: pathlib.Path) -> None:
-    for decay in (1, -0.1, float("nan")):
+    for decay in (1, -0.1, float("nan"), "0.9"):
         with pytest.raises(ValueError, match="ema is a decay"):
             made(ema=decay)
     with debug.override(backend="reference"):

@@ -130,6 +130,40 @@ def test_an_unknown_keyword_of_an_optimizer(optimizer: str, keyword: str, meant:
     assert __file__ in str(caught.value) and "There are: " in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_rate": "0.1"}, "SGD: learning_rate is a number, not '0.1'"),
+        ({"wd": None}, "SGD: wd is a number, not None"),
+        ({"lr_scheduler": 0.1}, "SGD: lr_scheduler gives the rate for a number of updates, not 0.1"),
+    ],
+)
+def test_arguments_of_an_optimizer_that_are_no_numbers(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        mx.optimizer.create("sgd", **options)
+    with pytest.raises(TypeError, match="learning_rate is a number, not None"):
+        mx.optimizer.SGD().set_learning_rate(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("block", "given", "message"),
+    [
+        (gluon.nn.Dense(3), [[[1.0, 2.0]]], r"Dense 'dense\d+' was given a list as argument 0\n"),
+        (gluon.nn.Dense(3), [np.ones((1, 2))], r"Dense 'dense\d+' was given a ndarray as argument 0\n"),
+        (gluon.loss.L2Loss(), [nd.ones((2,)), (1.0, 2.0)], r"L2Loss 'l2loss\d+' was given a tuple as argument 1\n"),
+    ],
+)
+def test_what_is_no_array_yet(block: gluon.HybridBlock, given: list[Any], message: str) -> None:
+    block.initialize()
+    with pytest.raises(TypeError, match=message + r".*\n  help: make an array of it: nd.array"):
+        block(*given)
+
+
+def test_layers_as_arguments_of_a_sequential() -> None:
+    with pytest.raises(TypeError, match=r"Sequential: prefix is a text, not Dense\(.*\n.*\n  help: net.add"):
+        gluon.nn.Sequential(gluon.nn.Dense(3), gluon.nn.Dense(2))  # type: ignore[arg-type]
+
+
 def test_an_error_inside_an_optimizer_is_not_taken_for_a_keyword() -> None:
     class Odd(mx.optimizer.SGD):
         def __init__(self, **kwargs: Any):

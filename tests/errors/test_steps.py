@@ -200,6 +200,8 @@ def test_a_float64_net_takes_float64_arrays() -> None:
         (("net", LOSS), {}, "net is a Block or a function, not 'net'"),
         ((None,), {}, "net is a Block or a function, not None"),
         ((abs, "l2"), {}, "loss is a Loss or a function, not 'l2'"),
+        ((gluon.nn.Flatten,), {}, "net is a Block or a function, not <class"),
+        ((abs, gluon.loss.L2Loss), {}, "loss is a Loss or a function, not <class"),
         ((abs, LOSS, "sgd"), {}, "trainer is a gluon.Trainer, not 'sgd'"),
         ((abs, LOSS), {"inputs": 0}, "inputs says how many arrays go to the net"),
         ((abs, LOSS), {"inputs": "x"}, "inputs says how many arrays go to the net"),
@@ -225,6 +227,15 @@ def test_a_step_without_a_trainer(session: Session) -> None:
     step = mx.compile(session.net, LOSS)
     refused(session, lambda: step(X, Y), mx.MXNetError, r"without a trainer, it cannot update\n.*\n  help: use predict")
     refused(session, lambda: step.grads(X, Y), mx.MXNetError, "gradients need a trainer")
+
+
+def test_apply_before_anything_else() -> None:
+    """Where shapes wait for the first batch, too."""
+    net = gluon.nn.Dense(2)
+    net.initialize()
+    step = mx.compile(net, gluon.loss.L2Loss(), gluon.Trainer(net.collect_params(), "sgd"))
+    with pytest.raises(mx.MXNetError, match=r"nothing has been accumulated\n.*\n  help: step.accumulate"):
+        step.apply()
 
 
 def test_nothing_compiled_yet(session: Session) -> None:

@@ -315,6 +315,7 @@ def test_other_names(given: Any, name: str) -> None:
         ({"precision": "8-mixed"}, "'16-mixed'"),
         ({"precision": "transformer-engine"}, "8-bit floats"),
         ({"clip_norm": 0.0}, "clip_norm is a positive number"),
+        ({"clip_norm": "1"}, "clip_norm is a positive number, not '1'"),
     ],
 )
 def test_errors(options: dict[str, Any], says: str) -> None:
