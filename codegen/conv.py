@@ -1,13 +1,13 @@
 """Convolutions on CPUs and both their gradients: what a rule calls. The loops are in conv_pixels.py and conv_weights.py
-for many images, in conv_channels.py for few images of many channels, in conv_flat.py for few of both, in conv_tiles.py
-for products of bf16.
+for many images, in conv_channels.py for few images of many channels, in conv_flat.py for few of both, in conv_points.py
+for those of one tap, in conv_tiles.py for products of bf16.
 
 Sums have an order that depends on shapes and target only, never on threads.
 """
 
 from __future__ import annotations
 
-from gluongraph.codegen import conv_channels, conv_flat, conv_pixels, conv_tiles, conv_weights
+from gluongraph.codegen import conv_channels, conv_flat, conv_pixels, conv_points, conv_tiles, conv_weights
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen.images import Conv, Pixels, Weights, WritePixels, WriteWeights
 from gluongraph.codegen.rule import Cpu
@@ -24,8 +24,10 @@ __all__ = [
     "weight_grad_workspace",
 ]
 
-_Forward = conv_tiles.Forward | conv_channels.Forward | conv_flat.Forward | conv_pixels.Forward
-_DataGrad = conv_tiles.DataGrad | conv_channels.DataGrad | conv_flat.DataGrad | conv_pixels.DataGrad
+_Forward = conv_tiles.Forward | conv_points.Forward | conv_channels.Forward | conv_flat.Forward | conv_pixels.Forward
+_DataGrad = (
+    conv_tiles.DataGrad | conv_points.DataGrad | conv_channels.DataGrad | conv_flat.DataGrad | conv_pixels.DataGrad
+)
 _WeightGrad = conv_tiles.WeightGrad | conv_channels.WeightGrad | conv_flat.WeightGrad | conv_weights.WeightGrad
 
 
@@ -74,6 +76,8 @@ def _forward(conv: Conv, dtype: str, cpu: Cpu) -> _Forward:
     if conv_tiles.suits(conv, cpu, dtype):
         return conv_tiles.Forward(conv, cpu)
     sums = mk.accumulator(dtype)
+    if conv_points.suits(conv, cpu, sums):
+        return conv_points.Forward(conv, cpu, sums)
     if conv_channels.suits(conv, conv.o, cpu, sums):
         return conv_channels.Forward(conv, cpu, sums)
     few = conv_flat.suits(conv, cpu, sums)
@@ -84,6 +88,8 @@ def _data_grad(conv: Conv, dtype: str, cpu: Cpu) -> _DataGrad:
     if conv_tiles.suits(conv, cpu, dtype):
         return conv_tiles.DataGrad(conv, cpu)
     sums = mk.accumulator(dtype)
+    if conv_points.suits(conv, cpu, sums):
+        return conv_points.DataGrad(conv, cpu, sums)
     if conv_channels.suits(conv, conv.c, cpu, sums):
         return conv_channels.DataGrad(conv, cpu, sums)
     few = conv_flat.suits(conv, cpu, sums)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import conv, conv_channels, conv_tiles, tir
+from gluongraph.codegen import conv, conv_channels, conv_points, conv_tiles, tir
 from gluongraph.codegen.conv import Conv
 from gluongraph.codegen.microkernel import accumulator
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
@@ -152,6 +152,30 @@ def test_which_fill_vectors() -> None:
     assert not conv_channels.suits(replace(layer, n=32), layer.o, cpu, "f32")
     assert not conv_channels.suits(replace(layer, c=3), 3, cpu, "f32")
     assert not conv_channels.suits(replace(layer, h=9), layer.o, cpu, "f32")
+
+
+POINTS = {  # of one tap: a rest of every tile, groups, channels a page apart
+    "odd": Conv(3, 40, 4, 4, 24, (1, 1)),
+    "grouped": Conv(5, 18, 4, 8, 34, (1, 1), groups=2),
+    "page": Conv(2, 70, 32, 32, 9, (1, 1)),
+}
+
+
+@pytest.mark.parametrize("case", POINTS)
+@pytest.mark.parametrize("kind", ["forward", "data_grad"])
+def test_one_tap(kind: str, case: str) -> None:
+    assert conv_points.suits(POINTS[case], TARGETS["x86-64-v4"].cpu, "f32")
+    one, two, want = run(kind, POINTS[case], threads=(1, 2))
+    check(one, want)
+    assert np.array_equal(one, two)
+
+
+def test_what_is_more_than_one_tap() -> None:
+    """Or has pixels between those that are read, edges, or images that end within a vector."""
+    cpu, layer = TARGETS["x86-64-v4"].cpu, Conv(2, 16, 4, 4, 16, (1, 1))
+    assert conv_points.suits(layer, cpu, "f32")
+    for change in ({"kernel": (1, 3)}, {"stride": (2, 2)}, {"padding": (0, 1)}, {"h": 3}):
+        assert not conv_points.suits(replace(layer, **change), cpu, "f32")
 
 
 TILED = {  # images that leave a rest of 16 and of 32, channels that leave one of 32, strips and groups, few images
