@@ -1,0 +1,207 @@
+#include "artefact.h"
+
+#include <sys/utsname.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <set>
+
+#include "error.h"
+#include "sha256.h"
+#include "tensorfile.h"
+
+#if !defined(GG_TVM) || !defined(GG_TVM_FFI)
+#error "say which versions of the wheels this is built with: -DGG_TVM='\"0.27.0\"' -DGG_TVM_FFI='\"0.1.14\"'"
+#endif
+
+namespace gg {
+namespace {
+
+constexpr const char* kFormat = "gluongraph-artefact";
+constexpr int64_t kVersion = 1;
+constexpr const char* kDescriptor = "artefact.json";
+
+std::string_view text_of(const Tensor& tensor) {
+  return {reinterpret_cast<const char*>(tensor.data), tensor.bytes()};
+}
+
+std::vector<int64_t> integers_of(const Json& told) {
+  std::vector<int64_t> made;
+  for (const Json& each : told.items()) made.push_back(each.integer());
+  return made;
+}
+
+Tensor type_of(const Json& dtype, const Json& shape) {
+  Tensor made{&dtype_of(dtype.text()), integers_of(shape), nullptr};
+  elements_of(made.shape);  // throws where it is absurd
+  return made;
+}
+
+bool alike(const Tensor& a, const Tensor& b) { return a.dtype == b.dtype && a.shape == b.shape; }
+
+Space space_of(const std::string& name) {
+  static const std::map<std::string, Space> kSpaces = {
+      {"scratch", Space::scratch}, {"state", Space::state},   {"scalar", Space::scalar},
+      {"input", Space::input},     {"output", Space::output}, {"const", Space::constant}};
+  const auto found = kSpaces.find(name);
+  if (found == kSpaces.end()) fail("there is no space '", name, "'");
+  return found->second;
+}
+
+// The flags of this machine's processor, as Linux names them.
+std::set<std::string> processor_flags() {
+  std::ifstream file("/proc/cpuinfo");
+  std::set<std::string> flags;
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("flags", 0) != 0 && line.rfind("Features", 0) != 0) continue;
+    std::istringstream words(line.substr(line.find(':') + 1));
+    for (std::string word; words >> word;) flags.insert(word);
+    break;
+  }
+  return flags;
+}
+
+size_t number_of_input(const std::string& name, size_t count) {
+  constexpr std::string_view kPrefix = "data";
+  size_t number = count;
+  const char* end = name.data() + name.size();
+  if (name.rfind(kPrefix, 0) == 0) std::from_chars(name.data() + kPrefix.size(), end, number);
+  if (number >= count) fail("the input ", name, " is no array of the batch");
+  return number;
+}
+
+}  // namespace
+
+Artefact::Artefact(const std::string& path_) : path(path_), file_(read_file(path_)) {
+  TensorFile file = TensorFile::parse(file_.data(), file_.size(), path);
+  tensors = std::move(file.tensors);
+  try {
+    const Json* format = file.metadata.is_null() ? nullptr : file.metadata.find("format");
+    if (format == nullptr || format->text() != kFormat) fail("it is a safetensors file, but no artefact");
+    const std::string& version = file.metadata.at("format_version").text();
+    if (version != std::to_string(kVersion)) fail("it has format ", version, ", and this program reads ", kVersion);
+    const std::string_view text = text_of(tensor(kDescriptor));
+    if (sha256(text) != file.metadata.at("sha256").text()) fail("its ", kDescriptor, " has been changed");
+    const Json told = Json::parse(text, std::string("its ") + kDescriptor);
+    if (told.at("format").text() != kFormat || told.at("format_version").integer() != kVersion) {
+      fail("its ", kDescriptor, " is of another format");
+    }
+    check_tensors(told.at("tensors"));
+    check_machine(told);
+    read(told);
+  } catch (const Error& error) {
+    fail(path, " cannot be loaded: ", error.what());
+  }
+}
+
+const Tensor& Artefact::tensor(const std::string& name) const {
+  const auto found = tensors.find(name);
+  if (found == tensors.end()) fail("it has no tensor ", name);
+  return found->second;
+}
+
+void Artefact::check_tensors(const Json& told) const {
+  for (const auto& [name, found] : tensors) {
+    if (name != kDescriptor && told.find(name) == nullptr) fail(name, " does not belong to it");
+  }
+  for (const auto& [name, row] : told.members()) {
+    const Tensor& found = tensor(name);
+    const Tensor type = type_of(row.at(0), row.at(1));
+    if (!alike(found, type)) fail(name, " is ", found.type(), " instead of ", type.type());
+    if (sha256(text_of(found)) != row.at(2).text()) fail("the content of ", name, " has changed");
+  }
+}
+
+void Artefact::check_machine(const Json& told) const {
+  const Json& target = told.at("target");
+  const std::string& name = target.at("name").text();
+  if (target.at("kind").text() != "llvm") fail("it is compiled for ", name, ", and this program runs on CPUs alone");
+  utsname system{};
+  uname(&system);
+  if (target.at("machine").text() != system.machine) {
+    fail("it is compiled for ", target.at("machine").text(), ", and this machine is ", system.machine);
+  }
+  const std::set<std::string> flags = processor_flags();
+  std::string missing;
+  for (const Json& flag : target.at("needs").items()) {
+    if (flags.count(flag.text()) == 0) missing += " " + flag.text();
+  }
+  if (!missing.empty()) {
+    fail("it is compiled for ", name, ", and this processor lacks", missing, "; export for another target");
+  }
+  const std::pair<const char*, const char*> wanted[] = {{"tvm", GG_TVM}, {"tvm-ffi", GG_TVM_FFI}};
+  for (const auto& [library, version] : wanted) {
+    const std::string& found = told.at("writer").at(library).text();
+    if (found != version) fail("it is compiled with ", library, " ", found, ", and this program runs with ", version);
+  }
+}
+
+void Artefact::read(const Json& told) {
+  for (const Json& row : told.at("parameters").items()) {
+    Parameter made{row.at("name").text(), row.at("key").text(), type_of(row.at("dtype"), row.at("shape"))};
+    if (!row.at("index").is_null()) made.index = row.at("index").integer();
+    if (!alike(tensor("params/" + made.key), made.type)) fail("params/", made.key, " is no ", made.type.type());
+    parameters.push_back(std::move(made));
+  }
+  for (const auto& [name, row] : told.at("states").members()) {
+    states.push_back({name, type_of(row.at("dtype"), row.at("shape")), row.at("value")});
+  }
+  for (const Json& row : told.at("entries").items()) entries.push_back(entry_of(row));
+  about = told.at("about");
+  optimizer = told.at("optimizer");
+  options = told.at("options");
+  writer = told.at("writer");
+}
+
+Entry Artefact::entry_of(const Json& told) const {
+  Entry made;
+  made.id = told.at("id").text();
+  made.mode = told.at("mode").text();
+  made.symbol = told.at("symbol").text();
+  made.code = tensor(told.at("code").text());
+  made.scratch_bytes = told.at("scratch_bytes").unsigned_integer();
+  made.scalar_bytes = told.at("scalar_bytes").unsigned_integer();
+  made.samples = told.at("samples").number();
+  made.masked = told.at("masked").boolean();
+  made.guarded = told.at("guarded").boolean();
+  made.scalars = told.at("scalars");
+  made.draws = told.at("draws");
+  for (const Json& type : told.at("batch").items()) made.batch.push_back(type_of(type.at(0), type.at(1)));
+  for (const Json& name : told.at("names").items()) made.names.push_back(name.text());
+  made.counts = integers_of(told.at("counts"));
+  for (const Json& group : told.at("groups").items()) made.groups.push_back(integers_of(group));
+  std::map<std::string, size_t> positions;
+  for (const Json& row : told.at("args").items()) {
+    Argument argument{row.at(0).text(), type_of(row.at(1), row.at(2)), space_of(row.at(3).text()),
+                      row.at(4).unsigned_integer()};
+    const size_t bytes = argument.type.bytes();
+    const auto within = [&](size_t block) {
+      if (bytes > block || argument.offset > block - bytes) fail(argument.name, " lies outside of its memory");
+    };
+    if (argument.space == Space::scratch) within(made.scratch_bytes);
+    if (argument.space == Space::scalar) within(made.scalar_bytes);
+    if (argument.space == Space::input) {
+      argument.input = number_of_input(argument.name, made.batch.size());
+      if (made.batch[argument.input].bytes() != bytes) fail(argument.name, " has another size than its array");
+    }
+    if (argument.space == Space::constant) {
+      const Tensor& data = tensor(told.at("constants").at(argument.name).text());
+      if (data.bytes() != bytes) fail("the constant ", argument.name, " has ", data.bytes(), " bytes");
+      argument.type.data = data.data;
+    }
+    positions[argument.name] = made.arguments.size();
+    made.arguments.push_back(std::move(argument));
+  }
+  for (const auto& [name, argument] : told.at("outputs").members()) {
+    const auto found = positions.find(argument.text());
+    if (found == positions.end() || made.arguments[found->second].space != Space::output) fail(name, " is no output");
+    made.outputs[name] = found->second;
+  }
+  for (const auto& [asked, flag] : {std::pair(made.masked, "amp:finite"), std::pair(made.guarded, "anomaly:sound")}) {
+    if (asked && made.outputs.count(flag) == 0) fail(made.id, " has no output ", flag);
+  }
+  return made;
+}
+
+}  // namespace gg

@@ -1,0 +1,77 @@
+// An exported training: what `step.export` wrote, read and checked before any of it is used.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "files.h"
+#include "json.h"
+#include "tensor.h"
+
+namespace gg {
+
+enum class Space { scratch, state, scalar, input, output, constant };
+
+struct Argument {
+  std::string name;
+  Tensor type;  // its data is that of a constant, and nullptr otherwise
+  Space space;
+  size_t offset = 0;  // in the block of its space: of scratch and scalars
+  size_t input = 0;   // which array of a batch an input is
+};
+
+// One callable of the artefact: a mode of the step for one set of batch types.
+struct Entry {
+  std::string id, mode, symbol;
+  Tensor code;
+  std::vector<Tensor> batch;  // types
+  std::vector<Argument> arguments;
+  size_t scratch_bytes = 0, scalar_bytes = 0;
+  std::map<std::string, size_t> outputs;  // name of an output -> its argument
+  std::vector<std::string> names;         // parameters that there are gradients of
+  std::vector<int64_t> counts;            // parameters that count as updated
+  double samples = 1;
+  bool masked = false;   // does the output "amp:finite" say whether anything has changed?
+  bool guarded = false;  // must the output "anomaly:sound" be true?
+  std::vector<std::vector<int64_t>> groups;  // parameters whose counts and multipliers are one
+  Json scalars, draws;                       // a tape or null; argument -> [device type, device number, draws]
+};
+
+struct Parameter {
+  std::string name, key;  // in graphs, and in checkpoints
+  Tensor type;
+  int64_t index = -1;  // what counts and multipliers go by; -1: the trainer does not hold it
+};
+
+struct State {
+  std::string name;  // in graphs
+  Tensor type;
+  Json value;  // what it begins as
+};
+
+class Artefact {
+ public:
+  // Throws an Error where anything is not as it was exported, is of other versions of TVM than this program, or needs
+  // another processor. Nothing of it has been executed then.
+  explicit Artefact(const std::string& path);
+
+  std::string path;
+  std::map<std::string, Tensor> tensors;
+  std::vector<Parameter> parameters;
+  std::vector<State> states;
+  std::vector<Entry> entries;
+  Json about;  // what a checkpoint of the moment of the export says
+  Json optimizer, options, writer;
+
+ private:
+  void check_tensors(const Json& told) const;
+  void check_machine(const Json& told) const;
+  void read(const Json& told);
+  Entry entry_of(const Json& told) const;
+  const Tensor& tensor(const std::string& name) const;
+
+  Memory file_;
+};
+
+}  // namespace gg

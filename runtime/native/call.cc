@@ -1,0 +1,110 @@
+#include "call.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "error.h"
+
+namespace gg {
+namespace {
+
+constexpr size_t kAlignment = 64;
+int64_t kStride = 1;  // of every argument: all are flat
+
+size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// The bytes of all outputs and constants, each on a boundary of its own.
+size_t bytes_of_own(const Entry& entry) {
+  size_t sum = 0;
+  for (const Argument& argument : entry.arguments) {
+    if (argument.space == Space::output || argument.space == Space::constant) sum += aligned(argument.type.bytes());
+  }
+  return sum;
+}
+
+const Argument& scalar_of(const Entry& entry, const std::string& name, std::string_view dtype, size_t count) {
+  for (const Argument& argument : entry.arguments) {
+    if (argument.name != name) continue;
+    const bool fits = argument.type.dtype->name == dtype && elements_of(argument.type.shape) == count;
+    if (argument.space == Space::scalar && fits) return argument;
+  }
+  fail("there is no scalar ", name, " of ", count, " ", dtype);
+}
+
+}  // namespace
+
+Call::Call(const Entry& entry_, const Arrays& arrays, Progress& progress, const Memory& scratch)
+    : entry(entry_),
+      counters(progress.counters(entry.counts)),
+      code_(entry.code, entry.symbol),
+      scalars_(entry.scalar_bytes),
+      own_(bytes_of_own(entry)),
+      sizes_(entry.arguments.size()),
+      table_(entry.arguments.size()),
+      tape_(entry.scalars.is_null() ? Tape() : Tape(entry.scalars, progress.variables())) {
+  for (size_t i = 0; i < table_.size(); ++i) {
+    const Argument& argument = entry.arguments[i];
+    const auto bits = static_cast<uint8_t>(8 * argument.type.dtype->bytes);
+    sizes_[i] = static_cast<int64_t>(elements_of(argument.type.shape));
+    table_[i] = {place_of(argument, arrays, scratch), {kDLCPU, 0}, 1,
+                 {argument.type.dtype->code, bits, 1}, &sizes_[i], &kStride, 0};
+    if (argument.space == Space::input) inputs_.emplace_back(i, argument.input);
+  }
+  for (const auto& [name, argument] : entry.outputs) {
+    const Tensor& type = entry.arguments[argument].type;
+    outputs_[name] = {type.dtype, type.shape, static_cast<const std::byte*>(table_[argument].data)};
+  }
+  for (size_t i = 0; i < tape_.size(); ++i) {
+    const Argument& scalar = scalar_of(entry, tape_.name(i), "f32", 1);
+    cells_.push_back({reinterpret_cast<float*>(scalars_.data() + scalar.offset), i});
+  }
+  for (const auto& [name, told] : entry.draws.members()) {
+    const Argument& words = scalar_of(entry, name, "u32", 4);
+    draws_.push_back({reinterpret_cast<uint32_t*>(scalars_.data() + words.offset),
+                      &progress.generator(told.at(size_t{0}).text(), told.at(1).integer()),
+                      told.at(2).unsigned_integer()});
+  }
+  for (size_t i = 0; const Tensor* result = output("out" + std::to_string(i)); ++i) results_.push_back(*result);
+}
+
+void* Call::place_of(const Argument& argument, const Arrays& arrays, const Memory& scratch) {
+  switch (argument.space) {
+    case Space::scratch: return scratch.data() + argument.offset;
+    case Space::scalar: return scalars_.data() + argument.offset;
+    case Space::state: return arrays.state(argument.name, argument.type.bytes());
+    case Space::input: return nullptr;
+    case Space::output:
+    case Space::constant: break;
+  }
+  std::byte* place = own_.data() + used_;
+  used_ += aligned(argument.type.bytes());
+  if (argument.type.data != nullptr) std::memcpy(place, argument.type.data, argument.type.bytes());
+  return place;
+}
+
+const Tensor* Call::output(const std::string& name) const {
+  const auto found = outputs_.find(name);
+  return found == outputs_.end() ? nullptr : &found->second;
+}
+
+void Call::write_scalars() {
+  tape_.run();
+  for (const Cell& cell : cells_) *cell.at = static_cast<float>(tape_.value(cell.value));
+}
+
+void Call::run(const std::vector<const void*>& batch) {
+  for (const auto& [argument, array] : inputs_) table_[argument].data = const_cast<void*>(batch[array]);
+  for (const Draw& draw : draws_) {
+    const uint64_t seed = draw.generator->seed, offset = draw.generator->offset;
+    const uint64_t words[] = {seed, seed >> 32, offset, offset >> 32};
+    std::transform(words, words + 4, draw.words, [](uint64_t word) { return static_cast<uint32_t>(word); });
+    draw.generator->offset += draw.count;
+  }
+  code_(table_.data());
+}
+
+void Call::undraw() {
+  for (const Draw& draw : draws_) draw.generator->offset -= draw.count;
+}
+
+}  // namespace gg

@@ -1,0 +1,63 @@
+// One entry of an artefact, bound to its memory: a call changes where the batch lies, and scalars, and no more.
+#pragma once
+
+#include <dlpack/dlpack.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "arrays.h"
+#include "artefact.h"
+#include "code.h"
+#include "files.h"
+#include "progress.h"
+#include "tape.h"
+
+namespace gg {
+
+class Call {
+ public:
+  // Loads the entry's code. `scratch` is memory for what lies between kernels, which all calls may share.
+  Call(const Entry& entry, const Arrays& arrays, Progress& progress, const Memory& scratch);
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  const Entry& entry;
+  const std::vector<double*> counters;  // of the parameters that the call updates
+
+  void write_scalars();                         // throws an Error where one of them cannot be
+  void run(const std::vector<const void*>& batch);  // with random words drawn, which `undraw` takes back
+  void undraw();
+
+  const std::vector<Tensor>& results() const { return results_; }  // of the last run: what the program gives back
+  const Tensor* output(const std::string& name) const;
+
+ private:
+  struct Cell {
+    float* at;
+    size_t value;  // of the tape
+  };
+  struct Draw {
+    uint32_t* words;
+    Generator* generator;
+    uint64_t count;
+  };
+
+  void* place_of(const Argument& argument, const Arrays& arrays, const Memory& scratch);
+
+  Code code_;
+  Memory scalars_, own_;  // own_: of outputs and constants
+  size_t used_ = 0;       // bytes of it
+  std::vector<int64_t> sizes_;
+  std::vector<DLTensor> table_;
+  std::vector<std::pair<size_t, size_t>> inputs_;  // argument, array of the batch
+  Tape tape_;
+  std::vector<Cell> cells_;
+  std::vector<Draw> draws_;
+  std::map<std::string, Tensor> outputs_;
+  std::vector<Tensor> results_;
+};
+
+}  // namespace gg

@@ -1,0 +1,46 @@
+// Machine code of an artefact: a shared library that is loaded from memory.
+#pragma once
+
+#include <dlpack/dlpack.h>
+#include <tvm/ffi/c_api.h>
+
+#include <string>
+
+#include "tensor.h"
+
+namespace gg {
+
+// Bytes as a file that lies in memory alone.
+class MemoryFile {
+ public:
+  explicit MemoryFile(const Tensor& content);
+  ~MemoryFile();
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  std::string path() const;
+
+ private:
+  int handle_;
+};
+
+// One function of a library, loaded for as long as this lives. Loading runs code: check what is loaded before.
+class Code {
+ public:
+  Code(const Tensor& library, const std::string& symbol);
+  ~Code();
+  Code(const Code&) = delete;
+  Code& operator=(const Code&) = delete;
+
+  // Calls it with the address of its arguments' table. Throws an Error where a kernel refuses an argument.
+  void operator()(DLTensor* table) const;
+
+ private:
+  MemoryFile file_;  // open for as long as the library is loaded: dlopen takes another one of its path for this one
+  TVMFFIObjectHandle module_ = nullptr, function_ = nullptr;
+};
+
+// Threads of parallel kernels in this process; 0: as many as there are cores. Has no effect once a kernel has run.
+void set_threads(int count);
+
+}  // namespace gg

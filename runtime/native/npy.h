@@ -1,0 +1,13 @@
+// .npy files: a header that is a Python dictionary, and the elements.
+#pragma once
+
+#include <string>
+
+#include "tensor.h"
+
+namespace gg {
+
+// The array of a file's bytes, in their memory. Throws an Error that begins with `what` where they are no such file.
+Tensor parse_npy(const std::byte* data, size_t size, const std::string& what);
+
+}  // namespace gg

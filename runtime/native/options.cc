@@ -1,0 +1,82 @@
+#include "options.h"
+
+#include <charconv>
+#include <functional>
+#include <map>
+
+#include "error.h"
+
+namespace gg {
+
+const char* const kHelp =
+    "gg-run ARTEFACT: what it holds\n"
+    "gg-run ARTEFACT --data FILES --steps N: train\n"
+    "\n"
+    "FILES are x.npy,y.npy, an array of a batch each, or one .safetensors file with the arrays x, y or data0, data1, ...\n"
+    "Samples lie along the first axis.\n"
+    "\n"
+    "  --data FILES       what to train on, in the order of the files\n"
+    "  --steps N          updates to make; --passes N: passes over the data\n"
+    "  --shuffle SEED     another order in each pass\n"
+    "  --drop-last        leave out a last batch for which there is no entry\n"
+    "  --lr RATE          the learning rate, where no schedule decides\n"
+    "  --evaluate FILES   in the end, or without --data at once: the loss in prediction mode\n"
+    "  --load DIR         go on from a checkpoint, or from the newest of a run's folder; in the data too\n"
+    "  --save DIR         write a checkpoint in the end, from which Python goes on as well\n"
+    "  --print N          say the loss every N steps\n"
+    "  --log FILE         write the loss of each step, a line of JSON each\n"
+    "  --threads N        of parallel kernels; 0, the default: one for each core\n"
+    "\n"
+    "Exit codes: 0 fine, 2 refused, in one sentence; nothing has been written then.\n";
+
+namespace {
+
+template <class Number>
+Number number_of(const std::string& name, const std::string& text, Number least) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end || value < least) fail(name, " takes a number, not '", text, "'");
+  return value;
+}
+
+}  // namespace
+
+Options options_of(int count, char** words) {
+  Options made;
+  using Set = std::function<void(const std::string& name, const std::string& text)>;
+  const auto into = [](std::string& text) { return [&text](const std::string&, const std::string& t) { text = t; }; };
+  const auto number = [](int64_t& value) {
+    return [&value](const std::string& name, const std::string& t) { value = number_of<int64_t>(name, t, 1); };
+  };
+  const std::map<std::string, Set> with_value = {
+      {"--data", into(made.data)},     {"--evaluate", into(made.evaluate)}, {"--load", into(made.load)},
+      {"--save", into(made.save)},     {"--log", into(made.log)},           {"--steps", number(made.steps)},
+      {"--passes", number(made.passes)}, {"--print", number(made.every)},
+      {"--shuffle", [&](const auto& name, const auto& t) { made.shuffle = number_of<uint64_t>(name, t, 0); }},
+      {"--threads", [&](const auto& name, const auto& t) { made.threads = number_of<int>(name, t, 0); }},
+      {"--lr", [&](const auto& name, const auto& t) { made.rate = number_of<double>(name, t, 0.0); }}};
+  const std::map<std::string, bool*> flags = {
+      {"--drop-last", &made.drop_last}, {"--help", &made.help}, {"-h", &made.help}};
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i];
+    if (const auto flag = flags.find(word); flag != flags.end()) {
+      *flag->second = true;
+    } else if (const auto found = with_value.find(word); found != with_value.end()) {
+      if (++i == count) fail(word, " wants a value behind it");
+      found->second(word, words[i]);
+    } else if (word.rfind("-", 0) == 0) {
+      fail("there is no ", word, "; gg-run --help lists what there is");
+    } else if (!made.artefact.empty()) {
+      fail("one artefact at a time, not ", made.artefact, " and ", word);
+    } else {
+      made.artefact = word;
+    }
+  }
+  if (made.help) return made;
+  if (made.artefact.empty()) fail("which artefact? gg-run --help says more");
+  if (made.data.empty() != (made.steps == 0 && made.passes == 0)) fail("training wants --data, and --steps or --passes");
+  return made;
+}
+
+}  // namespace gg

@@ -1,0 +1,23 @@
+// The command line of gg-run.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace gg {
+
+struct Options {
+  std::string artefact, data, evaluate, load, save, log;
+  int64_t steps = 0, passes = 0, every = 0;
+  std::optional<uint64_t> shuffle;
+  std::optional<double> rate;
+  int threads = 0;
+  bool drop_last = false, help = false;
+};
+
+extern const char* const kHelp;
+
+Options options_of(int count, char** words);  // throws an Error that says what is wrong with them
+
+}  // namespace gg

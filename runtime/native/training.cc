@@ -1,0 +1,162 @@
+#include "training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "checkpoint.h"
+#include "error.h"
+#include "half.h"
+
+namespace gg {
+namespace {
+
+std::string types_of(const Batch& batch) {
+  std::string text;
+  for (const Tensor& array : batch) text += (text.empty() ? "" : ", ") + array.type();
+  return text.empty() ? "nothing" : text;
+}
+
+bool fits(const Entry& entry, const std::string& mode, const Batch& batch) {
+  return entry.mode == mode && entry.batch.size() == batch.size() &&
+         std::equal(batch.begin(), batch.end(), entry.batch.begin(),
+                    [](const Tensor& a, const Tensor& b) { return a.dtype == b.dtype && a.shape == b.shape; });
+}
+
+double number_at(const Tensor& tensor, size_t i) {
+  const std::byte* from = tensor.data + tensor.dtype->bytes * i;
+  const auto read = [&](auto value) {
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  };
+  const std::string_view name = tensor.dtype->name;
+  if (name == "f64") return read(double{});
+  if (name == "f32") return static_cast<double>(read(float{}));
+  if (name == "bf16") return static_cast<double>(from_bfloat16(read(uint16_t{})));
+  if (name == "f16") return static_cast<double>(from_float16(read(uint16_t{})));
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+constexpr const char *kFinite = "amp:finite", *kSound = "anomaly:sound", *kNorm = "grad_norm";
+
+}  // namespace
+
+Training::Training(const std::string& path) : artefact(path) {
+  size_t scratch = 0;
+  for (const Entry& entry : artefact.entries) scratch = std::max(scratch, entry.scratch_bytes);
+  scratch_ = Memory(scratch);
+}
+
+Call& Training::call(const std::string& mode, const Batch& batch) {
+  std::string known;
+  for (const Entry& entry : artefact.entries) {
+    if (fits(entry, mode, batch)) {
+      std::unique_ptr<Call>& made = calls_[&entry];
+      if (made == nullptr) made = std::make_unique<Call>(entry, arrays, progress, scratch_);
+      return *made;
+    }
+    if (entry.mode == mode) known += (known.empty() ? "" : "; or ") + types_of(entry.batch);
+  }
+  if (known.empty()) fail(artefact.path, " has no entry '", mode, "'");
+  fail(mode, " of ", types_of(batch), ": the artefact takes ", known);
+}
+
+// Runs a call; was the batch one to learn from? One with a gradient that is not finite changes the scale of the loss only.
+bool Training::run(Call& call, const Batch& batch) {
+  addresses_.clear();
+  for (const Tensor& array : batch) addresses_.push_back(array.data);
+  call.run(addresses_);
+  results_ = &call.results();
+  const auto holds = [&](const char* flag) { return call.output(flag)->data[0] != std::byte{0}; };
+  if (call.entry.guarded && !holds(kSound)) {
+    call.undraw();
+    fail("the step has made a NaN or an infinity, and has changed nothing");
+  }
+  if (!call.entry.masked || holds(kFinite)) return true;
+  call.undraw();
+  ++progress.skipped;
+  return false;
+}
+
+void Training::update(Call& call, const Batch& batch, double samples) {
+  progress.count(call.counters, samples);
+  const double scale = progress.rescale();
+  bool counts = false;
+  try {
+    call.write_scalars();
+    counts = run(call, batch);
+  } catch (...) {
+    progress.take_back();
+    throw;
+  }
+  if (const Tensor* norm = call.output(kNorm)) grad_norm_ = number_at(*norm, 0) * scale;
+  if (!counts) progress.take_back();
+}
+
+void Training::step(const Batch& batch) {
+  Call& found = call("step", batch);
+  update(found, batch, found.entry.samples);
+}
+
+void Training::accumulate(const Batch& batch) {
+  Call& found = call("accumulate", batch);
+  Window& window = progress.window;
+  const bool counts = run(found, batch);
+  ++window.batches;
+  if (!counts) return;
+  window.samples += found.entry.samples;
+  for (const std::string& name : found.entry.names) {
+    if (std::find(window.names.begin(), window.names.end(), name) == window.names.end()) window.names.push_back(name);
+  }
+}
+
+void Training::apply() {
+  Window& window = progress.window;
+  if (window.batches == 0) fail("apply: nothing has been accumulated");
+  if (!window.names.empty()) {
+    Call& found = call("apply", {});
+    if (found.entry.names != window.names) fail("apply: other parameters have been accumulated than the artefact updates");
+    update(found, {}, window.samples);
+  }
+  window = Window();
+}
+
+double Training::mean(size_t result) const {
+  if (result >= results_->size()) return std::numeric_limits<double>::quiet_NaN();
+  const Tensor& tensor = (*results_)[result];
+  const size_t count = elements_of(tensor.shape);
+  double sum = 0;
+  for (size_t i = 0; i < count; ++i) sum += number_at(tensor, i);
+  return sum / static_cast<double>(count);
+}
+
+std::string Training::save(const std::string& run) const {
+  std::vector<std::string> window;
+  for (const Parameter& parameter : artefact.parameters) {
+    const std::vector<std::string>& names = progress.window.names;
+    if (std::find(names.begin(), names.end(), parameter.name) != names.end()) window.push_back(parameter.key);
+  }
+  return save_checkpoint(run, progress.updates(), arrays.saved(window), progress.told(arrays.loss_scale()),
+                         artefact.writer);
+}
+
+std::string Training::load(const std::string& folder) {
+  std::vector<std::string> damaged;
+  const Checkpoint found = load_checkpoint(folder, damaged);
+  try {
+    const Json& told = found.about.at("parts").at("progress");
+    Progress trial(artefact);
+    trial.read(found.about);  // so that nothing is changed where this does not fit
+    for (const Entry& entry : artefact.entries) trial.check_groups(entry);
+    arrays.read(found.groups, told.at("loss_scale"));
+    progress.read(found.about);
+  } catch (const Error& error) {
+    fail(found.path, " does not fit: ", error.what());
+  }
+  std::string warning;
+  for (const std::string& each : damaged) warning += (warning.empty() ? "" : "; ") + each;
+  return warning.empty() ? warning : warning + "; " + found.path + " is loaded instead";
+}
+
+}  // namespace gg

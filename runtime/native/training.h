@@ -1,0 +1,58 @@
+// A training that goes on from an artefact: what gluongraph's TrainStep does, without Python.
+#pragma once
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arrays.h"
+#include "artefact.h"
+#include "call.h"
+#include "files.h"
+#include "progress.h"
+
+namespace gg {
+
+using Batch = std::vector<Tensor>;
+
+class Training {
+ public:
+  explicit Training(const std::string& path);
+
+  const Artefact artefact;
+  Arrays arrays{artefact};
+  Progress progress{artefact};
+
+  // Forward, backward and update by a batch; results() then has the loss. An Error leaves everything as it was.
+  void step(const Batch& batch);
+  // The same in two: gradients of several batches are added up, and then are one update.
+  void accumulate(const Batch& batch);
+  void apply();
+  // The loss, or the net's output, in prediction mode; nothing changes.
+  void evaluate(const Batch& batch) { run(call("evaluate", batch), batch); }
+  void predict(const Batch& batch) { run(call("predict", batch), batch); }
+
+  const std::vector<Tensor>& results() const { return *results_; }
+  double mean(size_t result) const;  // NaN where there is no such result, or it is of no floats
+  double grad_norm() const { return grad_norm_; }  // of the last update, before clipping; NaN where it is not computed
+
+  // A checkpoint in a run's folder: its path. And back: "", or a warning where newer ones were damaged.
+  std::string save(const std::string& run) const;
+  std::string load(const std::string& folder);
+
+ private:
+  Call& call(const std::string& mode, const Batch& batch);
+  bool run(Call& call, const Batch& batch);
+  void update(Call& call, const Batch& batch, double samples);
+
+  Memory scratch_;
+  std::map<const Entry*, std::unique_ptr<Call>> calls_;
+  const std::vector<Tensor> none_;
+  const std::vector<Tensor>* results_ = &none_;
+  double grad_norm_ = NAN;
+  std::vector<const void*> addresses_;
+};
+
+}  // namespace gg
