@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 
 COMMANDS = {  # name: what --help says of it
     "bench": "time training steps against other frameworks, and kernels against the machine",
+    "bundle": "a folder that trains an exported step without Python",
     "compile": "compile a step ahead of its first call, so that the next process finds its code in the cache",
     "completion": "a script by which a shell completes these commands",
     "diff": "what differs between two steps, graphs or dumps: by pass, by launch, in memory",

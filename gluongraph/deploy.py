@@ -1,0 +1,169 @@
+"""Training without Python: builds the runner, whose sources lie in runtime/native, and puts bundles together.
+
+A bundle is a folder that needs nothing but the system's C and C++ libraries:
+
+    digits/
+      gg-run           runtime/native, compiled here
+      lib/             libtvm_ffi.so and libtvm_runtime.so of the wheels that are installed
+      include/, lib/libgluongraph.so    with `embed`: the same for C programs, and their header
+      licenses/        of these libraries
+      digits.gga
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import distribution
+from pathlib import Path
+
+from gluongraph import runtime
+from gluongraph.artefact import file, host
+from gluongraph.codegen import cache
+from gluongraph.errors import CompileError, FormatError, located
+from gluongraph.runtime import loader
+
+NATIVE = Path(runtime.__file__).parent / "native"
+HEADER = NATIVE / "gluongraph.h"
+LIBRARIES = {"tvm_ffi": "libtvm_ffi.so", "tvm": "libtvm_runtime.so"}  # package -> what a runner needs of it
+# No fused multiply-add: rates are the very numbers that Python computes. Warnings are errors, as in the tests.
+FLAGS = (
+    *("-std=c++17", "-O2", "-s", "-fPIC", "-ffp-contract=off", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"),
+)
+PROGRAM, LIBRARY = "gg-run", "libgluongraph.so"
+_PROGRAM_ONLY = {"main", "options", "dataset", "npy"}
+
+
+def bundle(artefact: str | os.PathLike[str], folder: str | os.PathLike[str], embed: bool = False) -> int:
+    """Put an artefact, the runner and the libraries that it needs into a new folder; gives the number of bytes.
+
+    With `embed` a library and its header are there as well, for programs of one's own in C.
+
+    Raises:
+        FormatError: there is no artefact, it is damaged, or is not for CPUs.
+        FileExistsError: the folder is there, and is not empty.
+        CompileError: there is no C++ compiler, or it fails.
+    """
+    kind = file.read(artefact).told["target"]["kind"]
+    if kind != "llvm":
+        raise FormatError(
+            located(f"{artefact} is compiled for {kind}", help="export it for a CPU: the runner has no GPU")
+        )
+    place = Path(folder)
+    if place.exists() and any(place.iterdir()):
+        raise FileExistsError(located(f"{place} is there, and is not empty", help="give another folder"))
+    made = built()
+    shutil.copytree(made, place, symlinks=False, dirs_exist_ok=True)
+    if embed:
+        (place / "include").mkdir()
+        shutil.copy(HEADER, place / "include")
+    else:
+        (place / "lib" / LIBRARY).unlink()
+    licenses = place / "licenses"
+    licenses.mkdir()
+    for package in ("apache-tvm", "apache-tvm-ffi"):
+        for path in distribution(package).files or ():
+            if path.name in ("LICENSE", "NOTICE"):
+                shutil.copy(str(path.locate()), licenses / f"{package}-{path.name}")
+    shutil.copy(artefact, place)
+    return sum(each.stat().st_size for each in place.rglob("*") if each.is_file())
+
+
+def built() -> Path:
+    """A folder with the runner, its library for C, and links to the libraries that both need: compiled once, and kept.
+
+    Raises:
+        CompileError: there is no C++ compiler, or it fails.
+    """
+    base = cache.folder() or Path(tempfile.mkdtemp(prefix="gluongraph-"))
+    place = base / f"runner-{_key()}"
+    if place.exists():
+        return place
+    base.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=".runner-", dir=base))
+    try:
+        _build(draft)
+        try:
+            draft.rename(place)
+        except OSError:  # another process was first
+            if not place.exists():
+                raise
+        return place
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _build(folder: Path) -> None:
+    """Compile every source once, and link the runner and the library of them."""
+    if shutil.which(name := compiler()[0]) is None:
+        raise CompileError(located(f"there is no C++ compiler {name}", help="install g++, or name one in CXX"))
+    (folder / "lib").mkdir()
+    for package, library in LIBRARIES.items():
+        (folder / "lib" / library).symlink_to(_package(package) / "lib" / library)
+    sources = sorted(NATIVE.glob("*.cc"))
+    objects = {source.name: folder / f"{source.stem}.o" for source in sources}
+    lines = [[*compiler(), "-c", str(source), "-o", str(objects[source.name])] for source in sources]
+    with ThreadPoolExecutor(loader.threads()) as pool:
+        list(pool.map(_compiled, lines))
+    for output in (folder / PROGRAM, folder / "lib" / LIBRARY):
+        _compiled([*compiler(), *linked([str(path) for path in objects.values()], output)])
+    for path in objects.values():
+        path.unlink()
+
+
+def command(output: Path) -> list[str]:
+    """The one line that compiles the runner; the libraries that it needs are to lie in lib/ beside it.
+
+    >>> command(Path("gg-run"))[-1]
+    '-Wl,-rpath,$ORIGIN/lib'
+    """
+    return [*compiler(), *linked(sorted(map(str, NATIVE.glob("*.cc"))), output)]
+
+
+def compiler() -> list[str]:
+    """The compiler, and how it is to compile."""
+    versions = host.versions()
+    defined = (f'-DGG_TVM="{versions["tvm"]}"', f'-DGG_TVM_FFI="{versions["tvm-ffi"]}"')
+    return [os.environ.get("CXX", "g++"), *FLAGS, *defined, "-isystem", str(_package("tvm_ffi") / "include")]
+
+
+def linked(sources: Sequence[str], output: Path) -> list[str]:
+    """What makes a program of sources or objects, or where the output is one a library for C."""
+    shared = output.suffix == ".so"
+    return [
+        *(each for each in sources if not (shared and Path(each).stem in _PROGRAM_ONLY)),
+        *(("-shared",) if shared else ()),
+        *("-o", str(output)),
+        "-Wl,--no-as-needed",  # what kernels call is registered by TVM's runtime when it is loaded
+        *(str(_package(package) / "lib" / library) for package, library in LIBRARIES.items()),
+        "-Wl,-rpath,$ORIGIN" + ("" if shared else "/lib"),
+    ]
+
+
+def _compiled(line: Sequence[str]) -> None:
+    done = subprocess.run(line, capture_output=True, text=True)
+    if done.returncode:
+        raise CompileError(f"{line[0]} cannot compile the runner: {done.stderr.strip()[-2000:]}")
+
+
+def _package(name: str) -> Path:
+    """Where a package is installed; it is not imported."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise CompileError(f"{name} is not installed, whose libraries the runner needs")
+    return Path(spec.origin).parent
+
+
+def _key() -> str:
+    """A digest of all that decides what is built, and of where the libraries lie."""
+    digest = hashlib.sha256(" ".join(command(Path(PROGRAM))).encode())
+    for path in sorted(NATIVE.glob("*.*")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]

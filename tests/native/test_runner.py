@@ -1,0 +1,67 @@
+"""The runner without Python: the same bits as Python's compiled step, checkpoints both ways, what is refused."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+from trainings import TRAININGS, batch, go, logged, mean, run, weights
+
+import gluongraph as mx
+from gluongraph.runtime.checkpoint import load
+
+
+@pytest.fixture(scope="module", params=TRAININGS)
+def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A step at its second update, its data, and a folder with both as files."""
+    make, data_of = TRAININGS[request.param]
+    folder, data = tmp_path_factory.mktemp(request.param), data_of()
+    mx.random.seed(5)
+    step = make()
+    go(step, data, range(2))
+    step.export(folder / "step.gga", batch_sizes=[32, 5], modes=["step", "evaluate"])
+    for name, array in zip("xy", data, strict=True):
+        np.save(folder / f"{name}.npy", array)
+    return step, data, folder
+
+
+def test_the_runner_trains_to_the_same_bits(exported: Any, runner: pathlib.Path) -> None:
+    step, data, folder = exported
+    files = f"{folder}/x.npy,{folder}/y.npy"
+    first = ["--data", files, "--steps", 60, "--log", folder / "a.jsonl", "--save", folder / "run", "--threads", 1]
+    done = run(runner, folder / "step.gga", *first)
+    assert done.returncode == 0 and "loss" in done.stdout, done.stderr
+    assert logged(folder / "a.jsonl") == go(step, data, range(60))
+
+    # Python goes on from the runner's checkpoint, in the same step; and the runner from Python's.
+    there = load(folder / "run")
+    ours = mx.checkpoint.taken(step, None, None)
+    for group, arrays in ours.groups.items():
+        assert arrays.keys() == there.groups[group].keys()
+        for name, array in arrays.items():
+            assert array.tobytes() == there.groups[group][name].tobytes(), name
+    go(step, data, range(1))
+    step.load(folder / "run")
+    losses = go(step, data, range(60, 80))
+    step.save(folder / "run")
+    losses += go(step, data, range(80, 100))
+
+    more = ["--data", files, "--load", folder / "run/step-00000062", "--steps", 40, "--log", folder / "b.jsonl"]
+    assert run(runner, folder / "step.gga", *more, "--save", folder / "more").returncode == 0
+    assert logged(folder / "b.jsonl") == losses
+    last = ["--data", files, "--load", folder / "run/step-00000082", "--steps", 20, "--log", folder / "c.jsonl"]
+    assert run(runner, folder / "step.gga", *last, "--evaluate", files).returncode == 0
+    assert logged(folder / "c.jsonl") == losses[20:]
+    for name, array in load(folder / "more").groups["params"].items():
+        assert array.tobytes() == weights(step)[name].tobytes()
+
+
+def test_it_evaluates_what_python_evaluates(exported: Any, runner: pathlib.Path) -> None:
+    step, data, folder = exported
+    step.save(folder / "now")
+    files = f"{folder}/x.npy,{folder}/y.npy"
+    done = run(runner, folder / "step.gga", "--load", folder / "now", "--evaluate", files)
+    parts = [mean(step.evaluate(*batch(data, i))) * size for i, size in enumerate((32, 5))]
+    assert done.stdout.split() == f"evaluated on 37 samples: loss {sum(parts) / 37:.6g}".split()
