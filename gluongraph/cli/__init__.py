@@ -36,7 +36,7 @@ class Failed(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand. Exit codes: 0 fine, 1 the work failed, 2 refused, 130 interrupted."""
+    """Run a subcommand. Exit codes: 0 fine; 1 the work failed, or two things differ; 2 refused; 130 interrupted."""
     given = list(sys.argv[1:] if argv is None else argv)
     own = given.index("--") if "--" in given else len(given)  # what follows is for a script that a command runs
     reader = parser()
@@ -80,7 +80,8 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         prog="gluongraph",
         description="gluongraph: a compiler for the whole training step.",
         epilog="gluongraph COMMAND --help says more, with examples. "
-        "Exit codes: 0 fine, 1 the work failed, 2 refused, 130 interrupted. GG_DEBUG=1 shows where errors come from.",
+        "Exit codes: 0 fine; 1 the work failed, or two things differ; 2 refused, and nothing was written; "
+        "130 interrupted. GG_DEBUG=1 shows where errors come from.",
     )
     commands = made.add_subparsers(dest="command", metavar="COMMAND", required=True)
     found = {}

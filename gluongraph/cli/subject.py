@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gluongraph.cli import Failed, Refused
 from gluongraph.cli.words import Named, Shape, arrays, count, named, random_array, sentence, settings, shape
 from gluongraph.errors import MXNetError, is_own_file
@@ -80,12 +82,17 @@ def _names(text: str) -> list[str]:
 
 
 def find(name: str, options: argparse.Namespace, batch: tuple[Any, ...] = ()) -> Subject:
-    """The subject of that name; `batch` takes the place of its own.
+    """The subject of that name; `batch` takes the place of its own. Weights that it draws are the same every time.
 
     Raises:
         Refused: there is none, or it is not what its name says.
         Failed: the script did.
     """
+    from gluongraph import random
+
+    seed = getattr(options, "seed", 0)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
     path, function = _parts(name)
     if not path.exists():
         raise Refused(f"there is no file {path}")

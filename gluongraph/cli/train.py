@@ -5,7 +5,7 @@
   gluongraph train train.py:network data.npz --loss SoftmaxCrossEntropyLoss --precision bf16-mixed --save bf16.run
   gluongraph train train.py:make_step data.npz --epochs 7 --resume      # go on from the newest checkpoint
   gluongraph train train.py:make_step data.npz --save other.run --test data.npz --json
-  gluongraph train step.gga data.npz --discard --save artefact.run -o trained.onnx     # of `gluongraph compile -o`
+  gluongraph train step.gga data.npz --discard --save artefact.run -o weights.params   # what `compile -o` has written
 
 DATA is one file or several: the arrays of an .npz in their order there (np.savez(file, x=x, y=y)), an .npy for each
 array, or a .safetensors with --arrays. A batch is some rows of each: what the net takes, then what the loss takes.
@@ -79,19 +79,16 @@ class Past:
 
 def run(options: argparse.Namespace) -> int:
     """Train. 130 if it was interrupted."""
-    from gluongraph import random
-
     data = arrays(options.data, options.arrays)
     test = arrays(options.test, options.arrays or list(data)) if options.test else {}
     if options.output is not None and not options.output.absolute().parent.is_dir():
         raise Refused(f"{options.output}: there is no such folder")
     folder = _folder(options)
-    random.seed(options.seed)
-    np.random.seed(options.seed % 2**32)
     size = options.batch_size or _exported(options) or 32
     found = subject.find(options.subject, options, tuple(array[:size] for array in data.values()))
     if found.step.trainer is None:
         raise Refused(f"{options.subject} predicts, it does not train: give a --loss, as SoftmaxCrossEntropyLoss")
+    _check_output(found, options.output)
     started = time.perf_counter()
     planned(found)
     _say(options, f"{_told(data)}; compiled in {time.perf_counter() - started:.1f} s")
@@ -249,6 +246,18 @@ class Training:
         print(f"interrupted after step {self.past.step}; saved in {where}; to go on:", file=sys.stderr)
         print(f"  {_again(options)}", file=sys.stderr)
         return INTERRUPTED
+
+
+def _check_output(found: subject.Subject, path: Path | None) -> None:
+    """Refuse before training what could not be written after it."""
+    if path is None:
+        return
+    program = path.suffix == ".gga" or path.suffix == ".onnx"
+    if program and found.name.endswith(".gga"):
+        raise Refused(f"{path}: an artefact holds no program to write it from; -o tuned.safetensors has its parameters")
+    needed = {".gga": "", ".onnx": "export_onnx"}.get(path.suffix, "save_parameters")
+    if needed and not hasattr(found.step.net, needed):
+        raise Refused(f"{path}: the step was made of a function, not of a net; -o step.gga has all of it")
 
 
 def _put_out(step: TrainStep, path: Path, batch: tuple[Any, ...]) -> None:

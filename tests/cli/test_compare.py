@@ -47,6 +47,22 @@ def test_differences(work: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.
     assert told(capsys, 2, "diff", "train.py") == ""
 
 
+def test_artefacts(work: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It trains as the step that it was made from, and is made of the same graph and kernels."""
+    artefact, losses = str(tmp_path / "step.gga"), []
+    told(capsys, 0, "compile", "train.py:make_step", "-o", artefact, "--modes", "step")
+    for name in ("train.py:make_step", artefact):
+        run = ("--batch-size", "64", "--discard", "--no-shuffle", "--save", str(tmp_path / f"run{len(losses)}"))
+        losses.append(json.loads(told(capsys, 0, "train", name, "data.npz", *run, "--json"))["epochs"])
+    assert losses[0] == losses[1]
+    assert "launches: 8, the same" in told(capsys, 0, "diff", "train.py:make_step", artefact)
+    steps = json.loads(told(capsys, 0, "inspect", artefact, "--json", "--repeat", "1"))["steps"]
+    assert len(steps) == 8 and all(step["seconds"] > 0 for step in steps)
+    assert "result: 13 agree" in told(capsys, 0, "replay", artefact)
+    for wrong in (("train", artefact, "data.npz", "-o", "x.onnx"), ("compile", "train.py", "-o", "x.bin")):
+        told(capsys, 2, *wrong)
+
+
 def test_written_graphs(work: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     x = ops.input("x", TensorType((4, 5)))
     graph = Graph({"x": x}, {"y": ops.tanh(x), "z": ops.sum(x, axis=(1,))})

@@ -116,6 +116,7 @@ def test_arrays_of_other_files(work: pathlib.Path, tmp_path: pathlib.Path, capsy
         (["train.py:make_step", "data.npz", "-o", "no/such/file.params"], "no such folder"),
         (["train.py:make_step", "data.npz", "--batch-size", "500", "--discard"], "fewer than a batch"),
         (["train.py:network", "data.npz"], "--loss"),
+        (["damaged.gga", "data.npz"], "damaged.gga"),
         (["model.onnx", "data.npz", "--loss", "L2Loss", "--optimizer", "what"], "what"),
     ],
 )
@@ -127,6 +128,7 @@ def test_what_is_refused(
     with (work / "both.safetensors").open("wb") as file:
         for piece in tensorfile.pieces({"x": np.zeros((3, 8), np.float32), "y": np.zeros(3, np.int32)}):
             file.write(piece.data)
+    (work / "damaged.gga").write_bytes(bytes(64))
     before = sorted(work.iterdir())
     assert main(["train", *wrong]) == 2
     error = capsys.readouterr().err
