@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pathlib
 import re
+import runpy
 import shlex
 import shutil
 
@@ -48,6 +50,27 @@ def test_examples_run(
         assert code == 0 or (command == "diff" and code == 1 and not said.err), f"{line}: {code}\n{said.err}"
         wanted = [word for flag, word in zip(shlex.split(line), shlex.split(line)[1:], strict=False) if flag in WRITING]
         assert all((folder / name).exists() for name in wanted), line
+
+
+def test_the_first_example_of_the_docs(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """docs/cli.md begins with a script, and with commands that work on it."""
+    text = (pathlib.Path(__file__).parent.parent.parent / "docs" / "cli.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("train.py").write_text(text.split("```python\n")[1].split("```")[0])
+    first, *commands = [
+        line.split("#")[0].strip() for line in text.splitlines() if line.startswith("    ") and "#" in line
+    ]
+    assert first == "python train.py"
+    runpy.run_path("train.py", run_name="__main__")
+    commands = [line for line in commands if line.startswith("gluongraph")]
+    assert len(commands) == 4
+    for line in commands:
+        assert main(shlex.split(line)[1:]) == 0, capsys.readouterr().err
+    history = json.loads(pathlib.Path("train.run/last/trainer.json").read_text())["extra"]["past"]["history"]
+    assert history[-1]["loss"] < history[0]["loss"] / 2
+    assert pathlib.Path("step.html").exists() and pathlib.Path("step.gga").exists()
 
 
 WRITING = ("--html", "--svg", "-o", "--save")
