@@ -2,6 +2,7 @@
 
     python benchmarks/memory.py --workload lenet-128,gpt
     python benchmarks/memory.py --workload gpt --times 4      # four times PyTorch's batch: in which memory, how fast?
+    python benchmarks/memory.py --workload gpt --promises     # what step.memory says of remat, and what comes of it
 
 The bound is the largest sum of scratch bytes that are alive at one kernel. The two columns on the right are measured:
 how far a process of its own rises, while it trains a few steps, above where it was when the library was warm (imported
@@ -111,6 +112,25 @@ def fit(name: str, times: int, steps: int, remat: str) -> None:
             print(f"{library:24}{samples:>7}{found[0] / MIB:>9.0f}{found[1] / samples * 1e3:>14.1f}")
 
 
+def promises(name: str, rounds: int) -> None:
+    """What `step.memory` expects of each `remat`, and what is measured: steps take turns, and the best of each counts;
+    the process is one of its own."""
+    kinds, best = (None, "auto", "blocks"), dict[str | None, float]()
+    steps = {kind: step_of(find(name), remat=kind) for kind in kinds}
+    for _ in range(rounds + 1):
+        for kind, (step, (batch, *_)) in steps.items():
+            started = time.perf_counter()
+            step(*batch)
+            best[kind] = min(best.get(kind, float("inf")), time.perf_counter() - started)
+    print(f"{name:14}{'peak, MiB':>10}{'process':>10}{'extra time':>12}{'measured':>10}")
+    for kind, (step, (batch, *_)) in steps.items():
+        told, more = step.memory(*batch), [] if kind is None else ["--batch", str(find(name).batch), "--remat", kind]
+        rise = measured("gluongraph", name, "--steps", "2", *more)
+        process = "" if rise is None else f"{rise[0] / MIB:.0f}"
+        extra = f"{told.extra_time:>12.1%}{best[kind] / best[None] - 1:>10.1%}"
+        print(f"{kind or 'all kept':14}{told.peak / MIB:>10.0f}{process:>10}{extra}")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -121,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--times", type=int, help="so many times PyTorch's batch, with recomputation; its time and memory"
     )
     parser.add_argument("--remat", default="blocks", help="with --times: as in mx.compile")
+    parser.add_argument("--promises", action="store_true", help="what step.memory expects, beside what is measured")
     parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--process", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
@@ -129,6 +150,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         given = {"remat": options.remat} if options.batch and options.process != "torch" else {}
         workload = replace(workload, batch=options.batch or workload.batch)
         print(json.dumps(train(options.process, workload, options.steps, **given)))
+    elif options.promises:
+        for name in options.workload:
+            promises(name, options.steps)
     elif options.times:
         for name in options.workload:
             fit(name, options.times, options.steps, options.remat)

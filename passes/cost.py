@@ -8,10 +8,10 @@ from gluongraph.plan import Launch, Plan
 
 # Seconds on one core of a server, from the kernels of GPT, BERT and ResNet-18; only their proportions count.
 MULTIPLY = 1 / 64e9  # a multiplication and an addition of a contraction
-IN_TILES = 1 / 200e9  # the same of 16-bit numbers, where a unit for tiles does it
+IN_TILES = 1 / 250e9  # the same of 16-bit numbers, where a unit for tiles does it
 ATTEND = 1 / 42e9  # the same of an attention
 BYTE = 1 / 15e9  # read or written
-ELEMENT = 1 / 8e9  # one cheap operation on one element, which hides behind reading and writing or the other way round
+ELEMENT = 1 / 12e9  # one cheap operation on one element, which hides behind reading and writing or the other way round
 DEAR = {"exp": 4, "log": 4, "tanh": 6, "erf": 6, "sigmoid": 5, "sqrt": 2, "rsqrt": 2, "div": 2, "pow": 10}
 DRAWN = 12  # of random numbers: cheap operations an element
 _FREE = frozenset({"leaf", "movement", "control"})
