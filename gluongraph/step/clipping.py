@@ -11,6 +11,7 @@ from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.updates import GRAD, SCALAR
 
 LIMIT, NORM = f"{SCALAR}clip_norm", "grad_norm"
+LONG = 64  # elements
 
 
 def measured(graph: Graph) -> Graph:
@@ -37,7 +38,17 @@ def norm_of(values: Iterable[Node]) -> Node:
     float32 sum of a million squares is off in its fourth digit."""
     squares = []
     for v in dict.fromkeys(values):
-        x = ops.cast(v, "f32") if v.dtype in ("f16", "bf16") else v
+        x = _in_rows(ops.cast(v, "f32") if v.dtype in ("f16", "bf16") else v)
         rows = ops.sum(x * x, -1) if x.ty.rank else x * x
         squares.append(ops.sum(ops.cast(rows, "f64")))
     return ops.cast(ops.sqrt(reduce(ops.add, squares)), "f32")
+
+
+def _in_rows(x: Node) -> Node:
+    """x with its last axes as one until that is long: sums of three, along a convolution's kernel, would be a third as
+    many numbers as there are squares."""
+    axis, length = x.ty.rank, 1
+    while axis > 1 and length < LONG:
+        axis -= 1
+        length *= x.shape[axis]
+    return ops.reshape(x, (*x.shape[:axis], length)) if axis < x.ty.rank - 1 else x
