@@ -538,7 +538,9 @@ def _context_of(args: Iterable[Any]) -> Context | None:
 def _no_array(args: Iterable[Any]) -> str | None:
     """What among these arguments somebody may have taken for an array: numpy's, or a list of numbers."""
     for number, part in enumerate(args):
-        if isinstance(part, np.ndarray) or (isinstance(part, (list, tuple)) and _context_of(part) is None):
+        if isinstance(part, np.ndarray):
+            return f"a numpy array as argument {number}"
+        if isinstance(part, (list, tuple)) and _context_of(part) is None:
             return f"a {type(part).__name__} as argument {number}"
     return None
 

@@ -94,6 +94,9 @@ class Trainer:
         self.scaler = LossScale()  # of amp.scale_loss, and of compiled steps with precision="16-mixed"
         self.arenas: dict[tuple[str, str], object] = {}  # (role, dtype) -> where compiled steps keep weights and states
 
+    def __repr__(self) -> str:
+        return f"Trainer({len(self._params)} parameters, {self._optimizer!r})"
+
     def __getstate__(self) -> NoReturn:
         help = "save_states and load_states keep what it has learned; a copied net needs another Trainer"
         raise TypeError(located("a Trainer cannot be copied or pickled", help=help))

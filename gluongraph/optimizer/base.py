@@ -82,9 +82,9 @@ class Optimizer:
         self._check_number("clip_gradient", 0.0 if clip_gradient is None else clip_gradient)
         if not (lr_scheduler is None or callable(lr_scheduler)):
             message = (
-                f"{type(self).__name__}: lr_scheduler gives the rate for a number of updates, not {lr_scheduler!r}"
+                f"{type(self).__name__}: lr_scheduler is a function of the number of updates, not {lr_scheduler!r}"
             )
-            raise TypeError(located(message, help="mx.lr_scheduler has some, any function of an int will do"))
+            raise TypeError(located(message, help="mx.lr_scheduler.CosineScheduler(...), for one"))
         if isinstance(lr_scheduler, LRScheduler) and learning_rate is not None:
             lr_scheduler.base_lr = learning_rate
         default = getattr(lr_scheduler, "base_lr", self.default_rate)  # any f(num_update) may be a scheduler

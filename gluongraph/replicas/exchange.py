@@ -74,8 +74,7 @@ class Exchange:
 
         `clip` may change the gradients by which updates are made. With `keep_grads` those before stay outputs, as
         `grad(ctx)` is after a step in eager mode: the replica's own gradient, or where each is updated by itself, that
-        by which it was. Random numbers come from the generator of `context`,
-        after the `draws` of the graph.
+        by which it was. Random numbers come from the generator of `context`, after the `draws` of the graph.
         """
         own = {name: n for name, n in graph.outputs.items() if name.startswith(GRAD)}
         graph = self._meet(graph)

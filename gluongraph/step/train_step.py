@@ -75,6 +75,11 @@ class TrainStep:
         self._saver = Saver()
         self.turn = threading.RLock()
 
+    def __repr__(self) -> str:
+        name = getattr(self.net, "name", None) or getattr(self.net, "__name__", type(self.net).__name__)
+        optimizer = "" if self.trainer is None else f", {self.trainer.optimizer!r}"
+        return f"TrainStep({name}{optimizer}, precision={self.options.precision.name!r})"
+
     def __getstate__(self) -> NoReturn:
         help = "step.save and step.load keep a training; a copied net needs another mx.compile"
         raise TypeError(located("a compiled step cannot be copied or pickled", help=help))

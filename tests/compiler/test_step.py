@@ -309,6 +309,14 @@ def test_threads_take_turns(hybridized: bool) -> None:
     assert found == [{outputs.tobytes()} for outputs in expected]
 
 
+def test_repr() -> None:
+    net, trainer = made()
+    assert repr(trainer) == "Trainer(4 parameters, SGD(learning_rate=0.05, wd=0.0))"
+    step = mx.compile(net, LOSS, trainer, precision="bf16-mixed")
+    assert repr(step) == f"TrainStep({net.name}, SGD(learning_rate=0.05, wd=0.0), precision='bf16-mixed')"
+    assert repr(mx.compile(abs)) == "TrainStep(abs, precision='32')"
+
+
 def test_the_same_seed_gives_the_same_bits() -> None:
     runs = []
     for _ in range(2):

@@ -135,7 +135,7 @@ def test_an_unknown_keyword_of_an_optimizer(optimizer: str, keyword: str, meant:
     [
         ({"learning_rate": "0.1"}, "SGD: learning_rate is a number, not '0.1'"),
         ({"wd": None}, "SGD: wd is a number, not None"),
-        ({"lr_scheduler": 0.1}, "SGD: lr_scheduler gives the rate for a number of updates, not 0.1"),
+        ({"lr_scheduler": 0.1}, "SGD: lr_scheduler is a function of the number of updates, not 0.1"),
     ],
 )
 def test_arguments_of_an_optimizer_that_are_no_numbers(options: dict[str, Any], message: str) -> None:
@@ -149,7 +149,7 @@ def test_arguments_of_an_optimizer_that_are_no_numbers(options: dict[str, Any], 
     ("block", "given", "message"),
     [
         (gluon.nn.Dense(3), [[[1.0, 2.0]]], r"Dense 'dense\d+' was given a list as argument 0\n"),
-        (gluon.nn.Dense(3), [np.ones((1, 2))], r"Dense 'dense\d+' was given a ndarray as argument 0\n"),
+        (gluon.nn.Dense(3), [np.ones((1, 2))], r"Dense 'dense\d+' was given a numpy array as argument 0\n"),
         (gluon.loss.L2Loss(), [nd.ones((2,)), (1.0, 2.0)], r"L2Loss 'l2loss\d+' was given a tuple as argument 1\n"),
     ],
 )
