@@ -14,7 +14,7 @@ from gluongraph.errors import DTypeError, FormatError, MXNetError, ShapeError, U
 from gluongraph.ir import Node
 from gluongraph.onnx import functions
 from gluongraph.onnx.model import FunctionDef, GraphDef, NodeDef, Reference
-from gluongraph.onnx.program import Program, graphs_of
+from gluongraph.onnx.program import Program, check_types, graphs_of
 from gluongraph.onnx.site import CONSTANTS, FOLDED, Site, Value, constant
 from gluongraph.onnx.table import Row
 from gluongraph.onnx.tensors import LARGEST
@@ -107,6 +107,7 @@ class Building:
         return [self._folded(m) for m in made]
 
     def _row(self, node: NodeDef, row: Row, inputs: list[Value], values: Mapping[str, Value]) -> list[Value]:
+        check_types(node, row)  # those of a function's nodes are known now
         site = Site(self, node, self.opsets[-1].get(node.domain, 1), values)
         try:
             return listed(row.build(site, *inputs, **node.attrs))

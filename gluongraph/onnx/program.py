@@ -14,7 +14,7 @@ from gluongraph.onnx import functions
 from gluongraph.onnx.model import FunctionDef, GraphDef, Model, NodeDef, ValueDef
 from gluongraph.onnx.operators import find
 from gluongraph.onnx.package import NEWEST, OLDEST
-from gluongraph.onnx.table import Row
+from gluongraph.onnx.table import KINDS, Row
 from gluongraph.storage import Array
 
 SHAPE_ONLY = frozenset({"Shape", "Size"})  # operators that read no numbers of their input
@@ -116,6 +116,7 @@ class Program:
         if strange := [a for a in node.attrs if a not in row.attributes]:
             what = f"{strange[0]}={_brief(node.attrs[strange[0]])}"
             raise UnsupportedError(f"{node.where}: attribute {what} is not known")
+        check_types(node, row)
         most = len(row.inputs) if not any(i.startswith("*") for i in row.inputs) else len(node.inputs)
         if not row.least <= len(node.inputs) <= most or "" in node.inputs[: row.least]:
             raise FormatError(f"{node.where}: {len(node.inputs)} inputs; it takes {', '.join(row.inputs)}")
@@ -140,6 +141,13 @@ class Program:
                 if within and node.op not in SHAPE_ONLY:
                     needed.update(node.inputs)
         return needed - {""}
+
+
+def check_types(node: NodeDef, row: Row) -> None:
+    """Raise for an attribute that is of another type than its operator takes."""
+    if name := row.misfit(node.attrs):
+        what = f"{name}={_brief(node.attrs[name])}"
+        raise FormatError(f"{node.where}: attribute {what} is no {KINDS[row.kinds[name]].words}")
 
 
 def fixed_array(numbers: Any, value: ValueDef) -> Array:

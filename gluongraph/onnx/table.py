@@ -7,12 +7,12 @@ of ONNX's names and defaults. An attribute that a builder does not name is refus
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from gluongraph.onnx.model import DEFAULT, TRAINING
+from gluongraph.onnx.model import DEFAULT, TRAINING, GraphDef, Reference
 
 Builder = Callable[..., Any]
 B = TypeVar("B", bound=Builder)
@@ -50,11 +50,50 @@ class Row:
         parameters = inspect.signature(self.build).parameters.values()
         return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """What each attribute is: a word of KINDS, or Any."""
+        parameters = inspect.signature(self.build).parameters.values()
+        return {p.name: p.annotation.removesuffix(" | None") for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    def misfit(self, attrs: Mapping[str, Any]) -> str:
+        """The name of an attribute that is of another type than the builder takes; "" if there is none."""
+        for name, value in attrs.items():
+            kind = KINDS.get(self.kinds.get(name, ""))
+            if kind is not None and not isinstance(value, Reference) and not kind.fits(value):
+                return name
+        return ""
+
     def is_static(self, position: int) -> bool:
         """Must this input be known?"""
         return position < len(self.inputs) and self.inputs[position].lstrip("*") in self.static
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What an attribute is, in words for messages, and by the types of its value or of the elements of it."""
+
+    words: str
+    types: tuple[type, ...]
+    several: bool = False
+
+    def fits(self, value: Any) -> bool:
+        """Is a value of this kind?"""
+        if not self.several:
+            return isinstance(value, self.types)
+        return isinstance(value, tuple) and all(isinstance(v, self.types) for v in value)
+
+
+# By the words that builders annotate attributes with.
+KINDS: dict[str, Kind] = {
+    "int": Kind("integer", (int,)),
+    "float": Kind("number", (int, float)),
+    "str": Kind("text", (str,)),
+    "GraphDef": Kind("graph", (GraphDef,)),
+    **dict.fromkeys(("Axes", "Ints", "Sequence[int]", "tuple[int, ...]"), Kind("list of integers", (int,), True)),
+    **dict.fromkeys(("Floats", "tuple[float, ...]"), Kind("list of numbers", (int, float), True)),
+    **dict.fromkeys(("Texts", "Sequence[str]"), Kind("list of texts", (str,), True)),
+}
 TABLE: dict[tuple[str, str], list[Row]] = {}
 
 

@@ -15,10 +15,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import BASES, MUTATIONS, Chance
+from onnx import helper
 
 import gluongraph as mx
 from gluongraph import nd
 from gluongraph.errors import FormatError, MXNetError, UnsupportedError
+from gluongraph.onnx.operators import rows
+from gluongraph.onnx.table import KINDS
 
 LONGEST = 600  # characters of a sentence
 
@@ -105,6 +108,22 @@ def test_a_loop_without_end_is_not_begun() -> None:
             next(t for t in proto.graph.initializer if t.name == "trips").raw_data = np.int64(trips).tobytes()
         with pytest.raises(UnsupportedError, match=r"Loop .*more than 4096 turns"):
             mx.onnx.load(proto)(nd.ones((2, 2)))
+
+
+def test_every_annotation_of_an_attribute_is_checked() -> None:
+    assert {kind for row in rows() for kind in row.kinds.values()} <= {*KINDS, "Any"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"), [("axis", 2.5, "integer"), ("axis", "last", "integer"), ("perm", 1, "list of integers")]
+)
+def test_attributes_of_another_type(name: str, value: Any, kind: str) -> None:
+    """A part of them came as far as numpy."""
+    proto = BASES["transformer"][0]()
+    node = next(n for n in reversed(proto.graph.node) if any(a.name == name for a in n.attribute))
+    next(a for a in node.attribute if a.name == name).CopyFrom(helper.make_attribute(name, value))
+    with pytest.raises(FormatError, match=rf"{node.op_type} '\w+': attribute {name}={value!r} is no {kind}"):
+        mx.onnx.load(proto)
 
 
 def test_long_names_are_not_repeated_in_messages() -> None:

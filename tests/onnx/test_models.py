@@ -16,6 +16,7 @@ from onnx import AttributeProto, TensorProto, helper
 import gluongraph as mx
 from gluongraph import autograd, debug, gluon, nd
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, UnsupportedError
+from gluongraph.onnx import report
 
 
 def loaded(name: str, **how: Any) -> Any:
@@ -67,6 +68,59 @@ def test_gradients_are_slopes(name: str) -> None:
                 p.set_data(nd.array(a + t * s, dtype="float64"))
             values.append((net(x).asnumpy() * head).sum())
     np.testing.assert_allclose(slope, (values[0] - values[1]) / (2 * h), rtol=1e-6)
+
+
+# ONNX's node tests as models: one or more for each family of operators that has a gradient.
+SMOOTH = (
+    "test_averagepool_2d_pads_count_include_pad", "test_averagepool_2d_ceil", "test_batchnorm_example",
+    "test_conv_with_strides_padding", "test_convtranspose_pads", "test_convtranspose_group_2",
+    "test_cumsum_2d_axis_1", "test_einsum_batch_matmul", "test_elu", "test_erf", "test_gather_1",
+    "test_gathernd_example_float32", "test_gelu_tanh_2", "test_gemm_all_attributes", "test_gridsample_bilinear",
+    "test_group_normalization_example", "test_gru_seq_length", "test_instancenorm_epsilon",
+    "test_layer_normalization_4d_axis2", "test_logsoftmax_axis_1", "test_lrn", "test_lstm_with_peepholes",
+    "test_matmul_4d", "test_maxpool_2d_strides", "test_nllloss_NCd1d2_with_weight_reduction_mean",
+    "test_constant_pad", "test_prelu_broadcast", "test_reduce_log_sum_exp_keepdims_random",
+    "test_reduce_prod_keepdims_random", "test_resize_upsample_scales_linear", "test_resize_downsample_scales_cubic",
+    "test_rms_normalization_2d_axis1", "test_rnn_seq_length", "test_scatter_elements_with_axis",
+    "test_softmax_axis_0", "test_sce_NCd1d2d3d4d5_mean_weight", "test_sce_mean_no_weight_ii", "test_top_k",
+    "test_transpose_all_permutations_4", "test_where_example",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def node_tests() -> dict[str, report.Case]:
+    return {case.name: case for case in report.cases() if case.name in SMOOTH}
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gradients_of_operators_are_slopes(name: str, node_tests: dict[str, report.Case]) -> None:
+    """Along a random direction of all inputs that are floats, in float64, and a little beside numbers with kinks."""
+    case, rng, h = node_tests[name], np.random.default_rng(0), 1e-6
+    inputs = dict(zip((v.name for v in case.model.graph.input), report.arrays_of(case.data[0][0]), strict=True))
+    probe = mx.onnx.load(case.model)
+    net = mx.onnx.load(case.model, fixed={n: inputs[n] for n in probe.deciding})
+    free = [a for n, a in inputs.items() if n not in probe.deciding]
+    wide = [a + 0.01 * rng.random(a.shape) if a.dtype.kind == "f" else a for a in free]
+    args = [nd.array(a, dtype=a.dtype) for a in wide]
+    floats = [k for k, a in enumerate(wide) if a.dtype.kind == "f"]
+    for k in floats:
+        args[k].attach_grad()
+    with debug.override(backend="reference"):
+        with autograd.record(train_mode=False):
+            made = net(*args)
+            ys = [y for y in (made if isinstance(made, list) else [made]) if y.dtype == np.float64]
+            heads = [rng.standard_normal(y.shape) for y in ys]
+            total = sum((y * nd.array(head, dtype="float64")).sum() for y, head in zip(ys, heads, strict=True))
+        total.backward()
+        steps = {k: rng.standard_normal(wide[k].shape) for k in floats}
+        slope = sum((args[k].grad.asnumpy() * steps[k]).sum() for k in floats)
+        values = []
+        for t in (h, -h):
+            moved = [a + t * steps[k] if k in steps else a for k, a in enumerate(wide)]
+            made = net(*(nd.array(a, dtype=a.dtype) for a in moved))
+            found = [y for y in (made if isinstance(made, list) else [made]) if y.dtype == np.float64]
+            values.append(sum((y.asnumpy() * head).sum() for y, head in zip(found, heads, strict=True)))
+    np.testing.assert_allclose(slope, (values[0] - values[1]) / (2 * h), rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", models.MAKERS)
