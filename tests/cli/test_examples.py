@@ -58,10 +58,9 @@ def test_the_first_example_of_the_docs(
     """docs/cli.md begins with a script, and with commands that work on it."""
     text = (pathlib.Path(__file__).parent.parent.parent / "docs" / "cli.md").read_text()
     monkeypatch.chdir(tmp_path)
-    pathlib.Path("train.py").write_text(text.split("```python\n")[1].split("```")[0])
-    first, *commands = [
-        line.split("#")[0].strip() for line in text.splitlines() if line.startswith("    ") and "#" in line
-    ]
+    script, rest = text.split("```python")[1].split("```", 1)
+    pathlib.Path("train.py").write_text(script)
+    first, *commands = [line.split("#")[0].strip() for line in rest.splitlines() if line.startswith("    ")]
     assert first == "python train.py"
     runpy.run_path("train.py", run_name="__main__")
     commands = [line for line in commands if line.startswith("gluongraph")]
