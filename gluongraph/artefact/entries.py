@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gluongraph.artefact import structure
+from gluongraph.artefact import file, structure
 from gluongraph.artefact.file import Artefact
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import FormatError
@@ -25,7 +25,10 @@ def program_of(told: Mapping[str, Any], artefact: Artefact) -> Program:
 
 
 def check(artefact: Artefact) -> None:
-    """Raise what is wrong with the entry points: FormatError, or what Python raises of a strange structure."""
+    """Raise what is wrong with parameters and entries: FormatError, or what Python raises of a strange structure."""
+    for told in artefact.told["parameters"]:
+        name, type = file.PARAMS + told["key"], [told["dtype"], told["shape"]]
+        _expect(artefact.told["tensors"][name][:2] == type, f"parameter {told['key']!r}: {name} is no {type}")
     states, seen = artefact.told["states"], set[tuple[str, str]]()
     for told in artefact.told["entries"]:
         where = f"entry {told['id']!r}"

@@ -199,12 +199,27 @@ class _Maker:
                 for name in ("keep_grads", "clip_norm", "grad_norm", "ema", "detect_anomaly", *THRIFT)
             },
             "parameters": [self._parameter(key, p) for key, p in parameters.items()],
-            "states": {name: sources(name, array) for e in self.entries for name, array in e.made.held.items()},
+            "states": {name: sources(name, array) for name, array in self._held().items()},
             **self._optimizer(),
             "entries": [self._entry(e) for e in self.entries],
             "about": None if content is None else dict(content.about),
         }
         return told, self.arrays
+
+    def _held(self) -> dict[str, NDArray]:
+        """The arrays behind all entry points, by the names of graph inputs.
+
+        Raises:
+            MXNetError: arrays without names of their own, of which two traces have called different ones alike.
+        """
+        found: dict[str, NDArray] = {}
+        for e in self.entries:
+            for name, array in e.made.held.items():
+                if found.setdefault(name, array).storage is not array.storage:
+                    message = f"{name} is one array in {self.entries[0].mode} and another in {e.mode}"
+                    help = "make them constants of the net (params.get_constant), or export with fewer modes"
+                    raise MXNetError(located(f"export: {message}", help=help))
+        return found
 
     def _parameters(self) -> dict[str, Any]:
         """All parameters of net and trainer, by their names in files."""
@@ -223,6 +238,7 @@ class _Maker:
             "dtype": dtype_name(parameter.dtype),
             "shape": list(parameter.shape),
             "grad_req": parameter.grad_req,
+            "grad_stype": parameter.grad_stype,
             "index": None,
         }
         if trainer is None or parameter.name not in trainer.names:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gluongraph import checkpoint, debug, initializer, serialize
+from gluongraph import checkpoint, debug, initializer, random, serialize
 from gluongraph.artefact import code, entries, file, host, structure
 from gluongraph.artefact import numbers as how
 from gluongraph.artefact.file import Artefact
@@ -68,7 +68,7 @@ def load(path: str | os.PathLike[str], lr_scheduler: Callable[[int], float] | No
     try:
         entries.check(artefact)
         return ExportedStep(artefact, lr_scheduler)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except Exception as error:  # what a strange structure leads to may be anything
         if isinstance(error, MXNetError) and not isinstance(error, FormatError):
             raise
         message = f"{artefact.path} is no artefact of this version: {type(error).__name__}: {error}"
@@ -101,7 +101,9 @@ class ExportedStep(TrainStep):
 
     def __init__(self, artefact: Artefact, lr_scheduler: Callable[[int], float] | None):
         told = artefact.told
+        take_back = random.bookmark({"": (cpu(), 0)})
         parameters = {p["key"]: _parameter(p) for p in told["parameters"]}
+        take_back()  # nothing has been drawn: values come from the file
         net = ExportedNet(parameters, lambda *inputs: self.predict(*inputs))
         options = Options(precision=precision_of(told["precision"]), **told["options"])
         self._begin(_trainer(told, parameters, lr_scheduler), options, net, None)
@@ -134,7 +136,8 @@ class ExportedStep(TrainStep):
 
 
 def _parameter(told: Mapping[str, Any]) -> Parameter:
-    made = Parameter(told["name"], told["grad_req"], told["shape"], told["dtype"])
+    stype = told.get("grad_stype", "default")
+    made = Parameter(told["name"], told["grad_req"], told["shape"], told["dtype"], grad_stype=stype)
     made.initialize(initializer.Zero(), cpu())
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -173,6 +174,42 @@ def test_descriptors_that_say_nonsense(artefact: pathlib.Path, tmp_path: pathlib
 
     with pytest.raises(FormatError):
         mx.load(_edited(artefact, tmp_path / "step.gga", edit))
+
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 5)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(turns=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=8), value=_JSON)
+def test_descriptors_that_say_anything(
+    artefact: pathlib.Path, tmp_path: pathlib.Path, turns: list[float], value: Any
+) -> None:
+    """Whatever stands anywhere in it, there is one clear error, or a step."""
+
+    def edit(told: dict[str, Any]) -> None:
+        part: Any = told
+        for number, turn in enumerate(turns, 1):
+            keys = list(part) if isinstance(part, dict) else range(len(part))
+            key = keys[int(turn * len(keys))]
+            if number == len(turns) or not isinstance(part[key], (dict, list)) or not part[key]:
+                part[key] = value
+                return
+            part = part[key]
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            mx.load(_edited(artefact, tmp_path / "step.gga", edit))
+    except mx.MXNetError:
+        pass
 
 
 def test_a_newer_format(artefact: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

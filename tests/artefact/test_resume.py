@@ -123,6 +123,46 @@ def test_batches_of_several_sizes(tmp_path: pathlib.Path) -> None:
     assert state(twin) == before
 
 
+def test_two_arrays_of_one_name_are_refused(tmp_path: pathlib.Path) -> None:
+    """A program that reads one array while it trains and another while it does not."""
+    net, some, others = network(layers=False), mx.nd.ones((4,)), mx.nd.zeros((4,))
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+
+    def program(x: Any, y: Any) -> Any:
+        return LOSS(net(x), y) * (some if mx.autograd.is_training() else others)
+
+    step = mx.compile(program, trainer=trainer)
+    with pytest.raises(mx.MXNetError, match="capture0 is one array in step and another in evaluate"):
+        step.export(tmp_path / "step.gga", modes=["step", "evaluate"], batches=[batch(0)])
+    step.export(tmp_path / "step.gga", modes=["evaluate"], batches=[batch(0)])
+    assert not mx.load(tmp_path / "step.gga").evaluate(*batch(0)).asnumpy().any()
+
+
+def test_what_cannot_be_exported(tmp_path: pathlib.Path) -> None:
+    step = training("sgd", layers=False)
+    path = tmp_path / "step.gga"
+    with pytest.raises(mx.MXNetError, match="no shapes are known yet"):
+        step.export(path)
+    with pytest.raises(ValueError, match="there is no mode 'fly'"):
+        step.export(path, modes=["fly"])
+    with pytest.raises(ValueError, match="'apply' without 'accumulate'"):
+        step.export(path, modes=["apply"])
+    run(step, range(1))
+    for sizes in ([], [0], [2.5]):
+        with pytest.raises(ValueError, match="batch_sizes are positive numbers"):
+            step.export(path, batch_sizes=sizes)
+    net = network(layers=False)
+    net.collect_params().reset_ctx([mx.cpu(0), mx.cpu(1)])
+    both = mx.compile(net, LOSS, gluon.Trainer(net.collect_params(), "sgd"))
+    with pytest.raises(mx.MXNetError, match="its parameters are on 2 contexts"):
+        both.export(path, batches=[batch(0)])
+    step.export(path, modes=["step"])
+    with pytest.raises(mx.MXNetError, match="loaded from an artefact cannot be exported"):
+        mx.load(path).export(path)
+    with pytest.raises(mx.MXNetError, match="the rate of this one is known"):
+        mx.load(path, lr_scheduler=_told)
+
+
 # -- schedules and optimizers of the user's own
 
 
