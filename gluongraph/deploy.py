@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -167,3 +168,7 @@ def _key() -> str:
     for path in sorted(NATIVE.glob("*.*")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:32]
+
+
+if __name__ == "__main__":
+    print(shlex.join(command(Path(PROGRAM))))

@@ -8,7 +8,10 @@ import pathlib
 import re
 from types import ModuleType
 
+import numpy as np
 import pytest
+
+import gluongraph as mx
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
@@ -35,6 +38,16 @@ def test_char_transformer(capsys: pytest.CaptureFixture[str]) -> None:
     assert 2 < entropy < math.log(96)
     assert loss == pytest.approx(math.log(96), rel=0.1)  # before it has learnt anything, all characters are alike
     assert "def " in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's, about its exporter
+def test_deploy(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That the runner takes what it writes is in tests/native."""
+    pytest.importorskip("onnx")
+    artefact = load("deploy").main(["--folder", str(tmp_path)])
+    step, x, y = mx.load(artefact), np.load(tmp_path / "train-x.npy"), np.load(tmp_path / "train-y.npy")
+    losses = [step(x[:64], y[:64]).mean().asscalar() for _ in range(2)]
+    assert losses[1] < losses[0] < 3 and "batches of 64, 40, 29" in capsys.readouterr().out
 
 
 def test_all_examples_are_tested() -> None:
