@@ -13,7 +13,7 @@ import numpy as np
 
 from gluongraph import nd, trace
 from gluongraph.context import Context, current_context
-from gluongraph.errors import MXNetError, NamesInstead, located
+from gluongraph.errors import MXNetError, NamesInstead, is_own_file, located
 from gluongraph.gluon import files, watch
 from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
@@ -456,7 +456,8 @@ class HybridBlock(Block):
             with ctx:  # the parameters' replicas there, and arrays made on the way
                 return self._run_here(*args)
         except (AttributeError, TypeError) as error:
-            if (strange := _no_array(args)) is None or isinstance(error, MXNetError):
+            own = type(self).__module__.startswith("gluongraph.") and _raised_here(error)  # others may take lists
+            if not own or (strange := _no_array(args)) is None or isinstance(error, MXNetError):
                 raise
             message = f"{type(self).__name__} {self.name!r} was given {strange}"
             raise TypeError(located(message, help="make an array of it: nd.array(...)", scope=self.name)) from error
@@ -543,6 +544,14 @@ def _no_array(args: Iterable[Any]) -> str | None:
         if isinstance(part, (list, tuple)) and _context_of(part) is None:
             return f"a {type(part).__name__} as argument {number}"
     return None
+
+
+def _raised_here(error: BaseException) -> bool:
+    """Was an error raised in gluongraph's code, and not in a user's?"""
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    return place is not None and is_own_file(place.tb_frame.f_code.co_filename)
 
 
 def _indented(text: str) -> str:

@@ -159,6 +159,18 @@ def test_what_is_no_array_yet(block: gluon.HybridBlock, given: list[Any], messag
         block(*given)
 
 
+def test_errors_of_blocks_that_take_lists_are_their_own() -> None:
+    class Summed(gluon.HybridBlock):
+        def forward(self, x: nd.NDArray, axes: list[int]) -> Any:
+            return x.total(axes)  # type: ignore[attr-defined]
+
+    net = gluon.nn.HybridSequential()
+    net.add(Summed())
+    for block in (net[0], net):
+        with pytest.raises(AttributeError, match="'NDArray' object has no attribute 'total'"):
+            block(nd.ones((2, 3)), [0, 1])
+
+
 def test_layers_as_arguments_of_a_sequential() -> None:
     with pytest.raises(TypeError, match=r"Sequential: prefix is a text, not Dense\(.*\n.*\n  help: net.add"):
         gluon.nn.Sequential(gluon.nn.Dense(3), gluon.nn.Dense(2))  # type: ignore[arg-type]
