@@ -40,7 +40,7 @@ def graph_of(op: Op, arrays: Any, attrs: dict[str, Any]) -> Graph:
 @pytest.mark.parametrize("op", SAMPLED, ids=lambda op: op.name)
 def test_an_op_reads_back_as_what_it_is(op: Op) -> None:
     assert op.numpy is not None or op.body is not None
-    for arrays, attrs in samples(op)[:4]:
+    for arrays, attrs in samples(op)[:3]:
         graph = graph_of(op, arrays, attrs)
         proto = standard(graph, None, {}, "op")
         onnx.checker.check_model(proto, full_check=True)

@@ -49,7 +49,7 @@ def attempt(data: bytes, shape: tuple[int, ...]) -> str:
     return ""
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(
     st.sampled_from(sorted(BASES)),
     st.lists(st.sampled_from(sorted(MUTATIONS)), min_size=1, max_size=3),
@@ -63,7 +63,7 @@ def test_models_with_something_wrong(base: str, names: list[str], seed: int) -> 
     attempt(data, BASES[base][1])
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(BASES)), st.integers(0, 1 << 32), st.integers(1, 4), st.integers(0, 40))
 def test_bytes_that_are_wrong(base: str, seed: int, edits: int, lost: int) -> None:
     """Some bytes of the file are others, and some at its end are missing."""
