@@ -1,7 +1,8 @@
 """Matrix products of bf16 operands in tiles (tiles.py), on CPUs with AMX or AVX512-BF16.
 
 Both operands are copied first into tiles, one behind another along k, with zeros where k ends; all threads copy. Then
-each piece of work takes 32 rows of C through its columns, 32 by 32 elements at a time.
+each piece of work takes its rows of C, 32 at a time, through a stripe of columns whose B stays in L2, 32 by 32 elements
+at a time; and then through the next stripe.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from gluongraph.codegen.tiles import DEPTH, SIDE, WORDS, Add, Sums
 from gluongraph.codegen.tir import Buf, Expr, Kernel
 
 BLOCK = 2 * SIDE  # rows and columns of C that are summed at a time
-STRIPE = 32 * BLOCK  # columns of C that are summed before they are handed on: memory likes long runs
-PITCH = STRIPE + SIDE  # between rows of sums: no power of two, else all would share few cache sets
+LONGEST = 32  # blocks of a stripe, which are summed before they are handed on: memory likes long runs
 SMALLEST = 1 << 16  # multiply-adds for which copying pays
 
 
@@ -32,7 +32,7 @@ def suits(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> bo
 def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> int:
     """Bytes of workspace that `emit` needs."""
     sizes = _Sizes(batch, m, n, kk, cpu)
-    return 4 * (sizes.words_a + sizes.words_b + sizes.pieces * BLOCK * PITCH)
+    return 4 * (sizes.words_a + sizes.words_b + sizes.pieces * BLOCK * sizes.pitch)
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,33 @@ class _Sizes:
         return self.batch * 2 * self.across * self.deep * WORDS
 
     @property
-    def columns(self) -> int:
-        """Pieces that the columns of a block of rows are cut into: one, unless there are few rows."""
-        return min(mk.ceildiv(self.n, STRIPE), max(1, self.cpu.chunks // (self.batch * self.down)))
+    def stripe(self) -> int:
+        """Columns of C whose B fits half of L2."""
+        room = self.cpu.l2 // 2 // (BLOCK * DEPTH * 2 * self.deep)
+        return BLOCK * max(1, min(LONGEST, room, self.across))
 
     @property
-    def units(self) -> int:
-        return self.batch * self.down * self.columns
+    def pitch(self) -> int:
+        """Elements between rows of sums: no power of two, else all would share few cache sets."""
+        return self.stripe + SIDE
+
+    @property
+    def stripes(self) -> int:
+        return mk.ceildiv(self.n, self.stripe)
+
+    @property
+    def parts(self) -> int:
+        """Pieces that the blocks of rows are shared out to."""
+        return mk.pieces(self.batch * self.down, self.cpu, self.batch * self.m * self.n * self.kk)
+
+    @property
+    def columns(self) -> int:
+        """Pieces that the stripes are shared out to: one, unless there are few rows."""
+        return min(self.stripes, max(1, self.cpu.chunks // (self.batch * self.down))) if self.parts > 1 else 1
 
     @property
     def pieces(self) -> int:
-        return mk.pieces(self.units, self.cpu, self.batch * self.m * self.n * self.kk)
+        return self.parts * self.columns
 
 
 def emit(
@@ -104,9 +120,7 @@ def emit(
     unit.prepare(k)
     job = _Job(k, unit, sizes, words, tiles_b, sums, write)
     with k.loop(sizes.pieces, "parallel", "piece") as piece, unit.thread(k):
-        first, count = mk.share(k, sizes.units, sizes.pieces, piece)
-        with k.loop(count, name="unit") as u:
-            job.piece(k.bind(piece * (BLOCK * PITCH), "sums"), k.bind(tir.index(first + u), "unit"))
+        job.piece(k.bind(piece * (BLOCK * sizes.pitch), "sums"), piece)
 
 
 # -- copying
@@ -189,27 +203,31 @@ class _Job:
     sums: Buf
     write: Write
 
-    def piece(self, sums: Expr, unit: Expr) -> None:
-        """A block of rows of C, through its share of the columns."""
+    def piece(self, sums: Expr, piece: Expr) -> None:
+        """Its blocks of rows of C, through its stripes one after the other."""
         k, s = self.k, self.sizes
-        batch = k.bind(tir.floordiv(unit, s.down * s.columns), "batch") if s.batch > 1 else tir.index(0)
-        y = k.bind(tir.floormod(tir.floordiv(unit, s.columns), s.down), "y")
-        stripes = mk.ceildiv(s.n, STRIPE)
-        first, count = mk.share(k, stripes, s.columns, k.bind(tir.floormod(unit, s.columns), "x"))
+        first, count = mk.share(k, s.batch * s.down, s.parts, k.bind(tir.floordiv(piece, s.columns), "part"))
+        stripe, stripes = mk.share(k, s.stripes, s.columns, k.bind(tir.floormod(piece, s.columns), "x"))
 
-        def rows(i: Expr, height: int) -> None:
-            def stripe(j: Expr, width: int) -> None:
-                with k.loop(mk.ceildiv(width, BLOCK), name="block") as block:
-                    self._block(k.bind(sums + block * BLOCK), batch, y, k.bind(tir.floordiv(j, BLOCK) + block, "x"))
-                with k.loop(height, name="r") as r:
-                    for start, lanes, steps in mk.split(width, SIDE):
-                        with k.loop(steps, name="c") as c:
-                            at = k.bind(c * SIDE + start, "at")
-                            self.write(batch, i + r, j + at, k.load(self.sums, sums + r * PITCH + at, lanes))
+        def through(j: Expr, width: int) -> None:
+            with k.loop(count, name="unit") as u:
+                unit = k.bind(tir.index(first + u), "unit")
+                batch = k.bind(tir.floordiv(unit, s.down), "batch") if s.batch > 1 else tir.index(0)
+                y = k.bind(tir.floormod(unit, s.down), "y")
+                mk.runs(k, s.m, BLOCK, y, 1, lambda i, height: self._rows(sums, batch, y, i, height, j, width))
 
-            mk.runs(k, s.n, STRIPE, first, count, stripe)
+        mk.runs(k, s.n, s.stripe, stripe, stripes, through)
 
-        mk.runs(k, s.m, BLOCK, y, 1, rows)
+    def _rows(self, sums: Expr, batch: Expr, y: Expr, i: Expr, height: int, j: Expr, width: int) -> None:
+        """A block of rows within a stripe."""
+        k, s = self.k, self.sizes
+        with k.loop(mk.ceildiv(width, BLOCK), name="block") as block:
+            self._block(k.bind(sums + block * BLOCK), batch, y, k.bind(tir.floordiv(j, BLOCK) + block, "x"))
+        with k.loop(height, name="r") as r:
+            for start, lanes, steps in mk.split(width, SIDE):
+                with k.loop(steps, name="c") as c:
+                    at = k.bind(c * SIDE + start, "at")
+                    self.write(batch, i + r, j + at, k.load(self.sums, sums + r * s.pitch + at, lanes))
 
     def _block(self, sums: Expr, batch: Expr, y: Expr, x: Expr) -> None:
         """The sums of one block into memory."""
@@ -223,5 +241,5 @@ class _Job:
                 at = k.bind(step * WORDS, "at")
                 add([(self.a, a + at), (self.a, a + line + at)], [(self.b, b + at), (self.b, b + line + at)])
 
-        places = Sums(self.sums, lambda i, j: sums + (i * SIDE * PITCH + j * SIDE), PITCH)
+        places = Sums(self.sums, lambda i, j: sums + (i * SIDE * s.pitch + j * SIDE), s.pitch)
         self.unit.block(k, (2, 2), steps, places, more=False)

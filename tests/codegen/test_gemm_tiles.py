@@ -17,7 +17,8 @@ from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.ops.matmul import MATMUL
 
-SHAPE = (2, 33, 150, 97)  # batch, m, n, k: a rest everywhere, an odd k, more columns than a stripe
+SHAPE = (2, 33, 150, 97)  # batch, m, n, k: a rest everywhere, an odd k
+LONG = (1, 40, 130, 6000)  # more columns than a stripe has, and few rows
 
 
 def products(dtype: str, batch: int, m: int, n: int, kk: int) -> Graph:
@@ -52,6 +53,7 @@ def test_tiles() -> None:
     kind = Kind(dtype="bf16")
     assert gemm_tiles.suits(*SHAPE, kind, kind, cpu)
     check(products("bf16", *SHAPE), "cpu")
+    check(products("bf16", *LONG), "cpu")
 
 
 @pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="this machine has no AVX512-BF16")
