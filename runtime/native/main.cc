@@ -192,7 +192,7 @@ void evaluate(const Training& training, Walk& walk) {
 }
 
 int run(const gg::Options& options) {
-  gg_set_threads(options.threads);
+  if (options.threads) gg_set_threads(*options.threads);  // else TVM_NUM_THREADS may say
   const Training training(gg_load(options.artefact.c_str()), gg_free);
   if (training == nullptr) fail(gg_error(nullptr));
   std::unique_ptr<Walk> walk, test;

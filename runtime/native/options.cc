@@ -25,7 +25,7 @@ const char* const kHelp =
     "  --save DIR         write a checkpoint in the end, from which Python goes on as well\n"
     "  --print N          say the loss every N steps\n"
     "  --log FILE         write the loss of each step, a line of JSON each\n"
-    "  --threads N        of parallel kernels; 0, the default: one for each core\n"
+    "  --threads N        of parallel kernels; 0: one for each core\n"
     "\n"
     "Exit codes: 0 fine, 2 refused, in one sentence; nothing has been written then.\n";
 

@@ -12,7 +12,7 @@ struct Options {
   int64_t steps = 0, passes = 0, every = 0;
   std::optional<uint64_t> shuffle;
   std::optional<double> rate;
-  int threads = 0;
+  std::optional<int> threads;
   bool drop_last = false, help = false;
 };
 
