@@ -7,11 +7,11 @@ python benchmarks/optimizer_update.py --small                              # 160
 The bytes are those that the formula must read and write; with norms of a whole parameter everything is read twice.
 `gluongraph` is Trainer.step, `gluongraph-call` the compiled call in it.
 
-On two cores of a shared Sapphire Rapids (AVX-512; in-place streaming 25 to 36 GB/s), each beside the streaming of its
-own run: at 25.6 million parameters all optimizers but SGLD and GroupAdaGrad reach 102 to 131 % of it (LAMB and LANS
-102 %), GroupAdaGrad 86 to 102 %; at 200 million those measured 96 to 141 %: SGD, momentum, NAG, Adam, LAMB. Adam takes
-20 ms, and PyTorch's fused one 1.10 to 1.18 times as long; 1.08 times at 200 million. SGLD, held up by its random
-numbers, reaches half of the bandwidth; normal_ and the update in PyTorch take 6 and 9 times as long. A step of 160
+On two cores of a shared Sapphire Rapids (AVX-512; in-place streaming 24 to 39 GB/s), each beside the streaming of its
+own run: at 25.6 million parameters all optimizers but SGLD reach 94 to 140 % of it (LAMB 94, LANS 105 %), at 200 million
+81 to 141 % (GroupAdaGrad 81, LAMB 96 %, the others above 100). Adam takes 16 to 20 ms, and PyTorch's fused one 1.13 and
+1.16 times as long; at 200 million, where both are held up by memory alone, 0.99 to 1.08 times. SGLD, held up by its
+random numbers, reaches half of the bandwidth; normal_ and the update in PyTorch take 7 to 9 times as long. A step of 160
 arrays of 64 takes 35 us with Adam and 52 us with LAMB.
 """
 
