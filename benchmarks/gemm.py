@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
+from gluongraph import ops, process
 from gluongraph.codegen import tir
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.rules import offer
@@ -124,7 +124,7 @@ def peers(products: Sequence[Product], dtype: str) -> list[Callable[[], Any]] | 
         return None
     import torch
 
-    torch.set_num_threads(loader.threads())
+    torch.set_num_threads(process.threads())
     kind = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
     calls: list[Callable[[], Any]] = []
     for product in products:
@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     if options.cpu_time:
         os.environ.update(GG_THREADS="1", OMP_NUM_THREADS="1")
     clock = time.thread_time if options.cpu_time else time.perf_counter
-    threads = loader.threads()
+    threads = process.threads()
     products = [p for p in GRID if options.only in str(p)]
     mine, theirs = own(products, options.dtype), peers(products, options.dtype)
     rows = [Row(product) for product in products]

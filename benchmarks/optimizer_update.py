@@ -8,11 +8,11 @@ The bytes are those that the formula must read and write; with norms of a whole 
 `gluongraph` is Trainer.step, `gluongraph-call` the compiled call in it.
 
 On two cores of a shared Sapphire Rapids (AVX-512; in-place streaming 24 to 39 GB/s), each beside the streaming of its
-own run: at 25.6 million parameters all optimizers but SGLD reach 94 to 140 % of it (LAMB 94, LANS 105 %), at 200 million
-81 to 141 % (GroupAdaGrad 81, LAMB 96 %, the others above 100). Adam takes 16 to 20 ms, and PyTorch's fused one 1.13 and
-1.16 times as long; at 200 million, where both are held up by memory alone, 0.99 to 1.08 times. SGLD, held up by its
-random numbers, reaches half of the bandwidth; normal_ and the update in PyTorch take 7 to 9 times as long. A step of 160
-arrays of 64 takes 35 us with Adam and 52 us with LAMB.
+own run: at 25.6 million parameters all optimizers but SGLD reach 94 to 140 % of it (LAMB 94, LANS 105 %), at 200
+million 81 to 141 % (GroupAdaGrad 81, LAMB 96 %, the others above 100). Adam takes 16 to 20 ms, and PyTorch's fused one
+1.13 and 1.16 times as long; at 200 million, where both are held up by memory alone, 0.99 to 1.08 times. SGLD, held up
+by its random numbers, reaches half of the bandwidth; normal_ and the update in PyTorch take 7 to 9 times as long. A
+step of 160 arrays of 64 takes 35 us with Adam and 52 us with LAMB.
 """
 
 from __future__ import annotations

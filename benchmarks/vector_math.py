@@ -51,7 +51,6 @@ def main() -> None:
     on = target()
     if on.cpu is None:
         raise SystemExit("this measures CPU code")
-    loader.threads()
     module = tir.build_kernels([kernel(name, size, on.cpu.lanes) for name in NAMES], on.tvm)
     x = np.random.default_rng(0).uniform(0.01, 4, size).astype(np.float32)
     y = np.empty_like(x)

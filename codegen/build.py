@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gluongraph import debug
-from gluongraph.codegen import cache, cuda, te, tir
+from gluongraph.codegen import cache, cuda, linking, te, tir
 from gluongraph.codegen.cuda_math import GpuKernel
+from gluongraph.codegen.linking import Linker
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import emit
 from gluongraph.codegen.targets import Target
 from gluongraph.errors import CompileError
 from gluongraph.plan import Launch, Plan
+from gluongraph.process import threads
 from gluongraph.program import Program, program_of
 
 ENTRY = "step"
@@ -47,22 +52,49 @@ def build(plan: Plan, target: Target) -> Artefact:
         debug.dump(f"{tir.name_of(function)}.txt", str(function))
     if found is not None:  # written for the reader only
         return Artefact(program, found, gpu=gpu)
-    module = tir.link(functions, {ENTRY: entry(plan, program)}, target.tvm)
-    seconds = time.perf_counter() - started
+    entries, module, library = {ENTRY: entry(plan, program)}, None, None
+    write = _write_gpu if gpu else _write
     try:
-        library = cache.store(key, program, lambda path: _export(module, path, target))
-    except CompileError:  # no linker on this machine: the code lives in this process only
-        return Artefact(program, None, module, len(functions), seconds, gpu)
-    return Artefact(program, library, None, len(functions), seconds, gpu)
+        linker = linking.linker(linking.command_for(target.machine))
+        library = cache.store(key, program, lambda path: write(functions, entries, path, target, linker))
+    except CompileError:  # nothing links on this machine: the code lives in this process only
+        module = tir.link(functions, entries, target.tvm)
+    return Artefact(program, library, module, len(functions), time.perf_counter() - started, gpu)
 
 
-def _export(module: Any, library: Path, target: Target) -> None:
-    """The library; for a GPU, beside it, machine code named by the digest of the source that the library holds."""
-    tir.export(module, str(library), target.machine)
-    if target.cpu is None:
-        source = te.cuda_source(module)
-        if source and (binary := te.binary(source, target.tvm["arch"])) is not None:
-            library.with_name(f"{hashlib.sha256(source.encode()).hexdigest()}.fatbin").write_bytes(binary)
+Functions = Sequence[tir.PrimFunc]
+Entries = dict[str, tir.Entry]
+KERNELS, MODULES = 5, 8  # kernels that a module has at the least, and modules at the most: each takes LLVM a while
+
+
+def _write(functions: Functions, entries: Entries, library: Path, target: Target, linker: Linker) -> None:
+    """The library, of modules that are compiled side by side. How many depends on the kernels alone, so that the same
+    code comes out whatever the number of threads."""
+    count = max(1, min(len(functions) // KERNELS, MODULES))
+    parts = [functions[i::count] for i in range(count)]
+    with tempfile.TemporaryDirectory(prefix="gluongraph-") as folder:
+
+        def compiled(i: int) -> str:
+            return tir.write_object(tir.link(parts[i], {} if i else entries, target.tvm), f"{folder}/{i}.o")
+
+        linker(str(library), _side_by_side(compiled, count))
+
+
+def _side_by_side(work: Callable[[int], str], count: int) -> list[str]:
+    """work(0), ..., work(count - 1), in as many threads as kernels may have; TVM works without Python's lock."""
+    if count == 1 or threads() == 1:
+        return [work(i) for i in range(count)]
+    with ThreadPoolExecutor(threads()) as pool:
+        return list(pool.map(work, range(count)))
+
+
+def _write_gpu(functions: Functions, entries: Entries, library: Path, target: Target, linker: Linker) -> None:
+    """The library, and beside it machine code named by the digest of the source that the library holds."""
+    module = tir.link(functions, entries, target.tvm)
+    tir.export(module, str(library), linker)
+    source = te.cuda_source(module)
+    if source and (binary := te.binary(source, target.tvm["arch"])) is not None:
+        library.with_name(f"{hashlib.sha256(source.encode()).hexdigest()}.fatbin").write_bytes(binary)
 
 
 def kernel(launch: Launch, target: Target) -> tir.PrimFunc:

@@ -13,6 +13,7 @@ from typing import Any
 
 from gluongraph.errors import CompileError, located
 
+Linker = Callable[..., None]
 COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 LLDS = ("ld.lld", *(f"ld.lld-{version}" for version in range(25, 11, -1)))
 
@@ -37,8 +38,12 @@ def command_for(machine: str) -> list[str]:
     raise CompileError(located(f"nothing here links for {machine}: no {missing} and no ld.lld in PATH", help=help))
 
 
-def linker(command: Sequence[str]) -> Callable[..., None]:
-    """What `export_library` calls to link."""
+def linker(command: Sequence[str]) -> Linker:
+    """Links object files into a library by this command: `link(library, objects)`.
+
+    Raises:
+        CompileError: it cannot.
+    """
 
     def link(output: str, objects: Sequence[str], **_: Any) -> None:
         done = subprocess.run([*command, "-shared", "-o", output, *objects], capture_output=True, text=True)

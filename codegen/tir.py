@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from gluongraph.codegen import linking
+from gluongraph.codegen.linking import Linker
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError
 from gluongraph.process import calling_tvm, importing_tvm
@@ -485,17 +485,32 @@ class Kernel:
         """A function of the C library on numbers, for its effect."""
         self._emit(tirx.Evaluate(tirx.call_extern("int64", name, *(tirx.const(x, "int64") for x in args))))
 
+    def values(self, name: str, count: int) -> Buf:
+        """Room for so many TVMFFIAny, each a tag and a value, on the stack whatever their number."""
+        made = self._buffer(name, 2 * max(count, 1), "i64", "")
+        self._emit(tirx.DeclBuffer(made.var, data=tirx.tvm_stack_alloca("tvm_ffi_any", max(count, 1))))
+        return made
+
+    def succeed(self, symbol: str, args: Buf, count: int, result: Buf) -> None:
+        """Call a packed function by its symbol; where it fails, this one does."""
+        given = (tirx.reinterpret("handle", tirx.const(0, "int64")), self.address(args, 0), tirx.const(count, "int32"))
+        code = tirx.call_extern("int32", symbol, *given, self.address(result, 0))
+        told = [tvm.ir.StringImm(f"{symbol.removeprefix(SYMBOL)} has failed")]
+        # The condition comes first, whatever TVM 0.27 calls the first argument.
+        self._emit(tirx.AssertStmt(code == tirx.const(0, "int32"), tvm.ir.StringImm("RuntimeError"), told))
+
     def address(self, buf: Buf, at: Value) -> Expr:
         """Where buf[at] lies."""
         return buf.var.access_ptr("rw", offset=index(at + buf.offset))
 
-    def finish(self) -> PrimFunc:
-        """The TVM function; the kernel is not to be used afterwards."""
+    def finish(self, params: Sequence[Expr] | None = None) -> PrimFunc:
+        """The TVM function, of other parameters than tensors where some are given; the kernel is not to be used
+        afterwards."""
         (block,) = self._blocks
         body = _sequence(block)
         for text in self._used:
             body = tirx.AttrStmt(index(0), "pragma_import_llvm", tvm.ir.StringImm(text), body)
-        func = tirx.PrimFunc([p.var for p in self.params], body)
+        func = tirx.PrimFunc(params or [p.var for p in self.params], body)
         attrs = {"global_symbol": self.name, "tirx.noalias": True, "s_tir": True}
         return func.with_attrs(attrs)
 
@@ -559,6 +574,8 @@ class Entry:
 
 
 DLTENSOR = 48  # bytes of one
+DLTENSOR_TAG = 7  # of a pointer to one in a TVMFFIAny
+SYMBOL = "__tvm_ffi_"  # before the name of a function, in libraries
 
 
 def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict[str, Any]) -> Any:
@@ -568,21 +585,33 @@ def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict
 
 
 def _entry(name: str, entry: Entry) -> PrimFunc:
-    """A function of one number, the address of an array of DLTensors: each kernel checks those that it is given."""
-    table = tirx.Var("table", "int64")
+    """A function of one number, the address of an array of DLTensors: each kernel checks those that it is given.
 
-    def tensor(position: int) -> Expr:
-        return tirx.reinterpret("handle", table + tirx.const(position * DLTENSOR, "int64"))
+    Kernels may be in other modules. TVM's own packed calls declare a function of another module anew each time it is
+    called, so the calls are written out: `int symbol(handle, TVMFFIAny *args, int count, TVMFFIAny *result)`.
+    """
+    k, table = Kernel(name), tirx.Var("table", "int64")
+    most = max((len(call.args) for call in entry.calls), default=0)
+    args, result = k.values("args", most), k.values("result", 1)
+    for i in range(most):
+        k.store(args, tirx.const(DLTENSOR_TAG, "int64"), 2 * i)
+    for call in entry.calls:
+        for i, position in enumerate(call.args):
+            k.store(args, table + tirx.const(position * DLTENSOR, "int64"), 2 * i + 1)
+        k.store(result, tirx.const(0, "int64"), 0)
+        k.succeed(SYMBOL + call.kernel, args, len(call.args), result)
+    return k.finish([table])
 
-    calls = [tirx.Evaluate(tirx.call_cpacked(call.kernel, *map(tensor, call.args))) for call in entry.calls]
-    body = _sequence(calls or [tirx.Evaluate(index(0))])
-    return tirx.PrimFunc([table], body).with_attrs({"global_symbol": name, "s_tir": True})
+
+def write_object(module: Any, path: str) -> str:
+    """Write a module's machine code as an object file: its path."""
+    module.write_to_file(path)
+    return path
 
 
-def export(module: Any, path: str, machine: str) -> None:
-    """Write a module as a shared library of a machine; raises CompileError where nothing links for it."""
-    link = linking.linker(linking.command_for(machine))
+def export(module: Any, path: str, linker: Linker) -> None:
+    """Write a module and what it imports as a shared library; raises CompileError where it cannot be linked."""
     try:
-        module.export_library(path, fcompile=link)
+        module.export_library(path, fcompile=linker)
     except (RuntimeError, OSError) as error:
         raise CompileError(f"cannot link {path}: {error}") from error

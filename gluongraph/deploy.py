@@ -28,7 +28,7 @@ from gluongraph import runtime
 from gluongraph.artefact import file, host
 from gluongraph.codegen import cache
 from gluongraph.errors import CompileError, FormatError, located
-from gluongraph.runtime import loader
+from gluongraph.process import threads
 
 NATIVE = Path(runtime.__file__).parent / "native"
 HEADER = NATIVE / "gluongraph.h"
@@ -111,7 +111,7 @@ def _build(folder: Path) -> None:
     sources = sorted(NATIVE.glob("*.cc"))
     objects = {source.name: folder / f"{source.stem}.o" for source in sources}
     lines = [[*compiler(), "-c", str(source), "-o", str(objects[source.name])] for source in sources]
-    with ThreadPoolExecutor(loader.threads()) as pool:
+    with ThreadPoolExecutor(threads()) as pool:
         list(pool.map(_compiled, lines))
     for output in (folder / PROGRAM, folder / "lib" / LIBRARY):
         _compiled([*compiler(), *linked([str(path) for path in objects.values()], output)])

@@ -9,13 +9,23 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 # Parameters of glibc's mallopt, from malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST_FROM_HEAP = 32 << 20  # bytes; glibc accepts no more
 _KEPT = 256 << 20  # bytes
+
+
+@cache
+def threads() -> int:
+    """Threads of a parallel kernel, and of the compiler: GG_THREADS, TVM_NUM_THREADS, OMP_NUM_THREADS, else the cores
+    that this process owns."""
+    for name in ("GG_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        if (text := os.environ.get(name, "")).isdigit() and int(text) > 0:
+            return int(text)
+    return len(os.sched_getaffinity(0))
 
 
 def share_cores() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph import process
 from gluongraph.codegen import probe
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.targets import target as find_target
@@ -36,7 +37,7 @@ def machine() -> Machine:
     on = find_target()
     if on.cpu is None:
         raise CompileError(f"{on.name} is no CPU, whose roofs could be measured")
-    threads = loader.threads()
+    threads = process.threads()
     module = probe.build(on, STREAMS)
     levels = tuple(_level(module, size, times) for size, times in STREAMS)
     return Machine(threads, _peaks(module, on), levels)

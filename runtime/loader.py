@@ -22,7 +22,7 @@ from ml_dtypes import bfloat16
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError, located
-from gluongraph.process import importing_tvm
+from gluongraph.process import importing_tvm, threads
 
 Tensor = Any  # a tvm_ffi tensor
 Entry = Callable[..., None]
@@ -50,15 +50,6 @@ def _library(name: str) -> Path:
     if not path.exists():
         raise CompileError(f"{path} is missing: reinstall apache-tvm")
     return path
-
-
-@cache
-def threads() -> int:
-    """Threads of a parallel region: GG_THREADS, TVM_NUM_THREADS, OMP_NUM_THREADS, else the cores this process owns."""
-    for name in ("GG_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS"):
-        if (text := os.environ.get(name, "")).isdigit() and int(text) > 0:
-            return int(text)
-    return len(os.sched_getaffinity(0))
 
 
 def load_library(path: Path, gpu: bool = False) -> Any:

@@ -75,7 +75,7 @@ def processor() -> list[Finding]:
     """The CPU, the target row that it gets, threads and who set them."""
     from gluongraph.bench.report import processor as processor_name
     from gluongraph.codegen.targets import TARGETS, cpu_flags, target
-    from gluongraph.runtime import loader
+    from gluongraph.process import threads
 
     on = target()
     known = {flag for row in TARGETS.values() for flag in row.needs}
@@ -87,7 +87,7 @@ def processor() -> list[Finding]:
         Finding("processor", f"{processor_name()}, {os.cpu_count()} cores, of which {mine} are for this process"),
         Finding("features", flags),
         Finding("target", on.name + (f", as GG_TARGET={forced} says" if forced else "")),
-        Finding("threads", f"{loader.threads()}" + (f", as {setting} says" if setting else "")),
+        Finding("threads", f"{threads()}" + (f", as {setting} says" if setting else "")),
     ]
 
 

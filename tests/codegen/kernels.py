@@ -59,7 +59,6 @@ class Library:
             k = tir.Kernel(launch.kernel)
             emit(k, launch.group, launch.candidate, bind(k, launch), cpu)
             functions.append(k.finish())
-        loader.threads()
         self.module = tir.build_kernels(functions, target().tvm)
 
     def _launch(self, case: Case, name: str) -> Launch:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 import gluongraph as mx
 from gluongraph import gluon, ops
 from gluongraph.codegen import cache
+from gluongraph.codegen.build import KERNELS
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.compiler import compile_graph, lower, plan_of
 from gluongraph.gluon import nn
@@ -126,3 +130,25 @@ def test_a_broken_entry_is_made_again(folder: pathlib.Path, file: str) -> None:
     again = lower(graph, roles).artefact
     assert again is not None and again.compiled > 0 and again.path == path and path.with_name(file).exists()
     assert {p.name for p in folder.iterdir() if p.is_dir()} == {path.parent.name}, "no drafts are left"
+
+
+COMPILED = """
+import hashlib, numpy as np, gluongraph as mx
+from gluongraph.gluon import nn
+net = nn.HybridSequential(prefix="net_")
+net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.MaxPool2D(), nn.Flatten(), nn.Dense(8, activation="tanh"), nn.Dense(3))
+net.initialize(mx.init.One())
+step = mx.compile(net, mx.gluon.loss.SoftmaxCrossEntropyLoss(), mx.gluon.Trainer(net.collect_params(), "lamb"))
+step(np.ones((4, 2, 8, 8), np.float32), np.zeros(4, np.float32))
+print(step.artefact.compiled, hashlib.sha256(step.artefact.path.read_bytes()).hexdigest())
+"""
+
+
+def test_threads_of_the_compiler_leave_no_trace(tmp_path: pathlib.Path) -> None:
+    """A step of so many kernels that they are compiled in several modules, by one thread and by two."""
+    seen = []
+    for threads in ("1", "2"):
+        environ = {**os.environ, "GG_THREADS": threads, "GG_CACHE": str(tmp_path / threads)}
+        run = [sys.executable, "-c", COMPILED]
+        seen.append(subprocess.run(run, env=environ, check=True, capture_output=True, text=True).stdout)
+    assert int(seen[0].split()[0]) >= 2 * KERNELS and seen[0] == seen[1]

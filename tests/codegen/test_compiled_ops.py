@@ -57,7 +57,6 @@ def test_compiled_op_is_its_numpy_meaning(name: str) -> None:
         assert cpu is not None
         emit(k, launch.group, launch.candidate, bind(k, launch), cpu)
         functions.append(k.finish())
-    loader.threads()
     library = tir.build_kernels(functions, target().tvm) if functions else None
     for launch, arrays, want in cases:
         (made,) = launch.group.outputs
