@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -137,18 +138,18 @@ def _lowest(gaps: list[Gap]) -> int:
 
 def _placed_in(lives: list[Life], fit: Callable[[list[Gap]], int]) -> tuple[dict[str, int], int]:
     """One after the other in a gap among those placed that live at the same time; above them where there is none."""
-    placed: list[tuple[int, Life]] = []
+    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last: by offset
     offsets: dict[str, int] = {}
     for life in lives:
-        busy = sorted((at, at + v.nbytes) for at, v in placed if v.first <= life.last and life.first <= v.last)
         end, gaps = 0, []
-        for start, stop in busy:
-            if start - end >= life.nbytes:
-                gaps.append((start - end, end))
-            end = max(end, stop)
-        offsets[life.name] = fit(gaps) if gaps else end
-        placed.append((offsets[life.name], life))
-    return offsets, max((at + v.nbytes for at, v in placed), default=0)
+        for start, stop, first, last in placed:
+            if first <= life.last and life.first <= last:
+                if start - end >= life.nbytes:
+                    gaps.append((start - end, end))
+                end = max(end, stop)
+        offsets[life.name] = at = fit(gaps) if gaps else end
+        insort(placed, (at, at + life.nbytes, life.first, life.last))
+    return offsets, max((stop for _, stop, _, _ in placed), default=0)
 
 
 def _scalar_offsets(inputs: Mapping[str, Buffer]) -> tuple[dict[str, int], int]:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,8 +79,9 @@ class Worker:
         """Wake it, send the request, wait for the answer, stop it again."""
         self.process.send_signal(signal.SIGCONT)
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended: the answer says how
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:

@@ -28,13 +28,16 @@ def run(options: argparse.Namespace) -> int:
 
     from gluongraph.cli import Refused
     from gluongraph.cli.show import as_json
+    from gluongraph.cli.words import sentence
     from gluongraph.deploy import bundle
     from gluongraph.errors import CompileError, FormatError
 
+    if not Path(options.artefact).is_file():
+        raise Refused(f"{options.artefact}: there is no such file; `gluongraph compile -o` writes artefacts")
     try:
         size = bundle(options.artefact, options.output, options.embed)
     except (FormatError, CompileError, OSError) as error:
-        raise Refused(error) from None
+        raise Refused(sentence(error)) from None
     program = Path(options.output) / "gg-run"
     if options.json:
         as_json({"folder": options.output, "bytes": size, "program": str(program)})

@@ -93,9 +93,14 @@ def processor() -> list[Finding]:
 
 def linker() -> list[Finding]:
     """What links compiled code, so that it can be kept."""
-    found = next((path for name in ("cc", "gcc", "clang", "ld.lld") if (path := shutil.which(name))), None)
-    advice = "" if found else "install gcc, clang or lld: without one code is compiled anew in every process"
-    return [Finding("linker", found or "missing", advice)]
+    from gluongraph.codegen.linking import command_for
+    from gluongraph.errors import CompileError
+
+    try:
+        return [Finding("linker", " ".join(command_for(platform.machine())))]
+    except CompileError:
+        advice = "install gcc, clang or lld, or pip install ziglang: without one code is compiled anew in every process"
+        return [Finding("linker", "missing", advice)]
 
 
 def cuda() -> list[Finding]:
