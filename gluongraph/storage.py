@@ -160,6 +160,23 @@ class Storage:
         _moves += 1
 
 
+class Written:
+    """Storages that a call writes into by address. Told of once it has, it passes that on to those that have copies."""
+
+    def __init__(self, storages: Iterable[Storage]):
+        self._all = list(storages)
+        self._made = -1
+        self._copied: list[Storage] = []
+
+    def tell(self) -> None:
+        """The call has written: of hundreds of storages mostly none is to know."""
+        if self._made != _copies:
+            self._made = _copies
+            self._copied = [s for s in self._all if isinstance(s, View) or s.copies]
+        for storage in self._copied:
+            storage.written()
+
+
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 

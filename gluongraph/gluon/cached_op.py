@@ -320,7 +320,7 @@ class Runner:
             graph = graph.with_results({name: n for n, name in first.items()}, graph.updates)
             roles = {n: "scalar" if is_rng(n) else "state" if n in self._state else "input" for n in graph.inputs}
             self._runner = engine.get("lower")(graph, roles).executor(self._memory())
-            self._written = [self._state[name].storage for name in graph.updates]
+            self._written = storages.Written(self._state[name].storage for name in graph.updates)
             live = {n.attrs["name"] for n in graph.nodes() if n.op.name == "input"}
             self._rng = {n: self._runner.scalar(n) for n in graph.inputs if is_rng(n) and n in live}
         self._moves = storages.moves()
@@ -347,6 +347,5 @@ class Runner:
             for i, word in enumerate(words[name]):
                 cell[i] = word
         values: Sequence[Array] = self._runner([given[n] for n in self._runner.input_names])
-        for storage in self._written:
-            storage.written()
+        self._written.tell()
         return values

@@ -165,7 +165,7 @@ class _Compiled:
         self.compiled = engine.get("lower")(graph, roles)
         self.runner = self.compiled.executor(memory)
         self.moves = storages.moves()
-        self.written = [arrays[name].storage for name in graph.updates]
+        self.written = storages.Written(arrays[name].storage for name in graph.updates)
         self.cells = [self.runner.scalar(SCALAR + key) for key in table.keys]
         self.rng = {name: self.runner.scalar(name) for name in table.draws}
 
@@ -182,8 +182,7 @@ class _Compiled:
             for i, word in enumerate(words):
                 self.rng[name][i] = word
         self.runner([])
-        for storage in self.written:
-            storage.written()
+        self.written.tell()
 
 
 class _Numpy:
