@@ -67,7 +67,7 @@ def test_a_bundle_is_refused(
     for given, folder, said in (
         (artefact, "full", "is not empty"),
         (tmp_path / "text", "new", "not a safetensors file"),
-        (tmp_path / "none", "new", "No such file"),
+        (tmp_path / "none", "new", "there is no such file"),
     ):
         assert cli.main(["bundle", str(given), "-o", str(tmp_path / folder)]) == 2
         assert said in capsys.readouterr().err
