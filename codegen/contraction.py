@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from gluongraph.codegen import conv, gemm, gemm_tiles
 from gluongraph.codegen.conv import Conv
 from gluongraph.codegen.expression import Expressions, count_as_one, flat, unflatten
-from gluongraph.codegen.gemm import Kind, Operand
+from gluongraph.codegen.gemm import Kind, Operand, Strategy
 from gluongraph.codegen.microkernel import accumulator
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value, cast, lanes_of, ramp
@@ -48,16 +49,29 @@ def vector_index(index: tuple[Value, ...], value: Expr) -> tuple[Value, ...]:
     return (*index[:-1], ramp(index[-1], lanes_of(value)))
 
 
-def _claim_gemm(group: Group, cpu: Cpu) -> Candidate | None:
+def _claim_gemm(group: Group, cpu: Cpu, how: Strategy | None = None) -> Candidate | None:
     if group.pattern != "gemm" or (product := anchor(group, ("matmul",))) is None:
         return None
     batch, m, n, kk = _extents(product)
     if min(batch, m, n, kk) < 1:
         return None
     a, b = _kinds(product)
-    tiles = gemm_tiles.suits(batch, m, n, kk, a, b, cpu)
-    loops = gemm_tiles if tiles else gemm
-    return Candidate("gemm", loops.workspace(batch, m, n, kk, a, b, cpu), tiles)
+    if gemm_tiles.suits(batch, m, n, kk, a, b, cpu):
+        return Candidate("gemm", gemm_tiles.workspace(batch, m, n, kk, a, b, cpu), tiles=True)
+    how = how or gemm.choose(batch, m, n, kk, a, b, cpu)
+    return Candidate("gemm", how.workspace(batch, m, n, kk, cpu))
+
+
+def _gemm_settings(group: Group, cpu: Cpu) -> dict[str, Rule]:
+    product = anchor(group, ("matmul",))
+    assert product is not None
+    extents, kinds = _extents(product), _kinds(product)
+    if gemm_tiles.suits(*extents, *kinds, cpu):
+        return {}
+    return {
+        str(how): Rule("gemm", partial(_claim_gemm, how=how), partial(_emit_gemm, how=how))
+        for how in gemm.others(*extents, *kinds, cpu)
+    }
 
 
 def _extents(product: Node) -> tuple[int, int, int, int]:
@@ -76,7 +90,7 @@ def _kinds(product: Node) -> tuple[Kind, Kind]:
     return left, right
 
 
-def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, how: Strategy | None = None) -> None:
     product = anchor(group, ("matmul",))
     assert product is not None
     batch, m, n, kk = _extents(product)
@@ -92,7 +106,7 @@ def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
         store((*unflatten(at, leading), i, j), value)
 
     tiles = gemm_tiles.suits(batch, m, n, kk, left.kind, right.kind, cpu)
-    emit = gemm_tiles.emit if tiles else gemm.emit
+    emit = gemm_tiles.emit if tiles else partial(gemm.emit, strategy=how)
     emit(k, batch=batch, m=m, n=n, kk=kk, a=left, b=right, write=write, cpu=cpu, workspace=bindings.workspace)
 
 
@@ -177,5 +191,5 @@ def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
         emit(k, geometry, dtype, read, weights, write_pixels, cpu, workspace)
 
 
-GEMM = Rule("gemm", _claim_gemm, _emit_gemm)
+GEMM = Rule("gemm", _claim_gemm, _emit_gemm, _gemm_settings)
 CONV = Rule("conv", _claim_conv, _emit_conv)

@@ -71,6 +71,15 @@ class Strategy:
     keeps: str = "b"  # outer: the operand, "a" or "b", whose blocks stay in L2
     block: int = 1  # outer: rows of tiles, or panels, of a block
 
+    def __str__(self) -> str:
+        """A name for it among those of one product."""
+        packs = "a" * self.pack_a + "b" * self.pack_b or "nothing"
+        down, across = self.grid
+        return (
+            f"{self.form} {self.rows}x{self.vectors}, {down}x{across} pieces, packs {packs},"
+            f" keeps {self.block} of {self.keeps}"
+        )
+
     def pieces(self, batch: int, cpu: Cpu) -> int:
         """Parallel pieces of the whole product."""
         return 1 if self.serial else mk.pieces(batch * self.grid[0] * self.grid[1], cpu)
@@ -162,6 +171,13 @@ def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> S
     # Of several products, what passes by would be packed for all at once; and A as it lies passes by well.
     keeps = "a" if pack_a and batch == 1 and m >= n else "b"
     how = Strategy("outer", rows, vectors, pack_a, pack_b, (1, 1), dtype, work < mk.SERIAL_WORK, keeps)
+    return _cut(how, batch, m, n, kk, cpu)
+
+
+def _cut(how: Strategy, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> Strategy:
+    """An outer strategy with the best grid and blocks for its tiles."""
+    rows, width, nbytes = how.rows, how.vectors * mk.lanes(cpu, how.dtype), DTYPES[how.dtype].nbytes
+    pack_a, pack_b, keeps, work = how.pack_a, how.pack_b, how.keeps, batch * m * n * kk
     # Of B's blocks a quarter of L2 is measured to be better than half of it: all of A goes through it beside them.
     most = max(1, cpu.l2 // nbytes // (2 * how.packed_tile(kk) if keeps == "a" else 4 * how.panel(kk, cpu)))
 
@@ -186,12 +202,46 @@ READING = 4.0  # and to read one again from further away than L2
 # Sums of few terms are made in tiles of few rows: they take the time of writing the result, and of the update behind
 # it, which memory is fetched ahead for along a few rows at a time.
 SHORT, SHORT_ROWS = 64, 4
+# What a tuner tries besides: tiles, and pieces down and across.
+TILES, GRIDS = 3, ((8, 1), (4, 2), (2, 4), (1, 8), (4, 1), (2, 2), (1, 4))
+
+
+def others(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> list[Strategy]:
+    """What may turn out to be faster than what `choose` gives, by measurement: the same with another tile, other
+    pieces, blocks or packing. All add up what they add up in the same order, so that no bit of a result depends on it.
+    """
+    usual = choose(batch, m, n, kk, a, b, cpu)
+    if usual.form == "inner":
+        more = [replace(usual, rows=min(m, r), vectors=c) for r, c in ((4, 4), (6, 4), (2, 8), (3, 8)) if c <= n]
+        return _distinct(usual, more)
+    lanes = mk.lanes(cpu, usual.dtype)
+    tiles = outer_tiles(m, n, lanes, cpu)[:TILES]
+    more = [_cut(replace(usual, rows=rows, vectors=vectors), batch, m, n, kk, cpu) for rows, vectors in tiles]
+    down, across = mk.ceildiv(m, usual.rows), mk.ceildiv(n, usual.vectors * lanes)
+    if batch == 1 and not usual.serial:
+        more += [replace(usual, grid=(y, x)) for y, x in GRIDS if y <= down and x <= across]
+    more += [replace(usual, block=max(1, usual.block * part // 4)) for part in (1, 2, 8)]
+    packed = [replace(usual, pack_a=not usual.pack_a)]
+    if b.contiguous == "j":
+        packed.append(replace(usual, pack_b=not usual.pack_b))
+    if batch == 1:
+        packed.append(replace(usual, keeps="a" if usual.keeps == "b" else "b"))
+    return _distinct(usual, more + [_cut(how, batch, m, n, kk, cpu) for how in packed])
+
+
+def _distinct(usual: Strategy, more: Sequence[Strategy]) -> list[Strategy]:
+    return [how for how in dict.fromkeys(more) if how != usual]
 
 
 def outer_tile(m: int, n: int, lanes: int, cpu: Cpu, most: int = 32) -> tuple[int, int]:
     """Rows, so many at most, and vectors of the tile with the least estimated time for the whole product."""
+    return outer_tiles(m, n, lanes, cpu, most)[0]
+
+
+def outer_tiles(m: int, n: int, lanes: int, cpu: Cpu, most: int = 32) -> list[tuple[int, int]]:
+    """For each number of vectors the tile with most rows, those of least estimated time first."""
     total = mk.ceildiv(n, lanes)
-    best = (float("inf"), 1, 1)
+    found = []
     for vectors in range(1, min(total, 8) + 1):
         room = (cpu.registers - vectors - 1) // vectors
         if room < 1:
@@ -202,8 +252,8 @@ def outer_tile(m: int, n: int, lanes: int, cpu: Cpu, most: int = 32) -> tuple[in
             for _, r, count_r in mk.split(m, rows)
             for _, v, count_v in mk.split(total, vectors)
         )
-        best = min(best, (cost, rows, vectors))
-    return best[1], best[2]
+        found.append((cost, rows, vectors))
+    return [(rows, vectors) for _, rows, vectors in sorted(found)]
 
 
 def _inner_tile(m: int, n: int, cpu: Cpu) -> tuple[int, int]:

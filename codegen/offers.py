@@ -10,11 +10,13 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import astuple
 from functools import cache as once
 from pathlib import Path
 
-from gluongraph.codegen import cache
+from gluongraph.codegen import cache, tuned
 from gluongraph.codegen.targets import Target
+from gluongraph.codegen.tuned import Table
 from gluongraph.plan import Candidate, Group
 from gluongraph.serialize import fingerprint
 
@@ -22,15 +24,27 @@ Ask = Callable[[Group], Candidate | None]
 
 
 class Offers:
-    """`offers(group)` is what `ask(group)` gives, asked once for each group, target and version of the rules."""
+    """`offers(group)` is what `ask(group)` gives, asked once for each group, target and version of the rules.
 
-    def __init__(self, ask: Ask, path: Path | None):
-        self._ask, self._path = ask, path
+    `offers.tuned(group)` is what was found to be faster on this machine, if anything was.
+    """
+
+    def __init__(self, ask: Ask, path: Path | None, table: Table):
+        self._ask, self._path, self.table = ask, path, table
         self._known: dict[str, Candidate | None] = _read(path) if path is not None else {}
         self._saved = len(self._known)
 
     def __call__(self, group: Group) -> Candidate | None:
-        key = f"{group.pattern} {fingerprint(group.body)}"
+        return self._usual(group, key_of(group))
+
+    def tuned(self, group: Group) -> Candidate | None:
+        """The candidate of the table, or where there is none the rule's own. Not for kernels within a scan: what was
+        offered for the scan as a whole has counted the workspace of its rules' own choices."""
+        key = key_of(group)
+        found = self.table.get(key)
+        return found.candidate if found is not None else self._usual(group, key)
+
+    def _usual(self, group: Group, key: str) -> Candidate | None:
         if key not in self._known:
             self._known[key] = self._ask(group)
         return self._known[key]
@@ -39,7 +53,7 @@ class Offers:
         """Write down what is new. Two processes at once lose nothing that they would not ask again."""
         if self._path is None or len(self._known) == self._saved:
             return
-        rows = {k: None if c is None else [c.rule, c.workspace, c.tiles] for k, c in self._known.items()}
+        rows = {k: None if c is None else list(astuple(c)) for k, c in self._known.items()}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
@@ -48,6 +62,11 @@ class Offers:
             self._saved = len(rows)
         except OSError:  # a cache that cannot be written is asked again, that is all
             return
+
+
+def key_of(group: Group) -> str:
+    """What offers are remembered by: the kernel with its shapes and dtypes."""
+    return f"{group.pattern} {fingerprint(group.body)}"
 
 
 def _read(path: Path) -> dict[str, Candidate | None]:
@@ -61,12 +80,12 @@ def _read(path: Path) -> dict[str, Candidate | None]:
 def offers(target: Target, ask: Ask) -> Offers:
     """The offers for a target; one object for each place where they are kept."""
     base = cache.folder()
-    return _offers(target, ask, base)
+    return _offers(target, ask, base, tuned.table(target))
 
 
 @once
-def _offers(target: Target, ask: Ask, base: Path | None) -> Offers:
+def _offers(target: Target, ask: Ask, base: Path | None, table: Table) -> Offers:
     if base is None:
-        return Offers(ask, None)
+        return Offers(ask, None, table)
     digest = hashlib.sha256((repr(target) + cache.code()).encode()).hexdigest()[:16]
-    return Offers(ask, base / f"offers-{digest}.json")
+    return Offers(ask, base / f"offers-{digest}.json", table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gluongraph.codegen.tir import Buf, Kernel
@@ -49,10 +49,18 @@ def bind(k: Kernel, launch: Launch) -> Bindings:
     return Bindings(inputs, outputs, workspace)
 
 
+def _one_way(group: Group, cpu: Cpu) -> Mapping[str, Rule]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Rule:
-    """`claim(group, cpu)` returns a Candidate or None ("not mine"); `emit(kernel, group, bindings, cpu)` writes it."""
+    """`claim(group, cpu)` returns a Candidate or None ("not mine"); `emit(kernel, group, bindings, cpu)` writes it.
+
+    `settings(group, cpu)` are the other ways to write a group that it claims, by name: what a tuner tries.
+    """
 
     name: str
     claim: Callable[[Group, Cpu], Candidate | None]
     emit: Callable[[Kernel, Group, Bindings, Cpu], None]
+    settings: Callable[[Group, Cpu], Mapping[str, Rule]] = _one_way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache as once
 
 from gluongraph.codegen import cuda
@@ -25,8 +26,11 @@ from gluongraph.plan import Candidate, Group
 
 
 def emit(k: Kernel, group: Group, candidate: Candidate, bindings: Bindings, cpu: Cpu) -> None:
-    """Write the loops of a group into a kernel, by the rule of the candidate."""
-    BY_NAME[candidate.rule].emit(k, group, bindings, cpu)
+    """Write the loops of a group into a kernel, by the rule of the candidate and its setting."""
+    rule = BY_NAME[candidate.rule]
+    if candidate.setting:
+        rule = rule.settings(group, cpu)[candidate.setting]
+    rule.emit(k, group, bindings, cpu)
 
 
 RULES: tuple[Rule, ...] = (
@@ -54,6 +58,16 @@ def whole(target: Target) -> Callable[[Node], bool]:
 def offer(target: Target) -> Offers:
     """What a target offers for a group: the candidate of the first rule that claims it, or None."""
     return offers(target, _asker(target))
+
+
+def alternatives(group: Group, candidate: Candidate, target: Target) -> tuple[Candidate, ...]:
+    """The other ways to write a group that the candidate's rule has; none on a GPU."""
+    cpu, found = target.cpu, []
+    if cpu is not None:
+        for setting, rule in BY_NAME[candidate.rule].settings(group, cpu).items():
+            if (other := rule.claim(group, cpu)) is not None:
+                found.append(replace(other, setting=setting))
+    return tuple(found)
 
 
 @once

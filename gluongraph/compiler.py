@@ -207,9 +207,9 @@ def lower(
     return Compiled(traced, graph, plan, artefact, roles, chosen.footprint)
 
 
-def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, quiet: bool = False) -> tuple[Plan, Graph]:
-    """All passes: the plan, and the graph of kernels that it was made from."""
-    return plan_kernels(prepared(graph, on, quiet), roles, on, quiet)
+def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, within: bool = False) -> tuple[Plan, Graph]:
+    """All passes: the plan, and the graph of kernels that it was made from. `within`: of a scan's body."""
+    return plan_kernels(prepared(graph, on, quiet=within), roles, on, within)
 
 
 def prepared(graph: Graph, on: Target, quiet: bool = False) -> Graph:
@@ -233,10 +233,11 @@ def stages(graph: Graph, on: Target) -> Iterator[tuple[str, Graph]]:
             yield each.__name__, graph
 
 
-def plan_kernels(graph: Graph, roles: Mapping[str, str], on: Target, quiet: bool = False) -> tuple[Plan, Graph]:
+def plan_kernels(graph: Graph, roles: Mapping[str, str], on: Target, within: bool = False) -> tuple[Plan, Graph]:
     """From `fuse` on: the plan, and the graph of its kernels."""
-    graph = run(PIPELINE[-1], graph, 0 if quiet else len(PIPELINE), whole(on))
-    selection = select(graph, offer(on), lambda body, inner: plan_of(body, inner, on, quiet=True)[0])
+    graph = run(PIPELINE[-1], graph, 0 if within else len(PIPELINE), whole(on))
+    chosen = offer(on) if within else offer(on).tuned
+    selection = select(graph, chosen, lambda body, inner: plan_of(body, inner, on, within=True)[0])
     plan = memory(schedule(selection, roles))
     if debug.settings().verify:
         verify_plan(plan, selection.graph)

@@ -52,11 +52,15 @@ class Group:
 @dataclass(frozen=True)
 class Candidate:
     """What a target's rule offers for a group: its name, the bytes of workspace that it needs, and whether a unit for
-    tiles of 16-bit numbers multiplies there."""
+    tiles of 16-bit numbers multiplies there.
+
+    `setting` says how the rule writes it, in the rule's own words; '' is the way that it takes by itself.
+    """
 
     rule: str
     workspace: int = 0
     tiles: bool = field(default=False, repr=False)
+    setting: str = ""
 
 
 @dataclass(frozen=True)

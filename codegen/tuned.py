@@ -1,0 +1,133 @@
+"""Which candidate was measured to be the fastest for a group, kept beside the artefacts: what a tuner found.
+
+The file is one for each target, processor, number of threads and version of the rules: measured elsewhere, or of other
+code, is not measured. `GG_TUNED=0` leaves it unread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache as once
+from pathlib import Path
+from typing import Any
+
+from gluongraph.codegen import cache
+from gluongraph.codegen.targets import Target
+from gluongraph.plan import Candidate
+from gluongraph.process import threads
+
+FORMAT, VERSION = "gluongraph-tuned", 1
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The fastest candidate for a group: its seconds, and those of the rule's own choice, measured side by side."""
+
+    candidate: Candidate
+    seconds: float
+    usual: float
+
+
+class Table:
+    """What has been found, by the key of a group; `path` is None where it lives in this process alone."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        self._rows = {} if path is None else _read(path)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Found]:
+        return iter(self._rows.values())
+
+    def get(self, key: str) -> Found | None:
+        """What was found for a group, if it has been measured."""
+        return self._rows.get(key)
+
+    def put(self, found: dict[str, Found]) -> None:
+        """Remember, and write down: with what others have found since, by renaming, so that a reader sees a whole file.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._rows |= found
+        if self.path is None:
+            return
+        self._rows = _read(self.path) | self._rows
+        rows = {key: asdict(row) for key, row in self._rows.items()}
+        data = {"format": FORMAT, "version": VERSION, "machine": machine(), "digest": _digest(rows), "rows": rows}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=self.path.parent, delete=False) as file:
+            json.dump(data, file, indent=1)
+        os.replace(file.name, self.path)
+
+
+def _read(path: Path) -> dict[str, Found]:
+    """The rows of a file; none, with a warning, where it is not as it was written."""
+    try:
+        text = path.read_text()
+    except OSError:
+        return {}
+    try:
+        data = json.loads(text)
+        if (data["format"], data["version"]) != (FORMAT, VERSION) or data["digest"] != _digest(data["rows"]):
+            raise ValueError("its digest is another")
+        return {
+            key: Found(Candidate(**row["candidate"]), float(row["seconds"]), float(row["usual"]))
+            for key, row in data["rows"].items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        warnings.warn(f"{path} is left out, it is not as a tuner wrote it: {error}", stacklevel=2)
+        return {}
+
+
+def _digest(rows: Any) -> str:
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+
+
+def machine() -> dict[str, Any]:
+    """What measured times hold for: the processor, its caches, the threads of a kernel."""
+    return {"processor": _processor(), "caches": _caches(), "threads": threads()}
+
+
+@once
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
+    return next(named, platform.machine())
+
+
+@once
+def _caches() -> list[str]:
+    """The sizes of the first core's caches, as Linux tells them."""
+    try:
+        return [file.read_text().strip() for file in sorted(_CACHES.glob("index*/size"))]
+    except OSError:
+        return []
+
+
+def table(target: Target) -> Table:
+    """The table for a target on this machine; one object for each place where it is kept."""
+    off = os.environ.get("GG_TUNED", "") == "0"
+    return _table(target, None if off else cache.folder(), threads(), off)
+
+
+@once
+def _table(target: Target, base: Path | None, threads: int, off: bool) -> Table:
+    return Table(None if base is None else base / f"tuned-{_where(target)}.json")
+
+
+def _where(target: Target) -> str:
+    return hashlib.sha256(f"{target} {machine()} {cache.code()}".encode()).hexdigest()[:16]

@@ -1,0 +1,111 @@
+"""The table of what was measured to be fastest, and the settings of rules that it names."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gluongraph import ops
+from gluongraph.codegen import tir
+from gluongraph.codegen.build import kernel
+from gluongraph.codegen.offers import key_of
+from gluongraph.codegen.rules import alternatives, offer
+from gluongraph.codegen.targets import TARGETS, target
+from gluongraph.codegen.tuned import Found, table
+from gluongraph.compiler import plan_of
+from gluongraph.ir import Graph, TensorType
+from gluongraph.plan import Buffer, Candidate, Group, Launch
+from gluongraph.runtime import loader
+
+CPU = TARGETS["x86-64-v4"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
+    """A cache for each test alone."""
+    monkeypatch.setenv("GG_CACHE", str(tmp_path))
+    yield tmp_path
+
+
+def product(m: int, n: int, kk: int) -> Group:
+    x, w = (ops.input(f"x{i}", TensorType(shape)) for i, shape in enumerate(((m, kk), (kk, n))))
+    return Group(Graph({"x0": x, "x1": w}, {"y0": ops.matmul(x, w) + 1.0}), "gemm")
+
+
+def some(group: Group) -> Found:
+    candidate = offer(CPU)(group)
+    assert candidate is not None
+    return Found(alternatives(group, candidate, CPU)[0], 1e-6, 2e-6)
+
+
+def test_what_was_found_is_chosen_here_and_nowhere_else(folder: pathlib.Path) -> None:
+    group = product(64, 96, 80)
+    found = some(group)
+    usual = offer(CPU)(group)
+    table(CPU).put({key_of(group): found})
+    assert usual is not None and usual.setting == "" != found.candidate.setting
+    assert offer(CPU).tuned(group) == found.candidate and offer(CPU)(group) == usual
+    plan, _ = plan_of(group.body, {"x0": "input", "x1": "input"}, CPU)
+    assert [launch.candidate for launch in plan.launches] == [found.candidate]
+    other = TARGETS["x86-64-v3"]
+    assert offer(other).tuned(group) == offer(other)(group)
+
+
+def test_it_is_read_again_and_processes_add_to_it(folder: pathlib.Path) -> None:
+    one, two = product(64, 96, 80), product(96, 64, 80)
+    table(CPU).put({key_of(one): some(one)})
+    (path,) = folder.glob("tuned-*.json")
+    again = type(table(CPU))(path)
+    again.put({key_of(two): some(two)})
+    assert type(again)(path).get(key_of(one)) == some(one) and len(type(again)(path)) == 2
+    assert not [file for file in folder.iterdir() if file.name.startswith("tmp")]
+
+
+@pytest.mark.parametrize("harm", ["", "{", "[]", '{"format": "another"}', "edited"])
+def test_a_file_that_is_not_as_it_was_written_is_left_out(folder: pathlib.Path, harm: str) -> None:
+    group = product(64, 96, 80)
+    table(CPU).put({key_of(group): some(group)})
+    (path,) = folder.glob("tuned-*.json")
+    if harm == "edited":
+        data = json.loads(path.read_text())
+        next(iter(data["rows"].values()))["candidate"]["workspace"] += 64
+        harm = json.dumps(data)
+    path.write_text(harm)
+    with pytest.warns(UserWarning, match="is left out"):
+        assert len(type(table(CPU))(path)) == 0
+
+
+def test_the_table_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = product(64, 96, 80)
+    table(CPU).put({key_of(group): some(group)})
+    monkeypatch.setenv("GG_TUNED", "0")
+    assert offer(CPU).tuned(group) == offer(CPU)(group)
+
+
+def test_no_bit_of_a_product_depends_on_its_setting() -> None:
+    """Pieces, tiles, blocks and packing alike: every third setting of a product with odd extents."""
+    group, on = product(70, 150, 65), target()
+    usual = offer(on)(group)
+    assert usual is not None
+    candidates: list[Candidate] = [usual, *alternatives(group, usual, on)[::3]]
+    assert len({c.setting for c in candidates}) == len(candidates) > 3
+    reads = tuple(Buffer(f"x{i}", t, "input") for i, t in enumerate(group.inputs))
+    first = Launch("k0", group, usual, reads, (Buffer("y0", group.outputs[0], "output"),))
+    launches = [replace(first, kernel=f"k{i}", candidate=c) for i, c in enumerate(candidates)]
+    module = tir.build_kernels([kernel(launch, on) for launch in launches], on.tvm)
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(t.shape, np.float32) for t in group.inputs)
+    results = []
+    for launch in launches:
+        y = np.empty((70, 150), np.float32)
+        space = [np.empty(launch.candidate.workspace, np.uint8)] if launch.candidate.workspace else []
+        module[launch.kernel](*map(loader.view, (x, w, y, *space)))
+        results.append(y)
+    np.testing.assert_allclose(results[0], x @ w + 1, rtol=1e-4, atol=1e-4)
+    for launch, result in zip(launches, results, strict=True):
+        assert result.tobytes() == results[0].tobytes(), launch.candidate.setting
