@@ -14,6 +14,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 # images, channels, pixels of a side, channels made, side of the kernel, stride, groups
@@ -66,12 +67,13 @@ def own(layer: Layer) -> dict[str, Callable[[], object]]:
         "data": (lambda a, b: DATA_GRAD(a, b, shape=x, **how), [y, w]),
         "weights": (lambda a, b: WEIGHT_GRAD(a, b, shape=w, **how), [x, y]),
     }
-    random, found = np.random.default_rng(0), {}
+    random = np.random.default_rng(0)
+    found: dict[str, Callable[[], object]] = {}
     for kind, (build, shapes) in kinds.items():
         inputs = {f"x{i}": ops.input(f"x{i}", TensorType(shape)) for i, shape in enumerate(shapes)}
         given = {name: random.standard_normal(node.shape, np.float32) for name, node in inputs.items()}
         run = compile_graph(Graph(inputs, {"y": build(*inputs.values())}), "convolution")
-        found[kind] = lambda run=run, given=given: run(given)
+        found[kind] = partial(run, given)
     return found
 
 

@@ -54,7 +54,7 @@ def check_ops(names: Sequence[str]) -> int:
         graph = Graph(inputs, {k: n for g, _ in found for k, n in g.outputs.items()})
         given = {k: a for _, arrays in found for k, a in arrays.items()}
         try:
-            compiled = lower(graph, dict.fromkeys(graph.inputs, "input"), target("cuda"))
+            compiled = lower(graph, dict.fromkeys(graph.inputs, "input"), on=target("cuda"))
             executor = compiled.executor({})
             results = executor([np.ascontiguousarray(given[n]) for n in executor.input_names])
         except (MXNetError, RuntimeError) as error:

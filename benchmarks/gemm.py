@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -131,7 +132,7 @@ def peers(products: Sequence[Product], dtype: str) -> list[Callable[[], Any]] | 
         stored = [torch.rand(shape).sub_(0.5).to(kind) for shape in product.shapes]
         a, b = (x.t() if how == "T" else x for x, how in zip(stored, product.stored, strict=True))
         out = torch.empty(product.m, product.n, dtype=kind)
-        calls.append(lambda a=a, b=b, out=out: torch.mm(a, b, out=out))
+        calls.append(partial(torch.mm, a, b, out=out))
     return calls
 
 

@@ -16,8 +16,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 logging.disable(logging.CRITICAL)
 
-import mxnet as mx  # noqa: E402
-import numpy as np  # noqa: E402
+import mxnet as mx  # noqa: E402 - it reads the environment, and warns, when it is imported
+import numpy as np  # noqa: E402 - MXNet imports it
 
 MASTER_LAST = ("sgd", "ccsgd", "nag", "lars")  # state = (inner, master); elsewhere (master, inner)
 

@@ -218,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number, case in enumerate(all_cases):
-            np.savez(folder / f"{number}.npz", **data(case, number))  # type: ignore[arg-type]
+            np.savez(folder / f"{number}.npz", **data(case, number))
         (folder / "cases.json").write_text(json.dumps([vars(case) for case in all_cases]))
         subprocess.run([python, str(PEER), name], stdout=subprocess.DEVNULL, check=True)
         found = [compare(case, number, folder) for number, case in enumerate(all_cases)]

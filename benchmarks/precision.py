@@ -15,6 +15,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def shares(name: str, rounds: int) -> None:
         step, batches = step_of(workload(name), **options)
         step(*batches[0])
         steps.append((step, batches[0]))
-    best = best_of({str(i): lambda s=s, b=b: s(*b) for i, (s, b) in enumerate(steps)}, rounds)  # type: ignore[misc]
+    best = best_of({str(i): partial(step, *batch) for i, (step, batch) in enumerate(steps)}, rounds)
     for i, (options, (step, batch)) in enumerate(zip(STEPS, steps, strict=True)):
         spent = dict.fromkeys(KINDS, 0.0)
         for row, launch in zip(step.profile(*batch), step.plan.launches, strict=True):

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 os.environ.update(OMP_NUM_THREADS="1", GG_THREADS="1")
@@ -58,11 +59,11 @@ def main() -> None:
     print(f"{on.name}, {size} elements, ns an element: own{', torch' if torch else ''}")
     for name in NAMES:
         run, args = module[name], (loader.view(x), loader.view(y))
-        line = f"{name:8} {best(lambda run=run, args=args: run(*args), size):6.3f}"
+        line = f"{name:8} {best(partial(run, *args), size):6.3f}"
         if torch is not None:
             torch.set_num_threads(1)
             a, out, fn = torch.from_numpy(x), torch.empty(size), getattr(torch, name)
-            line += f" {best(lambda fn=fn, a=a, out=out: fn(a, out=out), size):6.3f}"
+            line += f" {best(partial(fn, a, out=out), size):6.3f}"
         print(line)
 
 

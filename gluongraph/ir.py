@@ -141,7 +141,7 @@ class Node:
     src: tuple[Node, ...]
     attrs: Mapping[str, Attr]
     again: int
-    type: Any  # TensorType, or a tuple of them; `ty` and `types` are the typed views
+    type: Types
 
     def __init__(self, op: Op, src: tuple[Node, ...], attrs: Mapping[str, Attr], again: int, type: Types):
         self.op, self.src, self.attrs, self.again, self.type = op, src, attrs, again, type
@@ -151,7 +151,7 @@ class Node:
         """The type of a node with one result."""
         if isinstance(self.type, tuple):
             raise VerifyError(f"{self.op.name} has {len(self.type)} results; pick one with item(x, index=i)")
-        return self.type  # type: ignore[no-any-return]
+        return self.type
 
     @property
     def types(self) -> tuple[TensorType, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, overload
 
 import numpy as np
 
@@ -22,9 +23,14 @@ from gluongraph.tape import STATE, Entry, mark, no_value, source_of, tracked
 MAX_FUNCTIONS = 8192  # Python numbers are part of a function; a program that counts must not fill the memory
 
 
-def _method(build: Callable[..., Any]) -> Callable[..., NDArray]:
+@overload
+def _method(build: Callable[..., Node]) -> Callable[..., NDArray]: ...
+@overload
+def _method(build: Callable[..., Sequence[Node]]) -> Callable[..., list[NDArray]]: ...
+def _method(build: Callable[..., Any]) -> Callable[..., Any]:
     """The builder as a method; like MXNet's methods it also takes `out`, which np.sum(array) hands on."""
 
+    @wraps(build, assigned=("__name__", "__doc__"))
     def method(self: NDArray, /, *args: Any, out: NDArray | None = None, **kwargs: Any) -> Any:
         made = invoke(build, self, *args, **kwargs)
         if out is None:
@@ -32,26 +38,24 @@ def _method(build: Callable[..., Any]) -> Callable[..., NDArray]:
         out[:] = made
         return out
 
-    method.__name__, method.__doc__ = build.__name__, build.__doc__
-    method.__wrapped__ = build  # type: ignore[attr-defined]  # help() shows its parameters
     return method
 
 
-def _operator(build: Callable[..., Any]) -> Callable[[NDArray, Any], NDArray]:
+def _operator(build: Callable[..., Node]) -> Callable[[NDArray, Any], NDArray]:
     def operator(self: NDArray, other: Any) -> NDArray:
-        return invoke(build, self, _operand(other, self))  # type: ignore[no-any-return]
+        return invoke(build, self, _operand(other, self))
 
     return operator
 
 
-def _swapped(build: Callable[..., Any]) -> Callable[[NDArray, Any], NDArray]:
+def _swapped(build: Callable[..., Node]) -> Callable[[NDArray, Any], NDArray]:
     def operator(self: NDArray, other: Any) -> NDArray:
-        return invoke(build, _operand(other, self), self)  # type: ignore[no-any-return]
+        return invoke(build, _operand(other, self), self)
 
     return operator
 
 
-def _inplace(build: Callable[..., Any]) -> Callable[[NDArray, Any], NDArray]:
+def _inplace(build: Callable[..., Node]) -> Callable[[NDArray, Any], NDArray]:
     def operator(self: NDArray, other: Any) -> NDArray:
         if STATE.tracer is None and self._storage is not None:
             self._check_write(other)
@@ -77,7 +81,7 @@ class NDArray(Handle):
 
     @property
     def T(self) -> NDArray:
-        return invoke(mxshapes.transpose, self)  # type: ignore[no-any-return]
+        return invoke(mxshapes.transpose, self)
 
     def __iter__(self) -> Iterator[NDArray]:
         return (self[i] for i in range(len(self)))
@@ -89,7 +93,7 @@ class NDArray(Handle):
 
     def copy(self) -> NDArray:
         """A copy, through which gradients flow."""
-        return invoke(mxops.identity, self)  # type: ignore[no-any-return]
+        return invoke(mxops.identity, self)
 
     def copyto(self, other: NDArray | Context) -> NDArray:
         """A copy on another device, or into another array, which is returned."""
@@ -122,7 +126,7 @@ class NDArray(Handle):
         name = dtype_name(dtype)
         if not copy and name == self.type.dtype:
             return self
-        return invoke(mxops.cast, self, dtype=name)  # type: ignore[no-any-return]
+        return invoke(mxops.cast, self, dtype=name)
 
     # -- gradients
 
@@ -158,7 +162,7 @@ class NDArray(Handle):
     def detach(self) -> NDArray:
         """The same memory, apart from the record: no gradient flows through it."""
         if STATE.tracer is not None or self._storage is None:
-            return invoke(mxops.stop_gradient, self)  # type: ignore[no-any-return]
+            return invoke(mxops.stop_gradient, self)
         other = NDArray.__new__(NDArray)
         other._storage, other._ctx, other.name = self._storage, self._ctx, self.name
         other._view, other._part, other._alias = self._view, self._part, True
@@ -174,7 +178,7 @@ class NDArray(Handle):
     def __getitem__(self, key: Any) -> NDArray:
         plan, indices = mxshapes.index_plan(key, self.shape)
         if indices:
-            return invoke(mxshapes.index, self, *map(_index_array, indices), plan=plan)  # type: ignore[no-any-return]
+            return invoke(mxshapes.index, self, *map(_index_array, indices), plan=plan)
         if mxshapes.is_contiguous(plan, self.shape):
             return self._viewed(mxshapes.index, plan=plan)
         return _part(self, plan)
@@ -199,7 +203,9 @@ class NDArray(Handle):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if STATE.tracer is not None or self._storage is None:
-            _tracer(self).assign(self, key, value)
+            if STATE.tracer is None:
+                raise _outlived()
+            STATE.tracer.assign(self, key, value)
             return
         self._check_write(value)
         if isinstance(value, NDArray):
@@ -255,17 +261,13 @@ class NDArray(Handle):
         """Another shape: 0 keeps an axis, -1 is inferred, -2 keeps the rest, -3 joins two axes, -4 splits one."""
         new = mxshapes.reshaped(self.shape, _spread("reshape: shape", extents, shape), reverse)
         if self._storage is not None and not self._storage.array.flags.c_contiguous:
-            return invoke(mxshapes.reshape, self, shape=new)  # type: ignore[no-any-return]
+            return invoke(mxshapes.reshape, self, shape=new)
         return self._viewed(mxshapes.reshape, shape=new)
 
     def transpose(self, *order: Any, axes: Any = None) -> NDArray:
         """Axes in another order; in reversed order by default."""
         given = _spread("transpose: axes", order, axes)
-        return invoke(mxshapes.transpose, self, given or None)  # type: ignore[no-any-return]
-
-    def split(self, *args: Any, **kwargs: Any) -> Any:
-        """Equal parts along an axis; see nd.split."""
-        return invoke(mxshapes.split, self, *args, **kwargs)
+        return invoke(mxshapes.transpose, self, given or None)
 
     def backward(self, out_grad: NDArray | None = None, retain_graph: bool = False, train_mode: bool = True) -> None:
         """Gradients of the sum of this array, or of <out_grad, this array>, into the marked arrays."""
@@ -315,6 +317,7 @@ class NDArray(Handle):
     tile = _method(mxshapes.tile)
     repeat = _method(mxshapes.repeat)
     flip = _method(mxshapes.flip)
+    split: Callable[..., Any] = _method(mxshapes.split)
     slice = _method(mxshapes.slice)
     slice_axis = _method(mxshapes.slice_axis)
     slice_like = _method(mxshapes.slice_like)
@@ -345,11 +348,11 @@ class NDArray(Handle):
     argmax_channel = _method(mxops.argmax_channel)
     argsort = _method(mxindex.argsort)
     sort = _method(mxindex.sort)
-    topk = _method(mxindex.topk)
+    topk: Callable[..., Any] = _method(mxindex.topk)
     diag = _method(mxindex.diag)
     depth_to_space = _method(mxindex.depth_to_space)
     space_to_depth = _method(mxindex.space_to_depth)
-    split_v2 = _method(mxindex.split_v2)
+    split_v2: Callable[..., Any] = _method(mxindex.split_v2)
     broadcast_axes = _method(mxshapes.broadcast_axis)
     pad = _method(mximages.pad)
     shape_array = _method(mxshapes.shape_array)
@@ -409,15 +412,13 @@ def _operand(value: Any, beside: NDArray) -> Any:
     return value
 
 
-def _tracer(array: NDArray) -> Any:
-    if STATE.tracer is None:
-        raise TraceError(
-            located(
-                "a value of a finished trace is used: it was a node of that graph, and has no numbers",
-                help="return it from the traced function instead of keeping it in a variable",
-            )
+def _outlived() -> TraceError:
+    return TraceError(
+        located(
+            "a value of a finished trace is used: it was a node of that graph, and has no numbers",
+            help="return it from the traced function instead of keeping it in a variable",
         )
-    return STATE.tracer
+    )
 
 
 def _part(array: NDArray, plan: mxshapes.Plan) -> NDArray:
@@ -427,7 +428,7 @@ def _part(array: NDArray, plan: mxshapes.Plan) -> NDArray:
     time, and each would be a function of its own.
     """
     if STATE.tracer is not None or array._storage is None:
-        return invoke(mxshapes.index, array, plan=plan)  # type: ignore[no-any-return]
+        return invoke(mxshapes.index, array, plan=plan)
     part = NDArray(_index_view(plan)(array._storage.array).copy(order="C"), array._ctx)
     if STATE.recording and is_float(array.type.dtype) and (source := source_of(array)) is not None:
         part._source = (Entry(_PartGradient(array, part, plan), (), [source], (array,)), 0)
@@ -480,6 +481,10 @@ _FUNCTIONS: dict[tuple[Any, ...], Function] = {}
 debug.when_overridden(_FUNCTIONS.clear)  # under GG_CHECK=nan they are other functions
 
 
+@overload
+def invoke(build: Callable[..., Node], *args: Any, **attrs: Any) -> NDArray: ...
+@overload
+def invoke(build: Callable[..., Sequence[Node]], *args: Any, **attrs: Any) -> list[NDArray]: ...
 def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
     """`build` on arrays: the one function through which every op of every front end goes.
 
@@ -497,11 +502,9 @@ def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
     key: list[Any] = [build]
     for value in (*args, *attrs.values()) if attrs else args:
         if isinstance(value, NDArray):
-            try:
-                array = value._storage.array  # type: ignore[union-attr]
-            except AttributeError:
-                _tracer(value)
-                raise
+            if (storage := value._storage) is None:
+                raise _outlived()
+            array = storage.array
             arrays.append(array)
             handles.append(value)
             key += (array.shape, array.dtype.num)
@@ -535,8 +538,9 @@ def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
         if True in mask and (recorded := function.recorded(mask)) is not None:
             values = state.run(recorded.forward, *arrays)
             count = len(recorded.zeros)
-            parents = [source_of(h) for h, flows in zip(handles, recorded.wants, strict=True) if flows]
-            entry = Entry(recorded, values[count:], parents, tuple(handles))  # type: ignore[arg-type]
+            wanted = [h for h, flows in zip(handles, recorded.wants, strict=True) if flows]
+            parents = [source for source in map(source_of, wanted) if source is not None]
+            entry = Entry(recorded, values[count:], parents, tuple(handles))
             results = _wrapped(function, values[:count], arrays, ctx)
             for i in recorded.floats:
                 results[i]._source = (entry, i)

@@ -71,15 +71,16 @@ def importing_tvm() -> Iterator[None]:
     An import that was interrupted halfway can be neither used nor done again.
     """
     held: list[tuple[Any, ...]] = []
-    hidden = "torch" not in sys.modules
+    modules: dict[str, Any] = sys.modules
+    hidden = "torch" not in modules
     if hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # what Python documents as "cannot be imported"
+        modules["torch"] = None  # what Python documents as "cannot be imported"
     try:
         with _interrupts(lambda before, *interrupt: held.append((before, *interrupt))):
             yield
     finally:
         if hidden:
-            del sys.modules["torch"]
+            del modules["torch"]
     for before, *interrupt in held:
         before(*interrupt)
 

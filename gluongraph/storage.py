@@ -189,7 +189,7 @@ class View(Storage):
         self.base, self.of = base, of
 
     @property
-    def array(self) -> Array:  # type: ignore[override]
+    def array(self) -> Array:  # type: ignore[override]  # an attribute of all others, which every call reads
         """The view, made anew."""
         return self.of(self.base.array)
 

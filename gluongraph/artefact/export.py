@@ -27,7 +27,6 @@ from gluongraph.runtime.checkpoint import Content
 from gluongraph.step.averages import AVERAGE
 from gluongraph.step.batch import as_array
 from gluongraph.step.graphs import CALLS, Made
-from gluongraph.step.variant import Lower
 from gluongraph.step.variants import Variants
 from gluongraph.step.window import WINDOW, Window
 from gluongraph.storage import Array
@@ -152,7 +151,7 @@ class _Maker:
         self.step, self.on = step, on
         before = step._variants
         self.window = Window()
-        lower: Lower = partial(before.lower, on=on)  # type: ignore[call-arg]  # compiler.lower, of which that is a part
+        lower = partial(before.lower, on=on)
         self.variants = Variants(
             before.function, before.predict, step.trainer, lower, step.options, step.averages, self.window
         )
@@ -282,7 +281,7 @@ class _Maker:
             return {"optimizer": None}
         trainer, optimizer = self.step.trainer, self.step.trainer.optimizer
         self.numbers = numbers = how.numbers_of(optimizer)
-        counting, schedule = numbers.counting, optimizer.lr_scheduler
+        counting, schedule = numbers.counting(), optimizer.lr_scheduler
         by = "formula" if numbers.by_formula else "caller"
         told = {
             "name": type(optimizer).__name__,
@@ -291,7 +290,7 @@ class _Maker:
             "multi_precision": optimizer.multi_precision,
             "copies": sorted(optimizer.copies),
             "schedule": None if schedule is None else {"class": type(schedule).__name__, "by": by},
-            "learning_rate": numbers.rate.to_data(),
+            "learning_rate": numbers.rate().to_data(),
             "count": None if counting is None else counting.to_data(),
         }
         return {"optimizer": told}

@@ -187,7 +187,7 @@ class ExportedVariants(Variants):
     """The entry points of an artefact, loaded as they are called for."""
 
     def __init__(self, artefact: Artefact, step: ExportedStep, parameters: Mapping[str, Parameter], anew: bool):
-        def no_program(*args: Any) -> Any:
+        def no_program(*args: Any, **how: Any) -> Any:
             raise MXNetError("an artefact holds no program that could be traced")
 
         super().__init__(no_program, no_program, step.trainer, no_program, step.options, step.averages, step.window)
@@ -270,6 +270,7 @@ class ExportedVariant(Variant):
 
     def __init__(self, told: Mapping[str, Any], variants: ExportedVariants):
         trainer, self.told, self.variants = variants.trainer, told, variants
+        self._lower = self._lower_again
         self.traced = Traced(Graph({}, {}, {}), structure.from_data(told["results"]), {}, {}, ())
         self.shared, self.names, self.masked = None, tuple(told["names"]), bool(told["masked"])
         self.draws = {name: (Context(kind, number), count) for name, (kind, number, count) in told["draws"].items()}
@@ -309,8 +310,7 @@ class ExportedVariant(Variant):
             entry, entries.program_of(self.told, self.variants.artefact), self._memory()
         )
 
-    @cached_property
-    def compiled(self) -> Compiled:  # type: ignore[override]
+    def _lower_again(self) -> Compiled:
         """The graph after all stages, gone through again here."""
         from gluongraph.compiler import lower
         from gluongraph.step.thrift import thrift_of

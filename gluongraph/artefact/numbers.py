@@ -97,13 +97,11 @@ class Numbers:
     optimizer: Optimizer
     by_formula: bool
 
-    @property
     def rate(self) -> Tape:
         """What `learning_rate` tells."""
         probe = Probe(self.optimizer, self.by_formula)
         return probe.trace.traced(lambda: {RATE: probe.optimizer.learning_rate})
 
-    @property
     def counting(self) -> Tape | None:
         """What counting an update makes of the numbers that are carried from one to the next."""
         if not self.optimizer.carried:
@@ -149,10 +147,10 @@ def numbers_of(optimizer: Optimizer) -> Numbers:
     scheduled = optimizer.lr_scheduler is not None
     numbers = Numbers(optimizer, scheduled and _is_formula(optimizer))
     try:
-        numbers.counting  # noqa: B018 - raises
-        return numbers
+        numbers.counting()
     except NotAFormula as error:
         raise _unwritable(optimizer, error) from error
+    return numbers
 
 
 def _unwritable(optimizer: Optimizer, why: object) -> MXNetError:
@@ -167,7 +165,7 @@ def _is_formula(optimizer: Optimizer) -> bool:
     if hasattr(optimizer.lr_scheduler, "state_dict"):
         return False
     try:
-        tape = Numbers(optimizer, by_formula=True).rate
+        tape = Numbers(optimizer, by_formula=True).rate()
         schedule: Any = copy.deepcopy(optimizer.lr_scheduler)
         variables, now = variables_of(optimizer, schedule=True), optimizer.num_update
         for n in (now + ahead for ahead in PROBES):
@@ -185,7 +183,7 @@ def check(optimizer: Optimizer, numbers: Numbers, table: ScalarTable, tape: Tape
     Raises:
         MXNetError: they differ: the numbers depend on something else.
     """
-    counting = numbers.counting
+    counting = numbers.counting()
     if not numbers.by_formula:
         optimizer = copy.copy(optimizer)
         optimizer.lr_scheduler = None  # the rate is the caller's

@@ -12,7 +12,6 @@ once for each frame. It is one scan, whose gradient is the scan backwards.
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
 
 from gluongraph import ops
 from gluongraph.errors import MXNetError, ShapeError, located
@@ -22,14 +21,14 @@ NEVER = -1e30  # the logarithm of a probability of 0: finite, so that difference
 
 
 def CTCLoss(
-    data: Any,
-    label: Any,
-    data_lengths: Any = None,
-    label_lengths: Any = None,
+    data: Node,
+    label: Node,
+    data_lengths: Node | None = None,
+    label_lengths: Node | None = None,
     use_data_lengths: bool = False,
     use_label_lengths: bool = False,
     blank_label: str = "first",
-) -> Any:
+) -> Node:
     """-log p(label | data) of each sequence, (N,), for scores `data` (T, N, C) and labels (N, L).
 
     The blank is class 0 and 0 ends a label (`blank_label` "first"), or it is class C - 1 and -1 ends a label ("last"),

@@ -31,11 +31,11 @@ def _is_last(op: str, data: Node, layout: str | None) -> bool:
     return layout == known[1]
 
 
-def _first(x: Any, last: bool) -> Any:
+def _first(x: Node, last: bool) -> Node:
     return ops.moveaxis(x, x.ty.rank - 1, 1) if last else x
 
 
-def _back(x: Any, last: bool) -> Any:
+def _back(x: Node, last: bool) -> Node:
     return ops.moveaxis(x, 1, x.ty.rank - 1) if last else x
 
 
@@ -49,7 +49,7 @@ def _each(op: str, what: str, value: Extents | None, default: int, axes: int) ->
     return given
 
 
-def _check_weight(op: str, weight: Any, kernel: tuple[int, ...], filters: int, at: int) -> None:
+def _check_weight(op: str, weight: Node, kernel: tuple[int, ...], filters: int, at: int) -> None:
     """The weight has the kernel and the filters that the arguments say, where they do."""
     if kernel and weight.shape[2:] != kernel:
         raise ShapeError(located(f"{op}: kernel={kernel}, and the weight's is {weight.shape[2:]}"))
@@ -57,16 +57,16 @@ def _check_weight(op: str, weight: Any, kernel: tuple[int, ...], filters: int, a
         raise ShapeError(located(f"{op}: {filters} filters, and {weight.shape[at]} in the weight {weight.ty}"))
 
 
-def _with_bias(y: Any, bias: Any, no_bias: bool) -> Any:
+def _with_bias(y: Node, bias: Node | None, no_bias: bool) -> Node:
     if bias is None or no_bias:
         return y
     return ops.add(y, ops.reshape(bias, (1, bias.ty.size, *(1,) * (y.ty.rank - 2))))
 
 
 def Convolution(
-    data: Any,
-    weight: Any,
-    bias: Any = None,
+    data: Node,
+    weight: Node,
+    bias: Node | None = None,
     kernel: Extents = (),
     stride: Extents | None = None,
     dilate: Extents | None = None,
@@ -75,7 +75,7 @@ def Convolution(
     num_group: int = 1,
     no_bias: bool = False,
     layout: str | None = None,
-) -> Any:
+) -> Node:
     """Cross-correlation over one, two or three axes; weight (filters, channels / groups, *kernel), bias (filters,)."""
     last, axes = _is_last("Convolution", data, layout), data.ty.rank - 2
     w = _first(weight, last)
@@ -96,9 +96,9 @@ def _strides(
 
 
 def Deconvolution(
-    data: Any,
-    weight: Any,
-    bias: Any = None,
+    data: Node,
+    weight: Node,
+    bias: Node | None = None,
     kernel: Extents = (),
     stride: Extents | None = None,
     dilate: Extents | None = None,
@@ -109,7 +109,7 @@ def Deconvolution(
     num_group: int = 1,
     no_bias: bool = True,
     layout: str | None = None,
-) -> Any:
+) -> Node:
     """The gradient of a convolution for its data, as a layer: weight (channels, filters / groups, *kernel).
 
     An extent n becomes (n - 1) stride - 2 pad + dilate (kernel - 1) + 1 + adj; `target_shape` asks for extents instead
@@ -143,7 +143,7 @@ def _framing(
 
 
 def Pooling(
-    data: Any,
+    data: Node,
     kernel: Extents = (),
     pool_type: str = "max",
     global_pool: bool = False,
@@ -153,7 +153,7 @@ def Pooling(
     p_value: int | None = None,
     count_include_pad: bool = True,
     layout: str | None = None,
-) -> Any:
+) -> Node:
     """Over windows of one, two or three axes: "max", "avg", "sum", or "lp", the p_value-th root of the sum of powers.
 
     With pooling_convention="full" the last window may hang over. With `global_pool` the window is everything.
@@ -176,7 +176,7 @@ def Pooling(
         "padding": _each("Pooling", "pad", pad, 0, axes),
         "ceil": pooling_convention == "full",
     }
-    local: dict[Any, Callable[..., Any]] = {
+    local: dict[Any, Callable[[Node], Node]] = {
         ops.max: lambda x: ops.max_pool(x, **how),
         ops.mean: lambda x: ops.avg_pool(x, **how, count_include_pad=count_include_pad),
         ops.sum: lambda x: ops.sum_pool(x, **how),
@@ -184,7 +184,7 @@ def Pooling(
     return _back(_POOLS[pool_type](_first(data, last), p_value, lambda x, reduce: local[reduce](x)), last)
 
 
-def _lp(data: Any, p: int, over: Callable[..., Any]) -> Any:
+def _lp(data: Node, p: int, over: Callable[..., Node]) -> Node:
     """The p-th root of the sum of p-th powers; of a negative sum, that of its absolute value, negated."""
     if p == 1:
         return over(data, ops.sum)
@@ -195,7 +195,7 @@ def _lp(data: Any, p: int, over: Callable[..., Any]) -> Any:
 
 
 # pool_type -> (data, p, over) -> the pooled data, where over(x, reduce) folds windows of x as `reduce` folds axes
-_POOLS: dict[str, Callable[..., Any]] = {
+_POOLS: dict[str, Callable[..., Node]] = {
     "max": lambda data, p, over: over(data, ops.max),
     "avg": lambda data, p, over: over(data, ops.mean),
     "sum": lambda data, p, over: over(data, ops.sum),
@@ -207,13 +207,13 @@ _POOLS: dict[str, Callable[..., Any]] = {
 
 
 def UpSampling(
-    *data: Any,
+    *data: Node,
     scale: int,
     sample_type: str,
     num_filter: int = 0,
     multi_input_mode: str = "concat",
     num_args: int = 0,
-) -> Any:
+) -> Node:
     """Images `scale` times as high and wide: sample_type "nearest", or "bilinear" by a deconvolution with a weight.
 
     "nearest" takes several images, which all get the size of the first one's result and are joined along the channels,
@@ -240,13 +240,13 @@ def UpSampling(
     return total
 
 
-def _bilinear(data: Any, weight: Any, scale: int) -> Any:
+def _bilinear(data: Node, weight: Node, scale: int) -> Node:
     kernel, pad = 2 * scale - scale % 2, math.ceil((scale - 1) / 2)
     channels = data.shape[1]
     return Deconvolution(data, weight, None, kernel, scale, 1, pad, num_filter=channels, num_group=channels)
 
 
-def _repeated(x: Any, size: tuple[int, ...]) -> Any:
+def _repeated(x: Node, size: tuple[int, ...]) -> Node:
     """Each pixel as a square of pixels."""
     n, c, h, w = x.shape
     if size[0] % h or size[1] % w:
@@ -256,15 +256,15 @@ def _repeated(x: Any, size: tuple[int, ...]) -> Any:
 
 
 def BilinearResize2D(
-    data: Any,
-    like: Any = None,
+    data: Node,
+    like: Node | None = None,
     height: int = 1,
     width: int = 1,
     scale_height: float | None = None,
     scale_width: float | None = None,
     mode: str = "size",
     align_corners: bool = True,
-) -> Any:
+) -> Node:
     """Images of another height and width, interpolated linearly: of the size given, scaled, or with mode="like" alike.
 
     With `align_corners` the centers of the corner pixels stay the corners, otherwise the outer edges.
@@ -272,6 +272,8 @@ def BilinearResize2D(
     if mode not in ("size", "like"):
         raise MXNetError(located(f"BilinearResize2D: no mode {mode!r}; there are size and like"))
     if mode == "like":
+        if like is None:
+            raise MXNetError(located('BilinearResize2D: mode="like" needs `like`, images of the size that is wanted'))
         height, width = like.shape[2:]
     elif scale_height is not None and scale_width is not None:
         height, width = int(data.shape[2] * scale_height), int(data.shape[3] * scale_width)
@@ -292,7 +294,7 @@ def _interpolation(old: int, new: int, align_corners: bool) -> np.ndarray[Any, A
     return matrix
 
 
-def AdaptiveAvgPooling2D(data: Any, output_size: Extents | None = None) -> Any:
+def AdaptiveAvgPooling2D(data: Node, output_size: Extents | None = None) -> Node:
     """The mean over as many windows as `output_size` says, which lie evenly and may share a pixel; 1 by default."""
     size = _each("AdaptiveAvgPooling2D", "output_size", output_size, 1, 2)
     for axis, new in ((3, size[1]), (2, size[0])):
@@ -309,7 +311,7 @@ def _averages(old: int, new: int) -> np.ndarray[Any, Any]:
     return matrix
 
 
-def _mapped(x: Any, axis: int, matrix: np.ndarray[Any, Any]) -> Any:
+def _mapped(x: Node, axis: int, matrix: np.ndarray[Any, Any]) -> Node:
     """A matrix applied along an axis."""
     lines = ops.moveaxis(x, axis, x.ty.rank - 1)
     flat = ops.reshape(lines, (x.ty.size // x.shape[axis], x.shape[axis]))
@@ -320,7 +322,7 @@ def _mapped(x: Any, axis: int, matrix: np.ndarray[Any, Any]) -> Any:
 # -- borders, and normalization over neighbours
 
 
-def pad(data: Any, mode: str = "constant", pad_width: Sequence[int] = (), constant_value: float = 0.0) -> Any:
+def pad(data: Node, mode: str = "constant", pad_width: Sequence[int] = (), constant_value: float = 0.0) -> Node:
     """Elements put before and after on each axis: a constant, those at the "edge" again, or a mirror image ("reflect").
 
     `pad_width` has two numbers for each axis: how many before, how many after.
@@ -338,7 +340,7 @@ def pad(data: Any, mode: str = "constant", pad_width: Sequence[int] = (), consta
     return data
 
 
-def _edged(x: Any, axis: int, front: int, behind: int) -> Any:
+def _edged(x: Node, axis: int, front: int, behind: int) -> Node:
     def repeated(at: int, count: int) -> list[Any]:
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
         return [ops.expand(ops.part(x, axis, at, at + 1), shape)] if count else []
@@ -346,7 +348,7 @@ def _edged(x: Any, axis: int, front: int, behind: int) -> Any:
     return ops.concat(*repeated(0, front), x, *repeated(x.shape[axis] - 1, behind), axis=axis)
 
 
-def _mirrored(x: Any, axis: int, front: int, behind: int) -> Any:
+def _mirrored(x: Node, axis: int, front: int, behind: int) -> Node:
     size = x.shape[axis]
     if max(front, behind) >= size:
         raise ShapeError(located(f"pad: a mirror image of {max(front, behind)} elements needs more than {x.ty} has"))
@@ -355,7 +357,7 @@ def _mirrored(x: Any, axis: int, front: int, behind: int) -> Any:
     return ops.concat(*left, x, *right, axis=axis)
 
 
-def LRN(data: Any, nsize: int, alpha: float = 1e-4, beta: float = 0.75, knorm: float = 2.0) -> Any:
+def LRN(data: Node, nsize: int, alpha: float = 1e-4, beta: float = 0.75, knorm: float = 2.0) -> Node:
     """data / (knorm + alpha / nsize * sum of squares over nsize neighbouring channels) ** beta"""
     if nsize % 2 == 0:
         raise MXNetError(located(f"LRN: nsize is odd, so that as many neighbours lie on either side; not {nsize}"))
@@ -365,7 +367,7 @@ def LRN(data: Any, nsize: int, alpha: float = 1e-4, beta: float = 0.75, knorm: f
     return ops.mul(data, ops.pow(ops.add(ops.mul(ops.reshape(means, data.shape), alpha), knorm), -beta))
 
 
-def L2Normalization(data: Any, eps: float = 1e-10, mode: str = "instance") -> Any:
+def L2Normalization(data: Node, eps: float = 1e-10, mode: str = "instance") -> Node:
     """data / sqrt(sum of squares + eps): over each "instance", the "channel" axis 1, or the "spatial" axes."""
     rank = data.ty.rank
     over = {"instance": tuple(range(1, rank)), "channel": (1,), "spatial": tuple(range(2, rank))}

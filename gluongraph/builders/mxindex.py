@@ -9,7 +9,7 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.builders import mxops
 from gluongraph.builders.mxops import Axes, axes_of
-from gluongraph.builders.mxshapes import as_index, squeeze
+from gluongraph.builders.mxshapes import as_index, from_front, row_major, squeeze
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir import Node
@@ -17,19 +17,19 @@ from gluongraph.ir import Node
 # -- order
 
 
-def argsort(data: Any, axis: int | None = -1, is_ascend: bool = True, dtype: Any = "float32") -> Any:
+def argsort(data: Node, axis: int | None = -1, is_ascend: bool = True, dtype: Any = "float32") -> Node:
     """The indices that sort along an axis (of all elements in a row without one); equal elements keep their order."""
     return ops.cast(_order(*_along(data, axis), is_ascend), dtype_name(dtype))
 
 
-def sort(data: Any, axis: int | None = -1, is_ascend: bool = True) -> Any:
+def sort(data: Node, axis: int | None = -1, is_ascend: bool = True) -> Node:
     """The elements in order along an axis, or all of them in a row without one."""
     x, at = _along(data, axis)
     return ops.gather(x, _order(x, at, is_ascend), at)
 
 
 def topk(
-    data: Any,
+    data: Node,
     axis: int | None = -1,
     k: int = 1,
     ret_typ: str = "indices",
@@ -61,13 +61,13 @@ def topk(
     return values if ret_typ == "value" else (values, indices)
 
 
-def _along(data: Any, axis: int | None) -> tuple[Any, int]:
+def _along(data: Node, axis: int | None) -> tuple[Any, int]:
     if axis is None:
         return ops.reshape(data, (data.ty.size,)), 0
     return data, axes_of(data, axis)[0]
 
 
-def _order(x: Any, axis: int, is_ascend: bool) -> Any:
+def _order(x: Node, axis: int, is_ascend: bool) -> Node:
     x = ops.stop_gradient(x)
     return ops.argsort(x if is_ascend else ops.neg(x), axis)
 
@@ -75,38 +75,35 @@ def _order(x: Any, axis: int, is_ascend: bool) -> Any:
 # -- selection
 
 
-def gather_nd(data: Any, indices: Any) -> Any:
+def gather_nd(data: Node, indices: Node) -> Node:
     """out[y..] = data[indices[0, y..], indices[1, y..], ...]"""
     count = indices.shape[0]
     rows = ops.reshape(data, (math.prod(data.shape[:count]), *data.shape[count:]))
     return ops.take(rows, _flat_index("gather_nd", indices, data.shape), 0)
 
 
-def scatter_nd(data: Any, indices: Any, shape: Sequence[int]) -> Any:
+def scatter_nd(data: Node, indices: Node, shape: Sequence[int]) -> Node:
     """Zeros of the shape with out[indices[0, y..], indices[1, y..], ...] = data[y..]; places named twice get sums."""
     count, shape = indices.shape[0], tuple(shape)
     rows = ops.full((math.prod(shape[:count]), *shape[count:]), 0, data.dtype)
     return ops.reshape(ops.scatter_add(rows, _flat_index("scatter_nd", indices, shape), data), shape)
 
 
-def _flat_index(op: str, indices: Any, shape: tuple[int, ...]) -> Any:
+def _flat_index(op: str, indices: Node, shape: tuple[int, ...]) -> Node:
     """Row-major positions in the first axes of `shape`, from one row of indices per axis; negative ones from behind."""
     if indices.shape[0] > len(shape):
         raise ShapeError(located(f"{op}: {indices.ty} indexes {indices.shape[0]} axes; there are {len(shape)}"))
-    flat = None
-    for i in range(indices.shape[0]):
-        each = as_index(ops.reshape(ops.part(indices, 0, i, i + 1), indices.shape[1:]))
-        each = ops.where(ops.less(each, 0), ops.add(each, shape[i]), each)
-        flat = each if flat is None else ops.add(ops.mul(flat, shape[i]), each)
-    return flat
+    extents = shape[: indices.shape[0]]
+    rows = [ops.reshape(ops.part(indices, 0, i, i + 1), indices.shape[1:]) for i in range(len(extents))]
+    return row_major([from_front(as_index(row), n) for row, n in zip(rows, extents, strict=True)], extents)
 
 
-def ravel_multi_index(data: Any, shape: Sequence[int]) -> Any:
+def ravel_multi_index(data: Node, shape: Sequence[int]) -> Node:
     """Row-major positions in an array of `shape`, of the indices in the rows of data."""
     return ops.cast(_flat_index("ravel_multi_index", data, tuple(shape)), data.dtype)
 
 
-def unravel_index(data: Any, shape: Sequence[int]) -> Any:
+def unravel_index(data: Node, shape: Sequence[int]) -> Node:
     """The indices of row-major positions in an array of `shape`, a row per axis."""
     rest, rows = as_index(data), []
     for extent in reversed(tuple(shape)):
@@ -115,7 +112,7 @@ def unravel_index(data: Any, shape: Sequence[int]) -> Any:
     return ops.cast(ops.stack(*reversed(rows)), data.dtype)
 
 
-def index_copy(old_tensor: Any, index_vector: Any, new_tensor: Any) -> Any:
+def index_copy(old_tensor: Node, index_vector: Node, new_tensor: Node) -> Node:
     """old_tensor with the rows index_vector replaced by those of new_tensor"""
     n = old_tensor.shape[0]
     index = as_index(index_vector)
@@ -126,7 +123,7 @@ def index_copy(old_tensor: Any, index_vector: Any, new_tensor: Any) -> Any:
     return ops.where(mask, written, old_tensor)
 
 
-def index_array(data: Any, axes: Sequence[int] | None = None) -> Any:
+def index_array(data: Node, axes: Sequence[int] | None = None) -> Node:
     """The index of each element along `axes` (all by default), on a new last axis."""
     chosen = range(data.ty.rank) if axes is None else [axes_of(data, a)[0] for a in axes]
     return ops.stack(*(ops.iota(data.shape, a, "i64") for a in chosen), axis=-1)
@@ -135,30 +132,34 @@ def index_array(data: Any, axes: Sequence[int] | None = None) -> Any:
 # -- sequences: time on `axis` 0 or 1, the batch on the other
 
 
-def _time(op: str, data: Any, axis: int) -> int:
+def _time(op: str, data: Node, axis: int) -> int:
     if axis not in (0, 1) or data.ty.rank < 2:
         raise MXNetError(located(f"{op}: time is axis 0 or 1 of two axes or more, not {axis} of {data.ty}"))
     return axis
 
 
-def _steps(data: Any, axis: int) -> tuple[Any, tuple[int, int]]:
+def _steps(data: Node, axis: int) -> tuple[Any, tuple[int, int]]:
     """The number of each step, as (time, batch) or (batch, time)."""
     shape = (data.shape[0], data.shape[1])
     return ops.iota(shape, axis), shape
 
 
-def _lengths(sequence_length: Any, axis: int, shape: tuple[int, int]) -> Any:
+def _lengths(sequence_length: Node, axis: int, shape: tuple[int, int]) -> Node:
     return ops.expand(ops.expand_dims(as_index(sequence_length), axis), shape)
 
 
-def _per_step(x: Any, data: Any) -> Any:
+def _per_step(x: Node, data: Node) -> Node:
     """A value per step and sequence as one per element."""
     return ops.expand(ops.reshape(x, (*x.shape, *(1,) * (data.ty.rank - 2))), data.shape)
 
 
 def SequenceMask(
-    data: Any, sequence_length: Any = None, use_sequence_length: bool = False, value: float = 0.0, axis: int = 0
-) -> Any:
+    data: Node,
+    sequence_length: Node | None = None,
+    use_sequence_length: bool = False,
+    value: float = 0.0,
+    axis: int = 0,
+) -> Node:
     """`value` in place of the elements from sequence_length on."""
     if not use_sequence_length or sequence_length is None:
         return data
@@ -168,7 +169,9 @@ def SequenceMask(
     return ops.where(_per_step(inside, data), data, value)
 
 
-def SequenceLast(data: Any, sequence_length: Any = None, use_sequence_length: bool = False, axis: int = 0) -> Any:
+def SequenceLast(
+    data: Node, sequence_length: Node | None = None, use_sequence_length: bool = False, axis: int = 0
+) -> Node:
     """The last step of each sequence."""
     axis = _time("SequenceLast", data, axis)
     if not use_sequence_length or sequence_length is None:
@@ -179,7 +182,9 @@ def SequenceLast(data: Any, sequence_length: Any = None, use_sequence_length: bo
     return squeeze(ops.gather(data, index, axis), axis)
 
 
-def SequenceReverse(data: Any, sequence_length: Any = None, use_sequence_length: bool = False, axis: int = 0) -> Any:
+def SequenceReverse(
+    data: Node, sequence_length: Node | None = None, use_sequence_length: bool = False, axis: int = 0
+) -> Node:
     """The steps of each sequence in reverse order, what comes behind its length left in place."""
     axis = _time("SequenceReverse", data, axis)
     if not use_sequence_length or sequence_length is None:
@@ -193,7 +198,7 @@ def SequenceReverse(data: Any, sequence_length: Any = None, use_sequence_length:
 # -- blocks and diagonals
 
 
-def depth_to_space(data: Any, block_size: int) -> Any:
+def depth_to_space(data: Node, block_size: int) -> Node:
     """Channels as squares of block_size: (n, c b², h, w) becomes (n, c, h b, w b); the channel varies fastest."""
     n, c, h, w = _image("depth_to_space", data)
     b = block_size
@@ -203,7 +208,7 @@ def depth_to_space(data: Any, block_size: int) -> Any:
     return ops.reshape(apart, (n, c // (b * b), h * b, w * b))
 
 
-def space_to_depth(data: Any, block_size: int) -> Any:
+def space_to_depth(data: Node, block_size: int) -> Node:
     """Squares of block_size as channels: (n, c, h b, w b) becomes (n, c b², h, w)."""
     n, c, h, w = _image("space_to_depth", data)
     b = block_size
@@ -213,14 +218,14 @@ def space_to_depth(data: Any, block_size: int) -> Any:
     return ops.reshape(apart, (n, c * b * b, h // b, w // b))
 
 
-def _image(op: str, data: Any) -> tuple[int, int, int, int]:
+def _image(op: str, data: Node) -> tuple[int, int, int, int]:
     if data.ty.rank != 4:
         raise ShapeError(located(f"{op}: data has the axes (n, c, h, w), not {data.ty}"))
     n, c, h, w = data.shape
     return n, c, h, w
 
 
-def diag(data: Any, k: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+def diag(data: Node, k: int = 0, axis1: int = 0, axis2: int = 1) -> Node:
     """The k-th diagonal of two axes, as the last axis; of one axis, a matrix with it on the k-th diagonal."""
     if data.ty.rank == 1:
         return makediag(data, k)
@@ -229,7 +234,7 @@ def diag(data: Any, k: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     return extractdiag(ops.transpose(data, (*rest, a, b)), k)
 
 
-def extractdiag(A: Any, offset: int = 0) -> Any:
+def extractdiag(A: Node, offset: int = 0) -> Node:
     """The diagonal `offset` of the last two axes."""
     *lead, m, n = A.shape
     count = min(m, n - offset) if offset >= 0 else min(m + offset, n)
@@ -241,7 +246,7 @@ def extractdiag(A: Any, offset: int = 0) -> Any:
     return ops.take(flat, places, len(lead))
 
 
-def makediag(A: Any, offset: int = 0) -> Any:
+def makediag(A: Node, offset: int = 0) -> Node:
     """Matrices with the last axis on the diagonal `offset`."""
     *lead, count = A.shape
     size = count + abs(offset)
@@ -252,7 +257,7 @@ def makediag(A: Any, offset: int = 0) -> Any:
     return ops.where(ops.equal(ops.sub(columns, rows), offset), spread, 0)
 
 
-def khatri_rao(*args: Any) -> Any:
+def khatri_rao(*args: Node) -> Node:
     """Column by column, the Kronecker product."""
     made = args[0]
     for each in args[1:]:
@@ -261,7 +266,7 @@ def khatri_rao(*args: Any) -> Any:
     return made
 
 
-def split_v2(data: Any, indices_or_sections: int | Sequence[int], axis: int = 0, squeeze_axis: bool = False) -> Any:
+def split_v2(data: Node, indices_or_sections: int | Sequence[int], axis: int = 0, squeeze_axis: bool = False) -> Any:
     """Equal parts along an axis, or the parts between the places given: a list, or the array for one part."""
     (at,) = axes_of(data, axis)
     extent = data.shape[at]
@@ -279,7 +284,7 @@ def split_v2(data: Any, indices_or_sections: int | Sequence[int], axis: int = 0,
     return parts if len(parts) > 1 else parts[0]
 
 
-def moveaxis(tensor: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
+def moveaxis(tensor: Node, source: int | Sequence[int], destination: int | Sequence[int]) -> Node:
     """Axes at other places, the others in their order."""
     rank = tensor.ty.rank
     sources = [axes_of(tensor, a)[0] for a in ((source,) if isinstance(source, int) else source)]
@@ -293,21 +298,21 @@ def moveaxis(tensor: Any, source: int | Sequence[int], destination: int | Sequen
 # -- reductions that look at what they add
 
 
-def nansum(data: Any, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Any:
+def nansum(data: Node, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Node:
     """The sum of what is a number."""
     return mxops.sum(_numbers(data, 0), axis, keepdims, exclude)
 
 
-def nanprod(data: Any, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Any:
+def nanprod(data: Node, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Node:
     """The product of what is a number."""
     return mxops.prod(_numbers(data, 1), axis, keepdims, exclude)
 
 
-def _numbers(data: Any, instead: float) -> Any:
+def _numbers(data: Node, instead: float) -> Node:
     return ops.where(ops.isnan(data), instead, data) if is_float(data.dtype) else data
 
 
-def moments(data: Any, axes: Axes = None, keepdims: bool = False) -> Any:
+def moments(data: Node, axes: Axes = None, keepdims: bool = False) -> tuple[Node, Node]:
     """[mean, biased variance] over the axes given."""
     chosen = axes_of(data, axes)
     mean = ops.mean(data, axis=chosen, keepdims=True)
@@ -319,12 +324,12 @@ def moments(data: Any, axes: Axes = None, keepdims: bool = False) -> Any:
     return ops.reshape(mean, shape), ops.reshape(var, shape)
 
 
-def all_finite(data: Any, init_output: bool = True) -> Any:
+def all_finite(data: Node, init_output: bool = True) -> Node:
     """1 if every element is finite, else 0; of shape (1,)"""
     return multi_all_finite(data)
 
 
-def multi_all_finite(*data: Any, num_arrays: int = 1, init_output: bool = True) -> Any:
+def multi_all_finite(*data: Node, num_arrays: int = 1, init_output: bool = True) -> Node:
     """1 if every element of all arrays is finite, else 0; of shape (1,)"""
     made: Node | None = None
     for each in data:
@@ -334,6 +339,6 @@ def multi_all_finite(*data: Any, num_arrays: int = 1, init_output: bool = True) 
     return ops.reshape(made, (1,))
 
 
-def multi_sum_sq(*data: Any, num_arrays: int = 1) -> Any:
+def multi_sum_sq(*data: Node, num_arrays: int = 1) -> Node:
     """The sum of squares of each array, of shape (number of arrays,)"""
     return ops.stack(*(ops.sum(ops.mul(each, each)) for each in data))

@@ -11,16 +11,17 @@ from gluongraph.builders.mxops import axes_of, softrelu, softsign
 from gluongraph.builders.mxshapes import as_index
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.ir import Node
 
 
 def softmax(
-    data: Any,
-    length: Any = None,
+    data: Node,
+    length: Node | None = None,
     axis: int = -1,
     temperature: float | None = None,
     dtype: Any = None,
     use_length: bool = False,
-) -> Any:
+) -> Node:
     """e ** data / sum(e ** data) along an axis; with `use_length` over the first `length` elements; others are 0."""
     data, (axis,) = _cooled(data, temperature, dtype), axes_of(data, axis)
     if not use_length:
@@ -35,40 +36,40 @@ def softmax(
 
 
 def log_softmax(
-    data: Any, axis: int = -1, temperature: float | None = None, dtype: Any = None, use_length: bool = False
-) -> Any:
+    data: Node, axis: int = -1, temperature: float | None = None, dtype: Any = None, use_length: bool = False
+) -> Node:
     """The logarithm of softmax."""
     if use_length:
         raise MXNetError(located("log_softmax: takes no lengths", help="take the logarithm of softmax(data, length)"))
     return ops.log_softmax(_cooled(data, temperature, dtype), axis=axes_of(data, axis)[0])
 
 
-def softmin(data: Any, axis: int = -1, temperature: float | None = None, dtype: Any = None) -> Any:
+def softmin(data: Node, axis: int = -1, temperature: float | None = None, dtype: Any = None) -> Node:
     """softmax of -data"""
     return softmax(ops.neg(data), None, axis, temperature, dtype)
 
 
-def _cooled(data: Any, temperature: float | None, dtype: Any) -> Any:
+def _cooled(data: Node, temperature: float | None, dtype: Any) -> Node:
     data = data if dtype is None else ops.cast(data, dtype_name(dtype))
     return data if temperature is None or temperature == 1.0 else ops.div(data, temperature)
 
 
-def softmax_cross_entropy(data: Any, label: Any) -> Any:
+def softmax_cross_entropy(data: Node, label: Node) -> Node:
     """-sum_i log softmax(data)[i, label[i]], of shape (1,)"""
     each = ops.softmax_cross_entropy(data, as_index(label), axis=data.ty.rank - 1, sparse=True)
     return ops.reshape(ops.sum(each), (1,))
 
 
-def SoftmaxActivation(data: Any, mode: str = "instance") -> Any:
+def SoftmaxActivation(data: Node, mode: str = "instance") -> Node:
     """softmax along the last axis, or with mode="channel" along axis 1."""
     if mode == "channel":
         return ops.softmax(data, axis=1)
     return ops.softmax(data, axis=data.ty.rank - 1)
 
 
-def Activation(data: Any, act_type: str) -> Any:
+def Activation(data: Node, act_type: str) -> Node:
     """One of relu, sigmoid, tanh, softrelu, softsign."""
-    table: dict[str, Callable[[Any], Any]] = {
+    table: dict[str, Callable[[Node], Node]] = {
         "relu": ops.relu,
         "sigmoid": ops.sigmoid,
         "tanh": ops.tanh,
@@ -80,11 +81,13 @@ def Activation(data: Any, act_type: str) -> Any:
     return table[act_type](data)
 
 
-def LeakyReLU(data: Any, gamma: Any = None, act_type: str = "leaky", slope: float = 0.25) -> Any:
+def LeakyReLU(data: Node, gamma: Node | None = None, act_type: str = "leaky", slope: float = 0.25) -> Node:
     """One of leaky, elu, selu, gelu, prelu (whose slopes are `gamma`)."""
     if act_type == "gelu":
         return ops.gelu(data, approximate=False)
     if act_type == "prelu":
+        if gamma is None:
+            raise MXNetError(located("LeakyReLU: act_type='prelu' needs `gamma`, its slopes"))
         rank = data.ty.rank
         shape = (1, gamma.ty.size, *(1,) * (rank - 2)) if rank > 1 else (gamma.ty.size,)
         return ops.where(ops.greater(data, 0.0), data, ops.mul(data, ops.reshape(gamma, shape)))
@@ -99,7 +102,7 @@ def LeakyReLU(data: Any, gamma: Any = None, act_type: str = "leaky", slope: floa
     raise MXNetError(located(f"LeakyReLU: no act_type {act_type!r}; there are leaky, elu, selu, gelu, prelu, rrelu"))
 
 
-def matmul(lhs: Any, rhs: Any) -> Any:
+def matmul(lhs: Node, rhs: Node) -> Node:
     """The matrix product, over equal leading axes; those of one side may be missing."""
     if rhs.ty.rank == 2 and lhs.ty.rank > 2:
         rows = ops.reshape(lhs, (math.prod(lhs.shape[:-1]), lhs.shape[-1]))
@@ -107,7 +110,7 @@ def matmul(lhs: Any, rhs: Any) -> Any:
     return ops.matmul(lhs, rhs)
 
 
-def dot(lhs: Any, rhs: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
+def dot(lhs: Node, rhs: Node, transpose_a: bool = False, transpose_b: bool = False) -> Node:
     """Sum over the last axis of lhs and the first of rhs (the first and the last, transposed)."""
     left = lhs.shape[1:] if transpose_a else lhs.shape[:-1]
     right = rhs.shape[:-1] if transpose_b else rhs.shape[1:]
@@ -120,14 +123,14 @@ def dot(lhs: Any, rhs: Any, transpose_a: bool = False, transpose_b: bool = False
     return ops.reshape(ops.matmul(a, b, ta=transpose_a, tb=transpose_b), (*left, *right) or (1,))
 
 
-def batch_dot(lhs: Any, rhs: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
+def batch_dot(lhs: Node, rhs: Node, transpose_a: bool = False, transpose_b: bool = False) -> Node:
     """The matrix product over equal leading axes."""
     return ops.matmul(lhs, rhs, ta=transpose_a, tb=transpose_b)
 
 
 def FullyConnected(
-    data: Any, weight: Any, bias: Any = None, num_hidden: int = 0, no_bias: bool = False, flatten: bool = True
-) -> Any:
+    data: Node, weight: Node, bias: Node | None = None, num_hidden: int = 0, no_bias: bool = False, flatten: bool = True
+) -> Node:
     """data · weightᵀ + bias, with data as (n, the rest), or with flatten=False along its last axis."""
     lead = data.shape[:1] if flatten else data.shape[:-1]
     rows = math.prod(lead)
@@ -145,7 +148,7 @@ def FullyConnected(
     return ops.reshape(y, (*lead, weight.shape[0]))
 
 
-def batch_norm(data: Any, gamma: Any, beta: Any, axis: int, eps: float, fix_gamma: bool) -> Any:
+def batch_norm(data: Node, gamma: Node, beta: Node, axis: int, eps: float, fix_gamma: bool) -> tuple[Node, Node, Node]:
     """The normalized data, the batch's mean and its biased variance."""
     gamma = _ones_if(fix_gamma, gamma)
     y, mean, var = ops.batch_norm(_as_wide(data, gamma), gamma, beta, axis=axes_of(data, axis)[0], eps=eps)
@@ -153,34 +156,34 @@ def batch_norm(data: Any, gamma: Any, beta: Any, axis: int, eps: float, fix_gamm
 
 
 def batch_norm_by_moving(
-    data: Any, gamma: Any, beta: Any, mean: Any, var: Any, axis: int, eps: float, fix_gamma: bool
-) -> Any:
+    data: Node, gamma: Node, beta: Node, mean: Node, var: Node, axis: int, eps: float, fix_gamma: bool
+) -> Node:
     """The data normalized by given statistics."""
     gamma, (at,) = _ones_if(fix_gamma, gamma), axes_of(data, axis)
     y = ops.batch_norm_inference(_as_wide(data, gamma), gamma, beta, mean, var, axis=at, eps=eps)
     return ops.cast(y, data.dtype)
 
 
-def _ones_if(fixed: bool, gamma: Any) -> Any:
+def _ones_if(fixed: bool, gamma: Node) -> Node:
     return ops.full(gamma.shape, 1.0, gamma.dtype) if fixed else gamma
 
 
-def _as_wide(data: Any, gamma: Any) -> Any:
+def _as_wide(data: Node, gamma: Node) -> Node:
     """The data in the type that statistics are held in: that of gamma, where the data's has 16 bits."""
     return ops.cast(data, gamma.dtype) if data.dtype in ("f16", "bf16") else data
 
 
-def moved(moving: Any, batch: Any, momentum: float) -> Any:
+def moved(moving: Node, batch: Node, momentum: float) -> Node:
     """momentum * moving + (1 - momentum) * batch"""
     return ops.add(ops.mul(moving, momentum), ops.mul(batch, 1.0 - momentum))
 
 
-def LayerNorm(data: Any, gamma: Any, beta: Any, axis: int = -1, eps: float = 1e-5) -> Any:
+def LayerNorm(data: Node, gamma: Node, beta: Node, axis: int = -1, eps: float = 1e-5) -> Node:
     """(data - mean) / sqrt(var + eps) * gamma + beta along an axis"""
     return ops.layer_norm(data, gamma, beta, axis=axes_of(data, axis)[0], eps=eps)
 
 
-def GroupNorm(data: Any, gamma: Any, beta: Any, num_groups: int = 1, eps: float = 1e-5) -> Any:
+def GroupNorm(data: Node, gamma: Node, beta: Node, num_groups: int = 1, eps: float = 1e-5) -> Node:
     """(data - mean) / sqrt(var + eps) * gamma + beta over each sample's groups of channels; gamma is (num_groups,)."""
     for each in (gamma, beta):
         if each.shape != (num_groups,):
@@ -188,13 +191,13 @@ def GroupNorm(data: Any, gamma: Any, beta: Any, num_groups: int = 1, eps: float 
     return ops.group_norm(data, gamma, beta, eps=eps)
 
 
-def InstanceNorm(data: Any, gamma: Any, beta: Any, eps: float = 1e-3) -> Any:
+def InstanceNorm(data: Node, gamma: Node, beta: Node, eps: float = 1e-3) -> Node:
     """(data - mean) / sqrt(var + eps) * gamma + beta over each channel of each sample; gamma, beta (channels,)."""
     if gamma.shape != data.shape[1:2]:
         raise ShapeError(located(f"InstanceNorm: gamma and beta have an element for each channel of {data.ty}"))
     return ops.group_norm(data, gamma, beta, eps=eps)
 
 
-def dropout(data: Any, state: Any, p: float, axes: tuple[int, ...] = (), draw: int = 0) -> Any:
+def dropout(data: Node, state: Node, p: float, axes: tuple[int, ...] = (), draw: int = 0) -> Node:
     """data / (1 - p) where a random number says keep, else 0; one number for all of `axes`"""
     return ops.dropout(data, state, p=p, draw=draw, axes=axes)

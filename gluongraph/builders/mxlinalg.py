@@ -11,25 +11,26 @@ from gluongraph import ops
 from gluongraph.builders.mxindex import extractdiag as extractdiag
 from gluongraph.builders.mxindex import makediag as makediag
 from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.ir import Node
 
 
 def gemm(
-    A: Any,
-    B: Any,
-    C: Any,
+    A: Node,
+    B: Node,
+    C: Node,
     transpose_a: bool = False,
     transpose_b: bool = False,
     alpha: float = 1.0,
     beta: float = 1.0,
     axis: int = -2,
-) -> Any:
+) -> Node:
     """alpha A B + beta C"""
     return ops.add(gemm2(A, B, transpose_a, transpose_b, alpha, axis), ops.mul(C, beta))
 
 
 def gemm2(
-    A: Any, B: Any, transpose_a: bool = False, transpose_b: bool = False, alpha: float = 1.0, axis: int = -2
-) -> Any:
+    A: Node, B: Node, transpose_a: bool = False, transpose_b: bool = False, alpha: float = 1.0, axis: int = -2
+) -> Node:
     """alpha A B over equal leading axes; `axis` is that of the rows, the last one that of the columns."""
     rank = A.ty.rank
     rows = axis % rank
@@ -38,15 +39,15 @@ def gemm2(
     return made if alpha == 1.0 else ops.mul(made, alpha)
 
 
-def syrk(A: Any, transpose: bool = False, alpha: float = 1.0) -> Any:
+def syrk(A: Node, transpose: bool = False, alpha: float = 1.0) -> Node:
     """alpha A Aᵀ, or alpha Aᵀ A"""
     made = ops.matmul(A, A, ta=transpose, tb=not transpose)
     return made if alpha == 1.0 else ops.mul(made, alpha)
 
 
 def trmm(
-    A: Any, B: Any, transpose: bool = False, rightside: bool = False, lower: bool = True, alpha: float = 1.0
-) -> Any:
+    A: Node, B: Node, transpose: bool = False, rightside: bool = False, lower: bool = True, alpha: float = 1.0
+) -> Node:
     """alpha A B (B A with rightside), reading the lower (upper) triangle of A, or of its transpose"""
     triangle = ops.where(_triangle(A, lower), A, 0)
     if rightside:
@@ -56,19 +57,19 @@ def trmm(
     return made if alpha == 1.0 else ops.mul(made, alpha)
 
 
-def _triangle(A: Any, lower: bool) -> Any:
+def _triangle(A: Node, lower: bool) -> Node:
     """True on and below the diagonal (on and above it)."""
     rank = A.ty.rank
     rows, columns = ops.iota(A.shape, rank - 2), ops.iota(A.shape, rank - 1)
     return ops.less_equal(columns, rows) if lower else ops.greater_equal(columns, rows)
 
 
-def potrf(A: Any) -> Any:
+def potrf(A: Node) -> Node:
     """The lower triangle L with L Lᵀ = A (Cholesky), for symmetric positive definite matrices; NaN for others"""
     return ops.cholesky(A)
 
 
-def potri(A: Any) -> Any:
+def potri(A: Node) -> Node:
     """(L Lᵀ)⁻¹, where L is the lower triangle of A, as potrf gives it"""
     rank = A.ty.rank
     one = ops.equal(ops.iota(A.shape, rank - 2), ops.iota(A.shape, rank - 1))
@@ -76,8 +77,8 @@ def potri(A: Any) -> Any:
 
 
 def trsm(
-    A: Any, B: Any, transpose: bool = False, rightside: bool = False, lower: bool = True, alpha: float = 1.0
-) -> Any:
+    A: Node, B: Node, transpose: bool = False, rightside: bool = False, lower: bool = True, alpha: float = 1.0
+) -> Node:
     """X with L X = alpha B (X L = alpha B with rightside): L is the lower (upper) triangle of A, or its transpose"""
     b = B if alpha == 1.0 else ops.mul(B, alpha)
     if not lower:  # an upper triangle is the transpose of a lower one
@@ -87,36 +88,37 @@ def trsm(
     return ops.solve_triangular(A, b, transpose)
 
 
-def _turned(A: Any) -> Any:
+def _turned(A: Node) -> Node:
     return ops.moveaxis(A, A.ty.rank - 1, A.ty.rank - 2)
 
 
-def inverse(A: Any) -> Any:
+def inverse(A: Node) -> Node:
     """A⁻¹; NaN where there is none"""
     return ops.inverse(A)
 
 
-def slogdet(A: Any) -> Any:
+def slogdet(A: Node) -> tuple[Node, Node]:
     """[sign, logarithm of the size] of the determinant"""
-    return tuple(_one_axis(x) for x in ops.slogdet(A))
+    sign, logarithm = ops.slogdet(A)
+    return _one_axis(sign), _one_axis(logarithm)
 
 
-def det(A: Any) -> Any:
+def det(A: Node) -> Node:
     """The determinant."""
     sign, log = ops.slogdet(A)
     return _one_axis(ops.mul(sign, ops.exp(log)))
 
 
-def _one_axis(x: Any) -> Any:
+def _one_axis(x: Node) -> Node:
     return x if x.ty.rank else ops.reshape(x, (1,))
 
 
-def sumlogdiag(A: Any) -> Any:
+def sumlogdiag(A: Node) -> Node:
     """The sum of the logarithms of the diagonal."""
     return _one_axis(ops.sum(ops.log(extractdiag(A)), -1))
 
 
-def extracttrian(A: Any, offset: int = 0, lower: bool = True) -> Any:
+def extracttrian(A: Node, offset: int = 0, lower: bool = True) -> Node:
     """The elements on and below (above) the diagonal `offset` as one axis, row by row (upper: column by column).
 
     A positive offset means the upper triangle, a negative one the lower; `lower` counts for offset 0.
@@ -129,7 +131,7 @@ def extracttrian(A: Any, offset: int = 0, lower: bool = True) -> Any:
     return ops.take(ops.reshape(A, (*lead, n * n)), places, len(lead))
 
 
-def maketrian(A: Any, offset: int = 0, lower: bool = True) -> Any:
+def maketrian(A: Node, offset: int = 0, lower: bool = True) -> Node:
     """Square matrices with the last axis in a triangle, zeros elsewhere: what `extracttrian` undoes."""
     *lead, count = A.shape
     side = (math.isqrt(8 * count + 1) - 1) // 2

@@ -11,11 +11,13 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.dtypes import is_float
+from gluongraph.ir import Node
+from gluongraph.ops.build import Value
 
 # -- rounding
 
 
-def rint(data: Any) -> Any:
+def rint(data: Node) -> Node:
     """The nearest integer; halves go down, as in MXNet."""
     if not is_float(data.dtype):
         return data
@@ -23,7 +25,7 @@ def rint(data: Any) -> Any:
     return ops.where(ops.less_equal(ops.sub(data, below), 0.5), below, ops.add(below, 1.0))
 
 
-def trunc(data: Any) -> Any:
+def trunc(data: Node) -> Node:
     """The nearest integer towards zero."""
     if not is_float(data.dtype):
         return data
@@ -33,17 +35,17 @@ def trunc(data: Any) -> Any:
 # -- roots
 
 
-def cbrt(data: Any) -> Any:
+def cbrt(data: Node) -> Node:
     """The cube root."""
     return ops.mul(ops.sign(data), ops.pow(ops.abs(data), 1.0 / 3.0))
 
 
-def rcbrt(data: Any) -> Any:
+def rcbrt(data: Node) -> Node:
     """1 / cbrt(data)"""
     return ops.div(1.0, cbrt(data))
 
 
-def broadcast_hypot(lhs: Any, rhs: Any) -> Any:
+def broadcast_hypot(lhs: Value, rhs: Value) -> Node:
     """sqrt(lhs² + rhs²)"""
     return ops.sqrt(ops.add(ops.mul(lhs, lhs), ops.mul(rhs, rhs)))
 
@@ -51,22 +53,22 @@ def broadcast_hypot(lhs: Any, rhs: Any) -> Any:
 # -- angles
 
 
-def degrees(data: Any) -> Any:
+def degrees(data: Node) -> Node:
     """Radians as degrees."""
     return ops.mul(data, 180.0 / math.pi)
 
 
-def radians(data: Any) -> Any:
+def radians(data: Node) -> Node:
     """Degrees as radians."""
     return ops.mul(data, math.pi / 180.0)
 
 
-def tan(data: Any) -> Any:
+def tan(data: Node) -> Node:
     """The tangent."""
     return ops.div(ops.sin(data), ops.cos(data))
 
 
-def arctan(data: Any) -> Any:
+def arctan(data: Node) -> Node:
     """The angle whose tangent is data, from -π/2 to π/2."""
     far = ops.greater(ops.abs(data), 1.0)
     x = ops.where(far, ops.div(1.0, ops.where(far, data, 1.0)), data)
@@ -80,12 +82,12 @@ def arctan(data: Any) -> Any:
     return ops.where(far, ops.sub(ops.mul(ops.sign(data), math.pi / 2), near), near)
 
 
-def arcsin(data: Any) -> Any:
+def arcsin(data: Node) -> Node:
     """The angle whose sine is data, from -π/2 to π/2; NaN beyond -1 and 1."""
     return arctan(ops.div(data, ops.sqrt(ops.mul(ops.sub(1.0, data), ops.add(data, 1.0)))))
 
 
-def arccos(data: Any) -> Any:
+def arccos(data: Node) -> Node:
     """The angle whose cosine is data, from 0 to π; NaN beyond -1 and 1."""
     return ops.mul(arctan(ops.sqrt(ops.div(ops.sub(1.0, data), ops.add(data, 1.0)))), 2.0)
 
@@ -93,17 +95,17 @@ def arccos(data: Any) -> Any:
 # -- hyperbolas
 
 
-def sinh(data: Any) -> Any:
+def sinh(data: Node) -> Node:
     """(e ** data - e ** -data) / 2"""
     return ops.mul(ops.sub(ops.expm1(data), ops.expm1(ops.neg(data))), 0.5)
 
 
-def cosh(data: Any) -> Any:
+def cosh(data: Node) -> Node:
     """(e ** data + e ** -data) / 2"""
     return ops.mul(ops.add(ops.exp(data), ops.exp(ops.neg(data))), 0.5)
 
 
-def arcsinh(data: Any) -> Any:
+def arcsinh(data: Node) -> Node:
     """The number whose sinh is data."""
     sign = ops.where(ops.less(data, 0.0), -1.0, 1.0)  # not 0 at 0, where the slope is 1
     size = ops.mul(data, ops.cast(sign, data.dtype))
@@ -114,24 +116,24 @@ def arcsinh(data: Any) -> Any:
     return ops.mul(_or_twice(near, size), ops.cast(sign, data.dtype))
 
 
-def arccosh(data: Any) -> Any:
+def arccosh(data: Node) -> Node:
     """The positive number whose cosh is data; NaN below 1."""
     low = ops.minimum(ops.maximum(data, 0.0), _far(data))
     return _or_twice(ops.log(ops.add(low, ops.sqrt(ops.mul(ops.sub(low, 1.0), ops.add(low, 1.0))))), data)
 
 
-def _far(x: Any) -> float:
+def _far(x: Node) -> float:
     """From here on sqrt(x² ± 1) is x, and x² does not overflow."""
     return {"f64": 1e9, "f16": 128.0}.get(x.dtype, 1e4)
 
 
-def _or_twice(near: Any, size: Any) -> Any:
+def _or_twice(near: Node, size: Any) -> Node:
     """`near`, and log(2 size) where the size is large."""
     far = ops.greater(size, _far(size))
     return ops.where(far, ops.add(ops.log(ops.where(far, size, 1.0)), math.log(2.0)), near)
 
 
-def arctanh(data: Any) -> Any:
+def arctanh(data: Node) -> Node:
     """The number whose tanh is data."""
     return ops.mul(ops.sub(ops.log1p(data), ops.log1p(ops.neg(data))), 0.5)
 
@@ -139,12 +141,12 @@ def arctanh(data: Any) -> Any:
 # -- activations
 
 
-def hard_sigmoid(data: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
+def hard_sigmoid(data: Node, alpha: float = 0.2, beta: float = 0.5) -> Node:
     """alpha data + beta, held between 0 and 1"""
     return ops.minimum(ops.maximum(ops.add(ops.mul(data, alpha), beta), 0.0), 1.0)
 
 
-def smooth_l1(data: Any, scalar: float = 1.0) -> Any:
+def smooth_l1(data: Node, scalar: float = 1.0) -> Node:
     """(scalar data)² / 2 near 0, |data| - 1 / (2 scalar²) beyond 1 / scalar²"""
     width = 1.0 / (scalar * scalar)
     size = ops.abs(data)
@@ -168,7 +170,7 @@ _LANCZOS = (
 )
 
 
-def gammaln(data: Any) -> Any:
+def gammaln(data: Node) -> Node:
     """log |Γ(data)|"""
     low = ops.less(data, 0.5)
     x = ops.sub(ops.where(low, ops.sub(1.0, data), data), 1.0)  # Γ(x) Γ(1 - x) = π / sin(π x)
@@ -182,7 +184,7 @@ def gammaln(data: Any) -> Any:
     return ops.where(low, ops.sub(ops.sub(math.log(math.pi), ops.log(sine)), made), made)
 
 
-def gamma(data: Any) -> Any:
+def gamma(data: Node) -> Node:
     """Γ(data); (data - 1)! for positive integers"""
     below, whole = ops.less(data, 0.0), ops.floor(data)
     size = ops.exp(gammaln(data))
@@ -201,7 +203,7 @@ _TAIL = (
 )  # fmt: skip
 
 
-def erfinv(data: Any) -> Any:
+def erfinv(data: Node) -> Node:
     """The number whose erf is data; NaN beyond -1 and 1."""
     w = ops.neg(ops.log(ops.mul(ops.sub(1.0, data), ops.add(data, 1.0))))
     centre = ops.less(w, 5.0)
@@ -215,7 +217,7 @@ def erfinv(data: Any) -> Any:
     return ops.where(ops.equal(ops.abs(data), 1.0), ops.cast(end, data.dtype), x)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
+def _polynomial(coefficients: tuple[float, ...], x: Node) -> Node:
     total = ops.const(0.0, x.dtype, x.shape)
     for c in coefficients:
         total = ops.add(ops.mul(total, x), c)

@@ -14,6 +14,7 @@ from gluongraph import ops
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir import Node
+from gluongraph.ops.build import Binary, Value, dtype_of
 
 Axes = int | Sequence[int] | None
 
@@ -21,17 +22,17 @@ Axes = int | Sequence[int] | None
 # -- arithmetic; numbers and broadcasting are the business of gluongraph.ops
 
 
-def identity(data: Any) -> Any:
+def identity(data: Node) -> Node:
     """data"""
     return data
 
 
-def add(lhs: Any, rhs: Any) -> Any:
+def add(lhs: Value, rhs: Value) -> Node:
     """lhs + rhs"""
     return ops.add(lhs, rhs)
 
 
-def add_n(*args: Any) -> Any:
+def add_n(*args: Node) -> Node:
     """The sum of all arrays."""
     first, *rest = args
     for each in rest:
@@ -39,231 +40,231 @@ def add_n(*args: Any) -> Any:
     return first
 
 
-def subtract(lhs: Any, rhs: Any) -> Any:
+def subtract(lhs: Value, rhs: Value) -> Node:
     """lhs - rhs"""
     return ops.sub(lhs, rhs)
 
 
-def multiply(lhs: Any, rhs: Any) -> Any:
+def multiply(lhs: Value, rhs: Value) -> Node:
     """lhs * rhs"""
     return ops.mul(lhs, rhs)
 
 
-def divide(lhs: Any, rhs: Any) -> Any:
+def divide(lhs: Value, rhs: Value) -> Node:
     """lhs / rhs"""
     return ops.div(lhs, rhs)
 
 
-def modulo(lhs: Any, rhs: Any) -> Any:
+def modulo(lhs: Value, rhs: Value) -> Node:
     """lhs mod rhs, with the sign of rhs"""
     return ops.mod(lhs, rhs)
 
 
-def power(base: Any, exp: Any) -> Any:
+def power(base: Value, exp: Value) -> Node:
     """base ** exp"""
     return ops.pow(base, exp)
 
 
-def maximum(lhs: Any, rhs: Any) -> Any:
+def maximum(lhs: Value, rhs: Value) -> Node:
     """The larger of the two, elementwise."""
     return ops.maximum(lhs, rhs)
 
 
-def minimum(lhs: Any, rhs: Any) -> Any:
+def minimum(lhs: Value, rhs: Value) -> Node:
     """The smaller of the two, elementwise."""
     return ops.minimum(lhs, rhs)
 
 
-def negative(data: Any) -> Any:
+def negative(data: Node) -> Node:
     """-data"""
     return ops.neg(data)
 
 
-def _compared(compare: Any, lhs: Any, rhs: Any) -> Any:
+def _compared(compare: Binary, lhs: Value, rhs: Value) -> Node:
     """The comparison in the dtype of its arrays; of integers with a fraction, it is made in float64."""
-    dtype = lhs.dtype if isinstance(lhs, Node) else rhs.dtype
+    dtype = dtype_of(lhs, rhs)
     if not is_float(dtype) and _is_fraction(lhs, rhs):
         lhs, rhs = (ops.cast(x, "f64") if isinstance(x, Node) else x for x in (lhs, rhs))
     return ops.cast(compare(lhs, rhs), dtype)
 
 
-def _is_fraction(*operands: Any) -> bool:
+def _is_fraction(*operands: Value) -> bool:
     return any(isinstance(x, float) and not x.is_integer() for x in operands)
 
 
-def equal(lhs: Any, rhs: Any) -> Any:
+def equal(lhs: Value, rhs: Value) -> Node:
     """1 where lhs == rhs, else 0"""
     return _compared(ops.equal, lhs, rhs)
 
 
-def not_equal(lhs: Any, rhs: Any) -> Any:
+def not_equal(lhs: Value, rhs: Value) -> Node:
     """1 where lhs != rhs, else 0"""
     return _compared(ops.not_equal, lhs, rhs)
 
 
-def lesser(lhs: Any, rhs: Any) -> Any:
+def lesser(lhs: Value, rhs: Value) -> Node:
     """1 where lhs < rhs, else 0"""
     return _compared(ops.less, lhs, rhs)
 
 
-def lesser_equal(lhs: Any, rhs: Any) -> Any:
+def lesser_equal(lhs: Value, rhs: Value) -> Node:
     """1 where lhs <= rhs, else 0"""
     return _compared(ops.less_equal, lhs, rhs)
 
 
-def greater(lhs: Any, rhs: Any) -> Any:
+def greater(lhs: Value, rhs: Value) -> Node:
     """1 where lhs > rhs, else 0"""
     return _compared(ops.greater, lhs, rhs)
 
 
-def greater_equal(lhs: Any, rhs: Any) -> Any:
+def greater_equal(lhs: Value, rhs: Value) -> Node:
     """1 where lhs >= rhs, else 0"""
     return _compared(ops.greater_equal, lhs, rhs)
 
 
-def logical_and(lhs: Any, rhs: Any) -> Any:
+def logical_and(lhs: Value, rhs: Value) -> Node:
     """1 where both are not 0, else 0"""
     return _compared(lambda x, y: ops.logical_and(ops.not_equal(x, 0), ops.not_equal(y, 0)), lhs, rhs)
 
 
-def logical_or(lhs: Any, rhs: Any) -> Any:
+def logical_or(lhs: Value, rhs: Value) -> Node:
     """1 where one of them is not 0, else 0"""
     return _compared(lambda x, y: ops.logical_or(ops.not_equal(x, 0), ops.not_equal(y, 0)), lhs, rhs)
 
 
-def logical_xor(lhs: Any, rhs: Any) -> Any:
+def logical_xor(lhs: Value, rhs: Value) -> Node:
     """1 where exactly one of them is not 0, else 0"""
     return _compared(lambda x, y: ops.not_equal(ops.not_equal(x, 0), ops.not_equal(y, 0)), lhs, rhs)
 
 
-def logical_not(data: Any) -> Any:
+def logical_not(data: Node) -> Node:
     """1 where data is 0, else 0"""
     return ops.cast(ops.equal(data, 0), data.dtype)
 
 
-def abs(data: Any) -> Any:
+def abs(data: Node) -> Node:
     """|data|"""
     return ops.abs(data)
 
 
-def sign(data: Any) -> Any:
+def sign(data: Node) -> Node:
     """-1, 0 or 1"""
     return ops.sign(data)
 
 
-def exp(data: Any) -> Any:
+def exp(data: Node) -> Node:
     """e ** data"""
     return ops.exp(data)
 
 
-def expm1(data: Any) -> Any:
+def expm1(data: Node) -> Node:
     """e ** data - 1, exact near 0"""
     return ops.expm1(data)
 
 
-def log(data: Any) -> Any:
+def log(data: Node) -> Node:
     """The natural logarithm."""
     return ops.log(data)
 
 
-def log1p(data: Any) -> Any:
+def log1p(data: Node) -> Node:
     """log(1 + data), exact near 0"""
     return ops.log1p(data)
 
 
-def log2(data: Any) -> Any:
+def log2(data: Node) -> Node:
     """The logarithm to base 2."""
     return ops.mul(ops.log(data), 1.0 / math.log(2.0))
 
 
-def log10(data: Any) -> Any:
+def log10(data: Node) -> Node:
     """The logarithm to base 10."""
     return ops.mul(ops.log(data), 1.0 / math.log(10.0))
 
 
-def sqrt(data: Any) -> Any:
+def sqrt(data: Node) -> Node:
     """The square root."""
     return ops.sqrt(data)
 
 
-def rsqrt(data: Any) -> Any:
+def rsqrt(data: Node) -> Node:
     """1 / sqrt(data)"""
     return ops.rsqrt(data)
 
 
-def square(data: Any) -> Any:
+def square(data: Node) -> Node:
     """data * data"""
     return ops.mul(data, data)
 
 
-def reciprocal(data: Any) -> Any:
+def reciprocal(data: Node) -> Node:
     """1 / data"""
     return ops.div(1.0, data)
 
 
-def sin(data: Any) -> Any:
+def sin(data: Node) -> Node:
     """The sine."""
     return ops.sin(data)
 
 
-def cos(data: Any) -> Any:
+def cos(data: Node) -> Node:
     """The cosine."""
     return ops.cos(data)
 
 
-def tanh(data: Any) -> Any:
+def tanh(data: Node) -> Node:
     """The hyperbolic tangent."""
     return ops.tanh(data)
 
 
-def erf(data: Any) -> Any:
+def erf(data: Node) -> Node:
     """The error function."""
     return ops.erf(data)
 
 
-def sigmoid(data: Any) -> Any:
+def sigmoid(data: Node) -> Node:
     """1 / (1 + e ** -data)"""
     return ops.sigmoid(data)
 
 
-def relu(data: Any) -> Any:
+def relu(data: Node) -> Node:
     """max(data, 0)"""
     return ops.relu(data)
 
 
-def softsign(data: Any) -> Any:
+def softsign(data: Node) -> Node:
     """data / (1 + |data|)"""
     return ops.div(data, ops.add(ops.abs(data), 1.0))
 
 
-def softrelu(data: Any) -> Any:
+def softrelu(data: Node) -> Node:
     """log(1 + e ** data), without overflow"""
     return ops.add(ops.relu(data), ops.log1p(ops.exp(ops.neg(ops.abs(data)))))
 
 
-def floor(data: Any) -> Any:
+def floor(data: Node) -> Node:
     """The next integer below."""
     return ops.floor(data) if is_float(data.dtype) else data
 
 
-def ceil(data: Any) -> Any:
+def ceil(data: Node) -> Node:
     """The next integer above."""
     return ops.ceil(data) if is_float(data.dtype) else data
 
 
-def round(data: Any) -> Any:
+def round(data: Node) -> Node:
     """The nearest integer; halves go away from zero, as in MXNet."""
     if not is_float(data.dtype):
         return data
     return ops.mul(ops.sign(data), ops.floor(ops.add(ops.abs(data), 0.5)))
 
 
-def clip(data: Any, a_min: float, a_max: float) -> Any:
+def clip(data: Node, a_min: float, a_max: float) -> Node:
     """data held between a_min and a_max"""
     return ops.minimum(ops.maximum(data, a_min), a_max)
 
 
-def where(condition: Any, x: Any, y: Any) -> Any:
+def where(condition: Node, x: Node, y: Node) -> Node:
     """x where condition is not 0, else y; a condition of one axis chooses whole rows of x and y"""
     if condition.ty.rank == 1 and isinstance(x, Node) and x.ty.rank > 1 and condition.shape == x.shape[:1]:
         condition = ops.reshape(condition, (*condition.shape, *(1,) * (x.ty.rank - 1)))
@@ -272,27 +273,27 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     return ops.where(condition, x, y)
 
 
-def cast(data: Any, dtype: Any) -> Any:
+def cast(data: Node, dtype: Any) -> Node:
     """The elements as another type."""
     return ops.cast(data, dtype_name(dtype))
 
 
-def stop_gradient(data: Any) -> Any:
+def stop_gradient(data: Node) -> Node:
     """data, through which no gradient flows"""
     return ops.stop_gradient(data)
 
 
-def full_like(data: Any, fill_value: float, dtype: Any = None) -> Any:
+def full_like(data: Node, fill_value: float, dtype: Any = None) -> Node:
     """An array of this shape, filled with one value."""
     return ops.full(data.shape, fill_value, data.dtype if dtype is None else dtype_name(dtype))
 
 
-def zeros_like(data: Any, dtype: Any = None) -> Any:
+def zeros_like(data: Node, dtype: Any = None) -> Node:
     """Zeros of this shape."""
     return full_like(data, 0, dtype)
 
 
-def ones_like(data: Any, dtype: Any = None) -> Any:
+def ones_like(data: Node, dtype: Any = None) -> Node:
     """Ones of this shape."""
     return full_like(data, 1, dtype)
 
@@ -313,38 +314,38 @@ def axes_of(data: Node, axis: Axes, exclude: bool = False) -> tuple[int, ...]:
     return tuple(sorted(set(range(rank)) - axes if exclude else axes))
 
 
-def _reduced(reduce: Any, data: Any, axis: Axes, keepdims: bool, exclude: bool) -> Any:
+def _reduced(reduce: Any, data: Node, axis: Axes, keepdims: bool, exclude: bool) -> Node:
     axes = axes_of(data, axis, exclude)
     result = reduce(data, axis=axes, keepdims=keepdims)
     return result if result.ty.rank else ops.reshape(result, (1,))
 
 
-def sum(data: Any, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Any:
+def sum(data: Node, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Node:
     """The sum over the axes given, or with `exclude` over all others."""
     return _reduced(ops.sum, data, axis, keepdims, exclude)
 
 
-def mean(data: Any, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Any:
+def mean(data: Node, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Node:
     """The mean over the axes given, or with `exclude` over all others."""
     return _reduced(ops.mean, data, axis, keepdims, exclude)
 
 
-def prod(data: Any, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Any:
+def prod(data: Node, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Node:
     """The product over the axes given, or with `exclude` over all others."""
     return _reduced(ops.prod, data, axis, keepdims, exclude)
 
 
-def max(data: Any, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Any:
+def max(data: Node, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Node:
     """The largest element over the axes given, or with `exclude` over all others."""
     return _reduced(ops.max, data, axis, keepdims, exclude)
 
 
-def min(data: Any, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Any:
+def min(data: Node, axis: Axes = None, keepdims: bool = False, exclude: bool = False) -> Node:
     """The smallest element over the axes given, or with `exclude` over all others."""
     return _reduced(ops.min, data, axis, keepdims, exclude)
 
 
-def norm(data: Any, ord: int = 2, axis: Axes = None, keepdims: bool = False, out_dtype: Any = None) -> Any:
+def norm(data: Node, ord: int = 2, axis: Axes = None, keepdims: bool = False, out_dtype: Any = None) -> Node:
     """The 2-norm (or 1-norm) over the axes given."""
     if ord not in (1, 2):
         raise MXNetError(located(f"norm: ord is 1 or 2, not {ord!r}"))
@@ -355,17 +356,17 @@ def norm(data: Any, ord: int = 2, axis: Axes = None, keepdims: bool = False, out
     return ops.sqrt(sum(ops.mul(data, data), axis, keepdims))
 
 
-def argmax(data: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+def argmax(data: Node, axis: int | None = None, keepdims: bool = False) -> Node:
     """The index of the first largest element: in the dtype of data, or in float32 if that has only 8 or 16 bits."""
     return _arg(ops.argmax, data, axis, keepdims)
 
 
-def argmin(data: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+def argmin(data: Node, axis: int | None = None, keepdims: bool = False) -> Node:
     """The index of the first smallest element, in the dtype that argmax says."""
     return _arg(ops.argmin, data, axis, keepdims)
 
 
-def _arg(find: Any, data: Any, axis: int | None, keepdims: bool) -> Any:
+def _arg(find: Any, data: Node, axis: int | None, keepdims: bool) -> Node:
     over = axes_of(data, axis)
     shape = tuple(1 if i in over else n for i, n in enumerate(data.shape) if keepdims or i not in over) or (1,)
     if axis is None:
@@ -374,12 +375,12 @@ def _arg(find: Any, data: Any, axis: int | None, keepdims: bool) -> Any:
     return ops.cast(found, data.dtype if data.dtype in ("f64", "i32", "i64") else "f32")
 
 
-def argmax_channel(data: Any) -> Any:
+def argmax_channel(data: Node) -> Node:
     """The index of the first largest element along axis 1."""
     return argmax(data, 1)
 
 
-def cumsum(a: Any, axis: int | None = None, dtype: Any = None) -> Any:
+def cumsum(a: Node, axis: int | None = None, dtype: Any = None) -> Node:
     """The running sum along an axis; of all elements in order without one."""
     if dtype is not None:
         a = ops.cast(a, dtype_name(dtype))

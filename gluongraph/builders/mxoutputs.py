@@ -12,11 +12,12 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.builders.mxshapes import as_index
 from gluongraph.errors import MXNetError, located
+from gluongraph.ir import Node
 
 
 def SoftmaxOutput(
-    data: Any,
-    label: Any,
+    data: Node,
+    label: Node,
     grad_scale: float = 1.0,
     ignore_label: float = -1.0,
     multi_output: bool = False,
@@ -25,7 +26,7 @@ def SoftmaxOutput(
     normalization: str = "null",
     out_grad: bool = False,
     smooth_alpha: float = 0.0,
-) -> Any:
+) -> Node:
     """softmax(data) with the gradient (softmax - one_hot(label)) grad_scale of cross entropy.
 
     Along axis 1 with multi_output, along the last axis with preserve_shape, else over all but the first axis together.
@@ -66,7 +67,7 @@ def SoftmaxOutput(
     return ops.reshape(_output(data, p, slope, out_grad), shape)
 
 
-def _output(data: Any, value: Any, slope: Any, out_grad: bool = False) -> Any:
+def _output(data: Node, value: Any, slope: Any, out_grad: bool = False) -> Node:
     """The value whose gradient by data is slope; times that from above with out_grad."""
     slope = ops.stop_gradient(slope)
     if out_grad:
@@ -74,34 +75,34 @@ def _output(data: Any, value: Any, slope: Any, out_grad: bool = False) -> Any:
     return ops.output(data, value, slope)
 
 
-def LinearRegressionOutput(data: Any, label: Any, grad_scale: float = 1.0) -> Any:
+def LinearRegressionOutput(data: Node, label: Node, grad_scale: float = 1.0) -> Node:
     """data, with the gradient (data - label) grad_scale / outputs per sample"""
     return _regression(data, data, label, lambda d: d, grad_scale)
 
 
-def LogisticRegressionOutput(data: Any, label: Any, grad_scale: float = 1.0) -> Any:
+def LogisticRegressionOutput(data: Node, label: Node, grad_scale: float = 1.0) -> Node:
     """sigmoid(data), with the gradient (sigmoid(data) - label) grad_scale / outputs per sample"""
     return _regression(data, ops.sigmoid(data), label, lambda d: d, grad_scale)
 
 
-def MAERegressionOutput(data: Any, label: Any, grad_scale: float = 1.0) -> Any:
+def MAERegressionOutput(data: Node, label: Node, grad_scale: float = 1.0) -> Node:
     """data, with the gradient sign(data - label) grad_scale / outputs per sample"""
     return _regression(data, data, label, ops.sign, grad_scale)
 
 
-def _regression(data: Any, value: Any, label: Any, slope_of: Any, grad_scale: float) -> Any:
+def _regression(data: Node, value: Any, label: Node, slope_of: Any, grad_scale: float) -> Node:
     apart = ops.sub(value, ops.reshape(label, data.shape))
     outputs = math.prod(data.shape[1:])
     return _output(data, value, ops.mul(slope_of(apart), grad_scale / outputs))
 
 
 def SVMOutput(
-    data: Any,
-    label: Any,
+    data: Node,
+    label: Node,
     margin: float = 1.0,
     regularization_coefficient: float = 1.0,
     use_linear: bool = False,
-) -> Any:
+) -> Node:
     """data, with the gradient of a (squared) hinge loss per class: max(0, margin - y data), y = 1 for label, else -1"""
     hot = ops.one_hot(as_index(label), data.shape[1], data.dtype)
     y = ops.sub(ops.mul(hot, 2.0), 1.0)
@@ -110,7 +111,7 @@ def SVMOutput(
     return _output(data, data, ops.mul(ops.mul(ops.cast(slope, data.dtype), y), -regularization_coefficient))
 
 
-def MakeLoss(data: Any, grad_scale: float = 1.0, valid_thresh: float = 0.0, normalization: str = "null") -> Any:
+def MakeLoss(data: Node, grad_scale: float = 1.0, valid_thresh: float = 0.0, normalization: str = "null") -> Node:
     """data, with the gradient grad_scale everywhere, divided by the "batch" or by how many exceed valid_thresh"""
     slope = ops.full(data.shape, grad_scale, data.dtype)
     if normalization == "batch":
@@ -123,6 +124,6 @@ def MakeLoss(data: Any, grad_scale: float = 1.0, valid_thresh: float = 0.0, norm
     return _output(data, data, slope)
 
 
-def make_loss(data: Any) -> Any:
+def make_loss(data: Node) -> Node:
     """data, with the gradient 1 everywhere"""
     return MakeLoss(data)

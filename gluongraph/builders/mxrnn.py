@@ -34,7 +34,7 @@ class Mode:
     step: Callable[..., tuple[Nodes, Nodes]]
 
 
-def _rnn(ready: Any, states: Nodes, weight: Any, bias: Any, act: str | None) -> tuple[Nodes, Nodes]:
+def _rnn(ready: Any, states: Nodes, weight: Node, bias: Node, act: str | None) -> tuple[Nodes, Nodes]:
     """h = act(x W_i + b_i + h W_h + b_h), without act the sum"""
     total = ops.add(ready, _dense(states[0], weight, bias))
     return (total if act is None else Activation(total, act),), ()
@@ -43,9 +43,9 @@ def _rnn(ready: Any, states: Nodes, weight: Any, bias: Any, act: str | None) -> 
 def _lstm(
     ready: Any,
     states: Nodes,
-    weight: Any,
-    bias: Any,
-    projection: Any = None,
+    weight: Node,
+    bias: Node,
+    projection: Node | None = None,
     act: str = "tanh",
     gate: str = "sigmoid",
     clip: Clip | None = None,
@@ -62,7 +62,7 @@ def _lstm(
     return (h, c), (i, f, g, o, squashed)
 
 
-def _gru(ready: Any, states: Nodes, weight: Any, bias: Any) -> tuple[Nodes, Nodes]:
+def _gru(ready: Any, states: Nodes, weight: Node, bias: Node) -> tuple[Nodes, Nodes]:
     """n = tanh(x_n + r h_n); h = (1 - z) n + z h"""
     (h,) = states
     (xr, xz, xn), (hr, hz, hn) = _parts(ready, 3), _parts(_dense(h, weight, bias), 3)
@@ -74,17 +74,17 @@ def _gru(ready: Any, states: Nodes, weight: Any, bias: Any) -> tuple[Nodes, Node
 MODES = {"rnn": Mode(1, 1, _rnn), "lstm": Mode(4, 2, _lstm), "gru": Mode(3, 1, _gru)}
 
 
-def _dense(x: Any, weight: Any, bias: Any) -> Any:
+def _dense(x: Node, weight: Node, bias: Node) -> Node:
     return ops.add(ops.matmul(x, weight, tb=True), bias)
 
 
-def _parts(x: Any, count: int) -> list[Any]:
+def _parts(x: Node, count: int) -> list[Any]:
     """Equal parts along the last axis."""
     each = x.shape[-1] // count
     return [ops.part(x, -1, k * each, (k + 1) * each) for k in range(count)]
 
 
-def _held(c: Any, clip: Clip | None) -> Any:
+def _held(c: Node, clip: Clip | None) -> Node:
     if clip is None:
         return c
     least, largest, nan = clip
@@ -96,7 +96,7 @@ def _held(c: Any, clip: Clip | None) -> Any:
 # -- one step
 
 
-def cell(data: Any, *arrays: Any, mode: str, **how: Any) -> Nodes:
+def cell(data: Node, *arrays: Node, mode: str, **how: Any) -> Nodes:
     """The states after one step on data of shape (n, inputs), given the states before and then the weights."""
     kind = MODES[mode]
     states, (i2h_weight, h2h_weight, i2h_bias, h2h_bias, *projection) = arrays[: kind.states], arrays[kind.states :]
@@ -106,12 +106,12 @@ def cell(data: Any, *arrays: Any, mode: str, **how: Any) -> Nodes:
     return kind.step(ready, states, h2h_weight, h2h_bias, *projection, **how)[0]
 
 
-def _widths(h2h_weight: Any, kind: Mode) -> tuple[int, ...]:
+def _widths(h2h_weight: Node, kind: Mode) -> tuple[int, ...]:
     """The width of each state: the output, which a projection may have narrowed, and the cell state."""
     return (h2h_weight.shape[1], h2h_weight.shape[0] // kind.gates)[: kind.states]
 
 
-def _check_input(fits: bool, data: Any, weight: Any, bias: Any) -> None:
+def _check_input(fits: bool, data: Node, weight: Node, bias: Node) -> None:
     if data.dtype != weight.dtype:
         raise MXNetError(
             located(f"recurrent layer: data {data.ty} and weights {weight.ty} differ in dtype", help="cast one of them")
@@ -136,12 +136,12 @@ def _check_states(states: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> N
 
 
 def layer(
-    data: Any,
-    *weights: Any,
+    data: Node,
+    *weights: Node,
     mode: str,
-    state: Any = None,
-    state_cell: Any = None,
-    sequence_length: Any = None,
+    state: Node | None = None,
+    state_cell: Node | None = None,
+    sequence_length: Node | None = None,
     directions: int = 1,
     **how: Any,
 ) -> Nodes:
@@ -163,12 +163,12 @@ def layer(
     return (ops.concat(*outputs, axis=2), *(ops.stack(*last) for last in zip(*lasts, strict=True)))
 
 
-def _one(x: Any, at: int) -> Any:
+def _one(x: Node, at: int) -> Node:
     """x[at]"""
     return ops.reshape(ops.part(x, 0, at, at + 1), x.shape[1:])
 
 
-def _valid(sequence_length: Any, steps: int, n: int) -> Any:
+def _valid(sequence_length: Node, steps: int, n: int) -> Node:
     """Which steps lie within their sequence: (steps, n, 1)."""
     if sequence_length.shape != (n,):
         raise ShapeError(located(f"sequence_length has shape {sequence_length.shape}, and there are {n} sequences"))
@@ -177,7 +177,7 @@ def _valid(sequence_length: Any, steps: int, n: int) -> Any:
 
 
 def _direction(
-    data: Any, weights: Sequence[Any], begin: Sequence[Any], valid: Any, kind: Mode, reverse: bool, how: dict[str, Any]
+    data: Node, weights: Sequence[Any], begin: Sequence[Any], valid: Any, kind: Mode, reverse: bool, how: dict[str, Any]
 ) -> tuple[Node, Nodes]:
     """The outputs of all steps, and the last states."""
     i2h_weight, h2h_weight, i2h_bias, h2h_bias, *projection = weights
@@ -199,7 +199,7 @@ def _direction(
 
 
 def unpack(
-    parameters: Any, mode: str, inputs: int, width: int, layers: int, directions: int, projection: int | None
+    parameters: Node, mode: str, inputs: int, width: int, layers: int, directions: int, projection: int | None
 ) -> list[Node]:
     """The weights, layer by layer, out of the vector that MXNet's RNN operator has them in: all matrices, then all
     biases."""

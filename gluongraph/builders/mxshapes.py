@@ -14,9 +14,10 @@ from gluongraph.builders.mxops import Axes, axes_of
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir import Node
+from gluongraph.ops.build import Value
 
 
-def reshape(data: Any, shape: Sequence[int], reverse: bool = False) -> Any:
+def reshape(data: Node, shape: Sequence[int], reverse: bool = False) -> Node:
     """Another shape: 0 keeps an axis, -1 is inferred, -2 keeps the rest, -3 joins two axes, -4 splits one in two."""
     return ops.reshape(data, reshaped(data.shape, tuple(shape), reverse))
 
@@ -65,34 +66,34 @@ def reshaped(old: tuple[int, ...], wanted: tuple[int, ...], reverse: bool = Fals
 
 
 def reshape_like(
-    lhs: Any,
-    rhs: Any,
+    lhs: Node,
+    rhs: Node,
     lhs_begin: int | None = None,
     lhs_end: int | None = None,
     rhs_begin: int | None = None,
     rhs_end: int | None = None,
-) -> Any:
+) -> Node:
     """lhs in the shape of rhs; or with its axes from lhs_begin to lhs_end in the shape of those of rhs"""
     begin, end, _ = _span(lhs_begin, lhs_end, 1, lhs.ty.rank)
     return ops.reshape(lhs, (*lhs.shape[:begin], *rhs.shape[rhs_begin:rhs_end], *lhs.shape[end:]))
 
 
-def shape_array(data: Any) -> Any:
+def shape_array(data: Node) -> Node:
     """The shape, as an array of int64."""
     return ops.literal(np.array(data.shape, np.int64))
 
 
-def size_array(data: Any) -> Any:
+def size_array(data: Node) -> Node:
     """The number of elements, as an array of int64 with one element."""
     return ops.literal(np.array([data.ty.size], np.int64))
 
 
-def flatten(data: Any) -> Any:
+def flatten(data: Node) -> Node:
     """Shape (n, the rest)."""
     return ops.reshape(data, (data.shape[0], math.prod(data.shape[1:])))
 
 
-def expand_dims(data: Any, axis: int) -> Any:
+def expand_dims(data: Node, axis: int) -> Node:
     """A new axis of extent 1 at that place."""
     rank = data.ty.rank
     if not -rank - 1 <= axis <= rank:
@@ -101,7 +102,7 @@ def expand_dims(data: Any, axis: int) -> Any:
     return ops.reshape(data, (*data.shape[:at], 1, *data.shape[at:]))
 
 
-def squeeze(data: Any, axis: Axes = None) -> Any:
+def squeeze(data: Node, axis: Axes = None) -> Node:
     """Without the axes of extent 1 (all, or those given)."""
     axes = axes_of(data, axis) if axis is not None else [i for i, n in enumerate(data.shape) if n == 1]
     for a in axes:
@@ -110,14 +111,14 @@ def squeeze(data: Any, axis: Axes = None) -> Any:
     return ops.reshape(data, tuple(n for i, n in enumerate(data.shape) if i not in axes) or (1,))
 
 
-def transpose(data: Any, axes: Sequence[int] | None = None) -> Any:
+def transpose(data: Node, axes: Sequence[int] | None = None) -> Node:
     """Axes in another order; reversed by default."""
     rank = data.ty.rank
     order = tuple(a % rank for a in axes) if axes else tuple(reversed(range(rank)))
     return ops.transpose(data, order)
 
 
-def swapaxes(data: Any, dim1: int = 0, dim2: int = 0) -> Any:
+def swapaxes(data: Node, dim1: int = 0, dim2: int = 0) -> Node:
     """Two axes exchanged."""
     order = list(range(data.ty.rank))
     a, b = axes_of(data, dim1)[0], axes_of(data, dim2)[0]
@@ -125,14 +126,14 @@ def swapaxes(data: Any, dim1: int = 0, dim2: int = 0) -> Any:
     return ops.transpose(data, tuple(order))
 
 
-def broadcast_to(data: Any, shape: Sequence[int]) -> Any:
+def broadcast_to(data: Node, shape: Sequence[int]) -> Node:
     """Axes of extent 1 repeated up to `shape`; 0 keeps an axis."""
     return _broadcast(
         data, tuple(n or (data.shape[i] if len(shape) == data.ty.rank else 0) for i, n in enumerate(shape))
     )
 
 
-def broadcast_like(lhs: Any, rhs: Any, lhs_axes: Axes = None, rhs_axes: Axes = None) -> Any:
+def broadcast_like(lhs: Node, rhs: Node, lhs_axes: Axes = None, rhs_axes: Axes = None) -> Node:
     """lhs broadcast to the shape of rhs; or its axes lhs_axes to the extents of rhs along rhs_axes"""
     if lhs_axes is None or rhs_axes is None:
         return _broadcast(lhs, rhs.shape)
@@ -145,7 +146,7 @@ def _listed(axes: Axes) -> Sequence[int]:
     return (axes,) if isinstance(axes, int) else tuple(axes or ())
 
 
-def broadcast_axis(data: Any, axis: Axes, size: int | Sequence[int]) -> Any:
+def broadcast_axis(data: Node, axis: Axes, size: int | Sequence[int]) -> Node:
     """The axes given, of extent 1, repeated to the sizes given."""
     shape = list(data.shape)
     for a, n in zip(_listed(axis), (size,) if isinstance(size, int) else size, strict=True):
@@ -153,7 +154,7 @@ def broadcast_axis(data: Any, axis: Axes, size: int | Sequence[int]) -> Any:
     return _broadcast(data, tuple(shape))
 
 
-def _broadcast(data: Any, shape: tuple[int, ...]) -> Any:
+def _broadcast(data: Node, shape: tuple[int, ...]) -> Node:
     fits = len(shape) >= data.ty.rank and all(
         a in (1, b) for a, b in zip(reversed(data.shape), reversed(shape), strict=False)
     )
@@ -163,7 +164,7 @@ def _broadcast(data: Any, shape: tuple[int, ...]) -> Any:
     return ops.expand(same_rank, shape)
 
 
-def tile(data: Any, reps: int | Sequence[int]) -> Any:
+def tile(data: Node, reps: int | Sequence[int]) -> Node:
     """The whole array repeated along each axis."""
     times = (reps,) if isinstance(reps, int) else tuple(reps)
     rank = max(len(times), data.ty.rank)
@@ -174,7 +175,7 @@ def tile(data: Any, reps: int | Sequence[int]) -> Any:
     return ops.reshape(whole, tuple(a * b for a, b in zip(times, shape, strict=True)))
 
 
-def repeat(data: Any, repeats: int, axis: int | None = None) -> Any:
+def repeat(data: Node, repeats: int, axis: int | None = None) -> Node:
     """Each element repeated, along an axis or (without one) in a flat array."""
     if axis is None:
         data, axis = ops.reshape(data, (data.ty.size,)), 0
@@ -184,7 +185,7 @@ def repeat(data: Any, repeats: int, axis: int | None = None) -> Any:
     return ops.reshape(ops.expand(apart, (*before, extent, repeats, *after)), (*before, extent * repeats, *after))
 
 
-def flip(data: Any, axis: Axes) -> Any:
+def flip(data: Node, axis: Axes) -> Node:
     """The order along the axes reversed."""
     return ops.flip(data, axes_of(data, axis))
 
@@ -192,7 +193,7 @@ def flip(data: Any, axis: Axes) -> Any:
 reverse = flip
 
 
-def slice(data: Any, begin: Sequence[int | None], end: Sequence[int | None], step: Sequence[int | None] = ()) -> Any:
+def slice(data: Node, begin: Sequence[int | None], end: Sequence[int | None], step: Sequence[int | None] = ()) -> Node:
     """data[begin[0]:end[0]:step[0], ...]; None stands for the whole way."""
     steps = tuple(step) or (None,) * len(begin)
     spans = [_span(b, e, s, n) for b, e, s, n in zip(begin, end, steps, data.shape, strict=False)]
@@ -200,13 +201,13 @@ def slice(data: Any, begin: Sequence[int | None], end: Sequence[int | None], ste
     return _sliced(data, spans)
 
 
-def slice_axis(data: Any, axis: int, begin: int, end: int | None) -> Any:
+def slice_axis(data: Node, axis: int, begin: int, end: int | None) -> Node:
     """A slice along one axis."""
     (at,) = axes_of(data, axis)
     return _sliced(data, [_span(begin, end, 1, n) if i == at else (0, n, 1) for i, n in enumerate(data.shape)])
 
 
-def slice_like(data: Any, shape_like: Any, axes: Axes = None) -> Any:
+def slice_like(data: Node, shape_like: Node, axes: Axes = None) -> Node:
     """The first elements, as many as `shape_like` has, along the axes given (all by default)."""
     chosen = axes_of(data, axes)
     return _sliced(data, [(0, shape_like.shape[i] if i in chosen else n, 1) for i, n in enumerate(data.shape)])
@@ -216,7 +217,7 @@ def _span(begin: int | None, end: int | None, step: int | None, extent: int) -> 
     return builtins.slice(begin, end, step).indices(extent)
 
 
-def _sliced(data: Any, spans: Sequence[tuple[int, int, int]]) -> Any:
+def _sliced(data: Node, spans: Sequence[tuple[int, int, int]]) -> Node:
     """Slices with steps of either sign; a negative step is a flip of the slice that has the same elements."""
     flipped = tuple(i for i, (_, _, s) in enumerate(spans) if s < 0)
     ranges = [range(*span) for span in spans]
@@ -235,18 +236,18 @@ def reversed_range(r: range) -> range:
     return range(r[-1], r[0] + 1, -r.step) if r else range(0)
 
 
-def concat(*data: Any, dim: int = 1) -> Any:
+def concat(*data: Node, dim: int = 1) -> Node:
     """Arrays one after the other along an axis."""
     return ops.concat(*data, axis=axes_of(data[0], dim)[0]) if len(data) > 1 else data[0]
 
 
-def stack(*data: Any, axis: int = 0) -> Any:
+def stack(*data: Node, axis: int = 0) -> Node:
     """Arrays along a new axis."""
     parts = [expand_dims(x, axis) for x in data]
     return concat(*parts, dim=axis % parts[0].ty.rank)
 
 
-def split(data: Any, num_outputs: int, axis: int = 1, squeeze_axis: bool = False) -> Any:
+def split(data: Node, num_outputs: int, axis: int = 1, squeeze_axis: bool = False) -> Any:
     """Equal parts along an axis: a list, or the array itself for one part."""
     (at,) = axes_of(data, axis)
     each, rest = divmod(data.shape[at], num_outputs)
@@ -261,18 +262,18 @@ def split(data: Any, num_outputs: int, axis: int = 1, squeeze_axis: bool = False
 # -- indexing
 
 
-def as_index(indices: Any) -> Any:
+def as_index(indices: Node) -> Node:
     """Indices as integers: MXNet passes them as floats."""
     return ops.cast(indices, "i32") if is_float(indices.dtype) or indices.dtype in ("i8", "u8", "bool") else indices
 
 
-def take(a: Any, indices: Any, axis: int = 0, mode: str = "clip") -> Any:
+def take(a: Node, indices: Node, axis: int = 0, mode: str = "clip") -> Node:
     """The slices of `a` at `indices` along an axis; indices beyond the end are clipped, or wrapped around."""
     (at,) = axes_of(a, axis)
     return ops.take(a, _bounded(as_index(indices), a.shape[at], mode), axis=at)
 
 
-def _bounded(indices: Any, extent: int, mode: str) -> Any:
+def _bounded(indices: Node, extent: int, mode: str) -> Node:
     if mode == "wrap":
         return ops.mod(indices, extent)
     if mode != "clip":
@@ -280,7 +281,7 @@ def _bounded(indices: Any, extent: int, mode: str) -> Any:
     return indices
 
 
-def pick(data: Any, index: Any, axis: int = -1, keepdims: bool = False, mode: str = "clip") -> Any:
+def pick(data: Node, index: Node, axis: int = -1, keepdims: bool = False, mode: str = "clip") -> Node:
     """One element per position along an axis: out[i] = data[i, index[i]]"""
     (at,) = axes_of(data, axis)
     kept = (*data.shape[:at], 1, *data.shape[at + 1 :])
@@ -289,12 +290,12 @@ def pick(data: Any, index: Any, axis: int = -1, keepdims: bool = False, mode: st
     return found if keepdims else ops.reshape(found, tuple(n for i, n in enumerate(kept) if i != at) or (1,))
 
 
-def batch_take(a: Any, indices: Any) -> Any:
+def batch_take(a: Node, indices: Node) -> Node:
     """a[i, indices[i]] for every row i"""
     return pick(a, indices, 1)
 
 
-def one_hot(indices: Any, depth: int, on_value: float = 1.0, off_value: float = 0.0, dtype: Any = "float32") -> Any:
+def one_hot(indices: Node, depth: int, on_value: float = 1.0, off_value: float = 0.0, dtype: Any = "float32") -> Node:
     """`on_value` at the index along a new last axis, `off_value` elsewhere."""
     made = ops.one_hot(as_index(indices), depth=depth, dtype=dtype_name(dtype))
     if (on_value, off_value) == (1.0, 0.0):
@@ -302,7 +303,7 @@ def one_hot(indices: Any, depth: int, on_value: float = 1.0, off_value: float = 
     return ops.add(ops.mul(made, on_value - off_value), off_value)
 
 
-def embedding(data: Any, weight: Any, input_dim: int = 0, output_dim: int = 0, **other: Any) -> Any:
+def embedding(data: Node, weight: Node, input_dim: int = 0, output_dim: int = 0, **other: Node) -> Node:
     """weight[data]"""
     return ops.embedding(as_index(data), weight)
 
@@ -376,7 +377,7 @@ def is_contiguous(plan: Plan, shape: tuple[int, ...]) -> bool:
     return True
 
 
-def index(data: Any, *indices: Any, plan: Plan) -> Any:
+def index(data: Node, *indices: Node, plan: Plan) -> Node:
     """data[key], for the plan that `index_plan` made of the key."""
     spans, result = plan
     whole = [(0, n, 1) if span is None else span for span, n in zip(spans, data.shape, strict=True)]
@@ -390,24 +391,28 @@ def index(data: Any, *indices: Any, plan: Plan) -> Any:
         part = ops.transpose(part, order)
     at, extents = len(ahead), [data.shape[axis] for axis in chosen]
     joined = ops.reshape(part, (*part.shape[:at], math.prod(extents), *part.shape[at + len(chosen) :]))
-    flat = _flat_of(indices, extents)
+    rows = [as_index(each) for each in indices]
+    wide = "i64" if any(row.dtype == "i64" for row in rows) else "i32"
+    flat = row_major([from_front(ops.cast(row, wide), n) for row, n in zip(rows, extents, strict=True)], extents)
     found = ops.take(joined, flat, axis=at)
     shape = [n for r in result for n in (flat.shape if r == -1 else (r,))]
     return ops.reshape(found, tuple(shape) or (1,))
 
 
-def _flat_of(indices: Sequence[Any], extents: Sequence[int]) -> Any:
-    """Row-major positions in axes of these extents, from indices per axis that fit each other's shapes."""
-    whole = [as_index(each) for each in indices]
-    wide = "i64" if any(each.dtype == "i64" for each in whole) else "i32"
-    flat = None
-    for each, extent in zip(whole, extents, strict=True):
-        each = ops.cast(ops.where(ops.less(each, 0), ops.add(each, extent), each), wide)
-        flat = each if flat is None else ops.add(ops.mul(flat, extent), each)
+def row_major(indices: Sequence[Node], extents: Sequence[int]) -> Node:
+    """Positions in axes of these extents, row by row, from an index per axis."""
+    flat, *rest = indices
+    for each, extent in zip(rest, extents[1:], strict=True):
+        flat = ops.add(ops.mul(flat, extent), each)
     return flat
 
 
-def index_put(data: Any, value: Any, *, plan: Plan) -> Any:
+def from_front(index: Node, extent: int) -> Node:
+    """Indices of an axis counted from the front; negative ones count from behind."""
+    return ops.where(ops.less(index, 0), ops.add(index, extent), index)
+
+
+def index_put(data: Node, value: Value, *, plan: Plan) -> Node:
     """data with data[key] = value done, for a key of slices with step 1 and integers."""
     spans, result = plan
     if any(span is None or span[2] != 1 for span in spans):

@@ -14,7 +14,7 @@ from gluongraph.ir import Node
 Made = tuple[Node, ...]
 
 
-def clipped(g: Any, limit: float) -> Any:
+def clipped(g: Any, limit: float) -> Node:
     """g held between ±limit; g itself for a limit that is not above 0"""
     return ops.minimum(ops.maximum(g, -limit), limit) if limit > 0 else g
 

@@ -12,6 +12,7 @@ composite has a body of other ops; its gradient, where it has none of its own, i
 from __future__ import annotations
 
 import argparse
+import importlib
 
 from gluongraph.cli import Refused
 from gluongraph.cli.show import as_json, table
@@ -26,9 +27,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the table."""
-    import gluongraph.ops  # noqa: F401 - declares them
     from gluongraph.ir import KINDS, OPS
 
+    importlib.import_module("gluongraph.ops")  # declares them
     if options.kind is not None and options.kind not in KINDS:
         raise Refused(f"there is no kind {options.kind}; there are {', '.join(KINDS)}")
     rows = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from numbers import Number
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -203,13 +203,13 @@ def imrotate(src: NDArray, rotation_degrees: Any, zoom_in: bool = False, zoom_ou
         raise TypeError(f"imrotate takes float32 images, not {np.dtype(src.dtype).name}; use it after ToTensor")
     array = pixels(src, "imrotate")
     if array.ndim == 3:
-        if not isinstance(rotation_degrees, Number):
+        if not isinstance(rotation_degrees, Real):
             raise TypeError("imrotate: a single image takes a single angle")
-        return _made(_turned(array, float(rotation_degrees), zoom_in, zoom_out))  # type: ignore[arg-type]
+        return _made(_turned(array, float(rotation_degrees), zoom_in, zoom_out))
     if array.ndim != 4:
         raise ValueError(f"imrotate takes (C, H, W) or (N, C, H, W), not {array.shape}")
     angles = np.ravel(rotation_degrees.asnumpy() if isinstance(rotation_degrees, NDArray) else rotation_degrees)
-    if isinstance(rotation_degrees, Number):
+    if isinstance(rotation_degrees, Real):
         angles = np.repeat(angles, len(array))
     if len(angles) != len(array):
         raise ValueError(f"imrotate: {len(array)} images and {len(angles)} angles")

@@ -198,14 +198,14 @@ class KVStore(KVStoreBase):
         if self._threshold is not None:
             numbers = range(len(arrays)) if devices is None else devices
             values = [self._sent(a, self._residual(key, i, a)) for i, a in zip(numbers, arrays, strict=True)]
-        return allreduce_arrays(*values)  # type: ignore[no-any-return]
+        return allreduce_arrays(*values)
 
     def _sent(self, array: NDArray, residual: NDArray) -> Array:
         """What a device sends of its array. What it does not is kept back."""
         given = NDArray(array.storage.array), NDArray(residual.storage.array)  # wherever they are said to live
         sent, kept = invoke(two_bit, *given, threshold=self._threshold)
         residual.storage.write(kept.storage.array)
-        return sent.storage.array  # type: ignore[no-any-return]
+        return sent.storage.array
 
     # -- files
 

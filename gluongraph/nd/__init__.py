@@ -6,7 +6,7 @@ Arithmetic broadcasts as in numpy. Functions are eager, recorded or traced, as `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ def array(source_array: Any, ctx: Context | None = None, dtype: Any = None) -> N
     values = np.array(source_array, wanted, order="C", ndmin=1)
     if STATE.tracer is not None:
         made = invoke(_literal, values.tobytes(), dtype_name(wanted), values.shape)
-        return made  # type: ignore[no-any-return]
+        return made
     return placed(NDArray(values), ctx)
 
 
@@ -102,7 +102,7 @@ def full(
         return out
     name, size = dtype_name(dtype or "float32"), _size(shape)
     if STATE.tracer is not None:
-        return invoke(ops.full, size, val, name)  # type: ignore[no-any-return]
+        return invoke(ops.full, size, val, name)
     return placed(NDArray(np.full(size, val, numpy_dtype(name))), ctx)
 
 
@@ -191,7 +191,7 @@ def cast(data: NDArray, dtype: Any, out: NDArray | None = None, name: str | None
 
 def concat(*data: Any, dim: int = 1, **how: Any) -> NDArray:
     """Arrays one after the other along an axis; given one by one, or as a list."""
-    return _concat(*_spread(data), dim=dim, **how)  # type: ignore[no-any-return]
+    return _concat(*_spread(data), dim=dim, **how)
 
 
 def concatenate(arrays: Sequence[NDArray], axis: int = 0, always_copy: bool = True) -> NDArray:
@@ -201,12 +201,12 @@ def concatenate(arrays: Sequence[NDArray], axis: int = 0, always_copy: bool = Tr
 
 def stack(*data: Any, axis: int = 0, **how: Any) -> NDArray:
     """Arrays along a new axis; given one by one, or as a list."""
-    return _stack(*_spread(data), axis=axis, **how)  # type: ignore[no-any-return]
+    return _stack(*_spread(data), axis=axis, **how)
 
 
 def add_n(*args: Any, **how: Any) -> NDArray:
     """The sum of all arrays, given one by one, or as a list."""
-    return _add_n(*_spread(args), **how)  # type: ignore[no-any-return]
+    return _add_n(*_spread(args), **how)
 
 
 _concat, _stack, _add_n = (
@@ -232,7 +232,7 @@ def Dropout(
     if p == 0 or (mode == "training" and not STATE.training):
         return data
     state, draw = random.source(data.context)
-    return invoke(mxlayers.dropout, data, state, p=float(p), axes=tuple(axes), draw=draw)  # type: ignore[no-any-return]
+    return invoke(mxlayers.dropout, data, state, p=float(p), axes=tuple(axes), draw=draw)
 
 
 def LeakyReLU(
@@ -250,11 +250,11 @@ def LeakyReLU(
     """
     if act_type != "rrelu":
         slopes = () if gamma is None else (gamma,)
-        return _leaky_relu(data, *slopes, act_type=act_type, slope=slope, **how)  # type: ignore[no-any-return]
+        return _leaky_relu(data, *slopes, act_type=act_type, slope=slope, **how)
     if not STATE.training:
-        return _leaky_relu(data, slope=(lower_bound + upper_bound) / 2, **how)  # type: ignore[no-any-return]
+        return _leaky_relu(data, slope=(lower_bound + upper_bound) / 2, **how)
     drawn = random.uniform(lower_bound, upper_bound, data.shape, data.dtype, data.context)
-    return where(data > 0, data, data * drawn, **how)  # type: ignore[no-any-return]
+    return where(data > 0, data, data * drawn, **how)
 
 
 _leaky_relu = _function(mxlayers.LeakyReLU)
@@ -281,9 +281,7 @@ def BatchNorm(
     """
     how = {"axis": axis, "eps": eps, "fix_gamma": fix_gamma}
     if not STATE.training or use_global_stats:
-        return invoke(  # type: ignore[no-any-return]
-            mxlayers.batch_norm_by_moving, data, gamma, beta, moving_mean, moving_var, **how
-        )
+        return invoke(mxlayers.batch_norm_by_moving, data, gamma, beta, moving_mean, moving_var, **how)
     y, mean, var = invoke(mxlayers.batch_norm, data, gamma, beta, **how)
     before, STATE.recording = STATE.recording, False
     try:
@@ -291,7 +289,7 @@ def BatchNorm(
             moving[:] = invoke(mxlayers.moved, moving, batch.detach(), momentum=momentum)
     finally:
         STATE.recording = before
-    return y  # type: ignore[no-any-return]
+    return y
 
 
 # -- functions that are builders behind `invoke`
@@ -389,7 +387,7 @@ multi_all_finite = _function(mxindex.multi_all_finite)
 multi_sum_sq = _function(mxindex.multi_sum_sq)
 argsort = _function(mxindex.argsort)
 sort = _function(mxindex.sort)
-topk = _function(mxindex.topk)
+topk: Callable[..., Any] = _function(mxindex.topk)
 
 reshape = Reshape = _function(mxshapes.reshape)
 reshape_like = _function(mxshapes.reshape_like)
@@ -407,8 +405,9 @@ flip = reverse = _function(mxshapes.flip)
 slice = crop = _function(mxshapes.slice)
 slice_axis = _function(mxshapes.slice_axis)
 slice_like = _function(mxshapes.slice_like)
-split = SliceChannel = _function(mxshapes.split)
-split_v2 = _function(mxindex.split_v2)
+split: Callable[..., Any] = _function(mxshapes.split)
+SliceChannel = split
+split_v2: Callable[..., Any] = _function(mxindex.split_v2)
 moveaxis = _function(mxindex.moveaxis)
 depth_to_space = _function(mxindex.depth_to_space)
 space_to_depth = _function(mxindex.space_to_depth)

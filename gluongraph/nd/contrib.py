@@ -44,7 +44,7 @@ def boolean_mask(data: NDArray, index: NDArray, axis: int = 0) -> NDArray:
     rows = np.flatnonzero(index.asnumpy()).astype(np.int32)
     if rows.size == 0:
         raise MXNetError(located("boolean_mask: nothing is left, and arrays without elements do not exist in MXNet"))
-    return invoke(mxshapes.take, data, NDArray(rows, data.context), axis=axis)  # type: ignore[no-any-return]
+    return invoke(mxshapes.take, data, NDArray(rows, data.context), axis=axis)
 
 
 def rand_zipfian(

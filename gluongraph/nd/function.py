@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar, overload
 
 from gluongraph.errors import MissingError, located
+from gluongraph.ir import Node
 from gluongraph.ndarray import NDArray, invoke
 
 # What MXNet's operators take beside their meaning: how to tune, never what to compute.
 TUNING = ("workspace", "cudnn_tune", "cudnn_off")
+Out = TypeVar("Out", NDArray, Sequence[NDArray])
 
 
+@overload
+def function(
+    build: Callable[..., Node], name: str | None = None, ignored: Collection[str] = ()
+) -> Callable[..., NDArray]: ...
+@overload
+def function(
+    build: Callable[..., Sequence[Node]], name: str | None = None, ignored: Collection[str] = ()
+) -> Callable[..., list[NDArray]]: ...
 def function(build: Callable[..., Any], name: str | None = None, ignored: Collection[str] = ()) -> Callable[..., Any]:
     """The builder as a function of arrays; `ignored` are arguments of MXNet's that change nothing here.
 
@@ -21,6 +32,7 @@ def function(build: Callable[..., Any], name: str | None = None, ignored: Collec
     which names a node of MXNet's graphs and means nothing here.
     """
 
+    @wraps(build, assigned=("__doc__",))
     def call(*args: Any, out: Any = None, name: str | None = None, **kwargs: Any) -> Any:
         for unused in ignored:
             kwargs.pop(unused, None)
@@ -29,8 +41,6 @@ def function(build: Callable[..., Any], name: str | None = None, ignored: Collec
 
     call.__name__ = call.__qualname__ = name or build.__name__
     call.__module__ = sys._getframe(1).f_globals["__name__"]  # where users find it
-    call.__doc__ = build.__doc__
-    call.__wrapped__ = build  # type: ignore[attr-defined]  # help() shows its parameters
     return call
 
 
@@ -49,7 +59,7 @@ def no_such(module: str, names: Mapping[str, Any]) -> Callable[[str], Any]:
     return __getattr__
 
 
-def into(out: Any, made: Any) -> Any:
+def into(out: Out, made: Any) -> Out:
     """Write a result into `out`, or several results into a list of arrays."""
     if isinstance(out, NDArray):
         out[:] = made

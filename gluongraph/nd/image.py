@@ -16,24 +16,25 @@ from gluongraph.builders import mxshapes
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, located
 from gluongraph.image import color, pixels, resample, short_side
+from gluongraph.ir import Node
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.storage import Array
 
 Numbers = float | Sequence[float]
 
 
-def _check_rank(op: str, data: Any) -> None:
+def _check_rank(op: str, data: Node) -> None:
     if data.ty.rank not in (3, 4):
         raise ShapeError(located(f"image.{op}: an image has the axes (H, W, C), a batch (N, H, W, C); not {data.ty}"))
 
 
-def _to_tensor(data: Any) -> Any:
+def _to_tensor(data: Node) -> Node:
     _check_rank("to_tensor", data)
     scaled = ops.div(ops.cast(data, "f32"), 255.0)
     return ops.moveaxis(scaled, scaled.ty.rank - 1, scaled.ty.rank - 3)
 
 
-def _normalize(data: Any, mean: tuple[float, ...], std: tuple[float, ...]) -> Any:
+def _normalize(data: Node, mean: tuple[float, ...], std: tuple[float, ...]) -> Node:
     if data.ty.rank not in (3, 4) or data.shape[-3] not in (1, 3):
         raise ShapeError(located(f"image.normalize: (C, H, W) or (N, C, H, W) of 1 or 3 channels, not {data.ty}"))
     if not is_float(data.dtype):
@@ -45,7 +46,7 @@ def _normalize(data: Any, mean: tuple[float, ...], std: tuple[float, ...]) -> An
     return ops.div(ops.sub(data, middle), width)
 
 
-def _crop(data: Any, x: int, y: int, width: int, height: int) -> Any:
+def _crop(data: Node, x: int, y: int, width: int, height: int) -> Node:
     _check_rank("crop", data)
     high, wide = data.shape[-3:-1]
     if min(x, y) < 0 or min(width, height) < 1 or x + width > wide or y + height > high:
@@ -54,34 +55,34 @@ def _crop(data: Any, x: int, y: int, width: int, height: int) -> Any:
     return mxshapes.slice(data, (*before, y, x), (*before, y + height, x + width))
 
 
-def _flip(data: Any, axis: int) -> Any:
+def _flip(data: Node, axis: int) -> Node:
     _check_rank("flip", data)
     return ops.flip(data, (data.ty.rank + axis,))
 
 
 def to_tensor(data: NDArray) -> NDArray:
     """Pixels of 0 to 255, channels last, as float32 of 0 to 1, channels first."""
-    return invoke(_to_tensor, data)  # type: ignore[no-any-return]
+    return invoke(_to_tensor, data)
 
 
 def normalize(data: NDArray, mean: Numbers = 0.0, std: Numbers = 1.0) -> NDArray:
     """(data - mean) / std of (C, H, W) or (N, C, H, W), with one number for all channels or one for each."""
-    return invoke(_normalize, data, _tuple(mean), _tuple(std))  # type: ignore[no-any-return]
+    return invoke(_normalize, data, _tuple(mean), _tuple(std))
 
 
 def crop(data: NDArray, x: int, y: int, width: int, height: int) -> NDArray:
     """The part at (x, y) of that width and height."""
-    return invoke(_crop, data, x, y, width, height)  # type: ignore[no-any-return]
+    return invoke(_crop, data, x, y, width, height)
 
 
 def flip_left_right(data: NDArray) -> NDArray:
     """Left and right exchanged."""
-    return invoke(_flip, data, -2)  # type: ignore[no-any-return]
+    return invoke(_flip, data, -2)
 
 
 def flip_top_bottom(data: NDArray) -> NDArray:
     """Top and bottom exchanged."""
-    return invoke(_flip, data, -3)  # type: ignore[no-any-return]
+    return invoke(_flip, data, -3)
 
 
 def _tuple(value: Any) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ _CHANGING = ("lr", "wd", "rescale_grad", "eta", "t")
 def _update(build: Callable[..., Any], reads: tuple[str, ...] = _READ) -> Callable[..., NDArray]:
     arrays = [name for name, p in inspect.signature(build).parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
 
+    @wraps(build, assigned=("__name__", "__doc__"))
     def call(
         *args: Any, out: NDArray | None = None, name: str | None = None, lazy_update: bool = True, **kwargs: Any
     ) -> NDArray:
@@ -43,9 +45,6 @@ def _update(build: Callable[..., Any], reads: tuple[str, ...] = _READ) -> Callab
             state[:] = value
         return new if out is None else into(out, new)
 
-    call.__name__ = call.__qualname__ = build.__name__
-    call.__doc__ = build.__doc__
-    call.__wrapped__ = build  # type: ignore[attr-defined]  # help() shows its parameters
     return call
 
 
@@ -56,7 +55,7 @@ def _mixed(update: Callable[..., NDArray]) -> Callable[..., NDArray]:
         *states, weight32 = (*args, kwargs.pop("weight32")) if "weight32" in kwargs else args
         update(weight32, grad.astype("float32"), *states, out=weight32, **kwargs)
         made = weight32.astype(weight.dtype)
-        return made if out is None else into(out, made)  # type: ignore[no-any-return]
+        return made if out is None else into(out, made)
 
     call.__name__ = call.__qualname__ = "mp_" + update.__name__
     call.__doc__ = f"`{update.__name__}` on `weight32`, the float32 copy of a 16-bit weight, which follows it."

@@ -177,7 +177,7 @@ class ONNXBlock(HybridBlock):
             if families != ("float", "float"):
                 array = array.astype(DTYPES[value.dtype].long)
         if value.shape == () and given.shape == (1,):  # nd.array makes no arrays without an axis
-            return invoke(_without_axis, array)  # type: ignore[no-any-return]
+            return invoke(_without_axis, array)
         if value.shape is not None:
             if len(value.shape) != given.rank:
                 raise ShapeError(located(f"{what} cannot be {given}"))

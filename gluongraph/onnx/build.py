@@ -15,7 +15,7 @@ from gluongraph.ir import Node
 from gluongraph.onnx import functions
 from gluongraph.onnx.model import FunctionDef, GraphDef, NodeDef, Reference
 from gluongraph.onnx.program import Program, check_types, graphs_of
-from gluongraph.onnx.site import CONSTANTS, FOLDED, Site, Value, constant
+from gluongraph.onnx.site import CONSTANTS, FOLDED, Site, Value, Values, constant
 from gluongraph.onnx.table import Row
 from gluongraph.onnx.tensors import LARGEST
 from gluongraph.ops.composite import results_of
@@ -69,15 +69,15 @@ class Building:
             )
         return found
 
-    def graph(self, graph: GraphDef, inputs: Sequence[Value], around: Mapping[str, Value]) -> list[Value]:
+    def graph(self, graph: GraphDef, inputs: Sequence[Value], around: Values) -> list[Value]:
         """The outputs of a graph within another."""
         values: dict[str, Value] = {name: constant(array, self.widened) for name, array in graph.constants.items()}
         values |= {v.name: n for v, n in zip(graph.inputs, inputs, strict=True)}
-        inner: Any = ChainMap(values, around)  # type: ignore[arg-type]
+        inner = ChainMap(values, around)
         self._run(graph.nodes, inner)
         return [inner[v.name] for v in graph.outputs]
 
-    def _run(self, nodes: Sequence[NodeDef], values: Any) -> None:
+    def _run(self, nodes: Sequence[NodeDef], values: Values) -> None:
         for node in nodes:
             inputs = [values[name] if name else None for name in node.inputs]
             made = self.node(node, inputs, values)
@@ -87,7 +87,7 @@ class Building:
 
     # -- nodes
 
-    def node(self, node: NodeDef, inputs: list[Value], values: Mapping[str, Value]) -> list[Value]:
+    def node(self, node: NodeDef, inputs: list[Value], values: Values) -> list[Value]:
         """The outputs of one operator."""
         self.count += 1
         if self.count > NODES:
@@ -106,7 +106,7 @@ class Building:
             return made
         return [self._folded(m) for m in made]
 
-    def _row(self, node: NodeDef, row: Row, inputs: list[Value], values: Mapping[str, Value]) -> list[Value]:
+    def _row(self, node: NodeDef, row: Row, inputs: list[Value], values: Values) -> list[Value]:
         check_types(node, row)  # those of a function's nodes are known now
         site = Site(self, node, self.opsets[-1].get(node.domain, 1), values)
         try:

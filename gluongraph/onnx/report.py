@@ -98,12 +98,13 @@ def stored(kind: str) -> Iterator[Case]:
     proto, arrays = onnx(), onnx("numpy_helper")
     folder = Path(proto.__file__).parent / "backend" / "test" / "data" / kind
     for model in sorted(folder.glob("*/model.onnx")):
-        data = []
+        data: list[tuple[list[Any], list[Any]]] = []
         for each in sorted(model.parent.glob("test_data_set_*")):
             files = [sorted(each.glob(f"{part}_*.pb"), key=_number) for part in ("input", "output")]
             tensors = [[proto.TensorProto.FromString(f.read_bytes()) for f in part] for part in files]
-            data.append(tuple([arrays.to_array(t) for t in part] for part in tensors))
-        yield Case(model.parent.name, proto.load(model), data, 1e-3, 1e-7)  # type: ignore[arg-type]
+            given, wanted = ([arrays.to_array(t) for t in part] for part in tensors)
+            data.append((given, wanted))
+        yield Case(model.parent.name, proto.load(model), data, 1e-3, 1e-7)
 
 
 def light() -> Iterator[Case]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gluongraph.onnx.build import Building
 
 Value = Any  # a Node; a tuple of them, which is a sequence; None where an optional one is left out
+Values = MutableMapping[str, Value]  # by their names; of a graph within another, before those around it
 CONSTANTS = frozenset({"const", "literal", "iota"})
 FOLDED = 1 << 16  # elements: larger arrays of constants are computed by the compiled code
 
@@ -33,7 +34,7 @@ class Site:
     `node` is its definition, `version` that of its domain, `training` the mode, `values` what is known around it.
     """
 
-    def __init__(self, building: Building, node: NodeDef, version: int, values: Mapping[str, Value]):
+    def __init__(self, building: Building, node: NodeDef, version: int, values: Values):
         self.building, self.node, self.version, self.values = building, node, version, values
         self.training = building.training
 

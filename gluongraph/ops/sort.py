@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gluongraph import ops
@@ -57,5 +55,4 @@ ARGSORT = composite(
 
 def argsort(x: Node, axis: int = -1) -> Node:
     """The indices that sort x along an axis, upwards; equal elements keep their order."""
-    made: Any = ARGSORT(x, axis=normal_axis("argsort", axis, x.ty.rank))
-    return made  # type: ignore[no-any-return]
+    return ARGSORT(x, axis=normal_axis("argsort", axis, x.ty.rank))

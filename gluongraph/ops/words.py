@@ -94,12 +94,12 @@ def _circle(process: int) -> Callable[[list[Array]], list[Array]]:
     words = _input("words", BLOCK)
     cosine, sine = _polynomials(words)
     graph = Graph({"words": words}, {"cosine": cosine, "sine": sine})
-    runner = engine.get("lower")(graph, {"words": "input"}).executor({})
+    runner: Callable[[list[Array]], list[Array]] = engine.get("lower")(graph, {"words": "input"}).executor({})
     lock = threading.Lock()
 
     def call(given: list[Array]) -> list[Array]:
         with lock:
-            return runner(given)  # type: ignore[no-any-return]
+            return runner(given)
 
     return call
 

@@ -422,7 +422,7 @@ class Optimizer:
         weight.storage.write(master.storage.array)
 
     def _update_count(self, index: Index | Sequence[Index]) -> None:
-        self.count(tuple(index) if isinstance(index, (list, tuple)) else (index,))  # type: ignore[arg-type]
+        self.count((index,) if isinstance(index, (int, str)) else tuple(index))
 
     def _get_lr(self, index: Index) -> float:
         return self.rate(index)

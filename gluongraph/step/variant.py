@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,13 +23,20 @@ from gluongraph.trace import Traced
 from gluongraph.updates import SCALAR
 
 if TYPE_CHECKING:
+    from gluongraph.codegen.targets import Target
     from gluongraph.compiler import Compiled
     from gluongraph.runtime.device import DeviceExecutor
     from gluongraph.runtime.executor import Executor
 
     Runner = Executor | DeviceExecutor | Interpreted
 
-Lower = Callable[[Graph, Mapping[str, str], Collection[str]], "Compiled"]
+
+class Lower(Protocol):
+    """`compiler.lower`, for a target other than this machine's where `on` says one."""
+
+    def __call__(
+        self, graph: Graph, roles: Mapping[str, str], forward: Collection[str], *, on: Target | None = None
+    ) -> Compiled: ...
 
 
 class Variant:
@@ -41,10 +49,15 @@ class Variant:
         self.added, self.spends, self.guard = made.added, made.spends, made.guard
         self.state = made.held
         self.copies = Copies(graph.updates, self.state, made.low)
-        self.compiled = lower(graph, made.roles, made.forward)
+        self._lower: Callable[[], Compiled] = partial(lower, graph, made.roles, made.forward)
         self._connect(
             self.compiled.executor(self._memory()), trainer, [k for k in graph.inputs if k.startswith(SCALAR)]
         )
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """The graph after all stages."""
+        return self._lower()
 
     def _connect(self, runner: Runner, trainer: Trainer | None, scalars: Sequence[str]) -> None:
         """Note where in the runner's memory inputs, scalars and random words go."""

@@ -53,7 +53,7 @@ def _prediction(output: Callable[..., Any], value: Callable[..., Any], data: Any
 
 
 def _softmax(data: NDArray) -> NDArray:
-    return nd.softmax(data.reshape((data.shape[0], -1)), axis=1).reshape(data.shape)  # type: ignore[no-any-return]
+    return nd.softmax(data.reshape((data.shape[0], -1)), axis=1).reshape(data.shape)
 
 
 def values(attrs: Mapping[str, str]) -> dict[str, Any]:
@@ -91,9 +91,9 @@ def function(op: str) -> Callable[..., Any]:
         (nd.random, op.removeprefix("_random_")),
         (nd, op.removeprefix("_np").lstrip("_")),
     ):
-        found = getattr(owner, name, None)
+        found: Callable[..., Any] | None = getattr(owner, name, None)
         if callable(found):
-            return found  # type: ignore[no-any-return]
+            return found
     raise NotImplementedError(located(f"MXNet's operator {op!r} does not exist in gluongraph"))
 
 

@@ -22,7 +22,9 @@ def test_the_example(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(compile(found[1], str(PAGE), "exec"), names)
-    count, rate, shape = re.fullmatch(r"(\d+) ([\d.]+) (.*)\n", capsys.readouterr().out).groups()  # type: ignore[union-attr]
+    printed = re.fullmatch(r"(\d+) ([\d.]+) (.*)\n", capsys.readouterr().out)
+    assert printed is not None
+    count, rate, shape = printed.groups()
     assert (count, shape) == ("9", "(32, 4)") and 0 < float(rate) < 0.01
     text, told = PAGE.read_text(), file.read("digits.gga").told
     named = {*told, *told["entries"][0], *told["parameters"][0], *told["target"], *FUNCTIONS}

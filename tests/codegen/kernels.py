@@ -37,7 +37,7 @@ class Case:
 
     def types(self) -> list[TensorType]:
         """Of the inputs; f32 where nothing is said."""
-        return [TensorType(*i) if i and isinstance(i[0], tuple) else TensorType(i) for i in self.inputs]  # type: ignore[arg-type]
+        return [TensorType(*i) if i and isinstance(i[0], tuple) else TensorType(i) for i in self.inputs]
 
     def graph(self) -> Graph:
         """Over primitives."""

@@ -123,7 +123,7 @@ def test_inputs_and_outputs_may_have_any_names() -> None:
 @pytest.mark.parametrize("file", ["program.json", "step.so"])
 def test_a_broken_entry_is_made_again(folder: pathlib.Path, file: str) -> None:
     graph, roles = scale({})
-    (path,) = (lower(graph, roles).artefact.path,)  # type: ignore[union-attr]
+    (path,) = (lower(graph, roles).artefact.path,)
     assert path is not None and cache.find(path.parent.name) == path
     path.with_name(file).unlink()
     assert cache.find(path.parent.name) is None

@@ -27,7 +27,7 @@ def launches(name: str) -> list[tuple[Launch, list[Any], Any]]:
     """One launch per sample of the op, with its arguments and what numpy gives."""
     found = []
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    for number, (arrays, attrs) in enumerate(OPS[name].samples(rng)):  # type: ignore[misc]
+    for number, (arrays, attrs) in enumerate(OPS[name].samples(rng)):
         arrays = [np.asarray(a) for a in arrays]
         inputs = {f"x{i}": ops.input(f"x{i}", TensorType(a.shape, dtype_name(a.dtype))) for i, a in enumerate(arrays)}
         made = OPS[name](*inputs.values(), **attrs)
@@ -43,7 +43,7 @@ def launches(name: str) -> list[tuple[Launch, list[Any], Any]]:
         buffers = tuple(Buffer(f"x{i}", n.ty, "input") for i, n in enumerate(inputs.values()))
         launch = Launch(f"k{number}", group, candidate, buffers, (Buffer("y0", made.ty, "output"),))
         with np.errstate(all="ignore"):
-            found.append((launch, arrays, OPS[name].numpy(*arrays, **attrs)))  # type: ignore[misc]
+            found.append((launch, arrays, OPS[name].numpy(*arrays, **attrs)))
     return found
 
 

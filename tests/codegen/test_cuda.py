@@ -286,8 +286,12 @@ def updates() -> Iterator[Any]:
     yield one("dlight.Reduction", [(128, 256), (256,)], lambda a, y: [y - ops.sum(a, 0)], ((0, 1),))
     yield one("dlight.Reduction", [(80, 16, 30), (16,)], lambda a, y: [y - ops.sum(a, (0, 2))], ((0, 1),))
     yield one("dlight.Reduction", [(64, 64), ()], lambda a, y: [y - ops.sum(a)], ((0, 1),))
-    two = lambda a, y: [y - ops.sum(a, (0, 2)), ops.sum(a * a, (0, 2))]  # noqa: E731
-    yield one("dlight.GeneralReduction", [(8, 16, 30), (16,)], two, ((0, 1),))
+    yield one(
+        "dlight.GeneralReduction",
+        [(8, 16, 30), (16,)],
+        lambda a, y: [y - ops.sum(a, (0, 2)), ops.sum(a * a, (0, 2))],
+        ((0, 1),),
+    )
     yield one("threads", [(7, 3), (7, 3)], lambda a, b: [b, a], ((0, 0), (1, 1)))
     yield one("dlight.Transpose", [(70, 33), (33, 70)], lambda a, y: [y - ops.transpose(a), y * 2.0], ((0, 1),))
 

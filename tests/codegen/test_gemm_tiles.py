@@ -46,7 +46,7 @@ def check(graph: Graph, on: str) -> None:
         assert np.abs(got - exact).max() <= rounding * np.abs(exact).max(), (name, graph.outputs[name])
 
 
-@pytest.mark.skipif(not target().cpu or not target().cpu.tiles, reason="this machine has no tiles")  # type: ignore[union-attr]
+@pytest.mark.skipif(not target().cpu or not target().cpu.tiles, reason="this machine has no tiles")
 def test_tiles() -> None:
     cpu = target().cpu
     assert cpu is not None

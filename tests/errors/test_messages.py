@@ -142,7 +142,7 @@ def test_arguments_of_an_optimizer_that_are_no_numbers(options: dict[str, Any], 
     with pytest.raises(TypeError, match=message):
         mx.optimizer.create("sgd", **options)
     with pytest.raises(TypeError, match="learning_rate is a number, not None"):
-        mx.optimizer.SGD().set_learning_rate(None)  # type: ignore[arg-type]
+        mx.optimizer.SGD().set_learning_rate(None)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_what_is_no_array_yet(block: gluon.HybridBlock, given: list[Any], messag
 def test_errors_of_blocks_that_take_lists_are_their_own() -> None:
     class Summed(gluon.HybridBlock):
         def forward(self, x: nd.NDArray, axes: list[int]) -> Any:
-            return x.total(axes)  # type: ignore[attr-defined]
+            return x.total(axes)
 
     net = gluon.nn.HybridSequential()
     net.add(Summed())
@@ -173,14 +173,14 @@ def test_errors_of_blocks_that_take_lists_are_their_own() -> None:
 
 def test_layers_as_arguments_of_a_sequential() -> None:
     with pytest.raises(TypeError, match=r"Sequential: prefix is a text, not Dense\(.*\n.*\n  help: net.add"):
-        gluon.nn.Sequential(gluon.nn.Dense(3), gluon.nn.Dense(2))  # type: ignore[arg-type]
+        gluon.nn.Sequential(gluon.nn.Dense(3), gluon.nn.Dense(2))
 
 
 def test_an_error_inside_an_optimizer_is_not_taken_for_a_keyword() -> None:
     class Odd(mx.optimizer.SGD):
         def __init__(self, **kwargs: Any):
             super().__init__(**kwargs)
-            len(3)  # type: ignore[arg-type]
+            len(3)
 
     mx.optimizer.register(Odd)
     with pytest.raises(TypeError, match="has no len"):

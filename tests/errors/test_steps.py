@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_batches_that_do_not_fit(session: Session, number: int) -> None:
 
 @pytest.mark.parametrize("size", [0, -1, float("nan"), "4"])
 def test_batch_sizes(session: Session, size: Any) -> None:
-    call = lambda: session.step(X, Y, batch_size=size)  # noqa: E731
+    call = partial(session.step, X, Y, batch_size=size)
     refused(session, call, (ZeroDivisionError, ValueError), f"batch_size={size!r}")
 
 

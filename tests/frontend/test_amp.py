@@ -164,7 +164,7 @@ def test_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="before"):
         amp.init("bfloat16")
     with pytest.raises(TypeError, match="not a SGD"):
-        amp.init_trainer(trainer.optimizer)  # type: ignore[arg-type]
+        amp.init_trainer(trainer.optimizer)
     with pytest.raises(AttributeError, match="init_trainer first"), amp.scale_loss(nd.ones((1,)), trainer):
         pass
     with pytest.raises(AttributeError, match="init_trainer first"):

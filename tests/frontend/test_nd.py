@@ -135,7 +135,7 @@ def test_comparisons_have_the_dtype_of_the_array() -> None:
     ids=str,
 )
 def test_reading_parts(key: object) -> None:
-    same(nd.array(X)[key], X[key])  # type: ignore[index]
+    same(nd.array(X)[key], X[key])
 
 
 def test_reading_one_element_has_one_axis() -> None:
@@ -148,10 +148,10 @@ def test_reading_one_element_has_one_axis() -> None:
 def test_writing_parts(key: object) -> None:
     x, expected = nd.array(X), X.copy()
     x[key] = 3
-    expected[key] = 3  # type: ignore[index]
+    expected[key] = 3
     same(x, expected)
-    x[key] = nd.array(expected[key] * 2)  # type: ignore[index]
-    expected[key] *= 2  # type: ignore[index]
+    x[key] = nd.array(expected[key] * 2)
+    expected[key] *= 2
     same(x, expected)
 
 

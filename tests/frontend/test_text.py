@@ -29,7 +29,7 @@ def test_vocabulary() -> None:
         words.to_tokens(99)
     for wrong in ({"min_freq": 0}, {"reserved_tokens": ["<unk>"]}, {"reserved_tokens": ["x", "x"]}):
         with pytest.raises(AssertionError):
-            Vocabulary(counter, **wrong)  # type: ignore[arg-type]
+            Vocabulary(counter, **wrong)
 
 
 def test_wikitext(tmp_path: pathlib.Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,7 +82,7 @@ class Formula(NamedTuple):
     arrays: tuple[Any, ...]
     elements: Callable[..., Any]
     reduce: str = "mean"
-    settings: dict[str, Any] = {}  # noqa: RUF012  # never written
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 FORMULAS = {

@@ -70,7 +70,7 @@ def test_all_paths(labels: Any, frames: Any, symbols: Any) -> None:
         said = list(itertools.takewhile(lambda s: s >= 0, row)) if symbols is None else list(row[: symbols[k]])
         assert out[k] == pytest.approx(counted(scores[:end], said, 3), rel=1e-9)
         rise = np.zeros_like(scores)
-        rise[:end] = (k + 1) * slopes(lambda s, said=said: counted(s, said, 3), scores[:end])  # type: ignore[misc]
+        rise[:end] = (k + 1) * slopes(lambda s, said=said: counted(s, said, 3), scores[:end])
         np.testing.assert_allclose(grad[k], rise, atol=1e-7)
 
 

@@ -89,7 +89,7 @@ def test_settings_of_parameters_act_at_once() -> None:
         trainer.step(1)
         b.lr_mult = 0.0
     assert values(a, b) == [0.0, 0.5]
-    trainer.optimizer.momentum = 0.9  # type: ignore[attr-defined]
+    trainer.optimizer.momentum = 0.9
     backward(a, b)
     trainer.step(1)
     assert list(trainer.state_arrays(["a"])) == ["a/mom"]

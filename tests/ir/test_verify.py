@@ -44,7 +44,7 @@ BROKEN: dict[str, tuple[Callable[[], Graph], str]] = {
     "an input under another name": (lambda: Graph({"z": X}, {"z": X}), "the leaf of another name, 'x'"),
     "one leaf twice": (lambda: Graph({"x": X, "z": X}, {"x": X}), "z"),
     "an unlisted leaf": (lambda: Graph({"x": X}, {"s": SUM}), "the leaf 'y' of type f32[4] is read"),
-    "a result that is no node": (lambda: Graph({"x": X}, {"s": 3}), "not a node"),  # type: ignore[dict-item]
+    "a result that is no node": (lambda: Graph({"x": X}, {"s": 3}), "not a node"),
     "a result of several": (lambda: Graph({"x": X}, {"s": _several()}), "pick one with item"),
     "an update of nothing": (lambda: Graph({"x": X}, {}, {"z": X}), "'z' writes over no input"),
     "an update of another type": (lambda: Graph({"x": X}, {}, {"x": ops.sum(X, axis=None)}), "its input is f32[4]"),
@@ -136,7 +136,7 @@ def fused_graph() -> Graph:
 def at(index: int, **changes: object) -> Plan:
     """The plan with one launch changed."""
     launches = list(LAUNCHES)
-    launches[index] = replace(launches[index], **changes)  # type: ignore[arg-type]
+    launches[index] = replace(launches[index], **changes)
     return replace(PLAN, launches=tuple(launches))
 
 
@@ -150,7 +150,7 @@ def moved(buffer: Buffer, to: Buffer, plan: Plan = PLAN) -> Plan:
         replace(v, reads=tuple(map(put, v.reads)), writes=tuple(map(put, v.writes))) for v in plan.launches
     )
     parts = {k: {name: put(b) for name, b in getattr(plan, k).items()} for k in ("inputs", "outputs", "updates")}
-    return replace(plan, launches=launches, **parts)  # type: ignore[arg-type]
+    return replace(plan, launches=launches, **parts)
 
 
 COPY = _launch(_kernel("tanh", 1), (W,), OUT)

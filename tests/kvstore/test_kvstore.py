@@ -170,7 +170,7 @@ def test_a_store_of_ones_own_by_its_name() -> None:
     finally:
         del KVStoreBase.kv_registry["doubling"]
     with pytest.raises(TypeError, match="abstract"):
-        KVStoreBase()  # type: ignore[abstract]
+        KVStoreBase()
 
 
 ERRORS: list[tuple[Any, type[Exception], str]] = [

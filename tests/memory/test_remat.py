@@ -43,7 +43,7 @@ def some_values(graph: Graph) -> dict[str, Any]:
     rng = np.random.default_rng(1)
     drawn = {"f32": lambda s: np.abs(rng.standard_normal(s)).astype(np.float32) * 0.5}
     drawn |= {"i32": lambda s: rng.integers(0, 4, s, np.int32), "u32": lambda s: np.full(s, 7, np.uint32)}
-    drawn |= {low: lambda s, low=low: drawn["f32"](s).astype(numpy_dtype(low)) for low in ("f16", "bf16", "f64")}  # type: ignore[misc]
+    drawn |= {low: lambda s, low=low: drawn["f32"](s).astype(numpy_dtype(low)) for low in ("f16", "bf16", "f64")}
     return {name: np.asarray(drawn[n.dtype](n.shape)) for name, n in graph.inputs.items()}
 
 

@@ -21,7 +21,7 @@ def owner(row: str) -> object:
     name = re.fullmatch(r"`(mx|nd)([\w.]*)`", row)
     found: object = mx if name is not None and name[1] == "mx" else mx.nd
     for part in (name[2] if name is not None else "").split(".")[1:]:
-        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(f"{found.__name__}.{part}")  # type: ignore[attr-defined]
+        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(f"{found.__name__}.{part}")
     return found
 
 
@@ -38,7 +38,7 @@ def test_what_is_said_to_be_there_is_there(about: str, names: str) -> None:
 
 
 def test_the_number_of_functions() -> None:
-    claimed = int(re.search(r"`mx\.nd` has more than (\d+) functions", TEXT)[1])  # type: ignore[index]
+    claimed = int(re.search(r"`mx\.nd` has more than (\d+) functions", TEXT)[1])
     own = [n for n, v in vars(mx.nd).items() if callable(v) and not n.startswith("_") and not isinstance(v, type)]
     assert claimed < len(own) < claimed + 20
 

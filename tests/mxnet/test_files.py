@@ -120,9 +120,9 @@ def test_bad_files(data: bytes, says: str) -> None:
 
 def test_bad_arguments(tmp_path: pathlib.Path) -> None:
     with pytest.raises(TypeError, match="list or dict"):
-        nd.save(str(tmp_path / "a"), 3)  # type: ignore[arg-type]
+        nd.save(str(tmp_path / "a"), 3)
     with pytest.raises(TypeError, match="NDArrays"):
-        nd.save(str(tmp_path / "a"), [np.zeros(3)])  # type: ignore[list-item]
+        nd.save(str(tmp_path / "a"), [np.zeros(3)])
     with pytest.raises(FormatError, match="uint32"):
         nd.save(str(tmp_path / "a"), nd.zeros((2,), dtype="uint32"))
     assert not list(tmp_path.iterdir()), "a file appears whole or not at all"

@@ -34,7 +34,7 @@ def convolutions() -> Any:
     return _compiled(net, "sgd", {"momentum": 0.9, "wd": 1e-4, "lr_scheduler": schedule})
 
 
-class Attention(gluon.HybridBlock):  # type: ignore[misc]
+class Attention(gluon.HybridBlock):
     """A causal language model of one block."""
 
     def __init__(self, width: int = 8) -> None:

@@ -151,7 +151,7 @@ def test_set_lr_scale_is_gone() -> None:
 
 def test_begin_num_update() -> None:
     seen: list[int] = []
-    one = optimizer.Adam(begin_num_update=10, lr_scheduler=lambda n: seen.append(n) or 0.1)  # type: ignore[func-returns-value]
+    one = optimizer.Adam(begin_num_update=10, lr_scheduler=lambda n: seen.append(n) or 0.1)
     assert one.t(0) == 11
     one.count((0, 1))
     one.count((1,))

@@ -276,9 +276,9 @@ def test_lbsgd_of_an_unknown_strategy() -> None:
 
 def test_other_names_of_arguments() -> None:
     centered = optimizer.create("rmsprop", rho=0.8, momentum=0.7, centered=True)
-    assert (centered.gamma1, centered.gamma2) == (0.8, 0.7)  # type: ignore[attr-defined]
+    assert (centered.gamma1, centered.gamma2) == (0.8, 0.7)
     for name in ("adagrad", "groupadagrad", "lars"):
-        assert optimizer.create(name, epsilon=1e-3).eps == 1e-3  # type: ignore[attr-defined]
+        assert optimizer.create(name, epsilon=1e-3).eps == 1e-3
     assert optimizer.contrib.GroupAdaGrad is optimizer.GroupAdaGrad
 
 

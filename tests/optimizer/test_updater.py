@@ -82,7 +82,7 @@ def test_states_fit_the_weight_they_were_made_for(name: str, extra: dict[str, An
 def test_states_follow_the_settings(before: float, after: float, kept: list[float] | None) -> None:
     updater, w = optimizer.get_updater(optimizer.SGD(learning_rate=0.5, momentum=before)), nd.ones((2,))
     updater(0, nd.ones((2,)), w)
-    updater.optimizer.momentum = after  # type: ignore[attr-defined]
+    updater.optimizer.momentum = after
     updater(0, nd.ones((2,)), w)
     assert w.asnumpy().tolist() == [0.0, 0.0]
     assert (None if updater.states[0] is None else updater.states[0].asnumpy().tolist()) == kept

@@ -181,4 +181,4 @@ def test_random_graphs_become_kernels(graph: Graph) -> None:
 
 
 def test_golden(golden: object) -> None:
-    golden("fuse", show(optimized(training_step(mlp(4, (6, 5, 3)), "sgd"))))  # type: ignore[operator]
+    golden("fuse", show(optimized(training_step(mlp(4, (6, 5, 3)), "sgd"))))

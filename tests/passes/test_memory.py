@@ -97,4 +97,4 @@ def test_plans_do_not_depend_on_the_hash_seed() -> None:
 
 
 def test_golden(golden: object) -> None:
-    golden("plan", show_plan(planned(training_step(mlp(4, (6, 5, 3)), "sgd"))))  # type: ignore[operator]
+    golden("plan", show_plan(planned(training_step(mlp(4, (6, 5, 3)), "sgd"))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -153,7 +153,7 @@ class BatchSampler(Sampler):
         ValueError: `last_batch` is none of the three, or `batch_size` is below 1.
     """
 
-    def __init__(self, sampler: Iterable[Any], batch_size: int, last_batch: str = "keep"):
+    def __init__(self, sampler: Sampler | Sequence[Any], batch_size: int, last_batch: str = "keep"):
         if last_batch not in LAST_BATCH:
             raise ValueError(f"last_batch must be one of {', '.join(LAST_BATCH)}, but got {last_batch!r}")
         if batch_size < 1:
@@ -177,7 +177,7 @@ class BatchSampler(Sampler):
             self._left = batch
 
     def __len__(self) -> int:
-        size = len(self._sampler)  # type: ignore[arg-type]
+        size = len(self._sampler)
         if self._last_batch == "keep":
             return -(-size // self._batch_size)
         return (size + len(self._left)) // self._batch_size

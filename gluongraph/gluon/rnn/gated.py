@@ -104,7 +104,7 @@ class GatedCell(HybridRecurrentCell):
         return own and not self._forward_hooks and not self._forward_pre_hooks
 
     def __repr__(self) -> str:
-        inputs, rows = self._reg_params["i2h_weight"].shape[::-1]  # type: ignore[index]
+        rows, inputs = self._reg_params["i2h_weight"].shape or (0, 0)
         return f"{type(self).__name__}({inputs or None} -> {rows}{self._details()})"
 
     def _details(self) -> str:

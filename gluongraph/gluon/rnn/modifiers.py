@@ -37,7 +37,7 @@ class DropoutCell(HybridRecurrentCell):
     def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
         return []
 
-    def forward(self, inputs: Any, states: Any) -> Any:
+    def forward(self, inputs: Any, states: Any) -> tuple[NDArray, Any]:
         return nd.Dropout(inputs, p=self._rate, axes=self._axes), states
 
     def unroll(
@@ -52,7 +52,7 @@ class DropoutCell(HybridRecurrentCell):
         """Dropout of the whole sequence at once where it is one array, else of each step."""
         self.reset()
         if isinstance(inputs, NDArray) if merge_outputs is None else merge_outputs:
-            return self.forward(merged(length, inputs, layout), begin_state or [])  # type: ignore[no-any-return]
+            return self.forward(merged(length, inputs, layout), begin_state or [])
         return super().unroll(length, inputs, begin_state or [], layout, merge_outputs)
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from gluongraph import nd
@@ -25,7 +25,8 @@ class _Several(RecurrentCell):
     """A cell made of cells, whose states follow one another."""
 
     def _cells(self) -> list[RecurrentCell]:
-        return list(self._children.values())  # type: ignore[arg-type]
+        cells: Iterable[Any] = self._children.values()  # blocks, of which `add` takes cells only
+        return list(cells)
 
     def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
         return [info for cell in self._cells() for info in cell.state_info(batch_size)]

@@ -1,6 +1,6 @@
 """The operators of ONNX, by families; importing this fills the table."""
 
-from gluongraph.onnx.operators import (  # noqa: F401 - each adds its rows
+from gluongraph.onnx.operators import (
     control,
     images,
     index,
@@ -19,4 +19,22 @@ from gluongraph.onnx.operators import (  # noqa: F401 - each adds its rows
 )
 from gluongraph.onnx.table import find, rows
 
-__all__ = ["find", "rows"]
+__all__ = [
+    "control",
+    "find",
+    "images",
+    "index",
+    "logic",
+    "loss",
+    "math",
+    "nn",
+    "norm",
+    "pool",
+    "random",
+    "recurrent",
+    "reduce",
+    "rows",
+    "sequence",
+    "shape",
+    "training",
+]

@@ -38,7 +38,8 @@ def loop(
     going = True if condition is None else bool(at.number(condition, "cond"))
     if going and _goes_on(body) and (count is None or count > UNROLLED):
         raise at.unsupported(f"more than {UNROLLED} turns")
-    state, stacks, turn = list(carried), [[] for _ in body.outputs[1 + len(carried) :]], 0  # type: ignore[var-annotated]
+    stacks: list[list[Value]] = [[] for _ in body.outputs[1 + len(carried) :]]
+    state, turn = list(carried), 0
     while going and (count is None or turn < count):
         if turn >= UNROLLED:
             raise at.unsupported(f"more than {UNROLLED} turns")

@@ -6,11 +6,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from gluongraph import ops
+from gluongraph.builders.mxshapes import row_major
 from gluongraph.ir import Node
 from gluongraph.onnx.site import Site
 from gluongraph.onnx.table import operator
@@ -94,14 +96,7 @@ def _along(at: Site, x: Node, axis: int, size: int, scale: float, how: Sampling,
     if how.mode == "nearest":
         y = ops.take(x, ops.literal(_nearest(places, n, how.nearest)), axis)
     else:
-        index, weight = _weights(how, places, n, scale)
-        shape = tuple(size if a == axis else 1 for a in range(x.ty.rank))
-        y: Any = None  # type: ignore[no-redef]
-        for tap in range(index.shape[1]):
-            if weight[:, tap].any():
-                w = at.constant(weight[:, tap].astype(np.float32))
-                part = ops.mul(ops.take(x, ops.literal(index[:, tap]), axis), ops.reshape(w, shape))
-                y = part if y is None else ops.add(y, part)
+        y = _mixed(at, x, axis, *_weights(how, places, n, scale))
     if how.coordinates != "tf_crop_and_resize":
         return y
     inside = np.asarray((places >= 0) & (places <= n - 1))
@@ -109,6 +104,17 @@ def _along(at: Site, x: Node, axis: int, size: int, scale: float, how: Sampling,
         return y
     mask = ops.reshape(ops.literal(inside), tuple(size if a == axis else 1 for a in range(x.ty.rank)))
     return ops.where(mask, y, how.extrapolation)
+
+
+def _mixed(at: Site, x: Node, axis: int, index: Array, weight: Array) -> Node:
+    """For each place along the axis the sum of the elements that it reads, by their weights."""
+    shape = tuple(len(index) if a == axis else 1 for a in range(x.ty.rank))
+
+    def part(tap: int) -> Node:
+        w = ops.reshape(at.constant(weight[:, tap].astype(np.float32)), shape)
+        return ops.mul(ops.take(x, ops.literal(index[:, tap]), axis), w)
+
+    return reduce(ops.add, [part(tap) for tap in range(index.shape[1]) if weight[:, tap].any()])
 
 
 def _resized(
@@ -228,23 +234,22 @@ class Grid:
     def read(self, places: Sequence[Node]) -> Node:
         """The elements (n, c, places) at whole numbers, (n, places) for each axis; outside as the padding says."""
         size = self.x.shape[2:]
-        inside: Node | None = None
-        flat: Node | None = None
+        inside: list[Node] = []
+        whole: list[Node] = []
         for place, n in zip(places, size, strict=True):
             if self.padding == "reflection":
                 place = _mirrored(place, 0.0, n - 1.0) if self.align else _mirrored(place, -0.5, n - 0.5)
-            here = ops.logical_and(ops.greater_equal(place, 0.0), ops.less_equal(place, n - 1.0))
-            inside = here if inside is None else ops.logical_and(inside, here)
-            whole = ops.cast(ops.round(ops.minimum(ops.maximum(place, 0.0), n - 1.0)), "i32")
-            flat = whole if flat is None else ops.add(ops.mul(flat, n), whole)
-        assert inside is not None and flat is not None
+            inside.append(ops.logical_and(ops.greater_equal(place, 0.0), ops.less_equal(place, n - 1.0)))
+            whole.append(ops.cast(ops.round(ops.minimum(ops.maximum(place, 0.0), n - 1.0)), "i32"))
+        flat = row_major(whole, size)
         n, c = self.x.shape[:2]
         rows = ops.reshape(self.x, (n, c, math.prod(size)))
         wide = (n, c, flat.shape[1])
         found = ops.gather(rows, ops.broadcast_to(ops.expand_dims(flat, 1), wide), 2)
         if self.padding != "zeros":
             return found
-        return ops.where(ops.broadcast_to(ops.expand_dims(inside, 1), wide), found, 0.0)
+        within = ops.expand_dims(reduce(ops.logical_and, inside), 1)
+        return ops.where(ops.broadcast_to(within, wide), found, 0.0)
 
 
 def _cubic(t: Node) -> list[Node]:
@@ -293,19 +298,12 @@ def _sampled(source: Grid, places: list[Node], mode: str) -> Node:
         return source.read([ops.round(p) for p in places])
     below = [ops.floor(p) for p in places]
     apart = [ops.sub(p, b) for p, b in zip(places, below, strict=True)]
-    if mode == "linear":
-        offsets, weights = (0.0, 1.0), [[ops.sub(1.0, t), t] for t in apart]
-    else:
-        offsets, weights = (-1.0, 0.0, 1.0, 2.0), [_cubic(t) for t in apart]  # type: ignore[assignment]
-    total: Node | None = None
-    for tap in itertools.product(range(len(offsets)), repeat=len(places)):
+    offsets = (0.0, 1.0) if mode == "linear" else (-1.0, 0.0, 1.0, 2.0)
+    weights = [[ops.sub(1.0, t), t] if mode == "linear" else _cubic(t) for t in apart]
+
+    def part(tap: tuple[int, ...]) -> Node:
         value = source.read([ops.add(b, offsets[k]) for b, k in zip(below, tap, strict=True)])
-        weight = None
-        for axis, k in enumerate(tap):
-            w = weights[axis][k]
-            weight = w if weight is None else ops.mul(weight, w)
-        assert weight is not None
-        part = ops.mul(value, ops.expand_dims(weight, 1))
-        total = part if total is None else ops.add(total, part)
-    assert total is not None
-    return total
+        weight = reduce(ops.mul, [weights[axis][k] for axis, k in enumerate(tap)])
+        return ops.mul(value, ops.expand_dims(weight, 1))
+
+    return reduce(ops.add, map(part, itertools.product(range(len(offsets)), repeat=len(places))))

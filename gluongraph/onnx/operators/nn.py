@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from gluongraph import ops
@@ -102,17 +103,17 @@ def _hardmax(x: Node, axis: int) -> Node:
     return ops.cast(ops.equal(ops.iota(x.shape, axis), ops.broadcast_to(place, x.shape)), x.dtype)
 
 
-_SOFT: dict[str, Any] = {"Softmax": ops.softmax, "LogSoftmax": ops.log_softmax, "Hardmax": _hardmax}
+_SOFT: dict[str, Callable[..., Node]] = {"Softmax": ops.softmax, "LogSoftmax": ops.log_softmax, "Hardmax": _hardmax}
 
 
-def _softmaxes(name: str, build: Any) -> None:
+def _softmaxes(name: str, build: Callable[..., Node]) -> None:
     @operator(name)
     def of_rows(at: Site, x: Node, *, axis: int = 1) -> Node:
         return ops.reshape(build(_as_rows(at, x, axis), axis=1), x.shape)
 
     @operator(name, since=13)
     def of_axis(at: Site, x: Node, *, axis: int = -1) -> Node:
-        return build(x, axis=at.axis(axis, x.ty.rank))  # type: ignore[no-any-return]
+        return build(x, axis=at.axis(axis, x.ty.rank))
 
 
 for _name, _build in _SOFT.items():

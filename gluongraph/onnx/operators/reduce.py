@@ -16,19 +16,18 @@ Axes = tuple[int, ...]
 Reduce = Callable[[Node, Axes], Node]  # with the axes kept
 
 
-def _kept(build: Any) -> Reduce:
-    made: Reduce = lambda x, axes: build(x, axis=axes, keepdims=True)  # noqa: E731
-    return made
+def _kept(build: Callable[..., Node]) -> Reduce:
+    return lambda x, axes: build(x, axis=axes, keepdims=True)
 
 
-def _extreme(build: Any, highest: bool) -> Reduce:
+def _extreme(build: Callable[..., Node], highest: bool) -> Reduce:
     """The extreme of no elements is the worst number of the type."""
 
     def reduce(x: Node, axes: Axes) -> Node:
         if all(x.shape[a] for a in axes):
             if x.dtype == "bool":
                 return ops.cast(build(ops.cast(x, "u8"), axis=axes, keepdims=True), "bool")
-            return build(x, axis=axes, keepdims=True)  # type: ignore[no-any-return]
+            return build(x, axis=axes, keepdims=True)
         shape = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
         return ops.full(shape, worst(x.dtype, highest), x.dtype)
 

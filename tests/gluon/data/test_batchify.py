@@ -67,4 +67,4 @@ def test_group() -> None:
     with pytest.raises(AssertionError, match="one by one, or as one list"):
         batchify.Group([batchify.Stack()], batchify.Stack())
     with pytest.raises(AssertionError, match="function 1 is a int"):
-        batchify.Group(batchify.Stack(), 1)  # type: ignore[arg-type]
+        batchify.Group(batchify.Stack(), 1)

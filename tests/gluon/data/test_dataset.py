@@ -50,7 +50,7 @@ def test_parts_that_do_not_exist(shards: int, index: int) -> None:
 
 def test_sampling_takes_samplers() -> None:
     with pytest.raises(TypeError, match=r"takes a gluon\.data\.Sampler, not a list"):
-        SimpleDataset([1, 2]).sample([0])  # type: ignore[arg-type]
+        SimpleDataset([1, 2]).sample([0])
 
 
 def test_arrays_side_by_side() -> None:

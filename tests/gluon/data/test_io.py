@@ -110,7 +110,7 @@ def test_array_errors() -> None:
     with pytest.raises(ValueError, match="one of pad, discard, roll_over"):
         mx.io.NDArrayIter(D, last_batch_handle="keep")
     with pytest.raises(AssertionError, match="data is a list of arrays"):
-        mx.io.DataBatch(nd.ones((1,)))  # type: ignore[arg-type]
+        mx.io.DataBatch(nd.ones((1,)))
     with pytest.raises(NotImplementedError, match="neither next nor iter_next"):
         next(mx.io.DataIter())
 

@@ -84,7 +84,8 @@ class _ConvCell(HybridRecurrentCell):
         return x, nd.Convolution(states[0], weights[1], weights[3], num_filter=rows, **self._h2h)
 
     def _act(self, x: NDArray) -> NDArray:
-        return self._get_activation(nd, x, self._function[0])  # type: ignore[no-any-return]
+        made: NDArray = self._get_activation(nd, x, self._function[0])
+        return made
 
     def __repr__(self) -> str:
         shape = self._reg_params["i2h_weight"].shape or (0, 0)

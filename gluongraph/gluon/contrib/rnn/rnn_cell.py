@@ -145,4 +145,4 @@ def dynamic_unroll(
 def _chosen(within: NDArray, new: NDArray, old: NDArray) -> NDArray:
     """new in the sequences that go on, old in the others"""
     each = nd.broadcast_to(within.reshape((-1,) + (1,) * (new.ndim - 1)), new.shape)
-    return nd.where(each, new, old)  # type: ignore[no-any-return]
+    return nd.where(each, new, old)

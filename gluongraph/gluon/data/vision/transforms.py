@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from gluongraph import image
-from gluongraph.gluon.block import HybridBlock
-from gluongraph.gluon.nn import HybridSequential, Sequential
+from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.nn import HybridSequential, Lambda, Sequential
 from gluongraph.image import color
 from gluongraph.nd import image as nd_image
 from gluongraph.ndarray import NDArray
@@ -38,7 +38,7 @@ class Compose(Sequential):
 
     def __init__(self, transforms: Sequence[Callable[[Any], Any]]):
         super().__init__()
-        self.add(*transforms)  # type: ignore[arg-type]
+        self.add(*(each if isinstance(each, Block) else Lambda(each) for each in transforms))
 
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
         """Nothing: transforms run in numpy."""

@@ -217,8 +217,8 @@ def get_resnet(
         raise AssertionError(f"there is no version {version} of ResNet; there are 1 and 2")
     net, basic, bottleneck = _V1 if version == 1 else _V2
     narrows, layers, channels = SPECS[num_layers]
-    made: Any = net(bottleneck if narrows else basic, layers, channels, **kwargs)
-    return untrained(f"resnet{num_layers}_v{version}", pretrained, made)  # type: ignore[no-any-return]
+    made: ResNetV1 | ResNetV2 = net(bottleneck if narrows else basic, layers, channels, **kwargs)
+    return untrained(f"resnet{num_layers}_v{version}", pretrained, made)
 
 
 resnet18_v1 = named("resnet18_v1", get_resnet, 1, 18)

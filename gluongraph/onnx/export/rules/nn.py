@@ -25,9 +25,8 @@ def matmul(view: View, n: Node) -> Made | None:
 
 
 def _product(n: Node, bias: Node | None = None) -> Term:
-    (a, b), ta, tb = n.src, n.attrs["ta"], n.attrs["tb"]
-    if (wide := n.attrs.get("dtype")) is not None:  # the sums of 16-bit operands as they are
-        a, b = (term("Cast", x, to=NUMBERS[wide]) for x in (a, b))  # type: ignore[assignment]
+    ta, tb, wide = n.attrs["ta"], n.attrs["tb"], n.attrs.get("dtype")
+    a, b = n.src if wide is None else [term("Cast", x, to=NUMBERS[wide]) for x in n.src]  # sums of 16 bits as they are
     if n.ty.rank == 2 and (ta or tb or bias is not None):
         flags = {name: 1 for name, on in (("transA", ta), ("transB", tb)) if on}
         return term("Gemm", a, b, *([] if bias is None else [bias]), **flags)
