@@ -39,7 +39,7 @@ FLAGS = (
     *("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"),
 )
 PROGRAM, LIBRARY = "gg-run", "libgluongraph.so"
-_PROGRAM_ONLY = {"main", "options", "dataset", "npy"}
+_PROGRAM_ONLY = {"main", "options", "walk", "dataset", "npy"}
 
 
 def bundle(artefact: str | os.PathLike[str], folder: str | os.PathLike[str], embed: bool = False) -> int:

@@ -132,6 +132,8 @@ class Trace:
     def product(self, factor: Callable[[Any], Any], first: Any, last: Any, least: float) -> Any:
         """`functions.product` as a row; `factor` is traced once, of the variable i."""
         body = self._tape({"value": self._slot_of(factor(self.variable("i")))})
+        if any(row[0] == "product" for row in body.rows):
+            raise NotAFormula("a product within a product, whose i would be that of the inner one")
         return self.row("product", self._slot_of(first), self._slot_of(last), self._slot_of(least), body)
 
     # -- branches

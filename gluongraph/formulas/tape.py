@@ -12,7 +12,6 @@ from gluongraph.errors import FormatError, MXNetError
 
 Row = tuple[Any, ...]
 LONGEST = 1 << 24  # turns of a product
-DEEPEST = 4  # products within products
 
 
 def _divided(a: float, b: float) -> float:
@@ -153,15 +152,14 @@ class Tape:
         return {"rows": rows, "values": dict(self.values)} | (failing if self.error is not None else {})
 
     @staticmethod
-    def from_data(data: Any, depth: int = 0) -> Tape:
-        """What `to_data` gave.
+    def from_data(data: Any, repeated: bool = False) -> Tape:
+        """What `to_data` gave; `repeated` is one that a product multiplies.
 
         Raises:
             FormatError: it is no tape.
         """
         _expect(isinstance(data, dict) and isinstance(data.get("rows"), list), "a formula has no rows")
-        _expect(depth < DEEPEST, "a formula of products within products")
-        rows = tuple(_row(row, number, depth) for number, row in enumerate(data["rows"]))
+        rows = tuple(_row(row, number, repeated) for number, row in enumerate(data["rows"]))
         values, error, messages = data.get("values"), data.get("error"), data.get("messages", [])
         _expect(
             isinstance(values, dict) and all(_is_slot(v, len(rows)) for v in values.values()), "values of a formula"
@@ -186,7 +184,7 @@ def _product(body: Tape, variables: Mapping[str, float], first: float, last: flo
     return made
 
 
-def _row(data: Any, number: int, depth: int) -> Row:
+def _row(data: Any, number: int, repeated: bool) -> Row:
     _expect(isinstance(data, list) and data and isinstance(data[0], str), f"row {number} of a formula")
     op, *args = data
     if op == "const":
@@ -198,7 +196,8 @@ def _row(data: Any, number: int, depth: int) -> Row:
         return op, args[0]
     if op == "product":
         _expect(len(args) == 4 and all(_is_slot(a, number) for a in args[:3]), f"row {number} of a formula: a product")
-        body = Tape.from_data(args[3], depth + 1)
+        _expect(not repeated, f"row {number} of a formula: a product within a product")
+        body = Tape.from_data(args[3], repeated=True)
         _expect("value" in body.values, f"row {number} of a formula: a product of nothing")
         return op, *args[:3], body
     _expect(op in FUNCTIONS, f"row {number} of a formula: there is no function {op!r}")

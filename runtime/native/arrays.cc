@@ -112,7 +112,9 @@ void Arrays::read(const Groups& groups, const Json& loss_scale) {
   }
   for (const auto& [name, held] : held_) {
     const auto [group, key] = place_of(name);
-    if (!group.empty() && !is_sum(key) && find(name) == nullptr) fail("it does not hold ", name);
+    if (!group.empty() && !is_sum(key) && find(name) == nullptr) {
+      fail("it does not hold ", name, group == "optim" ? ": it was saved before the first update of that parameter" : "");
+    }
   }
   for (auto& [name, held] : held_) {
     if (place_of(name).first.empty()) continue;

@@ -36,7 +36,6 @@ const Argument& scalar_of(const Entry& entry, const std::string& name, std::stri
 Call::Call(const Entry& entry_, const Arrays& arrays, Progress& progress, const Memory& scratch)
     : entry(entry_),
       counters(progress.counters(entry.counts)),
-      code_(entry.code, entry.symbol),
       scalars_(entry.scalar_bytes),
       own_(bytes_of_own(entry)),
       sizes_(entry.arguments.size()),
@@ -65,6 +64,7 @@ Call::Call(const Entry& entry_, const Arrays& arrays, Progress& progress, const 
                       told.at(2).unsigned_integer()});
   }
   for (size_t i = 0; const Tensor* result = output("out" + std::to_string(i)); ++i) results_.push_back(*result);
+  code_ = std::make_unique<Code>(entry.code, entry.symbol);  // the last: it runs code, and all else fits by now
 }
 
 void* Call::place_of(const Argument& argument, const Arrays& arrays, const Memory& scratch) {
@@ -100,7 +100,7 @@ void Call::run(const std::vector<const void*>& batch) {
     std::transform(words, words + 4, draw.words, [](uint64_t word) { return static_cast<uint32_t>(word); });
     draw.generator->offset += draw.count;
   }
-  code_(table_.data());
+  (*code_)(table_.data());
 }
 
 void Call::undraw() {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -47,7 +48,6 @@ class Call {
 
   void* place_of(const Argument& argument, const Arrays& arrays, const Memory& scratch);
 
-  Code code_;
   Memory scalars_, own_;  // own_: of outputs and constants
   size_t used_ = 0;       // bytes of it
   std::vector<int64_t> sizes_;
@@ -58,6 +58,7 @@ class Call {
   std::vector<Draw> draws_;
   std::map<std::string, Tensor> outputs_;
   std::vector<Tensor> results_;
+  std::unique_ptr<Code> code_;
 };
 
 }  // namespace gg

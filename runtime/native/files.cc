@@ -50,14 +50,15 @@ class Handle {
 }  // namespace
 
 Memory::Memory(size_t bytes) : size_(bytes) {
-  const size_t whole = (std::max(bytes, size_t{1}) + kAlignment - 1) / kAlignment * kAlignment;
-  auto made = static_cast<std::byte*>(std::aligned_alloc(kAlignment, whole));
-  if (made == nullptr) fail("there is no memory for ", bytes, " bytes");
-  std::memset(made, 0, whole);
-  data_.reset(made);
+  size_t whole = std::max(bytes, size_t{1}), room = 0;
+  void* block = __builtin_add_overflow(whole, kAlignment - 1, &room) ? nullptr : std::calloc(room, 1);
+  if (block == nullptr) fail("there is no memory for ", bytes, " bytes");
+  void* made = block;
+  std::align(kAlignment, whole, made, room);
+  data_ = {static_cast<std::byte*>(made), Free{block}};
 }
 
-void Memory::Free::operator()(std::byte* memory) const { std::free(memory); }
+void Memory::Free::operator()(std::byte*) const { std::free(block); }
 
 Mapping::Mapping(const std::string& path) {
   const Handle file(path, O_RDONLY);

@@ -9,7 +9,7 @@
 
 namespace gg {
 
-// Zeroed memory that begins on a 64-byte boundary.
+// Zeroed memory that begins on a 64-byte boundary. Pages that nobody writes to take none of the machine's.
 class Memory {
  public:
   Memory() = default;
@@ -21,6 +21,7 @@ class Memory {
 
  private:
   struct Free {
+    void* block;  // of which the memory is the aligned part
     void operator()(std::byte* memory) const;
   };
   std::unique_ptr<std::byte, Free> data_;

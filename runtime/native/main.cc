@@ -1,27 +1,32 @@
 // gg-run: trains an artefact on data from files. All that it knows of trainings is gluongraph.h.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "dataset.h"
 #include "error.h"
+#include "files.h"
 #include "gluongraph.h"
 #include "json.h"
+#include "npy.h"
 #include "options.h"
+#include "tensorfile.h"
+#include "walk.h"
 
 namespace {
 
-using gg::Dataset;
 using gg::fail;
 using gg::Json;
 using gg::Tensor;
-using Training = std::unique_ptr<gg_training, decltype(&gg_free)>;
+using gg::tensor_of;
+using gg::Walk;
+using Training = gg::Library;
 
 constexpr const char* kPosition = "gg-run";  // where in a checkpoint's extra it stands how far the data has been read
 
@@ -29,89 +34,22 @@ void check(int failed, const Training& training) {
   if (failed) fail(gg_error(training.get()));
 }
 
-Tensor tensor_of(const gg_array& array) {
-  return {&gg::dtype_of(array.dtype), {array.shape, array.shape + array.rank},
-          static_cast<const std::byte*>(array.data)};
-}
-
-// The types of the batches that a mode takes.
-std::vector<std::vector<Tensor>> batches_of(const Training& training, const std::string& wanted) {
-  std::vector<std::vector<Tensor>> made;
-  const char* mode;
-  int arrays;
-  for (int e = 0; gg_entry(training.get(), e, &mode, &arrays) == 0; ++e) {
-    if (mode != wanted) continue;
-    made.emplace_back();
-    gg_array type;
-    for (int a = 0; gg_batch(training.get(), e, a, &type) == 0; ++a) made.back().push_back(tensor_of(type));
-  }
-  return made;
-}
-
-// Walks over a dataset in batches of the sizes that there are entries for, pass after pass.
-class Walk {
- public:
-  Walk(const Training& training, const std::string& mode, const std::string& files, bool drop_last)
-      : types_(batches_of(training, mode)), data(files, first_of(types_, mode)) {
-    for (const auto& batch : types_) sizes_.push_back(batch.at(0).shape.at(0));
-    std::sort(sizes_.rbegin(), sizes_.rend());
-    const int64_t last = data.samples() % sizes_[0];
-    const bool served = last == 0 || std::find(sizes_.begin(), sizes_.end(), last) != sizes_.end();
-    if (!served && !(drop_last && data.samples() > last)) {
-      fail(files, " has ", data.samples(), " samples, which leave a batch of ", last, " after those of ", sizes_[0],
-           "; export with batch_sizes=[", sizes_[0], ", ", last, "], or say --drop-last");
-    }
-    end_ = served ? data.samples() : data.samples() - last;
-  }
-
-  bool at_end() const { return sample >= end_; }
-
-  // The next batch of this pass.
-  std::vector<gg_array> next() {
-    const int64_t count = std::min(sizes_[0], end_ - sample);
-    batch_ = data.batch(sample, count);
-    sample += count;
-    std::vector<gg_array> made;
-    for (const Tensor& array : batch_) {
-      made.push_back({array.dtype->name.data(), static_cast<int>(array.shape.size()), array.shape.data(),
-                      const_cast<std::byte*>(array.data)});
-    }
-    return made;
-  }
-
- private:
-  static const std::vector<Tensor>& first_of(const std::vector<std::vector<Tensor>>& types, const std::string& mode) {
-    if (types.empty()) fail("the artefact has no entry '", mode, "'");
-    for (const Tensor& array : types[0]) {
-      if (array.shape.empty()) fail(mode, " takes ", array.type(), ", which has no axis of samples");
-    }
-    return types[0];
-  }
-
-  std::vector<std::vector<Tensor>> types_;
-  std::vector<int64_t> sizes_;
-  std::vector<Tensor> batch_;
-  int64_t end_ = 0;
-
- public:
-  Dataset data;
-  int64_t sample = 0, pass = 0;
-};
-
 // Goes on in the data where a checkpoint says, if it is of this data.
 void resume(Walk& walk, const Training& training) {
   const Json extra = Json::parse(gg_extra(training.get()), "extra");
   const Json* position = extra.find(kPosition);
-  if (position == nullptr || position->at("samples").integer() != walk.data.samples()) return;
-  walk.pass = position->at("pass").integer();
-  walk.sample = position->at("sample").integer();
+  if (position == nullptr || position->at("samples").integer() != walk.samples()) return;
+  const int64_t pass = position->at("pass").integer(), sample = position->at("sample").integer();
+  if (pass < 0 || sample < 0) fail("the checkpoint says that sample ", sample, " of pass ", pass, " is next");
+  walk.pass = pass;
+  walk.sample = sample;
 }
 
 void note(const Walk& walk, const Training& training) {
   Json extra = Json::parse(gg_extra(training.get()), "extra");
   extra.set(kPosition, Json::object({{"pass", Json::integer(walk.pass)},
                                      {"sample", Json::integer(walk.sample)},
-                                     {"samples", Json::integer(walk.data.samples())}}));
+                                     {"samples", Json::integer(walk.samples())}}));
   check(gg_set_extra(training.get(), extra.dump().c_str()), training);
 }
 
@@ -135,43 +73,72 @@ void describe(const Training& training) {
               static_cast<long long>(gg_updates(training.get())));
 }
 
+// Tells of a training: in lines for people, and in a file of a line of JSON for each update.
+class Report {
+ public:
+  explicit Report(const gg::Options& options) : options_(options) {}
+
+  void updated(const Training& training, double loss, double seconds) {
+    seconds_ += seconds;
+    update_ = gg_updates(training.get()), loss_ = loss;
+    ++steps;
+    if (!options_.log.empty()) log();
+    said_ = options_.every > 0 && steps % options_.every == 0;
+    if (said_) say();
+  }
+
+  void end() {
+    if (!said_) say();
+    if (log_.is_open() && !log_.flush()) fail(options_.log, " cannot be written");
+  }
+
+  int64_t steps = 0;
+
+ private:
+  void say() const {
+    std::printf("update %lld  loss %.6g  %.1f steps/s\n", static_cast<long long>(update_), loss_,
+                static_cast<double>(steps) / seconds_);
+    std::fflush(stdout);
+  }
+
+  void log() {
+    if (!log_.is_open()) log_.open(options_.log);  // not before the first update: what is refused writes nothing
+    log_ << Json::object({{"update", Json::integer(update_)}, {"loss", Json::number(loss_)}}).dump() << '\n';
+    if (!log_) fail(options_.log, " cannot be written");
+  }
+
+  const gg::Options& options_;
+  std::ofstream log_;
+  int64_t update_ = 0;
+  double loss_ = 0, seconds_ = 0;
+  bool said_ = false;
+};
+
+// Updates by a batch each, or by so many as are accumulated; the last one by those that are left of the last pass.
 void train(const gg::Options& options, const Training& training, Walk& walk) {
   using Clock = std::chrono::steady_clock;
-  std::ofstream log;
-  if (!options.log.empty()) {
-    log.open(options.log);
-    if (!log) fail(options.log, " cannot be written");
-  }
-  const int64_t last_pass = walk.pass + options.passes;
-  int64_t steps = 0;
-  Clock::duration inside{};
-  const auto say = [&] {
-    std::printf("update %lld  loss %.6g  %.1f steps/s\n", static_cast<long long>(gg_updates(training.get())),
-                gg_mean(training.get(), 0), static_cast<double>(steps) / std::chrono::duration<double>(inside).count());
-    std::fflush(stdout);
-  };
-  bool said = true;
-  for (bool begun = false; options.passes > 0 || steps < options.steps;) {
-    if (walk.at_end()) ++walk.pass, walk.sample = 0, begun = false;
-    if (options.passes > 0 && walk.pass >= last_pass) break;
-    if (!begun && options.shuffle) walk.data.shuffle(*options.shuffle, static_cast<uint64_t>(walk.pass));
-    begun = true;
-    const std::vector<gg_array> batch = walk.next();
-    const auto before = Clock::now();
-    check(gg_step(training.get(), batch.data(), static_cast<int>(batch.size())), training);
-    inside += Clock::now() - before;
-    ++steps;
-    if (log.is_open()) {
-      log << Json::object({{"update", Json::integer(gg_updates(training.get()))},
-                           {"loss", Json::number(gg_mean(training.get(), 0))}})
-                 .dump()
-          << '\n';
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  const int64_t last_pass = options.passes > 0 ? walk.pass + options.passes : kNever;
+  const auto learn = options.accumulate > 0 ? gg_accumulate : gg_step;
+  const int64_t window = std::max<int64_t>(options.accumulate, 1);
+  Report report(options);
+  while ((options.passes > 0 || report.steps < options.steps) && walk.before(last_pass)) {
+    double losses = 0, seconds = 0;
+    const auto timed = [&](auto work) {
+      const auto before = Clock::now();
+      check(work(), training);
+      seconds += std::chrono::duration<double>(Clock::now() - before).count();
+    };
+    int64_t batches = 0;
+    for (; batches < window && walk.before(last_pass); ++batches) {
+      const std::vector<gg_array> batch = walk.next();
+      timed([&] { return learn(training.get(), batch.data(), static_cast<int>(batch.size())); });
+      losses += gg_mean(training.get(), 0);
     }
-    said = options.every > 0 && steps % options.every == 0;
-    if (said) say();
+    if (options.accumulate > 0) timed([&] { return gg_apply(training.get()); });
+    report.updated(training, losses / static_cast<double>(batches), seconds);
   }
-  if (!said || options.every == 0) say();
-  if (log.is_open() && !log.flush()) fail(options.log, " cannot be written");
+  report.end();
 }
 
 void evaluate(const Training& training, Walk& walk) {
@@ -191,24 +158,63 @@ void evaluate(const Training& training, Walk& walk) {
   std::printf("\n");
 }
 
+// What the net makes of every sample, as one .npy file, or where it ends in .safetensors as out0, out1, ... in one.
+void predict(const gg::Options& options, const Training& training, Walk& walk) {
+  std::vector<Tensor> made;
+  std::vector<std::string> elements;
+  while (!walk.at_end()) {
+    const std::vector<gg_array> batch = walk.next();
+    check(gg_predict(training.get(), batch.data(), static_cast<int>(batch.size())), training);
+    gg_array result;
+    for (size_t i = 0; gg_result(training.get(), static_cast<int>(i), &result) == 0; ++i) {
+      Tensor part = tensor_of(result);
+      if (part.shape.empty()) fail("output ", i, " of the net has no axis of samples");
+      elements.resize(std::max(elements.size(), i + 1));
+      elements[i].append(reinterpret_cast<const char*>(part.data), part.bytes());
+      if (i < made.size()) part.shape[0] += made[i].shape[0], made[i] = part;
+      else made.push_back(part);
+    }
+  }
+  std::map<std::string, Tensor> named;
+  for (size_t i = 0; i < made.size(); ++i) {
+    made[i].data = reinterpret_cast<const std::byte*>(elements[i].data());
+    if (made[i].bytes() != elements[i].size()) fail("output ", i, " of the net has other rows in other batches");
+    named["out" + std::to_string(i)] = made[i];
+  }
+  if (options.writes_npy()) {
+    if (made.size() != 1) fail("the net has ", made.size(), " outputs: name a file that ends in .safetensors");
+    gg::write_file(options.output, {gg::npy_header(made[0]), elements[0]});
+  } else {
+    const gg::TensorPieces pieces = gg::tensor_pieces(named);
+    std::vector<std::string_view> all{pieces.header};
+    all.insert(all.end(), pieces.pieces.begin(), pieces.pieces.end());
+    gg::write_file(options.output, all);
+  }
+  std::printf("predicted %lld samples: %s\n", static_cast<long long>(walk.sample), options.output.c_str());
+}
+
 int run(const gg::Options& options) {
   if (options.threads) gg_set_threads(*options.threads);  // else TVM_NUM_THREADS may say
   const Training training(gg_load(options.artefact.c_str()), gg_free);
   if (training == nullptr) fail(gg_error(nullptr));
-  std::unique_ptr<Walk> walk, test;
-  if (!options.data.empty()) walk = std::make_unique<Walk>(training, "step", options.data, options.drop_last);
-  if (!options.evaluate.empty()) {
-    test = std::make_unique<Walk>(training, "evaluate", options.evaluate, options.drop_last);
-  }
+  std::unique_ptr<Walk> walk, test, questions;
+  const auto walk_of = [&](const char* mode, const std::string& files) {
+    return files.empty() ? nullptr : std::make_unique<Walk>(training, mode, files, options.drop_last);
+  };
+  walk = walk_of(options.accumulate > 0 ? "accumulate" : "step", options.data);
+  if (walk && options.shuffle) walk->shuffle(*options.shuffle);
+  test = walk_of("evaluate", options.evaluate);
+  questions = walk_of("predict", options.predict);
   if (!options.load.empty()) {
     check(gg_restore(training.get(), options.load.c_str()), training);
     if (*gg_warning(training.get())) std::fprintf(stderr, "gg-run: %s\n", gg_warning(training.get()));
     if (walk) resume(*walk, training);
   }
   if (options.rate) check(gg_set_learning_rate(training.get(), *options.rate), training);
-  if (!walk && !test && options.save.empty()) describe(training);
+  if (!walk && !test && !questions && options.save.empty()) describe(training);
   if (walk) train(options, training, *walk);
   if (test) evaluate(training, *test);
+  if (questions) predict(options, training, *questions);
   if (!options.save.empty()) {
     if (walk) note(*walk, training);
     const char* place = gg_save(training.get(), options.save.c_str());

@@ -64,4 +64,16 @@ Tensor parse_npy(const std::byte* data, size_t size, const std::string& what) {
   }
 }
 
+std::string npy_header(const Tensor& array) {
+  constexpr size_t kAlignment = 64, kBegin = 10;  // magic, version, length
+  if (array.dtype->in_npy.empty()) fail(".npy files have no ", array.dtype->name, ": name one that ends in .safetensors");
+  std::string shape;
+  for (const int64_t extent : array.shape) shape += std::to_string(extent) + ",";
+  std::string text = "{'descr': '" + std::string(array.dtype->in_npy) + "', 'fortran_order': False, 'shape': (" + shape + ")}";
+  text.append(kAlignment - (kBegin + text.size() + 1) % kAlignment, ' ');
+  text += '\n';
+  const char length[] = {static_cast<char>(text.size() & 0xFF), static_cast<char>(text.size() >> 8)};
+  return std::string(kMagic) + std::string("\1\0", 2) + std::string(length, 2) + text;
+}
+
 }  // namespace gg

@@ -10,4 +10,7 @@ namespace gg {
 // The array of a file's bytes, in their memory. Throws an Error that begins with `what` where they are no such file.
 Tensor parse_npy(const std::byte* data, size_t size, const std::string& what);
 
+// What comes before the elements in such a file. Throws an Error where it has no such elements.
+std::string npy_header(const Tensor& array);
+
 }  // namespace gg

@@ -1,6 +1,7 @@
 #include "options.h"
 
 #include <charconv>
+#include <filesystem>
 #include <functional>
 #include <map>
 
@@ -17,10 +18,13 @@ const char* const kHelp =
     "\n"
     "  --data FILES       what to train on, in the order of the files\n"
     "  --steps N          updates to make; --passes N: passes over the data\n"
+    "  --accumulate N     an update for every N batches, by the sum of their gradients\n"
     "  --shuffle SEED     another order in each pass\n"
     "  --drop-last        leave out a last batch for which there is no entry\n"
     "  --lr RATE          the learning rate, where no schedule decides\n"
     "  --evaluate FILES   in the end, or without --data at once: the loss in prediction mode\n"
+    "  --predict FILES    in the end, or without --data at once: what the net makes of these inputs, written to\n"
+    "  --output FILE      a new file: .npy, or .safetensors with out0, out1, ...\n"
     "  --load DIR         go on from a checkpoint, or from the newest of a run's folder; in the data too\n"
     "  --save DIR         write a checkpoint in the end, from which Python goes on as well\n"
     "  --print N          say the loss every N steps\n"
@@ -30,6 +34,10 @@ const char* const kHelp =
     "Exit codes: 0 fine, 2 refused, in one sentence; nothing has been written then.\n";
 
 namespace {
+
+bool ends_with(const std::string& text, const std::string& end) {
+  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
 
 template <class Number>
 Number number_of(const std::string& name, const std::string& text, Number least) {
@@ -42,6 +50,8 @@ Number number_of(const std::string& name, const std::string& text, Number least)
 
 }  // namespace
 
+bool Options::writes_npy() const { return ends_with(output, ".npy"); }
+
 Options options_of(int count, char** words) {
   Options made;
   using Set = std::function<void(const std::string& name, const std::string& text)>;
@@ -51,8 +61,9 @@ Options options_of(int count, char** words) {
   };
   const std::map<std::string, Set> with_value = {
       {"--data", into(made.data)},     {"--evaluate", into(made.evaluate)}, {"--load", into(made.load)},
-      {"--save", into(made.save)},     {"--log", into(made.log)},           {"--steps", number(made.steps)},
-      {"--passes", number(made.passes)}, {"--print", number(made.every)},
+      {"--save", into(made.save)},     {"--log", into(made.log)},           {"--predict", into(made.predict)},
+      {"--output", into(made.output)}, {"--steps", number(made.steps)},     {"--passes", number(made.passes)},
+      {"--print", number(made.every)}, {"--accumulate", number(made.accumulate)},
       {"--shuffle", [&](const auto& name, const auto& t) { made.shuffle = number_of<uint64_t>(name, t, 0); }},
       {"--threads", [&](const auto& name, const auto& t) { made.threads = number_of<int>(name, t, 0); }},
       {"--lr", [&](const auto& name, const auto& t) { made.rate = number_of<double>(name, t, 0.0); }}};
@@ -76,6 +87,12 @@ Options options_of(int count, char** words) {
   if (made.help) return made;
   if (made.artefact.empty()) fail("which artefact? gg-run --help says more");
   if (made.data.empty() != (made.steps == 0 && made.passes == 0)) fail("training wants --data, and --steps or --passes");
+  if (made.predict.empty() != made.output.empty()) fail("--predict wants an --output, and the other way round");
+  if (made.output.empty()) return made;
+  if (!made.writes_npy() && !ends_with(made.output, ".safetensors")) {
+    fail(made.output, ": --output takes a file that ends in .npy or .safetensors");
+  }
+  if (std::filesystem::exists(made.output)) fail(made.output, " is there already");
   return made;
 }
 

@@ -8,12 +8,14 @@
 namespace gg {
 
 struct Options {
-  std::string artefact, data, evaluate, load, save, log;
-  int64_t steps = 0, passes = 0, every = 0;
+  std::string artefact, data, evaluate, predict, output, load, save, log;
+  int64_t steps = 0, passes = 0, accumulate = 0, every = 0;
   std::optional<uint64_t> shuffle;
   std::optional<double> rate;
   std::optional<int> threads;
   bool drop_last = false, help = false;
+
+  bool writes_npy() const;  // is `output` a .npy file?
 };
 
 extern const char* const kHelp;

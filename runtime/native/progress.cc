@@ -121,6 +121,7 @@ void Progress::adopt(const Json& about) {
   }
   const Json* given = about.find("extra");
   extra = given == nullptr ? Json::object() : *given;
+  extra.members();  // throws where it is no object
   about_ = about;
 }
 

@@ -1,11 +1,14 @@
 #include "tape.h"
 
 #include <cmath>
+#include <limits>
 
 #include "error.h"
 
 namespace gg {
 namespace {
+
+constexpr int kLongest = 1 << 24;  // turns of a product
 
 struct Operation {
   const char* name;
@@ -94,6 +97,7 @@ Tape::Row Tape::row_of(const Json& told, const Variables& variables, bool repeat
   }
   size_t operands = 3;
   if (name == "product" && count == 4) {
+    if (repeated) fail("a product within a product");
     row.repeated.reset(new Tape(told.at(4), variables, true));
     if (row.repeated->size() != 1) fail("a product of ", row.repeated->size(), " values");
   } else {
@@ -123,7 +127,9 @@ void Tape::compute() {
 double Tape::product(const Row& row) {
   const double first = slots_[row.operands[0]], last = slots_[row.operands[1]], least = slots_[row.operands[2]];
   double made = 1.0;
-  for (double& i = row.repeated->turn_ = first; i <= last && made > least; i += 1.0) {
+  for (int turns = 0; first + turns <= last && made > least; ++turns) {
+    if (turns == kLongest) return std::numeric_limits<double>::quiet_NaN();
+    row.repeated->turn_ = first + turns;
     row.repeated->compute();
     made *= row.repeated->value(0);
   }

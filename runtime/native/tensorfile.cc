@@ -49,9 +49,12 @@ TensorFile TensorFile::parse(const std::byte* data, size_t size, const std::stri
       made.tensors.emplace(name, tensor_of(row, data + start, size - start, ranges.back()));
     }
     std::sort(ranges.begin(), ranges.end());
-    for (size_t i = 1; i < ranges.size(); ++i) {
-      if (ranges[i].first < ranges[i - 1].second) fail("arrays lie over one another");
+    size_t end = 0;
+    for (const auto& [first, last] : ranges) {
+      if (first != end) fail(first < end ? "arrays lie over one another" : "there are bytes that belong to no array");
+      end = last;
     }
+    if (end != size - start) fail("it is longer than its arrays");
   } catch (const Error& error) {
     fail(what, " is not a safetensors file: ", error.what());
   }

@@ -7,11 +7,15 @@ import pathlib
 import shutil
 import sys
 
+import numpy as np
 import pytest
 
-from gluongraph import deploy
-
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from trainings import images
+
+import gluongraph as mx
+from gluongraph import deploy, gluon
+from gluongraph.runtime import tensorfile
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +24,17 @@ def runner() -> pathlib.Path:
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         pytest.skip("there is no C++ compiler: install g++")
     return deploy.built()
+
+
+@pytest.fixture(scope="session")
+def artefact(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A small training, as a file; beside it the data it is for."""
+    folder, (x, y) = tmp_path_factory.mktemp("artefact"), images()
+    net = gluon.nn.Dense(3, in_units=64)
+    net.initialize()
+    step = mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), gluon.Trainer(net.collect_params(), "sgd"))
+    step(x[:32], y[:32])
+    step.export(folder / "step.gga", modes=["step", "predict", "accumulate", "apply"])
+    pieces = tensorfile.pieces({"x": x.astype(np.float64), "y": y})
+    (folder / "data.safetensors").write_bytes(b"".join(piece.tobytes() for piece in pieces))
+    return folder / "step.gga"

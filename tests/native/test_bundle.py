@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pathlib
@@ -10,30 +9,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
+from hostile import edited
 from trainings import images, run
 
 import gluongraph as mx
-from gluongraph import cli, deploy, gluon
-from gluongraph.runtime import tensorfile
+from gluongraph import cli, deploy
 from gluongraph.runtime.checkpoint import load
-
-
-@pytest.fixture(scope="module")
-def artefact(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A small training, as a file; beside it the data it is for."""
-    folder, (x, y) = tmp_path_factory.mktemp("artefact"), images()
-    net = gluon.nn.Dense(3, in_units=64)
-    net.initialize()
-    step = mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), gluon.Trainer(net.collect_params(), "sgd"))
-    step(x[:32], y[:32])
-    step.export(folder / "step.gga", modes=["step", "predict"])
-    pieces = tensorfile.pieces({"x": x.astype(np.float64), "y": y})
-    (folder / "data.safetensors").write_bytes(b"".join(piece.tobytes() for piece in pieces))
-    return folder / "step.gga"
 
 
 def test_a_bundle_trains_in_an_empty_environment(
@@ -113,21 +97,11 @@ def _deep(data: bytes) -> bytes:
 
 
 def _other_processor(data: bytes) -> bytes:
-    return _edited(data, lambda told: told["target"].update(needs=["avx9000"], name="future"))
+    return edited(data, lambda told: told["target"].update(needs=["avx9000"], name="future"))
 
 
 def _other_version(data: bytes) -> bytes:
-    return _edited(data, lambda told: told["writer"].update(tvm="0.1.0"))
-
-
-def _edited(data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
-    """The file with another descriptor, whose digest is right."""
-    arrays, metadata = tensorfile.parse_all(np.frombuffer(data, np.uint8), "")
-    told = json.loads(arrays["artefact.json"].tobytes())
-    change(told)
-    text = np.frombuffer(json.dumps(told).encode(), np.uint8)
-    metadata["sha256"] = hashlib.sha256(text.tobytes()).hexdigest()
-    return b"".join(piece.tobytes() for piece in tensorfile.pieces({**arrays, "artefact.json": text}, metadata))
+    return edited(data, lambda told: told["writer"].update(tvm="0.1.0"))
 
 
 @pytest.mark.parametrize(
@@ -162,6 +136,8 @@ def test_what_is_no_sound_artefact_is_refused(
         (["--data", "none.npy,none.npy", "--steps", "1"], "none.npy: No such file"),
         (["--evaluate", "DATA"], "no entry 'evaluate'"),
         (["--load", "."], "there is no checkpoint in ."),
+        (["--predict", "DATA"], "--predict wants an --output"),
+        (["--predict", "DATA", "--output", "out.txt"], "a file that ends in .npy or .safetensors"),
         (["--no-such-option"], "there is no --no-such-option"),
     ],
 )

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainings import TRAININGS, batch, go, logged, mean, run, weights
+from trainings import TRAININGS, batch, go, images, logged, mean, run, weights
 
 import gluongraph as mx
+from gluongraph.runtime import tensorfile
 from gluongraph.runtime.checkpoint import load
 
 
@@ -67,3 +68,33 @@ def test_it_evaluates_what_python_evaluates(exported: Any, runner: pathlib.Path)
     done = run(runner, folder / "step.gga", "--load", folder / "now", "--evaluate", files)
     parts = [mean(step.evaluate(*batch(data, i))) * size for i, size in enumerate((32, 5))]
     assert done.stdout.split() == f"evaluated on 37 samples: loss {sum(parts) / 37:.6g}".split()
+
+
+def test_it_predicts_what_python_predicts(artefact: pathlib.Path, runner: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (x, _), out = images(), tmp_path / "out.npy"
+    np.save(tmp_path / "x.npy", x)
+    words = ["--predict", tmp_path / "x.npy", "--drop-last", "--output"]
+    assert run(runner, artefact, *words, out).stdout == f"predicted 32 samples: {out}\n"
+    assert run(runner, artefact, *words, tmp_path / "out.safetensors").returncode == 0
+    expected = mx.load(artefact).predict(x[:32]).asnumpy()
+    found = tensorfile.parse(np.fromfile(tmp_path / "out.safetensors", np.uint8), "out")
+    assert np.load(out).tobytes() == found["out0"].tobytes() == expected.tobytes()
+    assert np.load(out).shape == found["out0"].shape == expected.shape
+    done = run(runner, artefact, *words, out)
+    assert done.returncode == 2 and "out.npy is there already" in done.stderr
+
+
+def test_it_accumulates_what_python_accumulates(
+    artefact: pathlib.Path, runner: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    data, folder = artefact.with_name("data.safetensors"), tmp_path / "run"
+    words = ["--data", data, "--passes", 5, "--accumulate", 2, "--drop-last", "--save", folder]
+    done = run(runner, artefact, *words, "--log", tmp_path / "log")
+    assert done.returncode == 0, done.stderr
+    step, losses = mx.load(artefact), []
+    for count in (2, 2, 1):  # the last window has one batch
+        losses.append(sum(mean(step.accumulate(*(a[:32] for a in images()))) for _ in range(count)) / count)
+        step.apply()
+    assert logged(tmp_path / "log") == losses
+    for name, array in load(folder).groups["params"].items():
+        assert array.tobytes() == weights(step)[name].tobytes()

@@ -69,6 +69,15 @@ def recurrent() -> Any:
     return _compiled(net, "adam", {"learning_rate": 0.01})
 
 
+def scaled() -> Any:
+    """As much of a descriptor as a small step can have: a product among the formulas, a scaled loss, random numbers."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(8, in_units=64, activation="relu"), gluon.nn.Dropout(0.3), gluon.nn.Dense(3, in_units=8))
+    schedule = mx.lr_scheduler.CosineScheduler(150, base_lr=0.05, final_lr=0.001, warmup_steps=10)
+    settings = {"lr_scheduler": schedule, "wd": 1e-4}
+    return _compiled(net, "nadam", settings, precision="16-mixed", clip_norm=1.0, ema=0.99)
+
+
 def images() -> tuple[Array, Array]:
     rng = np.random.default_rng(1)
     return rng.normal(size=(SAMPLES, 1, 8, 8)).astype(np.float32), rng.integers(0, 3, SAMPLES).astype(np.int32)
@@ -107,11 +116,13 @@ def weights(step: Any) -> dict[str, Array]:
     return {key: p.data().asnumpy().copy() for key, p in step.net._structural().items()}
 
 
-def run(runner: pathlib.Path, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    runner: pathlib.Path, *words: object, timeout: float | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """gg-run, with nothing in its environment but what is given."""
     line = [str(runner / "gg-run"), *map(str, words)]
-    clean = {name: os.environ[name] for name in ("LSAN_OPTIONS",) if name in os.environ}
-    return subprocess.run(line, capture_output=True, text=True, env={**clean, **environment})
+    clean = {name: os.environ[name] for name in ("ASAN_OPTIONS", "LSAN_OPTIONS") if name in os.environ}
+    return subprocess.run(line, capture_output=True, text=True, env={**clean, **environment}, timeout=timeout)
 
 
 def logged(path: pathlib.Path) -> list[float]:
