@@ -4,41 +4,52 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
-from gluongraph.codegen import conv, gemm, gemm_tiles
+from gluongraph.codegen import conv, gemm, gemm_tiles, row_sums
 from gluongraph.codegen.conv import Conv
 from gluongraph.codegen.expression import Expressions, count_as_one, flat, unflatten
 from gluongraph.codegen.gemm import Kind, Operand, Strategy
 from gluongraph.codegen.microkernel import accumulator
+from gluongraph.codegen.row_sums import RowSums
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value, cast, lanes_of, ramp
 from gluongraph.dtypes import DTYPES
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
+from gluongraph.storage import aligned
 
 
-def anchor(group: Group, names: tuple[str, ...]) -> Node | None:
-    """The contraction of a group, if there is exactly one and its operands are inputs of the group."""
+def anchor(group: Group, names: tuple[str, ...], sums: bool = False) -> Node | None:
+    """The contraction of a group, if there is exactly one, its operands are inputs of the group, and all results have
+    its shape; sums along rows need not where `sums` are welcome."""
     found = [n for n in group.body.nodes() if n.op.name in names]
     if len(found) != 1 or any(s.op.name != "input" for s in found[0].src):
         return None
     shape = found[0].shape
-    return found[0] if all(n.shape == shape for n in group.body.outputs.values()) else None
+    results = (n for n in group.body.outputs.values() if not (sums and n.op.kind == "reduce"))
+    return found[0] if all(n.shape == shape for n in results) else None
 
 
-def epilogue(k: Kernel, group: Group, bindings: Bindings, finished: Node) -> Callable[[tuple[Value, ...], Expr], None]:
+def epilogue(
+    k: Kernel, group: Group, bindings: Bindings, finished: Node, sums: RowSums | None = None
+) -> Callable[[tuple[Value, ...], Expr], None]:
     """A function that takes an index and the contraction's value there, and stores the group's outputs.
 
     All outputs are computed before the first is stored: one may overwrite what another reads.
     """
+    pairs = zip(group.body.outputs.values(), bindings.outputs, strict=True)
+    whole = [(n, buf) for n, buf in pairs if sums is None or n is not sums.summed]
 
     def write(index: tuple[Value, ...], value: Expr) -> None:
         known = k.let(cast(value, "f16") if finished.dtype == "f16" else value)
         expressions = Expressions(k, group, bindings, {finished: lambda *_: known})
         lanes = vector_index(index, known)
-        results = [expressions.at(n, lanes) for n in group.body.outputs.values()]
-        for n, buf, result in zip(group.body.outputs.values(), bindings.outputs, results, strict=True):
+        results = [expressions.at(n, lanes) for n, _ in whole]
+        if sums is not None:
+            sums.add(expressions.at(sums.summed.src[0], lanes))
+        for (n, buf), result in zip(whole, results, strict=True):
             k.store(buf, result, flat(n.shape, index))
 
     return write
@@ -50,28 +61,52 @@ def vector_index(index: tuple[Value, ...], value: Expr) -> tuple[Value, ...]:
 
 
 def _claim_gemm(group: Group, cpu: Cpu, how: Strategy | None = None) -> Candidate | None:
-    if group.pattern != "gemm" or (product := anchor(group, ("matmul",))) is None:
+    if group.pattern != "gemm" or (product := anchor(group, ("matmul",), sums=True)) is None:
         return None
-    batch, m, n, kk = _extents(product)
-    if min(batch, m, n, kk) < 1:
+    if min(_extents(product)) < 1:
         return None
-    a, b = _kinds(product)
-    if gemm_tiles.suits(batch, m, n, kk, a, b, cpu):
-        return Candidate("gemm", gemm_tiles.workspace(batch, m, n, kk, a, b, cpu), tiles=True)
-    how = how or gemm.choose(batch, m, n, kk, a, b, cpu)
-    return Candidate("gemm", how.workspace(batch, m, n, kk, cpu))
+    way = _way_of(product, cpu, how)
+    workspace = way.workspace
+    if (summed := _summed(group)) is not None:
+        workspace = aligned(workspace) + row_sums.workspace(summed, way.run)
+    return Candidate("gemm", workspace, way.tiles)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Who writes the loops of a product, with how many bytes of workspace, and how many columns of a row in one run."""
+
+    emit: Callable[..., None]
+    workspace: int
+    run: int
+    tiles: bool
+
+
+def _way_of(product: Node, cpu: Cpu, how: Strategy | None) -> _Way:
+    extents, kinds = _extents(product), _kinds(product)
+    if gemm_tiles.suits(*extents, *kinds, cpu):
+        workspace, run = gemm_tiles.workspace(*extents, *kinds, cpu), gemm_tiles.run(*extents, *kinds, cpu)
+        return _Way(gemm_tiles.emit, workspace, run, tiles=True)
+    how = how or gemm.choose(*extents, *kinds, cpu)
+    return _Way(partial(gemm.emit, strategy=how), how.workspace(*extents, cpu), how.width(cpu), tiles=False)
 
 
 def _gemm_settings(group: Group, cpu: Cpu) -> dict[str, Rule]:
-    product = anchor(group, ("matmul",))
+    product = anchor(group, ("matmul",), sums=True)
     assert product is not None
     extents, kinds = _extents(product), _kinds(product)
     if gemm_tiles.suits(*extents, *kinds, cpu):
         return {}
-    return {
-        str(how): Rule("gemm", partial(_claim_gemm, how=how), partial(_emit_gemm, how=how))
-        for how in gemm.others(*extents, *kinds, cpu)
-    }
+    ways = gemm.others(*extents, *kinds, cpu)
+    if _summed(group) is not None:  # by runs of as many columns as a tile has: with others they would be other bits
+        width = gemm.choose(*extents, *kinds, cpu).width(cpu)
+        ways = [how for how in ways if how.width(cpu) == width]
+    return {str(how): Rule("gemm", partial(_claim_gemm, how=how), partial(_emit_gemm, how=how)) for how in ways}
+
+
+def _summed(group: Group) -> Node | None:
+    """The sums along the rows of what a product is made into."""
+    return next((n for n in group.body.outputs.values() if n.op.kind == "reduce"), None)
 
 
 def _extents(product: Node) -> tuple[int, int, int, int]:
@@ -91,23 +126,32 @@ def _kinds(product: Node) -> tuple[Kind, Kind]:
 
 
 def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, how: Strategy | None = None) -> None:
-    product = anchor(group, ("matmul",))
+    product = anchor(group, ("matmul",), sums=True)
     assert product is not None
     batch, m, n, kk = _extents(product)
+    way = _way_of(product, cpu, how)
     memory = bindings.by_node(group)
     left, right = (
         Operand(_plain(k, memory[s], s, kind.contiguous), kind)
         for s, kind in zip(product.src, _kinds(product), strict=True)
     )
-    store = epilogue(k, group, bindings, product)
+    sums: RowSums | None = None
+    if (summed := _summed(group)) is not None:
+        assert bindings.workspace is not None
+        behind = k.view(bindings.workspace, "f32", aligned(way.workspace))
+        to = bindings.outputs[list(group.body.outputs.values()).index(summed)]
+        sums = RowSums(k, summed, way.run, behind, to, cpu)
+    store = epilogue(k, group, bindings, product, sums)
     leading = product.shape[:-2]
 
     def write(at: Expr, i: Expr, j: Expr, value: Expr) -> None:
         store((*unflatten(at, leading), i, j), value)
 
-    tiles = gemm_tiles.suits(batch, m, n, kk, left.kind, right.kind, cpu)
-    emit = gemm_tiles.emit if tiles else partial(gemm.emit, strategy=how)
-    emit(k, batch=batch, m=m, n=n, kk=kk, a=left, b=right, write=write, cpu=cpu, workspace=bindings.workspace)
+    around = sums.around if sums is not None else gemm.alone
+    space = bindings.workspace
+    way.emit(k, batch=batch, m=m, n=n, kk=kk, a=left, b=right, write=write, cpu=cpu, workspace=space, around=around)
+    if sums is not None:
+        sums.finish()
 
 
 def _plain(k: Kernel, buf: Buf, s: Node, contiguous: str) -> Callable[[Value, Value, Value, int], Expr]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -35,6 +36,7 @@ from gluongraph.dtypes import DTYPES, is_float
 from gluongraph.errors import CompileError
 
 Write = Callable[[Expr, Expr, Expr, Expr], None]
+Around = Callable[[Expr, Expr, Expr], AbstractContextManager[None]]
 Left = Callable[[int, Expr], Expr]  # (row of the tile, k) -> element of A
 
 
@@ -80,6 +82,10 @@ class Strategy:
             f" keeps {self.block} of {self.keeps}"
         )
 
+    def width(self, cpu: Cpu) -> int:
+        """Columns of a tile."""
+        return self.vectors * (1 if self.form == "inner" else mk.lanes(cpu, self.dtype))
+
     def pieces(self, batch: int, cpu: Cpu) -> int:
         """Parallel pieces of the whole product."""
         return 1 if self.serial else mk.pieces(batch * self.grid[0] * self.grid[1], cpu)
@@ -121,6 +127,11 @@ class Strategy:
         return (self.pieces(batch, cpu) if self.keeps == "b" else batch) * self.slot_b(n, kk, cpu)
 
 
+def alone(batch: Expr, i: Expr, j: Expr) -> AbstractContextManager[None]:
+    """Nothing around a run."""
+    return nullcontext()
+
+
 def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> int:
     """Bytes of workspace that `emit` needs for such a product."""
     return choose(batch, m, n, kk, a, b, cpu).workspace(batch, m, n, kk, cpu)
@@ -139,15 +150,17 @@ def emit(
     cpu: Cpu,
     workspace: Buf | None = None,
     strategy: Strategy | None = None,
+    around: Around = alone,
 ) -> None:
     """Write the loops of the product. `write(batch, i, j, value)` is called for each finished piece of a row, once per
-    element: `value` holds the elements (i, j), (i, j+1), ..."""
+    element: `value` holds the elements (i, j), (i, j+1), ... A run from column j on, as many as
+    a tile has and fewer at the end of a row, is written one piece after another, within `around(batch, i, j)`."""
     if min(batch, m, n) < 1 or kk < 1:
         raise CompileError(f"{k.name}: a product of {batch} x [{m}, {kk}] and [{kk}, {n}] has nothing to do")
     how = strategy or choose(batch, m, n, kk, a.kind, b.kind, cpu)
     need = how.workspace(batch, m, n, kk, cpu)
     space = mk.workspace(k, workspace, how.dtype, need) if need else None
-    job = _Job(k, batch, m, n, kk, a, b, write, cpu, how, space)
+    job = _Job(k, batch, m, n, kk, a, b, write, around, cpu, how, space)
     job.pack_ahead()
     units = batch * how.grid[0] * how.grid[1]
     mk.spread(k, units, how.pieces(batch, cpu), job.unit)
@@ -304,6 +317,7 @@ class _Job:
     a: Operand
     b: Operand
     write: Write
+    around: Around
     cpu: Cpu
     how: Strategy
     space: Buf | None
@@ -318,7 +332,7 @@ class _Job:
         batch = k.bind(tir.floordiv(unit, down * across), "batch") if self.batch > 1 else tir.index(0)
         y = k.bind(tir.floormod(tir.floordiv(unit, across), down), "y") if down > 1 else tir.index(0)
         x = k.bind(tir.floormod(unit, across), "x") if across > 1 else tir.index(0)
-        width = self.how.vectors * (1 if self.how.form == "inner" else self.lanes)
+        width = self.how.width(self.cpu)
         row0, rows = mk.share(k, mk.ceildiv(self.m, self.how.rows), down, y)
         panel0, panels = mk.share(k, mk.ceildiv(self.n, width), across, x)
         if self.how.form == "inner":
@@ -541,26 +555,27 @@ class _Job:
                 scalar = k.bind(left(r, row), "a")
                 for v in range(len(cuts)):
                     acc.add(r, v, scalar, right[v])
-        self._hand_on(rows, cuts, acc.get, lambda r, at, value: self.write(batch, i + r, j + at, value))
+        self._hand_on(rows, cuts, acc.get, batch, i, j)
 
     def _hand_on(
-        self, rows: int, cuts: Sequence[int], get: Callable[[int, int], Expr], write: Callable[[Value, int, Expr], None]
+        self, rows: int, cuts: Sequence[int], get: Callable[[int, int], Expr], batch: Expr, i: Expr, j: Expr
     ) -> None:
-        """write(row, column, value) for the tile's vectors, as a loop over its rows: what is written behind a product
-        may be a whole optimizer, and unrolled with the tile it would take the compiler long."""
+        """Write the vectors of the tile at (i, j), as a loop over its rows: what is written behind a product may be a
+        whole optimizer, and unrolled with the tile it would take the compiler long."""
         k, starts = self.k, [sum(cuts[:v]) for v in range(len(cuts))]
         if rows == 1:
-            for v, at in enumerate(starts):
-                write(0, at, get(0, v))
+            with self.around(batch, i, j):
+                for v, at in enumerate(starts):
+                    self.write(batch, i, j + at, get(0, v))
             return
         width = sum(cuts)
         done = k.local("done", rows * width, self.how.dtype)
         for r in range(rows):
             for v, at in enumerate(starts):
                 k.store(done, get(r, v), r * width + at)
-        with k.loop(rows, name="r") as row:
+        with k.loop(rows, name="r") as row, self.around(batch, i + row, j):
             for v, at in enumerate(starts):
-                write(row, at, k.load(done, row * width + at, cuts[v]))
+                self.write(batch, i + row, j + at, k.load(done, row * width + at, cuts[v]))
 
     def _inner(self, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value) -> None:
         k, columns = self.k, self.how.vectors
@@ -594,7 +609,7 @@ class _Job:
             return mk.lane_sums(k, [acc.get(r, c + g) for g in range(group)])
 
         cuts = [group for _, group in groups]
-        self._hand_on(rows, cuts, summed, lambda r, at, value: self.write(batch, i + r, j + at, value))
+        self._hand_on(rows, cuts, summed, batch, i, j)
 
     def _along_k(self, operand: Operand, batch: Value, i: Value, j: Value, width: int) -> Expr:
         return self.k.bind(mk.padded(self._value(operand, batch, i, j, width), self.lanes))

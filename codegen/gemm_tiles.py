@@ -13,7 +13,7 @@ from functools import partial
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tiles, tir
-from gluongraph.codegen.gemm import Kind, Operand, Write
+from gluongraph.codegen.gemm import Around, Kind, Operand, Write, alone
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tiles import DEPTH, SIDE, WORDS, Add, Sums
 from gluongraph.codegen.tir import Buf, Expr, Kernel
@@ -33,6 +33,11 @@ def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -
     """Bytes of workspace that `emit` needs."""
     sizes = _Sizes(batch, m, n, kk, cpu)
     return 4 * (sizes.words_a + sizes.words_b + sizes.pieces * BLOCK * sizes.pitch)
+
+
+def run(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> int:
+    """Columns of a row that are written one after another."""
+    return _Sizes(batch, m, n, kk, cpu).stripe
 
 
 @dataclass(frozen=True)
@@ -107,8 +112,9 @@ def emit(
     write: Write,
     cpu: Cpu,
     workspace: Buf | None,
+    around: Around = alone,
 ) -> None:
-    """Write the loops of the product; `write` as in gemm.emit."""
+    """Write the loops of the product; `write` and `around` as in gemm.emit."""
     unit = tiles.unit(cpu)
     assert workspace is not None and unit is not None
     sizes = _Sizes(batch, m, n, kk, cpu)
@@ -118,7 +124,7 @@ def emit(
     _copy(k, sizes, m, 2 * sizes.down, words, partial(_rows_of_a, k, a), a.kind.contiguous == "j")
     _copy(k, sizes, n, 2 * sizes.across, tiles_b, partial(_columns_of_b, k, b), b.kind.contiguous == "j")
     unit.prepare(k)
-    job = _Job(k, unit, sizes, words, tiles_b, sums, write)
+    job = _Job(k, unit, sizes, words, tiles_b, sums, write, around)
     with k.loop(sizes.pieces, "parallel", "piece") as piece, unit.thread(k):
         job.piece(k.bind(piece * (BLOCK * sizes.pitch), "sums"), piece)
 
@@ -202,6 +208,7 @@ class _Job:
     b: Buf
     sums: Buf
     write: Write
+    around: Around
 
     def piece(self, sums: Expr, piece: Expr) -> None:
         """Its blocks of rows of C, through its stripes one after the other."""
@@ -223,7 +230,7 @@ class _Job:
         k, s = self.k, self.sizes
         with k.loop(mk.ceildiv(width, BLOCK), name="block") as block:
             self._block(k.bind(sums + block * BLOCK), batch, y, k.bind(tir.floordiv(j, BLOCK) + block, "x"))
-        with k.loop(height, name="r") as r:
+        with k.loop(height, name="r") as r, self.around(batch, i + r, j):
             for start, lanes, steps in mk.split(width, SIDE):
                 with k.loop(steps, name="c") as c:
                     at = k.bind(c * SIDE + start, "at")

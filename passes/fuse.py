@@ -2,7 +2,8 @@
 
 Five kinds of group, by the loop nest they need:
 
-* gemm, conv, pool: a contraction or pooling with the elementwise work on its result (bias, activation, the update);
+* gemm, conv, pool: a contraction or pooling with the elementwise work on its result (bias, activation, the update); of
+  a matrix product also sums along its rows, where these are summed in turn (the norm of a gradient);
 * scatter: rows added up in a table of zeros, with the elementwise work on it (the update of an embedding);
 * rowwise: reductions over trailing axes with everything elementwise around them, one pass over each row in cache;
 * reduce: other reductions, siblings over the same axes together, with their elementwise prologue and epilogue;
@@ -230,11 +231,27 @@ class _Grouper:
                 fits = self._in_rows(n.src[0], n.src[0].ty, draft)
             elif draft.pattern == "loop" and draft.domain == domain and not _moves(draft):
                 fits = self._in_place(n.src[0], domain, draft)
+            elif draft.pattern == "gemm" and self._sums_all(n, draft):
+                self.drafts.join(n, draft)
+                return
             if fits and self._edges_left(draft) and self.drafts.can_join(n, draft):
                 draft.pattern, draft.axes = "rowwise", axes
                 self.drafts.join(n, draft)
                 return
         self.drafts.start(n, "rowwise", domain, axes)
+
+    def _sums_all(self, n: Node, draft: Draft) -> bool:
+        """Are these sums along the rows of a product, which are all added up in turn? The kernel of the product makes
+        them as it goes. Of a softmax or a norm, whose rows go on by themselves, a row-wise kernel is better."""
+        along = n.src[0].shape == draft.domain and tuple(n.attrs["axes"]) == (len(draft.domain) - 1,)
+        if not along or n.op.name != "sum" or n.dtype != "f32" or n in self.results:
+            return False
+        if any(m.op.kind == "reduce" or (m.op.kind == "contraction" and m.src[0].dtype == "f64") for m in draft.nodes):
+            return False
+        readers = (u for user in self.users[n] for u in (self.users[user] if user.op.name == "cast" else [user]))
+        totals = all(u.op.name == "sum" and not u.shape for u in readers)
+        fits = self._in_place(n.src[0], draft.domain, draft) and self._edges_left(draft)
+        return totals and fits and self.drafts.can_join(n, draft)
 
     def _merge_updates(self) -> None:
         """Leftover updates, which nobody reads, become one kernel over several index spaces."""

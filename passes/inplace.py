@@ -35,16 +35,18 @@ def may_overwrite(writer: Node, item: Node, target: Node) -> bool:
         return False
     if pattern != "loop" and result.op.kind not in ("elementwise", "leaf"):
         return False
-    return x.shape == result.shape and _stays(x, body.users(), by_rows=pattern == "rowwise")
+    return x.shape == result.shape and _stays(x, body.users(), pattern)
 
 
-def _stays(x: Node, users: dict[Node, list[Node]], by_rows: bool) -> bool:
-    """Is all that is computed from x at some place of use at that place only, or `by_rows` in its row?"""
+def _stays(x: Node, users: dict[Node, list[Node]], pattern: str) -> bool:
+    """Is all that is computed from x at some place of use at that place only, or in its row where a kernel goes by
+    rows? What a product sums along its rows it reads where it then writes."""
+    by_rows, sums = pattern == "rowwise", pattern in ("rowwise", "gemm")
     seen, stack = {x}, [x]
     while stack:
         for n in users[stack.pop()]:
             along = n.op.kind == "elementwise" and (by_rows or n.shape == x.shape)
-            if not (along or (by_rows and (n.op.kind == "reduce" or n.op.name in _IN_ROWS))):
+            if not (along or (sums and n.op.kind == "reduce") or (by_rows and n.op.name in _IN_ROWS)):
                 return False
             if n not in seen:
                 seen.add(n)

@@ -15,6 +15,7 @@ from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.passes import PIPELINE
 from gluongraph.passes.fuse import fuse
 from gluongraph.printer import show
+from gluongraph.step.clipping import measured
 from gluongraph.verify import verify
 
 
@@ -92,6 +93,18 @@ def test_kept_gradients_are_stored_beside_the_update() -> None:
     plan = planned(graph)
     assert {name for name in plan.outputs if name.startswith("grad:")} == {f"grad:p{i}" for i in range(6)}
     assert len(plan.launches) == 12
+
+
+def test_a_norm_of_gradients_is_summed_where_they_are_made() -> None:
+    """Sums along rows that are added up in turn ride on the product; those of a softmax over a product do not."""
+    graph = measured(training_step(mlp(8, (6, 5, 4)), "sgd", keep_grads=True))
+    groups = [launch.group for launch in planned(graph).launches]
+    assert sum(g.pattern == "gemm" and any(n.op.name == "sum" for n in g.body.nodes()) for g in groups) == 2
+    assert not any("matmul" in {n.op.name for n in g.body.nodes()} for g in groups if g.pattern == "rowwise")
+    x, w = ops.input("data", TensorType((40, 6))), ops.input("w", TensorType((6, 30)))
+    y = ops.matmul(x, w)
+    plan = planned(Graph({"data": x, "w": w}, {"y": y / ops.sum(ops.exp(y), -1, keepdims=True)}))
+    assert [launch.group.pattern for launch in plan.launches] == ["gemm", "rowwise"]
 
 
 def test_the_update_waits_for_every_reader_of_the_old_weight() -> None:
