@@ -70,10 +70,13 @@ def batch(name: str) -> Batch:
     return rng.standard_normal(shape).astype(np.float32), rng.integers(0, 4, shape[0]).astype(np.int32)
 
 
-def compiled(name: str, contexts: int = 1, **options: Any) -> tuple[gluon.HybridBlock, Any]:
+def compiled(name: str, contexts: int = 1, grad_req: str = "write", **options: Any) -> tuple[gluon.HybridBlock, Any]:
     """The net, always with the same weights, on so many contexts, and its step."""
     mx.random.seed(3)
     net = NETS[name][0]()
     net.initialize(mx.init.Xavier(), ctx=[mx.cpu(i) for i in range(contexts)])
+    for parameter in net.collect_params().values():
+        if parameter.grad_req != "null":
+            parameter.grad_req = grad_req
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
     return net, mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, **options)
