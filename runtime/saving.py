@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import mmap
 import os
 import sys
 import threading
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from gluongraph.runtime.checkpoint import CHUNK, Content, Keep, place_for, write
-from gluongraph.storage import Array, aligned, aligned_empty
+from gluongraph.storage import Array, aligned, aligned_empty, populate
 
 _COPYING = 4  # threads that copy; more gain nothing
 
@@ -59,11 +60,12 @@ class Saver:
             self._reserving.start()
 
     def _touch(self) -> None:
-        """Write to every page: the system gives them only then."""
+        """Write to every page: the system gives them only then, if not before."""
         for at in range(0, self._memory.nbytes, CHUNK):
             if self._stop.is_set():
                 return
-            self._memory[at : at + CHUNK] = 0
+            populate(self._memory[at : at + CHUNK])
+            self._memory[at : at + CHUNK : mmap.PAGESIZE] = 0
 
     def _end_reserving(self) -> None:
         if self._reserving is not None:
@@ -131,8 +133,14 @@ def _copy(pairs: Iterable[tuple[Array, Array]]) -> None:
         else:
             pieces.append((to, array))
     with ThreadPoolExecutor(min(_COPYING, len(os.sched_getaffinity(0)))) as threads:
-        for _ in threads.map(lambda pair: np.copyto(*pair), pieces):
+        for _ in threads.map(_copy_one, pieces):
             pass  # an error comes out here
+
+
+def _copy_one(pair: tuple[Array, Array]) -> None:
+    to, array = pair
+    populate(to)
+    np.copyto(to, array)
 
 
 def room(content: Content) -> int:
