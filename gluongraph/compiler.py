@@ -33,6 +33,8 @@ from gluongraph.step import Options, TrainStep
 from gluongraph.step.footprint import Footprint
 from gluongraph.step.states import hold_states
 from gluongraph.step.thrift import ALL_KEPT, Thrift, thrift_of, thrifty
+from gluongraph.tuner import Tuning, seconds_of
+from gluongraph.tuner import tune as measure
 from gluongraph.verify import verify, verify_plan
 
 REQUIRED = {"inline", "fuse"}  # passes: there are kernels for primitives, and only in groups
@@ -55,6 +57,7 @@ def compile(
     memory_budget: int | str | None = None,
     optimizer_state: str | None = None,
     activations: str | None = None,
+    tune: bool | float = False,
 ) -> TrainStep:
     """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
 
@@ -80,10 +83,13 @@ def compile(
             first call raises MXNetError where it cannot be. `step.memory(*batch)` tells what a step will take.
         optimizer_state: "bf16" keeps the optimizer's float32 states in bfloat16 from now on, rounded by chance.
         activations: "bf16" keeps what the forward leaves to the gradients in bfloat16; the forward itself is exact.
+        tune: measure on this machine, at the first call for new shapes, which ways to write its kernels are fastest:
+            for so many seconds, or a minute if True. What is found is kept, for other steps too. See docs/tuning.md.
 
     Raises:
         ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1;
-            no such remat, or a budget that is no number of bytes; no such form of states or activations.
+            no such remat, or a budget that is no number of bytes; no such form of states or activations;
+            `tune` is no number of seconds.
         TypeError: an argument is not what its name says.
         CompileError: there is no such target.
 
@@ -105,7 +111,7 @@ def compile(
     thrift = thrift_of(remat, memory_budget, activations)
     if optimizer_state is not None:
         hold_states(trainer, optimizer_state)
-    build = partial(lower, on=find_target(target), thrift=thrift)
+    build = partial(lower, on=find_target(target), thrift=thrift, tune=seconds_of(tune))
     cast = partial(cast_to, low=how.low) if how.low else None
     options = Options(
         *(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly),
@@ -156,6 +162,7 @@ class Compiled:
     artefact: Artefact | None  # None where the graph is interpreted
     roles: Mapping[str, str]
     footprint: Footprint  # of the plan
+    tuning: Tuning | None = None  # what was measured for it, if that was asked for
 
     def executor(self, state: Mapping[str, np.ndarray[Any, Any]]) -> Executor | DeviceExecutor | Interpreted:
         """The artefact loaded and bound to these arrays; its numpy twin under GG_BACKEND=reference and GG_CHECK=nan."""
@@ -185,16 +192,21 @@ def lower(
     forward: Collection[str] = (),
     on: Target | None = None,
     thrift: Thrift = ALL_KEPT,
+    tune: float = 0.0,
 ) -> Compiled:
     """One graph -> code. `roles` says of each input whether it is "state", "scalar" or "input" (see plan.SPACES).
 
     `forward` names the outputs and updates that no gradient goes into; what they need may be computed again, as
-    `thrift` says.
+    `thrift` says. `tune`: so many seconds are spent on measuring candidates for its kernels first.
     """
     on = on or find_target()
     debug.next_graph()
     traced = graph = edited(graph)
-    chosen = thrifty(prepared(graph, on), forward, roles, thrift, partial(plan_kernels, roles=roles, on=on))
+    ready, planned = prepared(graph, on), partial(plan_kernels, roles=roles, on=on)
+    chosen = thrifty(ready, forward, roles, thrift, planned)
+    tuning = measure(chosen.plan, on, tune) if tune and not interprets() else None
+    if tuning is not None and tuning.changed:
+        chosen = thrifty(ready, forward, roles, thrift, planned)
     plan, graph = chosen.plan, chosen.graph
     text = printer.show_plan(plan)
     debug.dump("plan.txt", text)
@@ -204,7 +216,7 @@ def lower(
     process.give_back_freed_memory()  # what compiling took, and parameters and states before they moved into arenas
     made = artefact.compiled if artefact is not None else "no"
     debug.log("target", f"{on.name}: {len(plan.launches)} launches, {made} kernels compiled now")
-    return Compiled(traced, graph, plan, artefact, roles, chosen.footprint)
+    return Compiled(traced, graph, plan, artefact, roles, chosen.footprint, tuning)
 
 
 def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, within: bool = False) -> tuple[Plan, Graph]:

@@ -19,10 +19,11 @@ _FREE = frozenset({"leaf", "movement", "control"})
 
 def seconds(plan: Plan) -> float:
     """The expected time of a plan's launches, one after the other."""
-    return sum(map(_of_launch, plan.launches))
+    return sum(map(expected, plan.launches))
 
 
-def _of_launch(launch: Launch) -> float:
+def expected(launch: Launch) -> float:
+    """The expected time of one launch."""
     if launch.group.inner is not None:
         return seconds(launch.group.inner) * int(launch.group.scan.attrs["length"])
     nbytes = sum(b.type.nbytes for b in (*launch.reads, *launch.writes))

@@ -199,7 +199,11 @@ class ExportedVariants(Variants):
     def prepare(self, trainer: Trainer, batch: Sequence[Any]) -> None:
         trainer.prepare()
 
-    def _compile(self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...]) -> Variant:
+    def _compile(
+        self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...], tune: float = 0.0
+    ) -> Variant:
+        if tune:
+            raise MXNetError(located("an artefact has its code already", help="tune the step before it is exported"))
         types = tuple((a.shape, a.dtype) for a in arrays)
         if (told := self.entries.get((call.name, types))) is None:
             known = [t for mode, t in self.entries if mode == call.name]

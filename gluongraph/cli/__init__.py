@@ -23,6 +23,7 @@ COMMANDS = {  # name: what --help says of it
     "ops": "the operators, their kinds, and what has a gradient",
     "replay": "run a step's graph compiled and in numpy, and say where they part",
     "train": "train a script's net or an ONNX model on data in files, with checkpoints",
+    "tune": "measure which ways to write a step's kernels are fastest on this machine, and keep that",
 }
 FINE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 

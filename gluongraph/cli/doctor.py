@@ -1,4 +1,4 @@
-"""What gluongraph finds on this machine: processor, threads, linker, TVM, CUDA, cache, packages; and what to install.
+"""What gluongraph finds on this machine: processor, threads, linker, TVM, CUDA, caches, packages; and what to install.
 
   gluongraph doctor          # a list; what is missing says what it would be good for
   gluongraph doctor --json
@@ -129,6 +129,21 @@ def cache() -> list[Finding]:
     return [Finding("cache", f"{place}: {count} steps, {sum(sizes) / 2**20:.1f} MiB", advice)]
 
 
+def tuned() -> list[Finding]:
+    """What has been measured on this processor, by this version."""
+    from gluongraph.codegen.targets import target
+    from gluongraph.codegen.tuned import table
+
+    found = table(target())
+    if found.path is None:
+        return [Finding("tuned", "not kept: GG_TUNED=0 or GG_CACHE=0")]
+    if not found.path.exists():
+        return [Finding("tuned", "nothing yet: gluongraph tune measures which kernels are fastest here")]
+    faster = sum(bool(row.candidate.setting) for row in found)
+    told = f"{found.path}: {len(found)} kernels, {faster} faster than by the rules, "
+    return [Finding("tuned", told + f"{found.path.stat().st_size / 2**10:.1f} KiB")]
+
+
 def packages() -> list[Finding]:
     """What is good to have."""
     found = [Finding(name, version_of(name) or f"not installed: {use}") for name, use in OPTIONAL.items()]
@@ -145,4 +160,4 @@ def version_of(package: str) -> str:
         return ""
 
 
-LOOKS: tuple[Callable[[], list[Finding]], ...] = (versions, processor, linker, cuda, cache, packages)
+LOOKS: tuple[Callable[[], list[Finding]], ...] = (versions, processor, linker, cuda, cache, tuned, packages)

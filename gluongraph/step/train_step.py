@@ -34,6 +34,7 @@ from gluongraph.updates import GRAD
 if TYPE_CHECKING:
     from gluongraph.codegen.build import Artefact
     from gluongraph.runtime.profile import Profile
+    from gluongraph.tuner import Tuning
 
 
 class TrainStep:
@@ -456,6 +457,25 @@ class TrainStep:
         return profile(runner, variant.compiled.module(), variant.compiled.plan, inputs, repeat, measured)
 
     @by_turns
+    def tune(self, *batch: Any, seconds: float = 60.0) -> Tuning:
+        """Measure on this machine which ways to write the kernels of a step on this batch are fastest: a table.
+
+        What is found is kept for all steps with such kernels, and this one is compiled anew with it. No kernel is begun
+        after so many seconds; what was measured before is not measured again. See docs/tuning.md.
+
+        Raises:
+            ValueError: that is no number of seconds.
+            MXNetError: graphs are interpreted.
+            OSError: what was found cannot be written into the cache.
+        """
+        from gluongraph.tuner import seconds_of
+
+        tuning = self._main(batch, seconds_of(seconds))[0].compiled.tuning
+        if tuning is None:
+            raise MXNetError("nothing to tune: GG_BACKEND or GG_CHECK has graphs interpreted")
+        return tuning
+
+    @by_turns
     def memory(self, *batch: Any) -> Footprint:
         """What a step on this batch holds in memory, by what it is for. It is compiled where need be, and not run."""
         return self._main(batch)[0].compiled.footprint
@@ -469,12 +489,12 @@ class TrainStep:
         data = {f"data{i}": array for i, array in enumerate(arrays)}
         return {name: array for name, array in (variant.held() | data).items() if name in self.graph.inputs}
 
-    def _main(self, batch: Sequence[Any]) -> tuple[Variant, list[Array]]:
-        """What a call is for this batch: a step, or without trainer a prediction."""
+    def _main(self, batch: Sequence[Any], tune: float = 0.0) -> tuple[Variant, list[Array]]:
+        """What a call is for this batch: a step, or without trainer a prediction; tuned for so many seconds."""
         if self.trainer is None:
-            return self._variants.find("predict", batch)
+            return self._variants.find("predict", batch, tune)
         self._variants.prepare(self.trainer, batch)
-        return self._variants.find("step", batch)
+        return self._variants.find("step", batch, tune)
 
 
 def _write_grads(trainer: Trainer, results: Mapping[str, Array]) -> list[str]:

@@ -32,10 +32,16 @@ if TYPE_CHECKING:
 
 
 class Lower(Protocol):
-    """`compiler.lower`, for a target other than this machine's where `on` says one."""
+    """`compiler.lower`: for a target other than this machine's where `on` says one, and tuned for so many seconds."""
 
     def __call__(
-        self, graph: Graph, roles: Mapping[str, str], forward: Collection[str], *, on: Target | None = None
+        self,
+        graph: Graph,
+        roles: Mapping[str, str],
+        forward: Collection[str],
+        *,
+        on: Target | None = None,
+        tune: float = ...,
     ) -> Compiled: ...
 
 

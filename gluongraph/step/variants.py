@@ -75,10 +75,10 @@ class Variants:
             trace(self.function, [NDArray(a) for a in given], training=True)
             trainer.prepare()
 
-    def find(self, mode: str, batch: Sequence[Any]) -> tuple[Variant, list[Array]]:
+    def find(self, mode: str, batch: Sequence[Any], tune: float = 0.0) -> tuple[Variant, list[Array]]:
         """The variant for this call, compiled if it is the first of its kind, and the arrays of the batch.
 
-        Of a mode with gradients the trainer must be prepared.
+        Of a mode with gradients the trainer must be prepared. To `tune` for so many seconds it is compiled anew.
         """
         call = CALLS[mode]
         contexts = self._contexts(call, batch)
@@ -91,8 +91,8 @@ class Variants:
         where = None if contexts is ALONE else contexts
         key = (mode, types, where, self._structure(call), debug.how())
         variant = self._known.get(key)
-        if variant is None or not variant.holds():
-            variant = self._known[key] = self._compile(call, arrays, contexts)
+        if variant is None or tune or not variant.holds():
+            variant = self._known[key] = self._compile(call, arrays, contexts, tune)
         self._last = variant
         return variant, arrays
 
@@ -113,9 +113,12 @@ class Variants:
             return ()
         return (self.trainer.structure, () if call.traces else self.window.names)
 
-    def _compile(self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...]) -> Variant:
+    def _compile(
+        self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...], tune: float = 0.0
+    ) -> Variant:
         made, traced, shared = self.made(call, arrays, contexts)
-        return Variant(made, traced, self.trainer, self.lower, shared)
+        lower = partial(self.lower, tune=tune) if tune else self.lower
+        return Variant(made, traced, self.trainer, lower, shared)
 
     def made(
         self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...] = ALONE

@@ -17,7 +17,7 @@ from gluongraph.cli import COMMANDS, main
 
 # Commands whose examples take minutes: how many of the last ones are run. That of bundle needs a C++ compiler, and runs
 # in the tests of the runner.
-LONG = {"bench": 1, "bundle": 0}
+LONG = {"bench": 1, "bundle": 0, "tune": 1}
 
 
 def examples(command: str) -> list[str]:

@@ -1,0 +1,150 @@
+"""Measures the candidates of a step's kernels on this machine, and remembers the fastest of each (codegen/tuned.py).
+
+Asked for by `mx.compile(..., tune=True)`, `step.tune(*batch)` and `gluongraph tune`; docs/tuning.md tells users.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gluongraph import debug
+from gluongraph.cli.show import progress, table
+from gluongraph.codegen import tuned
+from gluongraph.codegen.offers import key_of
+from gluongraph.codegen.rules import alternatives, offer
+from gluongraph.codegen.targets import Target
+from gluongraph.codegen.tuned import Found
+from gluongraph.errors import located
+from gluongraph.passes.cost import expected
+from gluongraph.plan import Candidate, Launch, Plan
+from gluongraph.tuner.contest import Contest
+
+SECONDS = 60.0  # what tune=True spends
+
+
+def seconds_of(asked: bool | float | None) -> float:
+    """`tune` as it is given, in seconds; 0 for none.
+
+    Raises:
+        ValueError: it is no number of seconds.
+    """
+    if isinstance(asked, bool) or asked is None:
+        return SECONDS if asked else 0.0
+    if not isinstance(asked, (int, float)) or not 0 < asked < float("inf"):
+        raise ValueError(located(f"tune is True or a number of seconds, not {asked!r}"))
+    return float(asked)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One kernel: how often a step runs it, its candidates, the seconds of the rule's own choice and of the fastest.
+
+    `exact`: the fastest gives the bits of the rule's own choice.
+    """
+
+    kernel: str
+    label: str
+    rule: str
+    calls: int
+    candidates: int
+    usual: float
+    seconds: float
+    setting: str
+    exact: bool
+
+    @property
+    def saved(self) -> float:
+        """Seconds of a step."""
+        return self.calls * (self.usual - self.seconds)
+
+    @property
+    def told(self) -> list[str]:
+        """What was found, as a row of a table."""
+        times = [f"{self.usual * 1e6:.1f}", f"{self.seconds * 1e6:.1f}", f"{self.usual / self.seconds - 1:.0%}"]
+        return [*times, self.setting or "the rule's own", "" if self.exact else "rounds otherwise"]
+
+
+class Tuning(list[Outcome]):
+    """What was measured, the dearest kernels first; prints as a table. `left` were not for lack of time; of `known`
+    kernels the fastest candidates had been found before."""
+
+    def __init__(self, outcomes: Iterable[Outcome] = (), known: int = 0, left: int = 0, spent: float = 0.0):
+        super().__init__(outcomes)
+        self.known, self.left, self.spent = known, left, spent
+
+    @property
+    def changed(self) -> bool:
+        """Was something faster than what rules choose by themselves?"""
+        return any(outcome.setting for outcome in self)
+
+    @property
+    def saved(self) -> float:
+        """Seconds of a step, by the times of its kernels."""
+        return sum(outcome.saved for outcome in self)
+
+    def data(self) -> dict[str, Any]:
+        """The same for machines: what JSON holds."""
+        told = {"known": self.known, "left": self.left, "spent": self.spent, "saved": self.saved}
+        return {**told, "kernels": [asdict(outcome) for outcome in self]}
+
+    def __str__(self) -> str:
+        head = ["kernel", "rule", ">calls", ">candidates", ">us", ">tuned us", ">gain", "setting", ""]
+        rows = [[o.kernel, o.rule, o.calls, o.candidates, *o.told] for o in self]
+        before = sum(o.calls * o.usual for o in self)
+        lines = [table(head, rows)] if rows else []
+        lines.append(f"{len(self)} kernels measured in {self.spent:.1f} s, {self.known} known before")
+        if self:
+            lines[-1] += f"; of their {before * 1e3:.3f} ms a step {self.saved * 1e3:.3f} ms are saved"
+        if self.left:
+            lines.append(f"{self.left} are left: there was no more time for them")
+        return "\n".join(lines)
+
+
+def tune(plan: Plan, on: Target, seconds: float) -> Tuning:
+    """Measure the kernels of a plan that have not been measured here, those that take most of a step's time first.
+
+    After so many seconds no other kernel is begun. Finds are written into the table at once, kernel by kernel.
+
+    Raises:
+        OSError: the table cannot be written.
+    """
+    began, found = time.monotonic(), tuned.table(on)
+    work, known = _work(plan, on)
+    outcomes: list[Outcome] = []
+    with progress(len(work), "tuning") as further:
+        for key, (launch, calls, candidates) in work.items():
+            if time.monotonic() - began >= seconds:
+                break
+            usual, best = Contest(launch, on).hold(candidates)
+            found.put({key: Found(best.candidate, best.seconds, usual.seconds)})
+            setting, rule = best.candidate.setting, best.candidate.rule
+            times = (usual.seconds, best.seconds)
+            made = Outcome(launch.kernel, launch.label, rule, calls, len(candidates), *times, setting, best.exact)
+            outcomes.append(made)
+            debug.log("target", f"tuned {made}")
+            further(f"{sum(o.saved for o in outcomes) * 1e3:.2f} ms saved a step")
+    return Tuning(outcomes, known, len(work) - len(outcomes), time.monotonic() - began)
+
+
+Work = dict[str, tuple[Launch, int, tuple[Candidate, ...]]]
+
+
+def _work(plan: Plan, on: Target) -> tuple[Work, int]:
+    """By key: a launch, how often there are such, and the candidates, the rule's own first; those that are expected to
+    take most of the time come first. And the number of kernels that have been measured."""
+    launches: dict[str, list[Launch]] = {}
+    for launch in plan.launches:
+        launches.setdefault(key_of(launch.group), []).append(launch)
+    offers, table = offer(on), tuned.table(on)
+    work: Work = {}
+    for key in sorted(launches, key=lambda key: -sum(map(expected, launches[key]))):
+        first = launches[key][0]
+        usual = None if first.group.inner is not None else offers(first.group)
+        if usual is None or table.get(key) is not None:
+            continue
+        if others := alternatives(first.group, usual, on):
+            work[key] = first, len(launches[key]), (usual, *others)
+    return work, sum(table.get(key) is not None for key in launches)

@@ -1,0 +1,154 @@
+"""The candidates of one kernel side by side: compiled together, held against one another, timed by turns."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gluongraph import process
+from gluongraph.codegen import tir
+from gluongraph.codegen.build import kernel
+from gluongraph.codegen.targets import Target
+from gluongraph.dtypes import is_float, numpy_dtype
+from gluongraph.ir import TensorType
+from gluongraph.plan import Buffer, Candidate, Launch
+from gluongraph.runtime import loader
+from gluongraph.storage import Array, aligned_empty
+
+FEWEST = 5  # runs of each before one that is slow is left out
+SLOW = 1.15  # times the best
+LONG = 0.05  # seconds of runs of each that is not left out
+AGAIN = 15  # runs at the least, and seconds, of two that are compared in the end
+LONGER = 0.15
+WORTH = 0.97  # of the time of the rule's own choice: what is to count as faster
+TOLERANCE = 1e-4  # of f32, in proportion to the largest number of an array
+COARSER = {"f16": 40.0, "bf16": 200.0}
+
+
+@dataclass
+class Entrant:
+    """A candidate, what runs it, and how long that takes: the least of all runs, since what else runs on the machine
+    can but add. `exact`: with the bits of the rule's own choice."""
+
+    candidate: Candidate
+    run: Callable[[], object]
+    exact: bool = True
+    seconds: float = math.inf
+    runs: int = 0
+    spent: float = 0.0
+
+    def time(self) -> None:
+        """Run once more."""
+        started = time.perf_counter()
+        self.run()
+        taken = time.perf_counter() - started
+        self.seconds, self.runs, self.spent = min(self.seconds, taken), self.runs + 1, self.spent + taken
+
+
+class Contest:
+    """The candidates for one launch, on memory of their own. The first to enter is the rule's own choice."""
+
+    def __init__(self, launch: Launch, on: Target):
+        self.launch, self.on = launch, on
+        rng = np.random.default_rng(0)
+        self.memory = {b.name: _made_up(rng, b.type) for b in (*launch.reads, *launch.writes)}
+        written = {b.name for b in launch.writes}
+        self.before = {b.name: self.memory[b.name].copy() for b in launch.reads if b.name in written}
+        self.meant: list[Array] = []
+
+    def hold(self, candidates: Sequence[Candidate]) -> tuple[Entrant, Entrant]:
+        """The rule's own choice, the first of the candidates, and the fastest; that may be the same."""
+        entrants = [e for e in self._entrants(candidates) if self._right(e)]
+        usual = entrants[0]
+        _race(entrants, LONG)
+        best = min(entrants, key=lambda e: e.seconds)
+        if best is not usual:  # once more, longer: of many the best may have been lucky
+            usual, best = (Entrant(e.candidate, e.run, e.exact) for e in (usual, best))
+            _race([usual, best], LONGER, AGAIN, slow=math.inf)
+        return usual, best if best.seconds <= usual.seconds * WORTH else usual
+
+    def _entrants(self, candidates: Sequence[Candidate]) -> list[Entrant]:
+        launches = [self._launch(c, f"{self.launch.kernel}_{i}") for i, c in enumerate(candidates)]
+        functions = _compiled(launches, self.on)
+        made = []
+        for launch, function in zip(launches, functions, strict=True):
+            memory = {b.name: self.memory[b.name] for b in (*launch.reads, *launch.writes)}
+            if launch.workspace is not None:
+                memory[launch.workspace.name] = aligned_empty(launch.workspace.type.shape, np.uint8)
+            # The arrays live as long as what runs on them.
+            views = {name: loader.view(array) for name, array in memory.items()}
+            arguments = [views[b.name] for b in launch.arguments]
+            made.append(Entrant(launch.candidate, _call(function, arguments, memory)))
+        return made
+
+    def _launch(self, candidate: Candidate, name: str) -> Launch:
+        nbytes = candidate.workspace
+        space = Buffer("workspace", TensorType((nbytes,), "u8"), "scratch", 0) if nbytes else None
+        return replace(self.launch, kernel=name, candidate=candidate, workspace=space)
+
+    def _right(self, entrant: Entrant) -> bool:
+        """Does it compute what the first one does? `exact` says whether to the bit."""
+        for name, before in self.before.items():
+            self.memory[name][...] = before
+        entrant.run()
+        results = [self.memory[b.name].copy() for b in self.launch.writes]
+        self.meant = self.meant or results
+        entrant.exact = all(a.tobytes() == b.tobytes() for a, b in zip(results, self.meant, strict=True))
+        right = entrant.exact or all(map(_alike, results, self.meant, [b.type.dtype for b in self.launch.writes]))
+        if not right:
+            what = f"{self.launch.label} by {entrant.candidate.rule}, {entrant.candidate.setting}"
+            warnings.warn(f"a candidate is left out, its results are wrong: {what}", stacklevel=2)
+        return right
+
+
+def _call(function: Callable[..., object], arguments: Sequence[Any], memory: object) -> Callable[[], object]:
+    def run(_keep: object = memory) -> object:
+        return function(*arguments)
+
+    return run
+
+
+def _compiled(launches: Sequence[Launch], on: Target) -> list[Callable[..., object]]:
+    """The functions of some kernels, of as many modules as there are threads: the compiler takes most of the time."""
+    parts = min(process.threads(), len(launches))
+    written = [kernel(launch, on) for launch in launches]
+    with ThreadPoolExecutor(parts) as pool:
+        modules = list(pool.map(lambda i: tir.build_kernels(written[i::parts], on.tvm), range(parts)))
+    return [loader.function(modules[i % parts], launch.kernel) for i, launch in enumerate(launches)]
+
+
+def _race(entrants: Sequence[Entrant], seconds: float, fewest: int = FEWEST, slow: float = SLOW) -> None:
+    """Runs by turns; those that are clearly slower than the best stop early."""
+    running = list(entrants)
+    for each in running:
+        each.run()
+    while running:
+        for each in running:
+            each.time()
+        if running[0].runs >= fewest:
+            best = min(each.seconds for each in running)
+            running = [e for e in running if e.seconds <= best * slow and e.spent < seconds]
+
+
+def _made_up(rng: np.random.Generator, ty: TensorType) -> Array:
+    """Numbers that any input of a kernel can have: floats above 0 and below 1, whole numbers 0 or 1."""
+    made = aligned_empty(ty.shape, numpy_dtype(ty.dtype))
+    given = rng.random(ty.shape, np.float32) if is_float(ty.dtype) else rng.integers(0, 2, ty.shape)
+    made[...] = given.astype(made.dtype)
+    return made
+
+
+def _alike(made: Array, meant: Array, dtype: str) -> bool:
+    a, b = (x.astype(np.float64) for x in (made, meant))
+    with np.errstate(invalid="ignore"):
+        apart = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+        most = np.abs(a - b)[apart].max(initial=0.0)
+    largest = np.abs(b[np.isfinite(b)]).max(initial=0.0)
+    return bool(is_float(dtype) and most <= TOLERANCE * COARSER.get(dtype, 1.0) * largest)
