@@ -119,6 +119,11 @@ def _host() -> Target:
     return next(t for name, t in TARGETS.items() if flags.issuperset(t.needs) and name not in ("aarch64", "cuda"))
 
 
+def runs_here(target: Target) -> bool:
+    """Can this machine run what is compiled for the target? Of a GPU's nothing is known."""
+    return target.cpu is not None and target.machine == platform.machine() and usable_flags().issuperset(target.needs)
+
+
 def usable_flags() -> frozenset[str]:
     """The feature names of this machine's first core, without those that Linux keeps from this process."""
     flags = cpu_flags()

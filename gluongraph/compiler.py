@@ -16,7 +16,7 @@ import numpy as np
 from gluongraph import debug, engine, printer, process
 from gluongraph.codegen.build import Artefact, build
 from gluongraph.codegen.rules import offer, whole
-from gluongraph.codegen.targets import Target
+from gluongraph.codegen.targets import Target, runs_here
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.errors import CompileError, MXNetError, located
 from gluongraph.gluon.trainer import Trainer
@@ -204,7 +204,7 @@ def lower(
     traced = graph = edited(graph)
     ready, planned = prepared(graph, on), partial(plan_kernels, roles=roles, on=on)
     chosen = thrifty(ready, forward, roles, thrift, planned)
-    tuning = measure(chosen.plan, on, tune) if tune and not interprets() else None
+    tuning = measure(chosen.plan, on, tune) if tune and runs_here(on) and not interprets() else None
     if tuning is not None and tuning.changed:
         chosen = thrifty(ready, forward, roles, thrift, planned)
     plan, graph = chosen.plan, chosen.graph

@@ -151,7 +151,7 @@ class _Maker:
         self.step, self.on = step, on
         before = step._variants
         self.window = Window()
-        lower = partial(before.lower, on=on)
+        lower = partial(before.lower, on=on, tune=0.0)  # what has been measured is in its code anyway
         self.variants = Variants(
             before.function, before.predict, step.trainer, lower, step.options, step.averages, self.window
         )

@@ -465,14 +465,14 @@ class TrainStep:
 
         Raises:
             ValueError: that is no number of seconds.
-            MXNetError: graphs are interpreted.
+            MXNetError: kernels do not run on this CPU: another target, or graphs that are interpreted.
             OSError: what was found cannot be written into the cache.
         """
         from gluongraph.tuner import seconds_of
 
         tuning = self._main(batch, seconds_of(seconds))[0].compiled.tuning
         if tuning is None:
-            raise MXNetError("nothing to tune: GG_BACKEND or GG_CHECK has graphs interpreted")
+            raise MXNetError(f"nothing to tune: no code for {self.options.target} runs on this machine's CPU")
         return tuning
 
     @by_turns
