@@ -110,6 +110,10 @@ class CpuAlgebra:
             return self.unary("isnan", x)
         return tir.logical("not", self.kernel.let(self.unary("isnan", x))) if name == "equal" else None
 
+    def named(self, x: Expr) -> Expr:
+        """See Algebra."""
+        return self.kernel.let(x)
+
     def reduce(
         self, name: str, extents: Sequence[int], element: Callable[..., Expr], dtype: str, lanes: int | None = None
     ) -> Expr:

@@ -34,6 +34,10 @@ class Algebra(Protocol):
         """x * y + z of floats, rounded once where the target can."""
         ...
 
+    def named(self, x: Expr) -> Expr:
+        """x, computed once however often it is read; without a name its text is repeated for each reader."""
+        ...
+
     def where(self, condition: Expr, yes: Expr, no: Expr) -> Expr:
         """Both sides are evaluated: keep reads inside the array (clamp the index)."""
         ...

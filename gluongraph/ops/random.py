@@ -143,7 +143,7 @@ def words_of(e: Any, counter: Any, state: Any, draw: int) -> Words:
         return e.binary("shift_right", x, e.const(32, "u64"))
 
     def multiply(m: int, x: Any) -> tuple[Any, Any]:
-        product = e.binary("bitwise_and", x, e.const(0xFFFFFFFF, "u64")) * e.const(m, "u64")
+        product = e.named(e.binary("bitwise_and", x, e.const(0xFFFFFFFF, "u64")) * e.const(m, "u64"))
         return high(product), product
 
     offset = e.binary("bitwise_or", e.binary("shift_left", wide(state(3)), e.const(32, "u64")), wide(state(2)))
@@ -205,10 +205,11 @@ def _normal_lower(e: Any, i: Any, state: Any, shape: tuple[int, ...], draw: int,
         return e.binary("bitwise_and", e.binary("shift_right", p, e.const(shift, "u32")), e.const(mask, "u32"))
 
     counter = e.binary("shift_right", p, e.const(6, "u32")) * e.const(WIDTH, "u32") + bits(0, WIDTH - 1)
-    words = words_of(e, counter, state, draw)
+    words = tuple(map(e.named, words_of(e, counter, state, draw)))  # read many times below
     later = e.binary("equal", bits(5, 1), e.const(1, "u32"))
     second = e.binary("equal", bits(4, 1), e.const(1, "u32"))
-    pair = normal_pair(e, e.where(later, words[2], words[0]), e.where(later, words[3], words[1]))
+    first, second_word = e.where(later, words[2], words[0]), e.named(e.where(later, words[3], words[1]))
+    pair = normal_pair(e, first, second_word)
     return e.cast(e.where(second, pair[1], pair[0]), dtype)
 
 

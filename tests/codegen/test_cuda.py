@@ -23,6 +23,7 @@ from gluongraph.codegen import build, cuda, te, te_lower
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.gluon import nn
 from gluongraph.ir import OPS, Graph, Node, Op, TensorType
+from gluongraph.ops.random import MULTIPLIERS, ROUNDS
 from gluongraph.passes import PIPELINE, inline, memory, schedule, select
 from gluongraph.plan import Buffer, Group, Launch, Plan
 from gluongraph.step import TrainStep
@@ -112,6 +113,15 @@ def test_op(samples: Samples, name: str, backwards: bool) -> None:
     in_f32 = any(n.op.kind == "random" for n in graph.nodes())  # random numbers are made in f32, whatever their dtype
     got = gpu.run(plan, samples.emulator, given, backwards, f"{name}_")
     compare(got, reference.run(graph, given)[0], 2e-5 if in_f32 else 0.0)
+
+
+@pytest.mark.parametrize("name", ["normal_1", "uniform_1", "dropout_1"])
+def test_words_of_random_numbers_are_computed_once(name: str) -> None:
+    """The ten rounds read each product twice: written out for each reader, they were two thousand times as long."""
+    graph = next(graph for other, graph, _ in cases() if other == name)
+    plan = plan_of(graph, dict.fromkeys(graph.inputs, "input"))
+    source = te.source(list(gpu.functions(plan).values()), gpu.CUDA.tvm)
+    assert source.count(str(MULTIPLIERS[0])) == ROUNDS
 
 
 @needs_nvcc

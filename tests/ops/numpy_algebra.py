@@ -82,6 +82,9 @@ class NumpyAlgebra:
         _one_dtype(yes, no)
         return np.where(condition, yes, no)
 
+    def named(self, x):
+        return x
+
     def unary(self, name, x):
         return UNARY[name](x)
 
