@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gluongraph import debug
 from gluongraph.bench import own, workloads
 from gluongraph.codegen import conv_tiles
 from gluongraph.codegen.contraction import geometry_of
@@ -26,9 +27,10 @@ MODELS = {
 
 def planned(name: str, precision: str) -> Plan:
     """The plan of a workload's step; nothing is compiled."""
-    step, batches = own.step_of(workloads.find(name), precision=precision)
-    step.memory(*batches[0])
-    plan: Plan = step.plan
+    with debug.override(backend="reference"):
+        step, batches = own.step_of(workloads.find(name), precision=precision)
+        step.memory(*batches[0])
+        plan: Plan = step.plan
     return plan
 
 
@@ -50,8 +52,7 @@ def contractions(body: Graph) -> Iterator[Node]:
 
 @pytest.mark.parametrize("precision", LOW)
 @pytest.mark.parametrize("name", MODELS)
-def test_all_products_of_the_benchmarks(name: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GG_BACKEND", "reference")
+def test_all_products_of_the_benchmarks(name: str, precision: str) -> None:
     found = list(products(planned(name, precision)))
     assert len(found) == MODELS[name]
     for n, operands in found:
