@@ -7,12 +7,11 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gluongraph import debug
 from gluongraph.codegen import cache, cuda, linking, te, tir
+from gluongraph.codegen.cache import Artefact
 from gluongraph.codegen.cuda_math import GpuKernel
 from gluongraph.codegen.linking import Linker
 from gluongraph.codegen.rule import bind
@@ -21,28 +20,16 @@ from gluongraph.codegen.targets import Target
 from gluongraph.errors import CompileError
 from gluongraph.plan import Launch, Plan
 from gluongraph.process import threads
-from gluongraph.program import Program, program_of
+from gluongraph.program import program_of
 
 ENTRY = "step"
-
-
-@dataclass(frozen=True)
-class Artefact:
-    """Compiled code and its description. `path` is None where nothing could be linked and `module` holds the code."""
-
-    program: Program
-    path: Path | None
-    module: Any = None
-    compiled: int = 0  # kernels compiled now; 0 when the cache had them
-    seconds: float = 0.0
-    gpu: bool = False  # do its kernels run on a GPU?
 
 
 def build(plan: Plan, target: Target) -> Artefact:
     """The artefact of a plan, from the cache if the same plan was built before for the same target."""
     key, gpu = cache.key(plan, target), target.cpu is None
     program = program_of(plan)
-    found, shown = cache.find(key), debug.wants("code") or bool(debug.settings().dump)
+    found, shown = cache.find(key, program), debug.wants("code") or bool(debug.settings().dump)
     if found is not None and not shown:
         return Artefact(program, found, gpu=gpu)
     started = time.perf_counter()
@@ -52,7 +39,7 @@ def build(plan: Plan, target: Target) -> Artefact:
         debug.dump(f"{tir.name_of(function)}.txt", str(function))
     if found is not None:  # written for the reader only
         return Artefact(program, found, gpu=gpu)
-    entries, module, library = {ENTRY: entry(plan, program)}, None, None
+    entries, module, library = {ENTRY: entry(plan)}, None, None
     write = _write_gpu if gpu else _write
     try:
         linker = linking.linker(linking.command_for(target.machine))
@@ -108,8 +95,8 @@ def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
     return k.finish()
 
 
-def entry(plan: Plan, program: Program) -> tir.Entry:
+def entry(plan: Plan) -> tir.Entry:
     """The entry point: the plan's launches over the program's arguments."""
-    position = {arg.name: i for i, arg in enumerate(program.args)}
+    position = plan.positions
     calls = [tir.Call(launch.kernel, tuple(position[b.name] for b in launch.arguments)) for launch in plan.launches]
     return tir.Entry(tuple(calls))

@@ -11,16 +11,29 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache as once
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from gluongraph import ops
 from gluongraph.codegen.targets import Target
-from gluongraph.errors import CompileError
 from gluongraph.plan import Plan
 from gluongraph.program import Program, program_of
 from gluongraph.serialize import fingerprint
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """Compiled code and its description. `path` is None where nothing could be linked and `module` holds the code."""
+
+    program: Program
+    path: Path | None
+    module: Any = None
+    compiled: int = 0  # kernels compiled now; 0 when the cache had them
+    seconds: float = 0.0
+    gpu: bool = False  # do its kernels run on a GPU?
 
 
 def folder() -> Path | None:
@@ -42,9 +55,8 @@ def key(plan: Plan, target: Target) -> str:
 
 def _described(plan: Plan) -> str:
     """All of a plan but names: its arguments by position, each kernel once, the launches in order."""
-    program = program_of(plan)
-    position = {arg.name: i for i, arg in enumerate(program.args)}
-    lines = [program.nameless().to_json()]
+    position = plan.positions
+    lines = [program_of(plan).nameless().to_json()]
     for name, launch in plan.kernels.items():
         group = launch.group
         lines.append(f"{name} {fingerprint(group.body)} {group.pattern} {group.inplace} {launch.candidate}")
@@ -57,25 +69,30 @@ def _described(plan: Plan) -> str:
 @once
 def code() -> str:
     """A digest of what turns a plan into code: the sources of this package and of the ops' rules, TVM's version."""
-    digest = hashlib.sha256(f"{version('apache-tvm')} {version('apache-tvm-ffi')}".encode())
-    for source in (__file__, ops.__file__):
-        for file in sorted(Path(source).parent.glob("*.py")):
+    versions = f"{version('apache-tvm')} {version('apache-tvm-ffi')}"
+    return digest_of(versions, Path(__file__).parent, Path(ops.__file__).parent)
+
+
+def digest_of(text: str, *folders: Path) -> str:
+    """A digest of a text and of the Python files in folders."""
+    digest = hashlib.sha256(text.encode())
+    for folder in folders:
+        for file in sorted(folder.glob("*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
-def find(key: str) -> Path | None:
-    """The library that was stored under the key, if the entry is whole."""
+def find(key: str, program: Program) -> Path | None:
+    """The library of such a program that was stored under the key, if the entry is whole."""
     base = folder()
     if base is None:
         return None
-    place = base / key
+    library = base / key / "step.so"
     try:
-        Program.from_json((place / "program.json").read_text())
-    except (OSError, CompileError):
+        described = library.with_name("program.json").read_text() == program.nameless().to_json()
+    except (OSError, ValueError):
         return None
-    library = place / "step.so"
-    return library if library.exists() else None
+    return library if described and library.exists() else None
 
 
 def store(key: str, program: Program, write: Callable[[Path], None]) -> Path:
@@ -91,7 +108,7 @@ def store(key: str, program: Program, write: Callable[[Path], None]) -> Path:
         try:
             draft.rename(place)
         except OSError:  # another process was first; its entry is as good, unless it is broken
-            if find(key) is None:
+            if find(key, program) is None:
                 shutil.rmtree(place, ignore_errors=True)
                 draft.rename(place)
         return place / "step.so"

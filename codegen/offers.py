@@ -37,11 +37,11 @@ class Offers:
     def __call__(self, group: Group) -> Candidate | None:
         return self._usual(group, key_of(group))
 
-    def tuned(self, group: Group) -> Candidate | None:
-        """The candidate of the table, or where there is none the rule's own. Not for kernels within a scan: what was
-        offered for the scan as a whole has counted the workspace of its rules' own choices."""
+    def tuned(self, group: Group, table: Table | None = None) -> Candidate | None:
+        """The candidate of the table, by default as it is now, or where there is none the rule's own. Not for kernels
+        within a scan: what was offered for the scan as a whole has counted the workspace of its rules' own choices."""
         key = key_of(group)
-        found = self.table.get(key)
+        found = (self.table if table is None else table).get(key)
         return found.candidate if found is not None else self._usual(group, key)
 
     def _usual(self, group: Group, key: str) -> Candidate | None:

@@ -53,6 +53,17 @@ class Table:
         """What was found for a group, if it has been measured."""
         return self._rows.get(key)
 
+    def copy(self) -> Table:
+        """What has been found up to now."""
+        made = Table(None)
+        made._rows = dict(self._rows)
+        return made
+
+    @property
+    def digest(self) -> str:
+        """A digest of what it makes rules choose."""
+        return _digest({key: asdict(row.candidate) for key, row in self._rows.items()})
+
     def put(self, found: dict[str, Found]) -> None:
         """Remember, and write down: with what others have found since, by renaming, so that a reader sees a whole file.
 

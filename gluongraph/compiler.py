@@ -1,43 +1,39 @@
-"""The compiler's table of contents: from a traced program to a running step. The only module that knows all stages."""
+"""The compiler's table of contents: from a traced program to a running step."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gluongraph import debug, engine, printer, process
-from gluongraph.codegen.build import Artefact, build
-from gluongraph.codegen.rules import offer, whole
+from gluongraph.codegen import known, tuned
+from gluongraph.codegen.cache import Artefact
 from gluongraph.codegen.targets import Target, runs_here
 from gluongraph.codegen.targets import target as find_target
-from gluongraph.errors import CompileError, MXNetError, located
+from gluongraph.errors import CompileError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph
-from gluongraph.passes import PIPELINE, amp, inline, memory, schedule, select
-from gluongraph.passes.inline import Keep
-from gluongraph.plan import Plan
 from gluongraph.precision.table import in_whole, precision_of
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
 from gluongraph.step import Options, TrainStep
-from gluongraph.step.footprint import Footprint
 from gluongraph.step.states import hold_states
-from gluongraph.step.thrift import ALL_KEPT, Thrift, thrift_of, thrifty
-from gluongraph.tuner import Tuning, seconds_of
-from gluongraph.tuner import tune as measure
-from gluongraph.verify import verify, verify_plan
+from gluongraph.step.thrift import ALL_KEPT, Thrift, thrift_of
 
-REQUIRED = {"inline", "fuse"}  # passes: there are kernels for primitives, and only in groups
+if TYPE_CHECKING:
+    from gluongraph.plan import Plan
+    from gluongraph.step.footprint import Footprint
+    from gluongraph.step.search import Choice
+    from gluongraph.tuner import Tuning
 
 
 def compile(
@@ -111,7 +107,12 @@ def compile(
     thrift = thrift_of(remat, memory_budget, activations)
     if optimizer_state is not None:
         hold_states(trainer, optimizer_state)
-    build = partial(lower, on=find_target(target), thrift=thrift, tune=seconds_of(tune))
+    seconds = 0.0
+    if tune is not False:
+        from gluongraph.tuner import seconds_of
+
+        seconds = seconds_of(tune)
+    build = partial(lower, on=find_target(target), thrift=thrift, tune=seconds)
     cast = partial(cast_to, low=how.low) if how.low else None
     options = Options(
         *(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly),
@@ -125,15 +126,6 @@ def compile(
         return loss(net(*batch[:inputs]), *batch[inputs:])
 
     return TrainStep(program, trainer, build, predict=net, options=options, inputs=inputs)
-
-
-def cast_to(graph: Graph, low: str) -> Graph:
-    """The pass `amp`, run as all passes are."""
-
-    def cast(graph: Graph) -> Graph:
-        return amp(graph, low)
-
-    return run(wraps(amp)(cast), graph)
 
 
 def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:
@@ -152,22 +144,76 @@ def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:
         raise TypeError(located(f"compile: {wrong}", help=usage))
 
 
+def cast_to(graph: Graph, low: str) -> Graph:
+    """The pass `amp`, run as all passes are."""
+    from gluongraph.passes import amp
+    from gluongraph.planning import run
+
+    @wraps(amp)
+    def cast(graph: Graph) -> Graph:
+        return amp(graph, low)
+
+    return run(cast, graph)
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A graph, and all else that decides what it becomes; see `lower`. `measured` is what tuners have found so far."""
+
+    graph: Graph
+    roles: Mapping[str, str]
+    forward: Collection[str]
+    on: Target
+    thrift: Thrift
+    measured: tuned.Table
+
+    @cached_property
+    def choice(self) -> Choice:
+        """The plan, and the graph of kernels that it was made from."""
+        from gluongraph.planning import choice
+
+        return choice(self.graph, self.roles, self.forward, self.on, self.thrift, self.measured)
+
+    @cached_property
+    def key(self) -> str:
+        """What an artefact is remembered by; '' where somebody looks at what a known one goes without."""
+        if debug.settings() != debug.Settings():
+            return ""
+        results = (*self.graph.outputs, *self.graph.updates)
+        spared = [name in self.forward for name in results] if self.thrift else []
+        return known.key(self.graph, self.roles, f"{self.thrift} {spared} {self.measured.digest}", self.on)
+
+
 @dataclass(frozen=True)
 class Compiled:
-    """A graph after all stages: as traced, as kernels, the plan, the artefact."""
+    """A graph after all stages: what was asked for, the artefact, the plan.
 
-    traced: Graph
-    graph: Graph
-    plan: Plan
+    Where the cache knew what the graph becomes, there is no plan until somebody asks for it.
+    """
+
+    request: Request
     artefact: Artefact | None  # None where the graph is interpreted
-    roles: Mapping[str, str]
-    footprint: Footprint  # of the plan
     tuning: Tuning | None = None  # what was measured for it, if that was asked for
+
+    @property
+    def traced(self) -> Graph:
+        """The graph as traced."""
+        return self.request.graph
+
+    @property
+    def plan(self) -> Plan:
+        """Kernels, order, memory."""
+        return self.request.choice.plan
+
+    @property
+    def footprint(self) -> Footprint:
+        """The bytes of the plan."""
+        return self.request.choice.footprint
 
     def executor(self, state: Mapping[str, np.ndarray[Any, Any]]) -> Executor | DeviceExecutor | Interpreted:
         """The artefact loaded and bound to these arrays; its numpy twin under GG_BACKEND=reference and GG_CHECK=nan."""
         if self.artefact is None:
-            return Interpreted(self.traced, self.roles, state, check=bool(debug.settings().check))
+            return Interpreted(self.traced, self.request.roles, state, check=bool(debug.settings().check))
         entry = loader.function(self.module(), "step")
         return (DeviceExecutor if self.artefact.gpu else Executor)(entry, self.artefact.program, state)
 
@@ -201,76 +247,41 @@ def lower(
     """
     on = on or find_target()
     debug.next_graph()
-    traced = graph = edited(graph)
-    ready, planned = prepared(graph, on), partial(plan_kernels, roles=roles, on=on)
-    chosen = thrifty(ready, forward, roles, thrift, planned)
-    tuning = measure(chosen.plan, on, tune) if tune and runs_here(on) and not interprets() else None
-    if tuning is not None and tuning.changed:
-        chosen = thrifty(ready, forward, roles, thrift, planned)
-    plan, graph = chosen.plan, chosen.graph
-    text = printer.show_plan(plan)
-    debug.dump("plan.txt", text)
-    debug.log(next(iter(debug.settings().log & {"memory", "plan", "schedule"}), "launch"), text)
+    graph, tuning = edited(graph), None
+
+    def request() -> Request:
+        return Request(graph, roles, forward, on, thrift, tuned.table(on).copy())
+
+    asked = request()
+    if tune and runs_here(on) and not interprets():
+        from gluongraph.tuner import tune as measure
+
+        tuning = measure(asked.choice.plan, on, tune)
+        asked = request() if tuning.changed else asked
+    artefact = known.find(asked.key, graph, gpu=on.cpu is None) if asked.key else None
+    if artefact is None:
+        artefact = built(asked.choice.plan, on)
+        if asked.key and artefact is not None:
+            known.remember(asked.key, graph, artefact)
+    process.give_back_freed_memory()  # what compiling took, and parameters and states before they moved into arenas
+    return Compiled(asked, artefact, tuning)
+
+
+def built(plan: Plan, on: Target) -> Artefact | None:
+    """The artefact of a plan; None where graphs are interpreted."""
+    from gluongraph.codegen.build import build
+    from gluongraph.codegen.rules import offer
+
+    now = debug.settings()
+    if now.dump or now.log or now.debug:
+        text = printer.show_plan(plan)
+        debug.dump("plan.txt", text)
+        debug.log(next(iter(now.log & {"memory", "plan", "schedule"}), "launch"), text)
     artefact = None if interprets() else build(plan, on)
     offer(on).save()
-    process.give_back_freed_memory()  # what compiling took, and parameters and states before they moved into arenas
     made = artefact.compiled if artefact is not None else "no"
     debug.log("target", f"{on.name}: {len(plan.launches)} launches, {made} kernels compiled now")
-    return Compiled(traced, graph, plan, artefact, roles, chosen.footprint, tuning)
-
-
-def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, within: bool = False) -> tuple[Plan, Graph]:
-    """All passes: the plan, and the graph of kernels that it was made from. `within`: of a scan's body."""
-    return plan_kernels(prepared(graph, on, quiet=within), roles, on, within)
-
-
-def prepared(graph: Graph, on: Target, quiet: bool = False) -> Graph:
-    """The graph after all passes before `fuse`."""
-    if not quiet:
-        debug.dump("00_traced.py", printer.show(graph))
-    without, keep = left_out(), whole(on)
-    for number, each in enumerate(PIPELINE[:-1], 1):
-        if each.__name__ not in without:
-            graph = run(each, graph, 0 if quiet else number, keep)
-    return graph
-
-
-def stages(graph: Graph, on: Target) -> Iterator[tuple[str, Graph]]:
-    """The graph as traced, and after each pass by its name: what `plan_of` goes through, for somebody who looks."""
-    without, keep = left_out(), whole(on)
-    yield "traced", graph
-    for each in PIPELINE:
-        if each.__name__ not in without:
-            graph = run(each, graph, 0, keep)
-            yield each.__name__, graph
-
-
-def plan_kernels(graph: Graph, roles: Mapping[str, str], on: Target, within: bool = False) -> tuple[Plan, Graph]:
-    """From `fuse` on: the plan, and the graph of its kernels."""
-    graph = run(PIPELINE[-1], graph, 0 if within else len(PIPELINE), whole(on))
-    chosen = offer(on) if within else offer(on).tuned
-    selection = select(graph, chosen, lambda body, inner: plan_of(body, inner, on, within=True)[0])
-    plan = memory(schedule(selection, roles))
-    if debug.settings().verify:
-        verify_plan(plan, selection.graph)
-    return plan, selection.graph
-
-
-def left_out() -> set[str]:
-    """The passes that do not run: those in GG_SKIP, and after GG_STOP's those that there can be code without.
-
-    Raises:
-        MXNetError: no such pass, or one that must run.
-    """
-    now, names = debug.settings(), [each.__name__ for each in PIPELINE]
-    for variable, given in (("GG_SKIP", now.skip), ("GG_STOP", {now.stop} if now.stop else set())):
-        for name in given:
-            if name not in names:
-                raise MXNetError(f"{variable}={name}: no pass has that name; there are {', '.join(names)}")
-            if name in REQUIRED and variable == "GG_SKIP":
-                raise MXNetError(f"GG_SKIP={name}: there is no code without this pass; others can be left out")
-    later = names[names.index(now.stop) + 1 :] if now.stop else []
-    return {*now.skip, *later} - REQUIRED
+    return artefact
 
 
 def edited(graph: Graph) -> Graph:
@@ -281,23 +292,6 @@ def edited(graph: Graph) -> Graph:
     path.write_text(printer.show(graph))
     input(f"the graph is in {path}: edit it, then press Enter ")
     return printer.read(path.read_text())
-
-
-def run(each: Callable[[Graph], Graph], graph: Graph, number: int = 0, keep: Keep = lambda n: False) -> Graph:
-    """One pass, with all that hangs on passes: timing, verification, dumps. `keep`: composites that have kernels."""
-    name = each.__name__
-    started = time.perf_counter()
-    after = inline(graph, keep=keep) if each is inline else each(graph)
-    milliseconds = (time.perf_counter() - started) * 1e3
-    if debug.settings().verify:
-        verify(after, name, keep)
-    changed = "" if after is not graph and after != graph else " (unchanged)"
-    debug.log("pass", f"{name}: {len(graph.nodes())} -> {len(after.nodes())} nodes, {milliseconds:.1f} ms{changed}")
-    if not changed and number and (debug.settings().dump or debug.wants(name)):
-        text = printer.show(after, f"after {name}")
-        debug.dump(f"{number:02d}_{name}.py", text)
-        debug.log(name, text)
-    return after
 
 
 def compile_graph(graph: Graph, name: str) -> Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]:

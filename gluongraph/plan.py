@@ -138,6 +138,11 @@ class Plan:
         return {launch.kernel: launch for launch in reversed(self.launches)}
 
     @property
+    def positions(self) -> dict[str, int]:
+        """The position of each buffer among the arguments of the entry point, by the buffer's name."""
+        return {name: i for i, name in enumerate(self.buffers)}
+
+    @property
     def buffers(self) -> dict[str, Buffer]:
         """Every buffer that some launch touches, by name, in order of first use."""
         found: dict[str, Buffer] = {}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError
-from gluongraph.plan import SPACES, Plan
+from gluongraph.plan import SPACES, Plan, fresh
 
 FORMAT = 1
 
@@ -65,10 +65,27 @@ class Program:
         """The same with arguments called by space and position: equal nets have it in common, whatever their layers'
         names."""
         names = {arg.name: f"{arg.space}{i}" for i, arg in enumerate(self.args)}
+        return self._renamed(names, [names[arg] for arg in self.outputs.values()])
+
+    def named(self, inputs: Mapping[int, str], outputs: Sequence[str], taken: Iterable[str]) -> Program:
+        """A nameless program with a graph's names: those of its inputs by position, those of its outputs in order.
+
+        Where an output is called as one of the inputs, which `taken` names, or an argument without a name of its own
+        is, it gives way.
+        """
+        names, used = {self.args[i].name: name for i, name in inputs.items()}, set(taken)
+        for name, arg in zip(outputs, self.outputs.values(), strict=True):
+            names[arg] = fresh(name, used)
+        for each in self.args:
+            if each.name not in names:
+                names[each.name] = fresh(each.name, used)
+        return self._renamed(names, outputs)
+
+    def _renamed(self, names: Mapping[str, str], outputs: Sequence[str]) -> Program:
         return replace(
             self,
             args=tuple(replace(arg, name=names[arg.name]) for arg in self.args),
-            outputs={names[arg]: names[arg] for arg in self.outputs.values()},
+            outputs={name: names[arg] for name, arg in zip(outputs, self.outputs.values(), strict=True)},
             updates=tuple(names[name] for name in self.updates),
             constants={names[name]: data for name, data in self.constants.items()},
         )
@@ -110,13 +127,16 @@ class Program:
 
 
 def program_of(plan: Plan) -> Program:
-    """The arguments that the plan's entry point takes: every buffer that some launch touches, by first use."""
+    """The arguments that the plan's entry point takes: every buffer that some launch touches, by first use.
+
+    Inputs and outputs are called as in the graph, other arguments by space and position.
+    """
     given = {b.name: b.type for b in plan.outputs.values()}  # kernels may see an output in another shape
     args = tuple(
         Arg(b.name, b.type.dtype, given.get(b.name, b.type).shape, b.space, b.offset or 0)
         for b in plan.buffers.values()
     )
-    return Program(
+    program = Program(
         args=args,
         scratch_bytes=plan.scratch_bytes,
         scalar_bytes=plan.scalar_bytes,
@@ -124,3 +144,5 @@ def program_of(plan: Plan) -> Program:
         updates=tuple(plan.updates),
         constants=plan.constants,
     )
+    inputs = {i: arg.name for i, arg in enumerate(args) if arg.name in plan.inputs}
+    return program.nameless().named(inputs, tuple(plan.outputs), plan.inputs)

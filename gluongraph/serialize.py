@@ -36,12 +36,32 @@ def to_data(graph: Graph, origins: bool = True) -> dict[str, Json]:
 
 def dumps(graph: Graph, origins: bool = True) -> str:
     """The graph as JSON text; `loads` gives the identical graph back."""
-    return json.dumps(to_data(graph, origins), separators=(",", ":"), ensure_ascii=False)
+    return _text(to_data(graph, origins))
 
 
-def fingerprint(graph: Graph) -> str:
-    """A hash of what the graph means: the same in every process, whatever the origins. SHA-256, 64 hex digits."""
-    return hashlib.sha256(dumps(graph, origins=False).encode()).hexdigest()
+def _text(data: Json) -> str:
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+
+
+def fingerprint(graph: Graph, names: bool = True) -> str:
+    """A hash of what the graph means: the same in every process, whatever the origins. SHA-256, 64 hex digits.
+
+    Without `names` it is the same for graphs that differ in what inputs and outputs are called.
+    """
+    data = to_data(graph, origins=False)
+    if not names:
+        _forget_names(data["graphs"][-1])
+    return hashlib.sha256(_text(data).encode()).hexdigest()
+
+
+def _forget_names(data: dict[str, Json]) -> None:
+    """Of a graph's data: inputs by number, outputs in order."""
+    number = {name: i for i, (name, _) in enumerate(data["inputs"])}
+    for name, i in data["inputs"]:
+        data["nodes"][i][2] = number[name]
+    data["inputs"] = [i for _, i in data["inputs"]]
+    data["outputs"] = [i for _, i in data["outputs"]]
+    data["updates"] = [[number[name], i] for name, i in data["updates"]]
 
 
 def _add(graph: Graph, graphs: list[Json], numbers: dict[Graph, int], origins: bool) -> int:

@@ -188,15 +188,15 @@ class DeviceExecutor:
         return results
 
     @contextmanager
-    def lent(self, inputs: Sequence[Array]) -> Iterator[dict[str, Any]]:
-        """All arguments by name, for somebody who runs the kernels himself; the state is as before afterwards."""
+    def lent(self, inputs: Sequence[Array]) -> Iterator[list[Any]]:
+        """All arguments in order, for somebody who runs the kernels himself; the state is as before afterwards."""
         for name, array in zip(self.input_names, inputs, strict=True):
             self._spans[name].upload(array)
         state = {name: array.copy() for name, array in self._state.items()}
         for name, array in state.items():
             self._spans[name].download(array)
         try:
-            yield {arg.name: self._table.tensor(i) for i, arg in enumerate(self.program.args)}
+            yield [self._table.tensor(i) for i in range(len(self.program.args))]
         finally:
             for name, array in state.items():
                 self._spans[name].upload(array)

@@ -86,12 +86,12 @@ class Executor:
         """Until all kernels are done: on a CPU they are when a call returns."""
 
     @contextmanager
-    def lent(self, inputs: Sequence[Array]) -> Iterator[dict[str, Any]]:
-        """All arguments by name, for somebody who runs the kernels himself; the state is as before afterwards."""
+    def lent(self, inputs: Sequence[Array]) -> Iterator[list[Any]]:
+        """All arguments in order, for somebody who runs the kernels himself; the state is as before afterwards."""
         results = self._fill(inputs)
         state = {name: self._keep[name].copy() for name in self.program.positions("state")}
         try:
-            yield {arg.name: self._table.tensor(i) for i, arg in enumerate(self.program.args)}
+            yield [self._table.tensor(i) for i in range(len(self.program.args))]
         finally:
             for name, before in state.items():
                 self._keep[name][...] = before

@@ -121,7 +121,10 @@ def profile(
     """Time each launch `repeat` times over whole steps. State is put back afterwards: nothing has been trained."""
     functions = {launch.kernel: loader.function(module, launch.kernel) for launch in plan.launches}
     with executor.lent(inputs) as memory:
-        calls = [(functions[launch.kernel], [memory[b.name] for b in launch.arguments]) for launch in plan.launches]
+        position = plan.positions
+        calls = [
+            (functions[launch.kernel], [memory[position[b.name]] for b in launch.arguments]) for launch in plan.launches
+        ]
         times: list[list[float]] = [[] for _ in calls]
         for _ in range(repeat + 1):
             for (function, arguments), spent in zip(calls, times, strict=True):

@@ -74,7 +74,8 @@ def look(found: subject.Subject, times: bool = True, repeat: int = 20) -> Anatom
     """Compile a step for its batch, and gather what it is made of."""
     from gluongraph.cli.view.anatomy import anatomy
     from gluongraph.codegen.targets import target
-    from gluongraph.compiler import interprets, stages
+    from gluongraph.compiler import interprets
+    from gluongraph.planning import stages
 
     step = found.step
     footprint = planned(found)
@@ -99,7 +100,7 @@ def planned(found: subject.Subject) -> Any:
 def _print(found: subject.Subject, options: argparse.Namespace) -> int:
     """The graph, or the plan, as it is printed everywhere."""
     from gluongraph.codegen.targets import target
-    from gluongraph.compiler import stages
+    from gluongraph.planning import stages
     from gluongraph.printer import show, show_plan
 
     planned(found)

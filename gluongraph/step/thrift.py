@@ -1,25 +1,13 @@
-"""How much of the forward a step computes again, so that it takes less memory: `remat` and `memory_budget`."""
+"""What a step is to do to take less memory: `remat`, `memory_budget` and `activations`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 
-from gluongraph import debug
-from gluongraph.errors import MXNetError, located
-from gluongraph.ir import Graph
-from gluongraph.passes.blocks import Forward, forward_of
-from gluongraph.passes.cost import seconds
-from gluongraph.passes.remat import CHEAP, KEEP, WHOLE, remat
-from gluongraph.plan import Plan
-from gluongraph.step.footprint import Footprint, footprint, in_words
-from gluongraph.verify import verify
+from gluongraph.errors import located
 
-Planned = Callable[[Graph], tuple[Plan, Graph]]
 MODES = ("auto", "blocks")
-WORTH = 0.1  # of a step's time: what "auto" spends at most
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 
@@ -69,127 +57,3 @@ def nbytes_of(text: int | str) -> int:
     if found is None or found[2] not in _UNITS or not float(found[1]):
         raise ValueError(located(f"memory_budget={text!r} is no number of bytes", help='write "2GiB", or 2 * 2**30'))
     return int(float(found[1]) * _UNITS[found[2]])
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A plan, the graph of its kernels, and what it takes."""
-
-    plan: Plan
-    graph: Graph
-    footprint: Footprint
-
-
-def thrifty(graph: Graph, names: Collection[str], roles: Mapping[str, str], thrift: Thrift, planned: Planned) -> Choice:
-    """The plan of a graph that is ready for `fuse`, with as much recomputed as was asked for. `names` are the outputs
-    and updates that no gradient goes into; without any nothing can be recomputed.
-
-    Raises:
-        MXNetError: no plan fits into the budget; the message says what the smallest takes.
-    """
-    forward = forward_of(graph, names, roles) if thrift else Forward(frozenset(), ())
-    search = _Search(graph, forward, planned, thrift.activations)
-    if thrift.budget is not None:
-        return search.within(thrift.budget)
-    if thrift.mode is None:
-        return search.least
-    return search.worth() if thrift.mode == "auto" else search.smallest()
-
-
-How = tuple[int, ...]
-Level = tuple[Forward, How]  # blocks, and what is done with each
-
-
-class _Search:
-    """Tries levels of recomputation, and between two of them how many blocks go by the higher one.
-
-    The first blocks come first: gradients arrive at them last, when most other memory is free again.
-    """
-
-    def __init__(self, graph: Graph, forward: Forward, planned: Planned, low: str | None):
-        self.graph, self.forward, self.planned, self.low = graph, forward, planned, low
-        self.tried: dict[tuple[int, How], Choice] = {}
-        self.least = self.choice(self.levels()[0])
-
-    def levels(self) -> list[Level]:
-        """From nothing recomputed to all but what enters longer and longer stretches."""
-        count = len(self.forward.blocks)
-        found = [self.level(self.forward, how) for how in (KEEP, CHEAP, WHOLE)]
-        size = 2
-        while size < count:
-            found.append(self.level(self.forward.joined(size), WHOLE))
-            size *= 2
-        return found
-
-    def level(self, forward: Forward, how: int) -> Level:
-        """All blocks alike; of the last one, whose gradients follow at once, cheap operations at most."""
-        return forward, (*(how,) * (len(forward.blocks) - 1), min(how, CHEAP))[: len(forward.blocks)]
-
-    def choice(self, level: Level) -> Choice:
-        """The plan of a level, made once."""
-        forward, how = level
-        key = (len(forward.blocks), how)
-        if (made := self.tried.get(key)) is None:
-            graph = remat(self.graph, forward, how, self.low)
-            if debug.settings().verify:
-                verify(graph, "remat")
-            plan, graph = self.planned(graph)
-            made = self.tried[key] = Choice(plan, graph, footprint(plan))
-            if any(how):
-                extra = seconds(plan) / seconds(self.least.plan) - 1
-                made = self.tried[key] = replace(made, footprint=replace(made.footprint, extra_time=extra))
-        return made
-
-    def mixed(self, low: How, high: How, fits: Callable[[Choice], bool], most: bool) -> Choice | None:
-        """Of plans in which the first blocks go by `high` and the others by `low` one that fits: with the most, or the
-        fewest, of `high`. It is looked for by halves."""
-        found, few, many = None, 0, len(low)
-        while few <= many:
-            count = (few + many) // 2
-            choice = self.choice((self.forward, high[:count] + low[count:]))
-            good = fits(choice)
-            found = choice if good else found
-            if good == most:
-                few = count + 1
-            else:
-                many = count - 1
-        return found
-
-    def within(self, budget: int) -> Choice:
-        """The plan with least recomputation that takes at most so many bytes."""
-
-        def fits(choice: Choice) -> bool:
-            return choice.footprint.peak <= budget
-
-        levels = self.levels()
-        for i, level in enumerate(levels):
-            if fits(choice := self.choice(level)):
-                same = i > 0 and level[0] is levels[i - 1][0]
-                return (self.mixed(levels[i - 1][1], level[1], fits, most=False) or choice) if same else choice
-        least = self.smallest().footprint
-        help = "a smaller batch, activations='bf16' or optimizer_state='bf16' take less"
-        raise MXNetError(
-            located(f"memory_budget: {in_words(budget)} are too few; the smallest plan found takes {least}", help=help)
-        )
-
-    def worth(self) -> Choice:
-        """The smallest of the plans that are expected to take little more time."""
-
-        def fits(choice: Choice) -> bool:
-            return choice.footprint.extra_time <= WORTH
-
-        levels = self.levels()[:3]
-        for (_, low), (_, high) in pairwise(levels):
-            self.mixed(low, high, fits, most=True)
-        return self.best(fits)
-
-    def smallest(self) -> Choice:
-        """The smallest of all plans."""
-        for level in self.levels():
-            self.choice(level)
-        return self.best(lambda choice: True)
-
-    def best(self, fits: Callable[[Choice], bool]) -> Choice:
-        """The smallest of those tried that fit; of equal ones the one that takes least time."""
-        fitting: Sequence[Choice] = [choice for choice in self.tried.values() if fits(choice)]
-        return min(fitting, key=lambda choice: (choice.footprint.peak, choice.footprint.extra_time))

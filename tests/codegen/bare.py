@@ -62,7 +62,7 @@ def source(plan: Plan) -> str:
         size = arg.nbytes // row.nbytes
         body.append(f"  int64_t n{i} = {size}; Tensor t{i} = {{{place}, 1, 0, 1, {kind}, &n{i}, &one, 0}};")
     body += [_move("fread", i, arg, "in") for i, arg in enumerate(program.args) if arg.space in GIVEN]
-    position = {arg.name: i for i, arg in enumerate(program.args)}
+    position = plan.positions
     for launch in plan.launches:
         tensors = [f"&t{position[b.name]}" for b in launch.arguments]
         body.append(f"  run(__tvm_ffi_{launch.kernel}, (Tensor *[]){{{', '.join(tensors)}}}, {len(tensors)});")

@@ -18,9 +18,10 @@ from gluongraph import gluon, ops
 from gluongraph.codegen import cache
 from gluongraph.codegen.build import KERNELS
 from gluongraph.codegen.targets import TARGETS
-from gluongraph.compiler import compile_graph, lower, plan_of
+from gluongraph.compiler import compile_graph, lower
 from gluongraph.gluon import nn
 from gluongraph.ir import Graph, TensorType
+from gluongraph.planning import plan_of
 from gluongraph.step import TrainStep
 
 X, Y = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6), np.array([0, 1, 2, 0], np.int32)
@@ -123,10 +124,13 @@ def test_inputs_and_outputs_may_have_any_names() -> None:
 @pytest.mark.parametrize("file", ["program.json", "step.so"])
 def test_a_broken_entry_is_made_again(folder: pathlib.Path, file: str) -> None:
     graph, roles = scale({})
-    (path,) = (lower(graph, roles).artefact.path,)
-    assert path is not None and cache.find(path.parent.name) == path
+    made = lower(graph, roles).artefact
+    assert made is not None
+    path = made.path
+    assert path is not None
+    assert cache.find(path.parent.name, made.program) == path
     path.with_name(file).unlink()
-    assert cache.find(path.parent.name) is None
+    assert cache.find(path.parent.name, made.program) is None
     again = lower(graph, roles).artefact
     assert again is not None and again.compiled > 0 and again.path == path and path.with_name(file).exists()
     assert {p.name for p in folder.iterdir() if p.is_dir()} == {path.parent.name}, "no drafts are left"

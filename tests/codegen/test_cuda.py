@@ -386,7 +386,7 @@ def test_loop(graph: Graph, given: Arrays) -> None:
     assert "scan" in [launch.candidate.rule for launch in plan.launches]
     program = program_of(plan)
     functions = [gpu.serial(f) for f in gpu.functions(plan).values()]
-    module = tir.link(functions, {"step": build.entry(plan, program)}, {"kind": "llvm"})
+    module = tir.link(functions, {"step": build.entry(plan)}, {"kind": "llvm"})
     entry = loader.function(module, "step")
     executor = Executor(entry, program, {})
     results = executor([given[name] for name in executor.input_names])

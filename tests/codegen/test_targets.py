@@ -18,10 +18,9 @@ from gluongraph import gluon, nd, reference
 from gluongraph.codegen import tir
 from gluongraph.codegen.build import ENTRY, entry, kernel
 from gluongraph.codegen.targets import TARGETS, Target, cpu_flags, target
-from gluongraph.compiler import plan_of
 from gluongraph.errors import CompileError
 from gluongraph.plan import Plan
-from gluongraph.program import program_of
+from gluongraph.planning import plan_of
 from gluongraph.step import TrainStep
 
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -119,7 +118,7 @@ def compiled(step: TrainStep, on: Target) -> tuple[Plan, Any]:
     made = step._variants.last.compiled
     plan, _ = plan_of(made.traced, made.roles, on)
     functions = [kernel(launch, on) for launch in plan.kernels.values()]
-    return plan, tir.link(functions, {ENTRY: entry(plan, program_of(plan))}, on.tvm)
+    return plan, tir.link(functions, {ENTRY: entry(plan)}, on.tvm)
 
 
 @pytest.fixture(scope="module")

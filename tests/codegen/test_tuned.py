@@ -17,9 +17,9 @@ from gluongraph.codegen.offers import key_of
 from gluongraph.codegen.rules import alternatives, offer
 from gluongraph.codegen.targets import TARGETS, target
 from gluongraph.codegen.tuned import Found, table
-from gluongraph.compiler import plan_of
 from gluongraph.ir import Graph, TensorType
 from gluongraph.plan import Buffer, Candidate, Group, Launch
+from gluongraph.planning import plan_of
 from gluongraph.runtime import loader
 
 CPU = TARGETS["x86-64-v4"]

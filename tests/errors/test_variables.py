@@ -12,9 +12,9 @@ import sys
 import pytest
 
 from gluongraph import debug
-from gluongraph.compiler import REQUIRED
 from gluongraph.errors import MXNetError
 from gluongraph.passes import PIPELINE
+from gluongraph.planning import REQUIRED
 from gluongraph.printer import read, show
 
 PROGRAM = """
@@ -125,7 +125,7 @@ def test_values_that_are_refused(cache: str, variable: str, value: str, message:
 
 
 def test_stop_and_skip_are_refused_before_anything_is_compiled() -> None:
-    from gluongraph.compiler import left_out
+    from gluongraph.planning import left_out
 
     with debug.override(skip=frozenset({"cse"}), stop="fold"):
         assert left_out() == {"cse", "simplify"}

@@ -12,13 +12,14 @@ from nets import NETS, batch, compiled
 import gluongraph as mx
 from gluongraph import debug, gluon, ops, reference
 from gluongraph.codegen.targets import target
-from gluongraph.compiler import lower, plan_kernels, plan_of, prepared
+from gluongraph.compiler import lower
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import MXNetError
 from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.passes import fuse
 from gluongraph.passes.blocks import Forward, forward_of
 from gluongraph.passes.remat import CHEAP, KEEP, WHOLE, remat
+from gluongraph.planning import plan_kernels, plan_of, prepared
 from gluongraph.step.footprint import Footprint
 from gluongraph.step.thrift import nbytes_of
 

@@ -170,7 +170,7 @@ def test_two_executors_of_one_artefact_share_nothing(program: Compiled) -> None:
 def test_lent_memory_leaves_state_alone(program: Compiled) -> None:
     w = np.ones(3, np.float32)
     with executor(program, w).lent([X]) as memory:
-        assert {"x", "w", "lr", "y"} <= set(memory)
+        assert len(memory) == len(program.artefact.program.args) >= 4
         w[:] = 7.0
     assert (w == 1.0).all()
 

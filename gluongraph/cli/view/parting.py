@@ -10,10 +10,11 @@ import numpy as np
 
 from gluongraph import reference
 from gluongraph.codegen.targets import target
-from gluongraph.compiler import Compiled, compile_graph, lower, stages
+from gluongraph.compiler import Compiled, compile_graph, lower
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.ir import Graph, Node
 from gluongraph.plan import Launch, Plan
+from gluongraph.planning import stages
 from gluongraph.runtime import loader
 from gluongraph.storage import Array, aligned_empty
 from gluongraph.trace import is_rng

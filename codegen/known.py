@@ -1,0 +1,97 @@
+"""Which artefact a graph has become, remembered beside it: a warm start runs no pass and asks no rule.
+
+The plan follows from the graph, what was asked for, the target and the sources of passes and rules, and the artefact
+from the plan. An entry is a file `plan-<key>.json`: where the code lies, and which of its arguments are which inputs of
+the graph. Like the code it holds no names, so that the same net built again finds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from functools import cache as once
+from pathlib import Path
+
+import numpy as np
+
+from gluongraph import ops
+from gluongraph.codegen import cache
+from gluongraph.codegen.cache import Artefact
+from gluongraph.codegen.targets import Target
+from gluongraph.ir import Graph
+from gluongraph.program import Program
+from gluongraph.serialize import fingerprint
+
+
+def key(graph: Graph, roles: Mapping[str, str], asked: str, target: Target) -> str:
+    """A digest of everything that decides a plan but for names: the graph, the space of each input, what was `asked`
+    of the plan, the target, the sources of what plans."""
+    spaces = [roles[name] for name in graph.inputs]
+    parts = (fingerprint(graph, names=False), spaces, asked, target, planner(), cache.code())
+    return _digest(" ".join(map(str, parts)))[:32]
+
+
+@once
+def planner() -> str:
+    """A digest of what turns a graph into a plan, rules and ops aside: the sources of the passes, of what they share
+    and of what chooses among plans; numpy's version, since `fold` computes with it."""
+    shared = Path(ops.__file__).parent.parent
+    return cache.digest_of(np.__version__, shared, shared / "step", _passes())
+
+
+def _passes() -> Path:
+    """The folder of the passes, which are not to be imported here."""
+    spec = importlib.util.find_spec("gluongraph.passes")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent
+
+
+def find(key: str, graph: Graph, gpu: bool) -> Artefact | None:
+    """The artefact that such a graph became, with this one's names; None where an entry is missing or damaged."""
+    base = cache.folder()
+    if base is None:
+        return None
+    try:
+        digest, text = (base / f"plan-{key}.json").read_text().split("\n", 1)
+        if _digest(text) != digest:
+            return None
+        entry = json.loads(text)
+        library = base / entry["code"] / "step.so"
+        description = library.with_name("program.json").read_text()
+    except (OSError, ValueError):
+        return None
+    if _digest(description) != entry["program"] or not library.exists():
+        return None
+    names = tuple(graph.inputs)
+    inputs = {position: names[i] for position, i in entry["inputs"]}
+    program = Program.from_json(description).named(inputs, tuple(graph.outputs), graph.inputs)
+    return Artefact(program, library, gpu=gpu)
+
+
+def remember(key: str, graph: Graph, artefact: Artefact) -> None:
+    """Note what the graph has become. Where the cache is off or cannot be written, the next start is cold, no more."""
+    base = cache.folder()
+    if base is None or artefact.path is None or artefact.path.parent.parent != base:
+        return
+    number = {name: i for i, name in enumerate(graph.inputs)}
+    args = enumerate(artefact.program.args)
+    entry = {
+        "code": artefact.path.parent.name,
+        "program": _digest(artefact.program.nameless().to_json()),
+        "inputs": [[position, number[arg.name]] for position, arg in args if arg.name in number],
+    }
+    text = json.dumps(entry)
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=base, delete=False) as file:
+            file.write(f"{_digest(text)}\n{text}")
+        os.replace(file.name, base / f"plan-{key}.json")
+    except OSError:
+        return
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
