@@ -6,6 +6,7 @@
   gluongraph inspect model.onnx --loss SoftmaxCrossEntropyLoss --optimizer sgd,momentum=0.9
   gluongraph inspect step.gga --by time                    # of what an artefact holds
   gluongraph inspect train.py --graph traced               # the graph as it was traced, as text that reads back
+  gluongraph inspect train.py --graph fuse --svg fuse.svg  # before and after a pass, as a picture
   gluongraph inspect train.py --plan                       # every launch, what it reads and writes, and where
   gluongraph inspect train.py --json > step.json
 
@@ -39,7 +40,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the pictures")
     parser.add_argument("--json", action="store_true", help="print everything for machines")
     parser.add_argument("--plan", action="store_true", help="print the plan instead")
-    parser.add_argument("--graph", metavar="PASS", help="print the graph after this pass, or 'traced', instead")
+    parser.add_argument(
+        "--graph", metavar="PASS", help="print, or draw into --svg, the graph after this pass, or 'traced'"
+    )
     parser.add_argument("--by", choices=ORDERS, default="lost", help="order of the kernels (%(default)s)")
     parser.add_argument("--rows", type=count, default=12, help="kernels, layers and buffers shown (%(default)s)")
     parser.add_argument("--repeat", type=count, default=20, help="how often each kernel is timed (%(default)s)")
@@ -98,7 +101,9 @@ def planned(found: subject.Subject) -> Any:
 
 
 def _print(found: subject.Subject, options: argparse.Namespace) -> int:
-    """The graph, or the plan, as it is printed everywhere."""
+    """The graph, or the plan, as it is printed everywhere; or the graph as a picture."""
+    from gluongraph.cli.view.drawing import drawing
+    from gluongraph.cli.view.svg import around_a_pass
     from gluongraph.codegen.targets import target
     from gluongraph.planning import stages
     from gluongraph.printer import show, show_plan
@@ -110,7 +115,13 @@ def _print(found: subject.Subject, options: argparse.Namespace) -> int:
     graphs = dict(stages(found.step.graph, target()))
     if options.graph not in graphs:
         raise Refused(f"there is no pass {options.graph}; there are {', '.join(graphs)}")
-    print(show(graphs[options.graph], options.graph), end="")
+    if options.svg is not None:
+        names = list(graphs)
+        before = names[max(names.index(options.graph) - 1, 0)]
+        made = (drawing(graphs[name]) for name in (before, options.graph))
+        options.svg.write_text(around_a_pass(options.graph, *made), encoding="utf-8")
+    else:
+        print(show(graphs[options.graph], options.graph), end="")
     return 0
 
 

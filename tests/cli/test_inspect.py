@@ -7,11 +7,15 @@ import pathlib
 import re
 import shutil
 import subprocess
+from xml.etree import ElementTree
 
 import pytest
 
 from gluongraph.cli import main
+from gluongraph.cli.view.drawing import MOST, drawing
+from gluongraph.cli.view.graphs import changed, picture
 from gluongraph.cli.view.listing import GONE, NEW, SAME, changes, counted, listing
+from gluongraph.errors import Origin
 from gluongraph.ir import Graph, TensorType
 from gluongraph.ops import input as leaf
 from gluongraph.ops import relu, tanh
@@ -88,6 +92,9 @@ def test_the_page_works_in_a_browser(work: pathlib.Path, tmp_path: pathlib.Path)
         const rows = [...document.querySelectorAll("#launches tbody tr")];
         document.body.dataset.times = rows.map((row) => row.cells[6].dataset.v).join(" ");
         const shown = rows.filter((row) => !row.hidden);
+        const box = document.querySelector("svg.graph [data-box]");
+        box.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
+        document.body.dataset.lit = document.querySelectorAll(".wire.lit").length;
         document.body.dataset.shown = shown.map((row) => row.cells[5].textContent).join(" ");
     """
     page.write_text(text.replace("</body>", f"<script>{acts}</script></body>"))
@@ -97,8 +104,48 @@ def test_the_page_works_in_a_browser(work: pathlib.Path, tmp_path: pathlib.Path)
     assert done.returncode == 0 and ":CONSOLE" not in done.stderr, done.stderr
     assert re.search(r'<aside id="detail"><button.*<h3>2 k', done.stdout)
     (times,), (shown,) = (re.findall(f'data-{name}="([^"]*)"', done.stdout) for name in ("times", "shown"))
+    assert int(re.search('data-lit="([0-9]*)"', done.stdout)[1]) > 0  # type: ignore[index]
     seconds = list(map(float, times.split()))
     assert seconds == sorted(seconds, reverse=True) and set(shown.split()) == {"gemm"}
+
+
+def test_a_graph_as_a_picture(work: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    traced, fused = (read(told(capsys, "train.py", "--graph", name)) for name in ("traced", "fuse"))
+    before, after = drawing(traced), drawing(fused)
+    for drawn in (before, after):
+        assert 0 < len(drawn.boxes) <= MOST and all(i < j for i, j in drawn.lines)
+        assert {box.phase for box in drawn.boxes} == {"forward", "backward", "update"}
+        for i, j in drawn.lines:  # down the forward pass, up the backward pass
+            one, other = drawn.boxes[i], drawn.boxes[j]
+            assert (
+                one.phase != other.phase or one.phase == "update" or (one.row < other.row) == (one.phase == "forward")
+            )
+        text = picture(drawn)
+        assert text.count("data-box=") == len(drawn.boxes) and text.count('class="wire"') == len(drawn.lines)
+    assert sum(count for box in before.boxes for _, count in box.ops) > MOST  # so that they are put together
+    assert all(name.startswith(("gemm(", "reduce(", "rowwise(", "loop(")) for b in after.boxes for name, _ in b.ops)
+    gone, new = changed(before, after)
+    assert (len(gone), len(new)) == (len(before.boxes), len(after.boxes)) and changed(before, before) == ([], [])
+
+
+def test_boxes_never_wait_for_each_other() -> None:
+    """Operations of one layer, with those of another between them, are two boxes."""
+    x = y = leaf("x", TensorType((2, 3)))
+    origins = {}
+    for i in range(2 * MOST):
+        y = (tanh, relu)[i % 2](y)
+        origins[y] = Origin("", 0, f"net{i // 20 % 3}_{'ab'[i % 2]}")
+    drawn = drawing(Graph({"x": x}, {"out0": y}, {}, origins))
+    assert drawn.lines == tuple((i, i + 1) for i in range(len(drawn.boxes) - 1))
+    assert [box.row for box in drawn.boxes] == list(range(len(drawn.boxes)))
+    assert [box.name for box in drawn.boxes[:4]] == ["net0", "net1", "net2", "net0"]
+
+
+def test_before_and_after_a_pass_as_a_file(work: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    assert main(["inspect", "train.py", "--graph", "fuse", "--svg", str(tmp_path / "fuse.svg")]) == 0
+    root = ElementTree.parse(tmp_path / "fuse.svg").getroot()
+    styles = [each.get("class") for each in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert "box gone" in styles and "box new" in styles
 
 
 def test_changes_between_graphs() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from gluongraph.cli.view.drawing import BACKWARD, Drawing, drawing
 from gluongraph.cli.view.listing import Listing, listing
 from gluongraph.cost import costs
 from gluongraph.errors import Origin
@@ -17,9 +18,7 @@ from gluongraph.updates import SCALAR
 if TYPE_CHECKING:
     from gluongraph.runtime.profile import Profile
 
-PHASES = ("forward", "backward", "update")
 KINDS = ("kept", "gradient", "passing", "workspace")  # of what lies in scratch, the longest-lived first
-_BACKWARD = " backward"
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """All of it. `stages` are the graphs by pass, `bodies` the text of each distinct kernel's graph."""
+    """All of it. `stages` are the graphs by pass, `drawings` the same as boxes, `bodies` the text of each distinct
+    kernel's graph."""
 
     name: str
     target: str
@@ -84,6 +84,7 @@ class Anatomy:
     steps: tuple[Step, ...]
     places: tuple[Place, ...]
     stages: Mapping[str, Listing]
+    drawings: Mapping[str, Drawing]
     bodies: Mapping[str, str]
     roofs: Mapping[str, Any] | None = None  # the machine, as measured
     machine: str = ""
@@ -140,6 +141,7 @@ def anatomy(
 ) -> Anatomy:
     """The facts about a plan, with the times of a profile of it."""
     made = sources(plan)
+    graphs = dict(stages)
     steps = tuple(_steps(plan, phases_of(plan, made), made, profile))
     return Anatomy(
         name=name,
@@ -148,7 +150,8 @@ def anatomy(
         scratch=plan.scratch_bytes,
         steps=steps,
         places=tuple(_places(plan, steps)),
-        stages={stage: listing(graph) for stage, graph in stages},
+        stages={stage: listing(graph) for stage, graph in graphs.items()},
+        drawings={stage: drawing(graph) for stage, graph in graphs.items()},
         bodies={kernel: show(launch.group.body, kernel) for kernel, launch in plan.kernels.items()},
         roofs=asdict(profile.machine) if profile is not None and profile.machine is not None else None,
         machine=str(profile.machine) if profile is not None and profile.machine is not None else "",
@@ -226,7 +229,7 @@ def _whence(origin: Origin | None) -> tuple[str, str]:
     """The layer, and file and line."""
     if origin is None:
         return "", ""
-    return origin.scope.removesuffix(_BACKWARD), str(Origin(origin.file, origin.line))
+    return origin.scope.removesuffix(BACKWARD), str(Origin(origin.file, origin.line))
 
 
 def _places(plan: Plan, steps: Sequence[Step]) -> Iterator[Place]:

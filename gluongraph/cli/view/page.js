@@ -93,6 +93,16 @@
     if (event.key === "Enter" && event.target.matches("tr[tabindex]")) choose(event.target);
   });
 
+  // The lines of the box that is pointed at.
+  document.querySelectorAll("svg.graph").forEach((graph) => {
+    graph.addEventListener("pointerover", (event) => {
+      const box = event.target.closest("[data-box]");
+      graph.querySelectorAll(".wire").forEach((wire) => {
+        wire.classList.toggle("lit", box !== null && wire.dataset.ends.split(" ").includes(box.dataset.box));
+      });
+    });
+  });
+
   const table = document.getElementById("launches");
   const body = table.tBodies[0];
   table.querySelectorAll("thead th").forEach((head, column) => {

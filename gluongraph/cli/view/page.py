@@ -8,8 +8,9 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
-from gluongraph.cli.view import svg
-from gluongraph.cli.view.anatomy import PHASES, Anatomy, Step
+from gluongraph.cli.view import graphs, svg
+from gluongraph.cli.view.anatomy import Anatomy, Step
+from gluongraph.cli.view.drawing import MOST, PHASES, Drawing
 from gluongraph.cli.view.listing import GONE, NEW, SAME, Change, Listing, changes, counted, excerpt
 from gluongraph.cli.view.sums import Sum, by_layer, by_pattern
 from gluongraph.cli.view.svg import in_time, resource
@@ -25,7 +26,7 @@ def page(a: Anatomy) -> str:
         "Kernels": _kernels(a),
         "Memory": _memory(a),
         "Roofline": _figure(svg.inline(svg.roofline(a), "roofline")) if a.roofs else "",
-        "Graph by pass": _stages(a.stages),
+        "Graph by pass": _stages(a.stages, a.drawings),
     }
     made = {title: body for title, body in sections.items() if body}
     links = "".join(f'<a href="#{_anchor(title)}">{title}</a>' for title in made)
@@ -207,25 +208,36 @@ def _at_peak(a: Anatomy) -> str:
 # -- graphs
 
 
-def _stages(stages: Mapping[str, Listing]) -> str:
+def _stages(stages: Mapping[str, Listing], drawings: Mapping[str, Drawing]) -> str:
     if not stages:
         return ""
     (first, traced), *_ = stages.items()
-    parts = [_opened(f"<b>{first}</b> {len(traced.lines)} nodes", _lines([(SAME, line) for line in traced.lines]))]
-    for (_, before), (name, after) in pairwise(stages.items()):
+    told = f"In the end: a box for each kernel, for those of a layer where there are more than {MOST}. Point at one."
+    parts = [_figure(graphs.picture([*drawings.values()][-1]), told)]
+    whole = _figure(graphs.picture(drawings[first]))
+    text = _lines([(SAME, line) for line in traced.lines])
+    parts.append(_opened(f"<b>{first}</b> {len(traced.lines)} nodes", whole, text))
+    for (earlier, before), (name, after) in pairwise(stages.items()):
         count = f"{len(before.lines)} → {len(after.lines)} nodes"
         if before.keys == after.keys:
             parts.append(f'<p class="stage soft"><b>{name}</b> changes nothing</p>')
             continue
         told = f"<b>{name}</b> {count} <small>{escape(counted(before.ops, after.ops))}</small>"
-        whole = changes(before, after)
-        parts.append(_opened(told, _lines(excerpt(whole))))
+        parts.append(_opened(told, _pair(drawings[earlier], drawings[name]), _lines(excerpt(changes(before, after)))))
     parts.append("<p class=soft>- before the pass, + after it. Names are given while printing, v0, v1, ...</p>")
     return "".join(parts)
 
 
-def _opened(title: str, body: str) -> str:
-    return f'<details class="stage"><summary>{title}</summary><div class="scroll tall">{body}</div></details>'
+def _pair(before: Drawing, after: Drawing) -> str:
+    """The pictures of a graph before and after a pass, what has changed in them marked."""
+    gone, new = graphs.changed(before, after)
+    pictures = (("before", graphs.picture(before, gone, "gone")), ("after", graphs.picture(after, new, "new")))
+    return f'<div class="twins">{"".join(_figure(drawn, caption) for caption, drawn in pictures)}</div>'
+
+
+def _opened(title: str, pictures: str, text: str) -> str:
+    inside = f'{pictures}<div class="scroll tall">{text}</div>'
+    return f'<details class="stage"><summary>{title}</summary>{inside}</details>'
 
 
 def _lines(found: Sequence[Change]) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gluongraph.cli.view.anatomy import PHASES, Anatomy, Step
+from gluongraph.cli.view.anatomy import Anatomy, Step
+from gluongraph.cli.view.drawing import PHASES
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,14 @@ from html import escape
 from importlib import resources
 from itertools import accumulate
 
-from gluongraph.cli.view.anatomy import KINDS, PHASES, Anatomy, Place, Step
+from gluongraph.cli.view import graphs
+from gluongraph.cli.view.anatomy import KINDS, Anatomy, Place, Step
+from gluongraph.cli.view.drawing import PHASES, Drawing
 from gluongraph.step.footprint import in_words
 
 WIDTH, _LEFT, _RIGHT, _TOP, _BAND = 1000, 64, 12, 26, 8  # pixels
 _INSIDE = WIDTH - _LEFT - _RIGHT
+_GUTTER = 40  # between two graphs
 _LETTER = 6.2  # pixels that a letter takes
 
 
@@ -28,15 +31,41 @@ def resource(name: str) -> str:
 def document(a: Anatomy) -> str:
     """All pictures below one another, as a file of their own."""
     pictures = [("Time", time(a)), ("Scratch", arena(a)), ("Live", live(a)), ("Roofline", roofline(a))]
+    if a.drawings:
+        pictures.append(("Graph", _fitted([*a.drawings.values()][-1])))
     parts, y = [], 10
     for _, (height, body) in ((title, made) for title, made in pictures if made[0]):
         parts.append(f'<g transform="translate(0 {y})">{body}</g>')
         y += height + 16
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}">'
-    title = f"<title>{escape(a.name)}</title>"
-    return f'{head}{title}<style>{resource("charts.css")}</style><rect class="paper" width="100%" height="100%"/>' + (
-        "\n".join(parts) + "</svg>\n"
-    )
+    return _file(a.name, WIDTH, y, parts)
+
+
+def _fitted(drawing: Drawing) -> tuple[int, str]:
+    """A graph, made narrower where it is too wide."""
+    width, height = graphs.size(drawing)
+    part = min(1.0, WIDTH / width)
+    return math.ceil(part * height), f'<g transform="scale({part:.4f})">{graphs.picture(drawing)}</g>'
+
+
+def around_a_pass(name: str, before: Drawing, after: Drawing) -> str:
+    """A file with the graph before a pass, and beside it after that."""
+    gone, new = graphs.changed(before, after)
+    (left, one), (right, other) = graphs.size(before), graphs.size(after)
+    width, height = left + _GUTTER + right, 34 + max(one, other)
+    parts = []
+    for x, when, drawn, marked, style in (
+        (0, "before", before, gone, "gone"),
+        (left + _GUTTER, "after", after, new, "new"),
+    ):
+        parts.append(_text(x, 16, f"{when} {name}", style="on"))
+        parts.append(f'<g transform="translate({x} 26)">{graphs.picture(drawn, marked, style)}</g>')
+    return _file(name, width, height, parts)
+
+
+def _file(title: str, width: int, height: int, parts: Sequence[str]) -> str:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">'
+    style = f'<style>{resource("charts.css")}</style><rect class="paper" width="100%" height="100%"/>'
+    return f"{head}<title>{escape(title)}</title>{style}" + "\n".join(parts) + "</svg>\n"
 
 
 def inline(picture: tuple[int, str], label: str) -> str:
