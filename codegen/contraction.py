@@ -167,7 +167,7 @@ def _plain(k: Kernel, buf: Buf, s: Node, contiguous: str) -> Callable[[Value, Va
 _CONV = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
 
 
-def _claim_conv(group: Group, cpu: Cpu) -> Candidate | None:
+def _claim_conv(group: Group, cpu: Cpu, way: str = "") -> Candidate | None:
     if group.pattern != "conv" or (product := anchor(group, _CONV)) is None:
         return None
     if not flat_tail(group, product, 1 if product.op.name == "conv2d_weight_grad" else 2):
@@ -180,7 +180,14 @@ def _claim_conv(group: Group, cpu: Cpu) -> Candidate | None:
         "conv2d_data_grad": conv.data_grad_workspace,
         "conv2d_weight_grad": conv.weight_grad_workspace,
     }[product.op.name]
-    return Candidate("conv", workspace(geometry, dtype, cpu), conv.in_tiles(geometry, dtype, cpu))
+    return Candidate("conv", workspace(geometry, dtype, cpu, way), conv.in_tiles(geometry, dtype, cpu))
+
+
+def _conv_settings(group: Group, cpu: Cpu) -> dict[str, Rule]:
+    product = anchor(group, _CONV)
+    assert product is not None
+    ways = conv.ways(product.op.name, geometry_of(product), _operands(product), cpu)[1:]
+    return {way: Rule("conv", partial(_claim_conv, way=way), partial(_emit_conv, way=way)) for way in ways}
 
 
 def flat_tail(group: Group, product: Node, first: int) -> bool:
@@ -204,7 +211,7 @@ def geometry_of(product: Node) -> Conv:
     return Conv(n, c, height, width, w[0], (w[2], w[3]), a["stride"], a["padding"], a["dilation"], groups=a["groups"])
 
 
-def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, way: str = "") -> None:
     product = anchor(group, _CONV)
     assert product is not None
     geometry, dtype = geometry_of(product), _operands(product)
@@ -229,11 +236,11 @@ def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     read = pixels(first, product.src[0].shape)
     if product.op.name == "conv2d_weight_grad":
         g = pixels(second, product.src[1].shape)
-        conv.emit_weight_grad(k, geometry, dtype, read, g, write_weights, cpu, workspace)
+        conv.emit_weight_grad(k, geometry, dtype, read, g, write_weights, cpu, workspace, way)
     else:
         emit = conv.emit_forward if product.op.name == "conv2d" else conv.emit_data_grad
-        emit(k, geometry, dtype, read, weights, write_pixels, cpu, workspace)
+        emit(k, geometry, dtype, read, weights, write_pixels, cpu, workspace, way)
 
 
 GEMM = Rule("gemm", _claim_gemm, _emit_gemm, _gemm_settings)
-CONV = Rule("conv", _claim_conv, _emit_conv)
+CONV = Rule("conv", _claim_conv, _emit_conv, _conv_settings)

@@ -7,6 +7,9 @@ Sums have an order that depends on shapes and target only, never on threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 from gluongraph.codegen import conv_channels, conv_flat, conv_pixels, conv_points, conv_tiles, conv_weights
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen.images import Conv, Pixels, Weights, WritePixels, WriteWeights
@@ -21,29 +24,85 @@ __all__ = [
     "emit_weight_grad",
     "forward_workspace",
     "in_tiles",
+    "ways",
     "weight_grad_workspace",
 ]
 
-_Forward = conv_tiles.Forward | conv_points.Forward | conv_channels.Forward | conv_flat.Forward | conv_pixels.Forward
-_DataGrad = (
-    conv_tiles.DataGrad | conv_points.DataGrad | conv_channels.DataGrad | conv_flat.DataGrad | conv_pixels.DataGrad
-)
-_WeightGrad = conv_tiles.WeightGrad | conv_channels.WeightGrad | conv_flat.WeightGrad | conv_weights.WeightGrad
+
+class _ToPixels(Protocol):
+    """Writes a convolution, or the gradient of its data."""
+
+    @property
+    def workspace(self) -> int: ...
+
+    def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None: ...
 
 
-def forward_workspace(conv: Conv, dtype: str, cpu: Cpu) -> int:
+class _ToWeights(Protocol):
+    """Writes the gradient of the weights."""
+
+    @property
+    def workspace(self) -> int: ...
+
+    def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None: ...
+
+
+# By what lies in vectors, in the order of preference.
+_FORWARD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
+    "tiles": lambda conv, cpu, _: conv_tiles.Forward(conv, cpu),
+    "points": conv_points.Forward,
+    "channels": conv_channels.Forward,
+    "flat": conv_flat.Forward,
+    "images": conv_pixels.Forward,
+}
+_DATA_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
+    "tiles": lambda conv, cpu, _: conv_tiles.DataGrad(conv, cpu),
+    "points": conv_points.DataGrad,
+    "channels": conv_channels.DataGrad,
+    "flat": conv_flat.DataGrad,
+    "images": conv_pixels.DataGrad,
+}
+_WEIGHT_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToWeights]] = {
+    "tiles": lambda conv, cpu, _: conv_tiles.WeightGrad(conv, cpu),
+    "channels": conv_channels.WeightGrad,
+    "flat": conv_flat.WeightGrad,
+    "images": conv_weights.WeightGrad,
+}
+
+
+def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
+    """How an op of that name can be written; first comes what the others are told by `way=""`."""
+    tables = {"conv2d": [*_FORWARD], "conv2d_data_grad": [*_DATA_GRAD], "conv2d_weight_grad": [*_WEIGHT_GRAD]}
+    if conv_tiles.suits(conv, cpu, dtype):
+        return ["tiles"]
+    sums, channels = mk.accumulator(dtype), conv.o if op == "conv2d" else conv.c
+    can = {"flat", "images"}
+    if points := conv_points.suits(conv, cpu, sums):
+        can.add("points")
+    if conv_channels.can(conv, cpu, sums):
+        can.add("channels")
+    suits = {
+        "points": points,
+        "channels": conv_channels.suits(conv, channels, cpu, sums),
+        "flat": conv_flat.suits(conv, cpu, sums),
+        "images": True,
+    }
+    return sorted((way for way in tables[op] if way in can), key=lambda way: not suits[way])
+
+
+def forward_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
     """Bytes that `emit_forward` needs; `dtype` is that of the operands."""
-    return _forward(conv, dtype, cpu).workspace
+    return _forward(conv, dtype, cpu, way).workspace
 
 
-def data_grad_workspace(conv: Conv, dtype: str, cpu: Cpu) -> int:
+def data_grad_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
     """Bytes that `emit_data_grad` needs."""
-    return _data_grad(conv, dtype, cpu).workspace
+    return _data_grad(conv, dtype, cpu, way).workspace
 
 
-def weight_grad_workspace(conv: Conv, dtype: str, cpu: Cpu) -> int:
+def weight_grad_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
     """Bytes that `emit_weight_grad` needs."""
-    return _weight_grad(conv, dtype, cpu).workspace
+    return _weight_grad(conv, dtype, cpu, way).workspace
 
 
 def in_tiles(conv: Conv, dtype: str, cpu: Cpu) -> bool:
@@ -52,55 +111,57 @@ def in_tiles(conv: Conv, dtype: str, cpu: Cpu) -> bool:
 
 
 def emit_forward(
-    k: Kernel, conv: Conv, dtype: str, x: Pixels, w: Weights, write: WritePixels, cpu: Cpu, workspace: Buf
+    k: Kernel,
+    conv: Conv,
+    dtype: str,
+    x: Pixels,
+    w: Weights,
+    write: WritePixels,
+    cpu: Cpu,
+    workspace: Buf,
+    way: str = "",
 ) -> None:
     """y[n, o, i, j] = sum over c, kh, kw of x[n, c, i*s + kh*d - p, j*s + kw*d - p] * w[o, c, kh, kw]."""
-    _forward(conv, dtype, cpu).emit(k, x, w, write, workspace)
+    _forward(conv, dtype, cpu, way).emit(k, x, w, write, workspace)
 
 
 def emit_data_grad(
-    k: Kernel, conv: Conv, dtype: str, g: Pixels, w: Weights, write: WritePixels, cpu: Cpu, workspace: Buf
+    k: Kernel,
+    conv: Conv,
+    dtype: str,
+    g: Pixels,
+    w: Weights,
+    write: WritePixels,
+    cpu: Cpu,
+    workspace: Buf,
+    way: str = "",
 ) -> None:
     """The gradient of x from that of y: each g[n, o, i, j] times w, added where its x was read."""
-    _data_grad(conv, dtype, cpu).emit(k, g, w, write, workspace)
+    _data_grad(conv, dtype, cpu, way).emit(k, g, w, write, workspace)
 
 
 def emit_weight_grad(
-    k: Kernel, conv: Conv, dtype: str, x: Pixels, g: Pixels, write: WriteWeights, cpu: Cpu, workspace: Buf
+    k: Kernel,
+    conv: Conv,
+    dtype: str,
+    x: Pixels,
+    g: Pixels,
+    write: WriteWeights,
+    cpu: Cpu,
+    workspace: Buf,
+    way: str = "",
 ) -> None:
     """The gradient of w from that of y: w[o, c, kh, kw] gets the sum of g[n, o, i, j] times the x that it met there."""
-    _weight_grad(conv, dtype, cpu).emit(k, x, g, write, workspace)
+    _weight_grad(conv, dtype, cpu, way).emit(k, x, g, write, workspace)
 
 
-def _forward(conv: Conv, dtype: str, cpu: Cpu) -> _Forward:
-    if conv_tiles.suits(conv, cpu, dtype):
-        return conv_tiles.Forward(conv, cpu)
-    sums = mk.accumulator(dtype)
-    if conv_points.suits(conv, cpu, sums):
-        return conv_points.Forward(conv, cpu, sums)
-    if conv_channels.suits(conv, conv.o, cpu, sums):
-        return conv_channels.Forward(conv, cpu, sums)
-    few = conv_flat.suits(conv, cpu, sums)
-    return conv_flat.Forward(conv, cpu, sums) if few else conv_pixels.Forward(conv, cpu, sums)
+def _forward(conv: Conv, dtype: str, cpu: Cpu, way: str) -> _ToPixels:
+    return _FORWARD[way or ways("conv2d", conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))
 
 
-def _data_grad(conv: Conv, dtype: str, cpu: Cpu) -> _DataGrad:
-    if conv_tiles.suits(conv, cpu, dtype):
-        return conv_tiles.DataGrad(conv, cpu)
-    sums = mk.accumulator(dtype)
-    if conv_points.suits(conv, cpu, sums):
-        return conv_points.DataGrad(conv, cpu, sums)
-    if conv_channels.suits(conv, conv.c, cpu, sums):
-        return conv_channels.DataGrad(conv, cpu, sums)
-    few = conv_flat.suits(conv, cpu, sums)
-    return conv_flat.DataGrad(conv, cpu, sums) if few else conv_pixels.DataGrad(conv, cpu, sums)
+def _data_grad(conv: Conv, dtype: str, cpu: Cpu, way: str) -> _ToPixels:
+    return _DATA_GRAD[way or ways("conv2d_data_grad", conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))
 
 
-def _weight_grad(conv: Conv, dtype: str, cpu: Cpu) -> _WeightGrad:
-    if conv_tiles.suits(conv, cpu, dtype):
-        return conv_tiles.WeightGrad(conv, cpu)
-    sums = mk.accumulator(dtype)
-    if conv_channels.suits(conv, conv.c, cpu, sums):
-        return conv_channels.WeightGrad(conv, cpu, sums)
-    few = conv_flat.suits(conv, cpu, sums)
-    return conv_flat.WeightGrad(conv, cpu, sums) if few else conv_weights.WeightGrad(conv, cpu, sums)
+def _weight_grad(conv: Conv, dtype: str, cpu: Cpu, way: str) -> _ToWeights:
+    return _WEIGHT_GRAD[way or ways("conv2d_weight_grad", conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))

@@ -21,11 +21,16 @@ from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 
 
+def can(conv: Conv, cpu: Cpu, dtype: str) -> bool:
+    """Are there vectors, and does the stride end where images do?"""
+    even = all(size % stride == 0 for size, stride in zip((conv.h, conv.w), conv.stride, strict=True))
+    return mk.lanes(cpu, dtype) > 1 and even
+
+
 def suits(conv: Conv, channels: int, cpu: Cpu, dtype: str) -> bool:
     """Do these channels, of all groups together, fill vectors better than images do?"""
     lanes = mk.lanes(cpu, dtype)
-    even = all(size % stride == 0 for size, stride in zip((conv.h, conv.w), conv.stride, strict=True))
-    return lanes > 1 and even and _filled(channels // conv.groups, lanes) > _filled(conv.n, lanes)
+    return can(conv, cpu, dtype) and _filled(channels // conv.groups, lanes) > _filled(conv.n, lanes)
 
 
 def _filled(number: int, lanes: int) -> float:

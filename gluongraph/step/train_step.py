@@ -472,7 +472,7 @@ class TrainStep:
 
         tuning = self._main(batch, seconds_of(seconds))[0].compiled.tuning
         if tuning is None:
-            raise MXNetError(f"nothing to tune: no code for {self.options.target} runs on this machine's CPU")
+            raise MXNetError("nothing to tune: what is measured is code for this machine's CPU, not interpreted")
         return tuning
 
     @by_turns

@@ -10,17 +10,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gluongraph import ops
+from gluongraph import ops, reference
 from gluongraph.codegen import tir
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.offers import key_of
 from gluongraph.codegen.rules import alternatives, offer
 from gluongraph.codegen.targets import TARGETS, target
 from gluongraph.codegen.tuned import Found, table
-from gluongraph.ir import Graph, TensorType
+from gluongraph.ir import OPS, Graph, TensorType, node
 from gluongraph.plan import Buffer, Candidate, Group, Launch
 from gluongraph.planning import plan_of
 from gluongraph.runtime import loader
+from gluongraph.storage import Array
 
 CPU = TARGETS["x86-64-v4"]
 
@@ -89,23 +90,45 @@ def test_the_table_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_bit_of_a_product_depends_on_its_setting() -> None:
     """Pieces, tiles, blocks and packing alike: every third setting of a product with odd extents."""
-    group, on = product(70, 150, 65), target()
+    group, rng = product(70, 150, 65), np.random.default_rng(0)
+    x, w = (rng.standard_normal(t.shape, np.float32) for t in group.inputs)
+    names, results = run_all(group, [x, w], every=3)
+    assert len(set(names)) == len(names) > 3
+    np.testing.assert_allclose(results[0], x @ w + 1, rtol=1e-4, atol=1e-4)
+    for name, result in zip(names, results, strict=True):
+        assert result.tobytes() == results[0].tobytes(), name
+
+
+@pytest.mark.parametrize("op", ["conv2d", "conv2d_data_grad", "conv2d_weight_grad"])
+def test_every_layout_of_a_convolution_computes_the_same(op: str) -> None:
+    x, w, y = (2, 4, 6, 5), (6, 2, 3, 3), (2, 6, 6, 5)
+    how = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 2}
+    given, made = {"conv2d": ((x, w), y), "conv2d_data_grad": ((y, w), x), "conv2d_weight_grad": ((x, y), w)}[op]
+    inputs = {f"x{i}": ops.input(f"x{i}", TensorType(shape)) for i, shape in enumerate(given)}
+    shape = {} if op == "conv2d" else {"shape": made}
+    body = Graph(inputs, {"y0": node(OPS[op], tuple(inputs.values()), how | shape)})
+    arrays = [np.random.default_rng(i).standard_normal(shape, np.float32) for i, shape in enumerate(given)]
+    names, results = run_all(Group(body, "conv"), arrays, every=1)
+    assert len(set(names)) == len(names) > 2
+    meant = next(iter(reference.run(body, dict(zip(inputs, arrays, strict=True)))[0].values()))
+    for name, result in zip(names, results, strict=True):
+        np.testing.assert_allclose(result, meant, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def run_all(group: Group, arrays: list[Array], every: int) -> tuple[list[str], list[Array]]:
+    """What the rule makes of a group by itself, and by every so manieth of its settings."""
+    on = target()
     usual = offer(on)(group)
     assert usual is not None
-    candidates: list[Candidate] = [usual, *alternatives(group, usual, on)[::3]]
-    assert len({c.setting for c in candidates}) == len(candidates) > 3
+    candidates: list[Candidate] = [usual, *alternatives(group, usual, on)[::every]]
     reads = tuple(Buffer(f"x{i}", t, "input") for i, t in enumerate(group.inputs))
     first = Launch("k0", group, usual, reads, (Buffer("y0", group.outputs[0], "output"),))
     launches = [replace(first, kernel=f"k{i}", candidate=c) for i, c in enumerate(candidates)]
     module = tir.build_kernels([kernel(launch, on) for launch in launches], on.tvm)
-    rng = np.random.default_rng(0)
-    x, w = (rng.standard_normal(t.shape, np.float32) for t in group.inputs)
     results = []
     for launch in launches:
-        y = np.empty((70, 150), np.float32)
+        y = np.empty(group.outputs[0].shape, np.float32)
         space = [np.empty(launch.candidate.workspace, np.uint8)] if launch.candidate.workspace else []
-        module[launch.kernel](*map(loader.view, (x, w, y, *space)))
+        module[launch.kernel](*map(loader.view, (*arrays, y, *space)))
         results.append(y)
-    np.testing.assert_allclose(results[0], x @ w + 1, rtol=1e-4, atol=1e-4)
-    for launch, result in zip(launches, results, strict=True):
-        assert result.tobytes() == results[0].tobytes(), launch.candidate.setting
+    return [c.setting for c in candidates], results
