@@ -51,11 +51,11 @@ def export(
     target: str | None,
 ) -> None:
     """Write a step as an artefact; see `TrainStep.export`."""
-    _check(step)
-    on = find_target(target or step.options.target)
     wanted = _modes(step, modes)
-    command_for(on.machine)  # raises, before anything is compiled
     types = _batches(step, batches, batch_sizes)
+    _check(step, batches[0] if batches else ())
+    on = find_target(target or step.options.target)
+    command_for(on.machine)  # raises, before anything is compiled
     maker = _Maker(step, on)
     for mode in wanted:
         for number, each in enumerate(types if mode != "apply" else [()]):
@@ -63,12 +63,12 @@ def export(
     file.write(path, *maker.finish())
 
 
-def _check(step: TrainStep) -> None:
-    """Refuse what no artefact can hold."""
+def _check(step: TrainStep, batch: Sequence[Any]) -> None:
+    """Refuse what no artefact can hold. The batch completes shapes of parameters that wait for a first forward."""
     trainer, wrong = step.trainer, ""
     if trainer is None:
         return
-    step._variants.prepare(trainer, ())
+    step._variants.prepare(trainer, batch)
     if len(trainer.contexts) > 1:
         wrong = f"its parameters are on {len(trainer.contexts)} contexts, and an artefact runs on one"
     elif step._in_python(trainer):

@@ -469,7 +469,7 @@ class HybridBlock(Block):
                 cached = self.__dict__["_cached"] = CachedOp(self)
             return cached(*args)
         for parameter in self._reg_params.values():
-            if parameter._waiting is not None:
+            if parameter._waiting is not None and args:  # without any, forward says which it misses
                 self._settle(args)
                 break
         return super()._run(*args)

@@ -138,6 +138,17 @@ def test_two_arrays_of_one_name_are_refused(tmp_path: pathlib.Path) -> None:
     assert not mx.load(tmp_path / "step.gga").evaluate(*batch(0)).asnumpy().any()
 
 
+def test_a_step_that_was_never_called(tmp_path: pathlib.Path) -> None:
+    """The batches that it is compiled for settle the shapes of parameters that wait for a first forward."""
+    net = gluon.nn.Dense(3)
+    net.initialize()
+    step = mx.compile(net, LOSS, gluon.Trainer(net.collect_params(), "sgd"))
+    with pytest.raises(mx.MXNetError, match="no shapes are known yet"):
+        step.export(tmp_path / "step.gga")
+    twin = exported(step, tmp_path, batches=[batch(0)], modes=["step"])
+    assert run(step, range(2)) == run(twin, range(2)) and net.weight.shape == (3, 5)
+
+
 def test_what_cannot_be_exported(tmp_path: pathlib.Path) -> None:
     step = training("sgd", layers=False)
     path = tmp_path / "step.gga"

@@ -7,11 +7,13 @@ import math
 import pathlib
 import re
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 import gluongraph as mx
+from gluongraph import gluon
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
@@ -48,6 +50,29 @@ def test_deploy(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> N
     step, x, y = mx.load(artefact), np.load(tmp_path / "train-x.npy"), np.load(tmp_path / "train-y.npy")
     losses = [step(x[:64], y[:64]).mean().asscalar() for _ in range(2)]
     assert losses[1] < losses[0] < 3 and "batches of 64, 40, 29" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's, about its exporter
+def test_deploy_as_its_page_tells_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Model, artefact, and back: in between the runner trains, and here the artefact in Python, to the same bits."""
+    pytest.importorskip("onnx")
+    monkeypatch.chdir(tmp_path)
+    model, artefact, back = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
+    draw = np.random.default_rng(0)
+    x, y = draw.random((64, 1, 8, 8), np.float32), draw.integers(0, 10, 64).astype(np.int32)
+    names: dict[str, Any] = {"mx": mx, "gluon": gluon, "x": x, "y": y}
+    if importlib.util.find_spec("torch"):
+        torch = importlib.import_module("torch")
+        names |= {"torch": torch, "net": torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))}
+        exec(compile(model, "deploy.md", "exec"), names)
+    else:
+        load("deploy").write_with_helper(tmp_path / "model.onnx")
+    exec(compile(artefact, "deploy.md", "exec"), names)
+    there = mx.load("digits.gga")
+    first = there(x, y).mean().asscalar()
+    there.save("work/run")
+    exec(compile(back, "deploy.md", "exec"), names)
+    assert names["step"].trainer.optimizer.num_update == 2 and names["loss"].mean().asscalar() < first
 
 
 def test_all_examples_are_tested() -> None:

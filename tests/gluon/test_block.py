@@ -84,6 +84,16 @@ def test_deferred_shapes_both_styles() -> None:
         net(nd.ones((5, 4)))
 
 
+def test_a_block_that_is_given_nothing() -> None:
+    """Whether its shapes are known or not, what is missing is an argument of forward."""
+    layer = nn.Dense(2)
+    layer.initialize()
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"Dense.forward\(\) missing 1 required positional argument: 'x'"):
+            layer()
+        layer(nd.ones((1, 3)))
+
+
 def test_a_block_that_does_not_say_its_shapes() -> None:
     class Mute(HybridBlock):
         def __init__(self) -> None:
