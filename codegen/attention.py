@@ -10,20 +10,20 @@ hand, the sum of a row need not be corrected as it grows.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from gluongraph.codegen import gemm, tir
+from gluongraph.codegen import attention_tiles, gemm, tir
 from gluongraph.codegen import microkernel as mk
+from gluongraph.codegen.heads import QUERIES, UNSEEN, Shape, Sight, larger, largest
 from gluongraph.codegen.math import VectorAlgebra
 from gluongraph.codegen.reduce import fold_lanes
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
+from gluongraph.codegen.vector_math import exp_below
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
 NAMES = ("attention", "attention_grad")
-BLOCK = 64  # queries, and keys, that are multiplied with each other at a time
-UNSEEN = -1e30  # the score of a key that is not seen; finite, so that a row of nothing else gives no NaN
+BLOCK = QUERIES  # keys that a block of queries is multiplied with at a time
 LONGEST = 1 << 14  # keys whose scores, for a block of queries, still find room in a cache
 
 Left = Callable[[Value, Value], Expr]  # (row, k) -> a number
@@ -32,42 +32,18 @@ Write = Callable[[Value, Value, Expr], None]  # (row, column, vector)
 
 
 def suits(n: Node, cpu: Cpu) -> bool:
-    """Is this attention, or its gradient, in float32 and of a size that the kernels are good for?"""
-    if n.op.name not in NAMES or any(s.dtype not in ("f32", "bool") for s in n.src):
+    """Is this attention, or its gradient, in a type and of a size that the kernels are good for?"""
+    if n.op.name not in NAMES or not (n.src[0].dtype == "f32" or attention_tiles.suits(n, cpu)):
         return False
     shape = Shape.of(n)
     return min(shape.heads, shape.queries, shape.keys, shape.size, shape.width) >= 1 and shape.keys <= LONGEST
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Extents of an attention: heads of all samples, queries T, keys S, sizes of a key and of a value."""
-
-    heads: int
-    queries: int
-    keys: int
-    size: int
-    width: int
-
-    @classmethod
-    def of(cls, n: Node) -> Shape:
-        """Those of a node; the first source of a gradient is what comes from above."""
-        q, k, v = (s.shape for s in n.src[n.op.name == "attention_grad" :][:3])
-        return cls(q[0] * q[1], q[2], k[2], q[3], v[3])
-
-    def pieces(self, cpu: Cpu) -> int:
-        """Parallel pieces."""
-        work = self.heads * self.queries * self.keys * (self.size + self.width)
-        return mk.pieces(self.heads, cpu, work)
-
-    def row(self, cpu: Cpu) -> int:
-        """Elements of a row of scores in the workspace: whole vectors."""
-        return mk.ceildiv(self.keys, cpu.lanes) * cpu.lanes
-
-
 def _claim(group: Group, cpu: Cpu) -> Candidate | None:
     if (n := _node(group)) is None or not suits(n, cpu):
         return None
+    if attention_tiles.suits(n, cpu):
+        return Candidate("attention", attention_tiles.workspace(n, cpu), tiles=True)
     shape, rows = Shape.of(n), 1 if n.op.name == "attention" else 2
     turned = shape.size if rows == 1 else shape.size + shape.width
     return Candidate("attention", shape.pieces(cpu) * _slot(shape, turned, rows, cpu) * 4)
@@ -75,7 +51,13 @@ def _claim(group: Group, cpu: Cpu) -> Candidate | None:
 
 def _slot(shape: Shape, turned: int, rows: int, cpu: Cpu) -> int:
     """Elements of the workspace of a piece: turned keys (and values), and rows of scores for a block of queries."""
-    return shape.row(cpu) * (turned + rows * min(BLOCK, shape.queries))
+    return _row(shape, cpu) * (turned + rows * shape.block)
+
+
+def _row(shape: Shape, cpu: Cpu) -> int:
+    """Elements of a row of scores in the workspace: whole vectors, an odd number of them, since the rows of a panel
+    would share few sets of a cache if they lay a power of two apart."""
+    return (mk.ceildiv(shape.keys, cpu.lanes) | 1) * cpu.lanes
 
 
 def _node(group: Group) -> Node | None:
@@ -93,10 +75,14 @@ def _items(group: Group) -> list[Node]:
 def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     n, memory = _node(group), bindings.by_node(group)
     assert n is not None and bindings.workspace is not None
-    head = _Head(k, n, [memory[s] for s in n.src], cpu, k.view(bindings.workspace, "f32"))
     results: dict[int, Buf] = {}
     for each, buf in zip(group.body.outputs.values(), bindings.outputs, strict=True):
         results[each.attrs["index"] if each.op.name == "item" else 0] = buf
+    sources = [memory[s] for s in n.src]
+    if attention_tiles.suits(n, cpu):
+        attention_tiles.emit(k, n, sources, results, bindings.workspace, cpu)
+        return
+    head = _Head(k, n, sources, cpu, k.view(bindings.workspace, "f32"))
     body = head.forward if n.op.name == "attention" else head.backward
     mk.spread(k, head.shape.heads, head.shape.pieces(cpu), lambda piece, number: body(piece, number, results))
 
@@ -107,14 +93,12 @@ class _Head:
     def __init__(self, k: Kernel, n: Node, sources: list[Buf], cpu: Cpu, space: Buf):
         self.k, self.cpu, self.space, self.algebra = k, cpu, space, VectorAlgebra(k)
         self.shape = Shape.of(n)
-        self.scale, self.causal = float(n.attrs["scale"]), bool(n.attrs["causal"])
-        self.ahead = self.shape.keys - self.shape.queries  # the last query sees the last key
+        self.scale = float(n.attrs["scale"])
         backward = n.op.name == "attention_grad"
         self.g = sources[0] if backward else None
         self.q, self.key, self.v, *masks = sources[backward:]
-        self.mask = (masks[0], n.src[-1].shape) if masks else None
-        self.batch = n.src[backward].shape[1]  # heads of a sample
-        self.row = self.shape.row(cpu)
+        self.sight = Sight(k, n, masks[0] if masks else None)
+        self.row = _row(self.shape, cpu)
 
     # -- one head
 
@@ -128,7 +112,7 @@ class _Head:
         self._turn(keys, shape.size, slot)
 
         def block(first: Expr, rows: int) -> None:
-            seen = self._seen(first, rows)
+            seen = self.sight.blocks(first, rows, BLOCK)
             self._scores(number, first, rows, seen, q, slot, scores)
             sums, tops = k.local("sums", rows, "f32"), k.local("tops", rows, "f32")
             self._each_row(rows, lambda r: self._exponentials(scores, r, seen, sums, tops))
@@ -157,7 +141,7 @@ class _Head:
         slot = self.space.at(k.bind(piece * _slot(shape, shape.size + shape.width, 2, self.cpu), "slot"))
         values = slot.at(shape.size * self.row)
         p = slot.at((shape.size + shape.width) * self.row)
-        ds = p.at(min(BLOCK, shape.queries) * self.row)
+        ds = p.at(shape.block * self.row)
         q, g = (
             self._of(self.q, number, shape.queries * shape.size),
             self._of(self.g, number, shape.queries * shape.width),
@@ -173,10 +157,10 @@ class _Head:
         def keep(r: Value, j: Value, x: Expr) -> None:
             k.store(ds, x, r * self.row + j)
 
-        self._fill_up(ds, min(BLOCK, shape.queries), 0.0)
+        self._fill_up(ds, shape.block, 0.0)
 
         def block(first: Expr, rows: int) -> None:
-            seen = self._seen(first, rows)
+            seen = self.sight.blocks(first, rows, BLOCK)
             self._scores(number, first, rows, seen, q, slot, p)
             self._rows_times(
                 first, rows, seen, g, shape.width, values, lambda r, j, x: k.store(ds, x, r * self.row + j)
@@ -227,14 +211,6 @@ class _Head:
         shape = self.shape
         return self._of(self.key, number, shape.keys * shape.size), self._of(self.v, number, shape.keys * shape.width)
 
-    def _seen(self, first: Expr, rows: int) -> Value:
-        """How many blocks of keys the last of these queries sees a part of."""
-        all = mk.ceildiv(self.shape.keys, BLOCK)
-        if not self.causal or self.ahead < 0:  # then there are queries that see nothing, and weigh all keys alike
-            return all
-        end = tir.floordiv(first + (rows + self.ahead + BLOCK - 1), BLOCK)
-        return self.k.bind(tir.minimum(tir.maximum(end, 1), all), "seen")
-
     def _turn(self, source: Buf, size: int, target: Buf) -> None:
         """Rows of `size` numbers, one a key, into rows of a number of every key; what fills the last vector is 0."""
         k, lanes, keys = self.k, self.cpu.lanes, self.shape.keys
@@ -258,38 +234,16 @@ class _Head:
 
         def write(r: Value, j: Value, x: Expr) -> None:
             value = x * tir.splat(tir.const(self.scale, "f32"), tir.lanes_of(x))
-            self.k.store(scores, self._where_seen(number, first + r, j, value, UNSEEN), r * self.row + j)
+            self.k.store(scores, self.sight.only(number, first + r, j, value, UNSEEN), r * self.row + j)
 
         self._rows_times(first, rows, seen, q, self.shape.size, turned, write)
         self._fill_up(scores, rows, 2 * UNSEEN)
 
     def _fill_up(self, scores: Buf, rows: int, value: float) -> None:
         """The last vector of a row is worked on as a whole: what is no key in it."""
-        if rest := self.row - self.shape.keys:
+        if rest := -self.shape.keys % self.cpu.lanes:
             with self.k.loop(rows, name="r") as r:
                 self.k.store(scores, tir.splat(tir.const(value, "f32"), rest), r * self.row + self.shape.keys)
-
-    def _where_seen(self, number: Expr, row: Expr, j: Value, x: Expr, other: float) -> Expr:
-        """x, for keys from j on, where this query sees them."""
-        lanes = tir.lanes_of(x)
-        low = tir.splat(tir.const(other, "f32"), lanes)
-        if self.causal:
-            last = tir.splat(tir.index(row + self.ahead), lanes)
-            x = tir.select(tir.compare("less_equal", tir.ramp(j, lanes), last), x, low)
-        if self.mask is not None:
-            x = tir.select(self._allowed(number, row, j, lanes), x, low)
-        return x
-
-    def _allowed(self, number: Expr, row: Expr, j: Value, lanes: int) -> Expr:
-        """The mask at these keys."""
-        assert self.mask is not None
-        buf, shape = self.mask
-        full = (1,) * (4 - len(shape)) + shape
-        places = (tir.floordiv(number, self.batch), tir.floormod(number, self.batch), row, j)
-        at: Value = 0
-        for place, extent in zip(places, full, strict=True):
-            at = at * extent + (place if extent > 1 else 0)
-        return self.k.load(buf, at, lanes) if full[3] > 1 else tir.splat(self.k.load(buf, at), lanes)
 
     def _rows_times(
         self, first: Expr, rows: int, seen: Value, source: Buf, size: int, turned: Buf, write: Write
@@ -352,36 +306,36 @@ class _Head:
     def _sweep(self, seen: Value, body: Callable[[Expr], None]) -> None:
         """body(column) for the vectors of a row that are seen in part."""
         lanes = self.cpu.lanes
-        count = tir.minimum(tir.index(seen * (BLOCK // lanes)), self.row // lanes)
+        count = tir.minimum(tir.index(seen * (BLOCK // lanes)), mk.ceildiv(self.shape.keys, lanes))
         with self.k.loop(self.k.bind(count, "vectors"), name="j") as j:
             body(self.k.bind(j * lanes, "j"))
 
-    def _folded(self, name: str, start: float, seen: Value, value: Callable[[Expr], Expr]) -> Expr:
-        """All values of a row folded into one."""
+    def _folded(self, start: float, seen: Value, fold: Callable[[Expr, Expr], Expr]) -> Expr:
+        """A vector into which all vectors of a row are folded: fold(column, so far) from `start`."""
         k, lanes = self.k, self.cpu.lanes
         total = k.local("total", lanes, "f32")
         k.store(total, tir.splat(tir.const(start, "f32"), lanes), 0)
+        self._sweep(seen, lambda j: k.store(total, fold(j, k.load(total, 0, lanes)), 0))
+        return k.load(total, 0, lanes)
 
-        def one(j: Expr) -> None:
-            k.store(total, self.algebra.fold(name, k.load(total, 0, lanes), value(j)), 0)
-
-        self._sweep(seen, one)
-        return k.let(fold_lanes(k, self.algebra, name, k.load(total, 0, lanes)))
+    def _sum(self, seen: Value, value: Callable[[Expr], Expr]) -> Expr:
+        """The sum of a row."""
+        lanes = self._folded(0.0, seen, lambda j, total: total + value(j))
+        return self.k.let(fold_lanes(self.k, self.algebra, "sum", lanes))
 
     def _exponentials(self, scores: Buf, r: Expr, seen: Value, sums: Buf, tops: Buf) -> None:
         """scores = exp(scores - the largest of the row), their sum, and which that was."""
-        k, lanes, e = self.k, self.cpu.lanes, self.algebra
+        k, lanes = self.k, self.cpu.lanes
         row = scores.at(k.bind(r * self.row, "row"))
-        largest = self._folded("max", 4 * UNSEEN, seen, lambda j: k.load(row, j, lanes))
-
-        k.store(tops, largest, r)
+        top = largest(k, self._folded(4 * UNSEEN, seen, lambda j, top: larger(k.load(row, j, lanes), top)))
+        k.store(tops, top, r)
 
         def exponential(j: Expr) -> Expr:
-            value = k.let(e.unary("exp", k.load(row, j, lanes) - tir.splat(largest, lanes)))
+            value = k.let(exp_below(k, k.let(k.load(row, j, lanes) - tir.splat(top, lanes))))
             k.store(row, value, j)
             return value
 
-        k.store(sums, self._folded("sum", 0.0, seen, exponential), r)
+        k.store(sums, self._sum(seen, exponential), r)
 
     def _softmax_grad(self, p: Buf, ds: Buf, r: Expr, seen: Value, total: Expr, largest: Expr) -> None:
         """p = p / total;  ds = p (ds - Σ p ds) · scale, or 0 in a row that sees nothing: it weighs all keys alike."""
@@ -391,7 +345,7 @@ class _Head:
         inverse = k.let(tir.const(1.0, "f32") / total)
         lowest, zero = tir.const(UNSEEN, "f32"), tir.const(0.0, "f32")
         scale = k.let(tir.select(tir.compare("greater", largest, lowest), tir.const(self.scale, "f32"), zero))
-        inner = self._folded("sum", 0.0, seen, lambda j: k.load(weights, j, lanes) * k.load(slopes, j, lanes))
+        inner = self._sum(seen, lambda j: k.load(weights, j, lanes) * k.load(slopes, j, lanes))
         mean = k.let(inner * inverse)
 
         def one(j: Expr) -> None:

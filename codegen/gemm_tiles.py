@@ -165,33 +165,15 @@ def _copy(k: Kernel, sizes: _Sizes, extent: int, blocks: int, to: Buf, read: _Re
 def _rows_of_a(k: Kernel, a: Operand, batch: Expr, start: Expr, size: int, deep: Expr, depth: int) -> list[Expr]:
     """Rows of A as words along k; or, where rows lie along memory, words of neighbouring k along the rows."""
     if a.kind.contiguous == "j":
-        return _along_k(k, lambda r: a.read(batch, start + r, deep, depth), size)
-    return _across(k, lambda p: a.read(batch, start, deep + p, size), depth)
+        return tiles.along(k, lambda r: a.read(batch, start + r, deep, depth), size)
+    return tiles.across(k, lambda p: a.read(batch, start, deep + p, size), depth)
 
 
 def _columns_of_b(k: Kernel, b: Operand, batch: Expr, start: Expr, size: int, deep: Expr, depth: int) -> list[Expr]:
     """Words of neighbouring k along the columns of B; or, where k lies along memory, columns as words along k."""
     if b.kind.contiguous == "j":
-        return _across(k, lambda p: b.read(batch, deep + p, start, size), depth)
-    return _along_k(k, lambda c: b.read(batch, deep, start + c, depth), size)
-
-
-def _along_k(k: Kernel, read: Callable[[int], Expr], size: int) -> list[Expr]:
-    """Words of vectors along k: each holds two neighbours."""
-    rows = []
-    for r in range(SIDE):
-        if r >= size:
-            rows.append(tiles.zeros())
-            continue
-        found = k.bind(tiles.bits(read(r), DEPTH))
-        rows.append(tiles.paired(k, tir.shuffle([found], range(0, DEPTH, 2)), tir.shuffle([found], range(1, DEPTH, 2))))
-    return rows
-
-
-def _across(k: Kernel, read: Callable[[int], Expr], depth: int) -> list[Expr]:
-    """Words of two vectors, of neighbouring k."""
-    found = [k.bind(tiles.bits(read(p))) if p < depth else tiles.zeros() for p in range(DEPTH)]
-    return [tiles.paired(k, found[p], found[p + 1]) for p in range(0, DEPTH, 2)]
+        return tiles.across(k, lambda p: b.read(batch, deep + p, start, size), depth)
+    return tiles.along(k, lambda c: b.read(batch, deep, start + c, depth), size)
 
 
 # -- multiplying

@@ -166,3 +166,21 @@ def bits(x: Expr, count: int = SIDE) -> Expr:
 def zeros() -> Expr:
     """A row of words."""
     return tir.splat(tir.const(0, "u32"), SIDE)
+
+
+def along(k: Kernel, read: Callable[[int], Expr], size: int) -> list[Expr]:
+    """A tile's rows of words from 16 vectors along k, `size` of which there are: a word holds two neighbours."""
+    rows = []
+    for r in range(SIDE):
+        if r >= size:
+            rows.append(zeros())
+            continue
+        found = k.bind(bits(read(r), DEPTH))
+        rows.append(paired(k, tir.shuffle([found], range(0, DEPTH, 2)), tir.shuffle([found], range(1, DEPTH, 2))))
+    return rows
+
+
+def across(k: Kernel, read: Callable[[int], Expr], depth: int) -> list[Expr]:
+    """The same from up to 32 vectors of neighbouring k, `depth` of which there are: each row from two of them."""
+    found = [k.bind(bits(read(p))) if p < depth else zeros() for p in range(DEPTH)]
+    return [paired(k, found[p], found[p + 1]) for p in range(0, DEPTH, 2)]

@@ -142,6 +142,35 @@ declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloa
 """
 
 
+def halves(first: Expr, second: Expr) -> Expr:
+    """16 words of two vectors of 16 f32 numbers, rounded to bf16 and laid end to end.
+    The kernel must have said `k.use(NARROW)`."""
+    return tirx.call_pure_extern("uint32x16", "gluongraph_halves", first, second)
+
+
+def pairs(first: Expr, second: Expr) -> Expr:
+    """The same with a number of the first in the lower half of each word and one of the second in the upper half."""
+    return tirx.call_pure_extern("uint32x16", "gluongraph_pairs", first, second)
+
+
+# The instruction rounds to the nearest, halves to even; it lays its second operand into the lower lanes.
+NARROW = """
+define linkonce_odr <16 x i32> @gluongraph_halves(<16 x float> %a, <16 x float> %b) alwaysinline {
+  %r = call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float> %b, <16 x float> %a)
+  %w = bitcast <32 x bfloat> %r to <16 x i32>
+  ret <16 x i32> %w
+}
+define linkonce_odr <16 x i32> @gluongraph_pairs(<16 x float> %a, <16 x float> %b) alwaysinline {
+  %r = call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float> %b, <16 x float> %a)
+  %m = bitcast <32 x bfloat> %r to <32 x i16>
+  %s = shufflevector <32 x i16> %m, <32 x i16> poison, <32 x i32> <INTERLEAVED>
+  %w = bitcast <32 x i16> %s to <16 x i32>
+  ret <16 x i32> %w
+}
+declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x float>)
+""".replace("INTERLEAVED", ", ".join(f"i32 {i}, i32 {i + 16}" for i in range(16)))
+
+
 def shuffle(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
     """The lanes of that number, counted through all the vectors (of one dtype) laid end to end."""
     return tirx.Shuffle(list(vectors), [tirx.const(i, "int32") for i in lanes])

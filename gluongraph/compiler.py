@@ -20,7 +20,7 @@ from gluongraph.codegen.targets import target as find_target
 from gluongraph.errors import CompileError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
-from gluongraph.ir import Graph
+from gluongraph.ir import Graph, Node
 from gluongraph.precision.table import in_whole, precision_of
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
@@ -113,7 +113,7 @@ def compile(
 
         seconds = seconds_of(tune)
     build = partial(lower, on=find_target(target), thrift=thrift, tune=seconds)
-    cast = partial(cast_to, low=how.low) if how.low else None
+    cast = partial(cast_to, low=how.low, on=find_target(target)) if how.low else None
     options = Options(
         *(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly),
         *(target, remat, memory_budget, activations),
@@ -144,14 +144,19 @@ def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:
         raise TypeError(located(f"compile: {wrong}", help=usage))
 
 
-def cast_to(graph: Graph, low: str) -> Graph:
+def cast_to(graph: Graph, low: str, on: Target) -> Graph:
     """The pass `amp`, run as all passes are."""
     from gluongraph.passes import amp
     from gluongraph.planning import run
 
+    def kernels(n: Node) -> bool:
+        from gluongraph.codegen.rules import whole  # asked of composites alone: most graphs have none
+
+        return whole(on)(n)
+
     @wraps(amp)
     def cast(graph: Graph) -> Graph:
-        return amp(graph, low)
+        return amp(graph, low, kernels)
 
     return run(cast, graph)
 

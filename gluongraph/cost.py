@@ -126,7 +126,8 @@ def _work(body: Graph, need: Mapping[Node, int]) -> dict[str, int]:
     work: dict[str, int] = {}
     for n, count in need.items():
         if done := round(flops(n) * count / max(_size(n), 1)):
-            unit = "bf16" if n.op.kind == "contraction" and n.src[0].dtype == "bf16" else "f32"
+            multiplies = n.op.kind in ("contraction", "composite")  # a composite that is left is an attention
+            unit = "bf16" if multiplies and n.src[0].dtype == "bf16" else "f32"
             work[unit] = work.get(unit, 0) + done
     return work
 

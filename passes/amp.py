@@ -12,6 +12,9 @@ case, and so are the parameters. An op's class (`Op.numeric`) says what happens 
 A value that a contraction reads is rounded once, and everybody else reads the rounded one, so that one copy of 2 bytes
 an element is all that memory sees of it. Results of the graph are never rounded: gradients of parameters are the sums
 of their contractions. `pinned` operands keep a contraction, and its gradients, in float32.
+
+Attention is taken apart into such ops, but where a kernel takes it whole in 16 bit, which does the same inside: then it
+is like a contraction. Its results are rounded by the kernel itself where all that read them read 16 bit.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ import ml_dtypes
 
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.ir import Graph, Node
-from gluongraph.passes.inline import inline
+from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.passes.inline import Keep, inline
 from gluongraph.rewrite import in_bodies, made_from, rebuild, value
 
 _WIDE = "f32"
@@ -33,15 +36,27 @@ _CHOOSES = frozenset({"max_pool2d", "max_pool2d_grad"})
 _EXACT = frozenset({"leaf", "reduce", "window", "index"})
 
 
-def amp(graph: Graph, low: str) -> Graph:
-    """The graph with operands of contractions in `low`, "bf16" or "f16". Inputs and results keep their types."""
-    opened = inline(graph, keep=lambda n: n.op.kind != "composite" or n.op.numeric != "low")
-    return _Caster(rebuild(opened, lambda n: _loop(n, low)), low).run()
+def amp(graph: Graph, low: str, kernels: Keep = lambda n: False) -> Graph:
+    """The graph with operands of contractions in `low`, "bf16" or "f16". Inputs and results keep their types.
+
+    `kernels` says of a composite of 16-bit operands whether there is a kernel for it as it is.
+    """
+
+    def keep(n: Node) -> bool:
+        return n.op.kind != "composite" or n.op.numeric != "low" or (is_low(n) and kernels(_in(low, n)))
+
+    return _Caster(rebuild(inline(graph, keep=keep), lambda n: _loop(n, low, kernels)), low).run()
 
 
-def _loop(n: Node, low: str) -> Node:
+def _loop(n: Node, low: str, kernels: Keep) -> Node:
     """A loop with its body cast."""
-    return n if any(map(_is_pinned, n.src)) else in_bodies(n, lambda body: amp(body, low))
+    return n if any(map(_is_pinned, n.src)) else in_bodies(n, lambda body: amp(body, low, kernels))
+
+
+def _in(low: str, n: Node) -> Node:
+    """n on operands of that dtype."""
+    types = [TensorType(s.shape, low if s.dtype == _WIDE else s.dtype) for s in n.src]
+    return n.op(*(ops.input(f"x{i}", each) for i, each in enumerate(types)), **n.attrs)
 
 
 class _Caster:
@@ -128,10 +143,19 @@ class _Caster:
 
     def _made(self, n: Node, src: tuple[Node, ...]) -> Node:
         if is_low(n):
-            return n.op(*map(self.narrowed, src), **n.attrs, dtype=_WIDE)
+            sums = {} if self._hands_on_narrow(n) else {"dtype": _WIDE}
+            made = n.op(*map(self.narrowed, src), **n.attrs, **sums)
+            return made if isinstance(made.type, tuple) else ops.cast(made, _WIDE)
+        if n.op.name == "item" and is_low(n.src[0]):
+            return ops.cast(n.on(src), _WIDE)
         if n in self.narrow and _moves(n) and all(s.dtype != _WIDE or self._is_held(s) for s in src):
             return ops.cast(n.on(tuple(map(self.narrowed, src))), _WIDE)
         return n.on(src)
+
+    def _hands_on_narrow(self, n: Node) -> bool:
+        """Does a composite with a kernel of its own round its results? A contraction leaves that to its epilogue."""
+        results = self.users[n] if isinstance(n.type, tuple) else [n]
+        return n.op.kind == "composite" and all(self._is_rounded(r) and r not in self.final for r in results)
 
     def _is_held(self, s: Node) -> bool:
         """Is s a 16-bit value, widened?"""
@@ -145,10 +169,10 @@ class _Caster:
 
 
 def is_low(n: Node) -> bool:
-    """Is n a contraction of float32 operands, none of them pinned?"""
-    if n.op.kind != "contraction" or n.op.numeric != "low":
+    """Is n a contraction, or a composite of some, of float32 operands, none of them pinned? Masks may be among them."""
+    if n.op.kind not in ("contraction", "composite") or n.op.numeric != "low":
         return False
-    return all(s.dtype == _WIDE for s in n.src) and not any(map(_is_pinned, n.src))
+    return all(s.dtype in (_WIDE, "bool") for s in n.src) and not any(map(_is_pinned, n.src))
 
 
 def _moves(n: Node) -> bool:

@@ -10,6 +10,7 @@ from gluongraph.plan import Launch, Plan
 MULTIPLY = 1 / 64e9  # a multiplication and an addition of a contraction
 IN_TILES = 1 / 250e9  # the same of 16-bit numbers, where a unit for tiles does it
 ATTEND = 1 / 42e9  # the same of an attention
+ATTEND_IN_TILES = 1 / 98e9
 BYTE = 1 / 15e9  # read or written
 ELEMENT = 1 / 12e9  # one cheap operation on one element, which hides behind reading and writing or the other way round
 DEAR = {"exp": 4, "log": 4, "tanh": 6, "erf": 6, "sigmoid": 5, "sqrt": 2, "rsqrt": 2, "div": 2, "pow": 10}
@@ -28,8 +29,8 @@ def expected(launch: Launch) -> float:
         return seconds(launch.group.inner) * int(launch.group.scan.attrs["length"])
     nbytes = sum(b.type.nbytes for b in (*launch.reads, *launch.writes))
     body: Graph = launch.group.body
-    multiply = IN_TILES if launch.candidate.tiles else MULTIPLY
-    products = sum(_products(n) * (multiply if n.op.kind == "contraction" else ATTEND) for n in body.nodes())
+    multiply, attend = (IN_TILES, ATTEND_IN_TILES) if launch.candidate.tiles else (MULTIPLY, ATTEND)
+    products = sum(_products(n) * (multiply if n.op.kind == "contraction" else attend) for n in body.nodes())
     return products + max(nbytes * BYTE, sum(map(_elements, body.nodes())) * ELEMENT)
 
 

@@ -22,6 +22,7 @@ from gluongraph.ops.build import (
     wrong_dtype,
 )
 from gluongraph.ops.composite import composite, results_of
+from gluongraph.ops.matmul import MATMUL, summed_in
 from gluongraph.ops.samples import array, each
 
 # -- gelu
@@ -66,11 +67,11 @@ def gelu(x: Node, approximate: bool = False) -> Node:
 
 # -- attention
 
-LOWEST = {"f16": -6e4}  # a score that is left out; finite, so that a row with none left gives no NaN
+UNSEEN = -1e30  # a score that is left out; finite, so that a row with none left gives no NaN
 
 
 def _attention_type(
-    q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, causal: bool, scale: float
+    q: TensorType, k: TensorType, v: TensorType, *mask: TensorType, causal: bool, scale: float, dtype: str | None = None
 ) -> TensorType:
     need("attention", FLOATS, q)
     fits = q.rank == k.rank == v.rank == 4 and q.shape[:2] == k.shape[:2] == v.shape[:2]
@@ -85,7 +86,14 @@ def _attention_type(
             raise wrong_dtype("attention", "the mask is bool: true where a key may be seen", m)
         if m.rank > 4 or any(n not in (1, s) for n, s in zip(m.shape[::-1], scores[::-1], strict=False)):
             raise misfit("attention", f"the mask does not broadcast to {scores}", m)
-    return TensorType((*q.shape[:3], v.shape[3]), q.dtype)
+    return TensorType((*q.shape[:3], v.shape[3]), summed_in("attention", q, dtype))
+
+
+def _sums(a: Node, b: Node, ta: bool = False, tb: bool = False) -> Node:
+    """The product of matrices, of 16-bit ones as summed in float32."""
+    if b.dtype not in ("f16", "bf16"):
+        return ops.matmul(a, b, ta=ta, tb=tb)
+    return MATMUL(ops.cast(a, b.dtype), b, ta=ta, tb=tb, dtype="f32")
 
 
 def _seen(shape: tuple[int, ...], mask: Sequence[Node], causal: bool) -> list[Node]:
@@ -99,30 +107,33 @@ def _seen(shape: tuple[int, ...], mask: Sequence[Node], causal: bool) -> list[No
 
 
 def _weights(q: Node, k: Node, seen: Sequence[Node], scale: float) -> Node:
-    """softmax(q kᵀ · scale) over what is seen."""
-    scores = ops.matmul(q, k, tb=True) * scale
+    """softmax(q kᵀ · scale) over what is seen, of 16-bit operands in float32."""
+    scores = _sums(q, k, tb=True) * scale
     for s in seen:
-        scores = ops.where(s, scores, LOWEST.get(q.dtype, -1e30))
+        scores = ops.where(s, scores, UNSEEN)
     return ops.softmax(scores, -1)
 
 
-def _attention(q: Node, k: Node, v: Node, *mask: Node, causal: bool, scale: float) -> Node:
+def _attention(q: Node, k: Node, v: Node, *mask: Node, causal: bool, scale: float, dtype: str | None = None) -> Node:
     seen = _seen((*q.shape[:3], k.shape[2]), mask, causal)
-    return ops.matmul(_weights(q, k, seen, scale), v)
+    return ops.cast(_sums(_weights(q, k, seen, scale), v), dtype or q.dtype)
 
 
 def _attention_grad(
-    g: Node, q: Node, k: Node, v: Node, *mask: Node, causal: bool, scale: float
+    g: Node, q: Node, k: Node, v: Node, *mask: Node, causal: bool, scale: float, dtype: str | None = None
 ) -> tuple[Node, Node, Node]:
     """P = softmax(S), S = q kᵀ · scale:  dv = Pᵀ g;  dP = g vᵀ;  dS = P (dP - Σ P dP);  dq = dS k · scale;
     dk = dSᵀ q · scale. The weights are computed again: keeping them would take T x S numbers a head."""
     seen = _seen((*q.shape[:3], k.shape[2]), mask, causal)
+    kept = dtype or q.dtype
     p = _weights(q, k, seen, scale)
-    dp = ops.matmul(g, v, tb=True)
+    dp = _sums(g, v, tb=True)
     ds = p * (dp - ops.sum(p * dp, -1, keepdims=True)) * scale
     for s in seen:
         ds = ops.where(s, ds, 0.0)
-    return ops.matmul(ds, k), ops.matmul(ds, q, ta=True), ops.matmul(p, g, ta=True)
+    found = _sums(ds, k), _sums(ds, q, ta=True), _sums(p, g, ta=True)
+    dq, dk, dv = (ops.cast(x, kept) for x in found)
+    return dq, dk, dv
 
 
 def _attention_flops(q: TensorType, k: TensorType, v: TensorType, causal: bool, backward: bool) -> int:
@@ -139,7 +150,7 @@ ATTENTION_GRAD = composite(
         (((2, 3, 5, 6), (2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6)), {"causal": False, "scale": 0.5}),
         (((1, 2, 7, 4), (1, 2, 7, 4), (1, 2, 7, 4), (1, 2, 7, 4)), {"causal": True, "scale": 0.5}),
     ),
-    flops=lambda y, g, q, k, v, *mask, causal, scale: _attention_flops(q, k, v, causal, True),
+    flops=lambda y, g, q, k, v, *mask, causal, **how: _attention_flops(q, k, v, causal, True),
     numeric="low",
     doc="The gradients of attention for queries, keys and values, from that of its result.",
 )
@@ -148,8 +159,8 @@ ATTENTION = composite(
     "attention",
     _attention,
     infer=_attention_type,
-    grad=lambda g, y, q, k, v, *mask, **how: (
-        *results_of(ATTENTION_GRAD(g, q, k, v, *mask, **how)),
+    grad=lambda g, y, q, k, v, *mask, causal, scale, dtype=None: (
+        *results_of(ATTENTION_GRAD(ops.cast(g, q.dtype), q, k, v, *mask, causal=causal, scale=scale)),
         *(None for _ in mask),
     ),
     samples=each(
@@ -157,9 +168,10 @@ ATTENTION = composite(
         (((1, 2, 7, 4), (1, 2, 7, 4), (1, 2, 7, 4)), {"causal": True, "scale": 0.5}),
         (((2, 3, 5, 4), (2, 3, 5, 4), (2, 3, 5, 4), ((2, 1, 1, 5), "bool")), {"causal": False, "scale": 1.0}),
     ),
-    flops=lambda y, q, k, v, *mask, causal, scale: _attention_flops(q, k, v, causal, False),
+    flops=lambda y, q, k, v, *mask, causal, **how: _attention_flops(q, k, v, causal, False),
     numeric="low",
-    doc="softmax(q kᵀ · scale) v, for queries (B, H, T, D), keys (B, H, S, D) and values (B, H, S, E)",
+    doc="softmax(q kᵀ · scale) v, for queries (B, H, T, D), keys (B, H, S, D) and values (B, H, S, E). With "
+    "dtype='f32', of 16-bit operands, the result is not rounded.",
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import tir
+from gluongraph.codegen import tir, vector_math
 from gluongraph.codegen.math import CpuAlgebra
 from gluongraph.codegen.targets import target
 from gluongraph.dtypes import numpy_dtype
@@ -45,6 +45,21 @@ UNARY: list[tuple[str, Callable[[Array], Array], tuple[float, float], float]] = 
     ("sqrt", np.sqrt, (0.0, 1e10), 1),
     ("rsqrt", lambda x: 1 / np.sqrt(x), (1e-20, 1e10), 2),
 ]
+
+
+def test_exponentials_of_what_is_not_above_0() -> None:
+    """The softmax of an attention: within 2 ulp, 0 below -87.3 however far, NaN where NaN was."""
+    x = np.zeros(SIZE, np.float32)
+    x[: SIZE // 2] = -np.random.default_rng(0).uniform(0, 87.3, SIZE // 2).astype(np.float32)
+    x[-8:] = (-0.0, -1e-40, -88.0, -1e4, -1e30, -3e38, -INF, NAN)
+    below = kernel("below", lambda e, v: vector_math.exp_below(e.kernel, v), SIZE)
+    y = call(tir.build_kernels([below], target().tvm), "below", x)
+    exact = np.exp(x.astype(np.float64))
+    exact[x < -87.3] = 0
+    assert np.array_equal(np.isnan(y), np.isnan(x))
+    assert np.array_equal(y[-6:-1], [0, 0, 0, 0, 0])
+    good = ~np.isnan(x)
+    assert np.all(np.abs(y[good] - exact[good]) <= 2 * np.spacing(exact[good].astype(np.float32)))
 
 
 def table(exact: Callable[[Array], Array]) -> Array:

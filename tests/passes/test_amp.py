@@ -105,6 +105,23 @@ def test_attention_is_products_in_16_bit_around_a_softmax_in_float32() -> None:
     np.testing.assert_allclose(y, want, atol=2e-2)
 
 
+def test_attention_with_a_kernel_stays_whole_and_rounds_what_products_read() -> None:
+    q, k, v, w = (*(value(name, 1, 2, 4, 8) for name in "qkv"), value("w", 8, 8))
+    y = ops.attention(ops.matmul(q, w), k, v, causal=True, scale=0.05)
+    graph = differentiate(graph_of(ops.matmul(y, w)), "y0", ("w", "k"))
+    after = amp(graph, "bf16", lambda n: n.op.kind == "composite")
+    (forward,), (backward,) = named(after, "attention"), named(after, "attention_grad")
+    assert {s.dtype for s in (*forward.src, *backward.src)} == {"bf16"}
+    assert forward.dtype == "bf16"  # it is multiplied; the gradient of k is a result
+    assert {t.dtype for t in backward.types} == {"f32"}
+    given = values_for(graph)
+    exact = run(graph, given)
+    for name, found in run(after, given).items():
+        np.testing.assert_allclose(found, exact[name], atol=2e-2 * max(1.0, abs(exact[name]).max()))
+    pinned = graph_of(ops.attention(ops.pinned(q), k, v, causal=False))
+    assert not any(map(is_low, amp(pinned, "bf16", lambda n: True).nodes()))
+
+
 def test_numbers_that_16_bits_cannot_hold_stay_float32() -> None:
     x, w = value("x", 3, 4), value("w", 4, 4)
     masked = ops.where(ops.greater(x, 0), ops.matmul(x, w), -1e30)

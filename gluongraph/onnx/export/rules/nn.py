@@ -186,6 +186,6 @@ def batch_norm(view: View, n: Node) -> Made | None:
 def attention(view: View, n: Node) -> Made | None:
     """Attention without a mask: there a row of which nothing is seen is NaN, here the mean of all."""
     causal = n.attrs["causal"]
-    if len(n.src) > 3 or (causal and n.src[0].shape[2] != n.src[1].shape[2]):
+    if len(n.src) > 3 or n.attrs.get("dtype") or (causal and n.src[0].shape[2] != n.src[1].shape[2]):
         return None
     return term("Attention", *n.src, scale=n.attrs["scale"], is_causal=1 if causal else None)

@@ -1,0 +1,95 @@
+"""What both ways to compute attention share: its extents, and which keys a query sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gluongraph.codegen import microkernel as mk
+from gluongraph.codegen import tir
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
+from gluongraph.ir import Node
+
+QUERIES = 64  # a block of rows of scores, which stay in cache
+UNSEEN = -1e30  # the score of a key that is not seen; finite, so that a row of nothing else gives no NaN
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Extents of an attention: heads of all samples, queries T, keys S, sizes of a key and of a value."""
+
+    heads: int
+    queries: int
+    keys: int
+    size: int
+    width: int
+
+    @classmethod
+    def of(cls, n: Node) -> Shape:
+        """Those of a node; the first source of a gradient is what comes from above."""
+        q, k, v = (s.shape for s in n.src[n.op.name == "attention_grad" :][:3])
+        return cls(q[0] * q[1], q[2], k[2], q[3], v[3])
+
+    def pieces(self, cpu: Cpu) -> int:
+        """Parallel pieces."""
+        work = self.heads * self.queries * self.keys * (self.size + self.width)
+        return mk.pieces(self.heads, cpu, work)
+
+    @property
+    def block(self) -> int:
+        """Queries whose scores are held at a time."""
+        return min(QUERIES, self.queries)
+
+
+class Sight:
+    """Which keys a query sees: those up to its own place where attention is causal, those that the mask allows."""
+
+    def __init__(self, k: Kernel, n: Node, mask: Buf | None):
+        self.k, self.shape = k, Shape.of(n)
+        self.causal = bool(n.attrs["causal"])
+        self.ahead = self.shape.keys - self.shape.queries  # the last query sees the last key
+        self.mask = None if mask is None else (mask, n.src[-1].shape)
+        self.batch = n.src[-1 - (mask is not None)].shape[1]  # heads of a sample
+
+    def blocks(self, first: Expr, rows: int, size: int) -> Value:
+        """How many blocks of that many keys hold all that the queries from `first` on see."""
+        all = mk.ceildiv(self.shape.keys, size)
+        if not self.causal or self.ahead < 0:  # then there are queries that see nothing, and weigh all keys alike
+            return all
+        end = tir.floordiv(first + (rows + self.ahead + size - 1), size)
+        return self.k.bind(tir.minimum(tir.maximum(end, 1), all), "seen")
+
+    def only(self, number: Expr, row: Expr, j: Value, x: Expr, other: float) -> Expr:
+        """x, for keys from j on, where this query sees them."""
+        lanes = tir.lanes_of(x)
+        low = tir.splat(tir.const(other, "f32"), lanes)
+        if self.causal:
+            last = tir.splat(tir.index(row + self.ahead), lanes)
+            x = tir.select(tir.compare("less_equal", tir.ramp(j, lanes), last), x, low)
+        if self.mask is not None:
+            x = tir.select(self._allowed(number, row, j, lanes), x, low)
+        return x
+
+    def _allowed(self, number: Expr, row: Expr, j: Value, lanes: int) -> Expr:
+        """The mask at these keys."""
+        assert self.mask is not None
+        buf, shape = self.mask
+        full = (1,) * (4 - len(shape)) + shape
+        places = (tir.floordiv(number, self.batch), tir.floormod(number, self.batch), row, j)
+        at: Value = 0
+        for place, extent in zip(places, full, strict=True):
+            at = at * extent + (place if extent > 1 else 0)
+        return self.k.load(buf, at, lanes) if full[3] > 1 else tir.splat(self.k.load(buf, at), lanes)
+
+
+def larger(x: Expr, y: Expr) -> Expr:
+    """The larger of two scores. A NaN may be passed over here: its exponential is one, and goes on."""
+    return tir.select(tir.compare("greater", x, y), x, y)
+
+
+def largest(k: Kernel, x: Expr) -> Expr:
+    """That of all lanes, whose number is a power of two."""
+    while (half := tir.lanes_of(x) // 2) >= 1:
+        x = k.let(x)
+        x = larger(tir.shuffle([x], range(half)), tir.shuffle([x], range(half, 2 * half)))
+    return k.let(x)
