@@ -7,6 +7,7 @@ them goes on working. A message says: the op, the types it got, the user's line,
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
 import sys
 from collections.abc import Mapping
@@ -15,11 +16,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 _HERE = pathlib.Path(__file__).resolve().parent
-# The three sibling packages lie beside this folder in a checkout and inside it once installed. Through contextlib
-# Python enters what is between `with` and the user's line.
+# The three sibling packages lie beside this folder in a checkout and inside it once installed. Between gluongraph
+# and the user's line are Python's own contextlib, of `with`, and functools, of properties that are computed once.
 _OWN = (
     *(str(folder) + "/" for folder in (_HERE, *(_HERE.parent / name for name in ("passes", "codegen", "runtime")))),
     contextlib.__file__,
+    functools.__file__,
 )
 
 

@@ -248,7 +248,7 @@ def test_an_impossible_budget_is_refused_with_the_smallest_that_was_found() -> N
         MXNetError, match="memory_budget: 1000 bytes are too few; the smallest plan found takes"
     ) as error:
         planned("transformer", memory_budget=1000)
-    assert str(least) in str(error.value)
+    assert str(least) in str(error.value) and f"at {__file__}" in str(error.value)
 
 
 def test_what_predicts_is_not_touched_by_a_budget_that_fits() -> None:
