@@ -3,9 +3,10 @@
     python benchmarks/precision.py --threads 1
 
 Square matrix products and layers of ResNet-18 and ResNet-50 in GFLOP/s, PyTorch's bfloat16 beside them where it is
-installed; then steps by precision: milliseconds, and the shares of kernels that multiply, that only cast, that serve
-the scale of the loss and clipping, of updates in kernels of their own, and of all others. Contenders take turns, and
-the best of each counts: what else runs on the machine disturbs all alike.
+installed; then steps by precision: milliseconds, how much more than with bf16-mixed alone, and the shares of kernels
+that multiply, that only cast, that serve the scale of the loss and clipping, of updates in kernels of their own, and of
+all others. Contenders take turns, so that what else runs on the machine disturbs all alike: products one at a time, of
+which the best counts, steps some in a row, as a training runs, of which the median counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -52,6 +54,20 @@ def best_of(contenders: Mapping[str, Callable[[], object]], rounds: int) -> dict
             run()
             best[name] = min(best[name], time.perf_counter() - started)
     return best
+
+
+def medians_of(contenders: Sequence[Callable[[], object]], rounds: int, steps: int = 12) -> list[float]:
+    """The median seconds of each, which take turns of so many steps in a row. The first two of a turn do not count:
+    they find in the caches what others have left."""
+    spent: list[list[float]] = [[] for _ in contenders]
+    for _ in range(rounds):
+        for run, found in zip(contenders, spent, strict=True):
+            for i in range(steps):
+                started = time.perf_counter()
+                run()
+                if i >= 2:
+                    found.append(time.perf_counter() - started)
+    return [statistics.median(found) for found in spent]
 
 
 def compiled(build: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dtype: str) -> Callable[[], object]:
@@ -154,14 +170,16 @@ def shares(name: str, rounds: int) -> None:
         step, batches = step_of(workload(name), **options)
         step(*batches[0])
         steps.append((step, batches[0]))
-    best = best_of({str(i): partial(step, *batch) for i, (step, batch) in enumerate(steps)}, rounds)
-    for i, (options, (step, batch)) in enumerate(zip(STEPS, steps, strict=True)):
+    seconds = medians_of([partial(step, *batch) for step, batch in steps], rounds)
+    usual = seconds[STEPS.index({"precision": "bf16-mixed"})]
+    for options, (step, batch), took in zip(STEPS, steps, seconds, strict=True):
         spent = dict.fromkeys(KINDS, 0.0)
         for row, launch in zip(step.profile(*batch), step.plan.launches, strict=True):
             spent[kind_of(launch)] += row.seconds
         text = " ".join(str(v) for v in options.values()).replace("1.0", "clipped")
         total = sum(spent.values())
-        print(f"{name:13}{text:20}{best[str(i)] * 1e3:>8.1f} ms" + "".join(f"{spent[k] / total:>10.1%}" for k in KINDS))
+        print(f"{name:13}{text:20}{took * 1e3:>8.1f} ms{took / usual - 1:>+8.1%}", end="")
+        print("".join(f"{spent[k] / total:>10.1%}" for k in KINDS))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -186,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for kind, contenders in convolutions(LAYERS[name]).items():
             best = best_of(contenders, options.rounds)
             print(f"{name:20}{kind:8}" + "".join(f"{flops / best[k] / 1e9:>12.0f}" for k in contenders))
-    print(f"\n{'step':41}" + "   " + "".join(f"{kind:>10}" for kind in KINDS))
+    print(f"\n{'step':52}" + "".join(f"{kind:>10}" for kind in KINDS))
     for name in options.workloads:
         shares(name, options.rounds)
 

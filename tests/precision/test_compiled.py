@@ -233,6 +233,16 @@ def test_clipping_where_python_acts_in_between_is_refused() -> None:
         step(np.ones(3, np.float32))
 
 
+def test_a_norm_that_clips_nothing_stores_no_gradient() -> None:
+    """Squares are summed, and the weight is updated, where the gradient is made."""
+    net = gluon.nn.Dense(48, in_units=40)
+    net.initialize()
+    step = mx.compile(net, gluon.loss.L2Loss(), gluon.Trainer(net.collect_params(), "adam"), grad_norm=True)
+    with debug.override(backend="reference"):
+        step.memory(np.ones((8, 40), np.float32), np.ones((8, 48), np.float32))
+    assert not any(b.space == "scratch" and b.type.size >= 40 * 48 for b in step.plan.buffers.values())
+
+
 def test_gradients_are_clipped_by_the_norm_of_all_together() -> None:
     """Of a million elements the norm is right to 1e-6: blocks, and float64 above them. Short last axes go together."""
     rng = np.random.default_rng(0)
