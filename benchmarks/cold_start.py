@@ -2,8 +2,9 @@
 
 python benchmarks/cold_start.py --workload lenet-128
 
-"first step" is from the end of `import gluongraph` to the first result: building the net, tracing, passes, code (or
-the cache), the step itself. The warm process must compile nothing and must not load TVM's compiler.
+"import" is that of gluongraph; "net" builds it, draws its weights and imports the rest; "first call" is the first step:
+tracing, gradients, passes and code (or the cache), the step itself, which the next call takes too ("of it a step").
+"first result" is all of it. The warm process must compile nothing and must not load TVM's compiler.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         for report in warm:
             if report["compiled"] or report["compiler_loaded"] or snapshot(cache) != files:
                 raise SystemExit(f"a warm process compiled: {report}")
-    first = [report["first_step_seconds"] for report in warm]
-    print(f"{options.workload}: import gluongraph {cold['import_seconds']:.2f} s")
-    print(f"  cold: first step {cold['first_step_seconds']:.2f} s, {cold['compiled']} kernels compiled")
-    print(
-        f"  warm: first step {statistics.median(first):.3f} s ({min(first):.3f} to {max(first):.3f}, {len(first)}"
-        " processes), nothing compiled, TVM's compiler not loaded"
-    )
+    print(f"{options.workload}: {cold['compiled']} kernels compiled; warm: none, TVM's compiler not loaded")
+    head = ("", "import", "net", "first call", "of it a step", "first result")
+    print("{:22}{:>8}{:>8}{:>12}{:>14}{:>14}".format(*head))
+    for name, reports in (("cold", [cold]), (f"warm, of {len(warm)} processes", warm)):
+        parts = ("import_seconds", "net_seconds", "first_step_seconds", "step_seconds", "result_seconds")
+        times = [statistics.median(report[part] for report in reports) for part in parts]
+        print("{:22}{:8.3f}{:8.3f}{:12.3f}{:14.3f}{:14.3f}".format(name, *times))
     return {"cold": cold, "warm": warm}
 
 
@@ -75,12 +76,18 @@ def inside(name: str) -> dict[str, Any]:
     ((x, y),) = batches(workload, 1)
     net = network(workload)
     step = mx.compile(net, mx.gluon.loss.SoftmaxCrossEntropyLoss(), trainer(workload, net))
+    made = time.perf_counter()
     loss = float(step(x, y).mean())
     finished = time.perf_counter()
+    float(step(x, y).mean())
+    again = time.perf_counter()
     maps = Path("/proc/self/maps")
     return {
         "import_seconds": imported - started,
-        "first_step_seconds": finished - imported,
+        "net_seconds": made - imported,
+        "first_step_seconds": finished - made,
+        "step_seconds": again - finished,
+        "result_seconds": finished - started,
         "compiled": step.artefact.compiled,
         "compile_seconds": step.artefact.seconds,
         "compiler_loaded": "tvm" in sys.modules or (maps.exists() and "libtvm_compiler" in maps.read_text()),

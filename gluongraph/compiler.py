@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
 from numbers import Real
 from pathlib import Path
@@ -163,14 +163,17 @@ def cast_to(graph: Graph, low: str, on: Target) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A graph, and all else that decides what it becomes; see `lower`. `measured` is what tuners have found so far."""
+    """A graph, and all else that decides what it becomes; see `lower`. `measured`: what tuners had found by then."""
 
     graph: Graph
     roles: Mapping[str, str]
     forward: Collection[str]
     on: Target
     thrift: Thrift
-    measured: tuned.Table
+    measured: tuned.Table = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "measured", tuned.table(self.on).copy())
 
     @cached_property
     def choice(self) -> Choice:
@@ -187,6 +190,10 @@ class Request:
         results = (*self.graph.outputs, *self.graph.updates)
         spared = [name in self.forward for name in results] if self.thrift else []
         return known.key(self.graph, self.roles, f"{self.thrift} {spared} {self.measured.digest}", self.on)
+
+    def find(self) -> Artefact | None:
+        """The artefact, where the cache has it."""
+        return known.find(self.key, self.graph, gpu=self.on.cpu is None) if self.key else None
 
 
 @dataclass(frozen=True)
@@ -253,23 +260,24 @@ def lower(
     on = on or find_target()
     debug.next_graph()
     graph, tuning = edited(graph), None
-
-    def request() -> Request:
-        return Request(graph, roles, forward, on, thrift, tuned.table(on).copy())
-
-    asked = request()
+    asked = Request(graph, roles, forward, on, thrift)
     if tune and runs_here(on) and not interprets():
         from gluongraph.tuner import tune as measure
 
         tuning = measure(asked.choice.plan, on, tune)
-        asked = request() if tuning.changed else asked
-    artefact = known.find(asked.key, graph, gpu=on.cpu is None) if asked.key else None
+        asked = Request(graph, roles, forward, on, thrift) if tuning.changed else asked
+    artefact = asked.find()
     if artefact is None:
         artefact = built(asked.choice.plan, on)
         if asked.key and artefact is not None:
             known.remember(asked.key, graph, artefact)
     process.give_back_freed_memory()  # what compiling took, and parameters and states before they moved into arenas
     return Compiled(asked, artefact, tuning)
+
+
+def is_known(graph: Graph, roles: Mapping[str, str]) -> bool:
+    """Would `lower` find the code of this graph in the cache?"""
+    return Request(graph, roles, (), find_target(), ALL_KEPT).find() is not None
 
 
 def built(plan: Plan, on: Target) -> Artefact | None:
@@ -321,4 +329,5 @@ def compile_graph(graph: Graph, name: str) -> Callable[[Mapping[str, Any]], tupl
 
 engine.register("compile", compile)
 engine.register("lower", lower)
+engine.register("is_known", is_known)
 engine.register("compile_graph", compile_graph)

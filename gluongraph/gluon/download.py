@@ -6,10 +6,7 @@ import hashlib
 import os
 import shutil
 import socket
-import ssl
 import tempfile
-import urllib.error
-import urllib.request
 import warnings
 
 _REPOSITORY = "https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/"
@@ -70,6 +67,9 @@ def _target(url: str, path: str | None) -> str:
 
 def _fetch(url: str, name: str, sha1_hash: str | None, verify_ssl: bool) -> None:
     """One attempt. What is being fetched has a name of its own until it is whole."""
+    import ssl  # here: few programs fetch anything, and all would wait for these when they start
+    import urllib.request
+
     folder = os.path.dirname(os.path.abspath(name))
     context = None if verify_ssl else ssl._create_unverified_context()
     with urllib.request.urlopen(url, context=context) as source:

@@ -116,7 +116,10 @@ def zeros(
 ) -> NDArray:
     """An array of zeros."""
     check_storage("nd.zeros", stype)
-    return full(shape, 0, ctx, dtype, out)
+    if out is not None or STATE.tracer is not None:
+        return full(shape, 0, ctx, dtype, out)
+    made = np.zeros(_size(shape), numpy_dtype(dtype_name(dtype or "float32")))  # takes no memory until it is written
+    return placed(NDArray(made), ctx)
 
 
 def ones(

@@ -21,6 +21,7 @@ CHUNK = 1 << 14  # counters that numpy takes at a time, so that the rounds stay 
 BLOCK = 1 << 16  # counters that the kernel takes at a time
 TURN = 2 * math.pi * 2.0**-32  # of a word, as an angle
 PATIENCE = 1 << 23  # counters that numpy makes, in half a second, before it is worth compiling
+WARM = 1 << 21  # before it is worth loading what has been compiled before: a tenth of a second, too
 
 LARGE = 1 << 22  # normal numbers in one array, whose circles are worth compiling
 
@@ -36,8 +37,8 @@ def blocks(
     what makes them as long as there are few.
     """
     global _made
-    much = size >= BLOCK and _made + size > PATIENCE and size <= 1 << 32
-    if much and debug.settings().backend != "reference":
+    fits = BLOCK <= size <= 1 << 32 and debug.settings().backend != "reference"
+    if fits and (_made + size > PATIENCE or (_made + size > WARM and _is_known(count))):
         yield from _kernel(count, os.getpid()).blocks(state, size, draw)
         return
     _made += size
@@ -50,14 +51,24 @@ def _kernel(count: int, process: int) -> _Kernel:
     return _Kernel(count)
 
 
+@cache
+def _is_known(count: int) -> bool:
+    """Has another process compiled that kernel?"""
+    return bool(engine.get("is_known")(*_program(count)))
+
+
+def _program(count: int) -> tuple[Graph, dict[str, str]]:
+    """The first words of BLOCK counters, and the roles of its inputs."""
+    state, first = _input("state", 4), _input("first", 1)
+    words = {f"word{k}": OPS["random_word"](state, first, size=BLOCK, word=k) for k in range(count)}
+    return Graph({"state": state, "first": first}, words), {"state": "scalar", "first": "scalar"}
+
+
 class _Kernel:
     """The first words of BLOCK counters, compiled. Threads take turns: a kernel has one memory for its state."""
 
     def __init__(self, count: int):
-        state, first = _input("state", 4), _input("first", 1)
-        words = {f"word{k}": OPS["random_word"](state, first, size=BLOCK, word=k) for k in range(count)}
-        roles = {"state": "scalar", "first": "scalar"}
-        self.runner = engine.get("lower")(Graph({"state": state, "first": first}, words), roles).executor({})
+        self.runner = engine.get("lower")(*_program(count)).executor({})
         self.state, self.first = self.runner.scalar("state"), self.runner.scalar("first")
         self.lock = threading.Lock()
 

@@ -16,11 +16,13 @@ def settle(trainer: Trainer, names: Sequence[str], states: Mapping[str, NDArray]
     The order is that of the gradients: the parameters' reversed.
     """
     groups: dict[tuple[str, str], list[Storage]] = {}
+    of: dict[str, dict[str, NDArray]] = {}
+    for state, array in states.items():
+        owner, _, role = state.rpartition("/")
+        of.setdefault(owner, {})[role] = array
     for name in reversed(names):
         weight = trainer.replica(name)
-        own = {"weight": weight} | {
-            key.removeprefix(f"{name}/"): array for key, array in states.items() if key.startswith(f"{name}/")
-        }
+        own = {"weight": weight, **of.get(name, {})}
         at = "" if name in trainer.exchange.replicas else f"@{weight.context}"
         for role, array in own.items():
             groups.setdefault((role + at, str(array.type.dtype)), []).append(array.storage)
