@@ -9,8 +9,9 @@ import shutil
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -202,10 +203,16 @@ def values(graph: Graph, roles: Mapping[str, str]) -> Arrays:
     return {name: one(name, n) for name, n in graph.inputs.items()}
 
 
+@cache
+def planned(model: Callable[[], tuple[Graph, dict[str, str]]]) -> Plan:
+    """The plan of a whole step, which several tests look at."""
+    return plan_of(*model())
+
+
 @pytest.mark.parametrize("model", [digits, lenet])
 def test_step_fills_the_machine(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Every kernel has several thread blocks, all loops are bound, and which rule made it is told."""
-    plan = plan_of(*model())
+    plan = planned(model)
     table = cuda.table(plan)
     with capsys.disabled():
         print(f"\n{model.__name__}\n{table}")
@@ -221,7 +228,7 @@ def test_step_fills_the_machine(model: Any, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("model", [digits, lenet])
 @needs_nvcc
 def test_step_compiles_for_sm_90(model: Any, tmp_path: Path) -> None:
-    source = te.source(list(gpu.functions(plan_of(*model())).values()), gpu.CUDA.tvm)
+    source = te.source(list(gpu.functions(planned(model)).values()), gpu.CUDA.tvm)
     assert "__global__" in source and "expf" in source and "__expf" not in source
     nvcc(source, tmp_path)
 
@@ -245,7 +252,7 @@ def test_step_is_right(model: Any, tmp_path: Path) -> None:
 def test_artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's side: one entry point, a library that holds the CUDA module."""
     monkeypatch.setenv("GG_CACHE", str(tmp_path))
-    plan = plan_of(*digits())
+    plan = planned(digits)
     artefact = build.build(plan, gpu.CUDA)
     assert artefact.path is not None and artefact.compiled > 10
     assert b"__global__" in artefact.path.read_bytes()
