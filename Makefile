@@ -12,8 +12,9 @@ demo: $(VENV)/.has-examples
 	@$(PY) examples/digits.py $(ARGS)
 
 # Two processes of one thread each: TVM's workers spin while they wait, so more threads than cores cost time.
+# A file's tests stay in one of them, since what they share (libraries of kernels, exported steps) is compiled once there.
 test: $(VENV)/.has-test
-	@OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(PY) -m pytest -n 2 $(ARGS)
+	@OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.has-dev
 	@$(PY) -m ruff check
