@@ -25,6 +25,7 @@ from gluongraph.storage import Array
 from gluongraph.tape import STATE
 
 RNG = "rng"
+ARGUMENT = "data"  # data0, data1, ... are the arrays among the arguments
 STATE_TYPE = TensorType((4,), "u32")
 UNROLLED = 64  # equal bodies of a Python loop, above which its user is told
 
@@ -135,6 +136,11 @@ def is_rng(name: str) -> bool:
     return name == RNG or name.startswith(f"{RNG}@")
 
 
+def is_argument(name: str) -> bool:
+    """Is this the name of an input that is an argument of the traced function?"""
+    return name.removeprefix(ARGUMENT).isdigit() and name.startswith(ARGUMENT)
+
+
 def tracing() -> bool:
     """Is a graph being built?"""
     return STATE.tracer is not None
@@ -211,7 +217,7 @@ class Tracer:
             type = part
         else:
             return part
-        name = f"data{len(self.arguments)}"
+        name = f"{ARGUMENT}{len(self.arguments)}"
         made = traced(leaf(name, type))
         self.arguments[name] = self.node(made)
         if isinstance(part, NDArray):

@@ -8,17 +8,34 @@ from functools import partial
 
 from gluongraph import ops
 from gluongraph.context import Context, current_context
-from gluongraph.errors import MXNetError
+from gluongraph.errors import MXNetError, located
 from gluongraph.ir import OPS, Graph, Node, TensorType, node, topological
 from gluongraph.optimizer.base import Optimizer, computed_in, noise_of
 from gluongraph.optimizer.counting import Index
 from gluongraph.rows.updates import update_rows
-from gluongraph.trace import STATE_TYPE, rng_name
+from gluongraph.trace import STATE_TYPE, is_argument, is_rng, rng_name
 
 GRAD = "grad:"
 SCALAR = "scalar:"
 Draws = Mapping[str, tuple[Context, int]]
 NO_DRAWS: Draws = {}
+
+
+def is_reserved(name: str) -> bool:
+    """Is this what an input is called that is no array of a program's own: an argument, a scalar, a generator?"""
+    return is_argument(name) or name.startswith(SCALAR) or is_rng(name)
+
+
+def joined(inputs: Mapping[str, Node], more: Mapping[str, Node]) -> dict[str, Node]:
+    """The inputs of a graph, and those that a step adds, which are named after parameters.
+
+    Raises:
+        MXNetError: a parameter has the name of one of those.
+    """
+    if taken := [name for name in more if name in inputs]:
+        message = f"a parameter is called {taken[0]!r}, which is what a training step calls an array of its own"
+        raise MXNetError(located(message, help="give the parameter, or its block, another name"))
+    return {**inputs, **more}
 
 
 @dataclass(frozen=True)
@@ -97,7 +114,7 @@ def apply_updates(
     scalars = {key: _input(SCALAR + key, TensorType((), "f32")) for key in table.keys}
     group_of = {i: number for number, members in enumerate(table.groups) for i in members}
 
-    inputs, updates = dict(graph.inputs), dict(graph.updates)
+    inputs, updates = graph.inputs, dict(graph.updates)
     for name in ordered:
         weight = graph.inputs[name]
         state = {s: _input(state_name(name, s), ty) for s, ty in optimizer.state_types(weight.ty).items()}
@@ -109,12 +126,11 @@ def apply_updates(
             updates[name], new = update_rows(weight, grads[name], state, update)
         else:
             updates[name], new = update(weight, grads[name], state)
-        for key, old in state.items():
-            inputs[state_name(name, key)] = old
-            updates[state_name(name, key)] = new[key]
+        inputs = joined(inputs, {state_name(name, key): old for key, old in state.items()})
+        updates |= {state_name(name, key): new[key] for key in state}
     read = set(topological(updates.values()))
     table = table.reduced_to({key for key, n in scalars.items() if n in read}, dice.after(len(table.indices)))
-    inputs.update((SCALAR + key, scalars[key]) for key in table.keys)
+    inputs = {**inputs, **{SCALAR + key: scalars[key] for key in table.keys}}
     if optimizer.draws:
         inputs[dice.name] = dice.state
     outputs = {k: n for k, n in graph.outputs.items() if keep_grads or not k.startswith(GRAD)}

@@ -14,11 +14,11 @@ from gluongraph.tape import Leaf
 from gluongraph.updates import GRAD
 
 
-def _spread(saved: Mapping[str, Array], here: Sequence[str]) -> dict[str, Array]:
+def _spread(training: Training, saved: Mapping[str, Array], here: Sequence[str]) -> dict[str, Array]:
     """What each replica here gets: its own; what was on contexts that are no longer there is added to the first."""
     given = {key: saved[key] for key in here if key in saved}
     for key in (key for key in saved if key not in here):
-        first = key.partition("@")[0]
+        first = training.owner(key)
         given[first] = given[first] + saved[key]
     return given
 
@@ -32,7 +32,7 @@ def _summing(training: Training) -> Iterator[tuple[str, Leaf]]:
     """The gradients that are added to, by the names of their replicas in files."""
     adding = {key for key, p in training.parameters.items() if p.grad_req == "add"}
     for key, array in training.replicas().items():
-        if key.partition("@")[0] in adding and array._leaf is not None:
+        if training.owner(key) in adding and array._leaf is not None:
             yield key, array._leaf
 
 
@@ -45,13 +45,13 @@ def _take_gradients(training: Training, groups: Groups) -> Any:
 def _put_gradients(training: Training, content: Content, told: Any) -> Put:
     saved = _of(GRAD, content)
     for key in saved:
-        parameter = training.parameters[key.partition("@")[0]]
+        parameter = training.parameters[training.owner(key)]
         if parameter.grad_req != "add":
             raise misfit(f"gradients of {key} were added up; here its grad_req is {parameter.grad_req!r}")
 
     def put() -> None:
         leaves = dict(_summing(training))
-        given = _spread(saved, list(leaves))
+        given = _spread(training, saved, list(leaves))
         for array in training.replicas().values():
             array._fresh_grad = False  # what a backward before the load has left
         for key, leaf in leaves.items():
@@ -74,7 +74,7 @@ def _put_residuals(training: Training, content: Content, told: Any) -> Put:
     def put() -> None:
         arrays = trainer.residual_arrays(trainer.names)
         here = {training.key(name.removeprefix(RESIDUAL)): array for name, array in arrays.items()}
-        given = _spread(saved, list(here)) if here else {}
+        given = _spread(training, saved, list(here)) if here else {}
         for key, array in here.items():
             array.storage.write(given.get(key, 0))
 
@@ -99,10 +99,10 @@ def _put_window(training: Training, content: Content, told: Any) -> Put:
             return
         trainer = training.trainer
         names = {training.key(name): name for names in trainer.exchange.replicas.values() for name in names}
-        given = _spread(saved, list(names)) if saved else {}
+        given = _spread(training, saved, list(names)) if saved else {}
         for key, array in window.inputs(trainer, [names[key] for key in given]).items():
             array.storage.write(given[training.key(key.removeprefix(WINDOW))])
-        here = dict.fromkeys(key if key in names else key.partition("@")[0] for key in told["names"])
+        here = dict.fromkeys(key if key in names else training.owner(key) for key in told["names"])
         window.resume([names[key] for key in here], told["batches"], told["samples"])
 
     return put

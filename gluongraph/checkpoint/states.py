@@ -48,7 +48,7 @@ def _put(training: Training, content: Content, told: Any) -> Put:
     trainer, optimizer, arrays = training.trainer, training.trainer.optimizer, content.groups[STATES]
     formula, mine = optimizer.has_formula, {training.keys[name] for name in trainer.names}
     for key, form in told.items():
-        name = key.partition("@")[0]
+        name = training.owner(key)
         if name not in mine:
             raise misfit(f"the checkpoint has states of {name}, which the trainer does not hold")
         if formula != isinstance(form, dict):
@@ -62,7 +62,7 @@ def _put(training: Training, content: Content, told: Any) -> Put:
         for names in trainer.exchange.replicas.values():
             for replica in names[:1] if trainer.exchange.once else names:
                 key = training.key(replica)
-                form = told.get(key, told.get(key.partition("@")[0]))
+                form = told.get(key, told.get(training.owner(key)))
                 if formula:
                     _write_states(trainer, replica, form, arrays)
                 elif form is None:

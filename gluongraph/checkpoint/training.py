@@ -50,8 +50,14 @@ class Training:
 
     def key(self, replica: str) -> str:
         """The name in files of a replica: "0.weight@cpu(1)" of "dense0_weight@cpu(1)"."""
-        name, at, context = replica.partition("@")
+        if replica in self.keys:
+            return self.keys[replica]
+        name, at, context = replica.rpartition("@")
         return self.keys[name] + at + context
+
+    def owner(self, key: str) -> str:
+        """The parameter, by its name in files, of which this is a replica: "0.weight" of "0.weight@cpu(1)"."""
+        return key if key in self.parameters else key.rpartition("@")[0] or key
 
     def replicas(self) -> dict[str, NDArray]:
         """The arrays of the trainer's parameters on all contexts, by their names in files."""

@@ -49,14 +49,25 @@ def known(x: float | None) -> TypeGuard[float]:
     return bool(x.made("known")) if isinstance(x, Symbol) else x is not None
 
 
-def product(factor: Callable[[int], float], first: int, last: int, least: float, memory: list[float]) -> float:
+def product(
+    factor: Callable[[int], float],
+    first: int,
+    last: int,
+    least: float,
+    memory: dict[tuple[float, ...], list[float]],
+    settings: tuple[float, ...],
+) -> float:
     """factor(first) ... factor(last), multiplied from the left; it ends once it is at most `least`.
 
-    `memory` keeps the products that have been made, for the next `last`; it begins as [1.0].
+    `memory` keeps the products that have been made, for the next `last`, of the settings that they depend on.
     """
     if isinstance(last, Symbol):
         return last.trace.product(factor, first, last, least)
     done = last - first + 1
-    while len(memory) <= done and memory[-1] > least:
-        memory.append(memory[-1] * factor(first - 1 + len(memory)))
-    return memory[min(done, len(memory) - 1)]
+    if settings not in memory:
+        memory.clear()
+        memory[settings] = [1.0]
+    made = memory[settings]
+    while len(made) <= done and made[-1] > least:
+        made.append(made[-1] * factor(first - 1 + len(made)))
+    return made[min(done, len(made) - 1)]

@@ -18,6 +18,7 @@ from gluongraph.gluon.watch import Edits
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.multipliers import Multipliers
 from gluongraph.tape import concrete
+from gluongraph.updates import is_reserved
 
 GRAD_REQS = ("write", "add", "null")
 STYPES = ("default", "row_sparse")
@@ -58,6 +59,9 @@ class Parameter(Multipliers, NamesInstead):
         grad_stype: str = "default",
     ):
         super().__init__(lr_mult, wd_mult)
+        if is_reserved(name):
+            message = f"a parameter cannot be called {name!r}, which is what compiled code calls an input of its own"
+            raise ValueError(located(message, help="give its block another prefix"))
         for what, given, known in (("", stype, STYPES[:1]), ("grad_", grad_stype, STYPES)):
             if given not in known:
                 message = f"parameter {name!r}: {what}stype={given!r} does not exist here, only {' and '.join(known)}"

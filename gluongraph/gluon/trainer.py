@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from typing import Any, NoReturn
@@ -92,6 +93,7 @@ class Trainer:
         self._leaves: tuple[Leaf | None, ...] = ()
         self._marked_at = (-1, -1)
         self.scaler = LossScale()  # of amp.scale_loss, and of compiled steps with precision="16-mixed"
+        self.turn = threading.RLock()  # of its compiled steps: one call at a time
         self.arenas: dict[tuple[str, str], object] = {}  # (role, dtype) -> where compiled steps keep weights and states
 
     def __repr__(self) -> str:
@@ -234,7 +236,7 @@ class Trainer:
                     store.broadcast(self.index(p), replicas[0], out=replicas, priority=-self.index(p))
         self._kvstore, self._update_on_kvstore, self._own_store, self._layout = store, on_store, own, ()
         self._exchange = Exchange(
-            replicas={name: (name, *(f"{name}@{ctx}" for ctx in self._contexts[1:])) for name in self._names},
+            replicas=self._replica_names(),
             once=on_store,
             summed=store is not None,
             threshold=store.threshold if isinstance(store, KVStore) else None,
@@ -243,6 +245,13 @@ class Trainer:
         changed = any(getattr(type(self), name) is not getattr(Trainer, name) for name in _HOOKS)
         self.in_python = changed or not own or not self._optimizer.has_formula
         self._kv_initialized = True
+
+    def _replica_names(self) -> dict[str, tuple[str, ...]]:
+        names = {name: (name, *(f"{name}@{ctx}" for ctx in self._contexts[1:])) for name in self._names}
+        if taken := [each for replicas in names.values() for each in replicas[1:] if each in names]:
+            message = f"a parameter is called {taken[0]!r}, as another one is on that context"
+            raise ValueError(located(message, help="give the parameter, or its block, another name"))
+        return names
 
     @property
     def structure(self) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,6 +58,8 @@ def Custom(*data: Any, op_type: str = "", **kwargs: Any) -> Any:
 def save(fname: str, data: NDArray | Sequence[NDArray] | dict[str, NDArray]) -> None:
     """Write an array, a list of arrays or a dict of them in MXNet's format, which MXNet reads too.
 
+    Of a name that ends in .safetensors it is that format, and a dict: its arrays have names.
+
     Raises:
         TypeError: data is something else.
     """
@@ -70,7 +73,16 @@ def save(fname: str, data: NDArray | Sequence[NDArray] | dict[str, NDArray]) -> 
         raise TypeError(f"save: an NDArray, or a list or dict of them; not a {type(data).__name__}")
     if not all(isinstance(a, NDArray) for a in arrays):
         raise TypeError("save: what is saved are NDArrays")
-    params.write(fname, [a.asnumpy() for a in arrays], names)
+    from gluongraph.gluon import files  # which stands on nd
+
+    values = [a.asnumpy() for a in arrays]
+    if not os.fspath(fname).endswith(".safetensors"):
+        params.write(fname, values, names)
+    elif isinstance(data, dict):
+        files.save(fname, dict(zip(names, values, strict=True)))
+    else:
+        message = f"save: the arrays of a .safetensors file have names, and {fname} is to hold a list"
+        raise TypeError(located(message, help="give a dict, or write MXNet's format: a name that ends in .params"))
 
 
 def load(fname: str) -> list[NDArray] | dict[str, NDArray]:

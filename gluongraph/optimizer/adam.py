@@ -167,8 +167,9 @@ class Nadam(Moments):
     """g, m, v as Adam's;  w = w - lr n / (sqrt(v / (1 - b2^t)) + epsilon), where
 
     n = (1 - mu_t) g / (1 - P_t) + mu_(t+1) m / (1 - P_(t+1)),  mu_t = b1 (1 - 0.96^(t schedule_decay) / 2),
-    and P_t is the product of mu_1 to mu_t. Dozat: Incorporating Nesterov momentum into Adam (2016). In MXNet 1.9.1 all
-    parameters multiply one P, so that it runs away with their number; here each has its own.
+    and P_t is the product of mu_1 to mu_t; where b1 has been changed, as if it had been so from the first update on.
+    Dozat: Incorporating Nesterov momentum into Adam (2016). In MXNet 1.9.1 all parameters multiply one P, so that it
+    runs away with their number; here each has its own.
     """
 
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd", "of_g", "of_mean", "of_var"})
@@ -184,14 +185,15 @@ class Nadam(Moments):
     ):
         super().__init__(learning_rate, beta1, beta2, epsilon, **kwargs)
         self.schedule_decay = schedule_decay
-        self._products = [1.0]  # of the mu of the first updates; made as far as they are asked for
+        self._products: dict[tuple[float, ...], list[float]] = {}  # settings -> P, as far as they are asked for
 
     def _mu(self, t: int) -> float:
         return number(self.beta1 * (1.0 - 0.5 * 0.96 ** (t * self.schedule_decay)))
 
     def _product(self, t: int) -> float:
         """P_t, counted from the first update after `begin_num_update`. What is below NOTHING changes no 1 - P."""
-        return product(self._mu, self.begin_num_update + 1, t, NOTHING, self._products)
+        settings = (self.beta1, self.schedule_decay, self.begin_num_update)
+        return product(self._mu, self.begin_num_update + 1, t, NOTHING, self._products, settings)
 
     def scalars(self, index: Index) -> dict[str, float]:
         t = self.t(index)

@@ -19,6 +19,7 @@ from gluongraph.formulas import number
 from gluongraph.ir import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
 from gluongraph.ndarray import NDArray, invoke
+from gluongraph.optimizer.arguments import check_number, checked
 from gluongraph.optimizer.compact import bits_of, compacted, stored
 from gluongraph.optimizer.counting import Counts, Index
 from gluongraph.optimizer.multipliers import Multipliers
@@ -61,6 +62,12 @@ class Optimizer:
     opt_registry: ClassVar[dict[str, type[Optimizer]]] = {}
     state_form: str | None = None  # one of `compact.FORMS`: how float32 states are kept
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if (init := vars(cls).get("__init__")) is not None:
+            type.__setattr__(cls, "__init__", checked(init))
+
+    @checked
     def __init__(
         self,
         rescale_grad: float = 1.0,
@@ -76,10 +83,6 @@ class Optimizer:
     ):
         if sym is not None:
             raise ValueError("there are no symbols (sym) here; set lr_mult and wd_mult of the parameters")
-        self._check_number("learning_rate", 0.0 if learning_rate is None else learning_rate)
-        self._check_number("wd", wd)
-        self._check_number("rescale_grad", rescale_grad)
-        self._check_number("clip_gradient", 0.0 if clip_gradient is None else clip_gradient)
         if not (lr_scheduler is None or callable(lr_scheduler)):
             message = (
                 f"{type(self).__name__}: lr_scheduler is a function of the number of updates, not {lr_scheduler!r}"
@@ -101,10 +104,6 @@ class Optimizer:
         self.set_wd_mult({})
         self.begin_num_update = begin_num_update
         self._index_update_count = Counts(begin_num_update)
-
-    def _check_number(self, name: str, given: Any) -> None:
-        if not hasattr(given, "__float__"):
-            raise TypeError(located(f"{type(self).__name__}: {name} is a number, not {given!r}"))
 
     # -- what a subclass says
 
@@ -178,7 +177,7 @@ class Optimizer:
         """
         if self.lr_scheduler is not None:
             raise UserWarning("the learning rate is decided by lr_scheduler; change its base_lr, or do without it")
-        self._check_number("learning_rate", lr)
+        check_number(self, "learning_rate", lr)
         self.lr = lr
 
     def set_lr_mult(self, args_lr_mult: Mapping[Index, float]) -> None:

@@ -18,7 +18,7 @@ from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.rewrite import rebuild
 from gluongraph.storage import View, aligned_empty
-from gluongraph.updates import state_name
+from gluongraph.updates import joined, state_name
 
 
 def copied(graph: Graph, state: Mapping[str, NDArray], low: str) -> tuple[Graph, dict[str, NDArray]]:
@@ -35,7 +35,7 @@ def copied(graph: Graph, state: Mapping[str, NDArray], low: str) -> tuple[Graph,
     def read(n: Node) -> Node:
         return input_of[n] if n in input_of else n.on(tuple(map(read, n.src)))
 
-    whole = Graph({**graph.inputs, **inputs}, graph.outputs, graph.updates, graph.origins)
+    whole = Graph(joined(graph.inputs, inputs), graph.outputs, graph.updates, graph.origins)
     made = rebuild(whole, lambda n: read(n.src[0]) if n in roundings else n)
     news = {copy: made.updates.get(names[w]) for copy, w in weights.items()}
     updates = {**made.updates, **{copy: ops.cast(new, low) for copy, new in news.items() if new is not None}}

@@ -11,7 +11,7 @@ from gluongraph.eager import leaf
 from gluongraph.ir import Graph, Node, node
 from gluongraph.kvstore.compression import two_bit
 from gluongraph.optimizer import Optimizer
-from gluongraph.updates import GRAD, NO_DRAWS, Draws, ScalarTable, apply_updates
+from gluongraph.updates import GRAD, NO_DRAWS, Draws, ScalarTable, apply_updates, joined
 
 RESIDUAL = "residual:"
 
@@ -94,25 +94,26 @@ class Exchange:
         made = {GRAD + name: leaf(GRAD + name, graph.inputs[name].ty) for name in names if GRAD + name in graph.outputs}
         totals = {key: ops.add(old, graph.outputs[key]) for key, old in made.items()}
         outputs, updates = {**graph.outputs, **totals}, {**graph.updates, **totals}
-        return Graph({**graph.inputs, **made}, outputs, updates, graph.origins)
+        return Graph(joined(graph.inputs, made), outputs, updates, graph.origins)
 
     def _meet(self, graph: Graph) -> Graph:
         """The outputs "grad:<input>" become the gradients by which that input is to be updated."""
         if not self.summed:
             return graph
-        inputs, updates, outputs = dict(graph.inputs), dict(graph.updates), _without_grads(graph)
+        residuals: dict[str, Node] = {}
+        updates, outputs = dict(graph.updates), _without_grads(graph)
         for parameter, grads in self.owners(graph).items():
             sent = dict(grads)
             if self.threshold is not None:
                 for name, g in grads.items():
                     key = RESIDUAL + name
-                    inputs[key] = leaf(key, g.ty)
-                    sent[name], updates[key] = two_bit(g, inputs[key], threshold=self.threshold)
+                    residuals[key] = leaf(key, g.ty)
+                    sent[name], updates[key] = two_bit(g, residuals[key], threshold=self.threshold)
             total = ops.allreduce(*sent.values())
             outputs.update({GRAD + name: total for name in ([parameter] if self.once else grads)})
             if not self.once:  # allreduce_grads writes the sum where the gradients were
                 updates.update({GRAD + name: total for name in grads if GRAD + name in updates})
-        return Graph(inputs, outputs, updates, graph.origins)
+        return Graph(joined(graph.inputs, residuals), outputs, updates, graph.origins)
 
     def _part(self, graph: Graph, parameters: Sequence[str]) -> Graph:
         """The new weights are written to all replicas.

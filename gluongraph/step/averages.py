@@ -13,7 +13,7 @@ from gluongraph.ir import Graph, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.base import MASTER, computed_in
 from gluongraph.storage import Array
-from gluongraph.updates import SCALAR, state_name
+from gluongraph.updates import SCALAR, joined, state_name
 
 AVERAGE, DECAY, REST = "average:", f"{SCALAR}average_decay", f"{SCALAR}average_rest"
 
@@ -69,7 +69,8 @@ class Averages(Mapping[str, NDArray]):
         for name, array in self.items():
             if name not in graph.updates:
                 continue
-            old = inputs[AVERAGE + name] = leaf(AVERAGE + name, array.type)
+            old = leaf(AVERAGE + name, array.type)
+            inputs = joined(inputs, {AVERAGE + name: old})
             new = graph.updates.get(state_name(name, MASTER), graph.updates[name])
             decay, rest = (ops.cast(n, old.dtype) for n in scalars.values())
             updates[AVERAGE + name] = decay * old + rest * ops.cast(new, old.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from gluongraph.plan import Plan
@@ -38,15 +39,20 @@ def footprint(plan: Plan) -> Footprint:
     """The bytes of a plan."""
     held = {b.name: b for b in plan.inputs.values()}
     states = {name: b.type.nbytes for name, b in held.items() if b.space == "state"}
-    optimizer = sum(nbytes for name, nbytes in states.items() if "/" in name)
+    others = sum(nbytes for name, nbytes in states.items() if _is_named_after(name, states))
     return Footprint(
-        parameters=sum(states.values()) - optimizer,
-        states=optimizer,
+        parameters=sum(states.values()) - others,
+        states=others,
         scratch=plan.scratch_bytes,
         inputs=sum(b.type.nbytes for b in held.values() if b.space == "input"),
         outputs=sum(b.type.nbytes for b in plan.outputs.values()),
         constants=sum(map(len, plan.constants.values())) + plan.scalar_bytes,
     )
+
+
+def _is_named_after(name: str, others: Container[str]) -> bool:
+    """Is it an array that a step keeps for a parameter: "<parameter>/<state>", "average:<parameter>"?"""
+    return name.rpartition("/")[0] in others or name.partition(":")[2] in others
 
 
 def in_words(nbytes: float) -> str:

@@ -49,7 +49,7 @@ class TrainStep:
     arrays give results joined along the first axis (of scalars, one per context), lists give a list with the results
     of each context. `predict` and `evaluate` of whole arrays run on the first context.
 
-    Threads may share a step: its calls take turns.
+    Threads may share a step: its calls take turns, with those of all other steps of its trainer.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class TrainStep:
         self.averages = None if options.ema is None else Averages(options.ema)
         self.window = Window()  # what `accumulate` has added up since the last `apply`
         self._saver = Saver()
-        self.turn = threading.RLock()
+        self.turn = threading.RLock() if trainer is None else trainer.turn
 
     def __repr__(self) -> str:
         name = getattr(self.net, "name", None) or getattr(self.net, "__name__", type(self.net).__name__)

@@ -1,4 +1,4 @@
-"""One call of a step at a time, whichever threads call it."""
+"""One call of the steps of a trainer at a time, whichever threads call them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def by_turns(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, 
     """The method, for which threads wait for one another.
 
     Kernels run without Python's lock, in memory that belongs to the step: what lies between them, the scalars, the
-    addresses of inputs and results. Two calls at once would write over each other's, and into what is freed.
+    addresses of inputs and results. Two calls at once would write over each other's, and into what is freed. Weights,
+    states, counts and the scale of gradients belong to the trainer, so that all of its steps have one turn.
     """
 
     @wraps(method)

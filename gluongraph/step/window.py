@@ -10,7 +10,7 @@ from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir import Graph, Node
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.base import computed_in
-from gluongraph.updates import GRAD
+from gluongraph.updates import GRAD, joined
 
 WINDOW = "window:"
 
@@ -69,7 +69,7 @@ class Window:
             key: old + ops.cast(graph.outputs[GRAD + key.removeprefix(WINDOW)], old.dtype) for key, old in sums.items()
         }
         outputs = {key: n for key, n in graph.outputs.items() if not key.startswith(GRAD)}
-        return Graph({**graph.inputs, **sums}, outputs, {**graph.updates, **totals}, graph.origins)
+        return Graph(joined(graph.inputs, sums), outputs, {**graph.updates, **totals}, graph.origins)
 
     def gradients(self, weights: Mapping[str, NDArray], added: Mapping[str, NDArray]) -> Graph:
         """The sums as the gradients of these replicas; those of `added` are what the user has had added up."""

@@ -176,6 +176,26 @@ def test_several_contexts_with_compression(on_store: bool, tmp_path: pathlib.Pat
         same_bits(tmp_path, lambda: on_two(**how), 5, 5)
 
 
+@pytest.mark.parametrize("on_store", [True, False])
+def test_names_with_a_sign_of_contexts(on_store: bool, tmp_path: pathlib.Path) -> None:
+    """A @ in a name is no replica of a parameter."""
+
+    def training() -> Any:
+        mx.random.seed(3)
+        net = gluon.nn.Dense(2, in_units=3, prefix="a@cpu(1)b@")
+        net.initialize(ctx=[cpu(0), cpu(1)])
+        trainer = gluon.Trainer(net.collect_params(), "adam", update_on_kvstore=on_store)
+        return mx.compile(net.forward, gluon.loss.L2Loss(), trainer)
+
+    batch = nd.ones((4, 3)), nd.ones((4, 2))
+    with debug.override(backend="reference"):
+        one, other = training(), training()
+        one(*batch)
+        one.save(tmp_path)
+        other.load(tmp_path)
+        assert one(*batch).asnumpy().tobytes() == other(*batch).asnumpy().tobytes()
+
+
 def test_on_fewer_contexts(tmp_path: pathlib.Path) -> None:
     """Weights and states are those of all; statistics their mean; what was kept back on both is kept back on one."""
     with debug.override(backend="reference"):

@@ -309,6 +309,32 @@ def test_threads_take_turns(hybridized: bool) -> None:
     assert found == [{outputs.tobytes()} for outputs in expected]
 
 
+def test_steps_of_one_trainer_take_turns() -> None:
+    """Counts, rates and the scale of gradients are the trainer's: two threads leave what one does after the other."""
+    weights = []
+    for threaded in (False, True):
+        net, trainer = made(lambda: gluon.nn.Dense(10), "adam")
+        losses = [lambda p, y, by=by: LOSS(p, y) * by for by in (1.0, 1.0)]
+        steps = [mx.compile(net, loss, trainer) for loss in losses]
+
+        def run(step: TrainStep) -> None:
+            for _ in range(60):
+                step(X, Y)
+
+        for step in steps:  # compiled before, so that all that follows is calls
+            step(X, Y)
+        threads = [threading.Thread(target=run, args=(step,)) for step in steps]
+        for thread in threads:
+            thread.start()
+            if not threaded:
+                thread.join()
+        for thread in threads:
+            thread.join()
+        weights.append(net.weight.data().asnumpy())
+        assert trainer.optimizer.num_update == 122
+    assert (weights[0] == weights[1]).all()
+
+
 def test_repr() -> None:
     net, trainer = made()
     assert repr(trainer) == "Trainer(4 parameters, SGD(learning_rate=0.05, wd=0.0))"

@@ -135,6 +135,7 @@ def test_an_unknown_keyword_of_an_optimizer(optimizer: str, keyword: str, meant:
     [
         ({"learning_rate": "0.1"}, "SGD: learning_rate is a number, not '0.1'"),
         ({"wd": None}, "SGD: wd is a number, not None"),
+        ({"momentum": "x"}, "SGD: momentum is a number, not 'x'"),
         ({"lr_scheduler": 0.1}, "SGD: lr_scheduler is a function of the number of updates, not 0.1"),
     ],
 )
@@ -143,6 +144,36 @@ def test_arguments_of_an_optimizer_that_are_no_numbers(options: dict[str, Any], 
         mx.optimizer.create("sgd", **options)
     with pytest.raises(TypeError, match="learning_rate is a number, not None"):
         mx.optimizer.SGD().set_learning_rate(None)
+
+
+def test_arguments_of_all_optimizers_that_are_no_numbers() -> None:
+    for name, argument in (("adam", "epsilon"), ("rmsprop", "gamma1"), ("lars", "eta"), ("ftrl", "lamda1")):
+        with pytest.raises(TypeError, match=f"{argument} is a number, not None"):
+            mx.optimizer.create(name, **{argument: None})
+    with pytest.raises(TypeError, match=r"SGD: momentum is a number, not \[1\]"):
+        mx.optimizer.SGD([1])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: gluon.nn.Dense(0), "Dense: units is a whole number from 1 on, not 0"),
+        (lambda: gluon.nn.Dense(2.5), "Dense: units is a whole number from 1 on, not 2.5"),
+        (lambda: gluon.nn.Embedding(4, -1), "Embedding: output_dim is a whole number from 1 on, not -1"),
+        (lambda: gluon.nn.Conv2D(0, 3), "Conv2D: channels is a whole number from 1 on, not 0"),
+        (lambda: gluon.nn.Conv2DTranspose(2, 3, groups=0), "Conv2DTranspose: groups is a whole number from 1 on"),
+        (lambda: gluon.rnn.GRUCell(0), "GRUCell: hidden_size is a whole number from 1 on, not 0"),
+    ],
+)
+def test_layers_of_no_units(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("name", ["scalar:lr", "rng", "rng@cpu(0)", "data0"])
+def test_names_that_compiled_code_gives_to_inputs_of_its_own(name: str) -> None:
+    with pytest.raises(ValueError, match=r"a parameter cannot be called '.*\n.*\n  help: give its block another"):
+        gluon.Parameter(name, shape=(2,))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import debug, gluon, nd
-from gluongraph.errors import CompileError, DTypeError, NotFiniteError, ShapeError, TraceError
+from gluongraph.errors import CompileError, DTypeError, MXNetError, NotFiniteError, ShapeError, TraceError
 
 RNG = np.random.RandomState(0)
 X = RNG.rand(4, 6).astype(np.float32)
@@ -99,6 +99,40 @@ def test_batches_that_do_not_fit(session: Session, number: int) -> None:
 def test_batch_sizes(session: Session, size: Any) -> None:
     call = partial(session.step, X, Y, batch_size=size)
     refused(session, call, (ZeroDivisionError, ValueError), f"batch_size={size!r}")
+
+
+class Scales(gluon.Block):
+    """The product of the input and of parameters of these names."""
+
+    def __init__(self, *names: str):
+        super().__init__(prefix="")
+        self.scales = [gluon.Parameter(name, shape=(3,), init="ones") for name in names]
+        for number, parameter in enumerate(self.scales):
+            setattr(self, f"scale{number}", parameter)
+
+    def forward(self, x: nd.NDArray) -> nd.NDArray:
+        for parameter in self.scales:
+            x = x * parameter.data()
+        return x
+
+
+@pytest.mark.parametrize("names", [("w", "w/mean"), ("w/var", "w"), ("w", "average:w"), ("window:w", "w")])
+def test_parameters_with_names_of_arrays_of_the_step(names: tuple[str, str]) -> None:
+    net = Scales(*names)
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), "adam")
+    step = mx.compile(net, gluon.loss.L2Loss(), trainer, ema=0.9)
+    batch = nd.ones((2, 3)), nd.zeros((2, 3))
+    with debug.override(backend="reference"), pytest.raises(MXNetError, match=r"a parameter is called 'w/|:w'"):
+        step.accumulate(*batch)
+        step(*batch)
+
+
+def test_parameters_with_names_of_replicas() -> None:
+    net = Scales("w", "w@cpu(1)")
+    net.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+    with pytest.raises(ValueError, match=r"called 'w@cpu\(1\)', as another one is on that context"):
+        gluon.Trainer(net.collect_params(), "sgd").allreduce_grads()
 
 
 PROGRAMS: list[tuple[Callable[[Any], Callable[..., Any]], Any, str]] = [

@@ -33,6 +33,18 @@ def training(optimizer: str = "adam", **options: Any) -> tuple[gluon.Trainer, An
     return trainer, mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, **options)
 
 
+def test_what_counts_as_parameters_and_what_as_states() -> None:
+    """It goes by what an array is for, not by a sign in its name."""
+    net = nn.Dense(4, in_units=8, prefix="a/b:")
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), "adam")
+    step = mx.compile(net, gluon.loss.L2Loss(), trainer, ema=0.9)
+    with debug.override(backend="reference"):
+        found = step.memory(nd.ones((2, 8)), nd.ones((2, 4)))
+    weights = 4 * (4 * 8 + 4)
+    assert (found.parameters, found.states) == (weights, 3 * weights)
+
+
 def test_rounding_by_chance_is_right_on_average() -> None:
     """Of many roundings of one number each is a neighbour, and their mean is the number."""
     state, x = ops.input("rng", TensorType((4,), "u32")), ops.input("x", TensorType((4096,)))

@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import gluongraph as mx
 from gluongraph import nd, params
@@ -116,6 +117,19 @@ def test_every_element_type_comes_back(tmp_path: pathlib.Path) -> None:
 def test_bad_files(data: bytes, says: str) -> None:
     with pytest.raises(FormatError, match=says):
         nd.load_frombuffer(data)
+
+
+def test_safetensors_where_the_name_says_so(tmp_path: pathlib.Path) -> None:
+    given = {"x": nd.array([[1, 2], [3, 4]]), "y": nd.array([5], dtype="int64")}
+    file = tmp_path / "a.safetensors"
+    nd.save(str(file), given)
+    assert set(safetensors.numpy.load_file(file)) == {"x", "y"}
+    back = nd.load(str(file))
+    assert isinstance(back, dict)
+    assert all((back[k].asnumpy() == a.asnumpy()).all() and back[k].dtype == a.dtype for k, a in given.items())
+    with pytest.raises(TypeError, match=r"have names(.|\n)*give a dict"):
+        nd.save(str(tmp_path / "b.safetensors"), [nd.ones((2,))])
+    assert not (tmp_path / "b.safetensors").exists()
 
 
 def test_bad_arguments(tmp_path: pathlib.Path) -> None:

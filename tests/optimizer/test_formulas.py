@@ -252,7 +252,18 @@ def test_nadam_counts_from_where_it_begins() -> None:
     assert other.scalars(0)["of_mean"] == pytest.approx(ahead / (1 - mu * ahead))
     for _ in range(20000):  # the product of all mu becomes nothing, and the table of it ends there
         one.count((0,))
-    assert one.scalars(0)["of_g"] == pytest.approx(1 - one._mu(20001)) and len(one._products) < 100
+    assert one.scalars(0)["of_g"] == pytest.approx(1 - one._mu(20001)) and max(map(len, one._products.values())) < 100
+
+
+def test_nadam_after_a_change_of_beta1() -> None:
+    """Its product is that of the settings of now, whatever has been asked before: as a tape and a resumed one say."""
+    changed, new = optimizer.Nadam(beta1=0.9), optimizer.Nadam(beta1=0.5)
+    for one in (changed, new):
+        for _ in range(3):
+            one.count((0,))
+    before = changed.scalars(0)
+    changed.beta1 = 0.5
+    assert changed.scalars(0) == new.scalars(0) != before
 
 
 def test_lbsgd_asks_the_scheduler_for_the_update_before() -> None:

@@ -73,12 +73,12 @@ def test_numbers_of_a_schedule(name: str, schedule: str) -> None:
         check(optimizer, numbers, table, tape, {})
         optimizer.count(table.indices)
         variables = variables_at(optimizer, numbers.by_formula, table.indices)
-        assert numbers.rate.run(variables) == {TOLD: optimizer.learning_rate}
+        assert numbers.rate().run(variables) == {TOLD: optimizer.learning_rate}
 
 
 def test_what_is_carried_begins_unknown() -> None:
     optimizer = _optimizer("lars", {"momentum": 0.9})
-    tape = Numbers(optimizer, by_formula=False).counting
+    tape = Numbers(optimizer, by_formula=False).counting()
     assert tape is not None and all(map(math.isnan, carried_by(optimizer).values()))
     known = {**variables_of(optimizer, schedule=False), **carried_by(optimizer), UPDATES: 1.0, BEFORE: 0.0}
     assert tape.run(known) == {"carried.last_lr": RATE, "carried.cur_lr": RATE}
@@ -112,7 +112,8 @@ def _program(x: Any, n: Any, slope: Any) -> dict[str, Any]:
             y = y * slope
     y = max(y, -5.0) + min(n, 6) + sum(n >= k for k in range(3)) + (1.0 if x == 1 else 0.0)
     y += sqrt(n) + exp(-n) + log(n + 1) + sin(y) + cos(y) + tanh(y) + number(x != 2) + number(x < n) + number(x <= n)
-    return {"y": y, "p": product(lambda i: 1 - slope / (i + 1), 1, n, 0.2, [1.0]), "k": 1.0 if known(slope) else 0.0}
+    p = product(lambda i: 1 - slope / (i + 1), 1, n, 0.2, {}, (slope,))
+    return {"y": y, "p": p, "k": 1.0 if known(slope) else 0.0}
 
 
 def test_programs_become_tapes() -> None:

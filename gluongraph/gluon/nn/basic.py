@@ -9,6 +9,7 @@ from typing import Any
 from gluongraph import nd
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.nn.activations import Activation
+from gluongraph.gluon.nn.layout import check_count
 
 
 class Dense(HybridBlock):
@@ -30,6 +31,7 @@ class Dense(HybridBlock):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        check_count(self, "units", units)
         self._units, self._flatten = units, flatten
         with self.name_scope():
             self.weight = self.params.get(
@@ -90,6 +92,8 @@ class Embedding(HybridBlock):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        check_count(self, "input_dim", input_dim)
+        check_count(self, "output_dim", output_dim)
         self._input_dim, self._output_dim = input_dim, output_dim
         self.weight = self.params.get(
             "weight",

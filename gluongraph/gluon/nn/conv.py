@@ -11,7 +11,7 @@ from gluongraph import nd
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.nn.activations import Activation
-from gluongraph.gluon.nn.layout import Extents, check_layout, check_rank, each_axis
+from gluongraph.gluon.nn.layout import Extents, check_count, check_layout, check_rank, each_axis
 
 
 class _Conv(HybridBlock):
@@ -38,6 +38,8 @@ class _Conv(HybridBlock):
         super().__init__(**kwargs)
         self._layout = check_layout(self, layout or self._layouts[0], self._layouts)
         axes = len(self._layout) - 2
+        check_count(self, "channels", channels)
+        check_count(self, "groups", groups)
         self._channels, self._groups = channels, groups
         self._kernel = each_axis(self, "kernel_size", kernel_size, axes)
         self._strides = each_axis(self, "strides", strides, axes)

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph.errors import ShapeError, located
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.block import Block, HybridBlock
 
 Extents = int | Sequence[int]  # one number for each axis, or one for all
+
+
+def check_count(block: Block, what: str, value: int) -> None:
+    """Raise unless it is a whole number from 1 on."""
+    if not hasattr(value, "__index__") or value < 1:
+        raise ValueError(located(f"{type(block).__name__}: {what} is a whole number from 1 on, not {value!r}"))
 
 
 def each_axis(block: HybridBlock, what: str, value: Extents, axes: int) -> tuple[int, ...]:

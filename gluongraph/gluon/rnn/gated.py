@@ -11,6 +11,7 @@ from gluongraph.errors import ShapeError, located
 from gluongraph.gluon import watch
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.nn.activations import ACTIVATIONS
+from gluongraph.gluon.nn.layout import check_count
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.gluon.rnn.recurrent import HybridRecurrentCell, Sequences, States, begun, given_back, merged
 from gluongraph.ndarray import NDArray, invoke
@@ -31,6 +32,7 @@ class GatedCell(HybridRecurrentCell):
         projection_size: int | None = None,
     ):
         super().__init__(prefix, params)
+        check_count(self, "hidden_size", hidden_size)
         self._hidden_size, self._projection_size = hidden_size, projection_size
         names = ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias", "h2r_weight")
         shapes = mxrnn.weight_shapes(self._mode, input_size, hidden_size, 1, 1, projection_size)
