@@ -402,8 +402,8 @@ class TrainStep:
             MXNetError: nothing has been called yet, or the package onnx is not installed.
             OSError: the file cannot be written.
         """
-        from gluongraph.onnx.export.prediction import write
         from gluongraph.onnx.export.program import program
+        from gluongraph.onnx.export.writing import write
 
         last = self._variants.last
         arrays = {name: a.asnumpy() for name, a in last.state.items() if name in self.graph.inputs}

@@ -113,7 +113,7 @@ def said_otherwise(told: Any, chance: Chance) -> list[str]:
         elif kind == 2 and isinstance(told[key], int):
             told[key] += chance.choice((-1, 1, 8, 1 << 31))
         else:
-            told[key] = chance.choice(ABSURD)
+            told[key] = copy.deepcopy(chance.choice(ABSURD))
         return way
 
 

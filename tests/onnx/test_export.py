@@ -259,3 +259,14 @@ def test_a_file_is_the_same_each_time(tmp_path: Path) -> None:
     net = digits.network()
     files = [Path(net.export_onnx(tmp_path / f"{k}.onnx", random(2, 1, 8, 8))).read_bytes() for k in range(2)]
     assert files[0] == files[1]
+
+
+def test_arrays_that_are_too_large_for_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They lie in a file beside the model, which ONNX's own tools and this importer find."""
+    monkeypatch.setattr("gluongraph.onnx.export.writing.LARGEST", 100)
+    net = nn.Dense(5, in_units=7)
+    net.initialize()
+    check(net, tmp_path / "net.onnx", random(2, 7))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["net.onnx", "net.onnx.data"]
+    assert (tmp_path / "net.onnx.data").stat().st_size == 4 * (5 * 7 + 5)
+    onnx.checker.check_model(tmp_path / "net.onnx")

@@ -19,8 +19,8 @@ from gluongraph.ops.composite import results_of
 
 # Ops of gradients, of random numbers, of several devices and of plans: they are in no forward of a net that predicts.
 ELSEWHERE = {
-    "allreduce", "bernoulli", "call", "conv2d_weight_grad", "depth_windows_grad", "dropout", "first_of", "fused",
-    "gather_grad", "max_pool2d_grad", "avg_pool2d_grad", "normal", "put_rows", "random_bits", "random_word",
+    "allreduce", "bernoulli", "call", "depth_windows_grad", "dropout", "first_of", "fused",
+    "gather_grad", "avg_pool2d_grad", "normal", "put_rows", "random_bits", "random_word",
     "round_by_chance", "uniform",
 }  # fmt: skip
 SAMPLED = [op for op in OPS.values() if op.samples is not None and op.name not in ELSEWHERE and op.name != "item"]

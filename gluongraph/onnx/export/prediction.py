@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import nd, params
+from gluongraph import nd
 from gluongraph.errors import MXNetError, UnsupportedError, located
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.ir import Graph, TensorType
@@ -17,13 +17,13 @@ from gluongraph.ndarray import NDArray
 from gluongraph.onnx.export.extents import BATCHES, FixedBatchError, Free, Pairs, paired
 from gluongraph.onnx.export.view import View, opened
 from gluongraph.onnx.export.writer import Names, Writer, declared, tensor
+from gluongraph.onnx.export.writing import write
 from gluongraph.onnx.package import onnx
 from gluongraph.storage import Array
 from gluongraph.trace import Traced, is_rng, scope, trace
 
 OPSET = 23  # the first with Attention
 IR_VERSION = 11  # of the file format, which goes with that opset
-LARGEST = (1 << 31) - 1  # bytes of a protobuf message
 
 
 def export(
@@ -32,18 +32,6 @@ def export(
     """Write the ONNX model of a block; see `HybridBlock.export_onnx`."""
     write(path, prediction(net, inputs, dynamic_batch, batch_axis))
     return os.fspath(path)
-
-
-def write(path: str | os.PathLike[str], proto: Any) -> None:
-    """Write a model; the file appears whole or not at all.
-
-    Raises:
-        UnsupportedError: it is larger than a file of this format can be.
-    """
-    size = proto.ByteSize()
-    if size > LARGEST:
-        raise UnsupportedError(located(f"export_onnx: {size:,} bytes; a file of this format has less than 2 GiB"))
-    params.whole(os.fspath(path), lambda file: file.write(proto.SerializeToString(deterministic=True)))
 
 
 def prediction(

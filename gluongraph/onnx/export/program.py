@@ -2,8 +2,8 @@
 
 Forward, backward and update are one graph. Its operators are those of `gluongraph ops`, with the attributes that they
 have there: integers and tuples of integers as such, the bodies of loops as graphs, all else as a text of JSON, which
-keeps every bit. The arrays that a step writes are initializers, and `training_info` says which output is their next
-value, as ONNX has it for training.
+keeps every bit; functions of the file say what they mean in standard operators. The arrays that a step writes are
+initializers, and `training_info` says which output is their next value, as ONNX has it for training.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gluongraph import serialize
-from gluongraph.errors import FormatError, Origin
-from gluongraph.ir import Graph, topological
+from gluongraph.errors import FormatError
+from gluongraph.ir import Attr, Graph, topological
+from gluongraph.onnx.export.functions import Functions, op_of
 from gluongraph.onnx.export.prediction import OPSET, assembled
 from gluongraph.onnx.export.writer import Names, declared, tensor
 from gluongraph.onnx.model import DTYPES
@@ -30,9 +31,10 @@ LARGEST_INT = 1 << 63
 
 def program(graph: Graph, arrays: Mapping[str, Array], title: str) -> Any:
     """The ModelProto of a step's graph; `arrays` are those inputs whose numbers go with it."""
-    proto = _Writer(serialize.to_data(graph, origins=False)["graphs"]).graph(-1, title, "", graph)
+    writer = _Writer(serialize.to_data(graph, origins=False)["graphs"])
+    proto = writer.graph(-1, title, "", graph)
     proto.initializer.extend(tensor(name, a) for name, a in arrays.items())
-    model = assembled(proto, {"": OPSET, DOMAIN: VERSION})
+    model = assembled(proto, {"": OPSET, DOMAIN: VERSION}, writer.functions.protos)
     binding = model.training_info.add().update_binding
     outputs = [v.name for v in proto.output][len(graph.outputs) :]
     for name, output in zip(graph.updates, outputs, strict=True):
@@ -45,14 +47,15 @@ class _Writer:
 
     def __init__(self, graphs: list[Json]):
         self.graphs, self.bodies = graphs, 0
+        self.functions = Functions(DOMAIN, OPSET)
 
-    def graph(self, number: int, title: str, prefix: str, whole: Graph | None = None) -> Any:
-        """One of the graphs; names in bodies begin with `prefix`, so that they hide none around them."""
+    def graph(self, number: int, title: str, prefix: str, graph: Graph) -> Any:
+        """The graph of that number; names in bodies begin with `prefix`, so that they hide none around them."""
         data, helper = self.graphs[number], onnx("helper")
         keys = {i: name for name, i in data["inputs"]}
         names = Names([prefix + name for name in keys.values()])
         values = {i: [prefix + name] for i, name in keys.items()}
-        origins = _origins(whole) if whole is not None else {}
+        order = topological((*graph.inputs.values(), *graph.results))  # the same as in the rows
         nodes, inputs, outputs, inner = [], [], [], []
         for i, (op, sources, attrs, types, *again) in enumerate(data["nodes"]):
             if i in keys:
@@ -63,21 +66,21 @@ class _Writer:
             values[i] = [names.free(f"{prefix}v{i}" + (f".{k}" if count > 1 else "")) for k in range(count)]
             inner += [_declared(v, t) for v, t in zip(values[i], types, strict=True)]
             read = [values[s][attrs["index"] if op == "item" else 0] for s in sources]
-            how = {name: self._attribute(value, names) for name, value in attrs.items()}
+            how = {name: self._attribute(value, order[i].attrs.get(name)) for name, value in attrs.items()}
             how |= {"again": again[0]} if again else {}
-            origin = origins.get(i)
+            origin, called = graph.origins.get(order[i]), self.functions.name(order[i], list(how))
             name = names.free(f"{origin.scope}/{op}" if origin and origin.scope else op)
-            nodes.append(helper.make_node(op, read, values[i], name, str(origin or "") or None, DOMAIN, **how))
+            nodes.append(helper.make_node(called, read, values[i], name, str(origin or "") or None, DOMAIN, **how))
         for part in ("outputs", "updates"):
             for key, i in data[part]:
                 name = names.free(f"{prefix}{key}" if part == "outputs" else f"{prefix}{key}/next")
                 nodes.append(helper.make_node("Identity", [values[i][0]], [name], names.free(f"{name}/Identity")))
                 outputs.append(_declared(name, data["nodes"][i][3], [key]))
-        order = [prefix + name for name, _ in data["inputs"]]
-        inputs.sort(key=lambda v: order.index(v.name))
+        given = [prefix + name for name, _ in data["inputs"]]
+        inputs.sort(key=lambda v: given.index(v.name))
         return helper.make_graph(nodes, title, inputs, outputs, value_info=inner)
 
-    def _attribute(self, value: Json, names: Names) -> Any:
+    def _attribute(self, value: Json, meant: Attr) -> Any:
         match value:
             case int() if type(value) is int and -LARGEST_INT <= value < LARGEST_INT:
                 return value
@@ -85,14 +88,8 @@ class _Writer:
                 return value
             case {"graph": number}:
                 self.bodies += 1
-                return self.graph(number, f"body{self.bodies}", f"body{self.bodies}.")
+                return self.graph(number, f"body{self.bodies}", f"body{self.bodies}.", meant)
         return json.dumps(value)
-
-
-def _origins(graph: Graph) -> dict[int, Origin]:
-    """Where nodes come from, by their numbers in `serialize.to_data`."""
-    nodes = topological((*graph.inputs.values(), *graph.results))
-    return {i: graph.origins[n] for i, n in enumerate(nodes) if n in graph.origins}
 
 
 def _declared(name: str, type: Json, about: list[str] | None = None) -> Any:
@@ -162,7 +159,7 @@ class _Reader:
             again = [attrs.pop("again")] if "again" in attrs else []
             made = [self._type(types.get(name)) for name in n.output]
             values.update(dict.fromkeys(n.output, len(rows)))
-            rows.append([n.op_type, sources, attrs, made if len(made) != 1 else made[0], *again])
+            rows.append([op_of(n.op_type), sources, attrs, made if len(made) != 1 else made[0], *again])
         for value in proto.output:
             outputs.append([self._about(value, 1)[0], self._value(values, value.name)])
         self.graphs.append({"nodes": rows, "inputs": inputs, "outputs": outputs, "updates": []})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,10 @@ class Term:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     broadcasts: bool = False
     output: int = 0
+
+    def of(self, output: int) -> Term:
+        """The same, of which another output is meant."""
+        return replace(self, output=output)
 
     def nodes(self) -> Iterator[Node]:
         """The nodes that the term reads."""

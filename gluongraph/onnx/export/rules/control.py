@@ -1,4 +1,4 @@
-"""Loops: LSTM, GRU and RNN where they are layers of these names, else Scan."""
+"""Loops: Scan, for every kind of recurrent layer too."""
 
 from __future__ import annotations
 

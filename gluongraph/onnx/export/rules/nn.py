@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from gluongraph.ir import Node
 from gluongraph.onnx.export.rules.shape import added
-from gluongraph.onnx.export.terms import Made, Term, each, ints, term
+from gluongraph.onnx.export.terms import Made, Source, Term, each, ints, term
 from gluongraph.onnx.export.view import View, rule
 from gluongraph.onnx.model import NUMBERS
 
 CONVOLUTIONS = ("conv2d", "conv2d_data_grad")
+Shape = tuple[int, ...]
 
 
 # -- products
@@ -25,14 +27,20 @@ def matmul(view: View, n: Node) -> Made | None:
 
 
 def _product(n: Node, bias: Node | None = None) -> Term:
-    ta, tb, wide = n.attrs["ta"], n.attrs["tb"], n.attrs.get("dtype")
-    a, b = n.src if wide is None else [term("Cast", x, to=NUMBERS[wide]) for x in n.src]  # sums of 16 bits as they are
+    ta, tb = n.attrs["ta"], n.attrs["tb"]
+    a, b = widened(n)
     if n.ty.rank == 2 and (ta or tb or bias is not None):
         flags = {name: 1 for name, on in (("transA", ta), ("transB", tb)) if on}
         return term("Gemm", a, b, *([] if bias is None else [bias]), **flags)
     swapped = (*range(n.ty.rank - 2), n.ty.rank - 1, n.ty.rank - 2)
     left = term("Transpose", a, perm=swapped) if ta else a
     return term("MatMul", left, term("Transpose", b, perm=swapped) if tb else b)
+
+
+def widened(n: Node) -> tuple[Source, Source]:
+    """The operands of a product or a convolution; in float32 where those of 16 bits have sums that are handed on so."""
+    (a, b), wide = n.src, n.attrs.get("dtype")
+    return (a, b) if wide is None else (term("Cast", a, to=NUMBERS[wide]), term("Cast", b, to=NUMBERS[wide]))
 
 
 def vector(n: Node, axis: int) -> Node | None:
@@ -66,13 +74,12 @@ def biased(view: View, n: Node) -> Made | None:
 
 @rule(*CONVOLUTIONS)
 def convolution(view: View, n: Node) -> Made | None:
-    if n.attrs.get("dtype") is not None:
-        return None
     return _convolution(view, n)
 
 
 def _convolution(view: View, n: Node, bias: Node | None = None) -> Term:
     x, w = n.src
+    images, weight = widened(n)
     how: dict[str, Any] = {"kernel_shape": w.shape[2:], "strides": n.attrs["stride"], "dilations": n.attrs["dilation"]}
     pads = n.attrs["padding"]
     how |= {"group": n.attrs["groups"], "pads": (*pads, *pads)}
@@ -92,7 +99,9 @@ def _convolution(view: View, n: Node, bias: Node | None = None) -> Term:
         del how["group"]
     if not any(how["pads"]):
         del how["pads"]
-    return term("Conv" if n.op.name == "conv2d" else "ConvTranspose", x, w, *([] if bias is None else [bias]), **how)
+    return term(
+        "Conv" if n.op.name == "conv2d" else "ConvTranspose", images, weight, *([] if bias is None else [bias]), **how
+    )
 
 
 # -- pooling
@@ -100,37 +109,36 @@ def _convolution(view: View, n: Node, bias: Node | None = None) -> Term:
 
 @rule("max_pool2d")
 def max_pool(view: View, n: Node) -> Made | None:
-    return term("MaxPool", n.src[0], **_window(n))
+    return term("MaxPool", n.src[0], **window(n.attrs, n.src[0].shape, n.shape))
 
 
 @rule("avg_pool2d")
 def avg_pool(view: View, n: Node) -> Made | None:
     """Windows that reach out behind further than in front count there what lies inside of the padding only."""
-    how, count = _window(n), n.attrs["count_include_pad"]
-    if count and _beyond(n) != (0, 0):
+    how, count = window(n.attrs, n.src[0].shape, n.shape), n.attrs["count_include_pad"]
+    if count and _beyond(n.attrs, n.src[0].shape, n.shape) != (0, 0):
         return _by_counts(view, n)
     return term("AveragePool", n.src[0], **how, **({"count_include_pad": 1} if count and "pads" in how else {}))
 
 
-def _beyond(n: Node) -> tuple[int, ...]:
+def _beyond(how: Mapping[str, Any], image: Shape, pooled: Shape) -> tuple[int, ...]:
     """How far the last windows reach out behind the padding."""
-    how = n.attrs
-    reach = [(m - 1) * s + k for m, s, k in zip(n.shape[2:], how["stride"], how["kernel"], strict=True)]
-    room = [size + 2 * p for size, p in zip(n.src[0].shape[2:], how["padding"], strict=True)]
+    reach = [(m - 1) * s + k for m, s, k in zip(pooled[2:], how["stride"], how["kernel"], strict=True)]
+    room = [size + 2 * p for size, p in zip(image[2:], how["padding"], strict=True)]
     return tuple(max(r - m, 0) for r, m in zip(reach, room, strict=True))
 
 
-def _window(n: Node) -> dict[str, Any]:
+def window(attrs: Mapping[str, Any], image: Shape, pooled: Shape) -> dict[str, Any]:
     """Kernel, strides and padding; what windows reach out further behind is said as padding."""
-    front = n.attrs["padding"]
-    behind = [p + b for p, b in zip(front, _beyond(n), strict=True)]
-    how: dict[str, Any] = {"kernel_shape": n.attrs["kernel"], "strides": n.attrs["stride"]}
+    front = attrs["padding"]
+    behind = [p + b for p, b in zip(front, _beyond(attrs, image, pooled), strict=True)]
+    how: dict[str, Any] = {"kernel_shape": attrs["kernel"], "strides": attrs["stride"]}
     return how | ({"pads": (*front, *behind)} if any((*front, *behind)) else {})
 
 
 def _by_counts(view: View, n: Node) -> Made | None:
     """The average over a frame of zeros as large as the windows want, put right for windows that reach beyond it."""
-    how = _window(n)
+    how = window(n.attrs, n.src[0].shape, n.shape)
     kernel, front, stride = n.attrs["kernel"], n.attrs["padding"], n.attrs["stride"]
     shares = []
     for axis in (0, 1):
