@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import checkpoint, serialize
+from gluongraph import serialize
 from gluongraph.artefact import file, host, structure
 from gluongraph.artefact import numbers as how
-from gluongraph.checkpoint.training import REST, STATES, WEIGHTS, Training
+from gluongraph.artefact.moment import current
+from gluongraph.checkpoint.training import Training
 from gluongraph.codegen.linking import command_for
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.targets import target as find_target
@@ -23,7 +24,6 @@ from gluongraph.gluon.block import Block
 from gluongraph.ir import TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.precision.scaling import GOOD, SCALE
-from gluongraph.runtime.checkpoint import Content
 from gluongraph.step.averages import AVERAGE
 from gluongraph.step.batch import as_array
 from gluongraph.step.graphs import CALLS, Made
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 Types = tuple[TensorType, ...]
 MODES = ("step", "evaluate", "predict", "grads", "accumulate", "apply")
-OF_GROUPS = {WEIGHTS: file.PARAMS, STATES: file.STATES, REST: file.REST}
 
 
 def export(
@@ -182,13 +181,10 @@ class _Maker:
     def finish(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """The descriptor and the arrays."""
         step = self.step
-        content = checkpoint.taken(step, None, None) if step.trainer is not None else None
-        if content is not None:
-            content.about["parts"]["random"] = {"gluongraph": content.about["parts"]["random"]["gluongraph"]}
-            for group, arrays in content.groups.items():
-                self.arrays |= {OF_GROUPS[group] + name: array for name, array in arrays.items()}
+        arrays, about = current(step)
+        self.arrays |= arrays
         parameters = self._parameters()
-        sources = self._sources(parameters, content)
+        sources = self._sources(parameters)
         told = {
             "writer": host.versions(),
             "target": _target(self.on),
@@ -201,7 +197,7 @@ class _Maker:
             "states": {name: sources(name, array) for name, array in self._held().items()},
             **self._optimizer(),
             "entries": [self._entry(e) for e in self.entries],
-            "about": None if content is None else dict(content.about),
+            "about": about,
         }
         return told, self.arrays
 
@@ -225,9 +221,7 @@ class _Maker:
         step = self.step
         if step.trainer is not None:
             return Training(step).parameters
-        found = step.net._structural() if isinstance(step.net, Block) else {}
-        self.arrays |= {file.PARAMS + key: p.data().storage.array for key, p in found.items()}
-        return dict(found)
+        return dict(step.net._structural()) if isinstance(step.net, Block) else {}
 
     def _parameter(self, key: str, parameter: Any) -> dict[str, Any]:
         trainer = self.step.trainer
@@ -248,7 +242,7 @@ class _Maker:
             told["states"] = {name: [t.dtype, list(t.shape)] for name, t in types.items()}
         return told
 
-    def _sources(self, parameters: Mapping[str, Any], content: Content | None) -> Any:
+    def _sources(self, parameters: Mapping[str, Any]) -> Any:
         """A function that tells of each array of state what it begins as."""
         key_of = {id(p.data().storage): key for key, p in parameters.items()}
         name_of = {p.name: key for key, p in parameters.items()}

@@ -26,6 +26,8 @@ PARAMS, STATES, REST, CAPTURES, CONSTANTS, CODE, GRAPHS = (
     *("params/", "optim/", "extra/", "capture/", "const/", "code/", "graph/"),
 )
 
+WRITTEN = ("format", "format_version", "tensors")  # what `write` adds to a descriptor
+
 
 @dataclass(frozen=True)
 class Artefact:

@@ -13,6 +13,7 @@ from gluongraph import checkpoint, debug, initializer, random, serialize
 from gluongraph.artefact import code, entries, file, host, structure
 from gluongraph.artefact import numbers as how
 from gluongraph.artefact.file import Artefact
+from gluongraph.artefact.moment import OF_GROUPS, current
 from gluongraph.artefact.optimizer import ExportedOptimizer, Shapes, optimizer_of
 from gluongraph.checkpoint.training import REST, STATES, WEIGHTS
 from gluongraph.context import Context, cpu
@@ -126,13 +127,22 @@ class ExportedStep(TrainStep):
         return [tuple(_type(*each) for each in batch) for batch in found]
 
     def export(self, path: str | os.PathLike[str], **how: Any) -> None:
-        """An artefact is compiled from a program, and this step has none.
+        """Write the artefact again, as the training is now: code, batches and modes are those it was exported with.
 
         Raises:
-            MXNetError: always.
+            OSError: the file cannot be written.
+            MXNetError: batches, modes or a target are asked for, which take the program; or averages are shown.
         """
-        help = "step.save(folder) keeps the training; step.load(folder) of this step, or of the one that was exported"
-        raise MXNetError(located("a step that was loaded from an artefact cannot be exported", help=help))
+        if asked := [name for name, value in how.items() if value is not None]:
+            help = "say so where the step is compiled, in the program that it comes from"
+            raise MXNetError(located(f"a loaded step has the code of its artefact alone: no {asked[0]}=", help=help))
+        artefact = self._variants.artefact
+        groups, about = current(self)
+        arrays = {name: a for name, a in artefact.arrays.items() if not name.startswith(tuple(OF_GROUPS.values()))}
+        held = {name: array.storage.array for name, array in self._variants.arrays.items()}
+        captured = {artefact.told["states"][name]["value"]["tensor"]: array for name, array in held.items()}
+        told = {key: value for key, value in artefact.told.items() if key not in file.WRITTEN}
+        file.write(path, {**told, "about": about}, arrays | captured | groups)
 
 
 def _parameter(told: Mapping[str, Any]) -> Parameter:
