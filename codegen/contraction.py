@@ -60,7 +60,7 @@ def vector_index(index: tuple[Value, ...], value: Expr) -> tuple[Value, ...]:
     return (*index[:-1], ramp(index[-1], lanes_of(value)))
 
 
-def _claim_gemm(group: Group, cpu: Cpu, how: Strategy | None = None) -> Candidate | None:
+def _claim_gemm(group: Group, cpu: Cpu, how: Strategy | int | None = None) -> Candidate | None:
     if group.pattern != "gemm" or (product := anchor(group, ("matmul",), sums=True)) is None:
         return None
     if min(_extents(product)) < 1:
@@ -82,12 +82,14 @@ class _Way:
     tiles: bool
 
 
-def _way_of(product: Node, cpu: Cpu, how: Strategy | None) -> _Way:
+def _way_of(product: Node, cpu: Cpu, how: Strategy | int | None) -> _Way:
+    """The way that the rule takes by itself, or a strategy, or in tiles so many blocks in a stripe."""
     extents, kinds = _extents(product), _kinds(product)
     if gemm_tiles.suits(*extents, *kinds, cpu):
-        workspace, run = gemm_tiles.workspace(*extents, *kinds, cpu), gemm_tiles.run(*extents, *kinds, cpu)
-        return _Way(gemm_tiles.emit, workspace, run, tiles=True)
-    how = how or gemm.choose(*extents, *kinds, cpu)
+        long = how if isinstance(how, int) else 0
+        workspace, run = gemm_tiles.workspace(*extents, *kinds, cpu, long), gemm_tiles.run(*extents, *kinds, cpu, long)
+        return _Way(partial(gemm_tiles.emit, long=long), workspace, run, tiles=True)
+    how = how if isinstance(how, Strategy) else gemm.choose(*extents, *kinds, cpu)
     return _Way(partial(gemm.emit, strategy=how), how.workspace(*extents, cpu), how.width(cpu), tiles=False)
 
 
@@ -95,13 +97,17 @@ def _gemm_settings(group: Group, cpu: Cpu) -> dict[str, Rule]:
     product = anchor(group, ("matmul",), sums=True)
     assert product is not None
     extents, kinds = _extents(product), _kinds(product)
+    ways: dict[str, Strategy | int]
     if gemm_tiles.suits(*extents, *kinds, cpu):
-        return {}
-    ways = gemm.others(*extents, *kinds, cpu)
-    if _summed(group) is not None:  # by runs of as many columns as a tile has: with others they would be other bits
-        width = gemm.choose(*extents, *kinds, cpu).width(cpu)
-        ways = [how for how in ways if how.width(cpu) == width]
-    return {str(how): Rule("gemm", partial(_claim_gemm, how=how), partial(_emit_gemm, how=how)) for how in ways}
+        ways = {f"stripes of {long} blocks": long for long in gemm_tiles.others(*extents, *kinds, cpu)}
+    else:
+        ways = {str(how): how for how in gemm.others(*extents, *kinds, cpu)}
+    if _summed(group) is not None:  # by runs of columns: with longer or shorter ones they would be other bits
+        usual = _way_of(product, cpu, None).run
+        ways = {name: how for name, how in ways.items() if _way_of(product, cpu, how).run == usual}
+    return {
+        name: Rule("gemm", partial(_claim_gemm, how=how), partial(_emit_gemm, how=how)) for name, how in ways.items()
+    }
 
 
 def _summed(group: Group) -> Node | None:
@@ -125,7 +131,7 @@ def _kinds(product: Node) -> tuple[Kind, Kind]:
     return left, right
 
 
-def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, how: Strategy | None = None) -> None:
+def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, how: Strategy | int | None = None) -> None:
     product = anchor(group, ("matmul",), sums=True)
     assert product is not None
     batch, m, n, kk = _extents(product)

@@ -29,15 +29,22 @@ def suits(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> bo
     return tiles.unit(cpu) is not None and a.dtype == b.dtype == "bf16" and large
 
 
-def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> int:
-    """Bytes of workspace that `emit` needs."""
-    sizes = _Sizes(batch, m, n, kk, cpu)
+def others(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> list[int]:
+    """Blocks in a stripe that may turn out to be faster than as many as the rule takes; no bit depends on them."""
+    usual = _Sizes(batch, m, n, kk, cpu)
+    most = min(2 * LONGEST, usual.across)
+    return sorted({max(1, min(most, usual.long * part // 4)) for part in (1, 2, 8)} - {usual.long})
+
+
+def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> int:
+    """Bytes of workspace that `emit` needs; `long`: blocks in a stripe, by default as many as suit the cache."""
+    sizes = _Sizes(batch, m, n, kk, cpu, long)
     return 4 * (sizes.words_a + sizes.words_b + sizes.pieces * BLOCK * sizes.pitch)
 
 
-def run(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> int:
+def run(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> int:
     """Columns of a row that are written one after another."""
-    return _Sizes(batch, m, n, kk, cpu).stripe
+    return _Sizes(batch, m, n, kk, cpu, long).stripe
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ class _Sizes:
     n: int
     kk: int
     cpu: Cpu
+    given: int = 0  # blocks in a stripe, where somebody says how many
 
     @property
     def down(self) -> int:
@@ -71,10 +79,15 @@ class _Sizes:
         return self.batch * 2 * self.across * self.deep * WORDS
 
     @property
-    def stripe(self) -> int:
-        """Columns of C whose B fits half of L2."""
+    def long(self) -> int:
+        """Blocks in a stripe: their B fits half of L2."""
         room = self.cpu.l2 // 2 // (BLOCK * DEPTH * 2 * self.deep)
-        return BLOCK * max(1, min(LONGEST, room, self.across))
+        return self.given or max(1, min(LONGEST, room, self.across))
+
+    @property
+    def stripe(self) -> int:
+        """Columns of C that are made one block after another."""
+        return BLOCK * self.long
 
     @property
     def pitch(self) -> int:
@@ -113,11 +126,12 @@ def emit(
     cpu: Cpu,
     workspace: Buf | None,
     around: Around = alone,
+    long: int = 0,
 ) -> None:
-    """Write the loops of the product; `write` and `around` as in gemm.emit."""
+    """Write the loops of the product; `write` and `around` as in gemm.emit, `long` as in `workspace`."""
     unit = tiles.unit(cpu)
     assert workspace is not None and unit is not None
-    sizes = _Sizes(batch, m, n, kk, cpu)
+    sizes = _Sizes(batch, m, n, kk, cpu, long)
     words = k.view(workspace, "u32")
     sums = k.view(workspace, "f32", 4 * (sizes.words_a + sizes.words_b))
     tiles_b = words.at(sizes.words_a)

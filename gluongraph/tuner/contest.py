@@ -77,11 +77,13 @@ class Contest:
     def _entrants(self, candidates: Sequence[Candidate]) -> list[Entrant]:
         launches = [self._launch(c, f"{self.launch.kernel}_{i}") for i, c in enumerate(candidates)]
         functions = _compiled(launches, self.on)
+        # One workspace for all: pages that share places of a cache would make one candidate slow by chance.
+        space = aligned_empty((max(c.workspace for c in candidates),), np.uint8)
         made = []
         for launch, function in zip(launches, functions, strict=True):
             memory = {b.name: self.memory[b.name] for b in (*launch.reads, *launch.writes)}
             if launch.workspace is not None:
-                memory[launch.workspace.name] = aligned_empty(launch.workspace.type.shape, np.uint8)
+                memory[launch.workspace.name] = space[: launch.candidate.workspace]
             # The arrays live as long as what runs on them.
             views = {name: loader.view(array) for name, array in memory.items()}
             arguments = [views[b.name] for b in launch.arguments]

@@ -17,6 +17,7 @@ from gluongraph.codegen.offers import key_of
 from gluongraph.codegen.rules import alternatives, offer
 from gluongraph.codegen.targets import TARGETS, target
 from gluongraph.codegen.tuned import Found, table
+from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import OPS, Graph, TensorType, node
 from gluongraph.plan import Buffer, Candidate, Group, Launch
 from gluongraph.planning import plan_of
@@ -96,6 +97,20 @@ def test_no_bit_of_a_product_depends_on_its_setting() -> None:
     assert len(set(names)) == len(names) > 3
     np.testing.assert_allclose(results[0], x @ w + 1, rtol=1e-4, atol=1e-4)
     for name, result in zip(names, results, strict=True):
+        assert result.tobytes() == results[0].tobytes(), name
+
+
+@pytest.mark.skipif(not getattr(target().cpu, "tiles", False), reason="this CPU has no unit for tiles")
+def test_nor_in_tiles() -> None:
+    x, w = (ops.input(f"x{i}", TensorType(shape, "bf16")) for i, shape in enumerate(((70, 40), (40, 150))))
+    made = node(OPS["matmul"], (x, w), {"ta": False, "tb": False, "dtype": "f32"})
+    group = Group(Graph({"x0": x, "x1": w}, {"y0": made}), "gemm")
+    arrays = [np.random.default_rng(0).standard_normal(t.shape).astype(numpy_dtype("bf16")) for t in group.inputs]
+    names, results = run_all(group, arrays, every=1)
+    assert names == ["", "stripes of 1 blocks", "stripes of 2 blocks"]
+    meant = arrays[0].astype(np.float32) @ arrays[1].astype(np.float32)
+    for name, result in zip(names, results, strict=True):
+        np.testing.assert_allclose(result, meant, rtol=1e-4, atol=1e-4, err_msg=name)
         assert result.tobytes() == results[0].tobytes(), name
 
 
