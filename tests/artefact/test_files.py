@@ -85,7 +85,7 @@ def test_files_that_end_early_or_late(artefact: pathlib.Path, tmp_path: pathlib.
         mx.load(_written(tmp_path / "step.gga", data + b"\0"))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.floats(0, 1, exclude_max=True), byte=st.integers(0, 255), header=st.booleans())
 def test_one_changed_byte_is_noticed_or_means_nothing(
     artefact: pathlib.Path, tmp_path: pathlib.Path, at: float, byte: int, header: bool
@@ -103,7 +103,7 @@ def test_one_changed_byte_is_noticed_or_means_nothing(
     assert found.told == file.read(artefact).told
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=300), length=st.integers(0, 400))
 def test_bytes_that_are_anything(tmp_path: pathlib.Path, data: bytes, length: int) -> None:
     for content in (data, length.to_bytes(8, "little") + data):
@@ -187,7 +187,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(turns=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=8), value=_JSON)
 def test_descriptors_that_say_anything(
     artefact: pathlib.Path, tmp_path: pathlib.Path, turns: list[float], value: Any
@@ -268,7 +268,7 @@ _ROWS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, derandomize=True, deadline=None)
 @given(rows=_ROWS, slot=_NUMBERS, a=st.floats(), b=st.floats())
 def test_tapes_are_refused_or_computed(rows: list[Any], slot: int, a: float, b: float) -> None:
     try:

@@ -73,7 +73,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(work: pathlib.Path, tmp_path: pathli
     while not process.stdout.readline().startswith("epoch 2"):
         assert process.poll() is None, process.stderr.read()
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=600)
     assert process.returncode == 130 and "interrupted after step" in told
     step = int(told.split("after step ")[1].split(";")[0])
     assert (tmp_path / "run" / f"step-{step:08d}").is_dir()
