@@ -1,10 +1,11 @@
 """Convolutions of ResNets and MobileNets in float32, forward and both gradients, beside PyTorch's.
 
     python benchmarks/conv.py                        # layers of the ResNets, GFLOP/s and how many times PyTorch's
-    python benchmarks/conv.py --layers bottleneck mobile
+    python benchmarks/conv.py --layers bottleneck mobile --only 1x1 --kinds weights --cpu-time
 
 Contenders take turns, and the best of each counts: what else runs on the machine disturbs all alike. The last line is
-the geometric mean. Both sides are given images row after row, and pay for turning them to a layout of their own.
+the geometric mean. Both sides are given images row after row, and pay for turning them to a layout of their own. With
+`--cpu-time` what counts is the time that one thread had a core.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -49,7 +50,7 @@ LAYERS: dict[str, dict[str, Layer]] = {
 KINDS = ("forward", "data", "weights")
 
 
-def own(layer: Layer) -> dict[str, Callable[[], object]]:
+def own(layer: Layer, wanted: Collection[str]) -> dict[str, Callable[[], object]]:
     """gluongraph's kernels of a layer, compiled."""
     import numpy as np
 
@@ -69,7 +70,8 @@ def own(layer: Layer) -> dict[str, Callable[[], object]]:
     }
     random = np.random.default_rng(0)
     found: dict[str, Callable[[], object]] = {}
-    for kind, (build, shapes) in kinds.items():
+    for kind in wanted:
+        build, shapes = kinds[kind]
         inputs = {f"x{i}": ops.input(f"x{i}", TensorType(shape)) for i, shape in enumerate(shapes)}
         given = {name: random.standard_normal(node.shape, np.float32) for name, node in inputs.items()}
         run = compile_graph(Graph(inputs, {"y": build(*inputs.values())}), "convolution")
@@ -97,16 +99,16 @@ def in_torch(layer: Layer, threads: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def best(contenders: tuple[Callable[[], object], ...], seconds: float) -> list[float]:
+def best(contenders: tuple[Callable[[], object], ...], seconds: float, clock: Callable[[], float]) -> list[float]:
     """The least seconds of each, which take turns for so long."""
     least = [math.inf] * len(contenders)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or math.inf in least:
         for i, run in enumerate(contenders):
             for _ in range(3):
-                started = time.perf_counter()
+                started = clock()
                 run()
-                least[i] = min(least[i], time.perf_counter() - started)
+                least[i] = min(least[i], clock() - started)
     return least
 
 
@@ -116,17 +118,22 @@ def main() -> None:
     parser.add_argument("--layers", choices=LAYERS, nargs="+", default=["basic", "bottleneck"])
     parser.add_argument("--threads", type=int, default=1, help="more disturb each other: both wait for work spinning")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each kind of each layer (%(default)s)")
+    parser.add_argument("--only", default="", help="layers whose name has this in it")
+    parser.add_argument("--kinds", choices=KINDS, nargs="+", default=KINDS)
+    parser.add_argument("--cpu-time", action="store_true", help="on one thread, by the time that it had a core")
     options = parser.parse_args()
+    clock = time.thread_time if options.cpu_time else time.perf_counter
     for name in ("GG", "OMP", "TVM"):
-        os.environ[f"{name}{'' if name == 'GG' else '_NUM'}_THREADS"] = str(options.threads)
+        os.environ[f"{name}{'' if name == 'GG' else '_NUM'}_THREADS"] = str(1 if options.cpu_time else options.threads)
     ratios = []
-    print(f"{'':20}" + "".join(f"{kind:>22}" for kind in KINDS) + "   GFLOP/s, times PyTorch's")
-    for layer in (pair for group in options.layers for pair in LAYERS[group].items()):
-        name, (n, c, pixels, o, side, stride, groups) = layer
-        mine, theirs, line = own(layer[1]), in_torch(layer[1], options.threads), f"{name:20}"
+    print(f"{'':20}" + "".join(f"{kind:>22}" for kind in options.kinds) + "   GFLOP/s, times PyTorch's")
+    layers = (pair for group in options.layers for pair in LAYERS[group].items() if options.only in pair[0])
+    for name, layer in layers:
+        n, c, pixels, o, side, stride, groups = layer
+        mine, theirs, line = own(layer, options.kinds), in_torch(layer, options.threads), f"{name:20}"
         flops = 2 * n * o * (c // groups) * side**2 * math.ceil(pixels / stride) ** 2
-        for kind in KINDS:
-            ours, peer = best((mine[kind], theirs[kind]), options.seconds)
+        for kind in options.kinds:
+            ours, peer = best((mine[kind], theirs[kind]), options.seconds, clock)
             ratios.append(peer / ours)
             line += f"{flops / ours / 1e9:14.0f} ({ratios[-1]:4.2f}x)"
         print(line, flush=True)

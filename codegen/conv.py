@@ -64,6 +64,7 @@ _DATA_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
 }
 _WEIGHT_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToWeights]] = {
     "tiles": lambda conv, cpu, _: conv_tiles.WeightGrad(conv, cpu),
+    "points": conv_points.WeightGrad,
     "channels": conv_channels.WeightGrad,
     "flat": conv_flat.WeightGrad,
     "images": conv_weights.WeightGrad,
@@ -77,7 +78,7 @@ def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
         return ["tiles"]
     sums, channels = mk.accumulator(dtype), conv.o if op == "conv2d" else conv.c
     can = {"flat", "images"}
-    if points := conv_points.suits(conv, cpu, sums):
+    if points := conv_points.suits(conv, cpu, sums) and (op != "conv2d_data_grad" or conv.stride == (1, 1)):
         can.add("points")
     if conv_channels.can(conv, cpu, sums):
         can.add("channels")

@@ -1,14 +1,19 @@
-"""Convolutions of one tap, with no stride and no edge, as matrix products: nothing is copied or turned.
+"""Convolutions of one tap, with no edge, as matrix products of what lies in memory: nothing is turned, and copied only
+the pixels that are read where a stride leaves others out.
 
-All pixels of all images are columns: the weights times x are y, and turned around, times the gradient of y, that of x.
+All pixels of all images are columns: the weights times x are y, and turned around, times the gradient of y, that of x;
+sums along them of products of x and the gradient of y are the gradient of the weights.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Callable
+
 from gluongraph.codegen import gemm, tir
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen.gemm import Kind, Operand
-from gluongraph.codegen.images import Conv, Job, Pixels, Weights, WritePixels
+from gluongraph.codegen.images import Conv, Job, Pixels, Weights, WritePixels, WriteWeights
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
@@ -18,47 +23,98 @@ PAGE = 4096  # bytes
 
 def suits(conv: Conv, cpu: Cpu, dtype: str) -> bool:
     """Is this such a convolution, and do vectors of pixels end where images do?"""
-    pixels, lanes = conv.h * conv.w, mk.lanes(cpu, dtype)
-    one = conv.kernel == conv.stride == (1, 1) and conv.padding == (0, 0)
-    return one and lanes > 1 and pixels % lanes == 0
+    lanes = mk.lanes(cpu, dtype)
+    one = conv.kernel == (1, 1) and conv.padding == (0, 0)
+    return one and lanes > 1 and conv.out[0] * conv.out[1] % lanes == 0
 
 
-class _ToPixels(Job):
-    """What both have in common."""
-
-    turned: bool  # are input channels made, and output channels summed over?
+class _Points(Job):
+    """What all three have in common: groups of products of these extents and kinds of operands."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
-        self.pixels = conv.h * conv.w
-        self.made, self.reduced = (self.inputs, self.outputs) if self.turned else (self.outputs, self.inputs)
-        self.extents = (conv.groups, self.made, conv.n * self.pixels, self.reduced)
-        apart = self.pixels * DTYPES[dtype].nbytes % PAGE != 0  # else a column's elements share few cache sets: packed
-        self.kinds = (Kind("i" if self.turned else "j", dtype), Kind("j", dtype, plain=apart))
+        self.pixels = conv.out[0] * conv.out[1]
+        self.extents, self.kinds = self._product()
+        self._copied = 0 if conv.stride == (1, 1) else conv.n * conv.c * self.pixels
+
+    @abstractmethod
+    def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
+        """Batch, rows, columns, terms; the operands."""
 
     @property
     def workspace(self) -> int:
         """Bytes; a few where the product needs none, since every convolution is given some."""
-        return max(gemm.workspace(*self.extents, *self.kinds, self.cpu), 64)
+        product = gemm.workspace(*self.extents, *self.kinds, self.cpu)
+        return max(self._copied * DTYPES[self.dtype].nbytes + product, 64)
+
+    def multiply(self, k: Kernel, a: Operand, b: Operand, write: gemm.Write, workspace: Buf) -> None:
+        """Write the loops of the product, whose workspace lies behind the copy."""
+        batch, m, n, kk = self.extents
+        space = self.slots(k, workspace).at(self._copied)
+        gemm.emit(k, batch=batch, m=m, n=n, kk=kk, a=a, b=b, write=write, cpu=self.cpu, workspace=space)
+
+    def met(self, k: Kernel, x: Pixels, workspace: Buf) -> Pixels:
+        """The pixels of x that meet the tap: all of them, or a copy."""
+        conv = self.conv
+        if not self._copied:
+            return x
+        space, (height, width), (down, across) = self.slots(k, workspace), conv.out, conv.stride
+
+        def unit(_: Expr, unit: Expr) -> None:
+            image, channel = k.bind(tir.floordiv(unit, conv.c), "image"), k.bind(tir.floormod(unit, conv.c), "channel")
+            with k.loop(height, name="row") as row:
+
+                def vector(column: Value, count: int) -> None:
+                    first = k.bind(row * (down * conv.w) + column * across, "first")
+                    last = (count - 1) * across + 1
+                    parts = [(at, min(self.lanes, last - at)) for at in range(0, last, self.lanes)]
+                    found = [k.bind(tir.cast(x(image, channel, first + at, n), self.dtype), "x") for at, n in parts]
+                    k.store(
+                        space, tir.shuffle(found, range(0, last, across)), unit * self.pixels + row * width + column
+                    )
+
+                mk.along(k, width, self.lanes, vector)
+
+        self.spread(k, conv.n * conv.c, unit)
+        return lambda image, channel, p, lanes: k.load(space, (image * conv.c + channel) * self.pixels + p, lanes)
+
+    def lines(self, read: Pixels, channels: int) -> Callable[[Value, Value, Value, int], Expr]:
+        """Elements along the pixels of all images, of a group's channel."""
+
+        def along(group: Value, channel: Value, at: Value, lanes: int) -> Expr:
+            image, pixel = tir.floordiv(at, self.pixels), tir.floormod(at, self.pixels)
+            return tir.cast(read(image, group * channels + channel, pixel, lanes), self.dtype)
+
+        return along
+
+
+class _ToPixels(_Points):
+    """Results are pixels."""
+
+    turned: bool  # are input channels made, and output channels summed over?
+
+    def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
+        made, reduced = (self.inputs, self.outputs) if self.turned else (self.outputs, self.inputs)
+        # Else a column's elements share few cache sets: packed.
+        apart = self.pixels * DTYPES[self.dtype].nbytes % PAGE != 0
+        kinds = (Kind("i" if self.turned else "j", self.dtype), Kind("j", self.dtype, plain=apart))
+        return (self.conv.groups, made, self.conv.n * self.pixels, reduced), kinds
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
         """Write the loops."""
+        _, made, _, reduced = self.extents
 
         def weights(group: Value, i: Value, j: Value, lanes: int) -> Expr:
             o, c = (j, i) if self.turned else (i, j)
             return tir.cast(w(group * self.outputs + o, c, lanes), self.dtype)
 
-        def columns(group: Value, c: Value, j: Value, lanes: int) -> Expr:
-            image, pixel = tir.floordiv(j, self.pixels), tir.floormod(j, self.pixels)
-            return tir.cast(read(image, group * self.reduced + c, pixel, lanes), self.dtype)
+        columns = self.lines(self.met(k, read, workspace), reduced)
 
         def finished(group: Expr, i: Expr, j: Expr, value: Expr) -> None:
             image, pixel = (k.bind(part(j, self.pixels)) for part in (tir.floordiv, tir.floormod))
-            write(image, k.bind(group * self.made + i, "channel"), pixel, value)
+            write(image, k.bind(group * made + i, "channel"), pixel, value)
 
-        batch, m, n, kk = self.extents
-        a, b = Operand(weights, self.kinds[0]), Operand(columns, self.kinds[1])
-        gemm.emit(k, batch=batch, m=m, n=n, kk=kk, a=a, b=b, write=finished, cpu=self.cpu, workspace=workspace)
+        self.multiply(k, Operand(weights, self.kinds[0]), Operand(columns, self.kinds[1]), finished, workspace)
 
 
 class Forward(_ToPixels):
@@ -71,3 +127,22 @@ class DataGrad(_ToPixels):
     """The gradient of x from that of y."""
 
     turned = True
+
+
+class WeightGrad(_Points):
+    """The gradient of w: sums over the pixels of all images, along which both operands lie."""
+
+    def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
+        # Rows of pixels lie pages apart: the gradient's are copied, a little more apart.
+        kinds = (Kind("j", self.dtype, plain=False), Kind("i", self.dtype))
+        return (self.conv.groups, self.outputs, self.inputs, self.conv.n * self.pixels), kinds
+
+    def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
+        """Write the loops."""
+        left, right = self.lines(g, self.outputs), self.lines(self.met(k, x, workspace), self.inputs)
+
+        def finished(group: Expr, i: Expr, j: Expr, value: Expr) -> None:
+            write(k.bind(group * self.outputs + i, "o"), j, value)
+
+        turned = Operand(lambda group, at, c, lanes: right(group, c, at, lanes), self.kinds[1])
+        self.multiply(k, Operand(left, self.kinds[0]), turned, finished, workspace)

@@ -3,15 +3,16 @@
 C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]. Two forms:
 
 * outer: for each k, vectors of a row of B times scalars of a column of A, into a tile of accumulators in registers. A
-  tile sees all of k before it is written, so that an update behind the product runs once, on what is in registers. Work
-  is cut into pieces, down and across C. A piece keeps blocks of one operand in L2, packed by itself if at all, while
-  the other passes by, packed before by all threads if at all. Where A is kept:
+  tile is handed on once it has seen all of k, so that an update behind the product runs once. Work is cut into pieces,
+  down and across C. A piece keeps blocks of one operand in L2, packed by itself if at all, while the other passes by,
+  packed before by all threads if at all. Where A is kept:
 
-      for each piece of work                  in parallel
-          for each block of its rows          as many tiles, one below another, as fit half of L2
-              for each panel of its columns   as wide as a tile
-                  for each tile of the block
-                      for each k
+      for each piece of work                      in parallel
+          for each pass over k                    one, unless it is long: sums wait in memory for the next one
+              for each block of its rows          as many tiles, one below another, as fit half of L2
+                  for each panel of its columns   as wide as a tile
+                      for each tile of the block
+                          for each k of the pass
 
   and with rows and columns exchanged where B is. A packed A is kept if it is the larger one, and not written to memory
   as a whole then; what passes by is read again for each block.
@@ -37,7 +38,7 @@ from gluongraph.errors import CompileError
 
 Write = Callable[[Expr, Expr, Expr, Expr], None]
 Around = Callable[[Expr, Expr, Expr], AbstractContextManager[None]]
-Left = Callable[[int, Expr], Expr]  # (row of the tile, k) -> element of A
+Left = Callable[[int, "_Pass", Expr], Expr]  # (row of the tile, pass, number of its term) -> element of A
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,15 @@ class Strategy:
     serial: bool  # too little work for several threads
     keeps: str = "b"  # outer: the operand, "a" or "b", whose blocks stay in L2
     block: int = 1  # outer: rows of tiles, or panels, of a block
+    depth: int = 0  # outer: terms of a sum that one pass adds up; 0 if all
+
+    def span(self, kk: int) -> int:
+        """Terms of a sum that one pass adds up."""
+        return self.depth or kk
+
+    def passes(self, kk: int) -> int:
+        """Over which sums are made."""
+        return mk.ceildiv(kk, self.span(kk))
 
     def __str__(self) -> str:
         """A name for it among those of one product."""
@@ -79,7 +89,7 @@ class Strategy:
         down, across = self.grid
         return (
             f"{self.form} {self.rows}x{self.vectors}, {down}x{across} pieces, packs {packs},"
-            f" keeps {self.block} of {self.keeps}"
+            f" keeps {self.block} of {self.keeps}{f', passes of {self.depth}' if self.depth else ''}"
         )
 
     def width(self, cpu: Cpu) -> int:
@@ -92,8 +102,18 @@ class Strategy:
 
     def workspace(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
         """Bytes that `emit` needs."""
-        packed = self.size_a(batch, m, kk, cpu) + self.size_b(batch, n, kk, cpu)
-        return packed * DTYPES[self.dtype].nbytes
+        return (self.packed(batch, m, n, kk, cpu) + self.waiting(batch, m, n, kk, cpu)) * DTYPES[self.dtype].nbytes
+
+    def packed(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
+        """Elements of all that is packed of both."""
+        return self.size_a(batch, m, kk, cpu) + self.size_b(batch, n, kk, cpu)
+
+    def waiting(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
+        """Elements of sums that wait for the next pass, in whole tiles."""
+        if self.passes(kk) == 1:
+            return 0
+        width = self.vectors * mk.lanes(cpu, self.dtype)
+        return batch * mk.ceildiv(m, self.rows) * self.rows * mk.ceildiv(n, width) * width
 
     @property
     def tall(self) -> int:
@@ -111,12 +131,16 @@ class Strategy:
     def slot_a(self, m: int, kk: int) -> int:
         """Elements of packed A: of a block, or of a whole batch element."""
         tiles = self.block if self.keeps == "a" else mk.ceildiv(m, self.rows)
-        return tiles * self.packed_tile(kk) if self.pack_a else 0
+        return tiles * self.packed_tile(self.length("a", kk)) if self.pack_a else 0
 
     def slot_b(self, n: int, kk: int, cpu: Cpu) -> int:
         """Elements of packed B, likewise."""
         panels = self.block if self.keeps == "b" else mk.ceildiv(n, self.vectors * mk.lanes(cpu, self.dtype))
-        return panels * self.panel(kk, cpu) if self.pack_b else 0
+        return panels * self.panel(self.length("b", kk), cpu) if self.pack_b else 0
+
+    def length(self, operand: str, kk: int) -> int:
+        """Along k, of what is packed of an operand: of a pass, or of all where that is done before."""
+        return self.span(kk) if self.keeps == operand else kk
 
     def size_a(self, batch: int, m: int, kk: int, cpu: Cpu) -> int:
         """Elements of all that is packed of A."""
@@ -191,8 +215,11 @@ def _cut(how: Strategy, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> Strate
     """An outer strategy with the best grid and blocks for its tiles."""
     rows, width, nbytes = how.rows, how.vectors * mk.lanes(cpu, how.dtype), DTYPES[how.dtype].nbytes
     pack_a, pack_b, keeps, work = how.pack_a, how.pack_b, how.keeps, batch * m * n * kk
+    deep = pack_a or kk * width * nbytes > cpu.l2 // 8
+    how = replace(how, depth=_depth(kk, mk.lanes(cpu, how.dtype)) if deep else 0)
+    span = how.span(kk)
     # Of B's blocks a quarter of L2 is measured to be better than half of it: all of A goes through it beside them.
-    most = max(1, cpu.l2 // nbytes // (2 * how.packed_tile(kk) if keeps == "a" else 4 * how.panel(kk, cpu)))
+    most = max(1, cpu.l2 // nbytes // (2 * how.packed_tile(span) if keeps == "a" else 4 * how.panel(span, cpu)))
 
     def passes(down: int, across: int) -> float:
         """What packing, and reading what passes by the blocks, adds to each multiply-add."""
@@ -207,6 +234,7 @@ def _cut(how: Strategy, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> Strate
     return replace(how, grid=(down, across), block=min(most, steps))
 
 
+DEPTH = 256  # terms of a pass, about: a panel of B so long stays in the first cache
 APART = 16  # elements between packed rows: at powers of two they would share few places of a cache
 MANY = 112  # rows of C from which B is packed, though its rows lie along memory
 STREAMS = 4  # panels that are written side by side
@@ -244,6 +272,12 @@ def others(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> l
 
 def _distinct(usual: Strategy, more: Sequence[Strategy]) -> list[Strategy]:
     return [how for how in dict.fromkeys(more) if how != usual]
+
+
+def _depth(kk: int, lanes: int) -> int:
+    """The terms of one of several even passes, in whole vectors; 0 if one is enough."""
+    passes = mk.ceildiv(kk, DEPTH)
+    return mk.ceildiv(mk.ceildiv(kk, passes), lanes) * lanes if passes > 1 else 0
 
 
 def outer_tile(m: int, n: int, lanes: int, cpu: Cpu, most: int = 32) -> tuple[int, int]:
@@ -306,6 +340,16 @@ def _uneven(sizes: list[int], cpu: Cpu) -> float:
 
 
 @dataclass(frozen=True)
+class _Pass:
+    """Terms of the sums: `count` of them from the `first`. Do sums begin with them, and end?"""
+
+    first: Value
+    count: Value
+    begins: Expr | bool = True
+    ends: Expr | bool = True
+
+
+@dataclass(frozen=True)
 class _Job:
     """The product that is being written."""
 
@@ -344,18 +388,37 @@ class _Job:
         return tir.cast(operand.read(batch, i, j, lanes), self.how.dtype)
 
     def _outer(self, piece: Expr, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value) -> None:
+        """A piece, pass after pass."""
+        k, span, passes = self.k, self.how.span(self.kk), self.how.passes(self.kk)
+        if passes == 1:
+            self._pass(self._all, piece, batch, row0, rows, panel0, panels)
+            return
+        with k.loop(passes, name="pass") as number:
+            first = k.bind(number * span, "first")
+            count = k.bind(tir.minimum(self.kk - first, span), "count")
+            terms = _Pass(first, count, number < 1, number >= passes - 1)
+            self._pass(terms, piece, batch, row0, rows, panel0, panels)
+
+    @property
+    def _all(self) -> _Pass:
+        return _Pass(0, self.kk)
+
+    def _pass(
+        self, terms: _Pass, piece: Expr, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value
+    ) -> None:
+        """Some terms of all sums of a piece."""
         k, how, width = self.k, self.how, self.how.vectors * self.lanes
         packed_a, packed_b = self._packed_a(piece, batch), self._packed_b(piece, batch)
 
         def of_rows(first: Value, count: Value) -> None:
             if packed_a is not None:
-                self._pack_a(packed_a, batch, first, count, first)
+                self._pack_a(packed_a, batch, terms, first, count, first)
 
             def panel(j: Expr, size: int) -> None:
                 right = self._right(packed_b, 0, j)
 
                 def tile(i: Expr, height: int) -> None:
-                    self._tile(self._left(packed_a, first, batch, i), right, batch, i, height, j, size)
+                    self._tile(terms, self._left(packed_a, first, batch, i), right, batch, i, height, j, size)
 
                 mk.runs(k, self.m, how.rows, first, count, tile)
 
@@ -363,13 +426,13 @@ class _Job:
 
         def of_panels(first: Value, count: Value) -> None:
             if packed_b is not None:
-                self._pack_b(packed_b, batch, (0, self.kk), first, count, first)
+                self._pack_b(packed_b, batch, terms, first, count, first)
 
             def tiles(i: Expr, height: int) -> None:
                 left = self._left(packed_a, 0, batch, i)
 
                 def tile(j: Expr, size: int) -> None:
-                    self._tile(left, self._right(packed_b, first, j), batch, i, height, j, size)
+                    self._tile(terms, left, self._right(packed_b, first, j), batch, i, height, j, size)
 
                 mk.runs(k, self.n, width, first, count, tile)
 
@@ -398,7 +461,7 @@ class _Job:
             def some_a(batch: Expr, first: Value, count: Value) -> None:
                 slot = self._packed_a(batch, batch)
                 assert slot is not None
-                self._pack_a(slot, batch, first, count, 0)
+                self._pack_a(slot, batch, self._all, first, count, 0)
 
             self._each(mk.ceildiv(self.m, how.rows), some_a)
         if how.pack_b and how.keeps == "a":
@@ -407,9 +470,9 @@ class _Job:
                 slot = self._packed_b(batch, batch)
                 assert slot is not None
                 if self.b.kind.contiguous == "i":
-                    self._pack_b(slot, batch, (0, self.kk), first, count, 0)
+                    self._pack_b(slot, batch, self._all, first, count, 0)
                 else:
-                    self._pack_b(slot, batch, (first, count), 0, panels, 0)
+                    self._pack_b(slot, batch, _Pass(first, count), 0, panels, 0)
 
             self._each(panels if self.b.kind.contiguous == "i" else self.kk, some_b)
 
@@ -439,32 +502,50 @@ class _Job:
         at = (piece if self.how.keeps == "b" else batch) * self.how.slot_b(self.n, self.kk, self.cpu)
         return self._space().at(self.k.bind(at + self.how.size_a(self.batch, self.m, self.kk, self.cpu), "packed"))
 
-    def _pack_a(self, slot: Buf, batch: Expr, first: Value, tiles: Value, origin: Value) -> None:
+    def _pack_a(self, slot: Buf, batch: Expr, terms: _Pass, first: Value, tiles: Value, origin: Value) -> None:
         """Copy tiles of rows of A: as [k][row] where a column is contiguous, else as [row][k]. `origin` is the slot's
         first tile."""
         k, step = self.k, self.how.rows
         if self.a.kind.contiguous == "j":
-            mk.runs(k, self.m, step, first, tiles, partial(self._pack_rows, slot, batch, origin))
+            mk.runs(k, self.m, step, first, tiles, partial(self._pack_rows, slot, batch, terms, origin))
             return
-        with k.loop(self.kk, name="k") as column:  # of all tiles: it lies on one page
-            mk.runs(k, self.m, step, first, tiles, partial(self._pack_column, slot, batch, origin, column))
+        with k.loop(terms.count, name="k") as at:  # of all tiles: it lies on one page
+            mk.runs(k, self.m, step, first, tiles, partial(self._pack_column, slot, batch, terms, origin, at))
 
     def _tile_of_a(self, slot: Buf, origin: Value, i: Expr) -> Buf:
         """Packed A of the tile that begins with row i."""
-        at = (tir.floordiv(i, self.how.rows) - origin) * self.how.packed_tile(self.kk)
+        at = (tir.floordiv(i, self.how.rows) - origin) * self.how.packed_tile(self.how.length("a", self.kk))
         return slot.at(self.k.bind(at, "tile"))
 
-    def _pack_rows(self, slot: Buf, batch: Expr, origin: Value, i: Expr, rows: int) -> None:
-        k, to = self.k, self._tile_of_a(slot, origin, i)
-        with k.loop(rows, name="r") as r:
-            for start, lanes, count in mk.split(self.kk, self.lanes):
-                with k.loop(count, name="k") as step:
-                    at = k.bind(step * lanes + start, "at")
-                    k.store(to, self._value(self.a, batch, i + r, at, lanes), r * (self.kk + APART) + at)
+    @property
+    def _line_of_a(self) -> int:
+        """Elements between rows of A that are packed as they lie."""
+        return self.how.length("a", self.kk) + APART
 
-    def _pack_column(self, slot: Buf, batch: Expr, origin: Value, column: Expr, i: Expr, rows: int) -> None:
+    def _pack_rows(self, slot: Buf, batch: Expr, terms: _Pass, origin: Value, i: Expr, rows: int) -> None:
+        k, to = self.k, self._tile_of_a(slot, origin, i)
+
+        def vector(r: Expr, at: Value, lanes: int) -> None:
+            k.store(to, self._value(self.a, batch, i + r, terms.first + at, lanes), r * self._line_of_a + at)
+
+        with k.loop(rows, name="r") as r:
+            self._along(terms, partial(vector, r))
+
+    def _along(self, terms: _Pass, body: Callable[[Value, int], None]) -> None:
+        """body(at, lanes) for vectors of terms of a pass; only the last of all may be shorter."""
+        k, lanes = self.k, self.lanes
+        if isinstance(terms.count, int):
+            mk.along(k, terms.count, lanes, body)
+            return
+        with k.loop(tir.floordiv(terms.count, lanes), name="v") as v:
+            body(k.bind(v * lanes, "at"), lanes)
+        if rest := self.kk % lanes:
+            with k.when(terms.ends):
+                body(k.bind(terms.count - rest, "at"), rest)
+
+    def _pack_column(self, slot: Buf, batch: Expr, terms: _Pass, origin: Value, step: Expr, i: Expr, rows: int) -> None:
         k, tall, to = self.k, self.how.tall, self._tile_of_a(slot, origin, i)
-        at = k.bind(column * tall, "at")
+        at, column = k.bind(step * tall, "at"), k.bind(terms.first + step, "column")
         whole = i + tall <= self.m  # then a little of the next tile's rows comes along
         with k.when(whole):
             for r, lanes in _powers(tall, self.lanes):
@@ -476,8 +557,8 @@ class _Job:
         assert self.space is not None
         return self.space
 
-    def _plain_a(self, batch: Expr, i: Expr, r: int, column: Expr) -> Expr:
-        return self._value(self.a, batch, i + r, column, 1)
+    def _plain_a(self, batch: Expr, i: Expr, r: int, terms: _Pass, step: Expr) -> Expr:
+        return self._value(self.a, batch, i + r, terms.first + step, 1)
 
     def _left(self, slot: Buf | None, origin: Value, batch: Expr, i: Expr) -> Left:
         """What reads the rows of the tile that begins with row i."""
@@ -485,77 +566,112 @@ class _Job:
             return partial(self._plain_a, batch, i)
         return partial(self._read_packed, self._tile_of_a(slot, origin, i))
 
-    def _read_packed(self, tile: Buf, r: int, column: Expr) -> Expr:
-        along_k = self.a.kind.contiguous == "j"
-        return self.k.load(tile, column + r * (self.kk + APART) if along_k else column * self.how.tall + r)
+    def _read_packed(self, tile: Buf, r: int, terms: _Pass, step: Expr) -> Expr:
+        at, along_k = self._place("a", terms, step), self.a.kind.contiguous == "j"
+        return self.k.load(tile, at + r * self._line_of_a if along_k else at * self.how.tall + r)
+
+    def _place(self, operand: str, terms: _Pass, step: Value) -> Expr:
+        """Where a term of a pass lies along k in what is packed of an operand: of that pass, or of all."""
+        return tir.index(step) if self.how.keeps == operand else terms.first + step
 
     def _right(self, slot: Buf | None, origin: Value, j: Expr) -> Buf | None:
         """The packed panel that begins with column j, if B is packed; `origin` is the slot's first panel."""
         if slot is None:
             return None
-        return slot.at(self.k.bind((j - origin * (self.how.vectors * self.lanes)) * self.kk, "panel"))
+        at = (j - origin * (self.how.vectors * self.lanes)) * self.how.length("b", self.kk)
+        return slot.at(self.k.bind(at, "panel"))
 
-    def _pack_b(
-        self, slot: Buf, batch: Expr, lines: tuple[Value, Value], panel0: Value, panels: Value, origin: Value
-    ) -> None:
-        """Copy columns of B to panels: row after row, the vectors of a row side by side. Of a B whose rows lie along
-        memory, `lines` are the first row and their number."""
+    def _pack_b(self, slot: Buf, batch: Expr, terms: _Pass, panel0: Value, panels: Value, origin: Value) -> None:
+        """Copy columns of B to panels: row after row, the vectors of a row side by side."""
         k, width = self.k, self.how.vectors * self.lanes
 
         def turned(j: Expr, size: int) -> None:
             panel = self._right(slot, origin, j)
             assert panel is not None
             for v, lanes in enumerate(mk.widths(size, self.lanes)):
-                self._pack_turned(panel.at(v * self.lanes), batch, k.bind(j + v * self.lanes, "j"), lanes)
+                at = k.bind(j + v * self.lanes, "j")
+                self._along(terms, partial(self._pack_turned, panel.at(v * self.lanes), batch, terms, at, lanes))
 
-        def line(row: Expr, j: Expr, size: int) -> None:
+        def line(step: Expr, j: Expr, size: int) -> None:
             panel = self._right(slot, origin, j)
             assert panel is not None
+            row, to = k.bind(terms.first + step, "row"), k.bind(self._place("b", terms, step) * width, "to")
             for v, lanes in enumerate(mk.widths(size, self.lanes)):
                 at = v * self.lanes
-                k.store(panel, self._value(self.b, batch, row, j + at, lanes), row * width + at)
+                k.store(panel, self._value(self.b, batch, row, j + at, lanes), to + at)
 
         def some(first: Value, count: Value) -> None:
-            with k.loop(lines[1], name="k") as step:
-                mk.runs(k, self.n, width, first, count, partial(line, k.bind(tir.index(lines[0] + step), "row")))
+            with k.loop(terms.count, name="k") as step:
+                mk.runs(k, self.n, width, first, count, partial(line, step))
 
         if self.b.kind.contiguous == "i":
             mk.runs(k, self.n, width, panel0, panels, turned)
         else:
             self._blocks(panel0, panels, mk.ceildiv(self.n, width), STREAMS, some)
 
-    def _pack_turned(self, panel: Buf, batch: Expr, j: Expr, columns: int) -> None:
-        """Copy one vector's width of columns, contiguous along k, by squares turned in registers."""
+    def _pack_turned(
+        self, panel: Buf, batch: Expr, terms: _Pass, j: Expr, columns: int, step: Value, rows: int
+    ) -> None:
+        """Copy one vector's width of columns, contiguous along k: a square turned in registers, or, of what is left of
+        k, one by one."""
         k, side, width = self.k, self.lanes, self.how.vectors * self.lanes
-        with k.loop(self.kk // side, name="k") as step:
-            row = k.bind(step * side, "row")
-            square = [k.bind(self._value(self.b, batch, row, j + c, side), "t") for c in range(columns)]
-            square += [tir.splat(tir.const(0, self.how.dtype), side)] * (side - columns)
-            for r, value in enumerate(mk.transposed(k, square)):
-                k.store(panel, value, (row + r) * width)
-        if rest := self.kk % side:
-            with k.loop(rest, name="k") as step, k.loop(columns, name="c") as c:
-                row = k.bind(step + (self.kk - rest), "row")
-                k.store(panel, self._value(self.b, batch, row, j + c, 1), row * width + c)
+        row, to = k.bind(terms.first + step, "row"), k.bind(self._place("b", terms, step) * width, "to")
+        if rows < side:
+            with k.loop(rows, name="r") as r, k.loop(columns, name="c") as c:
+                k.store(panel, self._value(self.b, batch, row + r, j + c, 1), to + r * width + c)
+            return
+        square = [k.bind(self._value(self.b, batch, row, j + c, side), "t") for c in range(columns)]
+        square += [tir.splat(tir.const(0, self.how.dtype), side)] * (side - columns)
+        for r, value in enumerate(mk.transposed(k, square)):
+            k.store(panel, value, to + r * width)
 
-    def _tile(self, left: Left, panel: Buf | None, batch: Expr, i: Expr, rows: int, j: Expr, size: int) -> None:
+    def _tile(
+        self, terms: _Pass, left: Left, panel: Buf | None, batch: Expr, i: Expr, rows: int, j: Expr, size: int
+    ) -> None:
+        """Add the terms of a pass to a tile's sums, and hand them on after the last."""
         k, width = self.k, self.how.vectors * self.lanes
         cuts = mk.widths(size, self.lanes)
         acc = mk.Tile(k, rows, cuts, self.how.dtype)
-        with k.loop(self.kk, name="k") as row:
+        waiting = self._waiting(batch, i, j)
+        places = [(r, v, r * width + v * self.lanes) for r in range(rows) for v in range(len(cuts))]
+        if waiting is not None:
+            with k.when(tir.logical("not", terms.begins)):
+                for r, v, at in places:
+                    acc.put(r, v, k.load(waiting, at, cuts[v]))
+        with k.loop(terms.count, name="k") as step:
             right = []
             for v, lanes in enumerate(cuts):
                 at = v * self.lanes
                 if panel is None:
-                    value = self._value(self.b, batch, row, j + at, lanes)
+                    value = self._value(self.b, batch, terms.first + step, j + at, lanes)
                 else:
-                    value = k.load(panel, row * width + at, lanes)
+                    value = k.load(panel, self._place("b", terms, step) * width + at, lanes)
                 right.append(k.bind(value, "b"))
             for r in range(rows):
-                scalar = k.bind(left(r, row), "a")
+                scalar = k.bind(left(r, terms, step), "a")
                 for v in range(len(cuts)):
                     acc.add(r, v, scalar, right[v])
-        self._hand_on(rows, cuts, acc.get, batch, i, j)
+
+        def finish() -> None:
+            self._hand_on(rows, cuts, acc.get, batch, i, j)
+
+        if waiting is None:
+            finish()
+            return
+        with k.when(tir.logical("not", terms.ends)):
+            for r, v, at in places:
+                k.store(waiting, acc.get(r, v), at)
+        with k.when(terms.ends):
+            finish()
+
+    def _waiting(self, batch: Expr, i: Expr, j: Expr) -> Buf | None:
+        """Where a tile's sums wait for the next pass, if there are several: tile after tile, behind what is packed."""
+        how, width = self.how, self.how.vectors * self.lanes
+        if how.passes(self.kk) == 1:
+            return None
+        tall, wide = mk.ceildiv(self.m, how.rows) * how.rows, mk.ceildiv(self.n, width) * width
+        packed = how.packed(self.batch, self.m, self.n, self.kk, self.cpu)
+        return self._space().at(self.k.bind((batch * tall + i) * wide + j * how.rows + packed, "sums"))
 
     def _hand_on(
         self, rows: int, cuts: Sequence[int], get: Callable[[int, int], Expr], batch: Expr, i: Expr, j: Expr

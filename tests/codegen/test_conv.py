@@ -158,23 +158,27 @@ POINTS = {  # of one tap: a rest of every tile, groups, channels a page apart
     "odd": Conv(3, 40, 4, 4, 24, (1, 1)),
     "grouped": Conv(5, 18, 4, 8, 34, (1, 1), groups=2),
     "page": Conv(2, 70, 32, 32, 9, (1, 1)),
+    "skipping": Conv(2, 40, 11, 15, 34, (1, 1), (3, 2), groups=2),
 }
 
 
 @pytest.mark.parametrize("case", POINTS)
-@pytest.mark.parametrize("kind", ["forward", "data_grad"])
+@pytest.mark.parametrize("kind", WORKSPACE)
 def test_one_tap(kind: str, case: str) -> None:
-    assert conv_points.suits(POINTS[case], TARGETS["x86-64-v4"].cpu, "f32")
-    one, two, want = run(kind, POINTS[case], threads=(1, 2))
+    cpu, c = TARGETS["x86-64-v4"].cpu, POINTS[case]
+    assert conv_points.suits(c, cpu, "f32")
+    op = {"forward": "conv2d", "data_grad": "conv2d_data_grad", "weight_grad": "conv2d_weight_grad"}[kind]
+    assert (conv.ways(op, c, "f32", cpu)[0] == "points") == (c.stride == (1, 1) or kind != "data_grad")
+    one, two, want = run(kind, c, threads=(1, 2))
     check(one, want)
     assert np.array_equal(one, two)
 
 
 def test_what_is_more_than_one_tap() -> None:
-    """Or has pixels between those that are read, edges, or images that end within a vector."""
+    """Or has edges, or images that end within a vector."""
     cpu, layer = TARGETS["x86-64-v4"].cpu, Conv(2, 16, 4, 4, 16, (1, 1))
     assert conv_points.suits(layer, cpu, "f32")
-    for change in ({"kernel": (1, 3)}, {"stride": (2, 2)}, {"padding": (0, 1)}, {"h": 3}):
+    for change in ({"kernel": (1, 3)}, {"padding": (0, 1)}, {"h": 3}):
         assert not conv_points.suits(replace(layer, **change), cpu, "f32")
 
 

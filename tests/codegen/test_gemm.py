@@ -131,6 +131,20 @@ def test_panels_within_cache() -> None:
     check(*product((1, 90, 200, 300), gemm.Kind("i"), gemm.Kind("i"), small))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
+def test_long_sums_in_several_passes(layout: tuple[str, str]) -> None:
+    """The last of them shorter, and no whole vectors: what is packed by pieces, what is before, sums that wait."""
+    a, b, shape = gemm.Kind(layout[0], plain=False), gemm.Kind(layout[1]), (2, 67, 150, 523)
+    for batch in (1, 2):
+        how = gemm.choose(batch, *shape[1:], a, b, HOST.cpu)
+        assert how.pack_a and how.passes(523) == 3
+        one, two, want = product((batch, *shape[1:]), a, b, threads=(1, 2))
+        check(one, want)
+        assert np.array_equal(one, two)
+    assert gemm.choose(1, 150, 130, 523, a, b, HOST.cpu).keeps == "a"
+    check(*product((1, 150, 130, 523), a, b))
+
+
 def test_panels_are_packed_where_many_rows_pass_over_them() -> None:
     """Packing an element takes as long as many multiply-adds: with few rows B is read where it lies."""
     plain = gemm.Kind()
