@@ -51,7 +51,7 @@ def _float_axis(op: str) -> Any:
 
 def _softmax(x: Node, axis: int) -> Node:
     e, total = _exp_sum(x, axis)
-    return e / spread(total, x, (axis,))
+    return e * spread(1 / total, x, (axis,))  # a division for each row, not for each element
 
 
 SOFTMAX = composite(
@@ -124,7 +124,7 @@ def _cross_entropy(x: Node, label: Node, axis: int, sparse: bool) -> Node:
 def _cross_entropy_grad(g: Node, y: Node, x: Node, label: Node, axis: int, sparse: bool) -> tuple[Node, Node | None]:
     """(softmax(x) - label) · g"""
     e, total = _exp_sum(x, axis)
-    share = e / spread(total, x, (axis,))
+    share = e * spread(1 / total, x, (axis,))
     at = spread(g, x, (axis,))
     if sparse:
         return (share - ops.where(_is_class(x, label, axis), ops.ones(x.ty), 0)) * at, None
