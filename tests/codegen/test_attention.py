@@ -11,9 +11,10 @@ import pytest
 from gluongraph import ops, reference
 from gluongraph.codegen.attention import LONGEST, suits
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
-from gluongraph.compiler import lower, plan_of
+from gluongraph.compiler import lower
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import OPS, Graph, Node, TensorType
+from gluongraph.planning import plan_of
 
 RNG = np.random.default_rng(0)
 
