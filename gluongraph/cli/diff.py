@@ -41,8 +41,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the differences."""
+    from gluongraph.cli.view.exhibit import is_written
     from gluongraph.cli.view.listing import SAME, changes, counted
 
+    if all(is_written(Path(name)) for name in (options.first, options.second or options.first)):
+        subject.refuse_all(options, options.first)
+        subject.refuse(options, ["to_precision", "to_compile"], "for steps that are made now: both sides are written")
     if options.second is None and not (options.to_precision or options.to_compile):
         raise Refused("one side is given: name the other, or say what differs with --to-precision or --to-compile")
     other = argparse.Namespace(**vars(options))

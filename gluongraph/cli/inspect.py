@@ -55,6 +55,10 @@ def run(options: argparse.Namespace) -> int:
     for path in (options.html, options.svg):
         if path is not None and not path.absolute().parent.is_dir():
             raise Refused(f"{path}: there is no such folder")
+    if options.plan:
+        subject.refuse(options, ["graph", "html", "svg", "json"], "for another answer than --plan, which is text")
+    if options.graph is not None:
+        subject.refuse(options, ["html", "json"], "for another answer than --graph, which is text or --svg")
     found = subject.find(options.subject, options)
     if not found.batch:
         raise Refused(f"{found.name} gives no batch: say the shapes with --input, or give --data")

@@ -73,6 +73,7 @@ def case(options: argparse.Namespace) -> tuple[Graph, dict[str, Array]]:
     path = Path(options.subject)
     if not is_written(path):
         return _of_step(subject.find(options.subject, options))
+    subject.refuse_all(options, options.subject)
     graph = next(iter(written(path).stages.values()))
     if (path / INPUTS).exists():
         return graph, _recorded(path / INPUTS, graph)

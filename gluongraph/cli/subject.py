@@ -8,7 +8,7 @@ import inspect
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,12 +73,29 @@ def arguments(parser: argparse.ArgumentParser, data: bool = True) -> None:
     if data:
         add("--data", type=Path, action="append", metavar="FILE", help=".npz, .npy or .safetensors")
     group = parser.add_argument_group("the step of a script")
-    group.add_argument("--nth", type=count, default=1, metavar="N", help="which of the steps that it calls (1)")
+    group.add_argument("--nth", type=count, metavar="N", help="which of the steps that it calls (1)")
     parser.set_defaults(scripts=True)
 
 
 def _names(text: str) -> list[str]:
     return text.split(",")
+
+
+OF_A_NET = ("loss", "optimizer", "inputs", "precision", "compile")
+OF_A_BATCH = ("data", "arrays", "input", "batch_size")
+
+
+def refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """Raise Refused where one of these options is given: it would change nothing."""
+    if given := [name for name in names if getattr(options, name, None)]:
+        raise Refused(f"--{given[0].replace('_', '-')} is {why}")
+
+
+def refuse_all(options: argparse.Namespace, name: str) -> None:
+    """The same of all options that say what a subject's step is, where there is a written one."""
+    refuse(options, (*OF_A_NET, *OF_A_BATCH, "freeze", "nth"), f"for steps that are made now: {name} is written")
+    if options.arguments:
+        raise Refused(f"{name} is no script that would take arguments after --")
 
 
 def find(name: str, options: argparse.Namespace, batch: tuple[Any, ...] = ()) -> Subject:
@@ -96,6 +113,12 @@ def find(name: str, options: argparse.Namespace, batch: tuple[Any, ...] = ()) ->
     path, function = _parts(name)
     if not path.exists():
         raise Refused(f"there is no file {path}")
+    if path.suffix != ".onnx":
+        refuse(options, ["freeze"], f"for ONNX models: {name} is none")
+    if path.suffix != ".py" or function:
+        refuse(options, ["nth"], f"for scripts that run up to the call of a step: {name} is none")
+    if path.suffix != ".py" and options.arguments:
+        raise Refused(f"{name} is no script that would take arguments after --")
     if path.suffix == ".py":
         made = _returned(path, function, options) if function else _caught(path, options)
     elif path.suffix == ".onnx":
@@ -104,6 +127,8 @@ def find(name: str, options: argparse.Namespace, batch: tuple[Any, ...] = ()) ->
         made = _artefact(path, options)
     else:
         raise Refused(f"{name}: a subject is a script.py, a script.py:function, a model.onnx or an artefact.gga")
+    if made[1:] and not batch:
+        refuse(options, OF_A_BATCH, f"for what has no batch of its own: {name} has one")
     return _subject(name, made[0], batch or made[1:], options)
 
 
@@ -121,8 +146,7 @@ def _subject(name: str, made: Any, batch: tuple[Any, ...], options: argparse.Nam
     if len(batch) == 1 and isinstance(batch[0], (tuple, list)):
         batch = tuple(batch[0])
     if isinstance(made, TrainStep):
-        if given := [key for key in ("loss", "optimizer", "precision", "compile") if getattr(options, key)]:
-            raise Refused(f"{name} has made its step already: --{given[0]} is for nets and models")
+        refuse(options, OF_A_NET, f"for nets and models: {name} has made its step already")
         return Subject(name, made, batch or _given(None, options))
     if not isinstance(made, Block):
         raise Refused(f"{name} gives {type(made).__name__}; it gives back a step and a batch, a step, or a net")
@@ -162,11 +186,12 @@ def _place(error: BaseException, path: Path) -> str:
 def _caught(path: Path, options: argparse.Namespace) -> tuple[Any, ...]:
     """The step that a program calls, and its batch."""
     seen: list[TrainStep] = []
+    nth = options.nth or 1
 
     def called(step: TrainStep, batch: tuple[Any, ...]) -> None:
         if not any(step is each for each in seen):
             seen.append(step)
-            if len(seen) == options.nth:
+            if len(seen) == nth:
                 raise Caught(step, batch)
 
     try:
@@ -179,7 +204,7 @@ def _caught(path: Path, options: argparse.Namespace) -> tuple[Any, ...]:
     except Caught as caught:
         return (caught.step, *caught.batch)
     told = f"{len(seen)} steps of mx.compile" if seen else "no step of mx.compile"
-    raise Refused(f"{path} has called {told}, wanted is number {options.nth}; or name a function: {path}:make_step")
+    raise Refused(f"{path} has called {told}, wanted is number {nth}; or name a function: {path}:make_step")
 
 
 @contextmanager
@@ -258,6 +283,8 @@ def _step(net: Any, arrays: int, options: argparse.Namespace) -> TrainStep:
         others["precision"] = options.precision
     if options.loss is None and options.optimizer is not None:
         raise Refused("--optimizer trains by a --loss, as SoftmaxCrossEntropyLoss or L2Loss")
+    if options.loss is None and options.inputs is not None:
+        raise Refused("--inputs says how many arrays the --loss leaves to the net")
     try:
         if options.loss is None:
             return compiler.compile(net, **others)
@@ -295,9 +322,11 @@ def _given(net: Any, options: argparse.Namespace) -> tuple[Array, ...]:
             raise Refused("--data has shapes of its own: leave --input out")
         found = arrays(data, options.arrays)
         return tuple(array[: options.batch_size or 32] for array in found.values())
+    refuse(options, ["arrays"], "for --data, whose arrays it names")
     if hasattr(net, "declared"):
         types = _declared(net.declared, options)
     else:
+        refuse(options, ["batch_size"], "for --data and for free axes of a model: --input says all extents")
         types = [each.type for each in options.input or ()]
     return tuple(random_array(ty, i) for i, ty in enumerate(types))
 
@@ -320,6 +349,8 @@ def _declared(values: Sequence[Any], options: argparse.Namespace) -> list[Tensor
             raise Refused(f"input {value} has axes of any extent: say --input {value.name}=32,... or give --data")
         shape = tuple(options.batch_size or 32 if isinstance(e, str) else e for e in value.shape)
         found.append(TensorType(shape, value.dtype))
+    if not any(isinstance(extent, str) for value in values for extent in value.shape or ()):
+        refuse(options, ["batch_size"], "for free axes, of which the model has none")
     return found
 
 

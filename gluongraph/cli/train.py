@@ -79,6 +79,7 @@ class Past:
 
 def run(options: argparse.Namespace) -> int:
     """Train. 130 if it was interrupted."""
+    subject.refuse(options, ["input"], "for a batch that is made up: here the data has shapes")
     data = arrays(options.data, options.arrays)
     test = arrays(options.test, options.arrays or list(data)) if options.test else {}
     if options.output is not None and not options.output.absolute().parent.is_dir():
@@ -104,7 +105,7 @@ def _exported(options: argparse.Namespace) -> int:
     """The rows of a batch that an artefact was exported for; 0 of anything else."""
     if not options.subject.endswith(".gga"):
         return 0
-    batch = subject.find(options.subject, argparse.Namespace(**{**vars(options), "data": None})).batch
+    batch = subject.find(options.subject, argparse.Namespace(**{**vars(options), "data": None, "arrays": None})).batch
     return len(batch[0]) if batch else 0
 
 

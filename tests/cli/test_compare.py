@@ -78,12 +78,14 @@ def test_written_graphs(work: pathlib.Path, tmp_path: pathlib.Path, capsys: pyte
 def test_a_case_holds_graph_and_numbers(
     work: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    case = tmp_path / "case"
     """What `replay -o` writes is replayed to the same errors; what is damaged is refused."""
+    case = tmp_path / "case"
     first = told(capsys, 0, "replay", "train.py", "-o", str(case), "--json")
     assert {row["what"] for row in json.loads(first)} == {"pass", "kernel", "result"}
     assert told(capsys, 0, "replay", str(case), "--json") == first
     told(capsys, 2, "replay", "train.py", "-o", str(case))
+    told(capsys, 2, "replay", str(case), "--precision", "32")
+    told(capsys, 2, "diff", str(case), str(case), "--batch-size", "4")
     whole = (case / "inputs.safetensors").read_bytes()
     (case / "inputs.safetensors").write_bytes(whole[: len(whole) // 2])
     told(capsys, 2, "replay", str(case))

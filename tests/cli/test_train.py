@@ -116,6 +116,8 @@ def test_arrays_of_other_files(work: pathlib.Path, tmp_path: pathlib.Path, capsy
         (["train.py:make_step", "data.npz", "-o", "no/such/file.params"], "no such folder"),
         (["train.py:make_step", "data.npz", "--batch-size", "500", "--discard"], "fewer than a batch"),
         (["train.py:network", "data.npz"], "--loss"),
+        (["train.py:make_step", "data.npz", "--input", "4,8"], "--input is for a batch that is made up"),
+        (["train.py:make_step", "data.npz", "--freeze", "a"], "--freeze is for ONNX models"),
         (["damaged.gga", "data.npz"], "damaged.gga"),
         (["model.onnx", "data.npz", "--loss", "L2Loss", "--optimizer", "what"], "what"),
     ],
