@@ -5,14 +5,21 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gluongraph import ops
+from gluongraph.codegen import tir
+from gluongraph.codegen.contraction import GEMM
+from gluongraph.codegen.rule import bind
+from gluongraph.codegen.targets import target
 from gluongraph.ir import Node
 from gluongraph.ops.matmul import MATMUL
+from gluongraph.plan import Buffer, Group, Launch
+from gluongraph.runtime import loader
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kernels import Case, Library
+from kernels import Case, Library, numbers
 
 
 def product(a: Node, b: Node, ta: bool = False) -> Node:
@@ -61,6 +68,34 @@ CASES = [
 @pytest.fixture(scope="module")
 def library() -> Library:
     return Library(CASES)
+
+
+def test_other_ways_to_write_a_product_sum_in_the_same_order() -> None:
+    """What a tuner may choose among gives the same bits."""
+    cpu = target().cpu
+    assert cpu is not None
+    group = Group(Case("", both, [(120, 96), (96, 200)], "gemm").graph(), "gemm")
+    ways = [GEMM, *GEMM.settings(group, cpu).values()][:6]
+    assert len(ways) > 3
+    kernels, spaces = [], []
+    for number, rule in enumerate(ways):
+        candidate = rule.claim(group, cpu)
+        assert candidate is not None
+        reads = tuple(Buffer(f"x{i}", t, "input") for i, t in enumerate(group.inputs))
+        writes = tuple(Buffer(f"y{i}", t, "output") for i, t in enumerate(group.outputs))
+        k = tir.Kernel(f"k{number}")
+        rule.emit(k, group, bind(k, Launch(k.name, group, candidate, reads, writes)), cpu)
+        kernels.append(k.finish())
+        spaces.append(np.empty(candidate.workspace, np.uint8))
+    module = tir.build_kernels(kernels, target().tvm)
+    rng = np.random.default_rng(0)
+    given = [numbers(rng, t) for t in group.inputs]
+    found = []
+    for number, space in enumerate(spaces):
+        results = [np.empty(t.shape, np.float32) for t in group.outputs]
+        module[f"k{number}"](*map(loader.view, [*given, *results, space]))
+        found.append([array.tobytes() for array in results])
+    assert all(each == found[0] for each in found)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
