@@ -68,6 +68,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     assert main(["doctor"]) == 0
     told = capsys.readouterr().out
     assert "apache-tvm" in told and f"{tmp_path}: 0 steps" in told and "target" in told
+    assert "nothing yet: gluongraph tune" in told
     assert main(["doctor", "--json"]) == 0
     assert {"what", "found", "advice", "fatal"} == set(json.loads(capsys.readouterr().out)[0])
 
