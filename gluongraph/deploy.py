@@ -62,6 +62,7 @@ def bundle(artefact: str | os.PathLike[str], folder: str | os.PathLike[str], emb
         raise FileExistsError(located(f"{place} is there, and is not empty", help="give another folder"))
     made = built()
     shutil.copytree(made, place, symlinks=False, dirs_exist_ok=True)
+    place.chmod(0o755)  # what lies in the cache is private
     if embed:
         (place / "include").mkdir()
         shutil.copy(HEADER, place / "include")

@@ -45,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
         for op in sorted(OPS.values(), key=lambda op: (KINDS.index(op.kind), op.name))
         if options.kind in (None, op.kind) and (not options.word or any(word in op.name for word in options.word))
     ]
+    if not rows:
+        raise Refused(f"no operator of that kind has {' or '.join(options.word)} in its name")
     if options.json:
         as_json(rows)
         return 0

@@ -61,6 +61,7 @@ def test_ops_by_kind_and_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ops", "softmax"]) == 0
     assert "its body" in capsys.readouterr().out
     assert main(["ops", "--kind", "what"]) == 2
+    assert main(["ops", "no_such_op"]) == 2 and "has no_such_op in its name" in capsys.readouterr().err
 
 
 def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
