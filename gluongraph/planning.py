@@ -37,7 +37,7 @@ def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, within: bool = F
 
 def prepared(graph: Graph, on: Target, quiet: bool = False) -> Graph:
     """The graph after all passes before `fuse`."""
-    if not quiet:
+    if not quiet and debug.settings().dump:
         debug.dump("00_traced.py", printer.show(graph))
     without, keep = left_out(), whole(on)
     for number, each in enumerate(PIPELINE[:-1], 1):

@@ -121,6 +121,8 @@ class Drafts:
         if len(a.nodes) + len(b.nodes) > MAX_NODES:
             return False
         for first, second in ((a, b), (b, a)):
+            if not first.deps >> second.id & 1:  # as it would, by way of a third
+                continue
             between = first.deps & ~(1 << second.id)
             if any(between >> d.id & 1 and d.deps >> second.id & 1 for d in self.all if d.merged_into is None):
                 return False

@@ -141,12 +141,13 @@ def _placed_in(lives: list[Life], fit: Callable[[list[Gap]], int]) -> tuple[dict
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last: by offset
     offsets: dict[str, int] = {}
     for life in lives:
-        end, gaps = 0, []
-        for start, stop, first, last in placed:
-            if first <= life.last and life.first <= last:
-                if start - end >= life.nbytes:
-                    gaps.append((start - end, end))
-                end = max(end, stop)
+        begins, ends, end, gaps = life.first, life.last, 0, []
+        beside = [(start, stop) for start, stop, first, last in placed if first <= ends and begins <= last]
+        for start, stop in beside:  # half of the time that planning a large net takes: no calls here
+            if start - end >= life.nbytes:
+                gaps.append((start - end, end))
+            if stop > end:
+                end = stop
         offsets[life.name] = at = fit(gaps) if gaps else end
         insort(placed, (at, at + life.nbytes, life.first, life.last))
     return offsets, max((stop for _, stop, _, _ in placed), default=0)
