@@ -150,8 +150,10 @@ _Read = Callable[[Expr, Expr, int, Expr, int], list[Expr]]  # (batch, start, siz
 
 def _copy(k: Kernel, sizes: _Sizes, extent: int, blocks: int, to: Buf, read: _Read, straight: bool) -> None:
     """Copy an operand to tiles: [batch][block of rows of A, or columns of B][k]. `read` gives 16 vectors of 16 words;
-    where they lie the other way round in the operand, they are turned. What no row or column fills stays as it is."""
+    where they lie the other way round in the operand, they are turned. What no row or column fills stays as it is. A
+    unit of work has two tiles side by side: a line of memory that k runs across holds words of both."""
     used = mk.ceildiv(extent, SIDE)
+    pairs = mk.ceildiv(used, 2)
 
     def tile(at: Expr, batch: Expr, start: Expr, size: int, deep: Expr, depth: int) -> None:
         rows = read(batch, start, size, deep, depth)
@@ -159,20 +161,22 @@ def _copy(k: Kernel, sizes: _Sizes, extent: int, blocks: int, to: Buf, read: _Re
             k.store(to, row, at + r * SIDE)
 
     def unit(_: Expr, unit: Expr) -> None:
-        batch = k.bind(tir.floordiv(unit, used), "batch") if sizes.batch > 1 else tir.index(0)
-        block = k.bind(tir.floormod(unit, used), "block") if sizes.batch > 1 else unit
+        batch = k.bind(tir.floordiv(unit, pairs), "batch") if sizes.batch > 1 else tir.index(0)
+        block = k.bind((tir.floormod(unit, pairs) if sizes.batch > 1 else unit) * 2, "block")
+        count = 2 if used % 2 == 0 else k.bind(tir.minimum(used - block, 2), "count")
 
-        def line(start: Expr, size: int) -> None:
-            base = k.bind((batch * blocks + tir.floordiv(start, SIDE)) * (sizes.deep * WORDS), "base")
-            for first, depth, count in mk.split(sizes.kk, DEPTH):
-                with k.loop(count, name="k") as step:
-                    deep = k.bind(step * DEPTH + first, "deep")
-                    at = k.bind(base + tir.floordiv(deep, DEPTH) * WORDS, "at")
-                    tile(at, batch, start, size, deep, depth)
+        def step(deep: Expr, depth: int) -> None:
+            def one(start: Expr, size: int) -> None:
+                line = (batch * blocks + tir.floordiv(start, SIDE)) * sizes.deep
+                tile(k.bind((line + tir.floordiv(deep, DEPTH)) * WORDS, "at"), batch, start, size, deep, depth)
 
-        mk.runs(k, extent, SIDE, block, 1, line)
+            mk.runs(k, extent, SIDE, block, count, one)
 
-    units = sizes.batch * used
+        for first, depth, times in mk.split(sizes.kk, DEPTH):
+            with k.loop(times, name="k") as number:
+                step(k.bind(number * DEPTH + first, "deep"), depth)
+
+    units = sizes.batch * pairs
     mk.spread(k, units, mk.pieces(units, sizes.cpu, sizes.batch * extent * sizes.kk * 16), unit)
 
 
