@@ -27,9 +27,10 @@ SCALES = (1e-6, 1e6)  # within which a score that is not seen stays a number whe
 
 
 def suits(n: Node, cpu: Cpu) -> bool:
-    """Is there a unit for these operands?"""
-    small, large = SCALES
-    return tiles.unit(cpu) is not None and n.src[0].dtype == "bf16" and small <= abs(n.attrs["scale"]) <= large
+    """Is there a unit for these operands? Of fewer queries or keys than tiles come in, products apart are faster."""
+    (small, large), shape = SCALES, Shape.of(n)
+    fits = min(shape.queries, shape.keys) >= PAIR and small <= abs(n.attrs["scale"]) <= large
+    return fits and tiles.unit(cpu) is not None and n.src[0].dtype == "bf16"
 
 
 def workspace(n: Node, cpu: Cpu) -> int:
