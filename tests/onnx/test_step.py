@@ -103,6 +103,7 @@ def test_the_file_is_what_is_documented(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in STEPS if name.startswith("nothing random")])
 def test_others_compute_it_by_the_functions(name: str, tmp_path: Path) -> None:
     """onnx.reference, which knows standard operators alone: losses, gradients and updates."""
+    mx.random.seed(0)
     step = made(name)
     step.export_onnx(tmp_path / "step.onnx")
     graph, given = mx.onnx.load_graph(tmp_path / "step.onnx")
@@ -111,7 +112,9 @@ def test_others_compute_it_by_the_functions(name: str, tmp_path: Path) -> None:
     found = ReferenceEvaluator(str(tmp_path / "step.onnx")).run(None, {name: given[name] for name in graph.inputs})
     meant = reference.evaluate(graph.results, {n: given[name] for name, n in graph.inputs.items()})
     for key, a, b in zip([*graph.outputs, *graph.updates], found, meant, strict=True):
-        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-4, atol=1e-5, err_msg=key)
+        a, b = (np.asarray(x).astype(np.float64) for x in (a, b))
+        part, least = (0.05, 1e-3) if "bf16" in name else (1e-4, 1e-5)  # a bias before a batch norm has rounding alone
+        np.testing.assert_allclose(a, b, rtol=0, atol=max(part * np.abs(b).max(), least), err_msg=key)
 
 
 def test_what_was_read_computes_the_step(tmp_path: Path) -> None:
