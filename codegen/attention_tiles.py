@@ -233,6 +233,10 @@ class _Head:
         """What of an array belongs to the head of that number."""
         return buf.at(self.k.bind(number * size, "head"))
 
+    def _read(self, source: Buf, at: Expr, columns: int, width: int) -> Callable[[int], Expr]:
+        """Reads so many numbers of each row below a place of a matrix."""
+        return lambda row: self.k.load(source, at + row * columns, width)
+
     def _lines(self, source: Buf, rows: int, columns: int, to: Buf, deep: int, turned: bool = False) -> None:
         """A line of tiles for 16 rows of a matrix whose columns are summed over: rows of A; `turned`, columns of B."""
         k = self.k
@@ -241,7 +245,7 @@ class _Head:
             for first, depth, count in mk.split(columns, DEPTH):
                 with k.loop(count, name="k") as step:
                     at = k.bind(start * columns + step * DEPTH + first, "from")
-                    rows = tiles.along(k, lambda r: k.load(source, at + r * columns, depth), size)  # noqa: B023
+                    rows = tiles.along(k, self._read(source, at, columns, depth), size)
                     place = tir.floordiv(start, SIDE) * deep + tir.floordiv(first, DEPTH) + step
                     self._tile(to, place, rows, turned)
 
@@ -255,7 +259,7 @@ class _Head:
             for first, width, count in mk.split(columns, SIDE):
                 with k.loop(count, name="line") as line:
                     at = k.bind(start * columns + line * SIDE + first, "from")
-                    rows = tiles.across(k, lambda p: k.load(source, at + p * columns, width), depth)  # noqa: B023
+                    rows = tiles.across(k, self._read(source, at, columns, width), depth)
                     place = (line + first // SIDE) * deep + tir.floordiv(start, DEPTH)
                     self._tile(to, place, rows, turned)
 

@@ -68,7 +68,7 @@ def test_a_known_graph_is_not_planned(planned: list[Graph]) -> None:
     assert len(planned) == 1 and cold.artefact.compiled and not warm.artefact.compiled
     assert np.array_equal(losses[0], losses[1]) and np.array_equal(losses[0], losses[2])
     assert warm.artefact.program == cold.artefact.program
-    assert set(renamed.artefact.program.updates) > set(renamed.net.collect_params())  # type: ignore[attr-defined]
+    assert set(renamed.artefact.program.updates) > set(renamed.net.collect_params())
 
 
 def test_whoever_asks_gets_the_plan(planned: list[Graph]) -> None:
