@@ -116,7 +116,7 @@ def test_targets_that_are_not_there() -> None:
 def compiled(step: TrainStep, on: Target) -> tuple[Plan, Any]:
     """The plan and the machine code of a step's graph for a target, the code as TVM's module."""
     made = step._variants.last.compiled
-    plan, _ = plan_of(made.traced, made.roles, on)
+    plan, _ = plan_of(made.traced, made.request.roles, on)
     functions = [kernel(launch, on) for launch in plan.kernels.values()]
     return plan, tir.link(functions, {ENTRY: entry(plan)}, on.tvm)
 
@@ -167,7 +167,7 @@ def test_code_runs_on_its_own(
 ) -> None:
     """A whole step in a C program without TVM, in an emulator if need be, against numpy."""
     variant = steps[net]._variants.last
-    graph, roles = variant.compiled.traced, variant.compiled.roles
+    graph, roles = variant.compiled.traced, variant.compiled.request.roles
     values: dict[str, Any] = {"data0": IMAGES, "data1": LABELS}
     values |= {key: array.storage.array for key, array in variant.state.items()}
     values |= {key: np.array(variant.runner.scalar(key)) for key, role in roles.items() if role == "scalar"}
