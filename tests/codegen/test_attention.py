@@ -40,14 +40,15 @@ CASES = {
     "causal, masked, more queries than keys": Case((1, 2, 70, 34, 4, 6), causal=True, mask=(1, 2, 70, 34)),
     "head of 128": Case((1, 2, 40, 48, 128, 128), causal=True),
 }
-# In tiles keys come by 32 and queries by 64: cases with a rest of each, with rows that see nothing, and with a mask.
-IN_TILES = ("cross, odd", "causal, masked, more queries than keys", "queries masked")
 ROUNDING = {"f32": 3e-6, "bf16": 8e-3}
-UNITS = [
-    pytest.param("cpu", marks=pytest.mark.skipif(not getattr(target().cpu, "tiles", False), reason="no AMX here")),
-    pytest.param(
-        "avx512-bf16", marks=pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="no AVX512-BF16 here")
-    ),
+AMX = pytest.mark.skipif(not getattr(target().cpu, "tiles", False), reason="no AMX here")
+DOTS = pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="no AVX512-BF16 here")
+MASKED = "causal, masked, more queries than keys"
+# In tiles keys come by 32 and queries by 64: cases with a rest of each, with rows that see nothing, and with a mask.
+# Loops of AVX512-BF16 are the same but for the unit.
+BY_UNIT = [
+    *(pytest.param(name, "cpu", marks=AMX) for name in ("cross, odd", MASKED, "queries masked")),
+    pytest.param(MASKED, "avx512-bf16", marks=DOTS),
 ]
 
 
@@ -75,18 +76,15 @@ def test_against_the_definition(name: str, backward: bool) -> None:
     check(n, arrays, "cpu")
 
 
-@pytest.mark.parametrize("name", IN_TILES)
+@pytest.mark.parametrize(("name", "unit"), BY_UNIT)
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize("unit", UNITS)
-def test_of_bf16_against_the_definition(name: str, backward: bool, unit: str) -> None:
-    if unit != "cpu" and name != "causal, masked, more queries than keys":
-        pytest.skip("the loops are the same but for the unit")
+def test_of_bf16_against_the_definition(name: str, unit: str, backward: bool) -> None:
     n, arrays = node(CASES[name], backward, "bf16")
     check(n, arrays, unit)
 
 
 def test_of_bf16_with_negative_scale_and_sums_as_they_are() -> None:
-    n, arrays = node(CASES["causal, masked, more queries than keys"], True, "bf16")
+    n, arrays = node(CASES[MASKED], True, "bf16")
     check(n.op(*n.src, **{**n.attrs, "scale": -0.3, "dtype": "f32"}), arrays, None)
 
 
