@@ -23,7 +23,7 @@ from gluongraph.bench.report import Report, show
 from gluongraph.bench.worker import CONTENDERS
 from gluongraph.bench.workloads import WORKLOADS, find
 from gluongraph.cli import Refused, chosen
-from gluongraph.cli.show import as_json, progress, table
+from gluongraph.terminal import as_json, progress, table
 
 OWN, PROBE = "gluongraph", "bandwidth"
 PEERS = [name for name in CONTENDERS if not name.startswith(OWN) and name != PROBE]

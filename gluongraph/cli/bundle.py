@@ -27,10 +27,10 @@ def run(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     from gluongraph.cli import Refused
-    from gluongraph.cli.show import as_json
     from gluongraph.cli.words import sentence
     from gluongraph.deploy import bundle
     from gluongraph.errors import CompileError, FormatError
+    from gluongraph.terminal import as_json
 
     if not Path(options.artefact).is_file():
         raise Refused(f"{options.artefact}: there is no such file; `gluongraph compile -o` writes artefacts")

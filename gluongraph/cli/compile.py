@@ -19,9 +19,9 @@ from typing import Any
 
 from gluongraph.cli import Refused, chosen, subject
 from gluongraph.cli.inspect import planned
-from gluongraph.cli.show import as_json, progress, table
 from gluongraph.cli.words import count, sentence
 from gluongraph.errors import MXNetError
+from gluongraph.terminal import as_json, progress, table
 
 MODES = ("step", "evaluate", "predict")
 

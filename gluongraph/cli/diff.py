@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from gluongraph.cli import Refused, subject
 from gluongraph.cli.inspect import planned
-from gluongraph.cli.show import as_json
 from gluongraph.cli.words import settings
+from gluongraph.terminal import as_json
 
 if TYPE_CHECKING:
     from gluongraph.cli.view.exhibit import Exhibit

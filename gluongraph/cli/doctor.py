@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 
-from gluongraph.cli.show import as_json
+from gluongraph.terminal import as_json
 
 OPTIONAL = {  # package: what it is good for
     "torch": "a peer of gluongraph bench",

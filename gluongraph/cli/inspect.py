@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gluongraph.cli import Refused, subject
-from gluongraph.cli.show import as_json
 from gluongraph.cli.words import count, sentence
 from gluongraph.errors import MXNetError
+from gluongraph.terminal import as_json
 
 if TYPE_CHECKING:
     from gluongraph.cli.view.anatomy import Anatomy

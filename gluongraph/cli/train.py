@@ -32,9 +32,9 @@ import numpy as np
 
 from gluongraph.cli import INTERRUPTED, Refused, subject
 from gluongraph.cli.inspect import planned
-from gluongraph.cli.show import as_json, progress
 from gluongraph.cli.words import arrays, count, sentence
 from gluongraph.storage import Array
+from gluongraph.terminal import as_json, progress
 
 if TYPE_CHECKING:
     from gluongraph.gluon.data import DataLoader

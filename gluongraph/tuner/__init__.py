@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gluongraph import debug
-from gluongraph.cli.show import progress, table
 from gluongraph.codegen import tuned
 from gluongraph.codegen.offers import key_of
 from gluongraph.codegen.rules import alternatives, offer
@@ -20,6 +19,7 @@ from gluongraph.codegen.tuned import Found
 from gluongraph.errors import located
 from gluongraph.passes.cost import expected
 from gluongraph.plan import Candidate, Launch, Plan
+from gluongraph.terminal import progress, table
 from gluongraph.tuner.contest import Contest
 
 SECONDS = 60.0  # what tune=True spends

@@ -11,8 +11,8 @@ import pytest
 
 from gluongraph import cli
 from gluongraph.cli import COMMANDS, Refused, doctor, main
-from gluongraph.cli.show import progress
 from gluongraph.ir import OPS
+from gluongraph.terminal import progress
 
 
 @pytest.mark.parametrize("command", COMMANDS)

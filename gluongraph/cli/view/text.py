@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from gluongraph.cli.show import table
 from gluongraph.cli.view.anatomy import KINDS, Anatomy, Step
 from gluongraph.cli.view.listing import counted
 from gluongraph.cli.view.sums import Sum, by_layer, by_phase
 from gluongraph.cli.view.svg import MEANT, in_time
 from gluongraph.step.footprint import in_words
+from gluongraph.terminal import table
 
 ORDERS = {
     "lost": lambda step: -step.lost,

@@ -1,4 +1,4 @@
-"""How commands show things: tables, progress, JSON."""
+"""What is shown to people and machines: tables, bars of progress, JSON."""
 
 from __future__ import annotations
 
