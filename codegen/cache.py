@@ -82,6 +82,21 @@ def digest_of(text: str, *folders: Path) -> str:
     return digest.hexdigest()
 
 
+def note(path: Path, text: str) -> None:
+    """Write a small file of the cache, whole or not at all: readers and other writers never see a part of it.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
+    try:
+        draft.write_text(text)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
 def find(key: str, program: Program) -> Path | None:
     """The library of such a program that was stored under the key, if the entry is whole."""
     base = folder()

@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
-import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache as once
 from pathlib import Path
 
@@ -85,12 +84,8 @@ def remember(key: str, graph: Graph, artefact: Artefact) -> None:
         "inputs": [[position, number[arg.name]] for position, arg in args if arg.name in number],
     }
     text = json.dumps(entry)
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=base, delete=False) as file:
-            file.write(f"{_digest(text)}\n{text}")
-        os.replace(file.name, base / f"plan-{key}.json")
-    except OSError:
-        return
+    with suppress(OSError):
+        cache.note(base / f"plan-{key}.json", f"{_digest(text)}\n{text}")
 
 
 def _digest(text: str) -> str:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import astuple
 from functools import cache as once
@@ -55,10 +53,7 @@ class Offers:
             return
         rows = {k: None if c is None else list(astuple(c)) for k, c in self._known.items()}
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
-                json.dump(rows, file)
-            os.replace(file.name, self._path)
+            cache.note(self._path, json.dumps(rows))
             self._saved = len(rows)
         except OSError:  # a cache that cannot be written is asked again, that is all
             return

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -76,10 +75,7 @@ class Table:
         self._rows = _read(self.path) | self._rows
         rows = {key: asdict(row) for key, row in self._rows.items()}
         data = {"format": FORMAT, "version": VERSION, "machine": machine(), "digest": _digest(rows), "rows": rows}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=self.path.parent, delete=False) as file:
-            json.dump(data, file, indent=1)
-        os.replace(file.name, self.path)
+        cache.note(self.path, json.dumps(data, indent=1))
 
 
 def _read(path: Path) -> dict[str, Found]:

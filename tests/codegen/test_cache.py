@@ -148,6 +148,16 @@ print(step.artefact.compiled, hashlib.sha256(step.artefact.path.read_bytes()).he
 """
 
 
+def test_a_note_is_whole_or_not_there(tmp_path: pathlib.Path) -> None:
+    cache.note(tmp_path / "new" / "note", "first")
+    cache.note(tmp_path / "new" / "note", "second")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="taken"):
+        cache.note(tmp_path / "taken", "a folder is in its place")
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["new", "note", "taken"]
+    assert (tmp_path / "new" / "note").read_text() == "second"
+
+
 def test_threads_of_the_compiler_leave_no_trace(tmp_path: pathlib.Path) -> None:
     """A step of so many kernels that they are compiled in several modules, by one thread and by two."""
     seen = []
