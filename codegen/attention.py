@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gluongraph.codegen import attention_tiles, gemm, tir
+from gluongraph.codegen import attention_tiles, gemm_choice, tir
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen.heads import QUERIES, UNSEEN, Shape, Sight, larger, largest
 from gluongraph.codegen.math import VectorAlgebra
@@ -267,7 +267,7 @@ class _Head:
     def _product(self, m: int, n: int, kk: int, left: Left, right: Right, write: Write) -> None:
         """write(i, j, Σ left(i, k) right(k, j)) for m x n elements, tile by tile; panels of `right` stay in cache."""
         k, lanes = self.k, self.cpu.lanes
-        rows, vectors = gemm.outer_tile(m, n, lanes, self.cpu)
+        rows, vectors = gemm_choice.outer_tile(m, n, lanes, self.cpu)
         width = vectors * lanes
 
         def panel(j: Expr, size: int) -> None:

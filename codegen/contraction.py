@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from gluongraph.codegen import conv, gemm, gemm_tiles, row_sums
+from gluongraph.codegen import conv, gemm, gemm_choice, gemm_tiles, row_sums
 from gluongraph.codegen.conv import Conv
 from gluongraph.codegen.expression import Expressions, count_as_one, flat, unflatten
-from gluongraph.codegen.gemm import Kind, Operand, Strategy
+from gluongraph.codegen.gemm import Operand
+from gluongraph.codegen.gemm_choice import Kind, Strategy
 from gluongraph.codegen.microkernel import accumulator
 from gluongraph.codegen.row_sums import RowSums
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
@@ -89,7 +90,7 @@ def _way_of(product: Node, cpu: Cpu, how: Strategy | int | None) -> _Way:
         long = how if isinstance(how, int) else 0
         workspace, run = gemm_tiles.workspace(*extents, *kinds, cpu, long), gemm_tiles.run(*extents, *kinds, cpu, long)
         return _Way(partial(gemm_tiles.emit, long=long), workspace, run, tiles=True)
-    how = how if isinstance(how, Strategy) else gemm.choose(*extents, *kinds, cpu)
+    how = how if isinstance(how, Strategy) else gemm_choice.choose(*extents, *kinds, cpu)
     return _Way(partial(gemm.emit, strategy=how), how.workspace(*extents, cpu), how.width(cpu), tiles=False)
 
 
@@ -101,7 +102,7 @@ def _gemm_settings(group: Group, cpu: Cpu) -> dict[str, Rule]:
     if gemm_tiles.suits(*extents, *kinds, cpu):
         ways = {f"stripes of {long} blocks": long for long in gemm_tiles.others(*extents, *kinds, cpu)}
     else:
-        ways = {str(how): how for how in gemm.others(*extents, *kinds, cpu)}
+        ways = {str(how): how for how in gemm_choice.others(*extents, *kinds, cpu)}
     if _summed(group) is not None:  # by runs of columns: with longer or shorter ones they would be other bits
         usual = _way_of(product, cpu, None).run
         ways = {name: how for name, how in ways.items() if _way_of(product, cpu, how).run == usual}

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from gluongraph.codegen import gemm, tir
 from gluongraph.codegen import microkernel as mk
-from gluongraph.codegen.gemm import Kind, Operand
+from gluongraph.codegen.gemm import Operand
+from gluongraph.codegen.gemm_choice import Kind
 from gluongraph.codegen.images import Conv, Job, Pair, Pixels, Weights, WritePixels, WriteWeights
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from gluongraph.codegen import gemm, tir
 from gluongraph.codegen import microkernel as mk
-from gluongraph.codegen.gemm import Kind, Operand
+from gluongraph.codegen.gemm import Operand
+from gluongraph.codegen.gemm_choice import Kind
 from gluongraph.codegen.images import Conv, Job, Pixels, Weights, WritePixels, WriteWeights
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value

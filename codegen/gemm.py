@@ -23,32 +23,22 @@ What an element of C is summed from, and in which order, depends on shapes and t
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
+from gluongraph.codegen.gemm_choice import APART, ROWS, Kind, Strategy, choose
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
-from gluongraph.dtypes import DTYPES, is_float
 from gluongraph.errors import CompileError
 
 Write = Callable[[Expr, Expr, Expr, Expr], None]
 Around = Callable[[Expr, Expr, Expr], AbstractContextManager[None]]
 Left = Callable[[int, "_Pass", Expr], Expr]  # (row of the tile, pass, number of its term) -> element of A
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What a strategy depends on: which index of element (i, j) runs along memory, the dtype, and whether reading is a
-    plain load (else it recomputes something, and repeated reads are to be avoided)."""
-
-    contiguous: str = "j"  # or "i"
-    dtype: str = "f32"
-    plain: bool = True
+STREAMS = 4  # panels that are written side by side
 
 
 @dataclass(frozen=True)
@@ -56,99 +46,7 @@ class Operand:
     """A matrix per batch element: `read(batch, i, j, lanes)` gives elements from (i, j) along its contiguous index."""
 
     read: Callable[[Value, Value, Value, int], Expr]
-    kind: Kind = Kind()
-
-
-@dataclass(frozen=True)
-class Strategy:
-    """How a product is computed; decided by `choose` from shapes, kinds and target."""
-
-    form: str  # "outer" or "inner"
-    rows: int  # rows of a tile
-    vectors: int  # outer: vectors across a tile; inner: columns of a tile
-    pack_a: bool  # outer: A is copied into runs that tiles read one after another
-    pack_b: bool  # outer: B is copied to panels, rows of as many columns as a tile has
-    grid: tuple[int, int]  # pieces of work down and across one product
-    dtype: str  # of the sums
-    serial: bool  # too little work for several threads
-    keeps: str = "b"  # outer: the operand, "a" or "b", whose blocks stay in L2
-    block: int = 1  # outer: rows of tiles, or panels, of a block
-    depth: int = 0  # outer: terms of a sum that one pass adds up; 0 if all
-
-    def span(self, kk: int) -> int:
-        """Terms of a sum that one pass adds up."""
-        return self.depth or kk
-
-    def passes(self, kk: int) -> int:
-        """Over which sums are made."""
-        return mk.ceildiv(kk, self.span(kk))
-
-    def __str__(self) -> str:
-        """A name for it among those of one product."""
-        packs = "a" * self.pack_a + "b" * self.pack_b or "nothing"
-        down, across = self.grid
-        return (
-            f"{self.form} {self.rows}x{self.vectors}, {down}x{across} pieces, packs {packs},"
-            f" keeps {self.block} of {self.keeps}{f', passes of {self.depth}' if self.depth else ''}"
-        )
-
-    def width(self, cpu: Cpu) -> int:
-        """Columns of a tile."""
-        return self.vectors * (1 if self.form == "inner" else mk.lanes(cpu, self.dtype))
-
-    def pieces(self, batch: int, cpu: Cpu) -> int:
-        """Parallel pieces of the whole product."""
-        return 1 if self.serial else mk.pieces(batch * self.grid[0] * self.grid[1], cpu)
-
-    def workspace(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
-        """Bytes that `emit` needs."""
-        return (self.packed(batch, m, n, kk, cpu) + self.waiting(batch, m, n, kk, cpu)) * DTYPES[self.dtype].nbytes
-
-    def packed(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
-        """Elements of all that is packed of both."""
-        return self.size_a(batch, m, kk, cpu) + self.size_b(batch, n, kk, cpu)
-
-    def waiting(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
-        """Elements of sums that wait for the next pass, in whole tiles."""
-        if self.passes(kk) == 1:
-            return 0
-        width = self.vectors * mk.lanes(cpu, self.dtype)
-        return batch * mk.ceildiv(m, self.rows) * self.rows * mk.ceildiv(n, width) * width
-
-    @property
-    def tall(self) -> int:
-        """Elements between packed columns of a tile's rows, for which they are copied by whole vectors."""
-        return mk.ceildiv(self.rows, 4) * 4
-
-    def packed_tile(self, kk: int) -> int:
-        """Elements of A for one tile, packed: as [k][row], or as [row][k] with some room between rows."""
-        return self.tall * (kk + APART)
-
-    def panel(self, kk: int, cpu: Cpu) -> int:
-        """Elements of a packed panel of B."""
-        return self.vectors * mk.lanes(cpu, self.dtype) * kk
-
-    def slot_a(self, m: int, kk: int) -> int:
-        """Elements of packed A: of a block, or of a whole batch element."""
-        tiles = self.block if self.keeps == "a" else mk.ceildiv(m, self.rows)
-        return tiles * self.packed_tile(self.length("a", kk)) if self.pack_a else 0
-
-    def slot_b(self, n: int, kk: int, cpu: Cpu) -> int:
-        """Elements of packed B, likewise."""
-        panels = self.block if self.keeps == "b" else mk.ceildiv(n, self.vectors * mk.lanes(cpu, self.dtype))
-        return panels * self.panel(self.length("b", kk), cpu) if self.pack_b else 0
-
-    def length(self, operand: str, kk: int) -> int:
-        """Along k, of what is packed of an operand: of a pass, or of all where that is done before."""
-        return self.span(kk) if self.keeps == operand else kk
-
-    def size_a(self, batch: int, m: int, kk: int, cpu: Cpu) -> int:
-        """Elements of all that is packed of A."""
-        return (self.pieces(batch, cpu) if self.keeps == "a" else batch) * self.slot_a(m, kk)
-
-    def size_b(self, batch: int, n: int, kk: int, cpu: Cpu) -> int:
-        """Elements of all that is packed of B."""
-        return (self.pieces(batch, cpu) if self.keeps == "b" else batch) * self.slot_b(n, kk, cpu)
+    kind: Kind = ROWS
 
 
 def alone(batch: Expr, i: Expr, j: Expr) -> AbstractContextManager[None]:
@@ -188,155 +86,6 @@ def emit(
     job.pack_ahead()
     units = batch * how.grid[0] * how.grid[1]
     mk.spread(k, units, how.pieces(batch, cpu), job.unit)
-
-
-def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> Strategy:
-    """The strategy for a product."""
-    dtype = mk.accumulator(a.dtype, b.dtype)
-    lanes = mk.lanes(cpu, dtype)
-    work = batch * m * n * kk
-    along_k = a.contiguous == "j" and b.contiguous == "i" and is_float(dtype) and lanes > 1
-    if along_k and kk >= 2 * lanes and (m < 64 or n < lanes):
-        rows, columns = _inner_tile(m, n, cpu)
-        grid = _grid(batch, m, n, rows, columns, lambda *_: 0.0, work, cpu)
-        return Strategy("inner", rows, columns, False, False, grid, dtype, work < mk.SERIAL_WORK)
-    rows, vectors = outer_tile(m, n, lanes, cpu, SHORT_ROWS if kk < SHORT else cpu.registers)
-    width, nbytes = vectors * lanes, DTYPES[dtype].nbytes
-    pack_b = b.contiguous == "i" or not b.plain or (m >= MANY and kk * n * nbytes > cpu.l1)
-    strided = a.contiguous == "i" and kk >= 64 and m >= 128
-    pack_a = (strided or not a.plain) and n > width  # several tiles read the same rows
-    # Of several products, what passes by would be packed for all at once; and A as it lies passes by well.
-    keeps = "a" if pack_a and batch == 1 and m >= n else "b"
-    how = Strategy("outer", rows, vectors, pack_a, pack_b, (1, 1), dtype, work < mk.SERIAL_WORK, keeps)
-    return _cut(how, batch, m, n, kk, cpu)
-
-
-def _cut(how: Strategy, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> Strategy:
-    """An outer strategy with the best grid and blocks for its tiles."""
-    rows, width, nbytes = how.rows, how.vectors * mk.lanes(cpu, how.dtype), DTYPES[how.dtype].nbytes
-    pack_a, pack_b, keeps, work = how.pack_a, how.pack_b, how.keeps, batch * m * n * kk
-    deep = pack_a or kk * width * nbytes > cpu.l2 // 8
-    how = replace(how, depth=_depth(kk, mk.lanes(cpu, how.dtype)) if deep else 0)
-    span = how.span(kk)
-    # Of B's blocks a quarter of L2 is measured to be better than half of it: all of A goes through it beside them.
-    most = max(1, cpu.l2 // nbytes // (2 * how.packed_tile(span) if keeps == "a" else 4 * how.panel(span, cpu)))
-
-    def passes(down: int, across: int) -> float:
-        """What packing, and reading what passes by the blocks, adds to each multiply-add."""
-        if keeps == "a":
-            block = min(most * rows, mk.ceildiv(m, down))
-            return (PACKING * pack_a + READING) * across / n + PACKING * pack_b / m + READING / block
-        block = min(most * width, mk.ceildiv(n, across))
-        return (PACKING * pack_b + READING) * down / m + PACKING * pack_a / n + READING / block
-
-    down, across = _grid(batch, m, n, rows, width, passes, work, cpu)
-    steps = mk.ceildiv(mk.ceildiv(m, rows), down) if keeps == "a" else mk.ceildiv(mk.ceildiv(n, width), across)
-    return replace(how, grid=(down, across), block=min(most, steps))
-
-
-DEPTH = 256  # terms of a pass, about: a panel of B so long stays in the first cache
-APART = 16  # elements between packed rows: at powers of two they would share few places of a cache
-MANY = 112  # rows of C from which B is packed, though its rows lie along memory
-STREAMS = 4  # panels that are written side by side
-PACKING = 40.0  # time to pack an element, most of it for reading it in steps, in multiply-adds
-READING = 4.0  # and to read one again from further away than L2
-# Sums of few terms are made in tiles of few rows: they take the time of writing the result, and of the update behind
-# it, which memory is fetched ahead for along a few rows at a time.
-SHORT, SHORT_ROWS = 64, 4
-# What a tuner tries besides: tiles, and pieces down and across.
-TILES, GRIDS = 3, ((8, 1), (4, 2), (2, 4), (1, 8), (4, 1), (2, 2), (1, 4))
-
-
-def others(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> list[Strategy]:
-    """What may turn out to be faster than what `choose` gives, by measurement: the same with another tile, other
-    pieces, blocks or packing. All add up what they add up in the same order, so that no bit of a sum depends on it.
-    """
-    usual = choose(batch, m, n, kk, a, b, cpu)
-    if usual.form == "inner":
-        more = [replace(usual, rows=min(m, r), vectors=c) for r, c in ((4, 4), (6, 4), (2, 8), (3, 8)) if c <= n]
-        return _distinct(usual, more)
-    lanes = mk.lanes(cpu, usual.dtype)
-    tiles = outer_tiles(m, n, lanes, cpu)[:TILES]
-    more = [_cut(replace(usual, rows=rows, vectors=vectors), batch, m, n, kk, cpu) for rows, vectors in tiles]
-    down, across = mk.ceildiv(m, usual.rows), mk.ceildiv(n, usual.vectors * lanes)
-    if batch == 1 and not usual.serial:
-        more += [replace(usual, grid=(y, x)) for y, x in GRIDS if y <= down and x <= across]
-    more += [replace(usual, block=max(1, usual.block * part // 4)) for part in (1, 2, 8)]
-    packed = [replace(usual, pack_a=not usual.pack_a)]
-    if b.contiguous == "j":
-        packed.append(replace(usual, pack_b=not usual.pack_b))
-    if batch == 1:
-        packed.append(replace(usual, keeps="a" if usual.keeps == "b" else "b"))
-    return _distinct(usual, more + [_cut(how, batch, m, n, kk, cpu) for how in packed])
-
-
-def _distinct(usual: Strategy, more: Sequence[Strategy]) -> list[Strategy]:
-    return [how for how in dict.fromkeys(more) if how != usual]
-
-
-def _depth(kk: int, lanes: int) -> int:
-    """The terms of one of several even passes, in whole vectors; 0 if one is enough."""
-    passes = mk.ceildiv(kk, DEPTH)
-    return mk.ceildiv(mk.ceildiv(kk, passes), lanes) * lanes if passes > 1 else 0
-
-
-def outer_tile(m: int, n: int, lanes: int, cpu: Cpu, most: int = 32) -> tuple[int, int]:
-    """Rows, so many at most, and vectors of the tile with the least estimated time for the whole product."""
-    return outer_tiles(m, n, lanes, cpu, most)[0]
-
-
-def outer_tiles(m: int, n: int, lanes: int, cpu: Cpu, most: int = 32) -> list[tuple[int, int]]:
-    """For each number of vectors the tile with most rows, those of least estimated time first."""
-    total = mk.ceildiv(n, lanes)
-    found = []
-    for vectors in range(1, min(total, 8) + 1):
-        room = (cpu.registers - vectors - 1) // vectors
-        if room < 1:
-            break
-        rows = mk.ceildiv(m, mk.ceildiv(m, min(m, room, most)))  # even tiles
-        cost = sum(
-            count_r * count_v * max(r * v / 2, (r + v) / 2, 4.0) + 0.5 * count_r * count_v
-            for _, r, count_r in mk.split(m, rows)
-            for _, v, count_v in mk.split(total, vectors)
-        )
-        found.append((cost, rows, vectors))
-    return [(rows, vectors) for _, rows, vectors in sorted(found)]
-
-
-def _inner_tile(m: int, n: int, cpu: Cpu) -> tuple[int, int]:
-    """Rows and columns of a tile of dot products; the columns are a power of two."""
-    columns = 4 if cpu.registers >= 32 else 2
-    while m * columns < cpu.registers // 4 and columns * 2 <= min(n, 8):
-        columns *= 2
-    most = max(1, (cpu.registers - columns - 1) // columns)
-    return mk.ceildiv(m, mk.ceildiv(m, most)), columns
-
-
-def _grid(
-    batch: int, m: int, n: int, rows: int, width: int, passes: Callable[[int, int], float], work: int, cpu: Cpu
-) -> tuple[int, int]:
-    """Pieces down and across one product: even for any number of threads, and with little of what `passes(down,
-    across)` adds to each multiply-add."""
-    if work < mk.SERIAL_WORK or batch >= cpu.chunks:
-        return 1, 1
-    want = mk.ceildiv(cpu.chunks, batch)
-    down, across = mk.ceildiv(m, rows), mk.ceildiv(n, width)
-    best = (float("inf"), 1, 1)
-    for x in range(1, min(want, across) + 1):
-        y = min(want // x, down)
-        tiles = [(i + 1) * down // y - i * down // y for i in range(y)]
-        sizes = [t * ((j + 1) * across // x - j * across // x) for t in tiles for j in range(x)] * batch
-        best = min(best, (_uneven(sizes, cpu) * (1 + passes(y, x)), y, x))
-    return best[1], best[2]
-
-
-def _uneven(sizes: list[int], cpu: Cpu) -> float:
-    """How much longer the busiest thread works than the average one, over several numbers of threads."""
-    total, ratios = sum(sizes), []
-    for threads in (2, 4, cpu.chunks):
-        cut = [len(sizes) * t // threads for t in range(threads + 1)]
-        ratios.append(max(sum(sizes[a:b]) for a, b in itertools.pairwise(cut)) * threads / total)
-    return sum(ratios) / len(ratios)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from functools import partial
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tiles, tir
-from gluongraph.codegen.gemm import Around, Kind, Operand, Write, alone
+from gluongraph.codegen.gemm import Around, Operand, Write, alone
+from gluongraph.codegen.gemm_choice import Kind
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tiles import DEPTH, SIDE, WORDS, Add, Sums
 from gluongraph.codegen.tir import Buf, Expr, Kernel

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import gemm, tir
+from gluongraph.codegen import gemm, gemm_choice, tir
+from gluongraph.codegen.gemm_choice import Kind
 from gluongraph.codegen.targets import target
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import CompileError
@@ -17,7 +18,7 @@ HOST = target()
 assert HOST.cpu is not None
 
 
-def operand(k: tir.Kernel, name: str, batch: int, rows: int, cols: int, kind: gemm.Kind) -> gemm.Operand:
+def operand(k: tir.Kernel, name: str, batch: int, rows: int, cols: int, kind: Kind) -> gemm.Operand:
     """A matrix per batch element, stored with its contiguous index innermost."""
     buf = k.param(name, batch * rows * cols, kind.dtype)
 
@@ -29,8 +30,8 @@ def operand(k: tir.Kernel, name: str, batch: int, rows: int, cols: int, kind: ge
 
 def product(
     shape: tuple[int, int, int, int],
-    a_kind: gemm.Kind,
-    b_kind: gemm.Kind,
+    a_kind: Kind,
+    b_kind: Kind,
     where: Any = HOST,
     threads: tuple[int, ...] = (),
 ) -> list[Any]:
@@ -40,7 +41,7 @@ def product(
     batch, m, n, kk = shape
     k = tir.Kernel("product")
     a, b = operand(k, "a", batch, m, kk, a_kind), operand(k, "b", batch, kk, n, b_kind)
-    dtype = gemm.choose(batch, m, n, kk, a_kind, b_kind, where.cpu).dtype
+    dtype = gemm_choice.choose(batch, m, n, kk, a_kind, b_kind, where.cpu).dtype
     out = k.param("c", batch * m * n, dtype)
     need = gemm.workspace(batch, m, n, kk, a_kind, b_kind, where.cpu)
     space = k.param("space", max(need, 1), "u8")
@@ -96,20 +97,20 @@ LAYOUTS = [("j", "j"), ("j", "i"), ("i", "j"), ("i", "i")]
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
 def test_product(shape: tuple[int, int, int, int], layout: tuple[str, str]) -> None:
-    check(*product(shape, gemm.Kind(layout[0]), gemm.Kind(layout[1])))
+    check(*product(shape, Kind(layout[0]), Kind(layout[1])))
 
 
 @pytest.mark.parametrize("dtypes", [("f64", "f64"), ("bf16", "bf16"), ("f16", "f16"), ("f32", "bf16"), ("i32", "i32")])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
 def test_other_dtypes(dtypes: tuple[str, str], layout: tuple[str, str]) -> None:
-    kinds = [gemm.Kind(contiguous, dtype) for contiguous, dtype in zip(layout, dtypes, strict=True)]
+    kinds = [Kind(contiguous, dtype) for contiguous, dtype in zip(layout, dtypes, strict=True)]
     check(*product((2, 11, 21, 37), *kinds))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
 def test_operands_that_are_computed(layout: tuple[str, str]) -> None:
-    a, b = gemm.Kind(layout[0], plain=False), gemm.Kind(layout[1], plain=False)
-    how = gemm.choose(1, 70, 600, 33, a, b, HOST.cpu)
+    a, b = Kind(layout[0], plain=False), Kind(layout[1], plain=False)
+    how = gemm_choice.choose(1, 70, 600, 33, a, b, HOST.cpu)
     assert how.form == "inner" or (how.pack_a and how.pack_b)
     check(*product((1, 70, 600, 33), a, b))
 
@@ -121,45 +122,45 @@ def test_narrower_vectors(name: str, layout: tuple[str, str]) -> None:
     narrow = target(name)
     if HOST.cpu.lanes < narrow.cpu.lanes:
         pytest.skip(f"this machine has no {name} instructions")
-    check(*product((1, 37, 70, 65), gemm.Kind(layout[0]), gemm.Kind(layout[1]), narrow))
+    check(*product((1, 37, 70, 65), Kind(layout[0]), Kind(layout[1]), narrow))
 
 
 def test_panels_within_cache() -> None:
     """A long K makes several panels a piece: each is read back as it was packed."""
     small = replace(HOST, cpu=replace(HOST.cpu, l2=1 << 16))
-    check(*product((1, 90, 200, 300), gemm.Kind("j"), gemm.Kind("j"), small))
-    check(*product((1, 90, 200, 300), gemm.Kind("i"), gemm.Kind("i"), small))
+    check(*product((1, 90, 200, 300), Kind("j"), Kind("j"), small))
+    check(*product((1, 90, 200, 300), Kind("i"), Kind("i"), small))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
 def test_long_sums_in_several_passes(layout: tuple[str, str]) -> None:
     """The last of them shorter, and no whole vectors: what is packed by pieces, what is before, sums that wait."""
-    a, b, shape = gemm.Kind(layout[0], plain=False), gemm.Kind(layout[1]), (2, 67, 150, 523)
+    a, b, shape = Kind(layout[0], plain=False), Kind(layout[1]), (2, 67, 150, 523)
     for batch in (1, 2):
-        how = gemm.choose(batch, *shape[1:], a, b, HOST.cpu)
+        how = gemm_choice.choose(batch, *shape[1:], a, b, HOST.cpu)
         assert how.pack_a and how.passes(523) == 3
         one, two, want = product((batch, *shape[1:]), a, b, threads=(1, 2))
         check(one, want)
         assert np.array_equal(one, two)
-    assert gemm.choose(1, 150, 130, 523, a, b, HOST.cpu).keeps == "a"
+    assert gemm_choice.choose(1, 150, 130, 523, a, b, HOST.cpu).keeps == "a"
     check(*product((1, 150, 130, 523), a, b))
 
 
 def test_panels_are_packed_where_many_rows_pass_over_them() -> None:
     """Packing an element takes as long as many multiply-adds: with few rows B is read where it lies."""
-    plain = gemm.Kind()
-    packed = [gemm.choose(1, m, 256, 1024, plain, plain, HOST.cpu).pack_b for m in (8, 20, 64, 512, 2048)]
+    plain = Kind()
+    packed = [gemm_choice.choose(1, m, 256, 1024, plain, plain, HOST.cpu).pack_b for m in (8, 20, 64, 512, 2048)]
     assert packed == [False, False, False, True, True]
 
 
 def test_threads_change_no_bit() -> None:
     for layout in LAYOUTS:
-        one, two, _ = product((1, 97, 83, 113), gemm.Kind(layout[0]), gemm.Kind(layout[1]), threads=(1, 2))
+        one, two, _ = product((1, 97, 83, 113), Kind(layout[0]), Kind(layout[1]), threads=(1, 2))
         assert np.array_equal(one, two)
 
 
 def test_workspace_is_checked() -> None:
     k = tir.Kernel("product")
-    a, b = operand(k, "a", 1, 200, 300, gemm.Kind()), operand(k, "b", 1, 300, 400, gemm.Kind())
+    a, b = operand(k, "a", 1, 200, 300, Kind()), operand(k, "b", 1, 300, 400, Kind())
     with pytest.raises(CompileError, match="bytes of workspace"):
         gemm.emit(k, batch=1, m=200, n=400, kk=300, a=a, b=b, write=lambda *_: None, cpu=HOST.cpu)

@@ -10,7 +10,7 @@ import pytest
 
 from gluongraph import ops, reference
 from gluongraph.codegen import gemm_tiles
-from gluongraph.codegen.gemm import Kind
+from gluongraph.codegen.gemm_choice import Kind
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
 from gluongraph.compiler import lower
 from gluongraph.dtypes import numpy_dtype
