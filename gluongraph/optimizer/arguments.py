@@ -1,4 +1,4 @@
-"""Arguments of optimizers that are to be numbers, and are none: said where they are given, by their names."""
+"""Settings of optimizers that are to be numbers, and are none: said where they are given, by their names."""
 
 from __future__ import annotations
 
@@ -14,22 +14,29 @@ _NUMBERS = ("float", "int", float, int)  # how annotations read, as text or not
 _NUMBERS_OR_NONE = ("float | None", "int | None", float | None, int | None)
 
 
+def numbers_in(init: Callable[..., None]) -> dict[str, bool]:
+    """The arguments of an `__init__` that are annotated as numbers -> may they be None?"""
+    annotations = {name: p.annotation for name, p in inspect.signature(init).parameters.items()}
+    wanted = (*_NUMBERS, *_NUMBERS_OR_NONE)
+    return {name: kind in _NUMBERS_OR_NONE for name, kind in annotations.items() if kind in wanted}
+
+
 def checked(init: Callable[P, None]) -> Callable[P, None]:
     """The `__init__` of an optimizer; it raises TypeError where an argument annotated as a number is none."""
-    annotations = {name: p.annotation for name, p in inspect.signature(init).parameters.items()}
+    names, numbers = tuple(inspect.signature(init).parameters), numbers_in(init)
 
     @wraps(init)
     def call(*args: P.args, **kwargs: P.kwargs) -> None:
-        for name, value in (*zip(annotations, args, strict=False), *kwargs.items()):
-            wanted = annotations.get(name)
-            if wanted in _NUMBERS or (wanted in _NUMBERS_OR_NONE and value is not None):
-                check_number(args[0], name, value)
+        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+            if name in numbers:
+                check_number(args[0], name, value, numbers[name])
         init(*args, **kwargs)
 
     return call
 
 
-def check_number(optimizer: Any, name: str, given: Any) -> None:
-    """Raise TypeError unless it is a number, or what float() makes one of."""
-    if not hasattr(given, "__float__"):
-        raise TypeError(located(f"{type(optimizer).__name__}: {name} is a number, not {given!r}"))
+def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -> None:
+    """Raise TypeError unless it is a number, or what float() makes one of; or None, where that is allowed."""
+    if not (hasattr(given, "__float__") or (or_none and given is None)):
+        wanted = "a number or None" if or_none else "a number"
+        raise TypeError(located(f"{type(optimizer).__name__}: {name} is {wanted}, not {given!r}"))

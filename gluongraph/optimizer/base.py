@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from gluongraph.formulas import number
 from gluongraph.ir import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
 from gluongraph.ndarray import NDArray, invoke
-from gluongraph.optimizer.arguments import check_number, checked
+from gluongraph.optimizer.arguments import check_number, checked, numbers_in
 from gluongraph.optimizer.compact import bits_of, compacted, stored
 from gluongraph.optimizer.counting import Counts, Index
 from gluongraph.optimizer.multipliers import Multipliers
@@ -66,6 +66,7 @@ class Optimizer:
         super().__init_subclass__(**kwargs)
         if (init := vars(cls).get("__init__")) is not None:
             type.__setattr__(cls, "__init__", checked(init))
+            cls.numbers = {**cls.numbers, **numbers_in(init)}
 
     @checked
     def __init__(
@@ -104,6 +105,16 @@ class Optimizer:
         self.set_wd_mult({})
         self.begin_num_update = begin_num_update
         self._index_update_count = Counts(begin_num_update)
+
+    numbers: ClassVar[dict[str, bool]] = {"lr": False, **numbers_in(__init__)}  # settings -> may they be None?
+
+    if not TYPE_CHECKING:  # a checker is to go on knowing which settings there are
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Settings may change between steps; one that is to be a number is refused here, not by a later step."""
+            if name in self.numbers:
+                check_number(self, name, value, self.numbers[name])
+            super().__setattr__(name, value)
 
     # -- what a subclass says
 

@@ -133,7 +133,7 @@ def test_an_unknown_keyword_of_an_optimizer(optimizer: str, keyword: str, meant:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"learning_rate": "0.1"}, "SGD: learning_rate is a number, not '0.1'"),
+        ({"learning_rate": "0.1"}, "SGD: learning_rate is a number or None, not '0.1'"),
         ({"wd": None}, "SGD: wd is a number, not None"),
         ({"momentum": "x"}, "SGD: momentum is a number, not 'x'"),
         ({"lr_scheduler": 0.1}, "SGD: lr_scheduler is a function of the number of updates, not 0.1"),
@@ -152,6 +152,32 @@ def test_arguments_of_all_optimizers_that_are_no_numbers() -> None:
             mx.optimizer.create(name, **{argument: None})
     with pytest.raises(TypeError, match=r"SGD: momentum is a number, not \[1\]"):
         mx.optimizer.SGD([1])
+
+
+class Leaning(mx.optimizer.SGD):
+    def __init__(self, lean: float = 0.5, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.lean = lean
+
+
+@pytest.mark.parametrize("name", ["lr", "wd", "rescale_grad", "momentum", "lean"])
+def test_settings_of_an_optimizer_stay_numbers(name: str) -> None:
+    optimizer = Leaning(learning_rate=0.1)
+    before = getattr(optimizer, name)
+    for wrong in ("x", None):
+        with pytest.raises(TypeError, match=f"Leaning: {name} is a number, not {wrong!r}") as caught:
+            setattr(optimizer, name, wrong)
+        assert __file__ in str(caught.value) and getattr(optimizer, name) == before
+    setattr(optimizer, name, np.float32(0.25))
+    assert getattr(optimizer, name) == 0.25
+
+
+def test_clipping_may_be_put_off() -> None:
+    optimizer = mx.optimizer.SGD(clip_gradient=1.0)
+    with pytest.raises(TypeError, match="SGD: clip_gradient is a number or None, not 'x'"):
+        optimizer.clip_gradient = "x"  # type: ignore[assignment]
+    optimizer.clip_gradient = None
+    assert not optimizer.clips
 
 
 @pytest.mark.parametrize(
