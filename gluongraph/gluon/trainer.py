@@ -15,6 +15,7 @@ from gluongraph.gluon import trainer_states
 from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
 from gluongraph.gluon.parameter import Parameter, ParameterDict
 from gluongraph.gluon.store_choice import check_kvstore, chosen_store, updates_on
+from gluongraph.gluon.turns import by_turns
 from gluongraph.gluon.watch import Edits
 from gluongraph.kvstore import KVStore, KVStoreBase
 from gluongraph.ndarray import NDArray
@@ -39,6 +40,8 @@ class Trainer:
     updated by itself. `kvstore` is a name, a store, or None, with which nothing is summed. `compression_params`, such
     as {"type": "2bit", "threshold": 0.5}, are for the store, and mean nothing where there is none: on one context no
     store is made from a name.
+
+    Threads may share a trainer: its calls take turns, with those of its compiled steps.
 
     >>> from gluongraph import autograd, gluon, nd
     >>> net = gluon.nn.Dense(1, in_units=2)
@@ -93,7 +96,7 @@ class Trainer:
         self._leaves: tuple[Leaf | None, ...] = ()
         self._marked_at = (-1, -1)
         self.scaler = LossScale()  # of amp.scale_loss, and of compiled steps with precision="16-mixed"
-        self.turn = threading.RLock()  # of its compiled steps: one call at a time
+        self.turn = threading.RLock()  # of its steps, eager and compiled: one call at a time
         self.arenas: dict[tuple[str, str], object] = {}  # (role, dtype) -> where compiled steps keep weights and states
 
     def __repr__(self) -> str:
@@ -308,6 +311,7 @@ class Trainer:
 
     # -- updating
 
+    @by_turns
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """One update by gradient / batch_size: `allreduce_grads`, then `update`, wherever they happen.
 
@@ -324,6 +328,7 @@ class Trainer:
         self._allreduce_grads()
         self._apply(live)
 
+    @by_turns
     def allreduce_grads(self) -> None:
         """Put the sum over contexts into the gradient on each of them; of one context there is nothing to sum.
 
@@ -334,6 +339,7 @@ class Trainer:
         self._check_apart("allreduce_grads()")
         self._allreduce_grads()
 
+    @by_turns
     def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """The update of `step`, of each context by its own gradient: for code that has summed them itself.
 
@@ -416,6 +422,7 @@ class Trainer:
 
     # -- files
 
+    @by_turns
     def save_states(self, fname: str) -> None:
         """Write the optimizer's states, counters and rate, by parameter name, to a safetensors file.
 
@@ -429,6 +436,7 @@ class Trainer:
         else:
             trainer_states.save(self, fname)
 
+    @by_turns
     def load_states(self, fname: str) -> None:
         """Read what `save_states` wrote for the same optimizer and parameters, on whatever contexts they were.
 

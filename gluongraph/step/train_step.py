@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gluongraph import checkpoint, random
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.trainer import Trainer
+from gluongraph.gluon.turns import by_turns
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph
 from gluongraph.nd import NDArray
@@ -24,7 +25,6 @@ from gluongraph.step.averages import Averages
 from gluongraph.step.clipping import LIMIT, NORM
 from gluongraph.step.footprint import Footprint
 from gluongraph.step.graphs import Options
-from gluongraph.step.turns import by_turns
 from gluongraph.step.variant import Lower, Variant
 from gluongraph.step.variants import Variants
 from gluongraph.step.window import Window

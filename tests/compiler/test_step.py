@@ -335,6 +335,35 @@ def test_steps_of_one_trainer_take_turns() -> None:
     assert (weights[0] == weights[1]).all()
 
 
+@pytest.mark.parametrize("first", ["compiled", "eager"])
+def test_eager_and_compiled_steps_of_a_trainer_take_turns(first: str) -> None:
+    """While one of them asks for its rate, the other begins in a thread: it waits until the first is through."""
+    waiting: list[threading.Thread] = []
+
+    def rate(updates: int) -> float:
+        if waiting and waiting[0].ident is None:
+            waiting[0].start()
+            waiting[0].join(0.2)
+            assert waiting[0].is_alive()
+        return 0.1
+
+    def eager() -> None:
+        with autograd.record():
+            loss = LOSS(net(nd.array(X)), nd.array(Y))
+        loss.backward()
+        trainer.step(16)
+
+    net, trainer = made(lambda: gluon.nn.Dense(10), lr_scheduler=rate)
+    step = mx.compile(net, LOSS, trainer)
+    step.memory(X, Y)  # compiles it
+    calls: dict[str, Callable[[], Any]] = {"compiled": lambda: step(X, Y), "eager": eager}
+    now = calls.pop(first)
+    waiting.append(threading.Thread(target=calls.popitem()[1]))
+    now()
+    waiting[0].join()
+    assert trainer.optimizer.num_update == 2
+
+
 def test_repr() -> None:
     net, trainer = made()
     assert repr(trainer) == "Trainer(4 parameters, SGD(learning_rate=0.05, wd=0.0))"
