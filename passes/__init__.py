@@ -13,6 +13,7 @@ from gluongraph.passes.inline import inline
 from gluongraph.passes.memory import memory
 from gluongraph.passes.prune import prune
 from gluongraph.passes.remat import remat
+from gluongraph.passes.reshapes import reshapes
 from gluongraph.passes.schedule import schedule
 from gluongraph.passes.select import select
 from gluongraph.passes.shapes import shapes
@@ -26,6 +27,7 @@ PIPELINE: tuple[Pass, ...] = (
     prune,  # differentiation is over: what loops hand out for gradients alone is read, or never will be
     fold,  # before simplify, which then meets fewer constants in disguise
     simplify,
+    reshapes,  # after simplify, which has brought chains of movement to one
     cse,  # after simplify, which brings equal things to one form
     fuse,  # last: after it a node is a kernel
 )
@@ -44,6 +46,7 @@ __all__ = [
     "memory",
     "prune",
     "remat",
+    "reshapes",
     "schedule",
     "select",
     "shapes",
