@@ -5,7 +5,7 @@
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gluongraph.process  # noqa: F401 - before anything that loads numpy
 from gluongraph import (
@@ -15,9 +15,7 @@ from gluongraph import (
     contrib,
     engine,
     gluon,
-    image,
     initializer,
-    io,
     kvstore,
     lr_scheduler,
     metric,
@@ -25,16 +23,18 @@ from gluongraph import (
     ndarray,
     optimizer,
     random,
-    recordio,
     symbol,
-    test_utils,
 )
-from gluongraph import image as img
 from gluongraph import initializer as init
 from gluongraph import kvstore as kv
 from gluongraph import symbol as sym
 from gluongraph.context import Context, cpu, current_context, gpu, num_gpus
 from gluongraph.errors import MXNetError
+from gluongraph.later import imported_later
+
+if TYPE_CHECKING:
+    from gluongraph import image, io, recordio, test_utils
+    from gluongraph import image as img
 
 __version__ = "0.1.0"
 
@@ -55,11 +55,12 @@ def load(path: Any, lr_scheduler: Any = None) -> Any:
     return importlib.import_module("gluongraph.artefact").load(path, lr_scheduler)
 
 
-def __getattr__(name: str) -> Any:
-    """Imported when they are asked for: `mx.checkpoint`, which knows the runtime, and `mx.onnx`."""
-    if name in ("checkpoint", "onnx"):
-        return importlib.import_module(f"gluongraph.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# `mx.checkpoint` knows the runtime, `mx.onnx` a format; the others most trainings do without.
+__getattr__ = imported_later(__name__, ("checkpoint", "image", "io", "onnx", "recordio", "test_utils"), img="image")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [

@@ -65,22 +65,21 @@ def give_back_freed_memory() -> None:
 
 @contextmanager
 def importing_tvm() -> Iterator[None]:
-    """Within: `import torch` fails unless it is there already, and an interrupt waits.
+    """Within: `import torch` and `import cuda` fail unless they are there already, and an interrupt waits.
 
-    tvm_ffi imports torch wherever it is installed; that takes seconds, and serves tensors that nobody gives it here.
-    An import that was interrupted halfway can be neither used nor done again.
+    tvm_ffi imports both wherever they are installed; that takes seconds, or 50 ms, and serves tensors and streams that
+    nobody gives it here. An import that was interrupted halfway can be neither used nor done again.
     """
     held: list[tuple[Any, ...]] = []
     modules: dict[str, Any] = sys.modules
-    hidden = "torch" not in modules
-    if hidden:
-        modules["torch"] = None  # what Python documents as "cannot be imported"
+    hidden = [name for name in ("torch", "cuda") if name not in modules]
+    modules.update(dict.fromkeys(hidden))  # None: what Python documents as "cannot be imported"
     try:
         with _interrupts(lambda before, *interrupt: held.append((before, *interrupt))):
             yield
     finally:
-        if hidden:
-            del modules["torch"]
+        for name in hidden:
+            del modules[name]
     for before, *interrupt in held:
         before(*interrupt)
 

@@ -34,15 +34,16 @@ def test_an_interrupt_waits_for_the_end_of_an_import() -> None:
     assert whole
 
 
-def test_torch_is_hidden_while_tvm_is_imported() -> None:
-    before = sys.modules.pop("torch", None)
+@pytest.mark.parametrize("name", ["torch", "cuda"])
+def test_what_tvm_would_import_for_others_is_hidden(name: str) -> None:
+    before = sys.modules.pop(name, None)
     try:
         with importing_tvm(), pytest.raises(ImportError):
-            importlib.import_module("torch")
-        assert "torch" not in sys.modules
+            importlib.import_module(name)
+        assert name not in sys.modules
     finally:
         if before is not None:
-            sys.modules["torch"] = before
+            sys.modules[name] = before
 
 
 def test_an_interrupt_of_tvm_is_an_interrupt() -> None:

@@ -1,10 +1,23 @@
 """The neural network API: mx.gluon."""
 
-from gluongraph.gluon import contrib, data, loss, model_zoo, nn, rnn, utils
+from typing import TYPE_CHECKING
+
+from gluongraph.gluon import loss, nn, rnn, utils
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.parameter import Constant, DeferredInitializationError, Parameter, ParameterDict
 from gluongraph.gluon.symbol_block import SymbolBlock
 from gluongraph.gluon.trainer import Trainer
+from gluongraph.later import imported_later
+
+if TYPE_CHECKING:
+    from gluongraph.gluon import contrib, data, model_zoo
+
+__getattr__ = imported_later(__name__, ("contrib", "data", "model_zoo"))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "Block",
