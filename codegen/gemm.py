@@ -3,19 +3,20 @@
 C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]. Two forms:
 
 * outer: for each k, vectors of a row of B times scalars of a column of A, into a tile of accumulators in registers. A
-  tile is handed on once it has seen all of k, so that an update behind the product runs once. Work is cut into pieces,
-  down and across C. A piece keeps blocks of one operand in L2, packed by itself if at all, while the other passes by,
-  packed before by all threads if at all. Where A is kept:
+  tile is handed on once it has seen all of k, so that an update behind the product runs once.
 
-      for each piece of work                      in parallel
-          for each pass over k                    one, unless it is long: sums wait in memory for the next one
-              for each block of its rows          as many tiles, one below another, as fit half of L2
-                  for each panel of its columns   as wide as a tile
-                      for each tile of the block
+      for each pass over k                        one, unless it is long: sums wait in memory for the next one
+          copy A to tiles, if it is packed        in parallel
+          for each piece of C                     in parallel
+              for each block of its columns       as many panels, as wide as a tile, as fit part of L2
+                  copy B to panels, if it is packed
+                  for each tile's rows of the piece
+                      for each panel of the block
                           for each k of the pass
 
-  and with rows and columns exchanged where B is. A packed A is kept if it is the larger one, and not written to memory
-  as a whole then; what passes by is read again for each block.
+  Threads take shares of what is copied of A as they take pieces, in order from the top: with the rows halved, two
+  threads read what they have written, which is still in their caches. To fetch it from another core's takes longer
+  than to copy it. B is copied again for each piece of its columns instead.
 * inner: where both operands are contiguous along k (x W^T): vectors along k, summed over their lanes at the end.
 
 What an element of C is summed from, and in which order, depends on shapes and target only, never on threads.
@@ -82,10 +83,7 @@ def emit(
     how = strategy or choose(batch, m, n, kk, a.kind, b.kind, cpu)
     need = how.workspace(batch, m, n, kk, cpu)
     space = mk.workspace(k, workspace, how.dtype, need) if need else None
-    job = _Job(k, batch, m, n, kk, a, b, write, around, cpu, how, space)
-    job.pack_ahead()
-    units = batch * how.grid[0] * how.grid[1]
-    mk.spread(k, units, how.pieces(batch, cpu), job.unit)
+    _Job(k, batch, m, n, kk, a, b, write, around, cpu, how, space).passes()
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,26 @@ class _Job:
     def lanes(self) -> int:
         return mk.lanes(self.cpu, self.how.dtype)
 
-    def unit(self, piece: Expr, unit: Expr) -> None:
+    def passes(self) -> None:
+        """The whole product, pass after pass."""
+        k, span, passes = self.k, self.how.span(self.kk), self.how.passes(self.kk)
+        if passes == 1:
+            self._pass(_Pass(0, self.kk))
+            return
+        with k.loop(passes, name="pass") as number:
+            first = k.bind(number * span, "first")
+            count = k.bind(tir.minimum(self.kk - first, span), "count")
+            self._pass(_Pass(first, count, number < 1, number >= passes - 1))
+
+    def _pass(self, terms: _Pass) -> None:
+        """Some terms of all sums."""
+        how = self.how
+        if how.pack_a:
+            self._pack_a(terms)
+        units = self.batch * how.grid[0] * how.grid[1]
+        mk.spread(self.k, units, how.pieces(self.batch, self.cpu), partial(self._unit, terms))
+
+    def _unit(self, terms: _Pass, piece: Expr, unit: Expr) -> None:
         """One piece of the grid of one batch element."""
         k, (down, across) = self.k, self.how.grid
         batch = k.bind(tir.floordiv(unit, down * across), "batch") if self.batch > 1 else tir.index(0)
@@ -131,54 +148,24 @@ class _Job:
         if self.how.form == "inner":
             self._inner(batch, row0, rows, panel0, panels)
         else:
-            self._outer(piece, batch, row0, rows, panel0, panels)
+            self._outer(terms, piece, batch, row0, rows, panel0, panels)
 
     def _value(self, operand: Operand, batch: Value, i: Value, j: Value, lanes: int) -> Expr:
         return tir.cast(operand.read(batch, i, j, lanes), self.how.dtype)
 
-    def _outer(self, piece: Expr, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value) -> None:
-        """A piece, pass after pass."""
-        k, span, passes = self.k, self.how.span(self.kk), self.how.passes(self.kk)
-        if passes == 1:
-            self._pass(self._all, piece, batch, row0, rows, panel0, panels)
-            return
-        with k.loop(passes, name="pass") as number:
-            first = k.bind(number * span, "first")
-            count = k.bind(tir.minimum(self.kk - first, span), "count")
-            terms = _Pass(first, count, number < 1, number >= passes - 1)
-            self._pass(terms, piece, batch, row0, rows, panel0, panels)
-
-    @property
-    def _all(self) -> _Pass:
-        return _Pass(0, self.kk)
-
-    def _pass(
+    def _outer(
         self, terms: _Pass, piece: Expr, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value
     ) -> None:
-        """Some terms of all sums of a piece."""
+        """A piece, block after block."""
         k, how, width = self.k, self.how, self.how.vectors * self.lanes
-        packed_a, packed_b = self._packed_a(piece, batch), self._packed_b(piece, batch)
+        packed_a, packed_b = self._packed_a(batch), self._packed_b(piece)
 
-        def of_rows(first: Value, count: Value) -> None:
-            if packed_a is not None:
-                self._pack_a(packed_a, batch, terms, first, count, first)
-
-            def panel(j: Expr, size: int) -> None:
-                right = self._right(packed_b, 0, j)
-
-                def tile(i: Expr, height: int) -> None:
-                    self._tile(terms, self._left(packed_a, first, batch, i), right, batch, i, height, j, size)
-
-                mk.runs(k, self.m, how.rows, first, count, tile)
-
-            mk.runs(k, self.n, width, panel0, panels, panel)
-
-        def of_panels(first: Value, count: Value) -> None:
+        def block(first: Value, count: Value) -> None:
             if packed_b is not None:
-                self._pack_b(packed_b, batch, terms, first, count, first)
+                self._pack_b(packed_b, batch, terms, first, count)
 
             def tiles(i: Expr, height: int) -> None:
-                left = self._left(packed_a, 0, batch, i)
+                left = self._left(packed_a, batch, i)
 
                 def tile(j: Expr, size: int) -> None:
                     self._tile(terms, left, self._right(packed_b, first, j), batch, i, height, j, size)
@@ -187,10 +174,7 @@ class _Job:
 
             mk.runs(k, self.m, how.rows, row0, rows, tiles)
 
-        if how.keeps == "a":
-            self._blocks(row0, rows, mk.ceildiv(mk.ceildiv(self.m, how.rows), how.grid[0]), how.block, of_rows)
-        else:
-            self._blocks(panel0, panels, mk.ceildiv(mk.ceildiv(self.n, width), how.grid[1]), how.block, of_panels)
+        self._blocks(panel0, panels, mk.ceildiv(mk.ceildiv(self.n, width), how.grid[1]), how.block, block)
 
     def _blocks(self, first: Value, count: Value, most: int, size: int, body: Callable[[Value, Value], None]) -> None:
         """body(first, count) for blocks of `count` steps, of which there are `most` at the most."""
@@ -202,77 +186,51 @@ class _Job:
             start = k.bind(tir.index(first + number * size), "first")
             body(start, k.bind(tir.minimum(size, first + count - start), "count"))
 
-    def pack_ahead(self) -> None:
-        """Copy what passes by the blocks, in parallel: tiles of rows of A; panels of B, or rows where they lie so."""
-        how, panels = self.how, mk.ceildiv(self.n, self.how.vectors * self.lanes)
-        if how.pack_a and how.keeps == "b":
+    def _packed_a(self, batch: Expr) -> Buf | None:
+        """Where packed A lies."""
+        if not self.how.pack_a:
+            return None
+        return self._space().at(self.k.bind(batch * self.how.slot_a(self.m, self.kk), "packed"))
 
-            def some_a(batch: Expr, first: Value, count: Value) -> None:
-                slot = self._packed_a(batch, batch)
-                assert slot is not None
-                self._pack_a(slot, batch, self._all, first, count, 0)
+    def _packed_b(self, piece: Expr) -> Buf | None:
+        """Where a piece packs blocks of B: behind all of A."""
+        if not self.how.pack_b:
+            return None
+        at = piece * self.how.slot_b(self.kk, self.cpu) + self.how.size_a(self.batch, self.m, self.kk)
+        return self._space().at(self.k.bind(at, "packed"))
 
-            self._each(mk.ceildiv(self.m, how.rows), some_a)
-        if how.pack_b and how.keeps == "a":
-
-            def some_b(batch: Expr, first: Value, count: Value) -> None:
-                slot = self._packed_b(batch, batch)
-                assert slot is not None
-                if self.b.kind.contiguous == "i":
-                    self._pack_b(slot, batch, self._all, first, count, 0)
-                else:
-                    self._pack_b(slot, batch, _Pass(first, count), 0, panels, 0)
-
-            self._each(panels if self.b.kind.contiguous == "i" else self.kk, some_b)
-
-    def _each(self, steps: int, body: Callable[[Expr, Value, Value], None]) -> None:
-        """body(batch element, first, count) for shares of the steps of each, in parallel."""
-        k, parts = self.k, min(steps, self.cpu.chunks)
+    def _pack_a(self, terms: _Pass) -> None:
+        """Copy A to tiles of rows, in parallel: as [k][row] where a column is contiguous, else as [row][k]."""
+        k, tiles = self.k, mk.ceildiv(self.m, self.how.rows)
+        parts = min(tiles, self.cpu.chunks)
 
         def unit(_: Expr, unit: Expr) -> None:
             batch = k.bind(tir.floordiv(unit, parts), "batch") if self.batch > 1 else tir.index(0)
             part = k.bind(tir.floormod(unit, parts), "part") if self.batch > 1 else unit
-            body(batch, *mk.share(k, steps, parts, part))
+            first, count = mk.share(k, tiles, parts, part)
+            slot = self._packed_a(batch)
+            assert slot is not None
+            if self.a.kind.contiguous == "j":
+                mk.runs(k, self.m, self.how.rows, first, count, partial(self._pack_rows, slot, batch, terms))
+                return
+            with k.loop(terms.count, name="k") as at:  # of all tiles: it lies on one page
+                mk.runs(k, self.m, self.how.rows, first, count, partial(self._pack_column, slot, batch, terms, at))
 
         units = self.batch * parts
         mk.spread(k, units, 1 if self.how.serial else mk.pieces(units, self.cpu), unit)
 
-    def _packed_a(self, piece: Expr, batch: Expr) -> Buf | None:
-        """Where packed A lies: the block of a piece, or the batch element."""
-        if not self.how.pack_a:
-            return None
-        at = (piece if self.how.keeps == "a" else batch) * self.how.slot_a(self.m, self.kk)
-        return self._space().at(self.k.bind(at, "packed"))
-
-    def _packed_b(self, piece: Expr, batch: Expr) -> Buf | None:
-        """Where packed B lies, likewise: behind all of A."""
-        if not self.how.pack_b:
-            return None
-        at = (piece if self.how.keeps == "b" else batch) * self.how.slot_b(self.n, self.kk, self.cpu)
-        return self._space().at(self.k.bind(at + self.how.size_a(self.batch, self.m, self.kk, self.cpu), "packed"))
-
-    def _pack_a(self, slot: Buf, batch: Expr, terms: _Pass, first: Value, tiles: Value, origin: Value) -> None:
-        """Copy tiles of rows of A: as [k][row] where a column is contiguous, else as [row][k]. `origin` is the slot's
-        first tile."""
-        k, step = self.k, self.how.rows
-        if self.a.kind.contiguous == "j":
-            mk.runs(k, self.m, step, first, tiles, partial(self._pack_rows, slot, batch, terms, origin))
-            return
-        with k.loop(terms.count, name="k") as at:  # of all tiles: it lies on one page
-            mk.runs(k, self.m, step, first, tiles, partial(self._pack_column, slot, batch, terms, origin, at))
-
-    def _tile_of_a(self, slot: Buf, origin: Value, i: Expr) -> Buf:
+    def _tile_of_a(self, slot: Buf, i: Expr) -> Buf:
         """Packed A of the tile that begins with row i."""
-        at = (tir.floordiv(i, self.how.rows) - origin) * self.how.packed_tile(self.how.length("a", self.kk))
+        at = tir.floordiv(i, self.how.rows) * self.how.packed_tile(self.kk)
         return slot.at(self.k.bind(at, "tile"))
 
     @property
     def _line_of_a(self) -> int:
         """Elements between rows of A that are packed as they lie."""
-        return self.how.length("a", self.kk) + APART
+        return self.how.span(self.kk) + APART
 
-    def _pack_rows(self, slot: Buf, batch: Expr, terms: _Pass, origin: Value, i: Expr, rows: int) -> None:
-        k, to = self.k, self._tile_of_a(slot, origin, i)
+    def _pack_rows(self, slot: Buf, batch: Expr, terms: _Pass, i: Expr, rows: int) -> None:
+        k, to = self.k, self._tile_of_a(slot, i)
 
         def vector(r: Expr, at: Value, lanes: int) -> None:
             k.store(to, self._value(self.a, batch, i + r, terms.first + at, lanes), r * self._line_of_a + at)
@@ -292,8 +250,8 @@ class _Job:
             with k.when(terms.ends):
                 body(k.bind(terms.count - rest, "at"), rest)
 
-    def _pack_column(self, slot: Buf, batch: Expr, terms: _Pass, origin: Value, step: Expr, i: Expr, rows: int) -> None:
-        k, tall, to = self.k, self.how.tall, self._tile_of_a(slot, origin, i)
+    def _pack_column(self, slot: Buf, batch: Expr, terms: _Pass, step: Expr, i: Expr, rows: int) -> None:
+        k, tall, to = self.k, self.how.tall, self._tile_of_a(slot, i)
         at, column = k.bind(step * tall, "at"), k.bind(terms.first + step, "column")
         whole = i + tall <= self.m  # then a little of the next tile's rows comes along
         with k.when(whole):
@@ -309,42 +267,38 @@ class _Job:
     def _plain_a(self, batch: Expr, i: Expr, r: int, terms: _Pass, step: Expr) -> Expr:
         return self._value(self.a, batch, i + r, terms.first + step, 1)
 
-    def _left(self, slot: Buf | None, origin: Value, batch: Expr, i: Expr) -> Left:
+    def _left(self, slot: Buf | None, batch: Expr, i: Expr) -> Left:
         """What reads the rows of the tile that begins with row i."""
         if slot is None:
             return partial(self._plain_a, batch, i)
-        return partial(self._read_packed, self._tile_of_a(slot, origin, i))
+        return partial(self._read_packed, self._tile_of_a(slot, i))
 
     def _read_packed(self, tile: Buf, r: int, terms: _Pass, step: Expr) -> Expr:
-        at, along_k = self._place("a", terms, step), self.a.kind.contiguous == "j"
-        return self.k.load(tile, at + r * self._line_of_a if along_k else at * self.how.tall + r)
+        along_k = self.a.kind.contiguous == "j"
+        return self.k.load(tile, step + r * self._line_of_a if along_k else step * self.how.tall + r)
 
-    def _place(self, operand: str, terms: _Pass, step: Value) -> Expr:
-        """Where a term of a pass lies along k in what is packed of an operand: of that pass, or of all."""
-        return tir.index(step) if self.how.keeps == operand else terms.first + step
-
-    def _right(self, slot: Buf | None, origin: Value, j: Expr) -> Buf | None:
-        """The packed panel that begins with column j, if B is packed; `origin` is the slot's first panel."""
+    def _right(self, slot: Buf | None, first: Value, j: Expr) -> Buf | None:
+        """The packed panel that begins with column j, if B is packed; the block's first panel is `first`."""
         if slot is None:
             return None
-        at = (j - origin * (self.how.vectors * self.lanes)) * self.how.length("b", self.kk)
+        at = (j - first * (self.how.vectors * self.lanes)) * self.how.span(self.kk)
         return slot.at(self.k.bind(at, "panel"))
 
-    def _pack_b(self, slot: Buf, batch: Expr, terms: _Pass, panel0: Value, panels: Value, origin: Value) -> None:
-        """Copy columns of B to panels: row after row, the vectors of a row side by side."""
+    def _pack_b(self, slot: Buf, batch: Expr, terms: _Pass, panel0: Value, panels: Value) -> None:
+        """Copy a block of B to panels: row after row, the vectors of a row side by side."""
         k, width = self.k, self.how.vectors * self.lanes
 
         def turned(j: Expr, size: int) -> None:
-            panel = self._right(slot, origin, j)
+            panel = self._right(slot, panel0, j)
             assert panel is not None
             for v, lanes in enumerate(mk.widths(size, self.lanes)):
                 at = k.bind(j + v * self.lanes, "j")
                 self._along(terms, partial(self._pack_turned, panel.at(v * self.lanes), batch, terms, at, lanes))
 
         def line(step: Expr, j: Expr, size: int) -> None:
-            panel = self._right(slot, origin, j)
+            panel = self._right(slot, panel0, j)
             assert panel is not None
-            row, to = k.bind(terms.first + step, "row"), k.bind(self._place("b", terms, step) * width, "to")
+            row, to = k.bind(terms.first + step, "row"), k.bind(step * width, "to")
             for v, lanes in enumerate(mk.widths(size, self.lanes)):
                 at = v * self.lanes
                 k.store(panel, self._value(self.b, batch, row, j + at, lanes), to + at)
@@ -364,7 +318,7 @@ class _Job:
         """Copy one vector's width of columns, contiguous along k: a square turned in registers, or, of what is left of
         k, one by one."""
         k, side, width = self.k, self.lanes, self.how.vectors * self.lanes
-        row, to = k.bind(terms.first + step, "row"), k.bind(self._place("b", terms, step) * width, "to")
+        row, to = k.bind(terms.first + step, "row"), k.bind(step * width, "to")
         if rows < side:
             with k.loop(rows, name="r") as r, k.loop(columns, name="c") as c:
                 k.store(panel, self._value(self.b, batch, row + r, j + c, 1), to + r * width + c)
@@ -394,7 +348,7 @@ class _Job:
                 if panel is None:
                     value = self._value(self.b, batch, terms.first + step, j + at, lanes)
                 else:
-                    value = k.load(panel, self._place("b", terms, step) * width + at, lanes)
+                    value = k.load(panel, step * width + at, lanes)
                 right.append(k.bind(value, "b"))
             for r in range(rows):
                 scalar = k.bind(left(r, terms, step), "a")
@@ -419,7 +373,7 @@ class _Job:
         if how.passes(self.kk) == 1:
             return None
         tall, wide = mk.ceildiv(self.m, how.rows) * how.rows, mk.ceildiv(self.n, width) * width
-        packed = how.packed(self.batch, self.m, self.n, self.kk, self.cpu)
+        packed = how.packed(self.batch, self.m, self.kk, self.cpu)
         return self._space().at(self.k.bind((batch * tall + i) * wide + j * how.rows + packed, "sums"))
 
     def _hand_on(

@@ -39,8 +39,7 @@ class Strategy:
     grid: tuple[int, int]  # pieces of work down and across one product
     dtype: str  # of the sums
     serial: bool  # too little work for several threads
-    keeps: str = "b"  # outer: the operand, "a" or "b", whose blocks stay in L2
-    block: int = 1  # outer: rows of tiles, or panels, of a block
+    block: int = 1  # outer: panels of B that stay in L2 while rows of A pass by
     depth: int = 0  # outer: terms of a sum that one pass adds up; 0 if all
 
     def span(self, kk: int) -> int:
@@ -57,7 +56,7 @@ class Strategy:
         down, across = self.grid
         return (
             f"{self.form} {self.rows}x{self.vectors}, {down}x{across} pieces, packs {packs},"
-            f" keeps {self.block} of {self.keeps}{f', passes of {self.depth}' if self.depth else ''}"
+            f" blocks of {self.block}{f', passes of {self.depth}' if self.depth else ''}"
         )
 
     def width(self, cpu: Cpu) -> int:
@@ -70,11 +69,11 @@ class Strategy:
 
     def workspace(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
         """Bytes that `emit` needs."""
-        return (self.packed(batch, m, n, kk, cpu) + self.waiting(batch, m, n, kk, cpu)) * DTYPES[self.dtype].nbytes
+        return (self.packed(batch, m, kk, cpu) + self.waiting(batch, m, n, kk, cpu)) * DTYPES[self.dtype].nbytes
 
-    def packed(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
+    def packed(self, batch: int, m: int, kk: int, cpu: Cpu) -> int:
         """Elements of all that is packed of both."""
-        return self.size_a(batch, m, kk, cpu) + self.size_b(batch, n, kk, cpu)
+        return self.size_a(batch, m, kk) + self.pieces(batch, cpu) * self.slot_b(kk, cpu)
 
     def waiting(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
         """Elements of sums that wait for the next pass, in whole tiles."""
@@ -89,34 +88,24 @@ class Strategy:
         return mk.ceildiv(self.rows, 4) * 4
 
     def packed_tile(self, kk: int) -> int:
-        """Elements of A for one tile, packed: as [k][row], or as [row][k] with some room between rows."""
-        return self.tall * (kk + APART)
-
-    def panel(self, kk: int, cpu: Cpu) -> int:
-        """Elements of a packed panel of B."""
-        return self.vectors * mk.lanes(cpu, self.dtype) * kk
+        """Elements of A for one tile and pass, packed: as [k][row], or as [row][k] with some room between rows."""
+        return self.tall * (self.span(kk) + APART)
 
     def slot_a(self, m: int, kk: int) -> int:
-        """Elements of packed A: of a block, or of a whole batch element."""
-        tiles = self.block if self.keeps == "a" else mk.ceildiv(m, self.rows)
-        return tiles * self.packed_tile(self.length("a", kk)) if self.pack_a else 0
+        """Elements of packed A of one batch element."""
+        return mk.ceildiv(m, self.rows) * self.packed_tile(kk) if self.pack_a else 0
 
-    def slot_b(self, n: int, kk: int, cpu: Cpu) -> int:
-        """Elements of packed B, likewise."""
-        panels = self.block if self.keeps == "b" else mk.ceildiv(n, self.vectors * mk.lanes(cpu, self.dtype))
-        return panels * self.panel(self.length("b", kk), cpu) if self.pack_b else 0
+    def size_a(self, batch: int, m: int, kk: int) -> int:
+        """Elements of packed A of all of them."""
+        return batch * self.slot_a(m, kk)
 
-    def length(self, operand: str, kk: int) -> int:
-        """Along k, of what is packed of an operand: of a pass, or of all where that is done before."""
-        return self.span(kk) if self.keeps == operand else kk
+    def panel(self, kk: int, cpu: Cpu) -> int:
+        """Elements of a panel of B of one pass."""
+        return self.vectors * mk.lanes(cpu, self.dtype) * self.span(kk)
 
-    def size_a(self, batch: int, m: int, kk: int, cpu: Cpu) -> int:
-        """Elements of all that is packed of A."""
-        return (self.pieces(batch, cpu) if self.keeps == "a" else batch) * self.slot_a(m, kk)
-
-    def size_b(self, batch: int, n: int, kk: int, cpu: Cpu) -> int:
-        """Elements of all that is packed of B."""
-        return (self.pieces(batch, cpu) if self.keeps == "b" else batch) * self.slot_b(n, kk, cpu)
+    def slot_b(self, kk: int, cpu: Cpu) -> int:
+        """Elements of B that a piece packs at a time."""
+        return self.block * self.panel(kk, cpu) if self.pack_b else 0
 
 
 def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> Strategy:
@@ -134,39 +123,44 @@ def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> S
     pack_b = b.contiguous == "i" or not b.plain or (m >= MANY and kk * n * nbytes > cpu.l1)
     strided = a.contiguous == "i" and kk >= 64 and m >= 128
     pack_a = (strided or not a.plain) and n > width  # several tiles read the same rows
-    # Of several products, what passes by would be packed for all at once; and A as it lies passes by well.
-    keeps = "a" if pack_a and batch == 1 and m >= n else "b"
-    how = Strategy("outer", rows, vectors, pack_a, pack_b, (1, 1), dtype, work < mk.SERIAL_WORK, keeps)
+    how = Strategy("outer", rows, vectors, pack_a, pack_b, (1, 1), dtype, work < mk.SERIAL_WORK)
     return _cut(how, batch, m, n, kk, cpu)
 
 
 def _cut(how: Strategy, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> Strategy:
     """An outer strategy with the best grid and blocks for its tiles."""
     rows, width, nbytes = how.rows, how.vectors * mk.lanes(cpu, how.dtype), DTYPES[how.dtype].nbytes
-    pack_a, pack_b, keeps, work = how.pack_a, how.pack_b, how.keeps, batch * m * n * kk
+    pack_a, pack_b, work = how.pack_a, how.pack_b, batch * m * n * kk
     deep = pack_a or kk * width * nbytes > cpu.l2 // 8
     how = replace(how, depth=_depth(kk, mk.lanes(cpu, how.dtype)) if deep else 0)
-    span = how.span(kk)
-    # Of B's blocks a quarter of L2 is measured to be better than half of it: all of A goes through it beside them.
-    most = max(1, cpu.l2 // nbytes // (2 * how.packed_tile(span) if keeps == "a" else 4 * how.panel(span, cpu)))
+    # A quarter of L2 is measured to be better than half of it: all of A goes through it beside them.
+    most = max(1, cpu.l2 // nbytes // (4 * how.panel(kk, cpu)))
 
     def passes(down: int, across: int) -> float:
         """What packing, and reading what passes by the blocks, adds to each multiply-add."""
-        if keeps == "a":
-            block = min(most * rows, mk.ceildiv(m, down))
-            return (PACKING * pack_a + READING) * across / n + PACKING * pack_b / m + READING / block
         block = min(most * width, mk.ceildiv(n, across))
-        return (PACKING * pack_b + READING) * down / m + PACKING * pack_a / n + READING / block
+        of_b, of_a = (PACKING * pack_b + READING) * down / m, (PACKING + FETCHING * _fetched(down, cpu)) * pack_a / n
+        return of_b + of_a + READING / block
 
     down, across = _grid(batch, m, n, rows, width, passes, work, cpu)
-    steps = mk.ceildiv(mk.ceildiv(m, rows), down) if keeps == "a" else mk.ceildiv(mk.ceildiv(n, width), across)
-    return replace(how, grid=(down, across), block=min(most, steps))
+    return replace(how, grid=(down, across), block=min(most, mk.ceildiv(mk.ceildiv(n, width), across)))
+
+
+def _fetched(down: int, cpu: Cpu) -> float:
+    """How many times all of what threads have packed is read by others, of rows in so many pieces."""
+    return sum(max(threads / down - 1, 0.0) for threads in _threads(cpu)) / len(_threads(cpu))
+
+
+def _threads(cpu: Cpu) -> tuple[int, ...]:
+    """The numbers of threads that pieces are made for."""
+    return 2, 4, cpu.chunks
 
 
 DEPTH = 256  # terms of a pass, about: a panel of B so long stays in the first cache
 APART = 16  # elements between packed rows: at powers of two they would share few places of a cache
 MANY = 112  # rows of C from which B is packed, though its rows lie along memory
 PACKING = 40.0  # time to pack an element, most of it for reading it in steps, in multiply-adds
+FETCHING = 60.0  # and to read one that another thread has packed
 READING = 4.0  # and to read one again from further away than L2
 # Sums of few terms are made in tiles of few rows: they take the time of writing the result, and of the update behind
 # it, which memory is fetched ahead for along a few rows at a time.
@@ -193,8 +187,6 @@ def others(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> l
     packed = [replace(usual, pack_a=not usual.pack_a)]
     if b.contiguous == "j":
         packed.append(replace(usual, pack_b=not usual.pack_b))
-    if batch == 1:
-        packed.append(replace(usual, keeps="a" if usual.keeps == "b" else "b"))
     return _distinct(usual, more + [_cut(how, batch, m, n, kk, cpu) for how in packed])
 
 
@@ -261,7 +253,7 @@ def _grid(
 def _uneven(sizes: list[int], cpu: Cpu) -> float:
     """How much longer the busiest thread works than the average one, over several numbers of threads."""
     total, ratios = sum(sizes), []
-    for threads in (2, 4, cpu.chunks):
+    for threads in _threads(cpu):
         cut = [len(sizes) * t // threads for t in range(threads + 1)]
         ratios.append(max(sum(sizes[a:b]) for a, b in itertools.pairwise(cut)) * threads / total)
     return sum(ratios) / len(ratios)

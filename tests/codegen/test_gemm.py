@@ -142,7 +142,6 @@ def test_long_sums_in_several_passes(layout: tuple[str, str]) -> None:
         one, two, want = product((batch, *shape[1:]), a, b, threads=(1, 2))
         check(one, want)
         assert np.array_equal(one, two)
-    assert gemm_choice.choose(1, 150, 130, 523, a, b, HOST.cpu).keeps == "a"
     check(*product((1, 150, 130, 523), a, b))
 
 
