@@ -110,7 +110,7 @@ class Building:
         check_types(node, row)  # those of a function's nodes are known now
         site = Site(self, node, self.opsets[-1].get(node.domain, 1), values)
         try:
-            return listed(row.build(site, *inputs, **node.attrs))
+            return listed(row.made(site, inputs, node.attrs))
         except (UnsupportedError, FormatError):
             raise
         except (ShapeError, DTypeError) as error:

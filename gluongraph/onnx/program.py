@@ -113,7 +113,7 @@ class Program:
 
     @staticmethod
     def _check_form(node: NodeDef, row: Row) -> None:
-        if strange := [a for a in node.attrs if a not in row.attributes]:
+        if strange := [a for a in node.attrs if a not in row.kinds]:
             what = f"{strange[0]}={_brief(node.attrs[strange[0]])}"
             raise UnsupportedError(f"{node.where}: attribute {what} is not known")
         check_types(node, row)

@@ -1,14 +1,15 @@
 """The table of operators: for each domain, name and version the builder that makes it of nodes.
 
 A builder takes a `Site`, then the inputs in ONNX's order (None where one is left out), then the attributes as keywords
-of ONNX's names and defaults. An attribute that a builder does not name is refused, so none is overlooked.
+of ONNX's names and defaults. Those that several operators share may be the fields of a class, of which the builder
+takes one (`@attributes`). An attribute that a builder does not name is refused, so none is overlooked.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from gluongraph.onnx.model import DEFAULT, TRAINING, GraphDef, Reference
 
 Builder = Callable[..., Any]
 B = TypeVar("B", bound=Builder)
+C = TypeVar("C", bound=type)
 
 
 @dataclass(frozen=True)
@@ -45,16 +47,19 @@ class Row:
         return sum(p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in parameters)
 
     @cached_property
-    def attributes(self) -> frozenset[str]:
-        """The names of the attributes."""
+    def keywords(self) -> dict[str, str]:
+        """What the builder takes by keyword, and how that is annotated."""
         parameters = inspect.signature(self.build).parameters.values()
-        return frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        return {p.name: p.annotation for p in parameters if p.kind is p.KEYWORD_ONLY}
 
     @cached_property
     def kinds(self) -> dict[str, str]:
         """What each attribute is: a word of KINDS, or Any."""
-        parameters = inspect.signature(self.build).parameters.values()
-        return {p.name: p.annotation.removesuffix(" | None") for p in parameters if p.kind is p.KEYWORD_ONLY}
+        found: dict[str, str] = {}
+        for name, annotation in self.keywords.items():
+            shared = SHARED.get(annotation)
+            found |= {name: annotation} if shared is None else {f.name: str(f.type) for f in fields(shared)}
+        return {name: annotation.removesuffix(" | None") for name, annotation in found.items()}
 
     def misfit(self, attrs: Mapping[str, Any]) -> str:
         """The name of an attribute that is of another type than the builder takes; "" if there is none."""
@@ -63,6 +68,14 @@ class Row:
             if kind is not None and not isinstance(value, Reference) and not kind.fits(value):
                 return name
         return ""
+
+    def made(self, site: Any, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+        """What the builder makes of these inputs and attributes."""
+        given = dict(attrs)
+        for keyword, annotation in self.keywords.items():
+            if (shared := SHARED.get(annotation)) is not None:
+                given[keyword] = shared(**{f.name: given.pop(f.name) for f in fields(shared) if f.name in given})
+        return self.build(site, *inputs, **given)
 
     def is_static(self, position: int) -> bool:
         """Must this input be known?"""
@@ -94,7 +107,14 @@ KINDS: dict[str, Kind] = {
     **dict.fromkeys(("Floats", "tuple[float, ...]"), Kind("list of numbers", (int, float), True)),
     **dict.fromkeys(("Texts", "Sequence[str]"), Kind("list of texts", (str,), True)),
 }
+SHARED: dict[str, Any] = {}  # classes of attributes, by the names that builders annotate with
 TABLE: dict[tuple[str, str], list[Row]] = {}
+
+
+def attributes(cls: C) -> C:
+    """The decorated dataclass as attributes that several operators share: its fields, with their defaults."""
+    SHARED[cls.__name__] = cls
+    return cls
 
 
 def row(name: str, build: Builder, since: int = 1, domain: str = DEFAULT, static: tuple[str, ...] = ()) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES
 from gluongraph.ir import Node
-from gluongraph.onnx.operators.windows import AUTO, framed, windows
+from gluongraph.onnx.operators.windows import AUTO, Sliding, framed
 from gluongraph.onnx.site import Site, Value
 from gluongraph.onnx.table import operator
 
@@ -26,17 +25,14 @@ def conv(
     w: Node,
     b: Node | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints | None = None,
     group: int = 1,
     kernel_shape: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
+    sliding: Sliding,
 ) -> Node:
     """Sums over windows of all channels of a group, and a bias per channel"""
     if kernel_shape is not None and tuple(kernel_shape) != w.shape[2:]:
         raise at.wrong(f"kernel_shape={kernel_shape} of a weight {w.ty}")
-    how = windows(at, x.shape[2:], w.shape[2:], strides, dilations, pads, auto_pad)
+    how = sliding.windows(at, x.shape[2:], w.shape[2:])
     padding = how.before
     if not how.symmetric:
         x, padding = framed(x, how.before, how.after), (0,) * len(how.before)
@@ -54,31 +50,28 @@ def conv_transpose(
     w: Node,
     b: Node | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints | None = None,
     group: int = 1,
     kernel_shape: Ints | None = None,
     output_padding: Ints | None = None,
     output_shape: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
+    sliding: Sliding,
 ) -> Node:
     """The gradient of a convolution for its data, as an operator of its own"""
     axes = x.ty.rank - 2
     ones, none = (1,) * axes, (0,) * axes
-    stride, dilation, more = strides or ones, dilations or ones, output_padding or none
-    at.choose("auto_pad", auto_pad, *AUTO)
+    stride, dilation, more = sliding.strides or ones, sliding.dilations or ones, output_padding or none
+    at.choose("auto_pad", sliding.auto_pad, *AUTO)
     if any(len(each) != axes for each in (stride, dilation, more)):
         raise at.wrong(f"strides {stride}, dilations {dilation}, output_padding {more} for {axes} axes")
     whole = tuple(
         (n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(x.shape[2:], stride, dilation, w.shape[2:], strict=True)
     )
-    begin, end = (pads or none * 2)[:axes], (pads or none * 2)[axes:]
-    if output_shape is not None or auto_pad.startswith("SAME"):
+    pads = sliding.pads or none * 2
+    begin, end = pads[:axes], pads[axes:]
+    if output_shape is not None or sliding.auto_pad.startswith("SAME"):
         wanted = output_shape or tuple(n * s for n, s in zip(x.shape[2:], stride, strict=True))
         total = [max(f + m - n, 0) for f, m, n in zip(whole, more, wanted[-axes:], strict=True)]
-        less, rest = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
-        begin, end = (less, rest) if auto_pad == "SAME_UPPER" else (rest, less)
+        begin, end = sliding.split(total)
         more = tuple(n - f + b + e for n, f, b, e in zip(wanted[-axes:], whole, begin, end, strict=True))
     if begin == end and all(0 <= m < s for m, s in zip(more, stride, strict=True)):
         return _biased(ops.conv_transpose(x, w, stride, begin, dilation, group, more), b)
@@ -244,16 +237,13 @@ def conv_integer(
     x_zero: Node | None = None,
     w_zero: Node | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints | None = None,
     group: int = 1,
     kernel_shape: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
+    sliding: Sliding,
 ) -> Node:
     """The convolution of bytes without their zero points, in i32"""
-    how: Any = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
-    return ops.cast(conv(at, _shifted(x, x_zero), _shifted(w, w_zero, 0), kernel_shape=kernel_shape, **how), "i32")
+    left, right = _shifted(x, x_zero), _shifted(w, w_zero, 0)
+    return ops.cast(conv(at, left, right, group=group, kernel_shape=kernel_shape, sliding=sliding), "i32")
 
 
 @operator("DynamicQuantizeLinear", since=11)

@@ -10,7 +10,7 @@ from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir import Node
 from gluongraph.onnx.operators.reduce import worst
-from gluongraph.onnx.operators.windows import Windows, framed, windows
+from gluongraph.onnx.operators.windows import Sliding, Windows, framed
 from gluongraph.onnx.site import Site, Value
 from gluongraph.onnx.table import operator
 
@@ -39,16 +39,13 @@ def max_pool(
     at: Site,
     x: Node,
     *,
-    auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
-    dilations: Ints | None = None,
     kernel_shape: Ints,
-    pads: Ints | None = None,
     storage_order: int = 0,
-    strides: Ints | None = None,
+    sliding: Sliding,
 ) -> list[Value]:
     """The largest element of each window, and where it lies"""
-    how = windows(at, x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, bool(ceil_mode))
+    how = sliding.windows(at, x.shape[2:], kernel_shape, bool(ceil_mode))
     lowest = worst(x.dtype, True)
     if at.wants(1):
         return _with_indices(at, x, how, bool(ceil_mode), bool(storage_order))
@@ -94,16 +91,13 @@ def average_pool(
     at: Site,
     x: Node,
     *,
-    auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
     count_include_pad: int = 0,
-    dilations: Ints | None = None,
     kernel_shape: Ints,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
+    sliding: Sliding,
 ) -> Node:
     """The mean of each window, with or without the padding"""
-    how = windows(at, x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, bool(ceil_mode))
+    how = sliding.windows(at, x.shape[2:], kernel_shape, bool(ceil_mode))
     if how.symmetric and not ceil_mode and max(how.dilation) == 1:
         return ops.avg_pool(x, how.kernel, how.stride, how.before, count_include_pad=bool(count_include_pad))
     total = _sums(x, how, bool(ceil_mode))
@@ -134,20 +128,9 @@ def _sums(x: Node, how: Windows, ceil: bool, places: Ints | None = None) -> Node
 
 
 @operator("LpPool")
-def lp_pool(
-    at: Site,
-    x: Node,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints | None = None,
-    kernel_shape: Ints,
-    p: int = 2,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
-) -> Node:
+def lp_pool(at: Site, x: Node, *, ceil_mode: int = 0, kernel_shape: Ints, p: int = 2, sliding: Sliding) -> Node:
     """The p-norm of each window"""
-    how = windows(at, x.shape[2:], kernel_shape, strides, dilations, pads, auto_pad, bool(ceil_mode))
+    how = sliding.windows(at, x.shape[2:], kernel_shape, bool(ceil_mode))
     powers = ops.abs(x) if p == 1 else ops.mul(x, x) if p == 2 else ops.pow(ops.abs(x), float(p))
     total = _sums(powers, how, bool(ceil_mode))
     return total if p == 1 else ops.sqrt(total) if p == 2 else ops.pow(total, 1.0 / p)

@@ -4,23 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gluongraph import ops
 from gluongraph.builders.mxops import softrelu, softsign
 from gluongraph.ir import Node
 from gluongraph.onnx.site import Site, Value
-from gluongraph.onnx.table import operator
+from gluongraph.onnx.table import attributes, operator
 
 Nodes = tuple[Node, ...]
 Act = Callable[[Node], Node]
+Step = Callable[[Node, Nodes], Nodes]
 Texts = tuple[str, ...]
 Floats = tuple[float, ...]
 
 
-def _acts(at: Site, names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> list[Act]:
-    """The activations by name; those with settings take them from the lists, in order."""
-    alpha, beta = iter(alphas), iter(betas)
+@attributes
+@dataclass(frozen=True)
+class Settings:
+    """What the three operators may be asked for."""
+
+    activation_alpha: Floats = ()
+    activation_beta: Floats = ()
+    activations: Texts = ()
+    clip: float | None = None
+    direction: str = "forward"
+    hidden_size: int | None = None
+    layout: int = 0
+
+    def clipped(self, x: Node) -> Node:
+        """x within ±clip."""
+        return x if self.clip is None else ops.minimum(ops.maximum(x, -self.clip), self.clip)
+
+
+def _acts(at: Site, settings: Settings, default: Texts) -> list[Act]:
+    """The activations by name; those with numbers of their own take them from the lists, in order."""
+    names = settings.activations or default
+    alpha, beta = iter(settings.activation_alpha), iter(settings.activation_beta)
 
     def act(name: str) -> Act:
         key = name.lower()
@@ -57,7 +76,7 @@ class Cell:
     """One direction: `step(ready, states)` gives the states after a step, of the projected input and those before."""
 
     project: Callable[[Node], Node]
-    step: Callable[[Node, Nodes], Nodes]
+    step: Step
 
 
 def _parts(x: Node, count: int) -> list[Node]:
@@ -77,48 +96,67 @@ def _projected(w: Node, bias: Node | None) -> Callable[[Node], Node]:
     return project
 
 
-def _row(x: Node | None, direction: int) -> Node | None:
-    return None if x is None else ops.squeeze(ops.part(x, 0, direction, direction + 1), 0)
+def _row(x: Node, direction: int) -> Node:
+    return ops.squeeze(ops.part(x, 0, direction, direction + 1), 0)
 
 
-def _clipped(clip: float | None) -> Callable[[Node], Node]:
-    return (lambda x: x) if clip is None else lambda x: ops.minimum(ops.maximum(x, -clip), clip)
+MakeStep = Callable[[Node, Node | None, list[Act], int], Step]
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """What the three operators share: directions, lengths, beginnings, the layout of the batch."""
+    """What the three operators share: inputs and settings, directions, lengths, beginnings, the layout of the batch."""
 
     at: Site
     x: Node
-    width: int
-    directions: int
-    direction: str
+    w: Node
+    r: Node
+    b: Node | None
     lengths: Node | None
-    layout: int
+    settings: Settings
 
-    def run(self, cells: Sequence[Cell], beginnings: Sequence[Node | None]) -> list[Value]:
-        """Outputs of all steps, and the last states, each (directions, n, width)."""
-        x = ops.transpose(self.x, (1, 0, 2)) if self.layout else self.x
-        n = x.shape[1]
+    def outputs(self, beginnings: Sequence[Node | None], acts: Texts, step: MakeStep) -> list[Value]:
+        """Outputs of all steps, and the last states, each (directions, n, width).
+
+        `acts` are the activations of a direction where none are given; `step` makes what a direction does at each step,
+        of its recurrent weights, the bias of the state, its activations and its number.
+        """
+        self._check()
+        x = ops.transpose(self.x, (1, 0, 2)) if self.settings.layout else self.x
         outputs, last = [], []
-        for number, cell in enumerate(cells):
-            begin = tuple(
-                ops.full((n, self.width), 0.0, x.dtype) if b is None else self._begin(b, number) for b in beginnings
-            )
-            back = self.direction == "reverse" or number == 1
+        for number, cell in enumerate(self._cells(acts, step)):
+            begin = tuple(self._begin(x, state, number) for state in beginnings)
+            back = self.settings.direction == "reverse" or number == 1
             y, states = self._direction(cell, x, begin, back)
             outputs.append(y)
             last.append(states)
         y = ops.stack(*outputs, axis=1)
         ends = [ops.stack(*states) for states in zip(*last, strict=True)]
-        if self.layout:
+        if self.settings.layout:
             return [ops.transpose(y, (2, 0, 1, 3)), *(ops.transpose(e, (1, 0, 2)) for e in ends)]
         return [y, *ends]
 
-    def _begin(self, state: Node, number: int) -> Node:
-        state = ops.transpose(state, (1, 0, 2)) if self.layout else state
-        return ops.squeeze(ops.part(state, 0, number, number + 1), 0)
+    def _check(self) -> None:
+        how, directions, width = self.settings, self.r.shape[0], self.r.shape[2]
+        self.at.choose("direction", how.direction, "forward", "reverse", "bidirectional")
+        if directions != 1 + (how.direction == "bidirectional") or (how.hidden_size or width) != width:
+            raise self.at.wrong(
+                f"direction={how.direction!r} and hidden_size={how.hidden_size} with recurrent weights {self.r.ty}"
+            )
+
+    def _cells(self, acts: Texts, step: MakeStep) -> list[Cell]:
+        directions, each = self.r.shape[0], len(acts)
+        found, cells = _acts(self.at, self.settings, acts * directions), []
+        for k in range(directions):
+            of_input, of_state = _halves(self.b, k)
+            made = step(_row(self.r, k), of_state, found[each * k : each * (k + 1)], k)
+            cells.append(Cell(_projected(_row(self.w, k), of_input), made))
+        return cells
+
+    def _begin(self, x: Node, state: Node | None, number: int) -> Node:
+        if state is None:
+            return ops.full((x.shape[1], self.r.shape[2]), 0.0, x.dtype)
+        return _row(ops.transpose(state, (1, 0, 2)) if self.settings.layout else state, number)
 
     def _direction(self, cell: Cell, x: Node, begin: Nodes, back: bool) -> tuple[Node, Nodes]:
         steps, n = x.shape[:2]
@@ -139,28 +177,17 @@ class _Layer:
         return y, after
 
 
-def _layer(at: Site, x: Node, r: Node, direction: str, hidden: int | None, lengths: Node | None, layout: int) -> _Layer:
-    at.choose("direction", direction, "forward", "reverse", "bidirectional")
-    directions, width = r.shape[0], r.shape[2]
-    if directions != 1 + (direction == "bidirectional") or (hidden or width) != width:
-        raise at.wrong(f"direction={direction!r} and hidden_size={hidden} with recurrent weights {r.ty}")
-    return _Layer(at, x, width, directions, direction, lengths, layout)
-
-
 def _halves(b: Node | None, number: int) -> tuple[Node | None, Node | None]:
     """The biases of the input and of the state."""
-    if (row := _row(b, number)) is None:
+    if b is None:
         return None, None
+    row = _row(b, number)
     half = row.shape[0] // 2
     return ops.part(row, 0, 0, half), ops.part(row, 0, half, 2 * half)
 
 
 def _plus(x: Node, b: Node | None) -> Node:
     return x if b is None else ops.add(x, b)
-
-
-def _each(values: Sequence[Any] | None, default: Sequence[Any], directions: int) -> list[Any]:
-    return list(values) if values else list(default) * directions
 
 
 @operator("RNN", since=7)
@@ -173,30 +200,20 @@ def rnn(
     sequence_lens: Node | None = None,
     initial_h: Node | None = None,
     *,
-    activation_alpha: Floats = (),
-    activation_beta: Floats = (),
-    activations: Texts = (),
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    layout: int = 0,
+    settings: Settings,
 ) -> list[Value]:
     """h = f(x Wᵀ + h Rᵀ + b)"""
-    layer = _layer(at, x, r, direction, hidden_size, sequence_lens, layout)
-    acts = _acts(at, _each(activations, ["Tanh"], layer.directions), activation_alpha, activation_beta)
-    held, cells = _clipped(clip), []
-    for k in range(layer.directions):
-        of_input, of_state = _halves(b, k)
-        cells.append(Cell(_projected(_some(w, k), of_input), _rnn_step(_some(r, k), of_state, acts[k], held)))
-    return layer.run(cells, [initial_h])
 
+    def of_direction(r: Node, bias: Node | None, acts: list[Act], number: int) -> Step:
+        (f,) = acts
 
-def _some(x: Node, number: int) -> Node:
-    return ops.squeeze(ops.part(x, 0, number, number + 1), 0)
+        def step(ready: Node, states: Nodes) -> Nodes:
+            (h,) = states
+            return (f(settings.clipped(_plus(ops.add(ready, ops.matmul(h, r, tb=True)), bias))),)
 
+        return step
 
-def _rnn_step(r: Node, bias: Node | None, act: Act, held: Act) -> Callable[[Node, Nodes], Nodes]:
-    return lambda ready, states: (act(held(_plus(ops.add(ready, ops.matmul(states[0], r, tb=True)), bias))),)
+    return _Layer(at, x, w, r, b, sequence_lens, settings).outputs([initial_h], ("Tanh",), of_direction)
 
 
 @operator("GRU", since=7)
@@ -209,46 +226,33 @@ def gru(
     sequence_lens: Node | None = None,
     initial_h: Node | None = None,
     *,
-    activation_alpha: Floats = (),
-    activation_beta: Floats = (),
-    activations: Texts = (),
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
-    layout: int = 0,
+    settings: Settings,
     linear_before_reset: int = 0,
 ) -> list[Value]:
     """Gates z, r, h: H = (1 - z) h + z H, the reset gate before or behind the product"""
-    layer = _layer(at, x, r, direction, hidden_size, sequence_lens, layout)
-    acts = _acts(at, _each(activations, ["Sigmoid", "Tanh"], layer.directions), activation_alpha, activation_beta)
-    held, cells = _clipped(clip), []
-    for k in range(layer.directions):
-        of_input, of_state = _halves(b, k)
-        f, g = acts[2 * k : 2 * k + 2]
-        step = _gru_step(_some(r, k), of_state, f, g, held, bool(linear_before_reset))
-        cells.append(Cell(_projected(_some(w, k), of_input), step))
-    return layer.run(cells, [initial_h])
+    held = settings.clipped
 
+    def of_direction(r: Node, bias: Node | None, acts: list[Act], number: int) -> Step:
+        (f, g), width = acts, r.shape[1]
+        gates, last = ops.part(r, 0, 0, 2 * width), ops.part(r, 0, 2 * width, 3 * width)
+        of_gates = None if bias is None else ops.part(bias, 0, 0, 2 * width)
+        of_last = None if bias is None else ops.part(bias, 0, 2 * width, 3 * width)
 
-def _gru_step(r: Node, bias: Node | None, f: Act, g: Act, held: Act, linear: bool) -> Callable[[Node, Nodes], Nodes]:
-    width = r.shape[1]
-    gates, last = ops.part(r, 0, 0, 2 * width), ops.part(r, 0, 2 * width, 3 * width)
-    of_gates = None if bias is None else ops.part(bias, 0, 0, 2 * width)
-    of_last = None if bias is None else ops.part(bias, 0, 2 * width, 3 * width)
+        def step(ready: Node, states: Nodes) -> Nodes:
+            (h,) = states
+            xz, xr, xh = _parts(ready, 3)
+            hz, hr = _parts(_plus(ops.matmul(h, gates, tb=True), of_gates), 2)
+            z, reset = f(held(ops.add(xz, hz))), f(held(ops.add(xr, hr)))
+            if linear_before_reset:
+                inner = ops.mul(reset, _plus(ops.matmul(h, last, tb=True), of_last))
+            else:
+                inner = _plus(ops.matmul(ops.mul(reset, h), last, tb=True), of_last)
+            new = g(held(ops.add(xh, inner)))
+            return (ops.add(ops.mul(ops.sub(1.0, z), new), ops.mul(z, h)),)
 
-    def step(ready: Node, states: Nodes) -> Nodes:
-        (h,) = states
-        xz, xr, xh = _parts(ready, 3)
-        hz, hr = _parts(_plus(ops.matmul(h, gates, tb=True), of_gates), 2)
-        z, reset = f(held(ops.add(xz, hz))), f(held(ops.add(xr, hr)))
-        if linear:
-            inner = ops.mul(reset, _plus(ops.matmul(h, last, tb=True), of_last))
-        else:
-            inner = _plus(ops.matmul(ops.mul(reset, h), last, tb=True), of_last)
-        new = g(held(ops.add(xh, inner)))
-        return (ops.add(ops.mul(ops.sub(1.0, z), new), ops.mul(z, h)),)
+        return step
 
-    return step
+    return _Layer(at, x, w, r, b, sequence_lens, settings).outputs([initial_h], ("Sigmoid", "Tanh"), of_direction)
 
 
 @operator("LSTM", since=7)
@@ -263,44 +267,29 @@ def lstm(
     initial_c: Node | None = None,
     p: Node | None = None,
     *,
-    activation_alpha: Floats = (),
-    activation_beta: Floats = (),
-    activations: Texts = (),
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
+    settings: Settings,
     input_forget: int = 0,
-    layout: int = 0,
 ) -> list[Value]:
     """Gates i, o, f, c, with peepholes p: C = f C + i c; H = o h(C)"""
-    layer = _layer(at, x, r, direction, hidden_size, sequence_lens, layout)
-    names = _each(activations, ["Sigmoid", "Tanh", "Tanh"], layer.directions)
-    acts = _acts(at, names, activation_alpha, activation_beta)
-    held, cells = _clipped(clip), []
-    for k in range(layer.directions):
-        of_input, of_state = _halves(b, k)
-        peep = _row(p, k)
-        step = _lstm_step(_some(r, k), of_state, peep, acts[3 * k : 3 * k + 3], held, bool(input_forget))
-        cells.append(Cell(_projected(_some(w, k), of_input), step))
-    return layer.run(cells, [initial_h, initial_c])
-
-
-def _lstm_step(
-    r: Node, bias: Node | None, peep: Node | None, acts: Sequence[Act], held: Act, coupled: bool
-) -> Callable[[Node, Nodes], Nodes]:
-    f, g, act = acts
-    to_i, to_o, to_f = (None, None, None) if peep is None else _parts(peep, 3)
+    held = settings.clipped
 
     def seen(gate: Node, c: Node, weight: Node | None) -> Node:
         return gate if weight is None else ops.add(gate, ops.mul(weight, c))
 
-    def step(ready: Node, states: Nodes) -> Nodes:
-        h, c = states
-        i, o, forget, new = _parts(_plus(ops.add(ready, ops.matmul(h, r, tb=True)), bias), 4)
-        i = f(held(seen(i, c, to_i)))
-        forget = ops.sub(1.0, i) if coupled else f(held(seen(forget, c, to_f)))
-        c = ops.add(ops.mul(forget, c), ops.mul(i, g(held(new))))
-        o = f(held(seen(o, c, to_o)))
-        return ops.mul(o, act(c)), c
+    def of_direction(r: Node, bias: Node | None, acts: list[Act], number: int) -> Step:
+        f, g, act = acts
+        to_i, to_o, to_f = (None, None, None) if p is None else _parts(_row(p, number), 3)
 
-    return step
+        def step(ready: Node, states: Nodes) -> Nodes:
+            h, c = states
+            i, o, forget, new = _parts(_plus(ops.add(ready, ops.matmul(h, r, tb=True)), bias), 4)
+            i = f(held(seen(i, c, to_i)))
+            forget = ops.sub(1.0, i) if input_forget else f(held(seen(forget, c, to_f)))
+            c = ops.add(ops.mul(forget, c), ops.mul(i, g(held(new))))
+            o = f(held(seen(o, c, to_o)))
+            return ops.mul(o, act(c)), c
+
+        return step
+
+    layer = _Layer(at, x, w, r, b, sequence_lens, settings)
+    return layer.outputs([initial_h, initial_c], ("Sigmoid", "Tanh", "Tanh"), of_direction)

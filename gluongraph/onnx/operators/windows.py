@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gluongraph import ops
 from gluongraph.ir import Node
 from gluongraph.onnx.site import Site
+from gluongraph.onnx.table import attributes
 
 AUTO = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 Ints = tuple[int, ...]
@@ -45,43 +46,47 @@ class Windows:
         return tuple(found)
 
 
-def windows(
-    at: Site,
-    size: Ints,
-    kernel: Ints | None,
-    strides: Ints | None,
-    dilations: Ints | None,
-    pads: Ints | None,
-    auto_pad: str,
-    ceil: bool = False,
-) -> Windows:
-    """The attributes of an operator as windows over axes of these extents.
+@attributes
+@dataclass(frozen=True)
+class Sliding:
+    """How windows move over an array, in ONNX's words."""
 
-    Raises:
-        FormatError: there are not as many numbers as axes, or none that can be.
-    """
-    axes = len(size)
-    if kernel is None or axes not in (1, 2, 3):
-        raise at.unsupported(f"windows over {axes} axes; there are one, two or three")
-    ones = (1,) * axes
-    stride, dilation = strides or ones, dilations or ones
-    given = pads or (0,) * (2 * axes)
-    if any(len(each) != axes for each in (kernel, stride, dilation)) or len(given) != 2 * axes:
-        raise at.wrong(f"kernel {kernel}, strides {stride}, dilations {dilation}, pads {given} for {axes} axes")
-    if min((*kernel, *stride, *dilation)) < 1 or min(given) < 0:
-        raise at.wrong(f"kernel {kernel}, strides {stride}, dilations {dilation}, pads {given}")
-    at.choose("auto_pad", auto_pad, *AUTO)
-    found = Windows(kernel, stride, dilation, given[:axes], given[axes:])
-    if auto_pad == "VALID":
-        found = Windows(kernel, stride, dilation, (0,) * axes, (0,) * axes)
-    elif auto_pad != "NOTSET":
-        total = [max((-(-n // s) - 1) * s + r - n, 0) for n, s, r in zip(size, stride, found.reach, strict=True)]
+    auto_pad: str = "NOTSET"
+    dilations: Ints | None = None
+    pads: Ints | None = None
+    strides: Ints | None = None
+
+    def windows(self, at: Site, size: Ints, kernel: Ints | None, ceil: bool = False) -> Windows:
+        """Windows over axes of these extents.
+
+        Raises:
+            FormatError: there are not as many numbers as axes, or none that can be.
+        """
+        axes = len(size)
+        if kernel is None or axes not in (1, 2, 3):
+            raise at.unsupported(f"windows over {axes} axes; there are one, two or three")
+        ones = (1,) * axes
+        stride, dilation = self.strides or ones, self.dilations or ones
+        given = self.pads or (0,) * (2 * axes)
+        if any(len(each) != axes for each in (kernel, stride, dilation)) or len(given) != 2 * axes:
+            raise at.wrong(f"kernel {kernel}, strides {stride}, dilations {dilation}, pads {given} for {axes} axes")
+        if min((*kernel, *stride, *dilation)) < 1 or min(given) < 0:
+            raise at.wrong(f"kernel {kernel}, strides {stride}, dilations {dilation}, pads {given}")
+        at.choose("auto_pad", self.auto_pad, *AUTO)
+        found = Windows(kernel, stride, dilation, given[:axes], given[axes:])
+        if self.auto_pad == "VALID":
+            found = Windows(kernel, stride, dilation, (0,) * axes, (0,) * axes)
+        elif self.auto_pad != "NOTSET":
+            total = [max((-(-n // s) - 1) * s + r - n, 0) for n, s, r in zip(size, stride, found.reach, strict=True)]
+            found = Windows(kernel, stride, dilation, *self.split(total))
+        if min(found.places(size, ceil)) < 1:
+            raise at.wrong(f"a window of {found.reach} is larger than the padded extents {size}")
+        return found
+
+    def split(self, total: Sequence[int]) -> tuple[Ints, Ints]:
+        """So much padding, before and after; of an odd number SAME_UPPER has more after."""
         less, more = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
-        both = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
-        found = Windows(kernel, stride, dilation, *both)
-    if min(found.places(size, ceil)) < 1:
-        raise at.wrong(f"a window of {found.reach} is larger than the padded extents {size}")
-    return found
+        return (less, more) if self.auto_pad == "SAME_UPPER" else (more, less)
 
 
 def framed(x: Node, before: Sequence[int], after: Sequence[int], value: float | int = 0) -> Node:
