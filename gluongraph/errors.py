@@ -10,6 +10,7 @@ import contextlib
 import functools
 import pathlib
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import FrameType
@@ -104,6 +105,14 @@ def user_origin(scope: str = "") -> Origin:
     if frame is None:
         return Origin("", 0, scope)
     return Origin(frame.f_code.co_filename, frame.f_lineno, scope)
+
+
+def warn(message: str) -> None:
+    """A warning of the user's line: of the first frame outside gluongraph."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and is_own_file(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
 
 
 def located(message: str, *, help: str = "", scope: str = "") -> str:

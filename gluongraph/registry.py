@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import json
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
+
+from gluongraph.errors import warn
 
 T = TypeVar("T")
 
@@ -29,10 +30,9 @@ class Registry(Generic[T]):
         key = (name or cls.__name__).lower()
         if key in self._classes:
             known = self._classes[key]
-            warnings.warn(
+            warn(
                 f"the {self._kind} {key!r} was {known.__module__}.{known.__name__} and is now "
-                f"{cls.__module__}.{cls.__name__}",
-                stacklevel=3,
+                f"{cls.__module__}.{cls.__name__}"
             )
         self._classes[key] = cls
 
@@ -74,5 +74,5 @@ class Registry(Generic[T]):
             return found
         names = sorted(self._classes)
         near = difflib.get_close_matches(name.lower(), names, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise AssertionError(f"no {self._kind} is called {name!r}; {hint}There are: {', '.join(names)}")
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise AssertionError(f"no {self._kind} is called {name!r}{hint} There are: {', '.join(names)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +16,7 @@ from gluongraph.context import Context
 from gluongraph.differentiate import gradients, ones
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.eager import leaf
-from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin
+from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin, warn
 from gluongraph.ir import Graph, Node, TensorType, recording_origins, topological
 from gluongraph.ndarray import NDArray, traced
 from gluongraph.ops.composite import results_of
@@ -346,11 +345,10 @@ def _warn_of_unrolled(origins: Mapping[Node, Origin], layers: Mapping[str, Colle
         if count <= UNROLLED:
             return
         if count > UNROLLED * len(layers.get(origin.scope, " ")):
-            warnings.warn(
+            warn(
                 f"a loop at {origin.file}:{origin.line} has been unrolled: the graph holds {op} {count} times, and "
                 "takes as many times longer to compile\n"
-                "  help: the layers of gluon.rnn and nd.contrib.foreach compile the body of a loop once",
-                stacklevel=2,
+                "  help: the layers of gluon.rnn and nd.contrib.foreach compile the body of a loop once"
             )
             return
 

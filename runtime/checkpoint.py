@@ -22,7 +22,6 @@ import math
 import os
 import re
 import shutil
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.errors import FormatError, located
+from gluongraph.errors import FormatError, located, warn
 from gluongraph.runtime import tensorfile
 from gluongraph.storage import Array
 
@@ -316,7 +315,7 @@ def load(place: Path) -> Content:
             damaged.append(str(error))
             continue
         if damaged:
-            warnings.warn(f"{'; '.join(damaged)}. {each.path.name} is loaded instead", stacklevel=4)
+            warn(f"{'; '.join(damaged)}. {each.path.name} is loaded instead")
         return content
     if damaged:
         message = f"{place} has no whole checkpoint: {'; '.join(damaged)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +16,7 @@ from gluongraph.artefact.moment import OF_GROUPS, current
 from gluongraph.artefact.optimizer import ExportedOptimizer, Shapes, optimizer_of
 from gluongraph.checkpoint.training import REST, STATES, WEIGHTS
 from gluongraph.context import Context, cpu
-from gluongraph.errors import FormatError, MXNetError, NotFiniteError, ShapeError, located
+from gluongraph.errors import FormatError, MXNetError, NotFiniteError, ShapeError, located, warn
 from gluongraph.formulas import Tape
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.parameter import Parameter
@@ -110,7 +109,7 @@ class ExportedStep(TrainStep):
         self._begin(_trainer(told, parameters, lr_scheduler), options, net, None)
         unfit = host.misfit(told)
         if unfit:
-            warnings.warn(f"{artefact.path}: {unfit}; what is called will be compiled again", stacklevel=4)
+            warn(f"{artefact.path}: {unfit}; what is called will be compiled again")
         self._variants: ExportedVariants = ExportedVariants(
             artefact, self, {p.name: p for p in parameters.values()}, bool(unfit)
         )

@@ -61,7 +61,8 @@ def reshaped(old: tuple[int, ...], wanted: tuple[int, ...], reverse: bool = Fals
         rest = -math.prod(new)
         new[new.index(-1)] = math.prod(old) // rest if rest else 0
     if math.prod(new) != math.prod(old) or min(new, default=0) < 0:
-        raise ShapeError(located(f"reshape: {list(old)} has no {math.prod(old)} elements in shape {list(wanted)}"))
+        message = f"reshape: the {math.prod(old)} elements of shape {list(old)} do not fill shape {list(wanted)}"
+        raise ShapeError(located(message, help="one extent may be -1: it is computed from the others"))
     return tuple(new)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -13,7 +12,7 @@ import numpy as np
 
 from gluongraph import nd, trace
 from gluongraph.context import Context, current_context
-from gluongraph.errors import MXNetError, NamesInstead, is_own_file, located
+from gluongraph.errors import MXNetError, NamesInstead, is_own_file, located, warn
 from gluongraph.gluon import files, watch
 from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
@@ -83,6 +82,7 @@ class Block(NamesInstead):
         "optimize_for": "hybridize()",
         "register_op_hook": "register_forward_hook sees what a block gives; GG_CHECK=nan names the op that makes a NaN",
         "save": "save_parameters writes the arrays, HybridBlock.export the network too",
+        **dict.fromkeys(("_children", "_reg_params"), "super().__init__() comes first in the __init__ of a block"),
     }
 
     def __init__(self, prefix: str | None = None, params: ParameterDict | None = None):
@@ -183,10 +183,9 @@ class Block(NamesInstead):
         own = {id(child) for child in self._children.values()}
         for name, value in self.__dict__.items():
             if name not in _OWN_DICTS and any(id(block) not in own for block in _blocks_in(value)):
-                warnings.warn(
+                warn(
                     f"{type(self).__name__}.{name} holds blocks that are no children of {self.name!r}, so they are "
-                    "neither initialized nor trained; use nn.Sequential, or register_child on each",
-                    stacklevel=4,
+                    "neither initialized nor trained; use nn.Sequential, or register_child on each"
                 )
 
     def _structural(self, prefix: str = "") -> dict[str, Parameter]:
@@ -275,14 +274,14 @@ class Block(NamesInstead):
 
     def save_params(self, filename: str) -> None:
         """MXNet's first format, by full name without the prefix; deprecated: `save_parameters`."""
-        warnings.warn("save_params is deprecated; save_parameters takes its place", stacklevel=2)
+        warn("save_params is deprecated; save_parameters takes its place")
         self.collect_params().save(filename, strip_prefix=self.prefix)
 
     def load_params(
         self, filename: str, ctx: Any = None, allow_missing: bool = False, ignore_extra: bool = False
     ) -> None:
         """`load_parameters` under the name that it had in MXNet before 1.3; deprecated."""
-        warnings.warn("load_params is deprecated; load_parameters takes its place", stacklevel=2)
+        warn("load_params is deprecated; load_parameters takes its place")
         self.load_parameters(filename, ctx, allow_missing, ignore_extra)
 
     # -- calls

@@ -7,7 +7,8 @@ import os
 import shutil
 import socket
 import tempfile
-import warnings
+
+from gluongraph.errors import warn
 
 _REPOSITORY = "https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/"
 
@@ -40,7 +41,7 @@ def download(
     if os.path.exists(name) and not overwrite and (sha1_hash is None or check_sha1(name, sha1_hash)):
         return name
     if not verify_ssl:
-        warnings.warn(f"the server of {url} is not verified (verify_ssl=False)", stacklevel=2)
+        warn(f"the server of {url} is not verified (verify_ssl=False)")
     for left in range(max(retries, 1) - 1, -1, -1):
         try:
             _fetch(url, name, sha1_hash, verify_ssl)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
@@ -12,7 +11,7 @@ import numpy as np
 from gluongraph import autograd, initializer, nd, random
 from gluongraph.context import Context, check_context, cpu, current_context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
-from gluongraph.errors import MXNetError, NamesInstead, located
+from gluongraph.errors import MXNetError, NamesInstead, located, warn
 from gluongraph.gluon import files
 from gluongraph.gluon.watch import Edits
 from gluongraph.ndarray import NDArray
@@ -162,10 +161,7 @@ class Parameter(Multipliers, NamesInstead):
             MXNetError: a context where no arrays can live.
         """
         if self._arrays is not None and not force_reinit:
-            warnings.warn(
-                f"parameter {self.name!r} is already initialized, nothing is done; force_reinit=True does it again",
-                stacklevel=2,
-            )
+            warn(f"parameter {self.name!r} is already initialized, nothing is done; force_reinit=True does it again")
             return
         chosen = init if init is not None else self.init if self.init is not None else default_init
         contexts = _contexts(ctx)
@@ -397,7 +393,7 @@ class Constant(Parameter):
     @grad_req.setter
     def grad_req(self, req: str) -> None:
         if req != "null":
-            warnings.warn(f"constant {self.name!r} has no gradient; grad_req={req!r} changes nothing", stacklevel=2)
+            warn(f"constant {self.name!r} has no gradient; grad_req={req!r} changes nothing")
 
 
 class ParameterDict:

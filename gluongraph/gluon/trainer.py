@@ -458,7 +458,8 @@ def _listed(params: Any) -> list[Parameter]:
     if isinstance(params, (dict, ParameterDict)):
         params = [params[name] for name in sorted(params.keys())]
     if not isinstance(params, (list, tuple)):
-        raise ValueError(f"params is a list or dictionary of parameters, not {type(params).__name__}")
+        message = f"params is a list or dictionary of parameters, not {type(params).__name__}"
+        raise ValueError(located(message, help="net.collect_params() gives those of a net"))
     for p in params:
         if not isinstance(p, Parameter):
             raise ValueError(f"params holds parameters, and among them is a {type(p).__name__}")

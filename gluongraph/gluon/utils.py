@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import autograd, nd
 from gluongraph.context import Context
+from gluongraph.errors import warn
 from gluongraph.gluon.download import check_sha1 as check_sha1
 from gluongraph.gluon.download import download as download
 from gluongraph.ndarray import NDArray
@@ -63,7 +63,7 @@ def clip_global_norm(arrays: Sequence[NDArray], max_norm: float, check_isfinite:
         norm = total.sqrt()
         value = float(norm.asscalar()) if check_isfinite else None
         if value is not None and not math.isfinite(value):
-            warnings.warn(f"the norm of the gradients is {value}; clipping makes them all so", stacklevel=2)
+            warn(f"the norm of the gradients is {value}; clipping makes them all so")
         scale = nd.minimum(max_norm / (norm + 1e-8), 1.0)
         for array in arrays:
             array[:] = array * scale.astype(array.dtype).as_in_context(array.context)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
+from gluongraph.errors import warn
 from gluongraph.ndarray import NDArray
 from gluongraph.ops.collective import allreduce_arrays
 
@@ -76,7 +76,7 @@ class KVStoreBase(ABC):
         """Class decorator: makes the store known to `create` by its class's name in lower case."""
         name = cls.__name__.lower()
         if KVStoreBase.kv_registry.get(name, cls) is not cls:
-            warnings.warn(f"the kvstore {name!r} is registered anew, by {cls.__module__}", stacklevel=2)
+            warn(f"the kvstore {name!r} is registered anew, by {cls.__module__}")
         KVStoreBase.kv_registry[name] = cls
         return cls
 

@@ -6,7 +6,6 @@ scalars (`scalars`), computed on the host in float64; what would change the grap
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from gluongraph import autograd, nd, ops, random
-from gluongraph.errors import FormatError, MXNetError, located
+from gluongraph.errors import FormatError, MXNetError, located, warn
 from gluongraph.formulas import number
 from gluongraph.ir import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
@@ -353,10 +352,9 @@ class Optimizer:
 
     def _warn_of_halves(self, weight: NDArray) -> None:
         if weight.type.dtype in HALVES and not self.multi_precision:
-            warnings.warn(
+            warn(
                 f"{type(self).__name__} keeps a weight and its states in {weight.type.dtype}, where small updates are "
-                "lost; multi_precision=True updates a float32 copy of the weight",
-                stacklevel=3,
+                "lost; multi_precision=True updates a float32 copy of the weight"
             )
 
     def updated(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:

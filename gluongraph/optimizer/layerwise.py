@@ -6,11 +6,11 @@ root of the sum of squares over all elements. The norms are those of the float32
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from gluongraph import ops
+from gluongraph.errors import warn
 from gluongraph.formulas import known, number, sqrt
 from gluongraph.ir import Node, TensorType
 from gluongraph.optimizer.adam import Moments
@@ -137,8 +137,8 @@ class LBSGD(Momentum):
         super().__init__(momentum, multi_precision=multi_precision, learning_rate=learning_rate, **kwargs)
         if warmup_strategy not in (*_WARM_UP, "lars"):
             known = ", ".join((*_WARM_UP, "lars"))
-            warnings.warn(f"LBSGD has no warmup_strategy {warmup_strategy!r}: the factor is 1 until the end of the "
-                          f"warm-up. There are: {known}", stacklevel=2)  # fmt: skip
+            message = f"LBSGD has no warmup_strategy {warmup_strategy!r}: the factor is 1 until the end of the warm-up."
+            warn(f"{message} There are: {known}")
         self.warmup_strategy, self.warmup_epochs = warmup_strategy, warmup_epochs
         self.batch_scale, self.updates_per_epoch, self.begin_epoch = batch_scale, updates_per_epoch, begin_epoch
 

@@ -30,7 +30,7 @@ def create(name: str | Optimizer, **kwargs: Any) -> Optimizer:
     found = known.get(name.lower()) if isinstance(name, str) else None
     if found is None:
         hint = _meant(str(name).lower(), list(known))
-        raise ValueError(f"no optimizer is called {name!r}; {hint}There are: {', '.join(sorted(known))}")
+        raise ValueError(f"no optimizer is called {name!r}{hint} There are: {', '.join(sorted(known))}")
     try:
         return found(**kwargs)
     except TypeError:
@@ -40,13 +40,14 @@ def create(name: str | Optimizer, **kwargs: Any) -> Optimizer:
 
 
 def _meant(given: str, known: list[str]) -> str:
-    """The nearest name: with most letters in common, and about as long."""
+    """The nearest name, as the end of a sentence: with most letters in common, and about as long."""
 
     def likeness(name: str) -> float:
-        return difflib.SequenceMatcher(None, given, name).ratio() - 0.1 * abs(len(name) - len(given))
+        begins = 0.1 * (name[:1] == given[:1])  # few mistype the first letter
+        return difflib.SequenceMatcher(None, given, name).ratio() + begins - 0.05 * abs(len(name) - len(given))
 
     near = difflib.get_close_matches(given, known)
-    return f"did you mean {max(near, key=likeness)!r}? " if near else ""
+    return f"; did you mean {max(near, key=likeness)!r}?" if near else "."
 
 
 # What other libraries call the same thing.
@@ -68,5 +69,5 @@ def _arguments(cls: type[Optimizer]) -> list[str]:
 
 def _no_such_argument(cls: type[Optimizer], key: str) -> str:
     known = _arguments(cls)
-    hint = f"did you mean {_ELSEWHERE[key]!r}? " if _ELSEWHERE.get(key) in known else _meant(key, known)
-    return located(f"{cls.__name__} takes no argument {key!r}; {hint}There are: {', '.join(sorted(known))}")
+    hint = f"; did you mean {_ELSEWHERE[key]!r}?" if _ELSEWHERE.get(key) in known else _meant(key, known)
+    return located(f"{cls.__name__} takes no argument {key!r}{hint} There are: {', '.join(sorted(known))}")

@@ -39,7 +39,7 @@ PROGRAMS: list[tuple[Program, type[Exception], list[str]]] = [
     (lambda x: x + nd.ones((2, 3), dtype="float64"), DTypeError, ["add", "f32[2,3]", "f64[2,3]", "cast one"]),
     (lambda x: nd.concat(x, nd.ones((2, 3), dtype="int32")), DTypeError, ["concat", "i32[2,3]", "cast them"]),
     (lambda x: nd.softmax(x, axis=2), ShapeError, ["axis 2 does not exist in f32[2,3]", "axes are 0 to 1"]),
-    (lambda x: x.reshape((4, 2)), ShapeError, ["reshape", "[2, 3]", "[4, 2]"]),
+    (lambda x: x.reshape((4, 2)), ShapeError, ["reshape", "6 elements of shape [2, 3]", "[4, 2]", "-1"]),
 ]
 
 
@@ -109,9 +109,65 @@ def trainer(optimizer: str, **options: Any) -> gluon.Trainer:
     return gluon.Trainer(net.collect_params(), optimizer, options)
 
 
-def test_an_unknown_optimizer() -> None:
-    with pytest.raises(ValueError, match=r"'adma'; did you mean 'adam'\? There are: adabelief, adadelta"):
-        trainer("adma")
+@pytest.mark.parametrize("name", ["adma", "adamm", "adm"])
+def test_an_unknown_optimizer(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{name}'; did you mean 'adam'\? There are: adabelief, adadelta"):
+        trainer(name)
+    with pytest.raises(ValueError, match=r"'gradient'\. There are: adabelief, adadelta"):
+        trainer("gradient")
+
+
+def test_a_net_in_place_of_its_parameters() -> None:
+    with pytest.raises(ValueError, match="params is a list or dictionary of parameters, not Dense") as caught:
+        gluon.Trainer(gluon.nn.Dense(3, in_units=2), "sgd")
+    assert "help: net.collect_params()" in str(caught.value) and __file__ in str(caught.value)
+
+
+class Unbegun(gluon.Block):
+    def __init__(self, part: Any) -> None:
+        self.part = part
+
+
+@pytest.mark.parametrize("part", [gluon.nn.Dense(3), gluon.Parameter("weight")])
+def test_a_block_that_forgets_to_begin_its_base(part: Any) -> None:
+    with pytest.raises(AttributeError, match=r"help: super\(\).__init__\(\) comes first") as caught:
+        Unbegun(part)
+    assert __file__ in str(caught.value)
+
+
+class InLists(gluon.Block):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [gluon.nn.Dense(3)]
+
+
+def half() -> gluon.nn.Dense:
+    net = gluon.nn.Dense(3, in_units=2)
+    net.initialize()
+    net.cast("float16")
+    return net
+
+
+def step_of(net: gluon.Block) -> None:
+    trainer = gluon.Trainer(net.collect_params(), "adam")
+    trainer.state_arrays(trainer.names)
+
+
+@pytest.mark.parametrize(
+    ("doubtful", "message"),
+    [
+        (lambda: half().initialize(), "already initialized"),
+        (lambda: InLists().collect_params(), "neither initialized nor trained"),
+        (lambda: InLists().initialize(), "neither initialized nor trained"),
+        (lambda: step_of(half()), "small updates are lost"),
+        (lambda: gluon.utils.clip_global_norm([nd.array([np.inf])], 1.0), "the norm of the gradients is"),
+        (lambda: mx.optimizer.LBSGD(warmup_strategy="slow"), "no warmup_strategy 'slow'"),
+    ],
+)
+def test_warnings_are_of_the_users_line(doubtful: Callable[[], Any], message: str) -> None:
+    with pytest.warns(UserWarning, match=message) as caught:
+        doubtful()
+    assert {w.filename for w in caught} == {__file__}
 
 
 @pytest.mark.parametrize(

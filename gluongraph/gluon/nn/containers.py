@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from gluongraph.errors import warn
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.parameter import ParameterDict
 
@@ -62,7 +62,7 @@ class Sequential(_Stacked):
         """Compile each hybrid block among the children for itself."""
         if active and self._children and all(isinstance(child, HybridBlock) for child in self._children.values()):
             advice = "each of them is compiled for itself; a HybridSequential is compiled as one"
-            warnings.warn(f"all children of the Sequential {self.name!r} are hybrid blocks: {advice}", stacklevel=2)
+            warn(f"all children of the Sequential {self.name!r} are hybrid blocks: {advice}")
         super().hybridize(active, **kwargs)
 
 

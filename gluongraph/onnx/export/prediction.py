@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gluongraph import nd
-from gluongraph.errors import MXNetError, UnsupportedError, located
+from gluongraph.errors import MXNetError, UnsupportedError, located, warn
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.ir import Graph, TensorType
 from gluongraph.ndarray import NDArray
@@ -49,7 +48,7 @@ def prediction(
             if dynamic_batch or (isinstance(reason, UnsupportedError) and not isinstance(reason, FixedBatchError)):
                 raise
             why = str(reason).split("\n")[0]
-            warnings.warn(f"export_onnx: the batch is fixed to that of the inputs: {why}", stacklevel=3)
+            warn(f"export_onnx: the batch is fixed to that of the inputs: {why}")
     return _model(net, _traced(net, inputs), None)
 
 

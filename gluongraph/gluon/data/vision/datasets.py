@@ -10,14 +10,13 @@ import gzip
 import os
 import struct
 import tarfile
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from gluongraph import image, nd, recordio
-from gluongraph.errors import FormatError
+from gluongraph.errors import FormatError, warn
 from gluongraph.gluon.data.dataset import Dataset, RecordFileDataset
 from gluongraph.gluon.download import data_dir, download, repository_url
 from gluongraph.storage import Array
@@ -248,7 +247,7 @@ class ImageFolderDataset(Dataset):
         for name in sorted(os.listdir(self._root)):
             folder = os.path.join(self._root, name)
             if not os.path.isdir(folder):
-                warnings.warn(f"{folder} is left out: it is no folder of a class", stacklevel=2)
+                warn(f"{folder} is left out: it is no folder of a class")
                 continue
             self.items += [(file, len(self.synsets)) for file in _images(folder)]
             self.synsets.append(name)
@@ -268,7 +267,7 @@ def _images(folder: str) -> list[str]:
         if os.path.splitext(name)[1].lower() in SUFFIXES:
             found.append(os.path.join(folder, name))
         else:
-            warnings.warn(f"{os.path.join(folder, name)} is left out: it is none of {SUFFIXES}", stacklevel=3)
+            warn(f"{os.path.join(folder, name)} is left out: it is none of {SUFFIXES}")
     return found
 
 
