@@ -1,26 +1,32 @@
 """Matrix products of bf16 operands in tiles (tiles.py), on CPUs with AMX or AVX512-BF16.
 
-Both operands are copied first into tiles, one behind another along k, with zeros where k ends; all threads copy. Then
-each piece of work takes its rows of C, 32 at a time, through a stripe of columns whose B stays in L2, 32 by 32 elements
-at a time; and then through the next stripe.
+Both operands are copied to tiles (tile_copy.py), B before, by all threads. Then each piece of work takes its rows of C,
+32 at a time, through a stripe of columns whose B stays in L2, 32 by 32 elements at a time; and then through the next
+stripe. What else there is to do is done among the steps of tiles, which leave a thread's other units idle: a block's
+sums are handed on while the next block is added up, and A is copied for the next rows, if all columns are one stripe.
+
+B comes from L2 at every block, and so does what is long of A. Tiles of theirs are loaded as passing by, so that the
+first cache keeps the rest of A, which every block of its rows reads, and the sums.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tiles, tir
 from gluongraph.codegen.gemm import Around, Operand, Write, alone
 from gluongraph.codegen.gemm_choice import Kind
 from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tile_copy import BLOCK, Copied, line
 from gluongraph.codegen.tiles import DEPTH, SIDE, WORDS, Add, Sums
-from gluongraph.codegen.tir import Buf, Expr, Kernel
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 
-BLOCK = 2 * SIDE  # rows and columns of C that are summed at a time
-LONGEST = 32  # blocks of a stripe, which are summed before they are handed on: memory likes long runs
+LONGEST = 32  # blocks of a stripe
+KEPT = 20  # steps along k of A, 2 KiB each, that stay in a first cache of 48 KiB beside two blocks of sums
 SMALLEST = 1 << 16  # multiply-adds for which copying pays
 
 
@@ -40,17 +46,17 @@ def others(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> l
 def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> int:
     """Bytes of workspace that `emit` needs; `long`: blocks in a stripe, by default as many as suit the cache."""
     sizes = _Sizes(batch, m, n, kk, cpu, long)
-    return 4 * (sizes.words_a + sizes.words_b + sizes.pieces * BLOCK * sizes.pitch)
+    return 4 * (sizes.words_a + sizes.words_b + sizes.pieces * 2 * BLOCK * BLOCK)
 
 
 def run(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> int:
     """Columns of a row that are written one after another."""
-    return _Sizes(batch, m, n, kk, cpu, long).stripe
+    return BLOCK
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """How a product is cut. Tiles come in pairs, since C is made in blocks of two by two."""
+    """How a product is cut."""
 
     batch: int
     m: int
@@ -72,28 +78,35 @@ class _Sizes:
         return mk.ceildiv(self.kk, DEPTH)
 
     @property
+    def line(self) -> int:
+        """Words of a block of rows of A, or of columns of B."""
+        return line(self.kk)
+
+    @property
+    def ahead(self) -> bool:
+        """Is A copied before as well? Else a piece copies each block of its rows when it comes to it."""
+        return self.stripes > 1
+
+    @property
     def words_a(self) -> int:
-        return self.batch * 2 * self.down * self.deep * WORDS
+        """Of all of A, or of two blocks for each piece."""
+        return self.line * (self.batch * self.down if self.ahead else 2 * self.pieces)
 
     @property
     def words_b(self) -> int:
-        return self.batch * 2 * self.across * self.deep * WORDS
+        return self.line * self.batch * self.across
 
     @property
     def long(self) -> int:
-        """Blocks in a stripe: their B fits half of L2."""
-        room = self.cpu.l2 // 2 // (BLOCK * DEPTH * 2 * self.deep)
-        return self.given or max(1, min(LONGEST, room, self.across))
+        """Blocks in a stripe: their B fits five eighths of L2, and stripes are even."""
+        room = self.cpu.l2 * 5 // 8 // (4 * self.line)
+        most = max(1, min(LONGEST, room, self.across))
+        return self.given or mk.ceildiv(self.across, mk.ceildiv(self.across, most))
 
     @property
     def stripe(self) -> int:
         """Columns of C that are made one block after another."""
         return BLOCK * self.long
-
-    @property
-    def pitch(self) -> int:
-        """Elements between rows of sums: no power of two, else all would share few cache sets."""
-        return self.stripe + SIDE
 
     @property
     def stripes(self) -> int:
@@ -135,67 +148,24 @@ def emit(
     sizes = _Sizes(batch, m, n, kk, cpu, long)
     words = k.view(workspace, "u32")
     sums = k.view(workspace, "f32", 4 * (sizes.words_a + sizes.words_b))
-    tiles_b = words.at(sizes.words_a)
-    _copy(k, sizes, m, 2 * sizes.down, words, partial(_rows_of_a, k, a), a.kind.contiguous == "j")
-    _copy(k, sizes, n, 2 * sizes.across, tiles_b, partial(_columns_of_b, k, b), b.kind.contiguous == "j")
+    left = Copied(k, words, a.read, batch, m, kk, along=a.kind.contiguous == "j", turned=a.kind.contiguous == "i")
+    right = Copied(
+        k,
+        words.at(sizes.words_a),
+        lambda batch, j, deep, lanes: b.read(batch, deep, j, lanes),
+        batch,
+        n,
+        kk,
+        along=b.kind.contiguous == "i",
+        turned=b.kind.contiguous == "i",
+    )
+    if sizes.ahead:
+        left.all(cpu)
+    right.all(cpu)
     unit.prepare(k)
-    job = _Job(k, unit, sizes, words, tiles_b, sums, write, around)
+    job = _Job(k, unit, sizes, left, right, sums, write, around)
     with k.loop(sizes.pieces, "parallel", "piece") as piece, unit.thread(k):
-        job.piece(k.bind(piece * (BLOCK * sizes.pitch), "sums"), piece)
-
-
-# -- copying
-
-_Read = Callable[[Expr, Expr, int, Expr, int], list[Expr]]  # (batch, start, size, k, depth) -> 16 vectors of 16 words
-
-
-def _copy(k: Kernel, sizes: _Sizes, extent: int, blocks: int, to: Buf, read: _Read, straight: bool) -> None:
-    """Copy an operand to tiles: [batch][block of rows of A, or columns of B][k]. `read` gives 16 vectors of 16 words;
-    where they lie the other way round in the operand, they are turned. What no row or column fills stays as it is. A
-    unit of work has two tiles side by side: a line of memory that k runs across holds words of both."""
-    used = mk.ceildiv(extent, SIDE)
-    pairs = mk.ceildiv(used, 2)
-
-    def tile(at: Expr, batch: Expr, start: Expr, size: int, deep: Expr, depth: int) -> None:
-        rows = read(batch, start, size, deep, depth)
-        for r, row in enumerate(rows if straight else mk.transposed(k, rows)):
-            k.store(to, row, at + r * SIDE)
-
-    def unit(_: Expr, unit: Expr) -> None:
-        batch = k.bind(tir.floordiv(unit, pairs), "batch") if sizes.batch > 1 else tir.index(0)
-        block = k.bind((tir.floormod(unit, pairs) if sizes.batch > 1 else unit) * 2, "block")
-        count = 2 if used % 2 == 0 else k.bind(tir.minimum(used - block, 2), "count")
-
-        def step(deep: Expr, depth: int) -> None:
-            def one(start: Expr, size: int) -> None:
-                line = (batch * blocks + tir.floordiv(start, SIDE)) * sizes.deep
-                tile(k.bind((line + tir.floordiv(deep, DEPTH)) * WORDS, "at"), batch, start, size, deep, depth)
-
-            mk.runs(k, extent, SIDE, block, count, one)
-
-        for first, depth, times in mk.split(sizes.kk, DEPTH):
-            with k.loop(times, name="k") as number:
-                step(k.bind(number * DEPTH + first, "deep"), depth)
-
-    units = sizes.batch * pairs
-    mk.spread(k, units, mk.pieces(units, sizes.cpu, sizes.batch * extent * sizes.kk * 16), unit)
-
-
-def _rows_of_a(k: Kernel, a: Operand, batch: Expr, start: Expr, size: int, deep: Expr, depth: int) -> list[Expr]:
-    """Rows of A as words along k; or, where rows lie along memory, words of neighbouring k along the rows."""
-    if a.kind.contiguous == "j":
-        return tiles.along(k, lambda r: a.read(batch, start + r, deep, depth), size)
-    return tiles.across(k, lambda p: a.read(batch, start, deep + p, size), depth)
-
-
-def _columns_of_b(k: Kernel, b: Operand, batch: Expr, start: Expr, size: int, deep: Expr, depth: int) -> list[Expr]:
-    """Words of neighbouring k along the columns of B; or, where k lies along memory, columns as words along k."""
-    if b.kind.contiguous == "j":
-        return tiles.across(k, lambda p: b.read(batch, deep + p, start, size), depth)
-    return tiles.along(k, lambda c: b.read(batch, deep, start + c, depth), size)
-
-
-# -- multiplying
+        job.piece(piece)
 
 
 @dataclass(frozen=True)
@@ -205,49 +175,98 @@ class _Job:
     k: Kernel
     unit: tiles.Unit
     sizes: _Sizes
-    a: Buf
-    b: Buf
+    a: Copied
+    b: Copied
     sums: Buf
     write: Write
     around: Around
 
-    def piece(self, sums: Expr, piece: Expr) -> None:
+    def piece(self, piece: Expr) -> None:
         """Its blocks of rows of C, through its stripes one after the other."""
         k, s = self.k, self.sizes
         first, count = mk.share(k, s.batch * s.down, s.parts, k.bind(tir.floordiv(piece, s.columns), "part"))
         stripe, stripes = mk.share(k, s.stripes, s.columns, k.bind(tir.floormod(piece, s.columns), "x"))
 
+        def slot(unit: Value) -> Expr:
+            """Where A lies for the piece's block of rows of that number."""
+            return k.bind((piece * 2 + tir.floormod(unit, 2)) * s.line, "slot")
+
         def through(j: Expr, width: int) -> None:
+            if not s.ahead:
+                self.a.part(*self._block_of(tir.index(first)), slot(0))
             with k.loop(count, name="unit") as u:
                 unit = k.bind(tir.index(first + u), "unit")
-                batch = k.bind(tir.floordiv(unit, s.down), "batch") if s.batch > 1 else tir.index(0)
-                y = k.bind(tir.floormod(unit, s.down), "y")
-                mk.runs(k, s.m, BLOCK, y, 1, lambda i, height: self._rows(sums, batch, y, i, height, j, width))
+
+                def copy(part: Expr, parts: int) -> None:
+                    if not s.ahead:
+                        with k.when(u + 1 < count):
+                            self.a.part(*self._block_of(k.bind(unit + 1)), slot(u + 1), part, parts)
+
+                batch, y = self._block_of(unit)
+                a = k.bind(unit * s.line, "a") if s.ahead else slot(u)
+                self._rows(piece, batch, a, k.bind(y * BLOCK, "i"), j, width, copy)
 
         mk.runs(k, s.n, s.stripe, stripe, stripes, through)
 
-    def _rows(self, sums: Expr, batch: Expr, y: Expr, i: Expr, height: int, j: Expr, width: int) -> None:
-        """A block of rows within a stripe."""
-        k, s = self.k, self.sizes
-        with k.loop(mk.ceildiv(width, BLOCK), name="block") as block:
-            self._block(k.bind(sums + block * BLOCK), batch, y, k.bind(tir.floordiv(j, BLOCK) + block, "x"))
-        with k.loop(height, name="r") as r, self.around(batch, i + r, j):
-            for start, lanes, steps in mk.split(width, SIDE):
-                with k.loop(steps, name="c") as c:
-                    at = k.bind(c * SIDE + start, "at")
-                    self.write(batch, i + r, j + at, k.load(self.sums, sums + r * s.pitch + at, lanes))
+    def _block_of(self, unit: Expr) -> tuple[Expr, Expr]:
+        """Batch element and block of rows, of all of them."""
+        if self.sizes.batch == 1:
+            return tir.index(0), unit
+        down = self.sizes.down
+        return self.k.bind(tir.floordiv(unit, down), "batch"), self.k.bind(tir.floormod(unit, down), "y")
 
-    def _block(self, sums: Expr, batch: Expr, y: Expr, x: Expr) -> None:
-        """The sums of one block into memory."""
+    def _rows(
+        self, piece: Expr, batch: Expr, a: Expr, i: Expr, j: Expr, width: int, copy: Callable[[Expr, int], None]
+    ) -> None:
+        """A block of rows within a stripe. After each block of columns `copy` does a part of its work."""
         k, s = self.k, self.sizes
-        line = s.deep * WORDS
-        a = k.bind((batch * (2 * s.down) + y * 2) * line, "a")
-        b = k.bind((batch * (2 * s.across) + x * 2) * line, "b")
+        blocks = mk.ceildiv(width, BLOCK)
+        b = k.bind(batch * s.across + tir.floordiv(j, BLOCK), "b")
+
+        def slot(block: Value) -> Expr:
+            return k.bind((piece * 2 + tir.floormod(block, 2)) * (BLOCK * BLOCK), "sums")
+
+        with k.loop(blocks, name="block") as block:
+
+            def last(row: Value, rows: int) -> None:
+                with k.when(block > 0):
+                    self._write(slot(block + 1), batch, i, row, rows, k.bind(j + (block - 1) * BLOCK, "j"), BLOCK)
+
+            self._block(slot(block), a, k.bind((b + block) * s.line, "b"), last)
+            copy(block, blocks)
+        done = (blocks - 1) * BLOCK
+        self._write(slot(tir.index(blocks - 1)), batch, i, 0, BLOCK, k.bind(j + done, "j"), width - done)
+
+    def _write(self, sums: Expr, batch: Expr, i: Expr, row: Value, rows: int, j: Expr, width: int) -> None:
+        """Hand on rows of a block, of those that C has."""
+        k, m = self.k, self.sizes.m
+        with k.loop(rows, name="r") as number:
+            r = k.bind(row + number, "row")
+            with k.when(i + r < m) if m % BLOCK else nullcontext(), self.around(batch, i + r, j):
+                for at, lanes in zip(range(0, width, SIDE), mk.widths(width, SIDE), strict=True):
+                    self.write(batch, i + r, j + at, k.load(self.sums, sums + r * BLOCK + at, lanes))
+
+    def _block(self, sums: Expr, a: Expr, b: Expr, meanwhile: Callable[[Value, int], None]) -> None:
+        """The sums of one block into memory, and `meanwhile(row, rows)` for all rows of the one before."""
+        k, s, among = self.k, self.sizes, self.unit.once
+        rows = next(r for r in (1, 2, 4, 8, 16, 32) if r * s.deep >= BLOCK)
+        busy = BLOCK // rows if among else 0  # steps among which rows are handed on
 
         def steps(add: Add) -> None:
-            with k.loop(s.deep, name="k") as step:
-                at = k.bind(step * WORDS, "at")
-                add([(self.a, a + at), (self.a, a + line + at)], [(self.b, b + at), (self.b, b + line + at)])
+            for first, end in itertools.pairwise(sorted({0, busy, min(KEPT, s.deep), s.deep})):
+                with k.loop(end - first, name="k") as number:
+                    step = k.bind(number + first, "step")
+                    at = k.bind(step * (2 * WORDS), "at")
+                    add(_pair(self.a, a + at), _pair(self.b, b + at), passing="b" if first < KEPT else "ab")
+                    if first < busy:
+                        meanwhile(k.bind(step * rows), rows)
 
-        places = Sums(self.sums, lambda i, j: sums + (i * SIDE * s.pitch + j * SIDE), s.pitch)
+        places = Sums(self.sums, lambda i, j: sums + (i * SIDE * BLOCK + j * SIDE), BLOCK)
         self.unit.block(k, (2, 2), steps, places, more=False)
+        if not among:
+            meanwhile(0, BLOCK)
+
+
+def _pair(operand: Copied, at: Expr) -> list[tiles.Place]:
+    """The tiles of a step of a block."""
+    return [(operand.to, at), (operand.to, at + WORDS)]

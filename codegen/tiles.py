@@ -30,7 +30,13 @@ WORDS = SIDE * SIDE  # of a tile
 ASK_FOR_TILES = (158, 0x1023, 18)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), as arguments of `syscall`
 
 Place = tuple[Buf, Expr]  # where a tile begins
-Add = Callable[[Sequence[Place], Sequence[Place]], None]  # tiles of A, one below another; of B, side by side
+
+
+class Add(Protocol):
+    """Adds a step to the sums: tiles of A, one below another, times tiles of B, side by side. Those of the operands
+    named by `passing`, "a", "b" or "ab", should leave the first cache to others: they are too long to stay there."""
+
+    def __call__(self, a: Sequence[Place], b: Sequence[Place], passing: str = "") -> None: ...
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,8 @@ class Sums:
 class Unit(Protocol):
     """What multiplies."""
 
+    once: bool  # does a block go through its steps once, so that other work may be done among them?
+
     def prepare(self, k: Kernel) -> None:
         """What the kernel does once, before its parallel part."""
 
@@ -58,6 +66,8 @@ class Unit(Protocol):
 
 class Amx:
     """Tiles 0 to 3 hold the sums, the others operands."""
+
+    once = True
 
     def prepare(self, k: Kernel) -> None:
         k.call("syscall", *ASK_FOR_TILES)
@@ -77,17 +87,19 @@ class Amx:
         rows, columns = shape
         places = [(t, sums.at(*divmod(t, columns))) for t in range(rows * columns)]
 
-        def load(tile: int, buf: Buf, at: Expr, pitch: int) -> None:
-            k.intrinsic("llvm.x86.tileloadd64", tile, k.address(buf, at), 4 * pitch)
+        def load(tile: int, buf: Buf, at: Expr, pitch: int, passes: bool = False) -> None:
+            name = "llvm.x86.tileloaddt164" if passes else "llvm.x86.tileloadd64"
+            k.intrinsic(name, tile, k.address(buf, at), 4 * pitch)
 
-        def add(a: Sequence[Place], b: Sequence[Place]) -> None:
-            for j, place in enumerate(b):
-                load(4 + j, *place, SIDE)
+        def add(a: Sequence[Place], b: Sequence[Place], passing: str = "") -> None:
             left = range(4 + columns, 8)  # taken in turns
             for i, place in enumerate(a):
                 tile = left[i % len(left)]
-                load(tile, *place, SIDE)
                 for j in range(columns):
+                    if i == 0:
+                        load(4 + j, *b[j], SIDE, "b" in passing)
+                    if j == 0:
+                        load(tile, *place, SIDE, "a" in passing)
                     k.intrinsic("llvm.x86.tdpbf16ps", i * columns + j, tile, 4 + j)
 
         for t, at in places:
@@ -104,6 +116,7 @@ class Dots:
     """Eight rows of the sums at a time, in vectors of their columns."""
 
     ROWS = SIDE // 2
+    once = False
 
     def prepare(self, k: Kernel) -> None:
         k.use(tir.DOT)
@@ -125,7 +138,7 @@ class Dots:
         starts = [k.bind(sums.at(i, j) + first * sums.pitch, "sums") for j in range(columns)]
         places = [(r, j, starts[j] + r * sums.pitch) for r in range(self.ROWS) for j in range(columns)]
 
-        def add(a: Sequence[Place], b: Sequence[Place]) -> None:
+        def add(a: Sequence[Place], b: Sequence[Place], passing: str = "") -> None:
             left, at = a[i]
             with k.loop(SIDE, name="word") as word:
                 right = [k.bind(k.load(buf, start + word * SIDE, SIDE), "b") for buf, start in b]
@@ -168,16 +181,17 @@ def zeros() -> Expr:
     return tir.splat(tir.const(0, "u32"), SIDE)
 
 
+def row(k: Kernel, numbers: Expr) -> Expr:
+    """A row of words from up to 32 bf16 numbers along k: a word holds two neighbours."""
+    if tir.lanes_of(numbers) == DEPTH:  # they lie as words do
+        return k.bind(tir.words(numbers), "words")
+    found = k.bind(bits(numbers, DEPTH))
+    return paired(k, tir.shuffle([found], range(0, DEPTH, 2)), tir.shuffle([found], range(1, DEPTH, 2)))
+
+
 def along(k: Kernel, read: Callable[[int], Expr], size: int) -> list[Expr]:
-    """A tile's rows of words from 16 vectors along k, `size` of which there are: a word holds two neighbours."""
-    rows = []
-    for r in range(SIDE):
-        if r >= size:
-            rows.append(zeros())
-            continue
-        found = k.bind(bits(read(r), DEPTH))
-        rows.append(paired(k, tir.shuffle([found], range(0, DEPTH, 2)), tir.shuffle([found], range(1, DEPTH, 2))))
-    return rows
+    """A tile's rows of words from 16 vectors along k, `size` of which there are."""
+    return [row(k, read(r)) if r < size else zeros() for r in range(SIDE)]
 
 
 def across(k: Kernel, read: Callable[[int], Expr], depth: int) -> list[Expr]:

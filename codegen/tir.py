@@ -220,6 +220,11 @@ def bitcast(x: Expr, dtype: str) -> Expr:
     return tirx.reinterpret(tvm_dtype(dtype, lanes_of(x)), x)
 
 
+def words(x: Expr) -> Expr:
+    """A vector of 16-bit numbers as 32-bit words of two neighbours each, the first in the lower half."""
+    return tirx.reinterpret(tvm_dtype("u32", lanes_of(x) // 2), x)
+
+
 def libm(name: str, *args: Expr) -> Expr:
     """A function of the C library (or an instruction, for sqrt): one scalar call per lane."""
     return getattr(tirx, name)(*args)

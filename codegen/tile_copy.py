@@ -1,0 +1,103 @@
+"""Operands of products in tiles (tiles.py), copied to blocks of two tiles by all of k.
+
+A block is 32 rows of A or columns of B. A step along k has its two tiles one behind the other, so that a product reads
+memory in one direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from gluongraph.codegen import microkernel as mk
+from gluongraph.codegen import tiles, tir
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tiles import DEPTH, SIDE, WORDS
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
+
+BLOCK = 2 * SIDE  # rows of A, or columns of B
+SIDE_BY_SIDE = 4  # blocks that are copied together where memory runs across them: long runs are read faster
+
+
+def line(kk: int) -> int:
+    """Words of a block."""
+    return 2 * WORDS * mk.ceildiv(kk, DEPTH)
+
+
+@dataclass(frozen=True)
+class Copied:
+    """An operand in tiles: [batch][block][step along k][2]. `read(batch, i, deep, lanes)` gives elements of row (or
+    column) i from `deep` on, where memory runs `along` k; else those of the same `deep` from i on. What is read so are
+    rows of the tiles, or columns where they are `turned`. What no row or column fills stays as it is."""
+
+    k: Kernel
+    to: Buf
+    read: Callable[[Value, Value, Value, int], Expr]
+    batch: int
+    extent: int  # rows of A, or columns of B
+    kk: int
+    along: bool
+    turned: bool
+
+    @property
+    def blocks(self) -> int:
+        """Of one batch element."""
+        return mk.ceildiv(self.extent, BLOCK)
+
+    def all(self, cpu: Cpu) -> None:
+        """Copy it, all threads."""
+        k, blocks = self.k, self.blocks
+        group = 1 if self.along else max(1, min(SIDE_BY_SIDE, blocks // cpu.chunks))
+        groups = mk.ceildiv(blocks, group)
+
+        def unit(_: Expr, unit: Expr) -> None:
+            batch = k.bind(tir.floordiv(unit, groups), "batch") if self.batch > 1 else tir.index(0)
+            first = k.bind((tir.floormod(unit, groups) if self.batch > 1 else unit) * group, "block")
+            count = group if blocks % group == 0 else k.bind(tir.minimum(blocks - first, group), "count")
+
+            def step(deep: Expr, depth: int) -> None:
+                with k.loop(count, name="x") as x:
+                    block = k.bind(first + x, "block")
+                    self._step(batch, block, k.bind((batch * blocks + block) * line(self.kk), "to"), deep, depth)
+
+            mk.runs(k, self.kk, DEPTH, 0, mk.ceildiv(self.kk, DEPTH), step)
+
+        units = self.batch * groups
+        mk.spread(k, units, mk.pieces(units, cpu, self.batch * self.extent * self.kk * 16), unit)
+
+    def part(self, batch: Expr, block: Expr, to: Expr, part: Value = 0, parts: int = 1) -> None:
+        """Copy one of the even parts of a block: some of its rows, where those lie as tiles have them, else steps."""
+        k = self.k
+        if not self.along or self.turned:
+            first, steps = mk.share(k, mk.ceildiv(self.kk, DEPTH), parts, tir.index(part))
+            mk.runs(k, self.kk, DEPTH, first, steps, lambda deep, depth: self._step(batch, block, to, deep, depth))
+            return
+        first, rows = mk.share(k, BLOCK, parts, tir.index(part))
+        with k.loop(rows, name="row") as number:
+            r = k.bind(tir.index(first + number), "r")
+            i = k.bind(block * BLOCK + r, "i")
+            place = k.bind(to + tir.floordiv(r, SIDE) * WORDS + tir.floormod(r, SIDE) * SIDE, "place")
+            with k.when(i < self.extent) if self.extent % BLOCK else nullcontext():
+                for deep, depth, times in mk.split(self.kk, DEPTH):
+                    with k.loop(times, name="k") as step:
+                        words = tiles.row(k, self.read(batch, i, k.bind(step * DEPTH + deep, "deep"), depth))
+                        k.store(self.to, words, place + (step + deep // DEPTH) * (2 * WORDS))
+
+    def _step(self, batch: Expr, block: Expr, to: Expr, deep: Expr, depth: int) -> None:
+        """Copy both tiles of a step: where memory runs along k, one line of it may hold words of both."""
+        k, used = self.k, mk.ceildiv(self.extent, SIDE)
+        first = k.bind(block * 2, "first")
+        count = 2 if used % 2 == 0 else k.bind(tir.minimum(used - first, 2), "count")
+
+        def tile(start: Expr, size: int) -> None:
+            if self.along:
+                rows = tiles.along(k, lambda r: self.read(batch, start + r, deep, depth), size)
+            else:
+                rows = tiles.across(k, lambda p: self.read(batch, start, deep + p, size), depth)
+            place = to + tir.floordiv(deep, DEPTH) * (2 * WORDS) + (tir.floordiv(start, SIDE) - first) * WORDS
+            at = k.bind(place, "at")
+            for r, row in enumerate(mk.transposed(k, rows) if self.turned else rows):
+                k.store(self.to, row, at + r * SIDE)
+
+        mk.runs(k, self.extent, SIDE, first, count, tile)
