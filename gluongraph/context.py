@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from functools import cache, lru_cache
+from numbers import Integral
 
 from gluongraph.errors import MXNetError, located
 
@@ -28,6 +29,8 @@ class Context:
         name = "cpu" if name in HOST_MEMORY else name
         if name not in DEVICES:
             raise MXNetError(f"unknown device {name!r}; there are {', '.join(DEVICES)}")
+        if not isinstance(device_id, Integral):
+            raise TypeError(located(f"a device has a whole number, as {name}(0), not {device_id!r}"))
         self.device_type: str = name
         self.device_id: int = device_type.device_id if isinstance(device_type, Context) else device_id
 
@@ -100,7 +103,9 @@ def num_gpus() -> int:
 
 
 def check_context(ctx: Context) -> None:
-    """Raise unless eager arrays can live there."""
+    """Raise unless it is a context, and eager arrays can live there."""
+    if not isinstance(ctx, Context):
+        raise TypeError(located(f"ctx is a context, as mx.cpu(), not {ctx!r}"))
     if ctx.device_type != "cpu":
         raise MXNetError(
             located(

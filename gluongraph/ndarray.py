@@ -386,6 +386,9 @@ def _index_array(part: Any) -> NDArray:
     array = np.asarray(part)
     if array.dtype == bool:
         raise MXNetError(located("indexing with a mask has a result whose shape depends on values", help="use where()"))
+    if array.dtype.kind in "USO":  # texts, and what is no number
+        message = f"an array is indexed by numbers, slices, arrays, None and ..., not by {part!r}"
+        raise IndexError(located(message))
     return NDArray(array.astype(np.int32))
 
 

@@ -239,11 +239,18 @@ def reversed_range(r: range) -> range:
 
 def concat(*data: Node, dim: int = 1) -> Node:
     """Arrays one after the other along an axis."""
+    if not data:
+        raise ShapeError(located("concat of no arrays", help="give them one by one: concat(*arrays, dim=0)"))
     return ops.concat(*data, axis=axes_of(data[0], dim)[0]) if len(data) > 1 else data[0]
 
 
 def stack(*data: Node, axis: int = 0) -> Node:
     """Arrays along a new axis."""
+    if len({x.shape for x in data}) != 1:
+        what = " and ".join(str(x.ty) for x in data) or "no arrays"
+        raise ShapeError(
+            located(f"stack: {what}", help="arrays of one shape; concat joins along an axis that is there")
+        )
     parts = [expand_dims(x, axis) for x in data]
     return concat(*parts, dim=axis % parts[0].ty.rank)
 

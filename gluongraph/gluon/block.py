@@ -197,7 +197,14 @@ class Block(NamesInstead):
         return found
 
     def register_child(self, block: Block, name: str | None = None) -> None:
-        """Make `block` a child; attributes that are blocks are registered by themselves."""
+        """Make `block` a child; attributes that are blocks are registered by themselves.
+
+        Raises:
+            TypeError: it is no block.
+        """
+        if not isinstance(block, Block):
+            message = f"children of a block are blocks, and {block!r} is a {type(block).__name__}"
+            raise TypeError(located(message, help="nn.Lambda, nn.HybridLambda make a layer of a function"))
         self._children[str(len(self._children)) if name is None else name] = block
         Edits.count += 1
 
@@ -353,8 +360,13 @@ class HybridBlock(Block):
             self._forget()
 
     def register_child(self, block: Block, name: str | None = None) -> None:
-        """Make `block` a child. Raises ValueError if it is no hybrid block."""
-        if not isinstance(block, HybridBlock):
+        """Make `block` a child.
+
+        Raises:
+            ValueError: it is no hybrid block.
+            TypeError: it is no block at all.
+        """
+        if isinstance(block, Block) and not isinstance(block, HybridBlock):
             raise ValueError(
                 f"children of the hybrid block {self.name!r} must be hybrid blocks, and {block.name!r} "
                 f"({type(block).__name__}) is not; derive it from HybridBlock, or use a plain Block or Sequential here"

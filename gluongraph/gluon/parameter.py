@@ -570,7 +570,7 @@ class ParameterDict:
 def _contexts(ctx: Context | Sequence[Context] | None) -> list[Context]:
     if ctx is None:
         return [current_context()]
-    contexts = [ctx] if isinstance(ctx, Context) else list(ctx)
+    contexts = [ctx] if isinstance(ctx, Context | str) else list(ctx)
     if not contexts or len(set(contexts)) < len(contexts):
         raise ValueError(located(f"ctx={contexts}: a parameter lies on one context, or on several different ones"))
     for each in contexts:

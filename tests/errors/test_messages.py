@@ -37,6 +37,7 @@ PROGRAMS: list[tuple[Program, type[Exception], list[str]]] = [
     (lambda x: nd.FullyConnected(x, nd.ones((5, 4)), None, 5, True), ShapeError, ["FullyConnected", "f32[5,4]"]),
     (lambda x: nd.concat(x, nd.ones((4, 5)), dim=0), ShapeError, ["concat", "f32[2,3]", "f32[4,5]"]),
     (lambda x: x + nd.ones((2, 3), dtype="float64"), DTypeError, ["add", "f32[2,3]", "f64[2,3]", "cast one"]),
+    (lambda x: nd.stack(x, nd.ones((2, 4))), ShapeError, ["stack", "f32[2,3] and f32[2,4]", "concat joins"]),
     (lambda x: nd.concat(x, nd.ones((2, 3), dtype="int32")), DTypeError, ["concat", "i32[2,3]", "cast them"]),
     (lambda x: nd.softmax(x, axis=2), ShapeError, ["axis 2 does not exist in f32[2,3]", "axes are 0 to 1"]),
     (lambda x: x.reshape((4, 2)), ShapeError, ["reshape", "6 elements of shape [2, 3]", "[4, 2]", "-1"]),
@@ -146,6 +147,24 @@ def half() -> gluon.nn.Dense:
     net.initialize()
     net.cast("float16")
     return net
+
+
+OTHER_THINGS: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: nd.ones((2,), ctx="cpu"), TypeError, r"ctx is a context, as mx.cpu\(\), not 'cpu'"),
+    (lambda: gluon.nn.Dense(3, in_units=2).initialize(ctx="cpu"), TypeError, "ctx is a context, .* not 'cpu'"),
+    (lambda: mx.cpu("first"), TypeError, r"a whole number, as cpu\(0\), not 'first'"),
+    (lambda: nd.ones((2,))["first"], IndexError, "indexed by numbers, .*, not by 'first'"),
+    (lambda: nd.concat(), ShapeError, "concat of no arrays"),
+    (lambda: gluon.nn.Sequential().add(abs), TypeError, r"children of a block are blocks(.|\n)*nn.Lambda"),
+    (lambda: gluon.nn.HybridSequential().add(abs), TypeError, r"children of a block are blocks(.|\n)*nn.Lambda"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), OTHER_THINGS)
+def test_something_else_than_is_wanted(wrong: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        wrong()
+    assert f"at {line_of(wrong)}" in str(caught.value)
 
 
 def step_of(net: gluon.Block) -> None:

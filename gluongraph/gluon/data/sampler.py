@@ -150,14 +150,14 @@ class BatchSampler(Sampler):
     [[0, 1], [2, 3]]
 
     Raises:
-        ValueError: `last_batch` is none of the three, or `batch_size` is below 1.
+        ValueError: `last_batch` is none of the three, or `batch_size` is no whole number from 1 on.
     """
 
     def __init__(self, sampler: Sampler | Sequence[Any], batch_size: int, last_batch: str = "keep"):
         if last_batch not in LAST_BATCH:
             raise ValueError(f"last_batch must be one of {', '.join(LAST_BATCH)}, but got {last_batch!r}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, but got {batch_size}")
+        if not isinstance(batch_size, int | float | np.number) or batch_size < 1 or batch_size % 1:
+            raise ValueError(f"batch_size must be a whole number of at least 1, but got {batch_size!r}")
         self._sampler, self._batch_size, self._last_batch = sampler, batch_size, last_batch
         self._left: list[Any] = []
 

@@ -117,6 +117,9 @@ ERRORS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"batch_sampler": [[0]], "sampler": [0]}, ValueError, "must not be specified if batch_sampler is specified"),
     ({"batch_sampler": [[0]], "last_batch": "keep"}, ValueError, "must not be specified if batch_sampler is specified"),
     ({"batch_size": 2, "last_batch": "wrap"}, ValueError, "keep, discard, rollover"),
+    ({"batch_size": 0}, ValueError, "a whole number of at least 1, but got 0"),
+    ({"batch_size": 2.5}, ValueError, "a whole number of at least 1, but got 2.5"),
+    ({"batch_size": "2"}, ValueError, "a whole number of at least 1, but got '2'"),
     ({"batch_size": 2, "num_workers": -1}, ValueError, "must not be negative"),
     ({"batch_size": 2, "timeout": 0}, AssertionError, "timeout must be positive"),
 ]
