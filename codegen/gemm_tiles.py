@@ -5,6 +5,9 @@ Both operands are copied to tiles (tile_copy.py), B before, by all threads. Then
 stripe. What else there is to do is done among the steps of tiles, which leave a thread's other units idle: a block's
 sums are handed on while the next block is added up, and A is copied for the next rows, if all columns are one stripe.
 
+Where k runs along the columns of B, as in x W^T, and C has few rows, C^T = B^T A^T is computed and its sums are turned:
+to turn them is less work than to turn W, which is then read once and not written again.
+
 B comes from L2 at every block, and so does what is long of A. Tiles of theirs are loaded as passing by, so that the
 first cache keeps the rest of A, which every block of its rows reads, and the sums.
 """
@@ -14,7 +17,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tiles, tir
@@ -27,6 +31,7 @@ from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 
 LONGEST = 32  # blocks of a stripe
 KEPT = 20  # steps along k of A, 2 KiB each, that stay in a first cache of 48 KiB beside two blocks of sums
+FEW = 8  # times as many columns as rows has a product that is computed exchanged
 SMALLEST = 1 << 16  # multiply-adds for which copying pays
 
 
@@ -38,20 +43,26 @@ def suits(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> bo
 
 def others(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> list[int]:
     """Blocks in a stripe that may turn out to be faster than as many as the rule takes; no bit depends on them."""
-    usual = _Sizes(batch, m, n, kk, cpu)
+    usual = _sizes(batch, m, n, kk, a, b, cpu)
     most = min(2 * LONGEST, usual.across)
     return sorted({max(1, min(most, usual.long * part // 4)) for part in (1, 2, 8)} - {usual.long})
 
 
 def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> int:
     """Bytes of workspace that `emit` needs; `long`: blocks in a stripe, by default as many as suit the cache."""
-    sizes = _Sizes(batch, m, n, kk, cpu, long)
+    sizes = _sizes(batch, m, n, kk, a, b, cpu, long)
     return 4 * (sizes.words_a + sizes.words_b + sizes.pieces * 2 * BLOCK * BLOCK)
 
 
 def run(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> int:
     """Columns of a row that are written one after another."""
-    return BLOCK
+    return SIDE if _sizes(batch, m, n, kk, a, b, cpu, long).exchanged else BLOCK
+
+
+class _Copy(Protocol):
+    """What is copied meanwhile: called at each step of a part of the work, and at the end of the part."""
+
+    def __call__(self, part: Expr, parts: int, step: Expr | None = None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,7 @@ class _Sizes:
     kk: int
     cpu: Cpu
     given: int = 0  # blocks in a stripe, where somebody says how many
+    exchanged: bool = False  # are these the rows and columns of C^T?
 
     @property
     def down(self) -> int:
@@ -127,6 +139,15 @@ class _Sizes:
         return self.parts * self.columns
 
 
+def _sizes(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> _Sizes:
+    """As the operands are, or exchanged if fewer words are to be turned so."""
+    turned = (a.contiguous == "i") * m * kk // 2 + (b.contiguous == "i") * n * kk // 2
+    exchanged = (a.contiguous == "j") * m * kk // 2 + (b.contiguous == "j") * n * kk // 2 + m * n
+    if FEW * m <= n and exchanged < turned:
+        return _Sizes(batch, n, m, kk, cpu, long, exchanged=True)
+    return _Sizes(batch, m, n, kk, cpu, long)
+
+
 def emit(
     k: Kernel,
     *,
@@ -145,16 +166,18 @@ def emit(
     """Write the loops of the product; `write` and `around` as in gemm.emit, `long` as in `workspace`."""
     unit = tiles.unit(cpu)
     assert workspace is not None and unit is not None
-    sizes = _Sizes(batch, m, n, kk, cpu, long)
+    sizes = _sizes(batch, m, n, kk, a.kind, b.kind, cpu, long)
+    if sizes.exchanged:
+        a, b = _transposed(b), _transposed(a)
     words = k.view(workspace, "u32")
     sums = k.view(workspace, "f32", 4 * (sizes.words_a + sizes.words_b))
-    left = Copied(k, words, a.read, batch, m, kk, along=a.kind.contiguous == "j", turned=a.kind.contiguous == "i")
+    left = Copied(k, words, a.read, batch, sizes.m, kk, along=a.kind.contiguous == "j", turned=a.kind.contiguous == "i")
     right = Copied(
         k,
         words.at(sizes.words_a),
-        lambda batch, j, deep, lanes: b.read(batch, deep, j, lanes),
+        _transposed(b).read,
         batch,
-        n,
+        sizes.n,
         kk,
         along=b.kind.contiguous == "i",
         turned=b.kind.contiguous == "i",
@@ -166,6 +189,12 @@ def emit(
     job = _Job(k, unit, sizes, left, right, sums, write, around)
     with k.loop(sizes.pieces, "parallel", "piece") as piece, unit.thread(k):
         job.piece(piece)
+
+
+def _transposed(x: Operand) -> Operand:
+    """Rows and columns exchanged."""
+    kind = replace(x.kind, contiguous="i" if x.kind.contiguous == "j" else "j")
+    return Operand(lambda batch, i, j, lanes: x.read(batch, j, i, lanes), kind)
 
 
 @dataclass(frozen=True)
@@ -197,10 +226,16 @@ class _Job:
             with k.loop(count, name="unit") as u:
                 unit = k.bind(tir.index(first + u), "unit")
 
-                def copy(part: Expr, parts: int) -> None:
-                    if not s.ahead:
-                        with k.when(u + 1 < count):
-                            self.a.part(*self._block_of(k.bind(unit + 1)), slot(u + 1), part, parts)
+                def copy(part: Expr, parts: int, step: Expr | None = None) -> None:
+                    """What is to be copied for the next block of rows: at each step of a part, or at the part's end."""
+                    if s.ahead or self.a.plain != (step is not None):
+                        return
+                    with k.when(u + 1 < count):
+                        place = (*self._block_of(k.bind(unit + 1, "next")), slot(u + 1))
+                        if step is not None:
+                            self.a.rows(*place, step, part, parts)
+                        else:
+                            self.a.part(*place, part, parts)
 
                 batch, y = self._block_of(unit)
                 a = k.bind(unit * s.line, "a") if s.ahead else slot(u)
@@ -215,10 +250,8 @@ class _Job:
         down = self.sizes.down
         return self.k.bind(tir.floordiv(unit, down), "batch"), self.k.bind(tir.floormod(unit, down), "y")
 
-    def _rows(
-        self, piece: Expr, batch: Expr, a: Expr, i: Expr, j: Expr, width: int, copy: Callable[[Expr, int], None]
-    ) -> None:
-        """A block of rows within a stripe. After each block of columns `copy` does a part of its work."""
+    def _rows(self, piece: Expr, batch: Expr, a: Expr, i: Expr, j: Expr, width: int, copy: _Copy) -> None:
+        """A block of rows within a stripe. Each of its blocks of columns is a part for `copy`."""
         k, s = self.k, self.sizes
         blocks = mk.ceildiv(width, BLOCK)
         b = k.bind(batch * s.across + tir.floordiv(j, BLOCK), "b")
@@ -228,29 +261,24 @@ class _Job:
 
         with k.loop(blocks, name="block") as block:
 
-            def last(row: Value, rows: int) -> None:
+            def last(part: Expr, parts: int) -> None:
                 with k.when(block > 0):
-                    self._write(slot(block + 1), batch, i, row, rows, k.bind(j + (block - 1) * BLOCK, "j"), BLOCK)
+                    self._write(slot(block + 1), batch, i, k.bind(j + (block - 1) * BLOCK, "j"), BLOCK, part, parts)
 
-            self._block(slot(block), a, k.bind((b + block) * s.line, "b"), last)
+            b_at = k.bind((b + block) * s.line, "b")
+            self._block(slot(block), a, b_at, last, lambda step: copy(block, blocks, step))
             copy(block, blocks)
         done = (blocks - 1) * BLOCK
-        self._write(slot(tir.index(blocks - 1)), batch, i, 0, BLOCK, k.bind(j + done, "j"), width - done)
+        self._write(slot(tir.index(blocks - 1)), batch, i, k.bind(j + done, "j"), width - done, tir.index(0), 1)
 
-    def _write(self, sums: Expr, batch: Expr, i: Expr, row: Value, rows: int, j: Expr, width: int) -> None:
-        """Hand on rows of a block, of those that C has."""
-        k, m = self.k, self.sizes.m
-        with k.loop(rows, name="r") as number:
-            r = k.bind(row + number, "row")
-            with k.when(i + r < m) if m % BLOCK else nullcontext(), self.around(batch, i + r, j):
-                for at, lanes in zip(range(0, width, SIDE), mk.widths(width, SIDE), strict=True):
-                    self.write(batch, i + r, j + at, k.load(self.sums, sums + r * BLOCK + at, lanes))
-
-    def _block(self, sums: Expr, a: Expr, b: Expr, meanwhile: Callable[[Value, int], None]) -> None:
-        """The sums of one block into memory, and `meanwhile(row, rows)` for all rows of the one before."""
+    def _block(
+        self, sums: Expr, a: Expr, b: Expr, last: Callable[[Expr, int], None], also: Callable[[Expr], None]
+    ) -> None:
+        """The sums of one block into memory. `last(part, parts)` hands on parts of the one before, and `also(step)` is
+        to be done at every step along k."""
         k, s, among = self.k, self.sizes, self.unit.once
-        rows = next(r for r in (1, 2, 4, 8, 16, 32) if r * s.deep >= BLOCK)
-        busy = BLOCK // rows if among else 0  # steps among which rows are handed on
+        parts = max(p for p in ((1, 2, 4) if s.exchanged else (1, 2, 4, 8, 16, 32)) if p <= s.deep)
+        busy = parts if among else 0  # steps among which something is handed on
 
         def steps(add: Add) -> None:
             for first, end in itertools.pairwise(sorted({0, busy, min(KEPT, s.deep), s.deep})):
@@ -259,12 +287,51 @@ class _Job:
                     at = k.bind(step * (2 * WORDS), "at")
                     add(_pair(self.a, a + at), _pair(self.b, b + at), passing="b" if first < KEPT else "ab")
                     if first < busy:
-                        meanwhile(k.bind(step * rows), rows)
+                        last(step, parts)
+                    if among:
+                        also(step)
 
         places = Sums(self.sums, lambda i, j: sums + (i * SIDE * BLOCK + j * SIDE), BLOCK)
         self.unit.block(k, (2, 2), steps, places, more=False)
         if not among:
-            meanwhile(0, BLOCK)
+            last(tir.index(0), 1)
+            with k.loop(s.deep, name="k") as step:
+                also(step)
+
+    def _write(self, sums: Expr, batch: Expr, i: Expr, j: Expr, width: int, part: Expr, parts: int) -> None:
+        """Hand on one of the parts of a block, of what C has of it."""
+        k, count = self.k, (4 if self.sizes.exchanged else BLOCK) // parts
+        with k.loop(count, name="r") as number:
+            at = k.bind(part * count + number, "at")
+            if self.sizes.exchanged:
+                self._square(sums, batch, i, j, k.bind(tir.floordiv(at, 2), "y"), k.bind(tir.floormod(at, 2), "x"))
+            else:
+                self._row(k.bind(sums + at * BLOCK, "sums"), batch, k.bind(i + at, "i"), j, width)
+
+    def _row(self, sums: Expr, batch: Expr, i: Expr, j: Expr, width: int) -> None:
+        k, m = self.k, self.sizes.m
+        with k.when(i < m) if m % BLOCK else nullcontext(), self.around(batch, i, j):
+            for at, lanes in zip(range(0, width, SIDE), mk.widths(width, SIDE), strict=True):
+                self.write(batch, i, j + at, k.load(self.sums, sums + at, lanes))
+
+    def _square(self, sums: Expr, batch: Expr, i: Expr, j: Expr, y: Expr, x: Expr) -> None:
+        """A quarter of a block of C^T: turned where it lies, and then by rows of C."""
+        k, (columns, rows) = self.k, (self.sizes.m, self.sizes.n)
+        start = k.bind(sums + (y * BLOCK + x) * SIDE, "square")
+        places = [start + r * BLOCK for r in range(SIDE)]
+        square = [k.bind(k.load(self.sums, at, SIDE), "t") for at in places]
+        for at, turned in zip(places, mk.transposed(k, square), strict=True):
+            k.store(self.sums, turned, at)
+
+        def lines(column: Expr, lanes: int) -> None:
+            with k.loop(SIDE, name="r") as r:
+                row = k.bind(j + x * SIDE + r, "row")
+                with k.when(row < rows) if rows % BLOCK else nullcontext(), self.around(batch, row, column):
+                    self.write(batch, row, column, k.load(self.sums, start + r * BLOCK, lanes))
+
+        line = k.bind(tir.floordiv(i, SIDE) + y, "line")
+        with k.when(line < mk.ceildiv(columns, SIDE)) if columns % BLOCK else nullcontext():
+            mk.runs(k, columns, SIDE, line, 1, lines)
 
 
 def _pair(operand: Copied, at: Expr) -> list[tiles.Place]:

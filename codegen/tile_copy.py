@@ -66,23 +66,30 @@ class Copied:
         units = self.batch * groups
         mk.spread(k, units, mk.pieces(units, cpu, self.batch * self.extent * self.kk * 16), unit)
 
+    @property
+    def plain(self) -> bool:
+        """Do rows of the tiles lie in memory as they are?"""
+        return self.along and not self.turned
+
     def part(self, batch: Expr, block: Expr, to: Expr, part: Value = 0, parts: int = 1) -> None:
-        """Copy one of the even parts of a block: some of its rows, where those lie as tiles have them, else steps."""
+        """Copy one of the even parts along k of a block."""
+        first, steps = mk.share(self.k, mk.ceildiv(self.kk, DEPTH), parts, tir.index(part))
+        mk.runs(self.k, self.kk, DEPTH, first, steps, lambda deep, depth: self._step(batch, block, to, deep, depth))
+
+    def rows(self, batch: Expr, block: Expr, to: Expr, step: Expr, part: Expr, parts: int) -> None:
+        """Copy what one of the even parts of the rows of a `plain` block has of one step."""
         k = self.k
-        if not self.along or self.turned:
-            first, steps = mk.share(k, mk.ceildiv(self.kk, DEPTH), parts, tir.index(part))
-            mk.runs(k, self.kk, DEPTH, first, steps, lambda deep, depth: self._step(batch, block, to, deep, depth))
-            return
-        first, rows = mk.share(k, BLOCK, parts, tir.index(part))
+        first, rows = mk.share(k, BLOCK, parts, part)
         with k.loop(rows, name="row") as number:
             r = k.bind(tir.index(first + number), "r")
             i = k.bind(block * BLOCK + r, "i")
-            place = k.bind(to + tir.floordiv(r, SIDE) * WORDS + tir.floormod(r, SIDE) * SIDE, "place")
+            at = k.bind(to + (tir.floordiv(r, SIDE) + step * 2) * WORDS + tir.floormod(r, SIDE) * SIDE, "at")
+
+            def copy(deep: Expr, depth: int) -> None:
+                k.store(self.to, tiles.row(k, self.read(batch, i, deep, depth)), at)
+
             with k.when(i < self.extent) if self.extent % BLOCK else nullcontext():
-                for deep, depth, times in mk.split(self.kk, DEPTH):
-                    with k.loop(times, name="k") as step:
-                        words = tiles.row(k, self.read(batch, i, k.bind(step * DEPTH + deep, "deep"), depth))
-                        k.store(self.to, words, place + (step + deep // DEPTH) * (2 * WORDS))
+                mk.runs(k, self.kk, DEPTH, step, 1, copy)
 
     def _step(self, batch: Expr, block: Expr, to: Expr, deep: Expr, depth: int) -> None:
         """Copy both tiles of a step: where memory runs along k, one line of it may hold words of both."""

@@ -18,6 +18,7 @@ from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.ops.matmul import MATMUL
 
 SHAPE = (2, 33, 150, 97)  # batch, m, n, k: a rest everywhere, an odd k
+WIDE = (2, 18, 150, 97)  # so few rows that the product is computed turned, where k runs along the columns of B
 LONG = (1, 40, 130, 6000)  # more columns than a stripe has, and few rows
 
 
@@ -53,12 +54,14 @@ def test_tiles() -> None:
     kind = Kind(dtype="bf16")
     assert gemm_tiles.suits(*SHAPE, kind, kind, cpu)
     check(products("bf16", *SHAPE), "cpu")
+    check(products("bf16", *WIDE), "cpu")
     check(products("bf16", *LONG), "cpu")
 
 
 @pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="this machine has no AVX512-BF16")
 def test_vectors_of_pairs() -> None:
     check(products("bf16", *SHAPE), "avx512-bf16")
+    check(products("bf16", *WIDE), "avx512-bf16")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kernels import Case, Library, numbers
 
 
-def product(a: Node, b: Node, ta: bool = False) -> Node:
+def product(a: Node, b: Node, ta: bool = False, tb: bool = False) -> Node:
     """Of 16-bit operands the sums as they are."""
     wide = {} if a.dtype == "f32" else {"dtype": "f32"}
-    return MATMUL(a, b, ta=ta, tb=False, **wide)
+    return MATMUL(a, b, ta=ta, tb=tb, **wide)
 
 
 def both(a: Node, b: Node) -> tuple[Node, Node]:
@@ -42,7 +42,7 @@ def alone(a: Node, b: Node) -> Node:
 
 def along_k(a: Node, b: Node) -> tuple[Node, Node]:
     """Operands that lie along the sum."""
-    y = ops.tanh(ops.matmul(a, b, tb=True))
+    y = ops.tanh(product(a, b, tb=True))
     return ops.sum(y, -1), y
 
 
@@ -61,6 +61,7 @@ CASES = [
     Case("dots", along_k, [(9, 64), (50, 64)], "gemm"),
     Case("in place", added, [(40, 24), (24, 90), (40, 90)], "gemm", inplace=((0, 2),)),
     Case("tiles", added, [((70, 97), "bf16"), ((97, 150), "bf16"), (70, 150)], "gemm", inplace=((0, 2),)),
+    Case("turned tiles", along_k, [((18, 97), "bf16"), ((150, 97), "bf16")], "gemm"),
     Case("stripes of tiles", alone, [((4000, 33), "bf16"), ((4000, 300), "bf16")], "gemm"),
 ]
 
