@@ -1,6 +1,6 @@
 """Convolutions on CPUs and both their gradients: what a rule calls. The loops are in conv_pixels.py and conv_weights.py
-for many images, in conv_channels.py for few images of many channels, in conv_flat.py for few of both, in conv_points.py
-for those of one tap, in conv_tiles.py for products of bf16.
+for many images, in conv_channels.py for few images of many channels, in conv_bands.py where they are of few pixels, in
+conv_flat.py for few of all, in conv_points.py for those of one tap, in conv_tiles.py for products of bf16.
 
 Sums have an order that depends on shapes and target only, never on threads.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from gluongraph.codegen import conv_channels, conv_flat, conv_pixels, conv_points, conv_tiles, conv_weights
+from gluongraph.codegen import conv_bands, conv_channels, conv_flat, conv_pixels, conv_points, conv_tiles, conv_weights
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen.images import Conv, Pixels, Weights, WritePixels, WriteWeights
 from gluongraph.codegen.rule import Cpu
@@ -51,6 +51,7 @@ class _ToWeights(Protocol):
 _FORWARD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
     "tiles": lambda conv, cpu, _: conv_tiles.Forward(conv, cpu),
     "points": conv_points.Forward,
+    "bands": conv_bands.Forward,
     "channels": conv_channels.Forward,
     "flat": conv_flat.Forward,
     "images": conv_pixels.Forward,
@@ -58,6 +59,7 @@ _FORWARD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
 _DATA_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
     "tiles": lambda conv, cpu, _: conv_tiles.DataGrad(conv, cpu),
     "points": conv_points.DataGrad,
+    "bands": conv_bands.DataGrad,
     "channels": conv_channels.DataGrad,
     "flat": conv_flat.DataGrad,
     "images": conv_pixels.DataGrad,
@@ -80,10 +82,13 @@ def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
     can = {"flat", "images"}
     if points := conv_points.suits(conv, cpu, sums) and (op != "conv2d_data_grad" or conv.stride == (1, 1)):
         can.add("points")
+    if conv_bands.can(op, conv, cpu, sums):
+        can.add("bands")
     if conv_channels.can(conv, cpu, sums):
         can.add("channels")
     suits = {
         "points": points,
+        "bands": conv_bands.suits(op, conv, cpu, sums),
         "channels": conv_channels.suits(conv, channels, cpu, sums),
         "flat": conv_flat.suits(conv, cpu, sums),
         "images": True,

@@ -7,7 +7,8 @@ vector over images. Taps that fall outside are left out, so nothing is padded. F
 from __future__ import annotations
 
 from abc import abstractmethod
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -30,6 +31,8 @@ from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 
 Columns = tuple[int | None, ...]
+AHEAD = 5  # channels before its turn a weight is asked for: each takes some 70 cycles, and memory some hundred
+LINE = 16  # weights
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class _Tile:
 class _ToPixels(Job):
     """A convolution whose result is pixels: forward, or the gradient of the data."""
 
+    by_rows = False  # must what is read at once of the source end with its row?
+
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
         self.blocks = mk.ceildiv(conv.n, self.lanes)
@@ -70,8 +75,9 @@ class _ToPixels(Job):
             r for r in range(1, rows + 1) if rows % r == 0 and (r * self.target[1] >= self.lanes or r == rows)
         )
         self.steps = mk.ceildiv(self.made, self.rows)
-        self.splits = 1 if self.serial else min(mk.ceildiv(cpu.chunks, self.blocks), self.steps * conv.groups)
-        self._copy = self.blocks * self.lanes * conv.groups * self.reduced * plane(self.source[0] * self.source[1])
+        self._block = self.lanes * conv.groups * self.reduced * plane(self.source[0] * self.source[1])
+        self._copy = self.blocks * self._block
+        self.down, self.across = self._grid()
         self._slot = self.rows * self.strip * self.target[1] * self.lanes
 
     # What forward and data gradient differ in.
@@ -96,12 +102,28 @@ class _ToPixels(Job):
     def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
         """(output channel, q) of the weight between two channels of a group."""
 
+    def fetch(self, k: Kernel, w: Weights, group: Value, made: Value, reduced: Value, size: int) -> None:
+        """Ask for the weights of a channel that is soon summed over, where they lie far from this one's."""
+
     # What they share.
 
     @property
     def workspace(self) -> int:
         """Bytes."""
-        return (self._copy + self.pieces(self.blocks * self.splits) * self._slot) * DTYPES[self.dtype].nbytes
+        return (self._copy + self.pieces(self.units) * self._slot) * DTYPES[self.dtype].nbytes
+
+    @property
+    def units(self) -> int:
+        """Pieces of work: some strips and some channels of one block each."""
+        return self.blocks * self.down * self.across
+
+    def _grid(self) -> Pair:
+        """Pieces of a block by strips and by channels: of the most that there can be, those for which the least is read
+        again of weights and source."""
+        want = 1 if self.serial else mk.ceildiv(self.cpu.chunks, self.blocks)
+        strips, steps, weights = self.target[0] // self.strip, self.steps * self.conv.groups, self.conv.o * self.conv.q
+        grids = [(min(want // across, strips), min(across, steps)) for across in range(1, want + 1)]
+        return min(grids, key=lambda grid: (-grid[0] * grid[1], grid[0] * weights + grid[1] * self._block))
 
     def _tile_shape(self) -> Pair:
         """Channels and columns of a tile of accumulators, by the least estimated time of one row of all channels. The
@@ -150,25 +172,24 @@ class _ToPixels(Job):
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
         """Write the loops."""
         conv, space = self.conv, self.slots(k, workspace)
-        image_major(k, self, read, conv.groups * self.reduced, self.source, space)
+        image_major(k, self, read, conv.groups * self.reduced, self.source, space, self.by_rows)
 
         def unit(piece: Expr, unit: Expr) -> None:
-            block = k.bind(tir.floordiv(unit, self.splits), "block") if self.splits > 1 else unit
-            split = k.bind(tir.floormod(unit, self.splits), "split") if self.splits > 1 else tir.index(0)
-            first, count = mk.share(k, self.steps * conv.groups, self.splits, split)
+            outer = k.bind(tir.floordiv(unit, self.across), "outer")
+            block = k.bind(tir.floordiv(outer, self.down), "block")
+            x, y = k.bind(tir.floormod(unit, self.across), "x"), k.bind(tir.floormod(outer, self.down), "y")
+            first, count = mk.share(k, self.steps * conv.groups, self.across, x)
+            top, strips = mk.share(k, self.target[0] // self.strip, self.down, y)
             strip = space.at(k.bind(piece * self._slot + self._copy, "strip"))
 
             steps = (conv.groups, self.made, self.rows, first, count)
-            with (
-                k.loop(self.target[0] // self.strip, name="strip") as t,
-                channel_step(k, *steps) as (group, made, number),
-            ):
-                row = k.bind(t * self.strip, "row")
+            with k.loop(strips, name="strip") as t, channel_step(k, *steps) as (group, made, number):
+                row = k.bind((top + t) * self.strip, "row")
                 for size in sizes(k, number, self.rows, self.made):
                     self._rows(k, space, strip, w, block, row, group, made, size)
                 self._flush(k, strip, write, block, row, group * self.made + made, number)
 
-        self.spread(k, self.blocks * self.splits, unit)
+        self.spread(k, self.units, unit)
 
     def _rows(
         self,
@@ -209,24 +230,41 @@ class _ToPixels(Job):
         acc = mk.Tile(k, size, (self.lanes,) * tile.width, self.dtype)
         if not tile.taps:
             return acc
-        with k.loop(self.kernel[0], name="kh") as kh:
-            inside, source = self.row(h, kh)
-            with nullcontext() if inside is None else k.when(inside), k.loop(self.reduced, name="c") as c:
-                channel = (block * self.conv.groups + group) * self.reduced + c
-                base = channel * plane(self.source[0] * self.source[1]) + source * self.source[1] + self.scaled(start)
-                at = k.bind(base * self.lanes, "at")
-                loaded: dict[int, Expr] = {}
-                for tap, columns in tile.taps:
-                    for column in columns:
-                        if column is not None and column not in loaded:
-                            loaded[column] = k.bind(k.load(space, at + column * self.lanes, self.lanes), "x")
-                    for r in range(size):
-                        o, q = self.weight(group, made + r, c, kh * self.kernel[1] + tap)
-                        weight = k.bind(tir.cast(w(o, q, 1), self.dtype), "w")
-                        for i, column in enumerate(columns):
-                            if column is not None:
-                                acc.add(r, i, weight, loaded[column])
+        with self._rows_met(k, w, h, group, made, size) as (c, kh, source):
+            channel = (block * self.conv.groups + group) * self.reduced + c
+            base = channel * plane(self.source[0] * self.source[1]) + source * self.source[1] + self.scaled(start)
+            at = k.bind(base * self.lanes, "at")
+            loaded: dict[int, Expr] = {}
+            for tap, columns in tile.taps:
+                for column in columns:
+                    if column is not None and column not in loaded:
+                        loaded[column] = k.bind(k.load(space, at + column * self.lanes, self.lanes), "x")
+                for r in range(size):
+                    o, q = self.weight(group, made + r, c, kh * self.kernel[1] + tap)
+                    weight = k.bind(tir.cast(w(o, q, 1), self.dtype), "w")
+                    for i, column in enumerate(columns):
+                        if column is not None:
+                            acc.add(r, i, weight, loaded[column])
         return acc
+
+    @contextmanager
+    def _rows_met(
+        self, k: Kernel, w: Weights, h: Expr, group: Value, made: Value, size: int
+    ) -> Iterator[tuple[Expr, Expr, Expr]]:
+        """Loops over what a row is summed from: (channel, row of the kernel, row of the source). Channels, whose
+        weights lie together, are outermost, unless the first cache holds all weights."""
+        if self.conv.o * self.conv.q * DTYPES[self.dtype].nbytes <= self.cpu.l1:
+            with k.loop(self.kernel[0], name="kh") as kh:
+                inside, source = self.row(h, kh)
+                with nullcontext() if inside is None else k.when(inside), k.loop(self.reduced, name="c") as c:
+                    yield c, kh, source
+            return
+        with k.loop(self.reduced, name="c") as c:
+            self.fetch(k, w, group, made, c, size)
+            with k.loop(self.kernel[0], name="kh") as kh:
+                inside, source = self.row(h, kh)
+                with nullcontext() if inside is None else k.when(inside):
+                    yield c, kh, source
 
     def _flush(
         self, k: Kernel, strip: Buf, write: WritePixels, block: Expr, row: Expr, channel: Expr, number: Value
@@ -298,3 +336,9 @@ class DataGrad(_ToPixels):
 
     def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
         return group * self.reduced + reduced, made * (self.kernel[0] * self.kernel[1]) + tap
+
+    def fetch(self, k: Kernel, w: Weights, group: Value, made: Value, reduced: Value, size: int) -> None:
+        o, first = self.weight(group, made, reduced + AHEAD, 0)
+        weights = size * self.kernel[0] * self.kernel[1]  # of one output channel, in one run
+        for q in (*range(0, weights - 1, LINE), weights - 1):
+            k.fetch(w(o, first + q, 1))

@@ -88,9 +88,9 @@ def plane(pixels: int) -> int:
     return pixels | 1
 
 
-def image_major(k: Kernel, job: Job, read: Pixels, channels: int, size: Pair, into: Buf) -> None:
+def image_major(k: Kernel, job: Job, read: Pixels, channels: int, size: Pair, into: Buf, by_rows: bool = False) -> None:
     """Copy the job's images, of so many channels and pixels, to [block][channel][pixel][image of the block], zeros
-    behind the last image."""
+    behind the last image. What is read at once ends with its row, if `by_rows`."""
     images, pixels, side, dtype = job.conv.n, size[0] * size[1], job.lanes, job.dtype
 
     def unit(_: Expr, unit: Expr) -> None:
@@ -108,7 +108,12 @@ def image_major(k: Kernel, job: Job, read: Pixels, channels: int, size: Pair, in
             for i, column in enumerate(mk.transposed(k, [k.bind(row, "t") for row in rows])[:width]):
                 k.store(into, column, at + i * side)
 
-        mk.along(k, pixels, side, square)
+        if not by_rows:
+            mk.along(k, pixels, side, square)
+            return
+        with k.loop(size[0], name="row") as row:
+            start = k.bind(row * size[1], "start")
+            mk.along(k, size[1], side, lambda column, width: square(start + column, width))
 
     job.spread(k, mk.ceildiv(images, side) * channels, unit)
 

@@ -444,6 +444,14 @@ class Kernel:
         where = index(at + buf.offset)
         return tirx.BufferLoad(buf.var, [ramp(where, lanes) if lanes > 1 else where])
 
+    def fetch(self, value: Expr) -> None:
+        """Ask memory for what a load will read a while later, even behind the end of its buffer; of anything else that
+        is no load, for nothing."""
+        if isinstance(value, tvm.ir.TensorLoad):
+            place = value.source.access_ptr("r", offset=value.indices[0])
+            how = (tirx.const(i, "int32") for i in (0, 3, 1))  # to be read, into every cache, data
+            self._emit(tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", place, *how)))
+
     def store(self, buf: Buf, value: Value, at: Value) -> None:
         """buf[at : at+lanes] = value; `at` may be a vector of indices (scatter)."""
         value = const(value, buf.dtype) if isinstance(value, int | float) else cast(value, buf.dtype)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import conv, conv_channels, conv_points, conv_tiles, tir
+from gluongraph.codegen import conv, conv_bands, conv_channels, conv_points, conv_tiles, tir
 from gluongraph.codegen.conv import Conv
 from gluongraph.codegen.microkernel import accumulator
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
@@ -48,7 +48,9 @@ def reference(kind: str, c: Conv, x: Any, w: Any, g: Any) -> Any:
     return {"forward": y, "data_grad": dx, "weight_grad": dw}[kind].ravel()
 
 
-def run(kind: str, c: Conv, dtype: str = "f32", where: Any = HOST, threads: tuple[int, ...] = ()) -> list[Any]:
+def run(
+    kind: str, c: Conv, dtype: str = "f32", where: Any = HOST, threads: tuple[int, ...] = (), way: str = ""
+) -> list[Any]:
     """What the kernel adds into zeros (so an element written twice shows), per number of threads; the reference."""
     import tvm
 
@@ -61,7 +63,7 @@ def run(kind: str, c: Conv, dtype: str = "f32", where: Any = HOST, threads: tupl
     k, total = tir.Kernel("conv"), accumulator(dtype, dtype)
     bufs = {name: k.param(name, arrays[name].size, dtype) for name in names}
     out = k.param("out", arrays[result].size, total)
-    space = k.param("space", WORKSPACE[kind](c, dtype, where.cpu), "u8")
+    space = k.param("space", WORKSPACE[kind](c, dtype, where.cpu, way), "u8")
 
     def pixels(name: str) -> Any:
         channels, size = shapes[name][1], shapes[name][2] * shapes[name][3]
@@ -75,11 +77,13 @@ def run(kind: str, c: Conv, dtype: str = "f32", where: Any = HOST, threads: tupl
 
     if kind == "weight_grad":
         x, g = pixels("x"), pixels("g")
-        conv.emit_weight_grad(k, c, dtype, x, g, lambda o, q, v: add(k.let(o * c.q + q), v), where.cpu, space)
+        conv.emit_weight_grad(k, c, dtype, x, g, lambda o, q, v: add(k.let(o * c.q + q), v), where.cpu, space, way)
     else:
         emit = conv.emit_forward if kind == "forward" else conv.emit_data_grad
         source = pixels(names[0])
-        emit(k, c, dtype, source, lambda o, q, n: k.load(bufs["w"], o * c.q + q, n), write_pixels, where.cpu, space)
+        emit(
+            k, c, dtype, source, lambda o, q, n: k.load(bufs["w"], o * c.q + q, n), write_pixels, where.cpu, space, way
+        )
     function = tir.build_kernels([k.finish()], where.tvm)["conv"]
     given = [tvm.runtime.tensor(arrays[name].ravel()) for name in names]
     results = []
@@ -141,7 +145,39 @@ CHANNELS = {  # fill vectors better than images do: blocks with a rest, remainde
 def test_channels_in_vectors(kind: str, case: str) -> None:
     c = CHANNELS[case]
     assert all(conv_channels.suits(c, channels, TARGETS["x86-64-v4"].cpu, "f32") for channels in (c.c, c.o))
-    check(*run(kind, c, where=target("x86-64-v3") if case == "odd" else HOST))
+    check(*run(kind, c, where=target("x86-64-v3") if case == "odd" else HOST, way="channels"))
+
+
+BANDS = {  # of few images that fill a vector: a rest of every tile, rows that a stride leaves out, groups, AVX2
+    "odd": (Conv(8, 20, 4, 6, 23, (3, 3), padding=(1, 1)), "x86-64-v4"),
+    "strided": (Conv(4, 9, 8, 6, 7, (3, 2), (2, 2), (1, 0)), "x86-64-v4"),
+    "grouped": (Conv(8, 8, 8, 5, 6, (3, 2), (2, 1), (2, 0), (2, 1), 2), "x86-64-v4"),
+    "narrow": (Conv(2, 12, 4, 4, 18, (3, 3), padding=(1, 1)), "x86-64-v3"),
+}
+
+
+@pytest.mark.parametrize("case", BANDS)
+@pytest.mark.parametrize("kind", ["forward", "data_grad"])
+def test_bands_of_images(kind: str, case: str) -> None:
+    c, where = BANDS[case][0], target(BANDS[case][1])
+    op = {"forward": "conv2d", "data_grad": "conv2d_data_grad"}[kind]
+    assert conv.ways(op, c, "f32", where.cpu)[0] == "bands"
+    if HOST.cpu.lanes < where.cpu.lanes:
+        pytest.skip(f"this machine is no {where.name}")
+    one, two, want = run(kind, c, where=where, threads=(1, 2))
+    check(one, want)
+    assert np.array_equal(one, two)
+
+
+def test_which_images_are_cut_into_bands() -> None:
+    """Bands fill a vector, are of whole steps, and more of them than images; many pixels are worth turning weights."""
+    cpu, layer = TARGETS["x86-64-v4"].cpu, Conv(8, 64, 16, 16, 64, (3, 3), padding=(1, 1))
+    assert conv_bands.suits("conv2d", layer, cpu, "f32")
+    for change in ({"n": 16}, {"n": 6}, {"h": 15}, {"h": 32, "w": 32}):
+        assert not conv_bands.suits("conv2d", replace(layer, **change), cpu, "f32")
+    odd = replace(layer, h=6, w=6, stride=(2, 2))
+    assert conv_bands.can("conv2d", replace(odd, h=8), cpu, "f32")
+    assert not conv_bands.can("conv2d_data_grad", odd, cpu, "f32")
 
 
 def test_which_fill_vectors() -> None:
