@@ -2,18 +2,20 @@
 
 A piece of parallel work is one head. Keys are turned once, so that a row of scores is a row of vectors; then for each
 block of queries: the scores of all keys that it sees, their softmax row by row, and the products with the values. What
-a causal query cannot see is not computed, but for the rest of its block. The matrix of scores is never in memory: the
+a causal query cannot see is not computed, but for the rest of its tile. The matrix of scores is never in memory: the
 workspace of a piece holds as many rows as a block has queries. (Dao et al.: FlashAttention, 2022; with whole rows at
-hand, the sum of a row need not be corrected as it grows.)
+hand, the sum of a row need not be corrected as it grows.) Heads are read and written wherever they lie, by strides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
 
 from gluongraph.codegen import attention_tiles, gemm_choice, tir
 from gluongraph.codegen import microkernel as mk
-from gluongraph.codegen.heads import QUERIES, UNSEEN, Shape, Sight, larger, largest
+from gluongraph.codegen.heads import NAMES, QUERIES, UNSEEN, Heads, Places, Rows, Shape, Sight, larger, largest
 from gluongraph.codegen.math import VectorAlgebra
 from gluongraph.codegen.reduce import fold_lanes
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
@@ -22,13 +24,14 @@ from gluongraph.codegen.vector_math import exp_below
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
-NAMES = ("attention", "attention_grad")
 BLOCK = QUERIES  # keys that a block of queries is multiplied with at a time
 LONGEST = 1 << 14  # keys whose scores, for a block of queries, still find room in a cache
 
 Left = Callable[[Value, Value], Expr]  # (row, k) -> a number
 Right = Callable[[Value, Value, int], Expr]  # (k, column, lanes) -> a vector
 Write = Callable[[Value, Value, Expr], None]  # (row, column, vector)
+Terms = Callable[[Expr, int], tuple[Value, Value]]  # (first row, rows of a tile) -> its first k, how many
+Wanted = Callable[[Expr, int, Expr], Expr]  # (first row, rows, first column of a tile) -> is it needed?
 
 
 def suits(n: Node, cpu: Cpu) -> bool:
@@ -40,45 +43,53 @@ def suits(n: Node, cpu: Cpu) -> bool:
 
 
 def _claim(group: Group, cpu: Cpu) -> Candidate | None:
-    if (n := _node(group)) is None or not suits(n, cpu):
+    if (places := Places.of(group)) is None or not suits(places.node, cpu):
         return None
+    n = places.node
     if attention_tiles.suits(n, cpu):
         return Candidate("attention", attention_tiles.workspace(n, cpu), tiles=True)
-    shape, rows = Shape.of(n), 1 if n.op.name == "attention" else 2
-    turned = shape.size if rows == 1 else shape.size + shape.width
-    return Candidate("attention", shape.pieces(cpu) * _slot(shape, turned, rows, cpu) * 4)
+    return Candidate("attention", 4 * Shape.of(n).pieces(cpu) * _Slot.of(n, cpu).all)
 
 
-def _slot(shape: Shape, turned: int, rows: int, cpu: Cpu) -> int:
-    """Elements of the workspace of a piece: turned keys (and values), and rows of scores for a block of queries."""
-    return _row(shape, cpu) * (turned + rows * shape.block)
+@dataclass(frozen=True)
+class _Slot:
+    """The workspace of a piece, in elements: turned keys, rows of scores for a block of queries; for a gradient also
+    turned values, rows of the slopes of scores, and the sums for keys and values."""
 
+    shape: Shape
+    row: int
+    backward: bool
 
-def _row(shape: Shape, cpu: Cpu) -> int:
-    """Elements of a row of scores in the workspace: whole vectors, an odd number of them, since the rows of a panel
-    would share few sets of a cache if they lay a power of two apart."""
-    return (mk.ceildiv(shape.keys, cpu.lanes) | 1) * cpu.lanes
+    @classmethod
+    def of(cls, n: Node, cpu: Cpu) -> _Slot:
+        shape = Shape.of(n)
+        # A row is whole vectors, an odd number of them, since the rows of a panel would share few sets of a cache if
+        # they lay a power of two apart.
+        return cls(shape, (mk.ceildiv(shape.keys, cpu.lanes) | 1) * cpu.lanes, n.op.name == "attention_grad")
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        s, block = self.shape, self.shape.block * self.row
+        found = {"keys": s.size * self.row, "scores": block}
+        if self.backward:
+            found |= {"values": s.width * self.row, "slopes": block, "dk": s.keys * s.size, "dv": s.keys * s.width}
+        return found
 
-def _node(group: Group) -> Node | None:
-    """The attention of a group that holds nothing else."""
-    found = [n for n in group.body.nodes() if n.op.name in NAMES]
-    if group.pattern != "opaque" or len(found) != 1 or any(s.op.name != "input" for s in found[0].src):
-        return None
-    return found[0] if all(n in (found[0], *_items(group)) for n in group.body.outputs.values()) else None
+    @property
+    def all(self) -> int:
+        return sum(self.sizes.values())
 
-
-def _items(group: Group) -> list[Node]:
-    return [n for n in group.body.nodes() if n.op.name == "item"]
+    def parts(self, slot: Buf) -> dict[str, Buf]:
+        """Where they lie."""
+        starts = accumulate(self.sizes.values(), initial=0)
+        return {name: slot.at(at) for name, at in zip(self.sizes, starts, strict=False)}
 
 
 def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
-    n, memory = _node(group), bindings.by_node(group)
-    assert n is not None and bindings.workspace is not None
-    results: dict[int, Buf] = {}
-    for each, buf in zip(group.body.outputs.values(), bindings.outputs, strict=True):
-        results[each.attrs["index"] if each.op.name == "item" else 0] = buf
-    sources = [memory[s] for s in n.src]
+    places = Places.of(group)
+    assert places is not None and bindings.workspace is not None
+    n = places.node
+    sources, results = places.memory(group, bindings)
     if attention_tiles.suits(n, cpu):
         attention_tiles.emit(k, n, sources, results, bindings.workspace, cpu)
         return
@@ -90,128 +101,82 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
 class _Head:
     """The loops of one head."""
 
-    def __init__(self, k: Kernel, n: Node, sources: list[Buf], cpu: Cpu, space: Buf):
+    def __init__(self, k: Kernel, n: Node, sources: list[Heads], cpu: Cpu, space: Buf):
         self.k, self.cpu, self.space, self.algebra = k, cpu, space, VectorAlgebra(k)
-        self.shape = Shape.of(n)
-        self.scale = float(n.attrs["scale"])
+        self.shape, self.slot = Shape.of(n), _Slot.of(n, cpu)
+        self.scale, self.row = float(n.attrs["scale"]), self.slot.row
         backward = n.op.name == "attention_grad"
-        self.g = sources[0] if backward else None
-        self.q, self.key, self.v, *masks = sources[backward:]
-        self.sight = Sight(k, n, masks[0] if masks else None)
-        self.row = _row(self.shape, cpu)
+        self.g = sources[0]
+        self.q, self.keys, self.v, *masks = sources[backward:]
+        self.sight = Sight(k, n, masks[0].buf if masks else None)
 
     # -- one head
 
-    def forward(self, piece: Expr, number: Expr, results: dict[int, Buf]) -> None:
+    def forward(self, piece: Expr, number: Expr, results: dict[int, Heads]) -> None:
         """y = softmax(scores) v"""
-        k, shape = self.k, self.shape
-        slot = self.space.at(k.bind(piece * _slot(shape, shape.size, 1, self.cpu), "slot"))
-        q, keys, v = self._of(self.q, number, shape.queries * shape.size), *self._keys(number)
-        y = self._of(results[0], number, shape.queries * shape.width)
-        scores = slot.at(shape.size * self.row)
-        self._turn(keys, shape.size, slot)
+        k, shape, space = self.k, self.shape, self._slot(piece)
+        q, keys, v, y = (each.rows(k, number) for each in (self.q, self.keys, self.v, results[0]))
+        scores = space["scores"]
+        self._turn(keys, shape.size, space["keys"])
 
         def block(first: Expr, rows: int) -> None:
             seen = self.sight.blocks(first, rows, BLOCK)
-            self._scores(number, first, rows, seen, q, slot, scores)
-            sums, tops = k.local("sums", rows, "f32"), k.local("tops", rows, "f32")
-            self._each_row(rows, lambda r: self._exponentials(scores, r, seen, sums, tops))
-            out = y.at(k.bind(first * shape.width, "y"))
-            self._clear(out, rows * shape.width)
+            self._scores(number, first, rows, seen, q, space["keys"], scores)
+            factors, tops = k.local("factors", rows, "f32"), k.local("tops", rows, "f32")
+            with k.loop(rows, name="r") as r:
+                total = self._exponentials(scores, r, first, seen, tops)
+                k.store(factors, tir.const(1.0, "f32") / total, r)
+            out = y.at(k, first)
 
-            def keys_from(start: Expr, count: int) -> None:
-                self._product(
-                    rows,
-                    shape.width,
-                    count,
-                    lambda r, i: k.load(scores, r * self.row + start + i),
-                    lambda i, j, lanes: k.load(v, (start + i) * shape.width + j, lanes),
-                    self._adding(out, shape.width),
-                )
+            def write(r: Value, j: Value, x: Expr) -> None:
+                k.store(out.buf, x * tir.splat(k.load(factors, r), tir.lanes_of(x)), r * out.pitch + j)
 
-            mk.runs(k, shape.keys, BLOCK, 0, seen, keys_from)
-            self._each_row(rows, lambda r: self._scaled(out, r, shape.width, k.load(sums, r)))
+            self._times_keys(first, rows, scores, v, shape.width, write)
 
         mk.runs(k, shape.queries, BLOCK, 0, mk.ceildiv(shape.queries, BLOCK), block)
 
-    def backward(self, piece: Expr, number: Expr, results: dict[int, Buf]) -> None:
+    def backward(self, piece: Expr, number: Expr, results: dict[int, Heads]) -> None:
         """P = softmax(S);  dv = Pᵀ g;  dS = P (g vᵀ - Σ P g vᵀ) · scale;  dq = dS k;  dk = dSᵀ q"""
-        k, shape = self.k, self.shape
-        assert self.g is not None
-        slot = self.space.at(k.bind(piece * _slot(shape, shape.size + shape.width, 2, self.cpu), "slot"))
-        values = slot.at(shape.size * self.row)
-        p = slot.at((shape.size + shape.width) * self.row)
-        ds = p.at(shape.block * self.row)
-        q, g = (
-            self._of(self.q, number, shape.queries * shape.size),
-            self._of(self.g, number, shape.queries * shape.width),
-        )
-        keys, v = self._keys(number)
-        self._turn(keys, shape.size, slot)
-        self._turn(v, shape.width, values)
-        sizes = (shape.queries * shape.size, shape.keys * shape.size, shape.keys * shape.width)
-        outs = {i: self._of(results[i], number, sizes[i]) for i in results}
-        for i, out in outs.items():
-            self._clear(out, sizes[i])
-
-        def keep(r: Value, j: Value, x: Expr) -> None:
-            k.store(ds, x, r * self.row + j)
-
+        k, shape, space = self.k, self.shape, self._slot(piece)
+        p, ds = space["scores"], space["slopes"]
+        g, q, keys, v = (each.rows(k, number) for each in (self.g, self.q, self.keys, self.v))
+        outs = {i: each.rows(k, number) for i, each in results.items()}
+        # Gradients of keys and values: the left and the right side of their product, and where it is summed.
+        turned = {1: (ds, q, shape.size, space["dk"]), 2: (p, g, shape.width, space["dv"])}
+        turned = {i: each for i, each in turned.items() if i in outs}
+        self._turn(keys, shape.size, space["keys"])
+        self._turn(v, shape.width, space["values"])
+        for _, _, size, sums in turned.values():
+            self._clear(sums, shape.keys * size)
         self._fill_up(ds, shape.block, 0.0)
 
         def block(first: Expr, rows: int) -> None:
             seen = self.sight.blocks(first, rows, BLOCK)
-            self._scores(number, first, rows, seen, q, slot, p)
+            self._scores(number, first, rows, seen, q, space["keys"], p)
             self._rows_times(
-                first, rows, seen, g, shape.width, values, lambda r, j, x: k.store(ds, x, r * self.row + j)
+                first, rows, seen, g, shape.width, space["values"], lambda r, j, x: k.store(ds, x, r * self.row + j)
             )
-            sums, tops = k.local("sums", rows, "f32"), k.local("tops", rows, "f32")
-            self._each_row(rows, lambda r: self._exponentials(p, r, seen, sums, tops))
-            self._each_row(rows, lambda r: self._softmax_grad(p, ds, r, seen, k.load(sums, r), k.load(tops, r)))
-
-            def keys_from(start: Expr, count: int) -> None:
-                if 0 in outs:  # dq
-                    self._product(
-                        rows,
-                        shape.size,
-                        count,
-                        lambda r, i: k.load(ds, r * self.row + start + i),
-                        lambda i, j, lanes: k.load(keys, (start + i) * shape.size + j, lanes),
-                        self._adding(outs[0].at(k.bind(first * shape.size, "dq")), shape.size),
-                    )
-                for i, left, right, size in ((1, ds, q, shape.size), (2, p, g, shape.width)):
-                    if i in outs:  # dk, dv
-                        self._turned_product(count, rows, start, first, left, right, size, outs[i])
-
-            mk.runs(k, shape.keys, BLOCK, 0, seen, keys_from)
+            tops = k.local("tops", rows, "f32")
+            with k.loop(rows, name="r") as r:
+                total = self._exponentials(p, r, first, seen, tops)
+                self._softmax_grad(p, ds, r, first, seen, total, k.load(tops, r))
+            if 0 in outs:
+                dq = outs[0].at(k, first)
+                write: Write = lambda r, j, x: k.store(dq.buf, x, r * dq.pitch + j)  # noqa: E731
+                self._times_keys(first, rows, ds, keys, shape.size, write)
+            for left, right, size, sums in turned.values():
+                self._add_turned(first, rows, seen, left, right.at(k, first), size, sums)
 
         mk.runs(k, shape.queries, BLOCK, 0, mk.ceildiv(shape.queries, BLOCK), block)
-
-    def _turned_product(
-        self, count: int, rows: int, start: Expr, first: Expr, left: Buf, right: Buf, size: int, out: Buf
-    ) -> None:
-        """out[start + i] += Σ left[r, start + i] right[first + r] over the rows of a block."""
-        k = self.k
-        self._product(
-            count,
-            size,
-            rows,
-            lambda i, r: k.load(left, r * self.row + start + i),
-            lambda r, j, lanes: k.load(right, (first + r) * size + j, lanes),
-            self._adding(out.at(k.bind(start * size, "out")), size),
-        )
+        for i, (_, _, size, sums) in turned.items():
+            self._hand_on(sums, size, outs[i])
 
     # -- its parts
 
-    def _of(self, buf: Buf, number: Expr, size: int) -> Buf:
-        """What of an array belongs to the head of that number."""
-        return buf.at(self.k.bind(number * size, "head"))
+    def _slot(self, piece: Expr) -> dict[str, Buf]:
+        return self.slot.parts(self.space.at(self.k.bind(piece * self.slot.all, "slot")))
 
-    def _keys(self, number: Expr) -> tuple[Buf, Buf]:
-        shape = self.shape
-        return self._of(self.key, number, shape.keys * shape.size), self._of(self.v, number, shape.keys * shape.width)
-
-    def _turn(self, source: Buf, size: int, target: Buf) -> None:
+    def _turn(self, source: Rows, size: int, target: Buf) -> None:
         """Rows of `size` numbers, one a key, into rows of a number of every key; what fills the last vector is 0."""
         k, lanes, keys = self.k, self.cpu.lanes, self.shape.keys
 
@@ -220,7 +185,7 @@ class _Head:
                 with k.loop(count, name="d") as step:
                     d = k.bind(tir.index(step * lanes + first), "d")
                     rows = [
-                        k.bind(mk.padded(k.load(source, (at + c) * size + d, width), lanes), "t")
+                        k.bind(mk.padded(k.load(source.buf, (at + c) * source.pitch + d, width), lanes), "t")
                         for c in range(columns)
                     ]
                     rows += [tir.splat(tir.const(0, "f32"), lanes)] * (lanes - columns)
@@ -229,7 +194,7 @@ class _Head:
 
         mk.along(k, keys, lanes, square)
 
-    def _scores(self, number: Expr, first: Expr, rows: int, seen: Value, q: Buf, turned: Buf, scores: Buf) -> None:
+    def _scores(self, number: Expr, first: Expr, rows: int, seen: Value, q: Rows, turned: Buf, scores: Buf) -> None:
         """scores[r, j] = q[first + r] · key[j] · scale, or the lowest score where that key is not seen."""
 
         def write(r: Value, j: Value, x: Expr) -> None:
@@ -246,25 +211,66 @@ class _Head:
                 self.k.store(scores, tir.splat(tir.const(value, "f32"), rest), r * self.row + self.shape.keys)
 
     def _rows_times(
-        self, first: Expr, rows: int, seen: Value, source: Buf, size: int, turned: Buf, write: Write
+        self, first: Expr, rows: int, seen: Value, source: Rows, size: int, turned: Buf, write: Write
     ) -> None:
-        """write(r, j, x): products of rows of `source` from `first` on with turned ones, a block of keys at a time."""
+        """write(r, j, x): products of rows of `source` from `first` on with turned ones, a block of keys at a time; not
+        those of tiles in which no query sees a key."""
         k = self.k
-        source = source.at(k.bind(first * size, "rows"))
+        source = source.at(k, first)
 
         def keys_from(start: Expr, count: int) -> None:
             self._product(
                 rows,
                 count,
-                size,
-                lambda r, d: k.load(source, r * size + d),
+                lambda i, tall: (0, size),
+                lambda r, d: k.load(source.buf, r * source.pitch + d),
                 lambda d, j, lanes: k.load(turned, d * self.row + start + j, lanes),
                 lambda r, j, x: write(r, start + j, x),
+                wanted=lambda i, tall, j: start + j < self.sight.keys(first + i + tall),
             )
 
         mk.runs(k, self.shape.keys, BLOCK, 0, seen, keys_from)
 
-    def _product(self, m: int, n: int, kk: int, left: Left, right: Right, write: Write) -> None:
+    def _times_keys(self, first: Expr, rows: int, left: Buf, right: Rows, size: int, write: Write) -> None:
+        """write(r, j, x): products of rows of a block with the rows of all keys that they see."""
+        k = self.k
+        self._product(
+            rows,
+            size,
+            lambda i, tall: (0, self.sight.keys(first + i + tall)),
+            lambda r, i: k.load(left, r * self.row + i),
+            lambda i, j, lanes: k.load(right.buf, i * right.pitch + j, lanes),
+            write,
+        )
+
+    def _add_turned(self, first: Expr, rows: int, seen: Value, left: Buf, right: Rows, size: int, sums: Buf) -> None:
+        """sums[key] += Σ left[r, key] right[r] over the rows of a block that see the key."""
+        k = self.k
+
+        def keys_from(start: Expr, count: int) -> None:
+            def terms(i: Expr, tall: int) -> tuple[Value, Value]:
+                begin = tir.minimum(tir.maximum(self.sight.queries(start + i) - first, 0), rows)
+                begin = k.bind(begin, "begin")
+                return begin, k.bind(rows - begin, "terms")
+
+            def write(i: Value, j: Value, x: Expr) -> None:
+                at = k.bind(tir.index((start + i) * size + j), "at")
+                k.store(sums, k.load(sums, at, tir.lanes_of(x)) + x, at)
+
+            self._product(
+                count,
+                size,
+                terms if self.sight.ends else lambda i, tall: (0, rows),
+                lambda i, r: k.load(left, r * self.row + start + i),
+                lambda r, j, lanes: k.load(right.buf, r * right.pitch + j, lanes),
+                write,
+            )
+
+        mk.runs(k, self.shape.keys, BLOCK, 0, seen, keys_from)
+
+    def _product(
+        self, m: int, n: int, terms: Terms, left: Left, right: Right, write: Write, wanted: Wanted | None = None
+    ) -> None:
         """write(i, j, Σ left(i, k) right(k, j)) for m x n elements, tile by tile; panels of `right` stay in cache."""
         k, lanes = self.k, self.cpu.lanes
         rows, vectors = gemm_choice.outer_tile(m, n, lanes, self.cpu)
@@ -274,9 +280,18 @@ class _Head:
             mk.runs(k, m, rows, 0, mk.ceildiv(m, rows), lambda i, count: tile(i, count, j, size))
 
         def tile(i: Expr, count: int, j: Expr, size: int) -> None:
+            if wanted is None or not self.sight.ends:
+                sums(i, count, j, size)
+                return
+            with k.when(wanted(i, count, j)):
+                sums(i, count, j, size)
+
+        def sums(i: Expr, count: int, j: Expr, size: int) -> None:
             cuts = mk.widths(size, lanes)
             acc = mk.Tile(k, count, cuts, "f32")
-            with k.loop(kk, name="k") as step:
+            begin, number = terms(i, count)
+            with k.loop(number, name="k") as each:
+                step = k.bind(begin + each, "step")
                 vectors = [k.bind(right(step, j + v * lanes, cut), "b") for v, cut in enumerate(cuts)]
                 for r in range(count):
                     scalar = k.bind(left(i + r, step), "a")
@@ -288,46 +303,50 @@ class _Head:
 
         mk.runs(k, n, width, 0, mk.ceildiv(n, width), panel)
 
-    def _adding(self, out: Buf, size: int) -> Write:
-        """Adds to rows of `size` numbers."""
-
-        def write(i: Value, j: Value, x: Expr) -> None:
-            at = self.k.bind(tir.index(i * size + j), "at")
-            self.k.store(out, self.k.load(out, at, tir.lanes_of(x)) + x, at)
-
-        return write
-
     # -- rows
 
-    def _each_row(self, rows: int, body: Callable[[Expr], None]) -> None:
-        with self.k.loop(rows, name="r") as r:
-            body(r)
-
-    def _sweep(self, seen: Value, body: Callable[[Expr], None]) -> None:
-        """body(column) for the vectors of a row that are seen in part."""
+    def _vectors(self, first: Expr, r: Expr, seen: Value) -> tuple[Expr, Expr]:
+        """How many vectors of a row hold keys that its query sees, and all queries of its block."""
         lanes = self.cpu.lanes
-        count = tir.minimum(tir.index(seen * (BLOCK // lanes)), mk.ceildiv(self.shape.keys, lanes))
-        with self.k.loop(self.k.bind(count, "vectors"), name="j") as j:
-            body(self.k.bind(j * lanes, "j"))
+        most = tir.minimum(tir.index(seen * (BLOCK // lanes)), mk.ceildiv(self.shape.keys, lanes))
+        most = self.k.bind(most, "most")
+        if not self.sight.ends:
+            return most, most
+        own = tir.floordiv(self.sight.keys(first + r + 1) + (lanes - 1), lanes)
+        return self.k.bind(own, "vectors"), most
 
-    def _folded(self, start: float, seen: Value, fold: Callable[[Expr, Expr], Expr]) -> Expr:
+    def _sweep(self, count: Expr, body: Callable[[Expr], None]) -> None:
+        """body(column) for so many vectors of a row."""
+        with self.k.loop(count, name="j") as j:
+            body(self.k.bind(j * self.cpu.lanes, "j"))
+
+    def _blank(self, row: Buf, count: Expr, most: Expr) -> None:
+        """0 for the keys that other queries of the block see: products take them as they come."""
+        lanes = self.cpu.lanes
+        if self.sight.ends:
+            zero = tir.splat(tir.const(0.0, "f32"), lanes)
+            with self.k.loop(self.k.bind(most - count, "rest"), name="j") as j:
+                self.k.store(row, zero, (count + j) * lanes)
+
+    def _folded(self, start: float, count: Expr, fold: Callable[[Expr, Expr], Expr]) -> Expr:
         """A vector into which all vectors of a row are folded: fold(column, so far) from `start`."""
         k, lanes = self.k, self.cpu.lanes
         total = k.local("total", lanes, "f32")
         k.store(total, tir.splat(tir.const(start, "f32"), lanes), 0)
-        self._sweep(seen, lambda j: k.store(total, fold(j, k.load(total, 0, lanes)), 0))
+        self._sweep(count, lambda j: k.store(total, fold(j, k.load(total, 0, lanes)), 0))
         return k.load(total, 0, lanes)
 
-    def _sum(self, seen: Value, value: Callable[[Expr], Expr]) -> Expr:
+    def _sum(self, count: Expr, value: Callable[[Expr], Expr]) -> Expr:
         """The sum of a row."""
-        lanes = self._folded(0.0, seen, lambda j, total: total + value(j))
+        lanes = self._folded(0.0, count, lambda j, total: total + value(j))
         return self.k.let(fold_lanes(self.k, self.algebra, "sum", lanes))
 
-    def _exponentials(self, scores: Buf, r: Expr, seen: Value, sums: Buf, tops: Buf) -> None:
-        """scores = exp(scores - the largest of the row), their sum, and which that was."""
+    def _exponentials(self, scores: Buf, r: Expr, first: Expr, seen: Value, tops: Buf) -> Expr:
+        """scores = exp(scores - the largest of the row), and which that was; their sum."""
         k, lanes = self.k, self.cpu.lanes
         row = scores.at(k.bind(r * self.row, "row"))
-        top = largest(k, self._folded(4 * UNSEEN, seen, lambda j, top: larger(k.load(row, j, lanes), top)))
+        count, most = self._vectors(first, r, seen)
+        top = largest(k, self._folded(4 * UNSEEN, count, lambda j, top: larger(k.load(row, j, lanes), top)))
         k.store(tops, top, r)
 
         def exponential(j: Expr) -> Expr:
@@ -335,17 +354,20 @@ class _Head:
             k.store(row, value, j)
             return value
 
-        k.store(sums, self._sum(seen, exponential), r)
+        total = self._sum(count, exponential)
+        self._blank(row, count, most)
+        return total
 
-    def _softmax_grad(self, p: Buf, ds: Buf, r: Expr, seen: Value, total: Expr, largest: Expr) -> None:
+    def _softmax_grad(self, p: Buf, ds: Buf, r: Expr, first: Expr, seen: Value, total: Expr, largest: Expr) -> None:
         """p = p / total;  ds = p (ds - Σ p ds) · scale, or 0 in a row that sees nothing: it weighs all keys alike."""
         k, lanes = self.k, self.cpu.lanes
         at = k.bind(r * self.row, "row")
         weights, slopes = p.at(at), ds.at(at)
+        count, most = self._vectors(first, r, seen)
         inverse = k.let(tir.const(1.0, "f32") / total)
         lowest, zero = tir.const(UNSEEN, "f32"), tir.const(0.0, "f32")
         scale = k.let(tir.select(tir.compare("greater", largest, lowest), tir.const(self.scale, "f32"), zero))
-        inner = self._sum(seen, lambda j: k.load(weights, j, lanes) * k.load(slopes, j, lanes))
+        inner = self._sum(count, lambda j: k.load(weights, j, lanes) * k.load(slopes, j, lanes))
         mean = k.let(inner * inverse)
 
         def one(j: Expr) -> None:
@@ -355,22 +377,22 @@ class _Head:
             k.store(weights, weight, j)
             k.store(slopes, slope, j)
 
-        self._sweep(seen, one)
-
-    def _scaled(self, out: Buf, r: Expr, size: int, total: Expr) -> None:
-        """Row r of `out` over `total`."""
-        k = self.k
-        inverse = k.let(tir.const(1.0, "f32") / total)
-
-        def one(at: Value, lanes: int) -> None:
-            place = k.bind(tir.index(r * size + at), "at")
-            k.store(out, k.load(out, place, lanes) * tir.splat(inverse, lanes), place)
-
-        mk.along(k, size, self.cpu.lanes, one)
+        self._sweep(count, one)
+        self._blank(slopes, count, most)
 
     def _clear(self, out: Buf, size: int) -> None:
         zero = tir.const(0, "f32")
         mk.along(self.k, size, self.cpu.lanes, lambda at, lanes: self.k.store(out, tir.splat(zero, lanes), at))
+
+    def _hand_on(self, sums: Buf, size: int, to: Rows) -> None:
+        """Sums for all keys, where their rows belong."""
+        k = self.k
+        with k.loop(self.shape.keys, name="r") as r:
+
+            def one(j: Value, lanes: int) -> None:
+                k.store(to.buf, k.load(sums, r * size + j, lanes), r * to.pitch + j)
+
+            mk.along(k, size, self.cpu.lanes, one)
 
 
 ATTENTION = Rule("attention", _claim, _emit)

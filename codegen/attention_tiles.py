@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tiles, tir
-from gluongraph.codegen.heads import UNSEEN, Shape, Sight, larger, largest
+from gluongraph.codegen.heads import UNSEEN, Heads, Rows, Shape, Sight, larger, largest
 from gluongraph.codegen.math import VectorAlgebra
 from gluongraph.codegen.reduce import fold_lanes
 from gluongraph.codegen.rule import Cpu
@@ -39,7 +39,7 @@ def workspace(n: Node, cpu: Cpu) -> int:
     return 4 * sizes.shape.pieces(cpu) * sizes.all
 
 
-def emit(k: Kernel, n: Node, sources: list[Buf], results: dict[int, Buf], space: Buf, cpu: Cpu) -> None:
+def emit(k: Kernel, n: Node, sources: list[Heads], results: dict[int, Heads], space: Buf, cpu: Cpu) -> None:
     """Write the loops; `results` by the number of the item."""
     unit = tiles.unit(cpu)
     assert unit is not None
@@ -154,22 +154,22 @@ class _Tiles:
 class _Head:
     """The loops of one head."""
 
-    def __init__(self, k: Kernel, n: Node, sources: list[Buf], space: Buf, unit: tiles.Unit):
+    def __init__(self, k: Kernel, n: Node, sources: list[Heads], space: Buf, unit: tiles.Unit):
         self.k, self.unit, self.algebra, self.scale = k, unit, VectorAlgebra(k), float(n.attrs["scale"])
         backward = n.op.name == "attention_grad"
         self.shape, self.sizes = Shape.of(n), _Sizes(Shape.of(n), backward)
         self.words, self.numbers = k.view(space, "u32"), k.view(space, "f32")
         self.g = sources[0]
         self.q, self.keys, self.v, *masks = sources[backward:]
-        self.sight = Sight(k, n, masks[0] if masks else None)
+        self.sight = Sight(k, n, masks[0].buf if masks else None)
 
-    def forward(self, memory: _Memory, number: Expr, results: dict[int, Buf]) -> None:
+    def forward(self, memory: _Memory, number: Expr, results: dict[int, Heads]) -> None:
         """y = softmax(scores) v"""
         k, s, z = self.k, self.shape, self.sizes
-        y = self._of(results[0], number, s.queries * s.width)
-        self._lines(self._of(self.q, number, s.queries * s.size), s.queries, s.size, memory["q"], z.size)
-        self._lines(self._of(self.keys, number, s.keys * s.size), s.keys, s.size, memory["k"], z.size, turned=True)
-        self._columns(self._of(self.v, number, s.keys * s.width), s.keys, s.width, memory["v"], z.keys)
+        q, keys, v, y = (each.rows(k, number) for each in (self.q, self.keys, self.v, results[0]))
+        self._lines(q, s.queries, s.size, memory["q"], z.size)
+        self._lines(keys, s.keys, s.size, memory["k"], z.size, turned=True)
+        self._columns(v, s.keys, s.width, memory["v"], z.keys)
         scores, out = memory["scores"], memory["out"]
 
         def block(first: Expr, rows: int) -> None:
@@ -187,17 +187,15 @@ class _Head:
 
         mk.runs(k, s.queries, s.block, 0, mk.ceildiv(s.queries, s.block), block)
 
-    def backward(self, memory: _Memory, number: Expr, results: dict[int, Buf]) -> None:
+    def backward(self, memory: _Memory, number: Expr, results: dict[int, Heads]) -> None:
         """P = softmax(S);  dv = Pᵀ g;  dS = P (g vᵀ - Σ P g vᵀ) · scale;  dq = dS k;  dk = dSᵀ q"""
         k, s, z = self.k, self.shape, self.sizes
-        q, g = self._of(self.q, number, s.queries * s.size), self._of(self.g, number, s.queries * s.width)
-        keys, v = self._of(self.keys, number, s.keys * s.size), self._of(self.v, number, s.keys * s.width)
+        g, q, keys, v = (each.rows(k, number) for each in (self.g, self.q, self.keys, self.v))
         self._lines(q, s.queries, s.size, memory["q"], z.size)
         self._lines(g, s.queries, s.width, memory["g"], z.width)
         self._lines(keys, s.keys, s.size, memory["k"], z.size, turned=True)
         self._lines(v, s.keys, s.width, memory["v"], z.width, turned=True)
-        sizes = (s.queries * s.size, s.keys * s.size, s.keys * s.width)
-        outs = {i: self._of(buf, number, sizes[i]) for i, buf in results.items()}
+        outs = {i: each.rows(k, number) for i, each in results.items()}
         # Gradients of keys and values: what is multiplied with what, and where the sums are.
         turned = {1: ("query", q, s.size, "ds", "dk"), 2: ("above", g, s.width, "p", "dv")}
         if 0 in outs:
@@ -229,37 +227,33 @@ class _Head:
 
     # -- operands into tiles
 
-    def _of(self, buf: Buf, number: Expr, size: int) -> Buf:
-        """What of an array belongs to the head of that number."""
-        return buf.at(self.k.bind(number * size, "head"))
-
-    def _read(self, source: Buf, at: Expr, columns: int, width: int) -> Callable[[int], Expr]:
+    def _read(self, source: Rows, at: Expr, width: int) -> Callable[[int], Expr]:
         """Reads so many numbers of each row below a place of a matrix."""
-        return lambda row: self.k.load(source, at + row * columns, width)
+        return lambda row: self.k.load(source.buf, at + row * source.pitch, width)
 
-    def _lines(self, source: Buf, rows: int, columns: int, to: Buf, deep: int, turned: bool = False) -> None:
+    def _lines(self, source: Rows, rows: int, columns: int, to: Buf, deep: int, turned: bool = False) -> None:
         """A line of tiles for 16 rows of a matrix whose columns are summed over: rows of A; `turned`, columns of B."""
         k = self.k
 
         def line(start: Expr, size: int) -> None:
             for first, depth, count in mk.split(columns, DEPTH):
                 with k.loop(count, name="k") as step:
-                    at = k.bind(start * columns + step * DEPTH + first, "from")
-                    rows = tiles.along(k, self._read(source, at, columns, depth), size)
+                    at = k.bind(start * source.pitch + step * DEPTH + first, "from")
+                    rows = tiles.along(k, self._read(source, at, depth), size)
                     place = tir.floordiv(start, SIDE) * deep + tir.floordiv(first, DEPTH) + step
                     self._tile(to, place, rows, turned)
 
         mk.runs(k, rows, SIDE, 0, mk.ceildiv(rows, SIDE), line)
 
-    def _columns(self, source: Buf, rows: int, columns: int, to: Buf, deep: int, turned: bool = False) -> None:
+    def _columns(self, source: Rows, rows: int, columns: int, to: Buf, deep: int, turned: bool = False) -> None:
         """A line of tiles for 16 columns of a matrix whose rows are summed over: columns of B; `turned`, rows of A."""
         k = self.k
 
         def across(start: Expr, depth: int) -> None:
             for first, width, count in mk.split(columns, SIDE):
                 with k.loop(count, name="line") as line:
-                    at = k.bind(start * columns + line * SIDE + first, "from")
-                    rows = tiles.across(k, self._read(source, at, columns, width), depth)
+                    at = k.bind(start * source.pitch + line * SIDE + first, "from")
+                    rows = tiles.across(k, self._read(source, at, width), depth)
                     place = (line + first // SIDE) * deep + tir.floordiv(start, DEPTH)
                     self._tile(to, place, rows, turned)
 
@@ -463,17 +457,17 @@ class _Head:
 
     # -- results
 
-    def _hand_on(self, out: Buf, r: Expr, to: Buf, row: Expr, columns: int, over: Expr | None = None) -> None:
+    def _hand_on(self, out: Buf, r: Expr, to: Rows, row: Expr, columns: int, over: Expr | None = None) -> None:
         """A row of sums into the result, times `over`."""
         k = self.k
 
         def one(j: Value, lanes: int) -> None:
             x = k.load(out, r * self._wide + j, lanes)
-            k.store(to, x if over is None else x * tir.splat(over, lanes), row * columns + j)
+            k.store(to.buf, x if over is None else x * tir.splat(over, lanes), row * to.pitch + j)
 
         mk.along(k, columns, SIDE, one)
 
-    def _hand_on_turned(self, sums: Buf, to: Buf, columns: int) -> None:
+    def _hand_on_turned(self, sums: Buf, to: Rows, columns: int) -> None:
         """Sums with keys along rows into the result, which has a row for each key."""
         k, pitch = self.k, self.sizes.pitch
 
@@ -483,7 +477,7 @@ class _Head:
                     column = k.bind(c * SIDE + first, "column")
                     square = [k.bind(k.load(sums, (column + i) * pitch + start, SIDE), "t") for i in range(SIDE)]
                     for r, x in enumerate(mk.transposed(k, square)[:rows]):
-                        k.store(to, tir.shuffle([x], range(width)), (start + r) * columns + column)
+                        k.store(to.buf, tir.shuffle([x], range(width)), (start + r) * to.pitch + column)
 
         mk.runs(k, self.shape.keys, SIDE, 0, mk.ceildiv(self.shape.keys, SIDE), keys)
 

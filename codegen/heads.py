@@ -1,4 +1,4 @@
-"""What both ways to compute attention share: its extents, and which keys a query sees."""
+"""What both ways to compute attention share: its extents, where heads lie in memory, and which keys a query sees."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.rule import Bindings, Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.ir import Node
+from gluongraph.plan import Group
+from gluongraph.views import View, read, written
 
+NAMES = ("attention", "attention_grad")
 QUERIES = 64  # a block of rows of scores, which stay in cache
 UNSEEN = -1e30  # the score of a key that is not seen; finite, so that a row of nothing else gives no NaN
 
@@ -41,6 +44,72 @@ class Shape:
         return min(QUERIES, self.queries)
 
 
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one head of an array, `pitch` elements from one to the next."""
+
+    buf: Buf
+    pitch: int
+
+    def at(self, k: Kernel, first: Value) -> Rows:
+        """Those from a row on."""
+        return Rows(self.buf.at(k.bind(tir.index(first * self.pitch), "rows")), self.pitch)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """An array (B, H, rows, columns) within other memory."""
+
+    buf: Buf
+    view: View
+
+    def rows(self, k: Kernel, number: Expr) -> Rows:
+        """The head of that number, of all samples."""
+        _, heads, _, _ = self.view.shape
+        sample, head, pitch, _ = self.view.strides
+        at = number * head
+        if sample != heads * head:
+            at = tir.floordiv(number, heads) * sample + tir.floormod(number, heads) * head
+        return Rows(self.buf.at(k.bind(at + self.view.start, "head")), pitch)
+
+
+@dataclass(frozen=True)
+class Places:
+    """An attention or its gradient, with what movement there is around it: the input that each source is a view of;
+    the output that each result lies in, by the number of the result."""
+
+    node: Node
+    sources: tuple[tuple[Node, View], ...]
+    results: dict[int, tuple[Node, View]]
+
+    @classmethod
+    def of(cls, group: Group) -> Places | None:
+        """Those of a group that holds nothing else."""
+        found = [n for n in group.body.nodes() if n.op.name in NAMES]
+        if group.pattern != "opaque" or len(found) != 1:
+            return None
+        (n,) = found
+        sources: list[tuple[Node, View]] = []
+        for s in n.src:
+            path, view = read(s) if s.dtype != "bool" else ([], View.of(s.shape))
+            sources.append((path[-1].src[0] if path else s, view))
+        results: dict[int, tuple[Node, View]] = {}
+        for y in group.body.outputs.values():
+            parts = written(y)
+            if parts is None or any(each is not n and each.src != (n,) for each in parts):
+                return None
+            for each, view in parts.items():
+                results[each.attrs["index"] if each.op.name == "item" else 0] = y, view
+        return cls(n, tuple(sources), results) if all(root.op.name == "input" for root, _ in sources) else None
+
+    def memory(self, group: Group, bindings: Bindings) -> tuple[list[Heads], dict[int, Heads]]:
+        """The sources, and the results by number, in the memory of a kernel."""
+        inputs = bindings.by_node(group)
+        outputs = dict(zip(group.body.outputs.values(), bindings.outputs, strict=True))
+        sources = [Heads(inputs[root], view) for root, view in self.sources]
+        return sources, {i: Heads(outputs[y], view) for i, (y, view) in self.results.items()}
+
+
 class Sight:
     """Which keys a query sees: those up to its own place where attention is causal, those that the mask allows."""
 
@@ -58,6 +127,19 @@ class Sight:
             return all
         end = tir.floordiv(first + (rows + self.ahead + size - 1), size)
         return self.k.bind(tir.minimum(tir.maximum(end, 1), all), "seen")
+
+    @property
+    def ends(self) -> bool:
+        """Does a query see a first part of the keys, which depends on the query?"""
+        return self.causal and self.ahead >= 0
+
+    def keys(self, end: Expr) -> Value:
+        """How many keys the queries before `end` see."""
+        return tir.minimum(end + self.ahead, self.shape.keys) if self.ends else self.shape.keys
+
+    def queries(self, key: Expr) -> Value:
+        """The first query that sees that key."""
+        return tir.maximum(key - self.ahead, 0) if self.ends else 0
 
     def only(self, number: Expr, row: Expr, j: Value, x: Expr, other: float) -> Expr:
         """x, for keys from j on, where this query sees them."""

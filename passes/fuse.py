@@ -9,7 +9,9 @@ Five kinds of group, by the loop nest they need:
 * reduce: other reductions, siblings over the same axes together, with their elementwise prologue and epilogue;
 * loop: elementwise work and data movement over one index space; several spaces in one kernel for small updates.
 
-What is left over (other scatters, cumsum, concat, scan) is a group of its own, "opaque" or "scan".
+What is left over (other scatters, cumsum, concat, scan) is a group of its own, "opaque" or "scan". A composite that a
+kernel takes whole (attention) reads its operands through movement, and writes its results where movement would bring
+them.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.ops.leaf import is_zero
 from gluongraph.passes.grouping import MAX_EDGES, Draft, Drafts, Inlined, overwritten
 from gluongraph.passes.recompute import recomputed
+from gluongraph.passes.through import read_through
+from gluongraph.views import WRITTEN, written
 
 # Kinds and names that the loop nests above can hold as part of an expression.
 _POINTWISE = frozenset({"elementwise", "random"})
@@ -37,10 +41,11 @@ def fuse(graph: Graph) -> Graph:
 
     The graph is grouped twice: the first time shows what would be stored, and so what had better be recomputed.
     """
-    grouper = _Grouper(graph, Inlined())
+    views = read_through(graph)
+    grouper = _Grouper(graph, Inlined(views=views))
     builder = _Builder(grouper)
     if cheap := recomputed(graph, grouper.order, builder.needed, grouper.kernels_reading):
-        builder = _Builder(_Grouper(graph, Inlined(cheap)))
+        builder = _Builder(_Grouper(graph, Inlined(cheap, views)))
     return builder.build()
 
 
@@ -91,6 +96,8 @@ class _Grouper:
             return
         if n.op.name == "item" and (home := self.drafts.find(n.src[0])) is not None:
             self.drafts.join(n, home)
+        elif (whole := self._written_by(n)) is not None:
+            self.drafts.join(n, whole)
         elif n.op.kind in _POINTWISE or n.op.name in _GATHERS:
             self._place_pointwise(n)
         elif n.op.kind == "reduce" and "axes" in n.attrs:
@@ -101,6 +108,21 @@ class _Grouper:
             self.drafts.start(n, "after", n.shape)  # a group of its own, no kernel: nobody joins it, or passes it by
         else:
             self.drafts.start(n, _pattern(n), n.types[0].shape)
+
+    def _written_by(self, n: Node) -> Draft | None:
+        """The group of a composite that can write its results where n has them, if nobody wants them elsewhere."""
+        if n.op.name not in WRITTEN or (n.op.name == "cast" and not _narrows(n)):
+            return None
+        parts: list[Node] = []
+        for s in n.src:
+            while s.op.name == "reshape" and s not in self.results:
+                (s,) = s.src
+            parts.append(s)
+        home = self.drafts.find(parts[0])
+        if home is None or not _is_whole(home) or written(n) is None:
+            return None
+        alone = (self.drafts.find(s) is home and s not in self.results and self._readers(s) == [n] for s in parts)
+        return home if all(alone) else None
 
     def _place_pointwise(self, n: Node) -> None:
         fitting = [d for d in self._producers(n) if self._fits(n, d)]
@@ -318,6 +340,16 @@ def _adds_rows(n: Node) -> bool:
     return n.shape[0] > n.src[1].ty.size and n.dtype in ("f32", "f64")
 
 
+def _is_whole(draft: Draft) -> bool:
+    """Is it the group of a composite that a kernel takes whole?"""
+    return draft.nodes[0].op.kind == "composite"
+
+
+def _narrows(n: Node) -> bool:
+    """Is n a float32 value rounded to 16 bit?"""
+    return n.src[0].dtype == "f32" and n.dtype in ("f16", "bf16")
+
+
 def _is_rowwise(n: Node) -> bool:
     """A reduction over trailing axes that fit a cache."""
     domain = n.src[0].shape
@@ -375,7 +407,8 @@ class _Builder:
                 continue
             home = self.drafts.find(n)
             for s in n.src:
-                copied = s in self.inlined and n is _anchor(n)  # into memory, by a kernel of its own
+                moved = home is not None and _is_whole(home)  # what it moves lies in its results alone
+                copied = s in self.inlined and n is _anchor(n) and not moved  # into memory, by a kernel of its own
                 needed.update(root for root in self.inlined.behind([s]) if copied or self.drafts.find(root) is not home)
         return needed
 
@@ -456,7 +489,11 @@ class _Body:
 
     def _operand(self, s: Node) -> Node:
         """A source of a contraction and the like: read from memory as it lies there."""
-        return self.made[s] if s in self.inside else self._input(self.builder.stored(s))
+        if s in self.inside:
+            return self.made[s]
+        if s in self.builder.inlined.views or (s.op.name == "reshape" and self._from_inside(s)):
+            return s.on(tuple(map(self._operand, s.src)))
+        return self._input(self.builder.stored(s))
 
     def _read(self, s: Node) -> Node:
         """A source of pointwise work: inlined where that is free."""

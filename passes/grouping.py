@@ -18,12 +18,14 @@ COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", 
 
 @dataclass(frozen=True)
 class Inlined:
-    """The nodes that belong to no group, because each reader computes them again; `recomputed` are such by choice."""
+    """The nodes that belong to no group, because each reader computes them again; `recomputed` are such by choice,
+    `views` because their readers read through them."""
 
     recomputed: frozenset[Node] = frozenset()
+    views: frozenset[Node] = frozenset()
 
     def __contains__(self, n: Node) -> bool:
-        return n.op.name in INLINE or n in self.recomputed or _is_mask(n) or _is_widened(n)
+        return n.op.name in INLINE or n in self.recomputed or n in self.views or _is_mask(n) or _is_widened(n)
 
     def behind(self, start: Iterable[Node]) -> list[Node]:
         """What has to be computed first: the other nodes, seen through inlined ones."""

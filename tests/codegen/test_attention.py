@@ -118,6 +118,116 @@ def test_the_scores_are_never_in_memory(dtype: str) -> None:
         assert all(b.type.size < 2 * 4 * 1024 * 1024 for launch in plan.launches for b in launch.writes)
 
 
+# -- where heads lie
+
+
+B, H, T, D = 2, 3, 70, 32  # two blocks of queries, and of everything a rest
+
+
+def by_head(x: Node) -> Node:
+    return ops.transpose(ops.reshape(x, (B, T, x.shape[-1] // D, D)), (0, 2, 1, 3))
+
+
+def joined(y: Node) -> Node:
+    return ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (B * T, H * D))
+
+
+def joint(dtype: str) -> tuple[list[Node], list[Node]]:
+    """Queries, keys and values of one projection, its outputs in groups of each; and that as input."""
+    x = ops.input("x0", TensorType((B * T, 3 * H * D), dtype))
+    turned = ops.transpose(ops.reshape(x, (B, T, 3, H, D)), (2, 0, 3, 1, 4))
+    parts = [ops.slice(turned, (i, 0, 0, 0, 0), (i + 1, B, H, T, D), (1,) * 5) for i in range(3)]
+    return [ops.reshape(part, (B, H, T, D)) for part in parts], [x]
+
+
+def split(dtype: str) -> tuple[list[Node], list[Node]]:
+    """The same, split before heads are told apart, as ONNX has it."""
+    x = ops.input("x0", TensorType((B, T, 3 * H * D), dtype))
+    width = H * D
+    return [by_head(ops.slice(x, (0, 0, i * width), (B, T, (i + 1) * width), (1, 1, 1))) for i in range(3)], [x]
+
+
+def three(dtype: str) -> tuple[list[Node], list[Node]]:
+    """Three projections."""
+    given = [ops.input(f"x{i}", TensorType((B * T, H * D), dtype)) for i in range(3)]
+    return [by_head(x) for x in given], given
+
+
+def shared(dtype: str) -> tuple[list[Node], list[Node]]:
+    """One head of keys and values for all heads of queries."""
+    given = [ops.input(f"x{i}", TensorType((B, T, width), dtype)) for i, width in enumerate((H * D, D, D))]
+    q, k, v = map(by_head, given)
+    return [q, ops.expand(k, q.shape), ops.expand(v, q.shape)], given
+
+
+FORMS = {"joint": joint, "split": split, "three": three, "shared": shared}
+
+
+def moved(form: str, backward: bool, dtype: str = "f32", out: str | None = None) -> Graph:
+    """Attention in one of the forms, its result as the next projection reads it; or the gradient, whose parts are put
+    together as the product behind them reads them."""
+    operands, given = FORMS[form](dtype)
+    how: dict[str, Any] = {"causal": True, "scale": 0.3, **({"dtype": out} if out else {})}
+    if not backward:
+        y = joined(OPS["attention"](*operands, **how))
+        return Graph({x.attrs["name"]: x for x in given}, {"y": y})
+    g = ops.input("x3", TensorType((B * T, H * D), dtype))
+    n = OPS["attention_grad"](by_head(g), *operands, **how)
+    found = [ops.item(n, index=i) for i in range(3)]
+    if form == "joint":
+        parts = ops.concat(*(ops.reshape(x, (1, B, H, T, D)) for x in found), axis=0)
+        parts = ops.cast(parts, dtype) if out else parts
+        results = [ops.reshape(ops.transpose(parts, (1, 3, 0, 2, 4)), (B * T, 3 * H * D))]
+    elif form == "split":
+        parts = ops.concat(*(ops.reshape(joined(x), (B, T, H * D)) for x in found), axis=2)
+        results = [ops.reshape(parts, (B * T, 3 * H * D))]
+    else:
+        results = list(map(joined, found))
+    return Graph({x.attrs["name"]: x for x in (*given, g)}, {f"y{i}": y for i, y in enumerate(results)})
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_heads_are_not_copied(form: str, backward: bool, dtype: str) -> None:
+    graph = moved(form, backward, dtype)
+    plan, _ = plan_of(graph, dict.fromkeys(graph.inputs, "input"), target("sapphirerapids"))
+    assert [launch.candidate.rule for launch in plan.launches] == ["attention"]
+    assert len(plan.launches[0].reads) == len(graph.inputs) and len(plan.launches[0].writes) == len(graph.outputs)
+
+
+IN_PLACE = [
+    *(("f32", form, backward, None) for form, backward in (("split", True), ("joint", True), ("shared", False))),
+    *(pytest.param("bf16", "joint", backward, "f32", marks=AMX) for backward in (False, True)),
+]
+
+
+@pytest.mark.parametrize(("dtype", "form", "backward", "out"), IN_PLACE)
+def test_heads_where_they_lie(dtype: str, form: str, backward: bool, out: str | None) -> None:
+    """A result in float32 is rounded by the kernel where it is rounded next."""
+    graph = moved(form, backward, dtype, out)
+    compiled = lower(graph, dict.fromkeys(graph.inputs, "input"), target("cpu"))
+    assert [launch.candidate.rule for launch in compiled.plan.launches] == ["attention"]
+    arrays = {key: RNG.normal(size=n.shape).astype(numpy_dtype(dtype)) for key, n in graph.inputs.items()}
+    run = compiled.executor({})
+    found = dict(zip(run.output_names, run([arrays[key] for key in run.input_names]), strict=True))
+    exact, _ = reference.run(moved(form, backward, "f64"), {key: a.astype(np.float64) for key, a in arrays.items()})
+    for key, expected in exact.items():
+        error = ROUNDING[dtype] * abs(expected).max()
+        np.testing.assert_allclose(found[key].astype(np.float64), expected, rtol=0, atol=error, err_msg=key)
+
+
+def test_movement_that_others_read_is_stored() -> None:
+    (q, k, v), (x,) = joint("f32")
+    y = joined(OPS["attention"](q, k, v, causal=True, scale=0.3))
+    graph = Graph({"x0": x}, {"y": y, "keys": k})
+    plan, _ = plan_of(graph, {"x0": "input"}, target("sapphirerapids"))
+    assert {launch.candidate.rule for launch in plan.launches} == {"attention", "loop"}
+    graph = Graph({"x0": x}, {"y": y, "turned": ops.tanh(ops.reshape(y, (T, B * H * D)))})
+    plan, _ = plan_of(graph, {"x0": "input"}, target("sapphirerapids"))
+    assert [launch.candidate.rule for launch in plan.launches] == ["attention", "loop"]
+
+
 def test_gradients_of_one_source_alone() -> None:
     n, arrays = node(CASES["small"], backward=True)
     graph = Graph({s.attrs["name"]: s for s in n.src}, {"y": ops.item(n, index=1)})
