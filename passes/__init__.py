@@ -33,8 +33,8 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 # `amp` comes before all of these, and before the updates are added: it takes composites whole, and leaves float32 what
-# the optimizer computes. `remat` comes right before `fuse`, where it is asked for: it weighs what will be stored, and
-# nothing after it would take a copy for the original.
+# the optimizer computes. `remat` comes right before `fuse`, where it is asked for or costs next to nothing: it weighs
+# what will be stored, and nothing after it would take a copy for the original.
 
 __all__ = [
     "PIPELINE",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 from gluongraph.ir import Graph, Node, topological
 from gluongraph.passes.grouping import Inlined
+from gluongraph.rewrite import value
 
 SMALL = 16  # what has so many times fewer bytes than the value that goes on does not count
 
@@ -22,8 +23,8 @@ class Block:
 
 @dataclass(frozen=True)
 class Forward:
-    """The part of a graph that the outputs named need: its nodes, and those among them that depend on the batch, which
-    are what gradients need memory for, as blocks."""
+    """The part of a graph that the outputs named need, and the slopes that go with it: its nodes, and those among them
+    that depend on the batch, which are what gradients need memory for, as blocks."""
 
     nodes: frozenset[Node]
     blocks: tuple[Block, ...]
@@ -61,7 +62,22 @@ def forward_of(graph: Graph, names: Collection[str], roles: Mapping[str, str]) -
         elif any(s in varying for s in n.src):
             varying.add(n)
     flow = [n for n in nodes if n in varying and n.op.name != "input"]
-    return Forward(frozenset(nodes), _cut(flow))
+    blocks = _with_slopes(graph, frozenset(nodes), _cut(flow))
+    return Forward(frozenset(nodes).union(*(b.nodes for b in blocks)), blocks)
+
+
+def _with_slopes(graph: Graph, forward: Container[Node], blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """Each block but the last with the elementwise work of gradients that reads its values alone, and no gradient yet,
+    as the slope of an activation: it may be kept instead of what it is made from, or be computed again with that."""
+    where = {n: k for k, b in enumerate(blocks[:-1]) for n in b.nodes}
+    more: list[list[Node]] = [[] for _ in blocks]
+    for n in graph.nodes():
+        if n not in forward and n.op.kind == "elementwise":
+            homes = {where.get(s) for s in n.src if value(s) is None}
+            if len(homes) == 1 and (home := homes.pop()) is not None:
+                where[n] = home
+                more[home].append(n)
+    return tuple(Block((*b.nodes, *slopes), b.leaving) for b, slopes in zip(blocks, more, strict=True))
 
 
 def _cut(flow: list[Node]) -> tuple[Block, ...]:

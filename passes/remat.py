@@ -23,11 +23,13 @@ import networkx as nx
 from gluongraph import ops
 from gluongraph.ir import Graph, Node, topological
 from gluongraph.passes.blocks import SMALL, Block, Forward
+from gluongraph.passes.cost import DEAR
 from gluongraph.passes.grouping import COMPARISONS, Inlined
 
-KEEP, CHEAP, WHOLE = 0, 1, 2  # what is done with a block: nothing, cheap operations again, all of them again
+# What is done with a block: nothing; operations of an instruction or two again, all cheap operations, all of them.
+KEEP, LIGHT, CHEAP, WHOLE = range(4)
 _ROUGH = frozenset({"elementwise", "contraction", "movement"})  # kinds that do not mind rounded operands; so do sums
-_DEAR = frozenset({"contraction", "window", "composite"})  # kinds; composites that are left have kernels of their own
+_HEAVY = frozenset({"contraction", "window", "composite"})  # kinds; composites that are left have kernels of their own
 
 
 def remat(graph: Graph, forward: Forward, how: Sequence[int], low: str | None = None) -> Graph:
@@ -40,6 +42,8 @@ def remat(graph: Graph, forward: Forward, how: Sequence[int], low: str | None = 
     if low is not None:
         readers = _Readers(graph, forward, copied)
         narrowed = {n: k for k, b in enumerate(forward.blocks[:-1]) for n in _narrowed(b, copied, readers)}
+    if not copied and not narrowed:
+        return graph
     return _Copier(graph, forward, copied, narrowed, low or "f32").run()
 
 
@@ -122,8 +126,10 @@ def _is_dear(n: Node, how: int) -> bool:
     """Is the operation not to be repeated?"""
     if how == WHOLE:
         return False
+    if how == LIGHT and (n.op.name in DEAR or n.op.kind == "random"):
+        return True
     small = n.op.kind == "reduce" and n.types[0].size * 4 <= n.src[0].ty.size  # costs its time, and next to no memory
-    return n.op.kind in _DEAR or n.op.name == "scan" or small
+    return n.op.kind in _HEAVY or n.op.name == "scan" or small
 
 
 class _Copier:

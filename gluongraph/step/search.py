@@ -11,7 +11,7 @@ from gluongraph.errors import MXNetError, located
 from gluongraph.ir import Graph
 from gluongraph.passes.blocks import Forward, forward_of
 from gluongraph.passes.cost import seconds
-from gluongraph.passes.remat import CHEAP, KEEP, WHOLE, remat
+from gluongraph.passes.remat import CHEAP, KEEP, LIGHT, WHOLE, remat
 from gluongraph.plan import Plan
 from gluongraph.step.footprint import Footprint, footprint, in_words
 from gluongraph.step.thrift import Thrift
@@ -19,6 +19,9 @@ from gluongraph.verify import verify
 
 Planned = Callable[[Graph], tuple[Plan, Graph]]
 WORTH = 0.1  # of a step's time: what "auto" spends at most
+# Unasked, a step recomputes what takes next to no time, where that makes it smaller. Of small ones, which make up most
+# of what is compiled, no second plan is looked at.
+UNASKED, SAVED, LARGE = 0.0075, 0.1, 64 << 20  # of a step's time, of its scratch, bytes of scratch
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,17 @@ class Choice:
 
 
 def thrifty(graph: Graph, names: Collection[str], roles: Mapping[str, str], thrift: Thrift, planned: Planned) -> Choice:
-    """The plan of a graph that is ready for `fuse`, with as much recomputed as was asked for. `names` are the outputs
-    and updates that no gradient goes into; without any nothing can be recomputed.
+    """The plan of a graph that is ready for `fuse`, with as much recomputed as was asked for, or as comes for next to
+    nothing. `names` are the outputs and updates that no gradient goes into; without any nothing can be recomputed.
 
     Raises:
         MXNetError: no plan fits into the budget; the message says what the smallest takes.
     """
-    forward = forward_of(graph, names, roles) if thrift else Forward(frozenset(), ())
-    search = _Search(graph, forward, planned, thrift.activations)
+    search = _Search(graph, forward_of(graph, names, roles), planned, thrift.activations)
     if thrift.budget is not None:
         return search.within(thrift.budget)
     if thrift.mode is None:
-        return search.least
+        return search.unasked()
     return search.worth() if thrift.mode == "auto" else search.smallest()
 
 
@@ -81,6 +83,8 @@ class _Search:
         key = (len(forward.blocks), how)
         if (made := self.tried.get(key)) is None:
             graph = remat(self.graph, forward, how, self.low)
+            if graph is self.graph and self.tried:
+                return self.least
             if debug.settings().verify:
                 verify(graph, "remat")
             plan, graph = self.planned(graph)
@@ -121,6 +125,15 @@ class _Search:
         raise MXNetError(
             located(f"memory_budget: {in_words(budget)} are too few; the smallest plan found takes {least}", help=help)
         )
+
+    def unasked(self) -> Choice:
+        """All kept; or light operations again, where that takes next to no time and makes a large step smaller."""
+        least = self.least.plan.scratch_bytes
+        if least < LARGE or not self.forward.blocks:
+            return self.least
+        light = self.choice(self.level(self.forward, LIGHT))
+        small = light.plan.scratch_bytes <= least * (1 - SAVED)
+        return light if small and light.footprint.extra_time <= UNASKED else self.least
 
     def worth(self) -> Choice:
         """The smallest of the plans that are expected to take little more time."""
