@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from gluongraph.codegen import conv, gemm, gemm_choice, gemm_tiles, row_sums
+from gluongraph.codegen import conv, gemm, gemm_choice, gemm_library, gemm_tiles, row_sums
 from gluongraph.codegen.conv import Conv
 from gluongraph.codegen.expression import Expressions, count_as_one, flat, unflatten
 from gluongraph.codegen.gemm import Operand
 from gluongraph.codegen.gemm_choice import Kind, Strategy
+from gluongraph.codegen.gemm_library import Calls
 from gluongraph.codegen.microkernel import accumulator
 from gluongraph.codegen.row_sums import RowSums
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
@@ -20,6 +21,8 @@ from gluongraph.dtypes import DTYPES
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 from gluongraph.storage import aligned
+
+How = Strategy | int | Calls  # loops of our own; so many blocks in a stripe of tiles; a library's product
 
 
 def anchor(group: Group, names: tuple[str, ...], sums: bool = False) -> Node | None:
@@ -61,7 +64,7 @@ def vector_index(index: tuple[Value, ...], value: Expr) -> tuple[Value, ...]:
     return (*index[:-1], ramp(index[-1], lanes_of(value)))
 
 
-def _claim_gemm(group: Group, cpu: Cpu, how: Strategy | int | None = None) -> Candidate | None:
+def _claim_gemm(group: Group, cpu: Cpu, how: How | None = None) -> Candidate | None:
     if group.pattern != "gemm" or (product := anchor(group, ("matmul",), sums=True)) is None:
         return None
     if min(_extents(product)) < 1:
@@ -83,9 +86,17 @@ class _Way:
     tiles: bool
 
 
-def _way_of(product: Node, cpu: Cpu, how: Strategy | int | None) -> _Way:
-    """The way that the rule takes by itself, or a strategy, or in tiles so many blocks in a stripe."""
+def _way_of(product: Node, cpu: Cpu, how: How | None) -> _Way:
+    """The way that the rule takes by itself, or another."""
     extents, kinds = _extents(product), _kinds(product)
+    if isinstance(how, Calls):
+        _, m, n, _ = extents
+        return _Way(
+            partial(gemm_library.emit, how=how),
+            how.workspace(m, n, cpu),
+            cpu.lanes,
+            cpu.tiles and kinds[0].dtype == "bf16",
+        )
     if gemm_tiles.suits(*extents, *kinds, cpu):
         long = how if isinstance(how, int) else 0
         workspace, run = gemm_tiles.workspace(*extents, *kinds, cpu, long), gemm_tiles.run(*extents, *kinds, cpu, long)
@@ -98,7 +109,7 @@ def _gemm_settings(group: Group, cpu: Cpu) -> dict[str, Rule]:
     product = anchor(group, ("matmul",), sums=True)
     assert product is not None
     extents, kinds = _extents(product), _kinds(product)
-    ways: dict[str, Strategy | int]
+    ways: dict[str, How]
     if gemm_tiles.suits(*extents, *kinds, cpu):
         ways = {f"stripes of {long} blocks": long for long in gemm_tiles.others(*extents, *kinds, cpu)}
     else:
@@ -106,6 +117,8 @@ def _gemm_settings(group: Group, cpu: Cpu) -> dict[str, Rule]:
     if _summed(group) is not None:  # by runs of columns: with longer or shorter ones they would be other bits
         usual = _way_of(product, cpu, None).run
         ways = {name: how for name, how in ways.items() if _way_of(product, cpu, how).run == usual}
+    else:
+        ways |= {str(how): how for how in gemm_library.ways(*extents, *kinds, cpu)}
     return {
         name: Rule("gemm", partial(_claim_gemm, how=how), partial(_emit_gemm, how=how)) for name, how in ways.items()
     }
@@ -132,14 +145,14 @@ def _kinds(product: Node) -> tuple[Kind, Kind]:
     return left, right
 
 
-def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, how: Strategy | int | None = None) -> None:
+def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, how: How | None = None) -> None:
     product = anchor(group, ("matmul",), sums=True)
     assert product is not None
     batch, m, n, kk = _extents(product)
     way = _way_of(product, cpu, how)
     memory = bindings.by_node(group)
     left, right = (
-        Operand(_plain(k, memory[s], s, kind.contiguous), kind)
+        Operand(_plain(k, memory[s], s, kind.contiguous), kind, memory[s])
         for s, kind in zip(product.src, _kinds(product), strict=True)
     )
     sums: RowSums | None = None

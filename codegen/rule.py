@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gluongraph.codegen.libraries import Library
 from gluongraph.codegen.tir import Buf, Kernel
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group, Launch
@@ -22,6 +23,7 @@ class Cpu:
     l2: int = 1024 * 1024
     tiles: bool = False  # AMX: does it multiply bf16 in tiles?
     dots: bool = False  # AVX512-BF16: does it multiply pairs of bf16 in vectors?
+    libraries: tuple[Library, ...] = ()  # whose products a tuner may try
 
 
 @dataclass(frozen=True)

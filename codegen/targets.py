@@ -6,13 +6,15 @@ import ctypes
 import os
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gluongraph.codegen import libraries
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tiles import ASK_FOR_TILES
-from gluongraph.errors import CompileError
+from gluongraph.errors import CompileError, located
 
 # Parallel loops are cut into this many pieces, whatever the number of threads: results never depend on it.
 CHUNKS = 8
@@ -104,6 +106,19 @@ def target(name: str = "cpu") -> Target:
         raise CompileError(f"unknown target {name!r}; there are cpu, {', '.join(TARGETS)}, cuda:sm_80 and the like")
     found = TARGETS[row]
     return found if not arch else replace(found, options=tuple({**dict(found.options), "arch": arch}.items()))
+
+
+def with_libraries(target: Target, names: str | Sequence[str]) -> Target:
+    """The target with these libraries as candidates for matrix products; see `codegen/libraries.py`.
+
+    Raises:
+        CompileError: one is unknown, or not installed; or the target is a GPU.
+    """
+    if not names:
+        return target
+    if target.cpu is None:
+        raise CompileError(located(f"libraries are of a CPU, not of {target.name}", help="leave `libraries` out"))
+    return replace(target, cpu=replace(target.cpu, libraries=libraries.find(names)))
 
 
 def _host() -> Target:

@@ -523,9 +523,10 @@ class Kernel:
         """Functions in LLVM's language that the kernel calls."""
         self._used.append(text)
 
-    def call(self, name: str, *args: int) -> None:
-        """A function of the C library on numbers, for its effect."""
-        self._emit(tirx.Evaluate(tirx.call_extern("int64", name, *(tirx.const(x, "int64") for x in args))))
+    def call(self, name: str, *args: Value) -> None:
+        """A C function of 64-bit numbers and addresses, for its effect."""
+        given = [tirx.const(x, "int64") if isinstance(x, int) else x for x in args]
+        self._emit(tirx.Evaluate(tirx.call_extern("int64", name, *given)))
 
     def values(self, name: str, count: int) -> Buf:
         """Room for so many TVMFFIAny, each a tag and a value, on the stack whatever their number."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
 from numbers import Real
@@ -15,7 +15,7 @@ import numpy as np
 from gluongraph import debug, engine, printer, process
 from gluongraph.codegen import known, tuned
 from gluongraph.codegen.cache import Artefact
-from gluongraph.codegen.targets import Target, runs_here
+from gluongraph.codegen.targets import Target, runs_here, with_libraries
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.errors import CompileError, located
 from gluongraph.gluon.trainer import Trainer
@@ -54,6 +54,7 @@ def compile(
     optimizer_state: str | None = None,
     activations: str | None = None,
     tune: bool | float = False,
+    libraries: str | Sequence[str] = (),
 ) -> TrainStep:
     """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
 
@@ -82,13 +83,15 @@ def compile(
         activations: "bf16" keeps what the forward leaves to the gradients in bfloat16; the forward itself is exact.
         tune: measure on this machine, at the first call for new shapes, which ways to write its kernels are fastest:
             for so many seconds, or a minute if True. What is found is kept, for other steps too. See docs/tuning.md.
+        libraries: "mkl" lets a tuner try the matrix products of that library as well, where it is installed; they
+            are called where they were measured to be faster. An exported step never calls them. See docs/tuning.md.
 
     Raises:
         ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1;
             no such remat, or a budget that is no number of bytes; no such form of states or activations;
             `tune` is no number of seconds.
         TypeError: an argument is not what its name says.
-        CompileError: there is no such target.
+        CompileError: there is no such target, or no such library, or it is not installed.
 
     >>> import gluongraph as mx
     >>> from gluongraph import gluon, nd
@@ -113,7 +116,7 @@ def compile(
         from gluongraph.tuner import seconds_of
 
         seconds = seconds_of(tune)
-    build = partial(lower, on=find_target(target), thrift=thrift, tune=seconds)
+    build = partial(lower, on=with_libraries(find_target(target), libraries), thrift=thrift, tune=seconds)
     cast = partial(cast_to, low=how.low, on=find_target(target)) if how.low else None
     options = Options(
         *(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly),

@@ -35,7 +35,8 @@ class Result:
     loss: float = 0.0
     others: list[float] = field(default_factory=list)  # cores that other processes kept busy, by block
     about: dict[str, Any] = field(default_factory=dict)
-    kernels: dict[str, Any] = field(default_factory=dict)  # what its kernels do, where that was asked for
+    bound: float = 0.0  # seconds that the machine needs for what a step does, where that was asked for
+    kernels: dict[str, Any] = field(default_factory=dict)  # what its kernels do, likewise
 
     @property
     def median(self) -> float:
@@ -67,7 +68,7 @@ class Worker:
     """One contender's process. It is stopped unless a request is under way."""
 
     def __init__(self, contender: str, workload: str, on: Sequence[int], precision: str = "32"):
-        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in close()
+        self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in close()
         python = interpreter(contender)
         command = [python, str(WORKER), contender, workload, precision, ",".join(map(str, on))]
         self.process = subprocess.Popen(
@@ -127,12 +128,13 @@ def contest(
     block_seconds: float,
     precision: str = "32",
     progress: Told = lambda: None,
+    bound: bool = False,
     kernels: int = 0,
 ) -> dict[str, Result]:
     """Each contender's blocks, taken in turn; every round begins with another one.
 
-    `progress` is called when a contender is prepared, and for each round. With `kernels` those of the first contender
-    are timed so many times, after all blocks.
+    `progress` is called when a contender is prepared, and for each round. After all blocks the first contender tells
+    the `bound` of its step, and with `kernels` times each of its kernels so many times.
     """
     with workers(contenders, workload, on, precision, progress) as made:
         results = {c: _introduce(c, w.hello, block_seconds) for c, w in made.items()}
@@ -150,9 +152,12 @@ def contest(
                     result.loss = answer["loss"]
                     result.others.append(answer["others"])
             progress()
-        if kernels and contenders[0] in running:
-            answer = made[contenders[0]].ask(kernels=kernels)
-            results[contenders[0]].kernels = {} if "error" in answer else answer
+        first = contenders[0]
+        if bound and first in running:
+            results[first].bound = made[first].ask(bound=True).get("bound", 0.0)
+        if kernels and first in running:
+            answer = made[first].ask(kernels=kernels)
+            results[first].kernels = {} if "error" in answer else answer
         return results
 
 

@@ -12,7 +12,10 @@ import gluongraph as mx
 from gluongraph import autograd, gluon, nd
 from gluongraph.bench import nets, transformers
 from gluongraph.bench.workloads import Workload, batches, update_shapes
+from gluongraph.codegen.libraries import LIBRARIES
+from gluongraph.cost import costs
 from gluongraph.gluon import eager_update
+from gluongraph.plan import Plan
 from gluongraph.roofline import machine
 from gluongraph.runtime.profile import profile
 from gluongraph.step import TrainStep
@@ -65,10 +68,26 @@ class Compiled:
         """What its kernels do, and what the machine could, as data."""
         return self.step.profile(*self.batches[0], repeat=repeat).data()
 
+    def bound(self) -> float:
+        """Seconds that the machine needs for what its kernels do."""
+        return bound(self.step.plan)
+
+
+def bound(plan: Plan) -> float:
+    """The sum of the bounds of all launches."""
+    return sum(map(machine().bound, costs(plan)))
+
 
 def compiled(workload: Workload, **options: Any) -> Callable[[], Any]:
     """A function that takes one compiled training step, with these options of mx.compile, and returns the loss."""
     return Update(workload) if workload.model == "update" else Compiled(workload, **options)
+
+
+def with_libraries(workload: Workload, precision: str = "32") -> Callable[[], Any]:
+    """The compiled step, tuned first, with every library as a candidate for its products."""
+    if workload.model == "update":
+        raise SystemExit("the update alone has no product that a library could take")
+    return Compiled(workload, precision=precision, tune=True, libraries=tuple(LIBRARIES))
 
 
 def eager(workload: Workload, precision: str = "32") -> Callable[[], Any]:
@@ -129,10 +148,19 @@ class Update:
 
     def kernels(self, repeat: int) -> dict[str, Any]:
         """What its kernels do, and what the machine could, as data."""
-        run = self.made.run
-        assert isinstance(run, eager_update._Compiled)
+        run = self._compiled()
         code: Any = run.compiled
         return profile(run.runner, code.module(), code.plan, [], repeat, machine()).data()
+
+    def bound(self) -> float:
+        """Seconds that the machine needs for what its kernels do."""
+        code: Any = self._compiled().compiled
+        return bound(code.plan)
+
+    def _compiled(self) -> eager_update._Compiled:
+        run = self.made.run
+        assert isinstance(run, eager_update._Compiled)
+        return run
 
 
 def update_call(workload: Workload, precision: str = "32") -> Callable[[], Any]:

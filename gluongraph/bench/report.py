@@ -11,6 +11,8 @@ from gluongraph.bench import bandwidth
 from gluongraph.bench.contest import Result, seconds
 from gluongraph.bench.workloads import Workload
 
+LIBRARIES = "gluongraph-libraries"  # the contender that may call them
+ASIDE = (LIBRARIES, "bandwidth")  # what is no peer
 BUSY = 0.2  # cores that other processes may take before a measurement is called unfair
 
 
@@ -31,25 +33,28 @@ class Report:
         """Did gluongraph's own step fail somewhere?"""
         return any(results[self.own].missing for results in self.results.values())
 
-    def ratios(self) -> dict[str, dict[str, float]]:
-        """workload -> peer -> how many times gluongraph's time."""
-        found = {}
+    def ratios(self, own: str = "") -> dict[str, dict[str, float]]:
+        """workload -> peer -> how many times gluongraph's time, or that of another contender of ours."""
+        own, found = own or self.own, {}
         for name, results in self.results.items():
-            if (mine := results[self.own]).blocks:
-                peers = {c: r for c, r in results.items() if r.blocks and c not in (self.own, "bandwidth")}
+            if own in results and (mine := results[own]).blocks:
+                peers = {c: r for c, r in results.items() if r.blocks and c not in (self.own, *ASIDE)}
                 found[name] = {c: r.median / mine.median for c, r in peers.items()}
         return found
 
     def data(self) -> dict[str, Any]:
         """All of it, for JSON."""
-        ratios = self.ratios()
-        workloads = {}
+        ratios, libraries = self.ratios(), self.ratios(LIBRARIES)
+        workloads: dict[str, Any] = {}
         for name, results in self.results.items():
             rows = {}
             for contender, result in results.items():
                 rows[contender] = {k: v for k, v in vars(result).items() if k not in ("contender", "kernels")}
                 rows[contender] |= {"median": result.median} if result.blocks else {}
-            workloads[name] = {"contenders": rows, "ratios": ratios.get(name, {}), "kernels": results[self.own].kernels}
+            mine = results[self.own]
+            told = {"ratios": ratios.get(name, {}), "share": self.share(name, self.own), "kernels": mine.kernels}
+            told |= {"ratios_with_libraries": libraries[name]} if name in libraries else {}
+            workloads[name] = {"contenders": rows, **told}
         return {
             "machine": processor(),
             "threads": len(self.on),
@@ -58,12 +63,13 @@ class Report:
             "block_seconds": self.block_seconds,
             "workloads": workloads,
             "means": self.means(),
+            **({"means_with_libraries": self.means(LIBRARIES)} if libraries else {}),
         }
 
-    def means(self) -> dict[str, float]:
+    def means(self, own: str = "") -> dict[str, float]:
         """Geometric means over workloads: against each peer, and against the best of each workload."""
         columns: dict[str, list[float]] = {}
-        for peers in self.ratios().values():
+        for peers in self.ratios(own).values():
             for peer, ratio in peers.items():
                 columns.setdefault(peer, []).append(ratio)
             if peers:
@@ -76,20 +82,32 @@ class Report:
         return f"{processor()}, {len(self.on)} threads, precision {self.precision}, {how}"
 
     def summary(self) -> str:
-        """One line for each workload, and the geometric means."""
-        ratios, means = self.ratios(), self.means()
+        """One line for each workload, and the geometric means; once more for the contender that may call libraries."""
+        asked = any(LIBRARIES in results for results in self.results.values())
+        return "\n".join([self._summary(self.own), *([self._summary(LIBRARIES)] if asked else [])])
+
+    def _summary(self, own: str) -> str:
+        ratios, means = self.ratios(own), self.means(own)
         peers = [p for p in means if p != "best peer"]
         columns = [*peers, "best peer"]
-        lines = [f"\n{'times as long':16}" + "".join(f"{peer:>15}" for peer in columns)]
+        title = "times as long" if own == self.own else "with libraries"
+        lines = [f"\n{title:16}" + "".join(f"{peer:>15}" for peer in columns) + f"{'roofline':>10}"]
         for name, found in ratios.items():
             best = {"best peer": min(found.values())} if found else {}
-            lines.append(f"{name:16}" + "".join(_ratio((found | best).get(peer)) for peer in columns))
-        lines.append(f"{'geometric mean':16}" + "".join(_ratio(means.get(peer)) for peer in columns))
+            cells = "".join(_cell((found | best).get(peer), ".2f", 15) for peer in columns)
+            lines.append(f"{name:16}{cells}{_cell(self.share(name, own), '.0%', 10)}")
+        lines.append(f"{'geometric mean':16}" + "".join(_cell(means.get(peer), ".2f", 15) for peer in columns))
         return "\n".join(lines)
 
+    def share(self, name: str, contender: str) -> float | None:
+        """Of the roofline, by what our own step must do: another contender of ours does the same."""
+        result = self.results[name][contender]
+        bound = self.results[name][self.own].bound
+        return bound / result.median if bound and result.blocks else None
 
-def _ratio(value: float | None) -> str:
-    return f"{'' if value is None else format(value, '.2f'):>15}"
+
+def _cell(value: float | None, form: str, width: int) -> str:
+    return f"{'' if value is None else format(value, form):>{width}}"
 
 
 def processor() -> str:
@@ -107,27 +125,29 @@ def extremes(result: Result) -> tuple[float, float, float]:
 
 
 def show(report: Report, name: str, rows: int = 15) -> str:
-    """A workload's table: median of the blocks, least and most, how many times `own`'s time; and kernels."""
+    """A workload's table: median of the blocks, least and most, how many times `own`'s time, share of the roofline; and
+    kernels."""
     results, mine = report.results[name], report.results[name][report.own]
     note = report.workloads[name].note
     lines = [f"\n{name}" + (f": {note}" if note else "")]
-    lines.append(f"  {'':18}{'step':>10}{'least':>10}{'most':>10}{'ratio':>8}{'prepared':>12}")
+    lines.append(f"  {'':20}{'step':>10}{'least':>10}{'most':>10}{'ratio':>8}{'roofline':>10}{'prepared':>12}")
     for contender, result in results.items():
         if not result.blocks:
-            lines.append(f"  {contender:18}did not run: {result.missing}")
+            lines.append(f"  {contender:20}did not run: {result.missing}")
             continue
         low, mid, high = extremes(result)
         if contender == "bandwidth":
             rates = [bandwidth.gigabytes_per_second(t) for t in (mid, high, low)]
-            lines.append(f"  {contender:18}{rates[0]:.0f} GB/s ({rates[1]:.0f} to {rates[2]:.0f})")
+            lines.append(f"  {contender:20}{rates[0]:.0f} GB/s ({rates[1]:.0f} to {rates[2]:.0f})")
         else:
             ratio = f"{mid / mine.median:.2f}" if mine.blocks else ""
             times = "".join(f"{seconds(t):>10}" for t in (mid, low, high))
-            lines.append(f"  {contender:18}{times}{ratio:>8}{result.prepare_seconds:>10.1f} s")
+            share = report.share(name, contender) if contender.startswith("gluongraph") else None
+            lines.append(f"  {contender:20}{times}{ratio:>8}{_cell(share, '.0%', 10)}{result.prepare_seconds:>10.1f} s")
         if result.others and statistics.mean(result.others) > BUSY:
-            lines.append(f"  {'':18}other processes took {statistics.mean(result.others):.1f} cores: not fair")
+            lines.append(f"  {'':20}other processes took {statistics.mean(result.others):.1f} cores: not fair")
         if result.missing:
-            lines.append(f"  {'':18}stopped early: {result.missing}")
+            lines.append(f"  {'':20}stopped early: {result.missing}")
     return "\n".join([*lines, *kernels(mine.kernels, rows)])
 
 

@@ -89,6 +89,7 @@ def _probe(name: str) -> Make:
 
 CONTENDERS: dict[str, tuple[str, Make]] = {  # name: the package it needs, how it is prepared
     "gluongraph": ("gluongraph", _own("compiled")),
+    "gluongraph-libraries": ("gluongraph", _own("with_libraries")),
     "gluongraph-eager": ("gluongraph", _own("eager")),
     "torch": ("torch", _torch(fused=False)),
     "torch-fused": ("torch", _torch()),
@@ -147,9 +148,11 @@ def _busy() -> float:
 
 
 def answer_to(request: dict[str, Any], step: Any) -> dict[str, Any]:
-    """A block of steps, or of a compiled step what its kernels do."""
+    """A block of steps; of a compiled step what its kernels do, or what the machine needs for that."""
     if "kernels" in request:
         return dict(step.kernels(request["kernels"]))
+    if "bound" in request:
+        return {"bound": step.bound()}
     answer = block(step, request["steps"])
     if not math.isfinite(answer["loss"]):
         raise ArithmeticError(f"the loss became {answer['loss']}")

@@ -3,14 +3,16 @@
   gluongraph bench                                   # the default workloads, against whatever peers are installed
   gluongraph bench gpt resnet20-32px --against torch-fused,jax
   gluongraph bench lenet-128 --kernels               # where the time goes, and the share of the roofline
+  gluongraph bench mlp-256 bert --libraries          # own kernels, and tuned with MKL's products as candidates
   gluongraph bench --precision bf16-mixed --against torch-fused,torch-compile
   gluongraph bench --json --chart steps.svg > steps.json
   gluongraph bench --list
 
 Each contender is a process of its own on the same cores, with as many threads; their blocks of steps take turns, and
 only one runs at a time. What is printed is the median of the blocks, and how many times gluongraph's it is: above 1
-gluongraph is faster. Peers that are missing are left out, and said. MXNet 1.9.1 runs in the interpreter that
-GG_MXNET_PYTHON names.
+gluongraph is faster. `roofline` is the share of what the machine could do at best: the time that the operations of all
+kernels need at the peak of multiply-adds, or their bytes at the bandwidth of where they lie, by the step's. Peers that
+are missing are left out, and said. MXNet 1.9.1 runs in the interpreter that GG_MXNET_PYTHON names.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import argparse
 from pathlib import Path
 
 from gluongraph.bench.contest import contest, cores
-from gluongraph.bench.report import Report, show
+from gluongraph.bench.report import LIBRARIES, Report, show
 from gluongraph.bench.worker import CONTENDERS
 from gluongraph.bench.workloads import WORKLOADS, find
 from gluongraph.cli import Refused, chosen
@@ -41,6 +43,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="what can be measured, and end")
     parser.add_argument("--against", type=chosen(PEERS), default=PEERS, help=f"some of {','.join(PEERS)}; '' for none")
     parser.add_argument("--precision", choices=PRECISIONS, default="32", help="of all contenders")
+    parser.add_argument(
+        "--libraries", action="store_true", help="a second row of gluongraph, tuned, which may call those installed"
+    )
     parser.add_argument("--threads", type=int, help="cores that all contenders are bound to; all by default")
     parser.add_argument("--blocks", type=int, default=7, help="blocks of each contender (%(default)s)")
     parser.add_argument("--block-seconds", type=float, default=0.5, help="length of a block (%(default)s)")
@@ -75,13 +80,14 @@ def run(options: argparse.Namespace) -> int:
         raise Refused(str(error)) from None
     blocks, length = (3, 0.05) if options.quick else (options.blocks, options.block_seconds)
     report = Report(on, options.own, options.precision, blocks, length)
-    contenders = (options.own, *options.against, PROBE)
+    contenders = (options.own, *([LIBRARIES] if options.libraries else []), *options.against, PROBE)
     if not options.json:
         print(report.head())
     with progress(len(names) * (len(contenders) + blocks), "measuring") as further:
         for name in names:
-            repeat = max(3, blocks) if options.kernels and options.own == OWN else 0
-            found = contest(contenders, name, on, blocks, length, options.precision, further, repeat)
+            ours = options.own == OWN
+            repeat = max(3, blocks) if options.kernels and ours else 0
+            found = contest(contenders, name, on, blocks, length, options.precision, further, ours, repeat)
             report.add(find(name), found)
             if not options.json:
                 print(show(report, name, options.rows))

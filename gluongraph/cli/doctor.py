@@ -28,6 +28,7 @@ OPTIONAL = {  # package: what it is good for
     "scikit-learn": "examples/digits.py",
     "safetensors": "nothing gluongraph does itself; other programs read checkpoints with it",
     "onnx": "ONNX files in and out",
+    "mkl": "a library whose matrix products mx.compile(libraries='mkl') lets a tuner try",
     "cuda-bindings": "compiling for NVIDIA's GPUs",
 }
 

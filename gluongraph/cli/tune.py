@@ -2,6 +2,7 @@
 
   gluongraph tune mlp-8 gpt                          # workloads of gluongraph bench
   gluongraph tune model.onnx --loss L2Loss --seconds 300
+  gluongraph tune bert --compile libraries=mkl       # with the products of a library as candidates
   gluongraph tune train.py                           # the step that the script would take, for its batch
   gluongraph tune train.py:make_step --seconds 1 --json
 
@@ -72,5 +73,6 @@ def _workload(name: str, options: argparse.Namespace) -> subject.Subject:
 
     if WORKLOADS[name].model == "update":
         raise Refused(f"{name} is one kernel, which there is one way to write")
-    step, batches = step_of(WORKLOADS[name], **({"precision": options.precision} if options.precision else {}))
+    others = {"precision": options.precision} if options.precision else {}
+    step, batches = step_of(WORKLOADS[name], **(options.compile or {}), **others)
     return subject.Subject(name, step, batches[0])
