@@ -10,6 +10,7 @@ from gluongraph import ops
 from gluongraph.context import Context, current_context
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir import OPS, Graph, Node, TensorType, node, topological
+from gluongraph.optimizer.arguments import check_number
 from gluongraph.optimizer.base import Optimizer, computed_in, noise_of
 from gluongraph.optimizer.counting import Index
 from gluongraph.rows.updates import update_rows
@@ -164,7 +165,8 @@ def scalar_table(optimizer: Optimizer, indices: tuple[Index, ...]) -> ScalarTabl
     with optimizer.undone():
         optimizer.count(indices)
         for number, members in enumerate(parts):
-            for name in optimizer.scalars(members[0]):
+            for name, value in optimizer.scalars(members[0]).items():
+                check_number(optimizer, f"what scalars() gives for {name!r}", value)
                 apart = len(parts) > 1 and name in optimizer.per_parameter
                 entries.setdefault(f"{name}:{number}" if apart else name, (number, name))
     return ScalarTable(tuple(entries), indices, parts, tuple(entries.values()), NO_DRAWS)

@@ -1,9 +1,9 @@
-"""Settings of optimizers that are to be numbers, and are none: said where they are given, by their names."""
+"""What optimizers are given and cannot use, said by its name: settings that are no numbers, results of a `rule`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from typing import Any, ParamSpec
 
@@ -40,3 +40,16 @@ def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -
     if not (hasattr(given, "__float__") or (or_none and given is None)):
         wanted = "a number or None" if or_none else "a number"
         raise TypeError(located(f"{type(optimizer).__name__}: {name} is {wanted}, not {given!r}"))
+
+
+def check_update(optimizer: Any, made: Any, states: Collection[str]) -> None:
+    """Raise TypeError unless this is what `rule` gives: a weight, and its new states by their names."""
+    if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping):
+        given = made[1].keys()
+        if not (missing := [name for name in states if name not in given]):
+            return
+        wrong = f"and {', '.join(missing)} is not among the states"
+    else:
+        wrong = f"not {type(made).__name__}"
+    help = "return new, {'name': state}; for an optimizer without states, new, {}"
+    raise TypeError(located(f"{type(optimizer).__name__}.rule gives the new weight and its states, {wrong}", help=help))

@@ -18,7 +18,7 @@ from gluongraph.formulas import number
 from gluongraph.ir import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
 from gluongraph.ndarray import NDArray, invoke
-from gluongraph.optimizer.arguments import check_number, checked, numbers_in
+from gluongraph.optimizer.arguments import check_number, check_update, checked, numbers_in
 from gluongraph.optimizer.compact import bits_of, compacted, stored
 from gluongraph.optimizer.counting import Counts, Index
 from gluongraph.optimizer.multipliers import Multipliers
@@ -176,7 +176,11 @@ class Optimizer:
     @property
     def learning_rate(self) -> float:
         """The scheduler's rate for the last update, or `lr`; no multiplier of a parameter in it."""
-        return self.lr if self.lr_scheduler is None else self.lr_scheduler(self.num_update)
+        if self.lr_scheduler is None:
+            return self.lr
+        rate = self.lr_scheduler(self.num_update)
+        check_number(self, "what lr_scheduler gives", rate)
+        return rate
 
     def set_learning_rate(self, lr: float) -> None:
         """Set the rate.
@@ -192,11 +196,15 @@ class Optimizer:
 
     def set_lr_mult(self, args_lr_mult: Mapping[Index, float]) -> None:
         """Factors on the rate by parameter name or index; a Parameter's own lr_mult goes first."""
+        for key, value in args_lr_mult.items():
+            check_number(self, f"lr_mult of {key!r}", value)
         self.lr_mult = dict(args_lr_mult)
         Multipliers.edits += 1
 
     def set_wd_mult(self, args_wd_mult: Mapping[Index, float]) -> None:
         """Factors on the decay. Where names are known, what is neither weight nor gamma decays only if named here."""
+        for key, value in args_wd_mult.items():
+            check_number(self, f"wd_mult of {key!r}", value)
         named: dict[Index, float] = {n: 0.0 for n in self.idx2name.values() if not self._decays(n)}
         self.wd_mult = {**named, **args_wd_mult}
         Multipliers.edits += 1
@@ -369,7 +377,9 @@ class Optimizer:
         """`rule` in float32 or wider, its results rounded to the dtypes of what they replace."""
         dtype = computed_in(w.dtype)
         wide = {k: ops.cast(n, dtype) for k, n in state.items()}
-        new, states = self.rule(ops.cast(w, dtype), ops.cast(g, dtype), wide, s)
+        made = self.rule(ops.cast(w, dtype), ops.cast(g, dtype), wide, s)
+        check_update(self, made, state)
+        new, states = made
         return ops.cast(new, w.dtype), {k: stored(states[k], n, k, s) for k, n in state.items()}
 
     # -- one parameter at a time, as MXNet's Updater and optimizers written for it do

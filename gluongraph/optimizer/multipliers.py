@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from gluongraph.optimizer.arguments import check_number
+
 
 class Multipliers:
     """`lr_mult` and `wd_mult` of one parameter; `Multipliers.edits` counts every change of any of them.
@@ -14,6 +16,8 @@ class Multipliers:
     edits: ClassVar[int] = 0
 
     def __init__(self, lr_mult: float = 1.0, wd_mult: float = 1.0):
+        check_number(self, "lr_mult", lr_mult)
+        check_number(self, "wd_mult", wd_mult)
         self._lr_mult, self._wd_mult = lr_mult, wd_mult
 
     @property
@@ -23,6 +27,7 @@ class Multipliers:
 
     @lr_mult.setter
     def lr_mult(self, value: float) -> None:
+        check_number(self, "lr_mult", value)
         self._lr_mult = value
         Multipliers.edits += 1
 
@@ -33,5 +38,6 @@ class Multipliers:
 
     @wd_mult.setter
     def wd_mult(self, value: float) -> None:
+        check_number(self, "wd_mult", value)
         self._wd_mult = value
         Multipliers.edits += 1

@@ -480,6 +480,7 @@ class TrainStep:
         """What a step on this batch holds in memory, by what it is for. It is compiled where need be, and not run."""
         return self._main(batch)[0].compiled.footprint
 
+    @by_turns
     def reads(self, *batch: Any) -> dict[str, Array]:
         """All that the graph of a step on this batch reads, by the names of its inputs.
 

@@ -247,6 +247,63 @@ def test_settings_of_an_optimizer_stay_numbers(name: str) -> None:
     assert getattr(optimizer, name) == 0.25
 
 
+class Unfinished(mx.optimizer.Optimizer):
+    """What a test writes into `makes` is what the formula gives, and `factor` what it multiplies by."""
+
+    def __init__(self, makes: Callable[[Any], Any] = lambda w: (w, {"m": w}), factor: Any = 1.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.makes, self.factor = makes, factor
+
+    def states(self, weight: Any) -> dict[str, Any]:
+        return {"m": weight}
+
+    def scalars(self, index: Any) -> dict[str, float]:
+        return {**super().scalars(index), "factor": self.factor}
+
+    def rule(self, w: Any, g: Any, state: Any, s: Any) -> Any:
+        return self.makes(w - s["lr"] * s["factor"] * g)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"makes": lambda w: w}, "Unfinished.rule gives the new weight and its states, not Node"),
+        ({"makes": lambda w: (w, w)}, "Unfinished.rule gives the new weight and its states, not tuple"),
+        ({"makes": lambda w: (w, {})}, "Unfinished.rule gives .*, and m is not among the states"),
+        ({"factor": "x"}, "what scalars\\(\\) gives for 'factor' is a number, not 'x'"),
+        ({"factor": None}, "what scalars\\(\\) gives for 'factor' is a number, not None"),
+        ({"lr_scheduler": lambda updates: None}, "what lr_scheduler gives is a number, not None"),
+    ],
+)
+@pytest.mark.parametrize("way", ["eager", "compiled"])
+def test_an_optimizer_that_is_not_finished(way: str, options: dict[str, Any], message: str) -> None:
+    net = gluon.nn.Dense(3, in_units=2)
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), Unfinished(**options))
+    step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+    x, y, before = nd.ones((4, 2)), nd.zeros((4, 3)), net.weight.data().asnumpy()
+    with autograd.record():
+        loss = gluon.loss.L2Loss()(net(x), y)
+    loss.backward()
+    for _ in range(2):
+        with pytest.raises(TypeError, match=message) as caught:
+            trainer.step(4) if way == "eager" else step(x, y)
+    assert __file__ in str(caught.value)
+    assert trainer.optimizer.num_update == 0 and (net.weight.data().asnumpy() == before).all()
+
+
+def test_multipliers_are_numbers() -> None:
+    weight = gluon.Parameter("weight")
+    for change in (lambda: setattr(weight, "lr_mult", "x"), lambda: gluon.Parameter("weight", lr_mult="x")):
+        with pytest.raises(TypeError, match="Parameter: lr_mult is a number, not 'x'"):
+            change()
+    with pytest.raises(TypeError, match="Parameter: wd_mult is a number, not None"):
+        weight.wd_mult = None  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="SGD: lr_mult of 'weight' is a number, not 'x'"):
+        mx.optimizer.SGD().set_lr_mult({"weight": "x"})  # type: ignore[dict-item]
+    assert (weight.lr_mult, weight.wd_mult) == (1.0, 1.0)
+
+
 def test_clipping_may_be_put_off() -> None:
     optimizer = mx.optimizer.SGD(clip_gradient=1.0)
     with pytest.raises(TypeError, match="SGD: clip_gradient is a number or None, not 'x'"):
