@@ -13,12 +13,13 @@ from gluongraph.codegen.expression import Expressions, count_as_one, flat, unfla
 from gluongraph.codegen.gemm import Operand
 from gluongraph.codegen.gemm_choice import Kind, Strategy
 from gluongraph.codegen.gemm_library import Calls
-from gluongraph.codegen.microkernel import accumulator
+from gluongraph.codegen.microkernel import accumulator, lanes
 from gluongraph.codegen.row_sums import RowSums
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value, cast, lanes_of, ramp
 from gluongraph.dtypes import DTYPES
 from gluongraph.ir import Node
+from gluongraph.ops import blocks
 from gluongraph.plan import Candidate, Group
 from gluongraph.storage import aligned
 
@@ -184,29 +185,33 @@ def _plain(k: Kernel, buf: Buf, s: Node, contiguous: str) -> Callable[[Value, Va
     return read
 
 
-_CONV = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
+_PLAIN = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
+_CONV = (*_PLAIN, *(f"{name}_blocks" for name in _PLAIN))
 
 
 def _claim_conv(group: Group, cpu: Cpu, way: str = "") -> Candidate | None:
     if group.pattern != "conv" or (product := anchor(group, _CONV)) is None:
         return None
-    if not flat_tail(group, product, 1 if product.op.name == "conv2d_weight_grad" else 2):
-        return None
-    geometry, dtype = geometry_of(product), _operands(product)
+    geometry, dtype, name = geometry_of(product), _operands(product), plain_name(product)
     if geometry.work == 0:
+        return None
+    if geometry.blocks and (dtype != "f32" or product.src[0].shape[-1] != lanes(cpu, dtype)):
+        return None
+    whole = name == "conv2d_weight_grad"  # of images in blocks a vector is one pixel
+    if (whole or not geometry.blocks) and not flat_tail(group, product, 1 if whole else 2):
         return None
     workspace = {
         "conv2d": conv.forward_workspace,
         "conv2d_data_grad": conv.data_grad_workspace,
         "conv2d_weight_grad": conv.weight_grad_workspace,
-    }[product.op.name]
+    }[name]
     return Candidate("conv", workspace(geometry, dtype, cpu, way), conv.in_tiles(geometry, dtype, cpu))
 
 
 def _conv_settings(group: Group, cpu: Cpu) -> dict[str, Rule]:
     product = anchor(group, _CONV)
     assert product is not None
-    ways = conv.ways(product.op.name, geometry_of(product), _operands(product), cpu)[1:]
+    ways = conv.ways(plain_name(product), geometry_of(product), _operands(product), cpu)[1:]
     return {way: Rule("conv", partial(_claim_conv, way=way), partial(_emit_conv, way=way)) for way in ways}
 
 
@@ -223,12 +228,25 @@ def _operands(product: Node) -> str:
 
 def geometry_of(product: Node) -> Conv:
     """The convolution that a node is, or is a gradient of."""
-    name, (first, second) = product.op.name, product.src
+    name, (first, second), in_blocks = plain_name(product), product.src, product.op.name.endswith("_blocks")
     x = product.shape if name == "conv2d_data_grad" else first.shape
     w = product.shape if name == "conv2d_weight_grad" else second.shape
     a = product.attrs
-    n, c, height, width = x
-    return Conv(n, c, height, width, w[0], (w[2], w[3]), a["stride"], a["padding"], a["dilation"], groups=a["groups"])
+    n, c, height, width = blocks.plain(x) if in_blocks else x
+    how = (a["stride"], a["padding"], a["dilation"], a["groups"])
+    return Conv(n, c, height, width, w[0], (w[2], w[3]), *how, blocks=in_blocks)
+
+
+def plain_name(product: Node) -> str:
+    """The op's name without images in blocks."""
+    return product.op.name.removesuffix("_blocks")
+
+
+def images_beside(n: Node, cpu: Cpu) -> int:
+    """How many images a convolution wants side by side, by its shapes; 0: as they are."""
+    if n.op.name not in _PLAIN or math.prod(n.shape) == 0:
+        return 0
+    return conv.images_beside(geometry_of(n), _operands(n), cpu)
 
 
 def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, way: str = "") -> None:
@@ -238,7 +256,7 @@ def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, way: str =
     memory = bindings.by_node(group)
     first, second = (memory[s] for s in product.src)
     store, workspace = epilogue(k, group, bindings, product), bindings.workspace
-    assert workspace is not None  # every way to convolve rearranges its operands first
+    assert workspace is not None  # every way to convolve rearranges its operands or results
 
     def pixels(buf: Buf, shape: tuple[int, ...]) -> Callable[[Value, Value, Value, int], Expr]:
         channels, size = shape[1], shape[2] * shape[3]
@@ -253,12 +271,20 @@ def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, way: str =
     def write_weights(o: Expr, q: Expr, value: Expr) -> None:
         store((o, 0, 0, q), value)
 
+    def write_images(b: Expr, c: Expr, row: Expr, column: Expr, value: Expr) -> None:
+        store((b, c, row, column, 0), value)
+
+    name = plain_name(product)
+    if geometry.blocks:
+        write = write_weights if name == "conv2d_weight_grad" else write_images
+        conv.emit_in_blocks(k, name, geometry, dtype, first, second, write, cpu, workspace)
+        return
     read = pixels(first, product.src[0].shape)
-    if product.op.name == "conv2d_weight_grad":
+    if name == "conv2d_weight_grad":
         g = pixels(second, product.src[1].shape)
         conv.emit_weight_grad(k, geometry, dtype, read, g, write_weights, cpu, workspace, way)
     else:
-        emit = conv.emit_forward if product.op.name == "conv2d" else conv.emit_data_grad
+        emit = conv.emit_forward if name == "conv2d" else conv.emit_data_grad
         emit(k, geometry, dtype, read, weights, write_pixels, cpu, workspace, way)
 
 

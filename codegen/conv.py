@@ -14,15 +14,17 @@ from gluongraph.codegen import conv_bands, conv_channels, conv_flat, conv_pixels
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen.images import Conv, Pixels, Weights, WritePixels, WriteWeights
 from gluongraph.codegen.rule import Cpu
-from gluongraph.codegen.tir import Buf, Kernel
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 
 __all__ = [
     "Conv",
     "data_grad_workspace",
     "emit_data_grad",
     "emit_forward",
+    "emit_in_blocks",
     "emit_weight_grad",
     "forward_workspace",
+    "images_beside",
     "in_tiles",
     "ways",
     "weight_grad_workspace",
@@ -73,9 +75,14 @@ _WEIGHT_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToWeights]] = {
 }
 
 
+_OPS = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
+
+
 def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
     """How an op of that name can be written; first comes what the others are told by `way=""`."""
     tables = {"conv2d": [*_FORWARD], "conv2d_data_grad": [*_DATA_GRAD], "conv2d_weight_grad": [*_WEIGHT_GRAD]}
+    if conv.blocks:
+        return ["images"]
     if conv_tiles.suits(conv, cpu, dtype):
         return ["tiles"]
     sums, channels = mk.accumulator(dtype), conv.o if op == "conv2d" else conv.c
@@ -94,6 +101,13 @@ def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
         "images": True,
     }
     return sorted((way for way in tables[op] if way in can), key=lambda way: not suits[way])
+
+
+def images_beside(conv: Conv, dtype: str, cpu: Cpu) -> int:
+    """How many images had better lie side by side in memory; 0: each by itself."""
+    lanes = mk.lanes(cpu, dtype)
+    suits = dtype == "f32" and lanes > 1 and conv.n % lanes == 0 and conv.work >= mk.SERIAL_WORK
+    return lanes if suits and all(ways(op, conv, dtype, cpu)[0] in ("images", "points") for op in _OPS) else 0
 
 
 def forward_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
@@ -159,6 +173,30 @@ def emit_weight_grad(
 ) -> None:
     """The gradient of w from that of y: w[o, c, kh, kw] gets the sum of g[n, o, i, j] times the x that it met there."""
     _weight_grad(conv, dtype, cpu, way).emit(k, x, g, write, workspace)
+
+
+def emit_in_blocks(
+    k: Kernel,
+    op: str,
+    conv: Conv,
+    dtype: str,
+    images: Buf,
+    second: Buf,
+    write: Callable[..., None],
+    cpu: Cpu,
+    workspace: Buf,
+) -> None:
+    """An op of that name over images in blocks: `write` gets what WriteImages says, or WriteWeights of weights."""
+    sums = mk.accumulator(dtype)
+    if op == "conv2d_weight_grad":
+        conv_weights.WeightGrad(conv, cpu, sums).emit_in_blocks(k, images, second, write, workspace)
+        return
+    made = (conv_pixels.Forward if op == "conv2d" else conv_pixels.DataGrad)(conv, cpu, sums)
+
+    def weights(o: Value, q: Value, lanes: int) -> Expr:
+        return k.load(second, o * conv.q + q, lanes)
+
+    made.emit_in_blocks(k, images, weights, write, workspace)
 
 
 def _forward(conv: Conv, dtype: str, cpu: Cpu, way: str) -> _ToPixels:

@@ -1,15 +1,17 @@
 """Convolutions whose result is pixels, forward and the gradient of the data: direct, register-blocked.
 
-Over image-major blocks (images.py): a tile of accumulators holds some channels of neighbouring pixels of a row, each a
-vector over images. Taps that fall outside are left out, so nothing is padded. Finished rows are turned back to pixels.
+Over blocks of images (images.py): a tile of accumulators holds some channels of neighbouring pixels of a row, each a
+vector over images. Taps that fall outside are left out, so nothing is padded. Finished rows are turned back to pixels,
+unless they are to lie in blocks as well.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 from gluongraph.codegen import microkernel as mk
@@ -20,9 +22,10 @@ from gluongraph.codegen.images import (
     Pair,
     Pixels,
     Weights,
+    WriteImages,
     WritePixels,
     channel_step,
-    image_major,
+    into_blocks,
     plane,
     sizes,
 )
@@ -75,10 +78,11 @@ class _ToPixels(Job):
             r for r in range(1, rows + 1) if rows % r == 0 and (r * self.target[1] >= self.lanes or r == rows)
         )
         self.steps = mk.ceildiv(self.made, self.rows)
-        self._block = self.lanes * conv.groups * self.reduced * plane(self.source[0] * self.source[1])
-        self._copy = self.blocks * self._block
+        self._block = self.lanes * conv.groups * self.reduced * plane(conv, self.source)
+        self._copy = 0 if conv.blocks else self.blocks * self._block
         self.down, self.across = self._grid()
-        self._slot = self.rows * self.strip * self.target[1] * self.lanes
+        pixels = self.width if conv.blocks else self.strip * self.target[1]  # that are finished before they are handed on
+        self._slot = self.rows * pixels * self.lanes
 
     # What forward and data gradient differ in.
 
@@ -95,8 +99,12 @@ class _ToPixels(Job):
         """The source column that the source columns of a tile are counted from."""
 
     @abstractmethod
-    def row(self, at: Expr, tap: Expr) -> tuple[Expr | None, Expr]:
-        """The source row of a target row under a tap, and the condition of its being inside; None: always."""
+    def row(self, at: Expr, turn: Expr) -> tuple[Expr | None, Expr]:
+        """The source row of a target row under a row of taps, and the condition of its being inside; None: always."""
+
+    def taps(self, turn: Expr) -> Expr:
+        """The row of taps that has its turn: source rows ascend."""
+        return turn
 
     @abstractmethod
     def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
@@ -171,8 +179,47 @@ class _ToPixels(Job):
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
         """Write the loops."""
-        conv, space = self.conv, self.slots(k, workspace)
-        image_major(k, self, read, conv.groups * self.reduced, self.source, space, self.by_rows)
+        space = self.slots(k, workspace)
+        into_blocks(k, self, read, self.conv.groups * self.reduced, self.source, space, self.by_rows)
+        strips = space.at(self._copy)
+
+        def keep(acc: mk.Tile, slot: Buf, tile: _Tile, at: tuple[Expr, ...]) -> None:
+            """A tile in its strip, [channel][pixel][image]."""
+            _, _, _, h, start = at
+            for r in range(acc.rows):
+                place = k.bind(((h + r * self.strip) * self.target[1] + start) * self.lanes, "at")
+                for i in range(tile.width):
+                    k.store(slot, acc.get(r, i), place + i * self.lanes)
+
+        self._convolve(k, space, w, strips, keep, partial(self._turn_back, k, write))
+
+    def emit_in_blocks(self, k: Kernel, images: Buf, w: Weights, write: WriteImages, workspace: Buf) -> None:
+        """Write the loops for images that lie in blocks, and shall."""
+
+        def hand_on(acc: mk.Tile, slot: Buf, tile: _Tile, at: tuple[Expr, ...]) -> None:
+            """A tile to its readers, by way of memory: what they do is written out once."""
+            block, row, channel, h, start = at
+            for r in range(acc.rows):
+                for i in range(tile.width):
+                    k.store(slot, acc.get(r, i), (r * tile.width + i) * self.lanes)
+            with k.loop(acc.rows, name="r") as r, k.loop(tile.width, name="i") as i:
+                value = k.bind(k.load(slot, (r * tile.width + i) * self.lanes, self.lanes), "value")
+                write(block, k.bind(channel + r, "channel"), k.bind(row + h, "row"), k.bind(start + i, "column"), value)
+
+        self._convolve(k, images, w, self.slots(k, workspace), hand_on)
+
+    def _convolve(
+        self,
+        k: Kernel,
+        images: Buf,
+        w: Weights,
+        slots: Buf,
+        put: Callable[[mk.Tile, Buf, _Tile, tuple[Expr, ...]], None],
+        finish: Callable[..., None] | None = None,
+    ) -> None:
+        """`put(tile, slot, its columns, (block, row, channel, row of the strip, column))` gets each tile of a strip,
+        `finish(slot, block, row, channel, channels)` follows when some channels of it are complete."""
+        conv = self.conv
 
         def unit(piece: Expr, unit: Expr) -> None:
             outer = k.bind(tir.floordiv(unit, self.across), "outer")
@@ -180,65 +227,42 @@ class _ToPixels(Job):
             x, y = k.bind(tir.floormod(unit, self.across), "x"), k.bind(tir.floormod(outer, self.down), "y")
             first, count = mk.share(k, self.steps * conv.groups, self.across, x)
             top, strips = mk.share(k, self.target[0] // self.strip, self.down, y)
-            strip = space.at(k.bind(piece * self._slot + self._copy, "strip"))
+            slot = slots.at(k.bind(piece * self._slot, "slot"))
 
             steps = (conv.groups, self.made, self.rows, first, count)
             with k.loop(strips, name="strip") as t, channel_step(k, *steps) as (group, made, number):
                 row = k.bind((top + t) * self.strip, "row")
+                channel = group * self.made + made
                 for size in sizes(k, number, self.rows, self.made):
-                    self._rows(k, space, strip, w, block, row, group, made, size)
-                self._flush(k, strip, write, block, row, group * self.made + made, number)
+                    with k.loop(self.strip, name="h") as h:
+                        for tile in self.tiles(self.width):
+                            with k.loop(tile.count, name="w") as s:
+                                start = k.bind(s * tile.width + tile.first, "w")
+                                place = (block, k.bind(row + h, "h"), start, group, made)
+                                acc = self._tile(k, images, w, tile, place, size)
+                                put(acc, slot, tile, (block, row, channel, h, start))
+                if finish is not None:
+                    finish(slot, block, row, channel, number)
 
         self.spread(k, self.units, unit)
 
-    def _rows(
-        self,
-        k: Kernel,
-        space: Buf,
-        strip: Buf,
-        w: Weights,
-        block: Expr,
-        row: Expr,
-        group: Expr,
-        made: Expr,
-        size: int,
-    ) -> None:
-        """A strip of rows of `size` channels, for one block of images: [channel][pixel][image]."""
-        with k.loop(self.strip, name="h") as h:
-            for tile in self.tiles(self.width):
-                with k.loop(tile.count, name="w") as t:
-                    start = k.bind(t * tile.width + tile.first, "w")
-                    acc = self._tile(k, space, w, block, k.bind(row + h, "h"), start, tile, group, made, size)
-                    for r in range(size):
-                        at = k.bind(((h + r * self.strip) * self.target[1] + start) * self.lanes, "at")
-                        for i in range(tile.width):
-                            k.store(strip, acc.get(r, i), at + i * self.lanes)
-
     def _tile(
-        self,
-        k: Kernel,
-        space: Buf,
-        w: Weights,
-        block: Expr,
-        h: Expr,
-        start: Expr,
-        tile: _Tile,
-        group: Expr,
-        made: Expr,
-        size: int,
+        self, k: Kernel, images: Buf, w: Weights, tile: _Tile, place: tuple[Expr, ...], size: int
     ) -> mk.Tile:
+        """The sums of `size` channels and the tile's columns, at (block, row, column, group, channel of it)."""
+        block, h, start, group, made = place
         acc = mk.Tile(k, size, (self.lanes,) * tile.width, self.dtype)
         if not tile.taps:
             return acc
         with self._rows_met(k, w, h, group, made, size) as (c, kh, source):
             channel = (block * self.conv.groups + group) * self.reduced + c
-            base = channel * plane(self.source[0] * self.source[1]) + source * self.source[1] + self.scaled(start)
+            base = channel * plane(self.conv, self.source) + source * self.source[1] + self.scaled(start)
             at = k.bind(base * self.lanes, "at")
             loaded: dict[int, Expr] = {}
             for tap, columns in tile.taps:
                 for column in columns:
                     if column is not None and column not in loaded:
-                        loaded[column] = k.bind(k.load(space, at + column * self.lanes, self.lanes), "x")
+                        loaded[column] = k.bind(k.load(images, at + column * self.lanes, self.lanes), "x")
                 for r in range(size):
                     o, q = self.weight(group, made + r, c, kh * self.kernel[1] + tap)
                     weight = k.bind(tir.cast(w(o, q, 1), self.dtype), "w")
@@ -254,20 +278,20 @@ class _ToPixels(Job):
         """Loops over what a row is summed from: (channel, row of the kernel, row of the source). Channels, whose
         weights lie together, are outermost, unless the first cache holds all weights."""
         if self.conv.o * self.conv.q * DTYPES[self.dtype].nbytes <= self.cpu.l1:
-            with k.loop(self.kernel[0], name="kh") as kh:
-                inside, source = self.row(h, kh)
+            with k.loop(self.kernel[0], name="kh") as turn:
+                inside, source = self.row(h, turn)
                 with nullcontext() if inside is None else k.when(inside), k.loop(self.reduced, name="c") as c:
-                    yield c, kh, source
+                    yield c, self.taps(turn), source
             return
         with k.loop(self.reduced, name="c") as c:
             self.fetch(k, w, group, made, c, size)
-            with k.loop(self.kernel[0], name="kh") as kh:
-                inside, source = self.row(h, kh)
+            with k.loop(self.kernel[0], name="kh") as turn:
+                inside, source = self.row(h, turn)
                 with nullcontext() if inside is None else k.when(inside):
-                    yield c, kh, source
+                    yield c, self.taps(turn), source
 
-    def _flush(
-        self, k: Kernel, strip: Buf, write: WritePixels, block: Expr, row: Expr, channel: Expr, number: Value
+    def _turn_back(
+        self, k: Kernel, write: WritePixels, strip: Buf, block: Expr, row: Expr, channel: Expr, number: Value
     ) -> None:
         """Turn a strip of finished channels back to pixels, and hand them on."""
         pixels, side = self.strip * self.target[1], self.lanes
@@ -299,9 +323,9 @@ class Forward(_ToPixels):
     def scaled(self, at: Value) -> Value:
         return at * self.conv.stride[1]
 
-    def row(self, at: Expr, tap: Expr) -> tuple[Expr | None, Expr]:
+    def row(self, at: Expr, turn: Expr) -> tuple[Expr | None, Expr]:
         conv = self.conv
-        row = at * conv.stride[0] + tap * conv.dilation[0] - conv.padding[0]
+        row = at * conv.stride[0] + turn * conv.dilation[0] - conv.padding[0]
         last = (conv.out[0] - 1) * conv.stride[0] + (conv.kernel[0] - 1) * conv.dilation[0] - conv.padding[0]
         if conv.padding[0] == 0 and last < conv.h:
             return None, row
@@ -325,9 +349,13 @@ class DataGrad(_ToPixels):
             return at
         return at // self.conv.stride[1] if isinstance(at, int) else tir.floordiv(at, self.conv.stride[1])
 
-    def row(self, at: Expr, tap: Expr) -> tuple[Expr | None, Expr]:
+    def taps(self, turn: Expr) -> Expr:
+        return self.kernel[0] - 1 - turn
+
+    def row(self, at: Expr, turn: Expr) -> tuple[Expr | None, Expr]:
         conv = self.conv
-        spread = at + conv.padding[0] - tap * conv.dilation[0]
+        # Nothing is subtracted but a constant: LLVM would else lose sight of addresses that are near each other.
+        spread = at + turn * conv.dilation[0] + (conv.padding[0] - (self.kernel[0] - 1) * conv.dilation[0])
         inside = tir.logical("and", spread >= 0, spread <= (conv.out[0] - 1) * conv.stride[0])
         if conv.stride[0] == 1:
             return inside, spread

@@ -1,6 +1,6 @@
 """The gradient of a convolution's weights: sums over all images and pixels of products of two activations.
 
-Over image-major blocks (images.py): a tile of accumulators holds some output channels times some weights of a row of
+Over blocks of images (images.py): a tile of accumulators holds some output channels times some weights of a row of
 the kernel, each a vector over images that is summed over its lanes once its strip of rows is done. Pieces of work own
 some of the output channels, or some of the images and then sums of their own, added in a fixed order at the end.
 """
@@ -12,7 +12,7 @@ from itertools import groupby
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.images import Conv, Job, Pixels, WriteWeights, channel_step, image_major, plane, sizes
+from gluongraph.codegen.images import Conv, Job, Pixels, WriteWeights, channel_step, into_blocks, plane, sizes
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
@@ -34,9 +34,9 @@ class WeightGrad(Job):
         budget = cpu.l1 * 3 // 4 // (self.rows * conv.out[1] * self.lanes * DTYPES[dtype].nbytes)
         self.strip = max(1, min(conv.out[0], budget))
         self.together = max(1, min(self.blocks, budget // conv.out[0]))  # blocks in one tile
-        pixels = self.blocks * self.lanes
-        self._x = pixels * conv.c * plane(conv.h * conv.w)
-        self._g = pixels * conv.o * plane(conv.out[0] * conv.out[1])
+        copied = 0 if conv.blocks else self.blocks * self.lanes
+        self._x = copied * conv.c * plane(conv, (conv.h, conv.w))
+        self._g = copied * conv.o * plane(conv, conv.out)
         self._sums = mk.ceildiv(self.steps * conv.groups, self.by_channel) * self.rows * conv.q
 
     @property
@@ -75,11 +75,18 @@ class WeightGrad(Job):
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
         """Write the loops."""
+        conv, xs = self.conv, self.slots(k, workspace)
+        gs, sums = xs.at(self._x), xs.at(self._x + self._g)
+        into_blocks(k, self, x, conv.c, (conv.h, conv.w), xs)
+        into_blocks(k, self, g, conv.o, conv.out, gs)
+        self._sum(k, xs, gs, sums, write)
+
+    def emit_in_blocks(self, k: Kernel, xs: Buf, gs: Buf, write: WriteWeights, workspace: Buf) -> None:
+        """Write the loops for images that lie in blocks."""
+        self._sum(k, xs, gs, self.slots(k, workspace), write)
+
+    def _sum(self, k: Kernel, xs: Buf, gs: Buf, sums: Buf, write: WriteWeights) -> None:
         conv = self.conv
-        space = self.slots(k, workspace)
-        gs, sums = space.at(self._x), space.at(self._x + self._g)
-        image_major(k, self, x, conv.c, (conv.h, conv.w), space)
-        image_major(k, self, g, conv.o, conv.out, gs)
 
         def unit(piece: Expr, _: Expr) -> None:
             images = k.bind(tir.floordiv(piece, self.by_channel), "images")
@@ -89,7 +96,7 @@ class WeightGrad(Job):
             own = sums.at(k.bind(piece * self._sums, "sums"))
             with k.loop(self._sums // self.rows, name="q") as i:
                 k.store(own, tir.splat(tir.const(0, self.dtype), self.rows), i * self.rows)
-            self._unit(k, space, gs, own, first_block, blocks, first, count)
+            self._unit(k, xs, gs, own, first_block, blocks, first, count)
             if self.by_image == 1:
                 self._finish(k, [own], first, count, write)
 
@@ -172,8 +179,8 @@ class _Tile:
             g_plane = (block + b) * conv.o + group * self.job.outputs + output
             x_plane = (block + b) * conv.c + group * self.job.inputs + channel
             x_row = i * conv.stride[0] + kh * conv.dilation[0] - conv.padding[0]
-            g_row = k.bind((g_plane * plane(conv.out[0] * conv.out[1]) + i * conv.out[1]) * lanes, "g_row")
-            x_row = k.bind((x_plane * plane(conv.h * conv.w) + x_row * conv.w) * lanes, "x_row")
+            g_row = k.bind((g_plane * plane(conv, conv.out) + i * conv.out[1]) * lanes, "g_row")
+            x_row = k.bind((x_plane * plane(conv, (conv.h, conv.w)) + x_row * conv.w) * lanes, "x_row")
             for start, count, taps in self._pixels():
                 with k.loop(count, name="w") as step:
                     w = k.bind(step + start, "w")
@@ -207,12 +214,12 @@ class _Tile:
 
     def _pixel(self, k: Kernel, xs: Buf, gs: Buf, acc: mk.Tile, x: Expr, g: Expr, taps: tuple[int, ...]) -> None:
         conv, lanes = self.job.conv, self.job.lanes
-        step = plane(conv.out[0] * conv.out[1]) * lanes
+        step = plane(conv, conv.out) * lanes
         left = [k.bind(k.load(gs, g + r * step, lanes), "g") for r in range(self.rows)]
         for c in range(self.columns):
             for t in taps:
                 column = (self.tap + t) * conv.dilation[1] - conv.padding[1]
-                right = k.bind(k.load(xs, x + (c * plane(conv.h * conv.w) + column) * lanes, lanes), "x")
+                right = k.bind(k.load(xs, x + (c * plane(conv, (conv.h, conv.w)) + column) * lanes, lanes), "x")
                 for r in range(self.rows):
                     acc.add(r, c * self.taps + t, left[r], right)
 

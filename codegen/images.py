@@ -1,6 +1,7 @@
-"""Activations of convolutions as image-major blocks, [block][channel][pixel][image of the block].
+"""Activations of convolutions in blocks of images, [block][channel][pixel][image of the block].
 
 A vector then holds one pixel of as many images as there are lanes: every lane is used at any width, stride or dilation.
+They lie so in memory already (`Conv.blocks`), or are copied by each kernel that reads them, and turned back.
 Pixels are counted row by row, p = h * W + w, and so are the weights of one output channel, q = (c * KH + kh) * KW + kw.
 """
 
@@ -19,13 +20,14 @@ from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 Pixels = Callable[[Value, Value, Value, int], Expr]  # (image, channel, pixel, lanes) -> values along the pixels
 Weights = Callable[[Value, Value, int], Expr]  # (output channel, q, lanes) -> values along q
 WritePixels = Callable[[Expr, Expr, Expr, Expr], None]  # (image, channel, pixel, values along the pixels)
+WriteImages = Callable[[Expr, Expr, Expr, Expr, Expr], None]  # (block, channel, row, column, values of its images)
 WriteWeights = Callable[[Expr, Expr, Expr], None]  # (output channel, q, values along q)
 Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Conv:
-    """The shapes of a convolution: n images of c channels, h x w pixels, o output channels."""
+    """The shapes of a convolution: n images of c channels, h x w pixels, o output channels. Do images lie in blocks?"""
 
     n: int
     c: int
@@ -37,6 +39,7 @@ class Conv:
     padding: Pair = (0, 0)
     dilation: Pair = (1, 1)
     groups: int = 1
+    blocks: bool = False
 
     @property
     def out(self) -> Pair:
@@ -83,12 +86,14 @@ class Job(ABC):
         return mk.workspace(k, workspace, self.dtype, self.workspace)
 
 
-def plane(pixels: int) -> int:
-    """Vectors from one channel of a block to the next; odd, else a pixel of all channels would share few cache sets."""
-    return pixels | 1
+def plane(conv: Conv, size: Pair) -> int:
+    """Vectors from one channel of a block to the next; in copies odd, else a pixel of all channels would share few
+    cache sets."""
+    pixels = size[0] * size[1]
+    return pixels if conv.blocks else pixels | 1
 
 
-def image_major(k: Kernel, job: Job, read: Pixels, channels: int, size: Pair, into: Buf, by_rows: bool = False) -> None:
+def into_blocks(k: Kernel, job: Job, read: Pixels, channels: int, size: Pair, into: Buf, by_rows: bool = False) -> None:
     """Copy the job's images, of so many channels and pixels, to [block][channel][pixel][image of the block], zeros
     behind the last image. What is read at once ends with its row, if `by_rows`."""
     images, pixels, side, dtype = job.conv.n, size[0] * size[1], job.lanes, job.dtype
@@ -104,7 +109,7 @@ def image_major(k: Kernel, job: Job, read: Pixels, channels: int, size: Pair, in
             zero = tir.splat(tir.const(0, dtype), side)
             for lane in range(images % side, side) if images % side else ():
                 rows[lane] = tir.select(block * side + lane < images, rows[lane], zero)
-            at = k.bind((unit * plane(pixels) + pixel) * side, "at")
+            at = k.bind((unit * plane(job.conv, size) + pixel) * side, "at")
             for i, column in enumerate(mk.transposed(k, [k.bind(row, "t") for row in rows])[:width]):
                 k.store(into, column, at + i * side)
 

@@ -1,7 +1,8 @@
 """Pattern "pool": pooling over windows that tile the image without overlap, and the gradients, in whole vectors.
 
 A run of columns is loaded as it lies and taken apart by its place in the window; results are put together again before
-they are stored. Other windows are pooled in pool_lines.py; their gradients are no part of this pattern's rule.
+they are stored. Other windows are pooled in pool_lines.py; their gradients are no part of this pattern's rule. Images
+in blocks are pooled in pool_blocks.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from gluongraph.codegen import pool_lines, tir
 from gluongraph.codegen.contraction import anchor, epilogue, flat_tail
 from gluongraph.codegen.loops import PARALLEL, offered
 from gluongraph.codegen.math import CpuAlgebra
+from gluongraph.codegen.pool_blocks import Blocks
 from gluongraph.codegen.pool_lines import Lines
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
@@ -21,20 +23,26 @@ from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
 Store = Callable[[Value, Expr], None]  # (pixel, values from there on)
-NAMES = ("max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad")
+_PLAIN = ("max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad")
+NAMES = (*_PLAIN, *(f"{name}_blocks" for name in _PLAIN))
 
 
 def _tiles(pool: Node) -> bool:
     """Do the windows lie side by side, inside the image?"""
-    a = pool.attrs
-    image = pool.shape if pool.op.name.endswith("_grad") else pool.src[0].shape
-    small = pool.src[-1].shape if pool.op.name.endswith("_grad") else pool.shape
-    inside = all(o * s <= d for o, s, d in zip(small[2:], a["stride"], image[2:], strict=True))
+    a, grad = pool.attrs, "_grad" in pool.op.name
+    image = pool.shape if grad else pool.src[0].shape
+    small = pool.src[-1].shape if grad else pool.shape
+    inside = all(o * s <= d for o, s, d in zip(small[2:4], a["stride"], image[2:4], strict=True))
     return tuple(a["kernel"]) == tuple(a["stride"]) and tuple(a["padding"]) == (0, 0) and inside and a["kernel"][1] <= 4
 
 
 def _claim(group: Group, cpu: Cpu) -> Candidate | None:
-    if group.pattern != "pool" or (pool := anchor(group, NAMES)) is None or not flat_tail(group, pool, 2):
+    if group.pattern != "pool" or (pool := anchor(group, NAMES)) is None:
+        return None
+    if _in_blocks(pool):
+        suits = pool.dtype == "f32" and pool.shape[-1] == cpu.lanes and _tiles(pool)
+        return offered("pool", group) if suits else None
+    if not flat_tail(group, pool, 2):
         return None
     if pool.dtype not in ("f32", "f16", "bf16"):
         return None
@@ -43,6 +51,16 @@ def _claim(group: Group, cpu: Cpu) -> Candidate | None:
     if not pool_lines.suits(pool) or offered("pool", group) is None:
         return None
     return Candidate("pool", 4 * _pieces(pool, cpu) * Lines(pool, cpu).size)
+
+
+def _in_blocks(pool: Node) -> bool:
+    return pool.op.name.endswith("_blocks")
+
+
+def images_beside(pool: Node, cpu: Cpu) -> int:
+    """How many images a pooling takes side by side; 0: as they are."""
+    suits = pool.op.name in _PLAIN and pool.dtype == "f32" and _tiles(pool) and pool.shape[0] % cpu.lanes == 0
+    return cpu.lanes if suits and cpu.lanes > 1 else 0
 
 
 def _pieces(pool: Node, cpu: Cpu) -> int:
@@ -58,7 +76,9 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
 
     def plane(piece: Expr, plane: Expr) -> None:
         n, c = k.let(tir.floordiv(plane, pool.shape[1])), k.let(tir.floormod(plane, pool.shape[1]))
-        if _tiles(pool):
+        if _in_blocks(pool):
+            Blocks(k, pool, sources, plane, lambda row, column, value: store((n, c, row, column, 0), value)).emit()
+        elif _tiles(pool):
             _Tiles(k, cpu, pool, sources, lambda pixel, value: store((n, c, 0, pixel), value)).plane(plane)
         else:
             lines = Lines(pool, cpu)

@@ -10,10 +10,12 @@ from gluongraph.codegen import cuda
 from gluongraph.codegen.attention import ATTENTION
 from gluongraph.codegen.attention import suits as attends
 from gluongraph.codegen.contraction import CONV, GEMM
+from gluongraph.codegen.contraction import images_beside as convolved_beside
 from gluongraph.codegen.index_ops import FALLBACK, INDEX_RULES
 from gluongraph.codegen.loops import LOOP
 from gluongraph.codegen.offers import Ask, Offers, offers
 from gluongraph.codegen.pool import POOL
+from gluongraph.codegen.pool import images_beside as pooled_beside
 from gluongraph.codegen.reduce import REDUCE
 from gluongraph.codegen.rowwise import ROWWISE
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
@@ -53,6 +55,12 @@ def whole(target: Target) -> Callable[[Node], bool]:
     """Which composites have a kernel of the target as they are, and need not be taken apart."""
     cpu = target.cpu
     return (lambda n: False) if cpu is None else (lambda n: attends(n, cpu))
+
+
+def beside(target: Target) -> Callable[[Node], int]:
+    """How many images kernels of the target want side by side for a convolution or a pooling; 0 as they are."""
+    cpu = target.cpu
+    return (lambda n: 0) if cpu is None else (lambda n: convolved_beside(n, cpu) or pooled_beside(n, cpu))
 
 
 def offer(target: Target) -> Offers:

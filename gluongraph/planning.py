@@ -7,13 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 
 from gluongraph import debug, printer
-from gluongraph.codegen.rules import offer, whole
+from gluongraph.codegen.rules import beside, offer, whole
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tuned import Table
 from gluongraph.errors import MXNetError
-from gluongraph.ir import Graph
-from gluongraph.passes import PIPELINE, inline, memory, schedule, select
-from gluongraph.passes.inline import Keep
+from gluongraph.ir import Graph, Node
+from gluongraph.passes import PIPELINE, inline, layout, memory, schedule, select
 from gluongraph.plan import Plan
 from gluongraph.step.search import Choice, thrifty
 from gluongraph.step.thrift import Thrift
@@ -39,20 +38,20 @@ def prepared(graph: Graph, on: Target, quiet: bool = False) -> Graph:
     """The graph after all passes before `fuse`."""
     if not quiet and debug.settings().dump:
         debug.dump("00_traced.py", printer.show(graph))
-    without, keep = left_out(), whole(on)
+    without = left_out()
     for number, each in enumerate(PIPELINE[:-1], 1):
         if each.__name__ not in without:
-            graph = run(each, graph, 0 if quiet else number, keep)
+            graph = run(each, graph, 0 if quiet else number, on)
     return graph
 
 
 def stages(graph: Graph, on: Target) -> Iterator[tuple[str, Graph]]:
     """The graph as traced, and after each pass by its name: what `plan_of` goes through, for somebody who looks."""
-    without, keep = left_out(), whole(on)
+    without = left_out()
     yield "traced", graph
     for each in PIPELINE:
         if each.__name__ not in without:
-            graph = run(each, graph, 0, keep)
+            graph = run(each, graph, 0, on)
             yield each.__name__, graph
 
 
@@ -61,7 +60,7 @@ def plan_kernels(
 ) -> tuple[Plan, Graph]:
     """From `fuse` on: the plan, and the graph of its kernels. Candidates that were `measured` to be fastest are taken:
     by default all that have been up to now."""
-    graph = run(PIPELINE[-1], graph, 0 if within else len(PIPELINE), whole(on))
+    graph = run(PIPELINE[-1], graph, 0 if within else len(PIPELINE), on)
     chosen = offer(on) if within else partial(offer(on).tuned, table=measured)
     selection = select(graph, chosen, lambda body, inner: plan_of(body, inner, on, within=True)[0])
     plan = memory(schedule(selection, roles))
@@ -87,11 +86,15 @@ def left_out() -> set[str]:
     return {*now.skip, *later} - REQUIRED
 
 
-def run(each: Callable[[Graph], Graph], graph: Graph, number: int = 0, keep: Keep = lambda n: False) -> Graph:
-    """One pass, with all that hangs on passes: timing, verification, dumps. `keep`: composites that have kernels."""
-    name = each.__name__
+def run(each: Callable[[Graph], Graph], graph: Graph, number: int = 0, on: Target | None = None) -> Graph:
+    """One pass, with all that hangs on passes: timing, verification, dumps. `on`: whose kernels it is for."""
+    name, keep = each.__name__, whole(on) if on is not None else _none
+    if on is not None and each is inline:
+        each = partial(inline, keep=keep)
+    elif on is not None and each is layout:
+        each = partial(layout, lanes=beside(on))
     started = time.perf_counter()
-    after = inline(graph, keep=keep) if each is inline else each(graph)
+    after = each(graph)
     milliseconds = (time.perf_counter() - started) * 1e3
     if debug.settings().verify:
         verify(after, name, keep)
@@ -102,3 +105,8 @@ def run(each: Callable[[Graph], Graph], graph: Graph, number: int = 0, keep: Kee
         debug.dump(f"{number:02d}_{name}.py", text)
         debug.log(name, text)
     return after
+
+
+def _none(n: Node) -> bool:
+    """No composite has a kernel of its own."""
+    return False

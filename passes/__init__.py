@@ -10,6 +10,7 @@ from gluongraph.passes.cse import cse
 from gluongraph.passes.fold import fold
 from gluongraph.passes.fuse import fuse
 from gluongraph.passes.inline import inline
+from gluongraph.passes.layout import layout
 from gluongraph.passes.memory import memory
 from gluongraph.passes.prune import prune
 from gluongraph.passes.remat import remat
@@ -29,6 +30,7 @@ PIPELINE: tuple[Pass, ...] = (
     simplify,
     reshapes,  # after simplify, which has brought chains of movement to one
     cse,  # after simplify, which brings equal things to one form
+    layout,  # after all that looks for convolutions and what is around them by their own shapes
     fuse,  # last: after it a node is a kernel
 )
 
@@ -43,6 +45,7 @@ __all__ = [
     "fold",
     "fuse",
     "inline",
+    "layout",
     "memory",
     "prune",
     "remat",

@@ -31,7 +31,7 @@ from gluongraph.views import WRITTEN, written
 # Kinds and names that the loop nests above can hold as part of an expression.
 _POINTWISE = frozenset({"elementwise", "random"})
 _GATHERS = frozenset({"take", "gather"})
-_CONV = frozenset({"conv2d", "conv2d_data_grad", "conv2d_weight_grad"})
+_CONV = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
 LITTLE = 1 << 12  # bytes: sums over so small arrays are one kernel, whatever they read
 ROW_LIMIT = 1 << 16  # elements of a row that a row-wise kernel still finds in cache
 
@@ -330,7 +330,7 @@ def _pattern(n: Node) -> str:
         return "pool"
     if _adds_rows(n):
         return "scatter"
-    return "conv" if n.op.name in _CONV else "scan" if n.op.name == "scan" else "opaque"
+    return "conv" if n.op.name.removesuffix("_blocks") in _CONV else "scan" if n.op.name == "scan" else "opaque"
 
 
 def _adds_rows(n: Node) -> bool:

@@ -10,6 +10,7 @@ Builders take nodes and Python numbers, broadcast as numpy does, and count axes 
 """
 
 from gluongraph.ir import OPERATORS
+from gluongraph.ops.blocks import into_blocks, out_of_blocks
 from gluongraph.ops.build import broadcast_to
 from gluongraph.ops.collective import allreduce
 from gluongraph.ops.composite import inline
@@ -144,6 +145,7 @@ __all__ = [
     "group_norm",
     "inline",
     "input",
+    "into_blocks",
     "inverse",
     "iota",
     "isfinite",
@@ -176,6 +178,7 @@ __all__ = [
     "not_equal",
     "one_hot",
     "ones",
+    "out_of_blocks",
     "output",
     "pad",
     "part",
