@@ -81,8 +81,8 @@ class _ToPixels(Job):
         self._block = self.lanes * conv.groups * self.reduced * plane(conv, self.source)
         self._copy = 0 if conv.blocks else self.blocks * self._block
         self.down, self.across = self._grid()
-        pixels = self.width if conv.blocks else self.strip * self.target[1]  # that are finished before they are handed on
-        self._slot = self.rows * pixels * self.lanes
+        finished = self.width if conv.blocks else self.strip * self.target[1]  # pixels, before they are handed on
+        self._slot = self.rows * finished * self.lanes
 
     # What forward and data gradient differ in.
 
@@ -246,9 +246,7 @@ class _ToPixels(Job):
 
         self.spread(k, self.units, unit)
 
-    def _tile(
-        self, k: Kernel, images: Buf, w: Weights, tile: _Tile, place: tuple[Expr, ...], size: int
-    ) -> mk.Tile:
+    def _tile(self, k: Kernel, images: Buf, w: Weights, tile: _Tile, place: tuple[Expr, ...], size: int) -> mk.Tile:
         """The sums of `size` channels and the tile's columns, at (block, row, column, group, channel of it)."""
         block, h, start, group, made = place
         acc = mk.Tile(k, size, (self.lanes,) * tile.width, self.dtype)

@@ -16,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import numpy_algebra
 
 NO_LOWER = {"input", "literal"}  # they lie in memory
-POINTING = {"max_pool2d_grad": 2}  # so many sources only say where the gradient goes: nothing is smooth in them
+# So many sources only say where the gradient goes: nothing is smooth in them.
+POINTING = {"max_pool2d_grad": 2, "max_pool2d_grad_blocks": 2}
 OWN = {"output"}  # their gradient is said, and is not the derivative
 
 
