@@ -9,8 +9,8 @@ from gluongraph.codegen import tir
 from gluongraph.codegen.rule import Bindings, Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.ir import Node
+from gluongraph.ops.views import View, read, written
 from gluongraph.plan import Group
-from gluongraph.views import View, read, written
 
 NAMES = ("attention", "attention_grad")
 QUERIES = 64  # a block of rows of scores, which stay in cache

@@ -23,10 +23,10 @@ from gluongraph import ops
 from gluongraph.errors import Origin
 from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.ops.leaf import is_zero
+from gluongraph.ops.views import WRITTEN, written
 from gluongraph.passes.grouping import MAX_EDGES, Draft, Drafts, Inlined, overwritten
 from gluongraph.passes.recompute import recomputed
 from gluongraph.passes.through import read_through
-from gluongraph.views import WRITTEN, written
 
 # Kinds and names that the loop nests above can hold as part of an expression.
 _POINTWISE = frozenset({"elementwise", "random"})

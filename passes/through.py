@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gluongraph import views
 from gluongraph.dtypes import is_float
 from gluongraph.ir import Graph, Node
+from gluongraph.ops import views
 
 
 def read_through(graph: Graph) -> frozenset[Node]:

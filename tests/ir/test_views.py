@@ -10,7 +10,7 @@ import pytest
 
 from gluongraph import ops
 from gluongraph.ir import Node, TensorType
-from gluongraph.views import View, read, written
+from gluongraph.ops.views import View, read, written
 
 X = ops.input("x", TensorType((2, 3, 12)))
 
