@@ -111,9 +111,9 @@ class Optimizer:
 
         def __setattr__(self, name: str, value: Any) -> None:
             """Settings may change between steps; one that is to be a number is refused here, not by a later step."""
-            if name in self.numbers:
+            if not hasattr(value, "__float__") and name in self.numbers:  # each step sets one: most are numbers
                 check_number(self, name, value, self.numbers[name])
-            super().__setattr__(name, value)
+            object.__setattr__(self, name, value)
 
     # -- what a subclass says
 
