@@ -130,24 +130,24 @@ def show(report: Report, name: str, rows: int = 15) -> str:
     results, mine = report.results[name], report.results[name][report.own]
     note = report.workloads[name].note
     lines = [f"\n{name}" + (f": {note}" if note else "")]
-    lines.append(f"  {'':20}{'step':>10}{'least':>10}{'most':>10}{'ratio':>8}{'roofline':>10}{'prepared':>12}")
+    lines.append(f"  {'':22}{'step':>10}{'least':>10}{'most':>10}{'ratio':>8}{'roofline':>10}{'prepared':>12}")
     for contender, result in results.items():
         if not result.blocks:
-            lines.append(f"  {contender:20}did not run: {result.missing}")
+            lines.append(f"  {contender:22}did not run: {'; '.join(map(str.strip, result.missing.splitlines()))}")
             continue
         low, mid, high = extremes(result)
         if contender == "bandwidth":
             rates = [bandwidth.gigabytes_per_second(t) for t in (mid, high, low)]
-            lines.append(f"  {contender:20}{rates[0]:.0f} GB/s ({rates[1]:.0f} to {rates[2]:.0f})")
+            lines.append(f"  {contender:22}{rates[0]:.0f} GB/s ({rates[1]:.0f} to {rates[2]:.0f})")
         else:
             ratio = f"{mid / mine.median:.2f}" if mine.blocks else ""
             times = "".join(f"{seconds(t):>10}" for t in (mid, low, high))
             share = report.share(name, contender) if contender.startswith("gluongraph") else None
-            lines.append(f"  {contender:20}{times}{ratio:>8}{_cell(share, '.0%', 10)}{result.prepare_seconds:>10.1f} s")
+            lines.append(f"  {contender:22}{times}{ratio:>8}{_cell(share, '.0%', 10)}{result.prepare_seconds:>10.1f} s")
         if result.others and statistics.mean(result.others) > BUSY:
-            lines.append(f"  {'':20}other processes took {statistics.mean(result.others):.1f} cores: not fair")
+            lines.append(f"  {'':22}other processes took {statistics.mean(result.others):.1f} cores: not fair")
         if result.missing:
-            lines.append(f"  {'':20}stopped early: {result.missing}")
+            lines.append(f"  {'':22}stopped early: {result.missing}")
     return "\n".join([*lines, *kernels(mine.kernels, rows)])
 
 
