@@ -466,9 +466,10 @@ class WeightGrad(Job):
 
         def unit(_: Expr, unit: Expr) -> None:
             tap, outer = k.bind(tir.floormod(unit, self.taps), "tap"), k.bind(tir.floordiv(unit, self.taps), "outer")
-            panel, outer = k.bind(tir.floormod(outer, self.across)), k.bind(tir.floordiv(outer, self.across))
-            group = k.bind(tir.floordiv(outer, self.down), "group")
-            block = k.bind(tir.floormod(outer, self.down), "block")
+            # All that is made of a panel of x, the larger of both sources, comes one after another: it stays in cache.
+            block, outer = k.bind(tir.floormod(outer, self.down), "block"), k.bind(tir.floordiv(outer, self.down))
+            group = k.bind(tir.floordiv(outer, self.across), "group")
+            panel = k.bind(tir.floormod(outer, self.across), "panel")
 
             def tile(o: Expr, rows: int, c: Expr, columns: int) -> None:
                 acc = self._tile(k, space, gs, (group, block, tap), rows, c, mk.ceildiv(columns, self.lanes))
