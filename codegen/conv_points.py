@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 
 from gluongraph.codegen import gemm, tir
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen.gemm import Operand
-from gluongraph.codegen.gemm_choice import Kind
+from gluongraph.codegen.gemm_choice import Kind, Strategy, choose
 from gluongraph.codegen.images import Conv, Job, Pixels, Weights, WritePixels, WriteWeights
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 
 PAGE = 4096  # bytes
+FEW = 128  # rows
 
 
 def suits(conv: Conv, cpu: Cpu, dtype: str) -> bool:
@@ -36,23 +38,35 @@ class _Points(Job):
         super().__init__(conv, cpu, dtype)
         self.pixels = conv.out[0] * conv.out[1]
         self.extents, self.kinds = self._product()
+        self.how = self._strategy()
         self._copied = 0 if conv.stride == (1, 1) else conv.n * conv.c * self.pixels
 
     @abstractmethod
     def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
         """Batch, rows, columns, terms; the operands."""
 
+    def _strategy(self) -> Strategy:
+        """How to multiply. Where a panel of columns is of use to few tiles it is copied, all of its terms, where they
+        find it soonest: in the first cache, or next to it."""
+        how = choose(*self.extents, *self.kinds, self.cpu)
+        panel = replace(how, depth=0).panel(self.extents[3], self.cpu) * DTYPES[self.dtype].nbytes
+        near = 2 * self.cpu.l1 // panel
+        if how.form == "inner" or self.extents[1] > FEW or how.pack_a or not how.pack_b or near == 0:
+            return how
+        return replace(how, depth=0, block=min(how.block, near))
+
     @property
     def workspace(self) -> int:
         """Bytes; a few where the product needs none, since every convolution is given some."""
-        product = gemm.workspace(*self.extents, *self.kinds, self.cpu)
+        product = self.how.workspace(*self.extents, self.cpu)
         return max(self._copied * DTYPES[self.dtype].nbytes + product, 64)
 
     def multiply(self, k: Kernel, a: Operand, b: Operand, write: gemm.Write, workspace: Buf) -> None:
         """Write the loops of the product, whose workspace lies behind the copy."""
         batch, m, n, kk = self.extents
         space = self.slots(k, workspace).at(self._copied)
-        gemm.emit(k, batch=batch, m=m, n=n, kk=kk, a=a, b=b, write=write, cpu=self.cpu, workspace=space)
+        how = self.how
+        gemm.emit(k, batch=batch, m=m, n=n, kk=kk, a=a, b=b, write=write, cpu=self.cpu, workspace=space, strategy=how)
 
     def met(self, k: Kernel, x: Pixels, workspace: Buf) -> Pixels:
         """The pixels of x that meet the tap: all of them, or a copy."""
