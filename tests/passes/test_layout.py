@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from models import lenet, roles, training_step
 from random_graphs import FEW, assert_laws, assert_same_meaning, graphs
 
-from gluongraph import ops
+from gluongraph import debug, ops
+from gluongraph.bench.own import step_of
+from gluongraph.bench.workloads import WORKLOADS
 from gluongraph.codegen.rules import beside
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.ir import Graph, Node, TensorType, node
@@ -85,9 +89,14 @@ def test_a_recomputed_convolution_stays_one() -> None:
     assert sorted(n.again for n in after if n.op.name == "conv2d_blocks") == [0, 1]
 
 
+def nodes_of(plan: Plan) -> list[Node]:
+    """What the kernels compute, launch by launch."""
+    return [n for launch in plan.launches for n in launch.group.body.nodes()]
+
+
 def turned(plan: Plan) -> list[str]:
-    """The kernels that turn something: what is turned, by its shape."""
-    return [str(n.ty) for launch in plan.launches for n in launch.group.body.nodes() if n.op.name == "transpose"]
+    """What is turned, by its type."""
+    return [str(n.ty) for n in nodes_of(plan) if n.op.name == "transpose"]
 
 
 def planned(graph: Graph) -> Plan:
@@ -100,7 +109,7 @@ def test_lenet_is_turned_at_its_ends() -> None:
     """The images, the second pooling for the dense layer, and its gradient."""
     plan = planned(training_step(lenet(32)))
     assert turned(plan) == ["f32[2,1,28,28,16]", "f32[2,16,50,4,4]", "f32[2,50,4,4,16]"]
-    names = [n.op.name for launch in plan.launches for n in launch.group.body.nodes() if n.op.name.endswith("_blocks")]
+    names = [n.op.name for n in nodes_of(plan) if n.op.name.endswith("_blocks")]
     assert len(names) == 5 + 4, "two convolutions, but no gradient of the data; two poolings and their gradients"
 
 
@@ -113,3 +122,14 @@ def test_a_gpu_has_no_blocks() -> None:
     on = TARGETS["cuda"]
     assert not any(beside(on)(n) for n in graph.nodes())
     assert not any(n.op.name.endswith("_blocks") for n in prepared(graph, on).nodes())
+
+
+@pytest.mark.parametrize(("name", "images", "most"), [("resnet20-32px", 32, 3), ("dcgan", 32, 3), ("mobilenet", 32, 3)])
+def test_nets_are_turned_at_their_ends(name: str, images: int, most: int) -> None:
+    """The batch (of DCGAN the wanted images too), what goes on without pixels, and the gradient of that."""
+    step, (batch, *_) = step_of(replace(WORKLOADS[name], batch=images), target=WIDE.name)
+    with debug.override(backend="reference"):
+        step.memory(*batch)
+    plan = step.plan
+    assert len(turned(plan)) <= most
+    assert all(n.op.name.endswith("_blocks") for n in nodes_of(plan) if n.op.name.startswith("conv2d"))
