@@ -17,7 +17,6 @@ from gluongraph.codegen.tiles import DEPTH, SIDE, WORDS
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 
 BLOCK = 2 * SIDE  # rows of A, or columns of B
-SIDE_BY_SIDE = 4  # blocks that are copied together where memory runs across them: long runs are read faster
 
 
 def line(kk: int) -> int:
@@ -46,24 +45,26 @@ class Copied:
         return mk.ceildiv(self.extent, BLOCK)
 
     def all(self, cpu: Cpu) -> None:
-        """Copy it, all threads."""
-        k, blocks = self.k, self.blocks
-        group = 1 if self.along else max(1, min(SIDE_BY_SIDE, blocks // cpu.chunks))
-        groups = mk.ceildiv(blocks, group)
+        """Copy it, all threads: each some blocks where memory runs along k, else some steps of all blocks, so that long
+        runs of memory are read."""
+        k, blocks, steps = self.k, self.blocks, mk.ceildiv(self.kk, DEPTH)
+        each = blocks if self.along else steps
 
         def unit(_: Expr, unit: Expr) -> None:
-            batch = k.bind(tir.floordiv(unit, groups), "batch") if self.batch > 1 else tir.index(0)
-            first = k.bind((tir.floormod(unit, groups) if self.batch > 1 else unit) * group, "block")
-            count = group if blocks % group == 0 else k.bind(tir.minimum(blocks - first, group), "count")
+            batch = k.bind(tir.floordiv(unit, each), "batch") if self.batch > 1 else tir.index(0)
+            at = k.bind(tir.floormod(unit, each), "at") if self.batch > 1 else unit
 
-            def step(deep: Expr, depth: int) -> None:
-                with k.loop(count, name="x") as x:
-                    block = k.bind(first + x, "block")
-                    self._step(batch, block, k.bind((batch * blocks + block) * line(self.kk), "to"), deep, depth)
+            def copy(block: Expr, step: Value, count: int) -> None:
+                to = k.bind((batch * blocks + block) * line(self.kk), "to")
+                mk.runs(k, self.kk, DEPTH, step, count, lambda deep, depth: self._step(batch, block, to, deep, depth))
 
-            mk.runs(k, self.kk, DEPTH, 0, mk.ceildiv(self.kk, DEPTH), step)
+            if self.along:
+                copy(at, 0, steps)
+                return
+            with k.loop(blocks, name="block") as block:
+                copy(block, at, 1)
 
-        units = self.batch * groups
+        units = self.batch * each
         mk.spread(k, units, mk.pieces(units, cpu, self.batch * self.extent * self.kk * 16), unit)
 
     @property
