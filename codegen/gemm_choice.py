@@ -120,9 +120,14 @@ def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> S
         return Strategy("inner", rows, columns, False, False, grid, dtype, work < mk.SERIAL_WORK)
     rows, vectors = outer_tile(m, n, lanes, cpu, SHORT_ROWS if kk < SHORT else cpu.registers)
     width, nbytes = vectors * lanes, DTYPES[dtype].nbytes
-    pack_b = b.contiguous == "i" or not b.plain or (m >= MANY and kk * n * nbytes > cpu.l1)
-    strided = a.contiguous == "i" and kk >= 64 and m >= 128
-    pack_a = (strided or not a.plain) and n > width  # several tiles read the same rows
+
+    def large(columns: int) -> bool:
+        """Of rows as they are stored: does a tile read a line or two on each of many pages?"""
+        return columns >= WIDE and kk * columns * nbytes >= cpu.l2 // 4
+
+    many = m >= (SOME if large(n) else MANY)
+    pack_b = b.contiguous == "i" or not b.plain or (many and kk * n * nbytes > cpu.l1)
+    pack_a = ((a.contiguous == "i" and large(m)) or not a.plain) and n > width  # several tiles read the same rows
     how = Strategy("outer", rows, vectors, pack_a, pack_b, (1, 1), dtype, work < mk.SERIAL_WORK)
     return _cut(how, batch, m, n, kk, cpu)
 
@@ -131,7 +136,7 @@ def _cut(how: Strategy, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> Strate
     """An outer strategy with the best grid and blocks for its tiles."""
     rows, width, nbytes = how.rows, how.vectors * mk.lanes(cpu, how.dtype), DTYPES[how.dtype].nbytes
     pack_a, pack_b, work = how.pack_a, how.pack_b, batch * m * n * kk
-    deep = pack_a or kk * width * nbytes > cpu.l2 // 8
+    deep = pack_a or kk * width * nbytes > cpu.l2 // 8 or (pack_b and kk >= LONG and m < FEW)
     how = replace(how, depth=_depth(kk, mk.lanes(cpu, how.dtype)) if deep else 0)
     # A quarter of L2 is measured to be better than half of it: all of A goes through it beside them.
     most = max(1, cpu.l2 // nbytes // (4 * how.panel(kk, cpu)))
@@ -158,7 +163,11 @@ def _threads(cpu: Cpu) -> tuple[int, ...]:
 
 DEPTH = 256  # terms of a pass, about: a panel of B so long stays in the first cache
 APART = 16  # elements between packed rows: at powers of two they would share few places of a cache
-MANY = 112  # rows of C from which B is packed, though its rows lie along memory
+# Where few rows pass over a panel of B, to pack and to read it first is a good part of the work: quicker in the first
+# cache, by passes over terms.
+LONG, FEW = 512, 384  # terms from which, and rows of C up to which
+MANY, SOME = 112, 64  # rows of C from which B, small or large, is packed, though its rows lie along memory
+WIDE = 192  # columns from which an operand of many terms counts as large
 PACKING = 40.0  # time to pack an element, most of it for reading it in steps, in multiply-adds
 FETCHING = 60.0  # and to read one that another thread has packed
 READING = 4.0  # and to read one again from further away than L2
