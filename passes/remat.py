@@ -25,6 +25,7 @@ from gluongraph.ir import Graph, Node, topological
 from gluongraph.passes.blocks import SMALL, Block, Forward
 from gluongraph.passes.cost import DEAR
 from gluongraph.passes.grouping import COMPARISONS, Inlined
+from gluongraph.views import WRITTEN
 
 # What is done with a block: nothing; operations of an instruction or two again, all cheap operations, all of them.
 KEEP, LIGHT, CHEAP, WHOLE = range(4)
@@ -108,11 +109,11 @@ def _kept(block: Block, read: Container[Node], how: int) -> set[Node]:
         given = n in block.leaving
         if _is_dear(n, how) and not given:
             net.add_edge("source", (n, 0))
-        nbytes = sum(t.nbytes for t in n.types)
+        size = 2 * sum(t.nbytes for t in n.types) + (n.op.kind == "movement")  # of equals what is there without a copy
         if n in inlined or n.op.name == "item":  # kept with what it is a result of
             net.add_edge((n, 0), (n, 1))
         else:
-            net.add_edge((n, 0), (n, 1), capacity=nbytes)
+            net.add_edge((n, 0), (n, 1), capacity=size)
         for s in n.src:
             if s in inside and s not in block.leaving:
                 net.add_edge((s, 1), (n, 0))
@@ -129,7 +130,17 @@ def _is_dear(n: Node, how: int) -> bool:
     if how == LIGHT and (n.op.name in DEAR or n.op.kind == "random"):
         return True
     small = n.op.kind == "reduce" and n.types[0].size * 4 <= n.src[0].ty.size  # costs its time, and next to no memory
-    return n.op.kind in _HEAVY or n.op.name == "scan" or small
+    return n.op.kind in _HEAVY or n.op.name == "scan" or small or _moves_result(n)
+
+
+def _moves_result(n: Node) -> bool:
+    """Does n move the result of a composite? The composite's kernel writes it there, if nobody else reads it."""
+    if n.op.name not in WRITTEN:
+        return False
+    (s, *_) = n.src
+    while s.op.name in ("reshape", "item"):
+        s = s.src[0]
+    return s.op.kind == "composite"
 
 
 class _Copier:

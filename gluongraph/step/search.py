@@ -21,7 +21,7 @@ Planned = Callable[[Graph], tuple[Plan, Graph]]
 WORTH = 0.1  # of a step's time: what "auto" spends at most
 # Unasked, a step recomputes what takes next to no time, where that makes it smaller. Of small ones, which make up most
 # of what is compiled, no second plan is looked at.
-UNASKED, SAVED, LARGE = 0.0075, 0.1, 64 << 20  # of a step's time, of its scratch, bytes of scratch
+UNASKED, SAVED, LARGE = 0.009, 0.1, 64 << 20  # of a step's time, of its scratch, bytes of scratch
 
 
 @dataclass(frozen=True)
