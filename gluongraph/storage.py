@@ -50,6 +50,12 @@ def use_huge_pages(arrays: Iterable[Array]) -> None:
             _advise(start, end, advice)
 
 
+def expect_huge_pages(array: Array) -> None:
+    """Have the system give huge pages when the array is first written to, as numpy asks for those that it makes."""
+    for start, end in whole_pages([array]):
+        _advise(start, end, _HUGE)
+
+
 def populate(array: Array) -> None:
     """Have the system give the memory of an array now, all at once: page by page, as each is written to for the first
     time, takes it half as long again where pages are small. Does nothing where the system has no such call."""
@@ -79,14 +85,17 @@ def whole_pages(arrays: Iterable[Array]) -> list[tuple[int, int]]:
 
 
 def untouched_zeros(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Zeros that take no memory until they are written to, page by page: of gradients that compiled steps never store.
+    """Zeros that take no memory until they are written to, page by page: of gradients that compiled steps never store,
+    and of optimizer states before the first step. 64-byte aligned.
 
     Memory from malloc that has been used before would be written at once.
     """
     dtype = np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < _MAPPED:
-        return np.zeros(shape, dtype)
+        small = aligned_empty(shape, dtype)
+        small.reshape(-1)[:] = 0
+        return small
     pages = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return np.frombuffer(pages, dtype).reshape(shape)
 

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 
-from gluongraph.storage import Array, Storage, aligned, aligned_empty
+from gluongraph.storage import Array, Storage, aligned, expect_huge_pages, untouched_zeros
 
 
 class Arena:
     """The storages of one role and dtype, moved next to each other, each on a 64-byte boundary.
 
-    Handles taken on a storage before follow it here. `memory` is the whole run, `offsets` are in bytes.
+    Handles taken on a storage before follow it here. `memory` is the whole run, `offsets` are in bytes. Of storages
+    that are `zero` nothing is moved: the system gives their memory when a step first writes to it.
     """
 
-    def __init__(self, storages: Sequence[Storage]):
+    def __init__(self, storages: Sequence[Storage], zero: Container[Storage] = ()):
         self.offsets: list[int] = []
         end = 0
         for storage in storages:
             self.offsets.append(end)
             end += aligned(storage.array.nbytes)
-        self.memory: Array = aligned_empty((end,), np.uint8)
+        self.memory: Array = untouched_zeros((end,), np.uint8)
+        expect_huge_pages(self.memory)
         self.storages = tuple(storages)
         for storage, at in zip(storages, self.offsets, strict=True):
             array = storage.array
             part = self.memory[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
-            storage.rehome(part)
+            storage.rehome(part, copy=storage not in zero)
 
     def holds(self, storages: Sequence[Storage]) -> bool:
         """Do exactly these storages live here still, in this order?"""

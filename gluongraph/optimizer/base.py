@@ -354,9 +354,13 @@ class Optimizer:
         return {k: self._new_state(k, t, weight) for k, t in self.state_types(weight.type).items()}
 
     def _new_state(self, name: str, type: TensorType, weight: NDArray) -> NDArray:
-        if name in self.copies or name == MASTER:
-            return weight.detach().astype(type.dtype)
-        return nd.zeros(type.shape, ctx=weight.context, dtype=type.dtype)
+        if self.starts_at_zero(name):
+            return nd.zeros(type.shape, ctx=weight.context, dtype=type.dtype)
+        return weight.detach().astype(type.dtype)
+
+    def starts_at_zero(self, name: str) -> bool:
+        """Is this state zeros before the first update, and no copy of the weight?"""
+        return name not in self.copies and name != MASTER
 
     def _warn_of_halves(self, weight: NDArray) -> None:
         if weight.type.dtype in HALVES and not self.multi_precision:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ndarray import NDArray
@@ -10,16 +10,22 @@ from gluongraph.runtime.arena import Arena
 from gluongraph.storage import Storage
 
 
-def settle(trainer: Trainer, names: Sequence[str], states: Mapping[str, NDArray]) -> None:
+def settle(
+    trainer: Trainer, names: Sequence[str], states: Mapping[str, NDArray], had: Container[str] | None = None
+) -> None:
     """Move weights and optimizer states into the trainer's arenas, one per role, dtype and context. Who is there stays.
 
-    The order is that of the gradients: the parameters' reversed.
+    The order is that of the gradients: the parameters' reversed. States of weights that are not among those that `had`
+    some are new, and most of them zeros that nobody has looked at.
     """
+    zero: set[Storage] = set()
     groups: dict[tuple[str, str], list[Storage]] = {}
     of: dict[str, dict[str, NDArray]] = {}
     for state, array in states.items():
         owner, _, role = state.rpartition("/")
         of.setdefault(owner, {})[role] = array
+        if had is not None and owner not in had and trainer.optimizer.starts_at_zero(role):
+            zero.add(array.storage)
     for name in reversed(names):
         weight = trainer.replica(name)
         own = {"weight": weight, **of.get(name, {})}
@@ -29,4 +35,4 @@ def settle(trainer: Trainer, names: Sequence[str], states: Mapping[str, NDArray]
     for key, members in groups.items():
         arena = trainer.arenas.get(key)
         if not isinstance(arena, Arena) or not arena.holds(members):
-            trainer.arenas[key] = Arena(members)
+            trainer.arenas[key] = Arena(members, zero)

@@ -169,13 +169,14 @@ def add_updates(made: Made, trainer: Trainer, options: Options, averages: Averag
     made.graph, made.table = updating.graph, updating.table
     made.draws = made.table.draws
     made.spends = _spent(trainer, made.names, made.graph, made.added)
+    had = set(trainer.states)
     states = trainer.state_arrays(updating.owners)
     made.state |= states | trainer.residual_arrays(made.names)
     if averages is not None:
         made.state |= averages.inputs(trainer, updating.owners)
         made.graph = averages.following(made.graph)
     made.graph = window.emptied(made.graph)
-    settle(trainer, made.names, states)
+    settle(trainer, made.names, states, had)
 
 
 def graph_of(
