@@ -22,10 +22,10 @@ import networkx as nx
 
 from gluongraph import ops
 from gluongraph.ir import Graph, Node, topological
+from gluongraph.ops.views import WRITTEN
 from gluongraph.passes.blocks import SMALL, Block, Forward
 from gluongraph.passes.cost import DEAR
 from gluongraph.passes.grouping import COMPARISONS, Inlined
-from gluongraph.views import WRITTEN
 
 # What is done with a block: nothing; operations of an instruction or two again, all cheap operations, all of them.
 KEEP, LIGHT, CHEAP, WHOLE = range(4)
