@@ -28,9 +28,7 @@ def layout(graph: Graph, *, lanes: Lanes = lambda n: 0) -> Graph:
 class _Layout:
     def __init__(self, lanes: Lanes):
         self.lanes = lanes
-        self.blocks: dict[
-            Node, Node
-        ] = {}  # values of four axes as they were -> with images in blocks, or alike for all
+        self.blocks: dict[Node, Node] = {}  # values as they were -> with images in blocks, or alike for all images
 
     def one(self, n: Node) -> Node:
         """n, whose sources may be known in blocks."""
