@@ -252,6 +252,7 @@ def lower(
     graph: Graph,
     roles: Mapping[str, str],
     forward: Collection[str] = (),
+    *,
     on: Target | None = None,
     thrift: Thrift = ALL_KEPT,
     tune: float = 0.0,

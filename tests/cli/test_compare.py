@@ -39,7 +39,8 @@ def test_differences(work: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.
     assert same.count("the same") >= 10 and "differ" not in same
     command = ("diff", "train.py:network", "--input", "16,8", "--loss", "l2", "--to-compile", "clip_norm=1.0")
     data = json.loads(told(capsys, 1, *command, "--json"))
-    assert [part["part"] for part in data["parts"]][::8] == ["traced", "launches"]
+    parts = [part["part"] for part in data["parts"]]
+    assert (parts[0], parts[-1]) == ("traced", "launches")
     assert "sqrt" in data["parts"][0]["counts"] and all(mark in "+-" for mark, _ in data["parts"][0]["changes"])
     with debug.override(dump=str(tmp_path / "dump")):
         told(capsys, 0, "compile", "train.py")

@@ -91,7 +91,7 @@ def test_of_bf16_with_negative_scale_and_sums_as_they_are() -> None:
 def check(n: Node, arrays: list[Any], unit: str | None) -> None:
     """One kernel, within the rounding of its dtype; without a unit whatever is made of it here."""
     graph = graph_of(n)
-    compiled = lower(graph, dict.fromkeys(graph.inputs, "input"), target(unit or "cpu"))
+    compiled = lower(graph, dict.fromkeys(graph.inputs, "input"), on=target(unit or "cpu"))
     if unit is not None:
         assert [launch.candidate.rule for launch in compiled.plan.launches] == ["attention"]
     run = compiled.executor({})
@@ -206,7 +206,7 @@ IN_PLACE = [
 def test_heads_where_they_lie(dtype: str, form: str, backward: bool, out: str | None) -> None:
     """A result in float32 is rounded by the kernel where it is rounded next."""
     graph = moved(form, backward, dtype, out)
-    compiled = lower(graph, dict.fromkeys(graph.inputs, "input"), target("cpu"))
+    compiled = lower(graph, dict.fromkeys(graph.inputs, "input"), on=target("cpu"))
     assert [launch.candidate.rule for launch in compiled.plan.launches] == ["attention"]
     arrays = {key: RNG.normal(size=n.shape).astype(numpy_dtype(dtype)) for key, n in graph.inputs.items()}
     run = compiled.executor({})

@@ -39,7 +39,7 @@ def check(graph: Graph, on: str) -> None:
     """Compiled for a target as in numpy."""
     rng = np.random.default_rng(0)
     given = {k: rng.normal(size=n.shape).astype(numpy_dtype(n.dtype)) for k, n in graph.inputs.items()}
-    runner: Any = lower(graph, dict.fromkeys(graph.inputs, "input"), target(on)).executor({})
+    runner: Any = lower(graph, dict.fromkeys(graph.inputs, "input"), on=target(on)).executor({})
     found = dict(zip(runner.output_names, runner([given[k] for k in runner.input_names]), strict=True))
     for name, want in reference.run(graph, given)[0].items():
         exact, got = (np.asarray(x, np.float64) for x in (want, found[name]))

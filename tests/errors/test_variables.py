@@ -128,7 +128,7 @@ def test_stop_and_skip_are_refused_before_anything_is_compiled() -> None:
     from gluongraph.planning import left_out
 
     with debug.override(skip=frozenset({"cse"}), stop="fold"):
-        assert left_out() == {"cse", "reshapes", "simplify"}
+        assert left_out() == {"cse", "layout", "reshapes", "simplify"}
     with debug.override(stop="fuse"):
         assert left_out() == set()
     with debug.override(skip=frozenset({"inline"})), pytest.raises(MXNetError, match="GG_SKIP=inline"):

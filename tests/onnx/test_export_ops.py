@@ -15,13 +15,16 @@ from gluongraph.errors import UnsupportedError
 from gluongraph.ir import OPS, Graph, Op, TensorType
 from gluongraph.onnx.export.prediction import standard
 from gluongraph.ops import input as leaf
+from gluongraph.ops.blocks import IN_BLOCKS
 from gluongraph.ops.composite import results_of
 
-# Ops of gradients, of random numbers, of several devices and of plans: they are in no forward of a net that predicts.
+# Ops of gradients, of random numbers, of several devices and of plans, with those of `passes/layout.py`: they are in no
+# forward of a net that predicts.
 ELSEWHERE = {
     "allreduce", "bernoulli", "call", "depth_windows_grad", "dropout", "first_of", "fused",
     "gather_grad", "avg_pool2d_grad", "normal", "put_rows", "random_bits", "random_word",
     "round_by_chance", "uniform",
+    *(op.name for op in IN_BLOCKS.values()),
 }  # fmt: skip
 SAMPLED = [op for op in OPS.values() if op.samples is not None and op.name not in ELSEWHERE and op.name != "item"]
 
