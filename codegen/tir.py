@@ -446,8 +446,8 @@ class Kernel:
 
     def fetch(self, value: Expr) -> None:
         """Ask memory for what a load will read a while later, even behind the end of its buffer; of anything else that
-        is no load, for nothing."""
-        if isinstance(value, tvm.ir.TensorLoad):
+        is no load, and of bfloat16, of which TVM has no address, for nothing."""
+        if isinstance(value, tvm.ir.TensorLoad) and dtype_of(value) != "bf16":
             place = value.source.access_ptr("r", offset=value.indices[0])
             how = (tirx.const(i, "int32") for i in (0, 3, 1))  # to be read, into every cache, data
             self._emit(tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", place, *how)))

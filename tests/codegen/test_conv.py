@@ -131,6 +131,11 @@ def test_other_dtypes(kind: str, dtype: str) -> None:
     check(*run(kind, CASES["grouped"], dtype))
 
 
+def test_weights_of_bf16_have_no_address_to_fetch_ahead() -> None:
+    """There is no address of them, and there are as many as are asked for where they are float32."""
+    check(*run("data_grad", CASES["lenet"], "bf16"))
+
+
 CHANNELS = {  # fill vectors better than images do: blocks with a rest, remainders of strides without a tap, groups
     "odd": Conv(8, 40, 4, 4, 64, (3, 3), padding=(1, 1)),
     "strided": Conv(3, 32, 8, 8, 48, (3, 3), (2, 2), (1, 1)),
