@@ -29,6 +29,18 @@ DEPTH = 2 * SIDE  # elements of k that one step adds up
 WORDS = SIDE * SIDE  # of a tile
 ASK_FOR_TILES = (158, 0x1023, 18)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), as arguments of `syscall`
 
+# What `ldtilecfg` reads: the layout, then 16 bits for the bytes of a row of each of eight tiles, then 8 for its rows. A
+# constant of LLVM's: TVM lays local memory over that of another dtype, and then finds no address of it.
+_WORDS = (1, 0, 0, 0, *[64 | 64 << 16] * 4, 0, 0, 0, 0, 0x10101010, 0x10101010, 0, 0)
+SHAPES = f"""
+@gluongraph_tile_shapes = linkonce_odr hidden constant [16 x i32] [{", ".join(f"i32 {word}" for word in _WORDS)}]
+define linkonce_odr i64 @gluongraph_tiles() alwaysinline {{
+  call void @llvm.x86.ldtilecfg(ptr @gluongraph_tile_shapes)
+  ret i64 0
+}}
+declare void @llvm.x86.ldtilecfg(ptr)
+"""
+
 Place = tuple[Buf, Expr]  # where a tile begins
 
 
@@ -70,16 +82,13 @@ class Amx:
     once = True
 
     def prepare(self, k: Kernel) -> None:
+        k.use(SHAPES)
         k.call("syscall", *ASK_FOR_TILES)
 
     @contextmanager
     def thread(self, k: Kernel) -> Iterator[None]:
         """Eight tiles of 16 rows of 64 bytes, described for the thread that runs here."""
-        described = k.local("tiles", SIDE, "u32")
-        for at in range(SIDE):
-            word = {0: 1, 12: 0x10101010, 13: 0x10101010}.get(at, 64 | 64 << 16 if 4 <= at < 8 else 0)
-            k.store(described, word, at)
-        k.intrinsic("llvm.x86.ldtilecfg", k.address(described, 0))
+        k.call("gluongraph_tiles")
         yield
         k.intrinsic("llvm.x86.tilerelease")
 

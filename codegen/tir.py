@@ -521,7 +521,8 @@ class Kernel:
 
     def use(self, text: str) -> None:
         """Functions in LLVM's language that the kernel calls."""
-        self._used.append(text)
+        if text not in self._used:
+            self._used.append(text)
 
     def call(self, name: str, *args: Value) -> None:
         """A C function of 64-bit numbers and addresses, for its effect."""

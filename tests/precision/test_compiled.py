@@ -288,6 +288,21 @@ def test_pinned_blocks_and_parts_multiply_in_float32() -> None:
     assert found == ["bf16", "bf16", *5 * ["f32"]]  # x W, and the gradient of W; the others are pinned
 
 
+def test_recurrent_layers_multiply_16_bits_in_each_turn() -> None:
+    """Products within a scan, in tiles where the machine has them."""
+    losses = {}
+    for precision in ("32", "bf16-mixed"):
+        mx.random.seed(1)
+        net = gluon.rnn.LSTM(64, input_size=64)
+        net.initialize(mx.init.Xavier())
+        trainer, l2 = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0}), gluon.loss.L2Loss()
+        step = mx.compile(lambda x, y, net=net, l2=l2: l2(net(x), y), trainer=trainer, precision=precision)
+        x = nd.array(np.random.default_rng(0).normal(size=(3, 32, 64)))
+        losses[precision] = [float(step(x, nd.ones((3, 32, 64))).mean().asscalar()) for _ in range(3)]
+    np.testing.assert_allclose(losses["bf16-mixed"], losses["32"], rtol=2e-3)
+    assert losses["32"][-1] < losses["32"][0]
+
+
 @pytest.mark.parametrize("precision", ["64", "bf16-true", "16-true"])
 @pytest.mark.filterwarnings("ignore:SGD keeps a weight")
 def test_whole_precisions_cast_parameters_and_inputs(precision: str) -> None:
