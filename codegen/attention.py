@@ -153,17 +153,14 @@ class _Head:
         def block(first: Expr, rows: int) -> None:
             seen = self.sight.blocks(first, rows, BLOCK)
             self._scores(number, first, rows, seen, q, space["keys"], p)
-            self._rows_times(
-                first, rows, seen, g, shape.width, space["values"], lambda r, j, x: k.store(ds, x, r * self.row + j)
-            )
+            self._rows_times(first, rows, seen, g, shape.width, space["values"], self._into(ds, self.row))
             tops = k.local("tops", rows, "f32")
             with k.loop(rows, name="r") as r:
                 total = self._exponentials(p, r, first, seen, tops)
                 self._softmax_grad(p, ds, r, first, seen, total, k.load(tops, r))
             if 0 in outs:
                 dq = outs[0].at(k, first)
-                write: Write = lambda r, j, x: k.store(dq.buf, x, r * dq.pitch + j)  # noqa: E731
-                self._times_keys(first, rows, ds, keys, shape.size, write)
+                self._times_keys(first, rows, ds, keys, shape.size, self._into(dq.buf, dq.pitch))
             for left, right, size, sums in turned.values():
                 self._add_turned(first, rows, seen, left, right.at(k, first), size, sums)
 
@@ -175,6 +172,10 @@ class _Head:
 
     def _slot(self, piece: Expr) -> dict[str, Buf]:
         return self.slot.parts(self.space.at(self.k.bind(piece * self.slot.all, "slot")))
+
+    def _into(self, buf: Buf, pitch: Value) -> Write:
+        """What writes vectors of a block into rows that lie so far apart."""
+        return lambda r, j, x: self.k.store(buf, x, r * pitch + j)
 
     def _turn(self, source: Rows, size: int, target: Buf) -> None:
         """Rows of `size` numbers, one a key, into rows of a number of every key; what fills the last vector is 0."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -293,21 +293,21 @@ def test_an_optimizer_that_is_not_finished(way: str, options: dict[str, Any], me
 
 
 def test_multipliers_are_numbers() -> None:
-    weight = gluon.Parameter("weight")
+    weight, text, nothing = gluon.Parameter("weight"), cast("Any", "x"), cast("Any", None)
     for change in (lambda: setattr(weight, "lr_mult", "x"), lambda: gluon.Parameter("weight", lr_mult="x")):
         with pytest.raises(TypeError, match="Parameter: lr_mult is a number, not 'x'"):
             change()
     with pytest.raises(TypeError, match="Parameter: wd_mult is a number, not None"):
-        weight.wd_mult = None  # type: ignore[assignment]
+        weight.wd_mult = nothing
     with pytest.raises(TypeError, match="SGD: lr_mult of 'weight' is a number, not 'x'"):
-        mx.optimizer.SGD().set_lr_mult({"weight": "x"})  # type: ignore[dict-item]
+        mx.optimizer.SGD().set_lr_mult({"weight": text})
     assert (weight.lr_mult, weight.wd_mult) == (1.0, 1.0)
 
 
 def test_clipping_may_be_put_off() -> None:
-    optimizer = mx.optimizer.SGD(clip_gradient=1.0)
+    optimizer, text = mx.optimizer.SGD(clip_gradient=1.0), cast("Any", "x")
     with pytest.raises(TypeError, match="SGD: clip_gradient is a number or None, not 'x'"):
-        optimizer.clip_gradient = "x"  # type: ignore[assignment]
+        optimizer.clip_gradient = text
     optimizer.clip_gradient = None
     assert not optimizer.clips
 
