@@ -9,12 +9,14 @@ Exits with 1 if something is missing that compiled steps need.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from pathlib import Path
 
 from gluongraph.terminal import as_json
 
@@ -123,11 +125,20 @@ def cache() -> list[Finding]:
     place = folder()
     if place is None:
         return [Finding("cache", "off, as GG_CACHE=0 says", "unset GG_CACHE: every process compiles anew")]
-    sizes = [file.stat().st_size for file in place.glob("*/*") if file.is_file()]
-    count = sum(1 for _ in place.glob("*/step.so"))
+    files = list(_files(place))
+    count = sum(path.name == "step.so" for path, _ in files)
+    size = sum(size for _, size in files)
     base = next(p for p in (place, *place.parents) if p.exists())
     advice = "" if os.access(base, os.W_OK) else f"{base} cannot be written: set GG_CACHE to a folder that can"
-    return [Finding("cache", f"{place}: {count} steps, {sum(sizes) / 2**20:.1f} MiB", advice)]
+    return [Finding("cache", f"{place}: {count} steps, {size / 2**20:.1f} MiB", advice)]
+
+
+def _files(place: Path) -> Iterator[tuple[Path, int]]:
+    """The files below a folder with their sizes, without those that another process takes away meanwhile."""
+    for folder, _, names in os.walk(place):
+        for path in (Path(folder, name) for name in names):
+            with contextlib.suppress(FileNotFoundError):
+                yield path, path.stat().st_size
 
 
 def tuned() -> list[Finding]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import threading
 import types
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +76,29 @@ def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     assert "nothing yet: gluongraph tune" in told
     assert main(["doctor", "--json"]) == 0
     assert {"what", "found", "advice", "fatal"} == set(json.loads(capsys.readouterr().out)[0])
+
+
+def test_doctor_counts_while_others_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GG_CACHE", str(tmp_path))
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "step.so").write_bytes(bytes(2**20))
+    done = threading.Event()
+
+    def compiles() -> None:
+        while not done.is_set():
+            draft = tmp_path / ".draft"
+            draft.mkdir()
+            (draft / "program.json").touch()
+            shutil.rmtree(draft)
+
+    other = threading.Thread(target=compiles)
+    other.start()
+    try:
+        told = {doctor.cache()[0].found for _ in range(300)}
+    finally:
+        done.set()
+        other.join()
+    assert told == {f"{tmp_path}: 1 steps, 1.0 MiB"}
 
 
 def test_doctor_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
