@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 import gluongraph as mx
 from gluongraph import gluon, nd
+from gluongraph.cli.words import count
 from gluongraph.gluon import nn
 
 ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
@@ -70,9 +71,9 @@ class Gpt(gluon.HybridBlock):
 def main(argv: Sequence[str] | None = None) -> tuple[float, float]:
     """Train, tell, and return the last loss and the unigram entropy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=count, default=1200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--sample", type=int, default=300, help="characters to write at the end")
+    parser.add_argument("--sample", type=count, default=300, help="characters to write at the end")
     options = parser.parse_args(argv)
     mx.random.seed(options.seed)
     rng = np.random.default_rng(options.seed)
@@ -124,11 +125,11 @@ def fit(step: Any, text: np.ndarray[Any, Any], steps: int, rng: np.random.Genera
     return float(np.mean(losses[-20:]))
 
 
-def write(net: Any, start: str, count: int, rng: np.random.Generator, temperature: float = 0.7) -> str:
-    """`start` and what the net goes on with, one drawn character after the other."""
+def write(net: Any, start: str, more: int, rng: np.random.Generator, temperature: float = 0.7) -> str:
+    """`start` and `more` characters that the net goes on with, drawn one after the other."""
     net.hybridize()  # compiled once for a batch of one
     written = [ALPHABET.index(character) for character in start]
-    for _ in range(count):
+    for _ in range(more):
         seen = written[-LENGTH:]
         window = np.zeros((1, LENGTH), np.int32)
         window[0, : len(seen)] = seen  # what comes after the last character cannot be seen from there

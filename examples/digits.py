@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 import gluongraph as mx
 from gluongraph import autograd, gluon, nd
+from gluongraph.cli.words import count
 from gluongraph.gluon import nn
 
 BATCH = 64
@@ -51,8 +52,8 @@ def network() -> nn.HybridSequential:
 def main(argv: Sequence[str] | None = None) -> float:
     """Train, tell, and return the accuracy on the test scans."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=8)
-    parser.add_argument("--steps", type=int, help="stop after so many steps")
+    parser.add_argument("--epochs", type=count, default=8)
+    parser.add_argument("--steps", type=count, help="stop after so many steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--eager", action="store_true", help="train op by op instead of compiled")
     options = parser.parse_args(argv)

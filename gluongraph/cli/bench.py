@@ -25,6 +25,7 @@ from gluongraph.bench.report import LIBRARIES, Report, show
 from gluongraph.bench.worker import CONTENDERS
 from gluongraph.bench.workloads import WORKLOADS, find
 from gluongraph.cli import Refused, chosen
+from gluongraph.cli.words import count
 from gluongraph.terminal import as_json, progress, table
 
 OWN, PROBE = "gluongraph", "bandwidth"
@@ -46,14 +47,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--libraries", action="store_true", help="a second row of gluongraph, tuned, which may call those installed"
     )
-    parser.add_argument("--threads", type=int, help="cores that all contenders are bound to; all by default")
-    parser.add_argument("--blocks", type=int, default=7, help="blocks of each contender (%(default)s)")
+    parser.add_argument("--threads", type=count, help="cores that all contenders are bound to; all by default")
+    parser.add_argument("--blocks", type=count, default=7, help="blocks of each contender (%(default)s)")
     parser.add_argument("--block-seconds", type=float, default=0.5, help="length of a block (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="three short blocks: says whether it works, not how fast")
     parser.add_argument(
         "--kernels", action="store_true", help="each kernel of gluongraph's step: time, bytes, roofline"
     )
-    parser.add_argument("--rows", type=int, default=15, help="kernels shown, those that lose most first (%(default)s)")
+    parser.add_argument("--rows", type=count, default=15, help="kernels shown, by what they lose (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print everything that was measured as JSON instead")
     parser.add_argument("--chart", type=Path, help="a file of bars, .svg or .png (which needs matplotlib)")
     parser.add_argument("--own", choices=(OWN, "gluongraph-eager"), default=OWN, help=argparse.SUPPRESS)
@@ -78,6 +79,8 @@ def run(options: argparse.Namespace) -> int:
         on = cores(options.threads)
     except ValueError as error:
         raise Refused(str(error)) from None
+    if not 0 < options.block_seconds < float("inf"):
+        raise Refused(f"--block-seconds {options.block_seconds} is no time to measure in")
     blocks, length = (3, 0.05) if options.quick else (options.blocks, options.block_seconds)
     report = Report(on, options.own, options.precision, blocks, length)
     contenders = (options.own, *([LIBRARIES] if options.libraries else []), *options.against, PROBE)

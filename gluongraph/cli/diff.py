@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from gluongraph.cli import Refused, subject
 from gluongraph.cli.inspect import planned
-from gluongraph.cli.words import settings
+from gluongraph.cli.words import count, settings
 from gluongraph.terminal import as_json
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("second", metavar="OTHER", nargs="?", help="another; the same if the --to options differ")
     parser.add_argument("--to-precision", metavar="P", help="of the other: its --precision")
     parser.add_argument("--to-compile", type=settings, metavar="SETTINGS", help="of the other: its --compile")
-    parser.add_argument("--lines", type=int, default=12, help="changed lines shown of each part (%(default)s)")
+    parser.add_argument("--lines", type=count, default=12, help="changed lines shown of each part (%(default)s)")
     parser.add_argument("--json", action="store_true", help="all changed lines, for machines")
     subject.arguments(parser)
 

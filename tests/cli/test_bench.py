@@ -158,6 +158,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path)
     [
         ["no-such-workload"],
         ["mlp-8", "--threads", "100000"],
+        ["mlp-8", "--block-seconds", "0"],
         ["mlp-8", "--chart", "a.gif"],
         ["mlp-8", "--chart", "/no/such/folder/a.svg"],
     ],

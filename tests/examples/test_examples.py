@@ -75,6 +75,17 @@ def test_deploy_as_its_page_tells_it(tmp_path: pathlib.Path, monkeypatch: pytest
     assert names["step"].trainer.optimizer.num_update == 2 and names["loss"].mean().asscalar() < first
 
 
+@pytest.mark.parametrize("number", ["0", "-1", "many"])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("digits", "--epochs"), ("digits", "--steps"), ("char_transformer", "--steps"), ("char_transformer", "--sample")],
+)
+def test_numbers_that_count_nothing(name: str, option: str, number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        load(name).main([option, number])
+    assert f"argument {option}: '{number}' is no whole number from 1 on" in capsys.readouterr().err
+
+
 def test_all_examples_are_tested() -> None:
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     assert {file.stem for file in EXAMPLES.glob("*.py")} <= tested
