@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from typing import Any, ParamSpec
 
+import numpy as np
+
 from gluongraph.errors import located
 
 P = ParamSpec("P")
@@ -36,10 +38,18 @@ def checked(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -> None:
-    """Raise TypeError unless it is a number, or what float() makes one of; or None, where that is allowed."""
-    if not (hasattr(given, "__float__") or (or_none and given is None)):
+    """Raise TypeError unless it is a number, or what float() makes one of; or None, where that is allowed.
+
+    An array is none, whatever its size: settings are compared and hashed at each step, and an array may change unseen.
+    """
+    if isinstance(given, (int, float)) or (or_none and given is None):
+        return
+    array = hasattr(given, "shape") and not isinstance(given, np.generic)
+    if array or not hasattr(given, "__float__"):
         wanted = "a number or None" if or_none else "a number"
-        raise TypeError(located(f"{type(optimizer).__name__}: {name} is {wanted}, not {given!r}"))
+        told = f"an array of shape {tuple(given.shape)}" if array else repr(given)
+        help = "float(array) makes a number of one element" if array else ""
+        raise TypeError(located(f"{type(optimizer).__name__}: {name} is {wanted}, not {told}", help=help))
 
 
 def check_update(optimizer: Any, made: Any, states: Collection[str]) -> None:

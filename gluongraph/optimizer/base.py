@@ -111,7 +111,7 @@ class Optimizer:
 
         def __setattr__(self, name: str, value: Any) -> None:
             """Settings may change between steps; one that is to be a number is refused here, not by a later step."""
-            if not hasattr(value, "__float__") and name in self.numbers:  # each step sets one: most are numbers
+            if not isinstance(value, float) and name in self.numbers:  # each step sets one: most are numbers
                 check_number(self, name, value, self.numbers[name])
             object.__setattr__(self, name, value)
 

@@ -243,6 +243,10 @@ def test_settings_of_an_optimizer_stay_numbers(name: str) -> None:
         with pytest.raises(TypeError, match=f"Leaning: {name} is a number, not {wrong!r}") as caught:
             setattr(optimizer, name, wrong)
         assert __file__ in str(caught.value) and getattr(optimizer, name) == before
+    for array in (nd.array([0.5]), nd.array([1.0, 2.0]), np.array(0.5)):
+        with pytest.raises(TypeError, match=rf"Leaning: {name} is a number, not an array of shape \(") as caught:
+            setattr(optimizer, name, array)
+        assert "help: float(array)" in str(caught.value) and getattr(optimizer, name) == before
     setattr(optimizer, name, np.float32(0.25))
     assert getattr(optimizer, name) == 0.25
 
