@@ -26,6 +26,7 @@ from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
 from gluongraph.step import Options, TrainStep
+from gluongraph.step.arguments import check_batch
 from gluongraph.step.states import hold_states
 from gluongraph.step.thrift import ALL_KEPT, Thrift, thrift_of
 
@@ -122,14 +123,15 @@ def compile(
         *(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly),
         *(target, remat, memory_budget, activations),
     )
-    net, loss = in_whole(how, net, loss, trainer)
+    cast_net, cast_loss = in_whole(how, net, loss, trainer)
     if loss is None:
-        return TrainStep(net, trainer, build, options=options)
+        return TrainStep(cast_net, trainer, build, options=options)
 
     def program(*batch: Any) -> Any:
-        return loss(net(*batch[:inputs]), *batch[inputs:])
+        check_batch(net, loss, inputs, len(batch))
+        return cast_loss(cast_net(*batch[:inputs]), *batch[inputs:])
 
-    return TrainStep(program, trainer, build, predict=net, options=options, inputs=inputs)
+    return TrainStep(program, trainer, build, predict=cast_net, options=options, inputs=inputs)
 
 
 def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:

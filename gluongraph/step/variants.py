@@ -14,6 +14,7 @@ from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir import Graph
 from gluongraph.nd import NDArray
 from gluongraph.replicas.shares import OnAll, contexts_of, is_shared_out, shares
+from gluongraph.step.arguments import check_call
 from gluongraph.step.averages import Averages
 from gluongraph.step.batch import as_array
 from gluongraph.step.graphs import CALLS, Call, Made, Options, graph_of
@@ -71,6 +72,7 @@ class Variants:
         try:
             trainer.prepare()
         except DeferredInitializationError:
+            check_call(self.function, len(batch))
             given = [as_array(i, b[0] if is_shared_out(b) else b) for i, b in enumerate(batch)]
             trace(self.function, [NDArray(a) for a in given], training=True)
             trainer.prepare()
@@ -129,6 +131,7 @@ class Variants:
             function = self.predict if call.name == "predict" else self.function
             shared = None if contexts is ALONE else OnAll(function, contexts)
             each = len(arrays) // len(contexts)
+            check_call(function, each)
             given = [NDArray(a, contexts[i // each] if each else ALONE[0]) for i, a in enumerate(arrays)]
             traced = trace(shared or function, given, training=call.training)
         made = graph_of(call, traced, self.trainer, self.options, self.averages, self.window)

@@ -82,8 +82,8 @@ BATCHES: list[tuple[tuple[Any, ...], Any, str]] = [
     (([[1, 2], [3]], Y), DTypeError, "argument 0 of the step is list: .* inhomogeneous"),
     ((X[:0], Y[:0]), ShapeError, r"argument 0 of the step has no elements: f32\[0,6\]"),
     ((X, nd.array(Y)[:0]), ShapeError, r"argument 1 of the step has no elements"),
-    ((X,), TypeError, "missing 1 required positional argument: 'label'"),
-    ((), TypeError, "missing 1 required positional argument: 'x'"),
+    ((X,), TypeError, "a step on 1 array: SoftmaxCrossEntropyLoss: missing a required argument: 'label'"),
+    ((), TypeError, "a step on 0 arrays: HybridSequential: missing a required argument: 'x'"),
 ]
 
 
@@ -93,6 +93,56 @@ def test_batches_that_do_not_fit(session: Session, number: int) -> None:
     text = refused(session, lambda: session.step(*batch), error, message)
     if issubclass(error, mx.MXNetError):
         assert re.search(rf"\n  at {re.escape(__file__)}:\d+\n  help: ", text), text
+
+
+class Scaled(gluon.HybridBlock):
+    """Written as for MXNet: forward(x, by), for a step of two inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = self.params.get("weight", shape=(6,), init="ones")
+
+    def hybrid_forward(self, F: Any, x: Any, by: Any, weight: Any) -> Any:
+        return x * by * weight
+
+
+def a_function(x: Any, y: Any) -> Any:
+    return (x - y).square()
+
+
+@pytest.mark.parametrize(
+    ("net", "loss", "inputs", "mode", "message"),
+    [
+        (gluon.nn.Dense(2), LOSS, 1, "predict", "2 arrays for Dense: too many .* help: the arrays go to Dense\\(x\\)"),
+        (
+            gluon.nn.Dense(2),
+            LOSS,
+            2,
+            "evaluate",
+            "2 arrays: Dense: too many .* help: .*mx.compile: inputs=2\\), Softmax",
+        ),
+        (Scaled(), LOSS, 1, "evaluate", "2 arrays: Scaled: missing .*'by'.* help: Scaled\\(x, by\\) gets the first"),
+        (
+            Scaled(),
+            LOSS,
+            2,
+            "evaluate",
+            "2 arrays: Softmax.*: missing .*'label'.*Loss\\(pred, label, sample_weight=None",
+        ),
+        (a_function, None, 1, "predict", None),
+        (lambda x: x, None, 1, "predict", "2 arrays for <lambda>: too many .* help: the arrays go to <lambda>\\(x\\)"),
+        (lambda *xs: xs[1], None, 1, "predict", None),
+    ],
+)
+def test_another_number_of_arrays(net: Any, loss: Any, inputs: int, mode: str, message: str | None) -> None:
+    step = mx.compile(net, loss, inputs=inputs)
+    call = partial(getattr(step, mode), X, X)
+    if message is None:
+        assert call().shape == X.shape
+        return
+    with pytest.raises(TypeError, match=f"(?s){message}") as caught:
+        call()
+    assert re.search(rf"\n  at {re.escape(__file__)}:\d+\n  help: ", str(caught.value))
 
 
 @pytest.mark.parametrize("size", [0, -1, float("nan"), "4"])

@@ -1,0 +1,71 @@
+"""Calls of a step with more or fewer arrays than its program takes: refused before anything is traced."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from gluongraph.errors import located
+from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.nn import Sequential
+
+
+def check_call(function: Callable[..., Any], count: int) -> None:
+    """Raise TypeError where a net, or a function that gives a loss, cannot be called with so many arrays."""
+    if wrong := _refusal(function, count):
+        help = f"the arrays go to {_shown(function)} as they come"
+        raise TypeError(located(f"{_arrays(count)} for {_name(function)}: {wrong}", help=help))
+
+
+def check_batch(net: Callable[..., Any], loss: Callable[..., Any], inputs: int, count: int) -> None:
+    """Raise TypeError where loss(net(*batch[:inputs]), *batch[inputs:]) cannot be called with so many arrays."""
+    of_net = min(inputs, count)
+    for function, given in ((net, of_net), (loss, 1 + count - of_net)):
+        if wrong := _refusal(function, given):
+            help = (
+                f"{_shown(net)} gets the first of them (mx.compile: inputs={inputs}), "
+                f"{_shown(loss)} what it gives and the others, the labels"
+            )
+            raise TypeError(located(f"a step on {_arrays(count)}: {_name(function)}: {wrong}", help=help))
+
+
+def _refusal(function: Callable[..., Any], count: int) -> str:
+    """Why it cannot be called with so many arrays, or nothing."""
+    if (signature := _signature(function)) is None:
+        return ""
+    try:
+        signature.bind(*range(count))
+    except TypeError as error:
+        return str(error)
+    return ""
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    """What it takes: a block by what says how it computes, and nothing of a callable that does not tell."""
+    try:
+        if not isinstance(function, Block):
+            return inspect.signature(function)
+        if type(function).forward is Sequential.forward and function._children:
+            return _signature(next(iter(function._children.values())))
+        if not isinstance(function, HybridBlock) or type(function).forward is not HybridBlock.forward:
+            return inspect.signature(function.forward)
+        taken = list(inspect.signature(function.hybrid_forward).parameters.values())[1:]  # without F
+        return inspect.Signature([p for p in taken if p.name not in function._reg_params])
+    except (TypeError, ValueError):
+        return None
+
+
+def _shown(function: Callable[..., Any]) -> str:
+    """As Dense(x): its name and what it takes, without annotations."""
+    signature = _signature(function)
+    taken = signature.parameters.values() if signature is not None else ()
+    return f"{_name(function)}({', '.join(str(p.replace(annotation=p.empty)) for p in taken)})"
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return type(function).__name__ if isinstance(function, Block) else getattr(function, "__name__", repr(function))
+
+
+def _arrays(count: int) -> str:
+    return "1 array" if count == 1 else f"{count} arrays"
