@@ -87,7 +87,7 @@ def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
         return ["tiles"]
     sums, channels = mk.accumulator(dtype), conv.o if op == "conv2d" else conv.c
     can = {"flat", "images"}
-    if points := conv_points.suits(conv, cpu, sums) and (op != "conv2d_data_grad" or conv.stride == (1, 1)):
+    if points := conv_points.suits(conv, cpu, sums):
         can.add("points")
     if conv_bands.can(op, conv, cpu, sums):
         can.add("bands")

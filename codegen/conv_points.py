@@ -1,5 +1,5 @@
 """Convolutions of one tap, with no edge, as matrix products of what lies in memory: nothing is turned, and copied only
-the pixels that are read where a stride leaves others out.
+the pixels that are met where a stride leaves others out.
 
 All pixels of all images are columns: the weights times x are y, and turned around, times the gradient of y, that of x;
 sums along them of products of x and the gradient of y are the gradient of the weights.
@@ -123,7 +123,7 @@ class _ToPixels(_Points):
             o, c = (j, i) if self.turned else (i, j)
             return tir.cast(w(group * self.outputs + o, c, lanes), self.dtype)
 
-        columns = self.lines(self.met(k, read, workspace), reduced)
+        columns = self.lines(read, reduced)
 
         def finished(group: Expr, i: Expr, j: Expr, value: Expr) -> None:
             image, pixel = (k.bind(part(j, self.pixels)) for part in (tir.floordiv, tir.floormod))
@@ -137,11 +137,55 @@ class Forward(_ToPixels):
 
     turned = False
 
+    def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
+        """Write the loops."""
+        super().emit(k, self.met(k, read, workspace), w, write, workspace)
+
 
 class DataGrad(_ToPixels):
-    """The gradient of x from that of y."""
+    """The gradient of x from that of y; with a stride the product is a copy of its own, from which it is spread."""
 
     turned = True
+
+    def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
+        """Write the loops."""
+        if not self._copied:
+            super().emit(k, read, w, write, workspace)
+            return
+        space = self.slots(k, workspace)
+
+        def keep(image: Expr, channel: Expr, pixel: Expr, value: Expr) -> None:
+            k.store(space, value, (image * self.conv.c + channel) * self.pixels + pixel)
+
+        super().emit(k, read, w, keep, workspace)
+        self._spread_out(k, space, write)
+
+    def _spread_out(self, k: Kernel, space: Buf, write: WritePixels) -> None:
+        """Hand on the copy's pixels, zeros between them."""
+        conv, (down, across) = self.conv, self.conv.stride
+        whole = max(1, self.lanes // across) * across  # columns that begin with one of the copy's
+
+        def unit(_: Expr, unit: Expr) -> None:
+            image, channel = k.bind(tir.floordiv(unit, conv.c), "image"), k.bind(tir.floormod(unit, conv.c), "channel")
+
+            def line(row: Expr, source: Expr | None) -> None:
+                def vector(column: Value, lanes: int) -> None:
+                    value = zero = tir.splat(tir.const(0, self.dtype), lanes)
+                    if source is not None:
+                        count = mk.ceildiv(lanes, across)
+                        near = k.bind(k.load(space, source + tir.floordiv(column, across), count), "near")
+                        order = [i // across if i % across == 0 else count for i in range(lanes)]
+                        value = k.bind(tir.shuffle([near, zero], order), "value")
+                    write(image, channel, k.bind(row * conv.w + column, "pixel"), value)
+
+                mk.along(k, conv.w, whole, vector)
+
+            with k.loop(conv.out[0], name="row") as row:
+                line(k.bind(row * down, "row"), k.bind(unit * self.pixels + row * conv.out[1], "source"))
+                with k.loop(tir.minimum(down - 1, conv.h - 1 - row * down), name="below") as below:
+                    line(k.bind(row * down + 1 + below, "row"), None)
+
+        self.spread(k, conv.n * conv.c, unit)
 
 
 class WeightGrad(_Points):
