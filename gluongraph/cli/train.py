@@ -84,12 +84,12 @@ def run(options: argparse.Namespace) -> int:
     test = arrays(options.test, options.arrays or list(data)) if options.test else {}
     if options.output is not None and not options.output.absolute().parent.is_dir():
         raise Refused(f"{options.output}: there is no such folder")
-    folder = _folder(options)
     size = options.batch_size or _exported(options) or 32
     found = subject.find(options.subject, options, tuple(array[:size] for array in data.values()))
     if found.step.trainer is None:
         raise Refused(f"{options.subject} predicts, it does not train: give a --loss, as SoftmaxCrossEntropyLoss")
     _check_output(found, options.output)
+    folder = _folder(options)  # last of what may be wrong: to go on is no way out of what has no step
     started = time.perf_counter()
     planned(found)
     _say(options, f"{_told(data)}; compiled in {time.perf_counter() - started:.1f} s")

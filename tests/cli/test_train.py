@@ -138,8 +138,13 @@ def test_what_is_refused(
     assert sorted(work.iterdir()) == before
 
 
-def test_a_folder_that_holds_checkpoints_is_left_alone(work: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_folder_that_holds_checkpoints_is_left_alone(
+    work: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = [*FUNCTION, "--save", str(tmp_path / "run")]
     assert main(command) == 0
     before = sorted((tmp_path / "run").iterdir())
     assert main(command) == 2 and sorted((tmp_path / "run").iterdir()) == before
+    assert "--resume goes on from them" in capsys.readouterr().err
+    for wrong, said in ((["--loss", "L2Loss"], "has made its step already"), (["--nth", "2"], "--nth")):
+        assert main([*command, *wrong]) == 2 and said in capsys.readouterr().err  # what --resume would not help with
