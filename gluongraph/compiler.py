@@ -17,7 +17,7 @@ from gluongraph.codegen import known, tuned
 from gluongraph.codegen.cache import Artefact
 from gluongraph.codegen.targets import Target, runs_here, with_libraries
 from gluongraph.codegen.targets import target as find_target
-from gluongraph.errors import CompileError, located
+from gluongraph.errors import CompileError, amount, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph, Node
@@ -299,8 +299,8 @@ def built(plan: Plan, on: Target) -> Artefact | None:
         debug.log(next(iter(now.log & {"memory", "plan", "schedule"}), "launch"), text)
     artefact = None if interprets() else build(plan, on)
     offer(on).save()
-    made = artefact.compiled if artefact is not None else "no"
-    debug.log("target", f"{on.name}: {len(plan.launches)} launches, {made} kernels compiled now")
+    made = 0 if artefact is None else artefact.compiled
+    debug.log("target", f"{on.name}: {amount(len(plan.launches), 'launch')}, {amount(made, 'kernel')} compiled now")
     return artefact
 
 

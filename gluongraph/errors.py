@@ -115,6 +115,17 @@ def warn(message: str) -> None:
     warnings.warn(message, stacklevel=level)
 
 
+def amount(number: int, thing: str) -> str:
+    """So many things, in words.
+
+    >>> amount(1, "array"), amount(2, "array"), amount(0, "batch")
+    ('1 array', '2 arrays', '0 batches')
+    """
+    if number == 1:
+        return f"1 {thing}"
+    return f"{number} {thing}{'es' if thing.endswith('ch') else 's'}"
+
+
 def located(message: str, *, help: str = "", scope: str = "") -> str:
     """`message`, the user's line under it, and the way out: the shape every message has."""
     origin = user_origin(scope)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import FormatError
+from gluongraph.errors import FormatError, amount
 from gluongraph.ir import OPS, Attr, Graph, Node, Op, TensorType, Types, node, topological
 from gluongraph.plan import Buffer, Launch, Plan
 
@@ -357,7 +357,7 @@ def show_plan(plan: Plan) -> str:
             lines.append(textwrap.indent(show_plan(launch.group.inner), "     | ").removesuffix("\n"))
     constants = sum(map(len, plan.constants.values()))
     lines.append(
-        f"# {len(plan.launches)} launches, {len(plan.kernels)} distinct kernels, "
+        f"# {amount(len(plan.launches), 'launch')}, {amount(len(plan.kernels), 'distinct kernel')}, "
         f"{plan.scratch_bytes} bytes of scratch, {plan.scalar_bytes} of scalars, {constants} of constants"
     )
     return "\n".join(lines) + "\n"

@@ -10,6 +10,7 @@ from typing import Any
 from gluongraph.bench import bandwidth
 from gluongraph.bench.contest import Result, seconds
 from gluongraph.bench.workloads import Workload
+from gluongraph.errors import amount
 
 LIBRARIES = "gluongraph-libraries"  # the contender that may call them
 ASIDE = (LIBRARIES, "bandwidth")  # what is no peer
@@ -79,7 +80,7 @@ class Report:
     def head(self) -> str:
         """What was measured on, and how."""
         how = f"{self.blocks} blocks of {self.block_seconds} s for each contender, alternated"
-        return f"{processor()}, {len(self.on)} threads, precision {self.precision}, {how}"
+        return f"{processor()}, {amount(len(self.on), 'thread')}, precision {self.precision}, {how}"
 
     def summary(self) -> str:
         """One line for each workload, and the geometric means; once more for the contender that may call libraries."""
@@ -166,7 +167,7 @@ def kernels(profile: dict[str, Any], rows: int) -> list[str]:
         rest = sum(row["seconds"] for same in worst[rows:] for row in same)
         lines.append(f"  {len(worst) - rows} more kernels, {seconds(rest)}")
     launches = len(profile["rows"])
-    total = f"{launches} launches, {seconds(profile['seconds'])}: {profile['share']:.0%} of the roofline"
+    total = f"{amount(launches, 'launch')}, {seconds(profile['seconds'])}: {profile['share']:.0%} of the roofline"
     machine = profile["machine"]
     peaks = ", ".join(f"{unit} {rate / 1e9:.0f} GFLOP/s" for unit, rate in machine["flops"].items())
     levels = ", ".join(

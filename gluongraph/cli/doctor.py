@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from gluongraph.errors import amount
 from gluongraph.terminal import as_json
 
 OPTIONAL = {  # package: what it is good for
@@ -130,7 +131,7 @@ def cache() -> list[Finding]:
     size = sum(size for _, size in files)
     base = next(p for p in (place, *place.parents) if p.exists())
     advice = "" if os.access(base, os.W_OK) else f"{base} cannot be written: set GG_CACHE to a folder that can"
-    return [Finding("cache", f"{place}: {count} steps, {size / 2**20:.1f} MiB", advice)]
+    return [Finding("cache", f"{place}: {amount(count, 'step')}, {size / 2**20:.1f} MiB", advice)]
 
 
 def _files(place: Path) -> Iterator[tuple[Path, int]]:
@@ -152,7 +153,7 @@ def tuned() -> list[Finding]:
     if not found.path.exists():
         return [Finding("tuned", "nothing yet: gluongraph tune measures which kernels are fastest here")]
     faster = sum(bool(row.candidate.setting) for row in found)
-    told = f"{found.path}: {len(found)} kernels, {faster} faster than by the rules, "
+    told = f"{found.path}: {amount(len(found), 'kernel')}, {faster} faster than by the rules, "
     return [Finding("tuned", told + f"{found.path.stat().st_size / 2**10:.1f} KiB")]
 
 

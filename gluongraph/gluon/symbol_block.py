@@ -7,7 +7,7 @@ from typing import Any
 
 from gluongraph import nd
 from gluongraph.context import Context
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, amount, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.infer import parameter_shapes
 from gluongraph.gluon.parameter import Parameter, ParameterDict
@@ -96,9 +96,8 @@ class SymbolBlock(HybridBlock):
 
     def forward(self, *args: NDArray) -> Any:
         if len(args) != len(self._inputs):
-            raise MXNetError(
-                located(f"{len(args)} inputs for a graph that takes {len(self._inputs)}: {', '.join(self._inputs)}")
-            )
+            wanted = f"{len(self._inputs)}: {', '.join(self._inputs)}"
+            raise MXNetError(located(f"{amount(len(args), 'input')} for a graph that takes {wanted}"))
         given = dict(zip(self._inputs, args, strict=True))
         made: dict[int, list[NDArray]] = {}
         for number in self._order:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gluongraph import autograd, nd
 from gluongraph.context import Context
-from gluongraph.errors import warn
+from gluongraph.errors import amount, warn
 from gluongraph.gluon.download import check_sha1 as check_sha1
 from gluongraph.gluon.download import download as download
 from gluongraph.ndarray import NDArray
@@ -23,7 +23,7 @@ def split_data(data: NDArray, num_slice: int, batch_axis: int = 0, even_split: b
     """
     size = data.shape[batch_axis]
     if size < num_slice:
-        raise ValueError(f"{size} samples cannot be split into {num_slice} parts")
+        raise ValueError(f"{amount(size, 'sample')} cannot be split into {num_slice} parts")
     if even_split and size % num_slice:
         raise ValueError(f"{size} samples do not divide into {num_slice} equal parts; even_split=False allows it")
     each, more = divmod(size, num_slice)

@@ -10,7 +10,7 @@ import numpy as np
 
 from gluongraph import params
 from gluongraph.context import cpu
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, amount, located
 from gluongraph.ndarray import NDArray
 
 
@@ -106,5 +106,5 @@ def load_frombuffer(buf: bytes, what: str = "the buffer") -> list[NDArray] | dic
     arrays, names = params.parse(bytes(buf), what)
     made = [NDArray(a, cpu()) for a in arrays]
     if names and len(names) != len(made):
-        raise MXNetError(f"{what}: {len(made)} arrays and {len(names)} names")
+        raise MXNetError(f"{what}: {amount(len(made), 'array')} and {amount(len(names), 'name')}")
     return dict(zip(names, made, strict=True)) if names else made

@@ -11,7 +11,7 @@ import numpy as np
 from gluongraph import initializer, nd, ops, random
 from gluongraph.context import Context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
-from gluongraph.errors import DTypeError, MXNetError, ShapeError, located
+from gluongraph.errors import DTypeError, MXNetError, ShapeError, amount, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.ir import Node
@@ -160,7 +160,7 @@ class ONNXBlock(HybridBlock):
         """
         wanted = self._program.inputs
         if len(args) != len(wanted):
-            what = f"{len(args)} inputs for a model that takes {len(wanted)}: {', '.join(self.inputs)}"
+            what = f"{amount(len(args), 'input')} for a model that takes {len(wanted)}: {', '.join(self.inputs)}"
             raise MXNetError(located(f"{self._program.model.what}: {what}"))
         free: dict[str, int] = {}
         return [self._one(value, arg, free) for value, arg in zip(wanted, args, strict=True)]

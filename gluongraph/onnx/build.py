@@ -10,7 +10,7 @@ from typing import Any
 from gluongraph import ops, reference
 from gluongraph.builders.mxlayers import moved
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import DTypeError, FormatError, MXNetError, ShapeError, UnsupportedError
+from gluongraph.errors import DTypeError, FormatError, MXNetError, ShapeError, UnsupportedError, amount
 from gluongraph.ir import Node
 from gluongraph.onnx import functions
 from gluongraph.onnx.model import FunctionDef, GraphDef, NodeDef, Reference
@@ -82,7 +82,7 @@ class Building:
             inputs = [values[name] if name else None for name in node.inputs]
             made = self.node(node, inputs, values)
             if len(made) < len(node.outputs):
-                raise FormatError(f"{node.where}: {len(node.outputs)} outputs; it makes {len(made)}")
+                raise FormatError(f"{node.where}: {amount(len(node.outputs), 'output')}; it makes {len(made)}")
             values.update({name: m for name, m in zip(node.outputs, made, strict=False) if name})
 
     # -- nodes

@@ -9,7 +9,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.errors import FormatError, UnsupportedError
+from gluongraph.errors import FormatError, UnsupportedError, amount
 from gluongraph.ir import Node
 from gluongraph.onnx.model import GraphDef, NodeDef
 from gluongraph.onnx.tensors import LARGEST, dtype_of
@@ -139,7 +139,7 @@ class Site:
     def graph(self, graph: GraphDef, inputs: Sequence[Value] = ()) -> list[Value]:
         """The outputs of a graph within this one, which may read the values around it."""
         if len(inputs) != len(graph.inputs):
-            raise self.wrong(f"the graph {graph.name!r} takes {len(graph.inputs)} inputs, not {len(inputs)}")
+            raise self.wrong(f"the graph {graph.name!r} takes {amount(len(graph.inputs), 'input')}, not {len(inputs)}")
         return self.building.graph(graph, inputs, self.values)
 
     def operator(self, name: str, *inputs: Value, **attrs: Any) -> Value:

@@ -16,7 +16,7 @@ from gluongraph.codegen.offers import key_of
 from gluongraph.codegen.rules import alternatives, offer
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tuned import Found
-from gluongraph.errors import located
+from gluongraph.errors import amount, located
 from gluongraph.passes.cost import expected
 from gluongraph.plan import Candidate, Launch, Plan
 from gluongraph.terminal import progress, table
@@ -95,7 +95,7 @@ class Tuning(list[Outcome]):
         rows = [[o.kernel, o.rule, o.calls, o.candidates, *o.told] for o in self]
         before = sum(o.calls * o.usual for o in self)
         lines = [table(head, rows)] if rows else []
-        lines.append(f"{len(self)} kernels measured in {self.spent:.1f} s, {self.known} known before")
+        lines.append(f"{amount(len(self), 'kernel')} measured in {self.spent:.1f} s, {self.known} known before")
         if self:
             lines[-1] += f"; of their {before * 1e3:.3f} ms a step {self.saved * 1e3:.3f} ms are saved"
         if self.left:

@@ -48,7 +48,9 @@ Dataset::Dataset(const std::string& files, const std::vector<Tensor>& batch) {
       add(found->second, batch[i], paths[0] + ": " + found->first);
     }
   } else {
-    if (paths.size() != batch.size()) fail(files, ": ", paths.size(), " files for ", batch.size(), " arrays of a batch");
+    if (paths.size() != batch.size()) {
+      fail(files, ": ", amount(paths.size(), "file"), " for ", amount(batch.size(), "array"), " of a batch");
+    }
     for (size_t i = 0; i < batch.size(); ++i) {
       files_.push_back(std::make_unique<Mapping>(paths[i]));
       add(parse_npy(files_[i]->data(), files_[i]->size(), paths[i]), batch[i], paths[i]);
@@ -67,7 +69,7 @@ void Dataset::add(const Tensor& given, const Tensor& type, const std::string& na
   if (array.dtype != type.dtype && !narrows) {
     fail(name, " has elements of type ", array.dtype->name, ", and the artefact takes ", type.dtype->name);
   }
-  if (!arrays_.empty() && array.shape[0] != samples_) fail(name, " has ", array.shape[0], " samples, not ", samples_);
+  if (!arrays_.empty() && array.shape[0] != samples_) fail(name, " has ", amount(array.shape[0], "sample"), ", not ", samples_);
   samples_ = array.shape[0];
   const bool aligned = reinterpret_cast<uintptr_t>(array.data) % array.dtype->bytes == 0;
   if (narrows || !aligned) {

@@ -1,8 +1,9 @@
-// What is refused, said in one sentence.
+// What is refused, said in one sentence; numbers of things in words.
 #pragma once
 
 #include <sstream>
 #include <stdexcept>
+#include <string>
 
 namespace gg {
 
@@ -17,6 +18,12 @@ template <class... Parts>
   std::ostringstream text;
   (text << ... << parts);
   throw Error(text.str());
+}
+
+// So many things, as gluongraph.errors.amount says it: "1 file", "2 files".
+template <class Number>
+std::string amount(Number number, const char* thing) {
+  return std::to_string(number) + " " + thing + (number == 1 ? "" : "s");
 }
 
 }  // namespace gg

@@ -21,6 +21,7 @@
 
 namespace {
 
+using gg::amount;
 using gg::fail;
 using gg::Json;
 using gg::Tensor;
@@ -69,8 +70,8 @@ void describe(const Training& training) {
     ++count;
     weights += gg::elements_of(tensor_of(value).shape);
   }
-  std::printf("%zu parameters, %zu elements, %lld updates\n", count, weights,
-              static_cast<long long>(gg_updates(training.get())));
+  std::printf("%s, %s, %s\n", amount(count, "parameter").c_str(), amount(weights, "element").c_str(),
+              amount(gg_updates(training.get()), "update").c_str());
 }
 
 // Tells of a training: in lines for people, and in a file of a line of JSON for each update.
@@ -153,7 +154,7 @@ void evaluate(const Training& training, Walk& walk) {
       sums[static_cast<size_t>(i)] += gg_mean(training.get(), i) * static_cast<double>(walk.sample - before);
     }
   }
-  std::printf("evaluated on %lld samples: loss", static_cast<long long>(walk.sample));
+  std::printf("evaluated on %s: loss", amount(walk.sample, "sample").c_str());
   for (const double sum : sums) std::printf(" %.6g", sum / static_cast<double>(walk.sample));
   std::printf("\n");
 }
@@ -190,7 +191,7 @@ void predict(const gg::Options& options, const Training& training, Walk& walk) {
     all.insert(all.end(), pieces.pieces.begin(), pieces.pieces.end());
     gg::write_file(options.output, all);
   }
-  std::printf("predicted %lld samples: %s\n", static_cast<long long>(walk.sample), options.output.c_str());
+  std::printf("predicted %s: %s\n", amount(walk.sample, "sample").c_str(), options.output.c_str());
 }
 
 int run(const gg::Options& options) {

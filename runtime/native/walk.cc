@@ -46,7 +46,7 @@ Walk::Walk(const Library& training, const std::string& mode, const std::string& 
   const bool served = last == 0 || std::find(sizes_.begin(), sizes_.end(), last) != sizes_.end();
   if (data_.samples() == 0) fail(files, " has no samples");
   if (!served && !(drop_last && data_.samples() > last)) {
-    fail(files, " has ", data_.samples(), " samples, which leave a batch of ", last, " after those of ", sizes_[0],
+    fail(files, " has ", amount(data_.samples(), "sample"), ": a batch of ", last, " is left after those of ", sizes_[0],
          "; export with batch_sizes=[", sizes_[0], ", ", last, "], or say --drop-last");
   }
   end_ = served ? data_.samples() : data_.samples() - last;

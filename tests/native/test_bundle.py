@@ -129,7 +129,8 @@ def test_what_is_no_sound_artefact_is_refused(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--data", "DATA", "--steps", "1"], "leave a batch of 5 after those of 32; export with batch_sizes=[32, 5]"),
+        (["--data", "DATA", "--steps", "1"], "has 37 samples: a batch of 5 is left after those of 32; export with"),
+        (["--data", "LABELS", "--steps", "1"], "labels.npy: 1 file for 2 arrays of a batch"),
         (["--data", "LABELS,LABELS", "--steps", "1"], "is i32[37]; the artefact takes batches f32[32,1,8,8]"),
         (["--data", "DATA"], "training wants --data, and --steps or --passes"),
         (["--steps", "many"], "--steps takes a number, not 'many'"),

@@ -14,6 +14,7 @@ from gluongraph.cli.view.drawing import MOST, PHASES, Drawing
 from gluongraph.cli.view.listing import GONE, NEW, SAME, Change, Listing, changes, counted, excerpt
 from gluongraph.cli.view.sums import Sum, by_layer, by_pattern
 from gluongraph.cli.view.svg import in_time, resource
+from gluongraph.errors import amount
 from gluongraph.step.footprint import in_words
 
 _ROWS = 12  # of a summary
@@ -57,7 +58,7 @@ def _data(a: Anatomy) -> dict[str, Any]:
 
 def _cards(a: Anatomy) -> str:
     kernels = len({step.kernel for step in a.steps})
-    rows = [("launches", str(len(a.steps)), f"{kernels} distinct kernels")]
+    rows = [("launches", str(len(a.steps)), amount(kernels, "distinct kernel"))]
     if a.seconds:
         rows.insert(0, ("time of a step", in_time(a.seconds), "its kernels, one after the other"))
     if a.share:

@@ -9,6 +9,7 @@ from gluongraph.cli.view.anatomy import KINDS, Anatomy, Step
 from gluongraph.cli.view.listing import counted
 from gluongraph.cli.view.sums import Sum, by_layer, by_phase
 from gluongraph.cli.view.svg import MEANT, in_time
+from gluongraph.errors import amount
 from gluongraph.step.footprint import in_words
 from gluongraph.terminal import table
 
@@ -38,7 +39,8 @@ def _parts(a: Anatomy, rows: int, by: str) -> Iterator[list[str]]:
 
 def _head(a: Anatomy) -> Iterator[str]:
     kernels = len({step.kernel for step in a.steps})
-    yield f"{a.name}: {len(a.steps)} launches of {kernels} kernels" + (f" for {a.target}" if a.target else "")
+    target = f" for {a.target}" if a.target else ""
+    yield f"{a.name}: {amount(len(a.steps), 'launch')} of {amount(kernels, 'kernel')}{target}"
     if a.seconds:
         bound = f", {a.share:.0%} of the roofline" if a.share else ""
         yield f"{in_time(a.seconds)} in kernels{bound}" + (f" ({a.machine})" if a.machine else "")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import nd, recordio
+from gluongraph.errors import amount
 from gluongraph.gluon.data.sampler import FilterSampler, Sampler, SequentialSampler
 from gluongraph.ndarray import NDArray
 
@@ -96,7 +97,7 @@ class ArrayDataset(Dataset):
         for number, array in enumerate(args):
             if len(array) != len(args[0]):
                 raise AssertionError(
-                    f"ArrayDataset: array {number} has {len(array)} samples, the first has {len(args[0])}"
+                    f"ArrayDataset: array {number} has {amount(len(array), 'sample')}, the first has {len(args[0])}"
                 )
         # Labels become numpy at once, as in Gluon: a sample then is a number, not an array of no axes.
         self._data = [a.asnumpy() if isinstance(a, NDArray) and a.ndim == 1 else a for a in args]
