@@ -1,17 +1,18 @@
 """Recomputation: what only gradients need is not kept from the forward, but computed again when it is needed.
 
-What is kept of a block is a minimum cut: the fewest bytes from which all that gradients read can be computed again by
+What is kept of a segment is a minimum cut: the fewest bytes from which all that gradients read can be computed again by
 operations that may be repeated, as PyTorch's AOTAutograd does it. Without contractions among them that takes little
-time; with all of them nothing is kept but what enters the block, as in Chen et al., "Training Deep Nets with Sublinear
-Memory Cost".
+time; with all of them nothing is kept but what enters the segment, as in Chen et al., "Training Deep Nets with
+Sublinear Memory Cost".
 
 Operations are pure: random numbers come from the generator's state and the number of their draw, so that a copy draws
 the same; state is updated where it was. A copy reads what was kept through `after`, an order: it waits for gradients
-that flow into its block, or it would be computed at once and nothing be gained.
+that flow into its segment, or it would be computed at once and nothing be gained.
 
 What is kept may be narrowed to 16 bits on top of that: gradients and copies read the rounded values, the forward does
-not. Left as they are: the last block; what is small beside its block, as the statistics of norms; and what gradients
-compare, choose by, or hand to a kernel of several products, which would notice that two values were rounded apart.
+not. Left as they are: the last segment; what is small beside its segment, as the statistics of norms; and what
+gradients compare, choose by, or hand to a kernel of several products, which would notice that two values were rounded
+apart.
 """
 
 from __future__ import annotations
@@ -23,53 +24,53 @@ import networkx as nx
 from gluongraph import ops
 from gluongraph.ir import Graph, Node, topological
 from gluongraph.ops.views import WRITTEN
-from gluongraph.passes.blocks import SMALL, Block, Forward
 from gluongraph.passes.cost import DEAR
 from gluongraph.passes.grouping import COMPARISONS, Inlined
+from gluongraph.passes.segments import SMALL, Forward, Segment
 
-# What is done with a block: nothing; operations of an instruction or two again, all cheap operations, all of them.
+# What is done with a segment: nothing; operations of an instruction or two again, all cheap operations, all of them.
 KEEP, LIGHT, CHEAP, WHOLE = range(4)
 _ROUGH = frozenset({"elementwise", "contraction", "movement"})  # kinds that do not mind rounded operands; so do sums
 _HEAVY = frozenset({"contraction", "window", "composite"})  # kinds; composites that are left have kernels of their own
 
 
 def remat(graph: Graph, forward: Forward, how: Sequence[int], low: str | None = None) -> Graph:
-    """The graph with copies: `how[k]` is what is done with block k. What is kept is narrowed to `low`, if given."""
+    """The graph with copies: `how[k]` is what is done with segment k. What is kept is narrowed to `low`, if given."""
     if low is None and not any(how):
         return graph
     read = {s for n in graph.nodes() if n not in forward.nodes for s in n.src}
-    copied = {n: k for k, b in enumerate(forward.blocks) for n in _copied(b, read, how[k])}
+    copied = {n: k for k, part in enumerate(forward.segments) for n in _copied(part, read, how[k])}
     narrowed: dict[Node, int] = {}
     if low is not None:
         readers = _Readers(graph, forward, copied)
-        narrowed = {n: k for k, b in enumerate(forward.blocks[:-1]) for n in _narrowed(b, copied, readers)}
+        narrowed = {n: k for k, part in enumerate(forward.segments[:-1]) for n in _narrowed(part, copied, readers)}
     if not copied and not narrowed:
         return graph
     return _Copier(graph, forward, copied, narrowed, low or "f32").run()
 
 
-def _copied(block: Block, read: Container[Node], how: int) -> list[Node]:
-    """The nodes of a block that gradients, which read those in `read`, shall find copied, with what these need.
+def _copied(segment: Segment, read: Container[Node], how: int) -> list[Node]:
+    """The nodes of a segment that gradients, which read those in `read`, shall find copied, with what these need.
 
     What each reader computes for itself is copied in any case: it is read from what is kept.
     """
-    inlined, inside = Inlined(), set(block.nodes)
-    kept = inside if how == KEEP else _kept(block, read, how) | block.leaving
+    inlined, inside = Inlined(), set(segment.nodes)
+    kept = inside if how == KEEP else _kept(segment, read, how) | segment.leaving
     found: set[Node] = set()
-    stack = [n for n in block.nodes if n in read]
+    stack = [n for n in segment.nodes if n in read]
     while stack:
         n = stack.pop()
         if n in inside and (n not in kept or n in inlined) and n not in found:
             found.add(n)
             stack.extend(n.src)
-    return [n for n in block.nodes if n in found]
+    return [n for n in segment.nodes if n in found]
 
 
-def _narrowed(block: Block, copied: Container[Node], readers: _Readers) -> list[Node]:
-    """What of a block is kept and may be rounded: large float32 values of which no reader would notice."""
+def _narrowed(segment: Segment, copied: Container[Node], readers: _Readers) -> list[Node]:
+    """What of a segment is kept and may be rounded: large float32 values of which no reader would notice."""
     inlined, found = Inlined(), []
-    largest = max(t.nbytes for n in block.nodes for t in n.types)
-    for n in block.nodes:
+    largest = max(t.nbytes for n in segment.nodes for t in n.types)
+    for n in segment.nodes:
         if isinstance(n.type, tuple) or n in copied or n in inlined:
             continue
         if n.dtype == "f32" and n.ty.nbytes * SMALL >= largest and readers.are_rough(n):
@@ -100,13 +101,13 @@ class _Readers:
         return u.op.kind in _ROUGH or u.op.name == "sum"
 
 
-def _kept(block: Block, read: Container[Node], how: int) -> set[Node]:
-    """The cut: which values of the block are kept, so that those read can be had."""
-    inlined, inside = Inlined(), set(block.nodes)
+def _kept(segment: Segment, read: Container[Node], how: int) -> set[Node]:
+    """The cut: which values of the segment are kept, so that those read can be had."""
+    inlined, inside = Inlined(), set(segment.nodes)
     net = nx.DiGraph()
     net.add_nodes_from(("source", "sink"))
-    for n in block.nodes:
-        given = n in block.leaving
+    for n in segment.nodes:
+        given = n in segment.leaving
         if _is_dear(n, how) and not given:
             net.add_edge("source", (n, 0))
         size = 2 * sum(t.nbytes for t in n.types) + (n.op.kind == "movement")  # of equals what is there without a copy
@@ -115,12 +116,12 @@ def _kept(block: Block, read: Container[Node], how: int) -> set[Node]:
         else:
             net.add_edge((n, 0), (n, 1), capacity=size)
         for s in n.src:
-            if s in inside and s not in block.leaving:
+            if s in inside and s not in segment.leaving:
                 net.add_edge((s, 1), (n, 0))
         if n in read and not given:
             net.add_edge((n, 1), "sink")
     _, (reached, _) = nx.minimum_cut(net, "source", "sink", flow_func=nx.algorithms.flow.preflow_push)
-    return {n for n in block.nodes if (n, 0) in reached and (n, 1) not in reached}
+    return {n for n in segment.nodes if (n, 0) in reached and (n, 1) not in reached}
 
 
 def _is_dear(n: Node, how: int) -> bool:
@@ -144,14 +145,14 @@ def _moves_result(n: Node) -> bool:
 
 
 class _Copier:
-    """Writes the graph with copies down, the last block first: copies of a block wait for gradients of later ones."""
+    """Writes the graph with copies down, the last segment first: copies of one wait for gradients of later ones."""
 
     def __init__(
         self, graph: Graph, forward: Forward, copied: Mapping[Node, int], narrowed: Mapping[Node, int], low: str
     ):
         self.graph, self.forward, self.copied, self.narrowed, self.low = graph, forward, copied, narrowed, low
         self.replaced = {**copied, **narrowed}  # for gradients
-        self.block = {n: k for k, b in enumerate(forward.blocks) for n in b.nodes}
+        self.segment = {n: k for k, part in enumerate(forward.segments) for n in part.nodes}
         self.copies: dict[Node, Node] = {}
         self.new: dict[Node, Node] = {n: n for n in (*forward.nodes, *graph.inputs.values())}
         self.origins = dict(graph.origins)
@@ -162,7 +163,7 @@ class _Copier:
         for k in sorted(set(self.replaced.values()), reverse=True):
             self._rebuild(waits[k])
             first = tuple(self.new[n] for n in waits[k])
-            for n in self.forward.blocks[k].nodes:
+            for n in self.forward.segments[k].nodes:
                 if n in self.copied:
                     self.copies[n] = self._copy(n, first)
                 elif n in self.narrowed:
@@ -176,7 +177,7 @@ class _Copier:
         def source(s: Node) -> Node:
             if s in self.copies:
                 return self.copies[s]
-            varies = s in self.block or s.op.name == "input"
+            varies = s in self.segment or s.op.name == "input"
             return self._kept(s, first) if varies and not isinstance(s.type, tuple) else s
 
         return self._noted(n, n.on(tuple(map(source, n.src))))
@@ -199,16 +200,16 @@ class _Copier:
         return made
 
     def _waits(self) -> dict[int, list[Node]]:
-        """Block -> the gradients that flow into it: what is read by those that need its copies, or need them through
-        others, and comes from later blocks without needing copies of this one or of earlier ones itself."""
-        needs: dict[Node, int] = {}  # bits: the blocks of whose copies a node needs some
-        comes: dict[Node, int] = {}  # bits: the blocks whose values it is made from
+        """Segment -> the gradients that flow into it: what is read by those that need its copies, or need them through
+        others, and comes from later segments without needing copies of this one or of earlier ones itself."""
+        needs: dict[Node, int] = {}  # bits: the segments of whose copies a node needs some
+        comes: dict[Node, int] = {}  # bits: the segments whose values it is made from
         late = [n for n in self.graph.nodes() if n not in self.forward.nodes and n.op.kind != "leaf"]
         for n in late:
             needs[n] = comes[n] = 0
             for s in n.src:
                 needs[n] |= needs.get(s, 0) | (1 << self.replaced[s] if s in self.replaced else 0)
-                comes[n] |= comes.get(s, 0) | (1 << self.block[s] if s in self.block else 0)
+                comes[n] |= comes.get(s, 0) | (1 << self.segment[s] if s in self.segment else 0)
         found: dict[int, dict[Node, None]] = {k: {} for k in self.replaced.values()}
         inlined = Inlined()
         for n in late:

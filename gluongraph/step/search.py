@@ -9,9 +9,9 @@ from itertools import pairwise
 from gluongraph import debug
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir import Graph
-from gluongraph.passes.blocks import Forward, forward_of
 from gluongraph.passes.cost import seconds
 from gluongraph.passes.remat import CHEAP, KEEP, LIGHT, WHOLE, remat
+from gluongraph.passes.segments import Forward, forward_of
 from gluongraph.plan import Plan
 from gluongraph.step.footprint import Footprint, footprint, in_words
 from gluongraph.step.thrift import Thrift
@@ -49,13 +49,13 @@ def thrifty(graph: Graph, names: Collection[str], roles: Mapping[str, str], thri
 
 
 How = tuple[int, ...]
-Level = tuple[Forward, How]  # blocks, and what is done with each
+Level = tuple[Forward, How]  # segments, and what is done with each
 
 
 class _Search:
-    """Tries levels of recomputation, and between two of them how many blocks go by the higher one.
+    """Tries levels of recomputation, and between two of them how many segments go by the higher one.
 
-    The first blocks come first: gradients arrive at them last, when most other memory is free again.
+    The first segments come first: gradients arrive at them last, when most other memory is free again.
     """
 
     def __init__(self, graph: Graph, forward: Forward, planned: Planned, low: str | None):
@@ -65,7 +65,7 @@ class _Search:
 
     def levels(self) -> list[Level]:
         """From nothing recomputed to all but what enters longer and longer stretches."""
-        count = len(self.forward.blocks)
+        count = len(self.forward.segments)
         found = [self.level(self.forward, how) for how in (KEEP, CHEAP, WHOLE)]
         size = 2
         while size < count:
@@ -74,13 +74,13 @@ class _Search:
         return found
 
     def level(self, forward: Forward, how: int) -> Level:
-        """All blocks alike; of the last one, whose gradients follow at once, cheap operations at most."""
-        return forward, (*(how,) * (len(forward.blocks) - 1), min(how, CHEAP))[: len(forward.blocks)]
+        """All segments alike; of the last one, whose gradients follow at once, cheap operations at most."""
+        return forward, (*(how,) * (len(forward.segments) - 1), min(how, CHEAP))[: len(forward.segments)]
 
     def choice(self, level: Level) -> Choice:
         """The plan of a level, made once."""
         forward, how = level
-        key = (len(forward.blocks), how)
+        key = (len(forward.segments), how)
         if (made := self.tried.get(key)) is None:
             graph = remat(self.graph, forward, how, self.low)
             if graph is self.graph and self.tried:
@@ -95,8 +95,8 @@ class _Search:
         return made
 
     def mixed(self, low: How, high: How, fits: Callable[[Choice], bool], most: bool) -> Choice | None:
-        """Of plans in which the first blocks go by `high` and the others by `low` one that fits: with the most, or the
-        fewest, of `high`. It is looked for by halves."""
+        """Of plans in which the first segments go by `high` and the others by `low` one that fits: with the most, or
+        the fewest, of `high`. It is looked for by halves."""
         found, few, many = None, 0, len(low)
         while few <= many:
             count = (few + many) // 2
@@ -129,7 +129,7 @@ class _Search:
     def unasked(self) -> Choice:
         """All kept; or light operations again, where that takes next to no time and makes a large step smaller."""
         least = self.least.plan.scratch_bytes
-        if least < LARGE or not self.forward.blocks:
+        if least < LARGE or not self.forward.segments:
             return self.least
         light = self.choice(self.level(self.forward, LIGHT))
         small = light.plan.scratch_bytes <= least * (1 - SAVED)

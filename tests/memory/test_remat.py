@@ -11,14 +11,16 @@ from nets import NETS, batch, compiled
 
 import gluongraph as mx
 from gluongraph import debug, gluon, ops, reference
+from gluongraph.bench.own import step_of
+from gluongraph.bench.workloads import find
 from gluongraph.codegen.targets import target
 from gluongraph.compiler import lower
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import MXNetError
 from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.passes import fuse
-from gluongraph.passes.blocks import Forward, forward_of
 from gluongraph.passes.remat import CHEAP, KEEP, LIGHT, WHOLE, remat
+from gluongraph.passes.segments import Forward, forward_of
 from gluongraph.planning import plan_kernels, plan_of, prepared
 from gluongraph.step import search
 from gluongraph.step.footprint import Footprint
@@ -53,7 +55,7 @@ def some_values(graph: Graph) -> dict[str, Any]:
 @pytest.mark.parametrize("name", NETS)
 def test_graphs_with_copies_give_the_same_bits(name: str, how: int) -> None:
     graph, forward = ready(name)
-    after = remat(graph, forward, [how] * len(forward.blocks))
+    after = remat(graph, forward, [how] * len(forward.segments))
     assert any(n.op.name == "after" for n in after.nodes()) or (name, how) == ("mlp with dropout", LIGHT)
     values = some_values(graph)
     for kept, had in zip(reference.run(after, values), reference.run(graph, values), strict=True):
@@ -89,7 +91,7 @@ def test_with_other_options_copies_give_the_same_bits(mode: str, options: dict[s
     ((graph, roles, names),) = given
     graph = prepared(graph, target())
     forward = forward_of(graph, names, roles)
-    after = remat(graph, forward, [WHOLE] * len(forward.blocks))
+    after = remat(graph, forward, [WHOLE] * len(forward.segments))
     assert after is not graph
     values = some_values(graph)
     for kept, had in zip(reference.run(after, values), reference.run(graph, values), strict=True):
@@ -115,7 +117,7 @@ def test_a_budget_on_two_contexts_with_a_scaled_loss() -> None:
 def test_copies_wait_for_gradients(name: str) -> None:
     """After `fuse` no kernel of the forward is needed for what a copy waits for, and nothing waits in a circle."""
     graph, forward = ready(name)
-    after = fuse(remat(graph, forward, [WHOLE] * len(forward.blocks)))
+    after = fuse(remat(graph, forward, [WHOLE] * len(forward.segments)))
     orders = [n for n in after.nodes() if n.op.name == "after"]
     assert orders and all(len(n.src) > 1 for n in orders)
 
@@ -123,14 +125,14 @@ def test_copies_wait_for_gradients(name: str) -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_nothing_recomputed_is_the_same_graph(name: str) -> None:
     graph, forward = ready(name)
-    assert remat(graph, forward, [KEEP] * len(forward.blocks)) is graph
+    assert remat(graph, forward, [KEEP] * len(forward.segments)) is graph
 
 
 @pytest.mark.parametrize("how", [KEEP, WHOLE], ids=["kept", "whole"])
 @pytest.mark.parametrize("name", NETS)
 def test_activations_in_16_bits_move_gradients_a_little_and_the_forward_not_at_all(name: str, how: int) -> None:
     graph, forward = ready(name)
-    after = remat(graph, forward, [how] * len(forward.blocks), "bf16")
+    after = remat(graph, forward, [how] * len(forward.segments), "bf16")
     assert any(n.dtype == "bf16" for n in after.nodes() if not isinstance(n.type, tuple))
     values = some_values(graph)
     (outputs, updates), (had, moved) = reference.run(after, values), reference.run(graph, values)
@@ -145,8 +147,8 @@ def test_activations_in_16_bits_take_less() -> None:
     for name in NETS:
         less, _ = planned(name, activations="bf16")
         assert less.scratch < planned(name)[0].scratch
-        least, _ = planned(name, activations="bf16", remat="blocks")  # where a workspace may be the largest part
-        assert least.scratch <= planned(name, remat="blocks")[0].scratch
+        least, _ = planned(name, activations="bf16", remat="segments")  # where a workspace may be the largest part
+        assert least.scratch <= planned(name, remat="segments")[0].scratch
 
 
 def test_a_compiled_step_with_activations_in_16_bits() -> None:
@@ -162,20 +164,20 @@ def test_a_compiled_step_with_activations_in_16_bits() -> None:
 
 def test_a_forward_is_cut_where_one_value_goes_on() -> None:
     _, forward = ready("transformer")
-    assert len(forward.blocks) >= 5  # two of each layer, and what comes after
-    for block in forward.blocks[:-1]:
-        assert len({n for n in block.leaving if n.op.name != "reshape"}) == 1
+    assert len(forward.segments) >= 5  # two of each layer, and what comes after
+    for segment in forward.segments[:-1]:
+        assert len({n for n in segment.leaving if n.op.name != "reshape"}) == 1
     longer = forward.joined(2)
-    assert sum(len(b.nodes) for b in longer.blocks) == sum(len(b.nodes) for b in forward.blocks)
-    assert longer.blocks[-1] == forward.blocks[-1]
+    assert sum(len(part.nodes) for part in longer.segments) == sum(len(part.nodes) for part in forward.segments)
+    assert longer.segments[-1] == forward.segments[-1]
 
 
 def test_the_slope_of_an_activation_is_computed_again_with_what_it_is_made_from() -> None:
-    """Only gradients need the exp of a gelu's slope: it belongs to the block of the gelu, but not to its forward."""
+    """Only gradients need the exp of a gelu's slope: it belongs to the segment of the gelu, but not to its forward."""
     graph, forward = ready("transformer")
-    slopes = {n for b in forward.blocks[:-1] for n in b.nodes if n.op.name == "exp"}
+    slopes = {n for part in forward.segments[:-1] for n in part.nodes if n.op.name == "exp"}
     assert len(slopes) == 2 and slopes <= set(graph.nodes())
-    after = remat(graph, forward, [CHEAP] * len(forward.blocks))
+    after = remat(graph, forward, [CHEAP] * len(forward.segments))
     assert not slopes & set(after.nodes())
 
 
@@ -196,7 +198,7 @@ def test_compiled_steps_train_alike(name: str) -> None:
     """Losses, parameters and running statistics of three steps; so dropout has drawn the same, and statistics moved
     once."""
     results = []
-    for options in ({}, {"remat": "blocks"}):
+    for options in ({}, {"remat": "segments"}):
         net, step = compiled(name, **options)
         mx.random.seed(5)
         losses = [step(*batch(name)).asnumpy() for _ in range(3)]
@@ -224,7 +226,7 @@ MIXED: list[tuple[str, dict[str, Any]]] = [
 def test_compiled_steps_of_16_bits_give_the_same_bits(mode: str, options: dict[str, Any]) -> None:
     """Losses, gradients that are added to, weights; with a scaled loss the first steps overflow and are left out."""
     results = []
-    for more in ({}, {"remat": "blocks"}):
+    for more in ({}, {"remat": "segments"}):
         net, step = compiled("mlp with dropout", **options, **more)
         mx.random.seed(5)
         x, y = batch("mlp with dropout")
@@ -249,7 +251,7 @@ def test_compiled_steps_of_16_bits_give_the_same_bits(mode: str, options: dict[s
 
 def test_a_budget_is_kept_with_no_more_recomputation_than_it_needs() -> None:
     whole, _ = planned("transformer")
-    least, _ = planned("transformer", remat="blocks")
+    least, _ = planned("transformer", remat="segments")
     assert least.peak < whole.peak and least.extra_time > 0
     budget = (whole.peak + least.peak) // 2
     found, step = planned("transformer", memory_budget=budget)
@@ -264,8 +266,21 @@ def test_auto_spends_little_time() -> None:
     assert found.peak <= whole.peak and found.extra_time <= 0.1
 
 
+def test_a_gpt_takes_less_the_more_of_it_is_computed_again() -> None:
+    """The small one of `gluongraph bench`, by its plans."""
+
+    def found(remat: str | None) -> Footprint:
+        step, (given, *_) = step_of(find("gpt-small"), remat=remat)
+        with debug.override(backend="reference"):
+            return step.memory(*given)
+
+    kept, auto, least = map(found, (None, "auto", "segments"))
+    assert least.scratch <= 0.55 * kept.scratch and auto.scratch <= 0.7 * kept.scratch
+    assert 0 == kept.extra_time < auto.extra_time <= 0.1 < least.extra_time < 0.3
+
+
 def test_an_impossible_budget_is_refused_with_the_smallest_that_was_found() -> None:
-    least, _ = planned("transformer", remat="blocks")
+    least, _ = planned("transformer", remat="segments")
     with pytest.raises(
         MXNetError, match="memory_budget: 1000 bytes are too few; the smallest plan found takes"
     ) as error:
@@ -281,7 +296,7 @@ def test_what_predicts_is_not_touched_by_a_budget_that_fits() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"remat": "some"}, "remat is None, 'auto' or 'blocks', not 'some'"),
+    ({"remat": "some"}, "remat is None, 'auto' or 'segments', not 'some'"),
     ({"memory_budget": "many"}, "memory_budget='many' is no number of bytes"),
     ({"memory_budget": -1}, "memory_budget=-1 is no number of bytes"),
     ({"activations": "8bit"}, "activations is None or 'bf16', not '8bit'"),

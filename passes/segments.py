@@ -1,4 +1,4 @@
-"""The forward part of a training step as a chain of blocks, between points where one value alone goes on."""
+"""The forward part of a training step as a chain of segments, between points where one value alone goes on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SMALL = 16  # what has so many times fewer bytes than the value that goes on doe
 
 
 @dataclass(frozen=True)
-class Block:
-    """A stretch of the forward. `nodes` come in order; what lies in `leaving` is read by later blocks."""
+class Segment:
+    """A stretch of the forward. `nodes` come in order; what lies in `leaving` is read by later segments."""
 
     nodes: tuple[Node, ...]
     leaving: frozenset[Node]
@@ -24,20 +24,20 @@ class Block:
 @dataclass(frozen=True)
 class Forward:
     """The part of a graph that the outputs named need, and the slopes that go with it: its nodes, and those among them
-    that depend on the batch, which are what gradients need memory for, as blocks."""
+    that depend on the batch, which are what gradients need memory for, as segments."""
 
     nodes: frozenset[Node]
-    blocks: tuple[Block, ...]
+    segments: tuple[Segment, ...]
 
     def joined(self, size: int) -> Forward:
-        """The same with so many blocks as one, but for the last, whose gradients follow at once. What leaves a block
-        for the next one inside is not among what leaves the whole."""
-        found, last = [], len(self.blocks) - 1
+        """The same with so many segments as one, but for the last, whose gradients follow at once. What leaves one of
+        them for the next inside is not among what leaves the whole."""
+        found, last = [], len(self.segments) - 1
         for at in (*range(0, last, size), last):
-            run = self.blocks[at : min(at + size, last) if at < last else None]
-            nodes = tuple(n for b in run for n in b.nodes)
-            later = {s for b in self.blocks[at + len(run) :] for n in b.nodes for s in _views(n.src)}
-            found.append(Block(nodes, frozenset(n for b in run for n in b.leaving if n in later)))
+            run = self.segments[at : min(at + size, last) if at < last else None]
+            nodes = tuple(n for part in run for n in part.nodes)
+            later = {s for part in self.segments[at + len(run) :] for n in part.nodes for s in _views(n.src)}
+            found.append(Segment(nodes, frozenset(n for part in run for n in part.leaving if n in later)))
         return Forward(self.nodes, tuple(found))
 
 
@@ -62,25 +62,25 @@ def forward_of(graph: Graph, names: Collection[str], roles: Mapping[str, str]) -
         elif any(s in varying for s in n.src):
             varying.add(n)
     flow = [n for n in nodes if n in varying and n.op.name != "input"]
-    blocks = _with_slopes(graph, frozenset(nodes), _cut(flow))
-    return Forward(frozenset(nodes).union(*(b.nodes for b in blocks)), blocks)
+    segments = _with_slopes(graph, frozenset(nodes), _cut(flow))
+    return Forward(frozenset(nodes).union(*(part.nodes for part in segments)), segments)
 
 
-def _with_slopes(graph: Graph, forward: Container[Node], blocks: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Each block but the last with the elementwise work of gradients that reads its values alone, and no gradient yet,
-    as the slope of an activation: it may be kept instead of what it is made from, or be computed again with that."""
-    where = {n: k for k, b in enumerate(blocks[:-1]) for n in b.nodes}
-    more: list[list[Node]] = [[] for _ in blocks]
+def _with_slopes(graph: Graph, forward: Container[Node], segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    """Each segment but the last with the elementwise work of gradients that reads its values alone, and no gradient
+    yet, as the slope of an activation: it may be kept instead of what it is made from, or computed again with that."""
+    where = {n: k for k, part in enumerate(segments[:-1]) for n in part.nodes}
+    more: list[list[Node]] = [[] for _ in segments]
     for n in graph.nodes():
         if n not in forward and n.op.kind == "elementwise":
             homes = {where.get(s) for s in n.src if value(s) is None}
             if len(homes) == 1 and (home := homes.pop()) is not None:
                 where[n] = home
                 more[home].append(n)
-    return tuple(Block((*b.nodes, *slopes), b.leaving) for b, slopes in zip(blocks, more, strict=True))
+    return tuple(Segment((*part.nodes, *slopes), part.leaving) for part, slopes in zip(segments, more, strict=True))
 
 
-def _cut(flow: list[Node]) -> tuple[Block, ...]:
+def _cut(flow: list[Node]) -> tuple[Segment, ...]:
     """Blocks end where all large values but one have been read for the last time."""
     inlined, inside = Inlined(), set(flow)
 
@@ -97,7 +97,7 @@ def _cut(flow: list[Node]) -> tuple[Block, ...]:
     cuts: list[int] = []
     heavy = False
     for i, n in enumerate(flow):
-        if n.op.kind in ("contraction", "composite") or n.op.name == "scan":  # of which each block has at least one
+        if n.op.kind in ("contraction", "composite") or n.op.name == "scan":  # of which each segment has at least one
             if heavy and ends:
                 cuts.append(min(ends, key=lambda end: (end[0], -end[1]))[1])
                 ends, heavy = [], False
@@ -117,4 +117,6 @@ def _cut(flow: list[Node]) -> tuple[Block, ...]:
             for m in (s, *behind(s)):
                 if m in where and where[m] != where[n]:
                     leaving[where[m]].add(m)
-    return tuple(Block(tuple(flow[a:b]), frozenset(out)) for (a, b), out in zip(pairwise(bounds), leaving, strict=True))
+    return tuple(
+        Segment(tuple(flow[a:b]), frozenset(out)) for (a, b), out in zip(pairwise(bounds), leaving, strict=True)
+    )
