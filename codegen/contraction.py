@@ -242,11 +242,11 @@ def plain_name(product: Node) -> str:
     return product.op.name.removesuffix("_blocks")
 
 
-def images_beside(n: Node, cpu: Cpu) -> int:
-    """How many images a convolution wants side by side, by its shapes; 0: as they are."""
+def images_beside(n: Node, cpu: Cpu, met: bool) -> int:
+    """How many images a convolution wants side by side, by its shapes, where it has `met` some; 0: as they are."""
     if n.op.name not in _PLAIN or math.prod(n.shape) == 0:
         return 0
-    return conv.images_beside(geometry_of(n), _operands(n), cpu)
+    return conv.images_beside(geometry_of(n), _operands(n), cpu, met)
 
 
 def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, way: str = "") -> None:

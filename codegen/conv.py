@@ -103,11 +103,14 @@ def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
     return sorted((way for way in tables[op] if way in can), key=lambda way: not suits[way])
 
 
-def images_beside(conv: Conv, dtype: str, cpu: Cpu) -> int:
-    """How many images had better lie side by side in memory; 0: each by itself."""
-    lanes = mk.lanes(cpu, dtype)
+def images_beside(conv: Conv, dtype: str, cpu: Cpu, met: bool) -> int:
+    """How many images had better lie side by side in memory; 0: each by itself.
+
+    Products of points are as fast on images by themselves: they take side by side what they have `met` so.
+    """
+    lanes, fine = mk.lanes(cpu, dtype), ("images", "points") if met else ("images",)
     suits = dtype == "f32" and lanes > 1 and conv.n % lanes == 0 and conv.work >= mk.SERIAL_WORK
-    return lanes if suits and all(ways(op, conv, dtype, cpu)[0] in ("images", "points") for op in _OPS) else 0
+    return lanes if suits and all(ways(op, conv, dtype, cpu)[0] in fine for op in _OPS) else 0
 
 
 def forward_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:

@@ -57,10 +57,13 @@ def whole(target: Target) -> Callable[[Node], bool]:
     return (lambda n: False) if cpu is None else (lambda n: attends(n, cpu))
 
 
-def beside(target: Target) -> Callable[[Node], int]:
-    """How many images kernels of the target want side by side for a convolution or a pooling; 0 as they are."""
+def beside(target: Target) -> Callable[[Node, bool], int]:
+    """How many images kernels of the target want side by side for a convolution or a pooling, of which a source has
+    been `met` that lies so, or none; 0 as they are."""
     cpu = target.cpu
-    return (lambda n: 0) if cpu is None else (lambda n: convolved_beside(n, cpu) or pooled_beside(n, cpu))
+    if cpu is None:
+        return lambda n, met: 0
+    return lambda n, met: convolved_beside(n, cpu, met) or (pooled_beside(n, cpu) if met else 0)
 
 
 def offer(target: Target) -> Offers:

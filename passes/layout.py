@@ -3,6 +3,8 @@
 A convolution of which `lanes` says that k images had better lie side by side becomes its `_blocks` form. What is
 computed from such images element by element, by pooling, or by sums over them goes on in blocks; any other reader gets
 them turned back. What is turned is always a whole value, so that a value is turned once, however many read it.
+Convolutions that are as fast on images as they are go on in blocks as well, and begin none: turned for themselves alone
+they would lose what turning costs.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from gluongraph.ir import Graph, Node, node
 from gluongraph.ops.blocks import IN_BLOCKS, blocked, into_blocks, out_of_blocks
 from gluongraph.rewrite import rebuild
 
-Lanes = Callable[[Node], int]
+Lanes = Callable[[Node, bool], int]
 
 
-def layout(graph: Graph, *, lanes: Lanes = lambda n: 0) -> Graph:
+def layout(graph: Graph, *, lanes: Lanes = lambda n, met: 0) -> Graph:
     """conv2d(x, w) -> conv2d_blocks(x in blocks, w) turned back, and what reads it in blocks as well.
 
-    `lanes(n)` is how many images a convolution wants side by side; 0: it takes them as they are.
+    `lanes(n, met)` is how many images a convolution or a pooling wants side by side, which has `met` a source that lies
+    so, or none; 0: it takes them as they are.
     """
     return rebuild(graph, _Layout(lanes).one)
 
@@ -34,16 +37,16 @@ class _Layout:
         """n, whose sources may be known in blocks."""
         if isinstance(n.type, tuple):
             return n
-        if n.op.kind == "contraction" and n.op.name in IN_BLOCKS:
-            k = self.lanes(n)
-            return self._images(n, k) if k else n
         known = [self.blocks[s] for s in n.src if s in self.blocks]
+        if n.op.kind == "contraction" and n.op.name in IN_BLOCKS:
+            k = self.lanes(n, bool(known))
+            return self._images(n, k) if k else n
         if not known:
             return n
         k = known[0].shape[-1]
         if n.op.kind == "elementwise":
             return self._turned_back(node(n.op, self._all(n.src, k), n.attrs, n.again), n)
-        if n.op.kind == "window" and self.lanes(n) == k:
+        if n.op.kind == "window" and self.lanes(n, True) == k:
             return self._images(n, k)
         if n.op.kind == "reduce" and "axes" in n.attrs:
             return self._folded(n)

@@ -26,7 +26,7 @@ from gluongraph.verify import verify_plan
 WIDE = TARGETS["x86-64-v4"]  # 16 images side by side
 
 
-def pairs(n: Node) -> int:
+def pairs(n: Node, met: bool) -> int:
     """Two images side by side, where the batch is even."""
     images = n.shape[0] if n.op.name != "conv2d_weight_grad" else n.src[0].shape[0]
     return 2 if n.op.name in IN_BLOCKS and n.dtype == "f32" and images % 2 == 0 else 0
@@ -113,6 +113,25 @@ def test_lenet_is_turned_at_its_ends() -> None:
     assert len(names) == 5 + 4, "two convolutions, but no gradient of the data; two poolings and their gradients"
 
 
+def names_of(plan: Plan) -> list[str]:
+    return sorted(n.op.name for n in nodes_of(plan) if n.op.name.startswith("conv2d"))
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2)])
+def test_convolutions_of_points_begin_no_blocks(stride: tuple[int, int]) -> None:
+    """As they are they are products of matrices: alone they are left so, and after one that is not they go on."""
+    b = {name: ops.input(name, TensorType(shape)) for name, shape in SHAPES.items()}
+    alone = ops.conv2d(b["x"], b["point"], stride=stride)
+    plan = planned(Graph({k: b[k] for k in ("x", "point")}, {"y": alone}))
+    assert names_of(plan) == ["conv2d"] and not turned(plan)
+    after = ops.conv2d(ops.relu(ops.conv2d(b["x"], b["w"], padding=(1, 1))), b["point"], stride=stride)
+    plan = planned(Graph(b, {"y": after}))
+    assert names_of(plan) == ["conv2d_blocks"] * 2 and len(turned(plan)) == 2
+
+
+SHAPES = {"x": (32, 32, 16, 16), "w": (32, 32, 3, 3), "point": (32, 32, 1, 1)}
+
+
 def test_odd_batches_are_left_as_they_are() -> None:
     assert not turned(planned(training_step(lenet(20))))
 
@@ -120,7 +139,7 @@ def test_odd_batches_are_left_as_they_are() -> None:
 def test_a_gpu_has_no_blocks() -> None:
     graph = training_step(lenet(32))
     on = TARGETS["cuda"]
-    assert not any(beside(on)(n) for n in graph.nodes())
+    assert not any(beside(on)(n, met) for n in graph.nodes() for met in (False, True))
     assert not any(n.op.name.endswith("_blocks") for n in prepared(graph, on).nodes())
 
 
