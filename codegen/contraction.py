@@ -200,6 +200,8 @@ def _claim_conv(group: Group, cpu: Cpu, way: str = "") -> Candidate | None:
     whole = name == "conv2d_weight_grad"  # of images in blocks a vector is one pixel
     if (whole or not geometry.blocks) and not flat_tail(group, product, 1 if whole else 2):
         return None
+    if geometry.blocks:
+        return Candidate("conv", conv.blocks_workspace(name, geometry, dtype, cpu, way))
     workspace = {
         "conv2d": conv.forward_workspace,
         "conv2d_data_grad": conv.data_grad_workspace,
@@ -277,7 +279,7 @@ def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, way: str =
     name = plain_name(product)
     if geometry.blocks:
         write = write_weights if name == "conv2d_weight_grad" else write_images
-        conv.emit_in_blocks(k, name, geometry, dtype, first, second, write, cpu, workspace)
+        conv.emit_in_blocks(k, name, geometry, dtype, first, second, write, cpu, workspace, way)
         return
     read = pixels(first, product.src[0].shape)
     if name == "conv2d_weight_grad":

@@ -1,6 +1,7 @@
 """Convolutions on CPUs and both their gradients: what a rule calls. The loops are in conv_pixels.py and conv_weights.py
-for many images, in conv_channels.py for few images of many channels, in conv_bands.py where they are of few pixels, in
-conv_flat.py for few of all, in conv_points.py for those of one tap, in conv_tiles.py for products of bf16.
+for many images, in winograd.py for those in blocks under three taps a row, in conv_channels.py for few images of many
+channels, in conv_bands.py where they are of few pixels, in conv_flat.py for few of all, in conv_points.py for those of
+one tap, in conv_tiles.py for products of bf16.
 
 Sums have an order that depends on shapes and target only, never on threads.
 """
@@ -10,7 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from gluongraph.codegen import conv_bands, conv_channels, conv_flat, conv_pixels, conv_points, conv_tiles, conv_weights
+from gluongraph.codegen import (
+    conv_bands,
+    conv_channels,
+    conv_flat,
+    conv_pixels,
+    conv_points,
+    conv_tiles,
+    conv_weights,
+    winograd,
+    winograd_pixels,
+    winograd_weights,
+)
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen.images import Conv, Pixels, Weights, WritePixels, WriteWeights
 from gluongraph.codegen.rule import Cpu
@@ -18,6 +30,7 @@ from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 
 __all__ = [
     "Conv",
+    "blocks_workspace",
     "data_grad_workspace",
     "emit_data_grad",
     "emit_forward",
@@ -49,6 +62,16 @@ class _ToWeights(Protocol):
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None: ...
 
 
+class _InBlocks(Protocol):
+    """Writes any of the three for images that lie in blocks."""
+
+    @property
+    def workspace(self) -> int: ...
+
+    @property
+    def emit_in_blocks(self) -> Callable[..., None]: ...
+
+
 # By what lies in vectors, in the order of preference.
 _FORWARD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
     "tiles": lambda conv, cpu, _: conv_tiles.Forward(conv, cpu),
@@ -73,7 +96,11 @@ _WEIGHT_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToWeights]] = {
     "flat": conv_flat.WeightGrad,
     "images": conv_weights.WeightGrad,
 }
-
+_IN_BLOCKS: dict[str, dict[str, Callable[[Conv, Cpu, str], _InBlocks]]] = {
+    "conv2d": {"winograd": winograd_pixels.Forward, "images": conv_pixels.Forward},
+    "conv2d_data_grad": {"winograd": winograd_pixels.DataGrad, "images": conv_pixels.DataGrad},
+    "conv2d_weight_grad": {"winograd": winograd_weights.WeightGrad, "images": conv_weights.WeightGrad},
+}
 
 _OPS = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
 
@@ -82,7 +109,8 @@ def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
     """How an op of that name can be written; first comes what the others are told by `way=""`."""
     tables = {"conv2d": [*_FORWARD], "conv2d_data_grad": [*_DATA_GRAD], "conv2d_weight_grad": [*_WEIGHT_GRAD]}
     if conv.blocks:
-        return ["images"]
+        found = ["winograd", "images"] if winograd.can(conv) else ["images"]
+        return found if winograd.suits(conv) else found[::-1]
     if conv_tiles.suits(conv, cpu, dtype):
         return ["tiles"]
     sums, channels = mk.accumulator(dtype), conv.o if op == "conv2d" else conv.c
@@ -126,6 +154,11 @@ def data_grad_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
 def weight_grad_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
     """Bytes that `emit_weight_grad` needs."""
     return _weight_grad(conv, dtype, cpu, way).workspace
+
+
+def blocks_workspace(op: str, conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
+    """Bytes that `emit_in_blocks` needs."""
+    return _in_blocks(op, conv, dtype, cpu, way).workspace
 
 
 def in_tiles(conv: Conv, dtype: str, cpu: Cpu) -> bool:
@@ -188,18 +221,15 @@ def emit_in_blocks(
     write: Callable[..., None],
     cpu: Cpu,
     workspace: Buf,
+    way: str = "",
 ) -> None:
     """An op of that name over images in blocks: `write` gets what WriteImages says, or WriteWeights of weights."""
-    sums = mk.accumulator(dtype)
-    if op == "conv2d_weight_grad":
-        conv_weights.WeightGrad(conv, cpu, sums).emit_in_blocks(k, images, second, write, workspace)
-        return
-    made = (conv_pixels.Forward if op == "conv2d" else conv_pixels.DataGrad)(conv, cpu, sums)
 
     def weights(o: Value, q: Value, lanes: int) -> Expr:
         return k.load(second, o * conv.q + q, lanes)
 
-    made.emit_in_blocks(k, images, weights, write, workspace)
+    other = second if op == "conv2d_weight_grad" else weights
+    _in_blocks(op, conv, dtype, cpu, way).emit_in_blocks(k, images, other, write, workspace)
 
 
 def _forward(conv: Conv, dtype: str, cpu: Cpu, way: str) -> _ToPixels:
@@ -212,3 +242,7 @@ def _data_grad(conv: Conv, dtype: str, cpu: Cpu, way: str) -> _ToPixels:
 
 def _weight_grad(conv: Conv, dtype: str, cpu: Cpu, way: str) -> _ToWeights:
     return _WEIGHT_GRAD[way or ways("conv2d_weight_grad", conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))
+
+
+def _in_blocks(op: str, conv: Conv, dtype: str, cpu: Cpu, way: str) -> _InBlocks:
+    return _IN_BLOCKS[op][way or ways(op, conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))

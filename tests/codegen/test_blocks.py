@@ -29,6 +29,7 @@ CONVOLUTIONS: dict[str, tuple[int, int, int, int, Pair, Pair, Pair, Pair, int]] 
     "dilated": (2, 7, 9, 3, (3, 2), (1, 2), (2, 0), (2, 3), 1),
     "depthwise": (6, 7, 5, 6, (3, 3), (2, 1), (1, 1), (1, 1), 6),
     "grouped": (4, 6, 5, 6, (3, 3), (1, 1), (1, 1), (1, 1), 2),
+    "filtered": (12, 6, 7, 14, (3, 3), (1, 1), (1, 1), (1, 1), 1),
 }
 
 

@@ -1,0 +1,154 @@
+"""Convolutions of images in blocks by minimal filtering, against float64 numpy: edges, odd sizes, hard numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gluongraph.codegen import conv, tir
+from gluongraph.codegen.conv import Conv
+from gluongraph.codegen.targets import target
+from gluongraph.ops.blocks import IN_BLOCKS, blocked
+from gluongraph.runtime import loader
+
+HOST = target()
+assert HOST.cpu is not None
+K = HOST.cpu.lanes
+pytestmark = pytest.mark.skipif(K == 1, reason="no vectors: no blocks")
+SAME = {"kernel": (3, 3), "padding": (1, 1), "blocks": True}
+CASES = {
+    "usual": Conv(2 * K, 13, 9, 16, 17, **SAME),
+    "one": Conv(K, 1, 1, 1, 1, **SAME),
+    "ragged": Conv(3 * K, 5, 6, 11, 6, **SAME),
+    "bare": Conv(K, 3, 7, 9, 14, (3, 3), blocks=True),
+    "far": Conv(K, 4, 3, 5, 2, (2, 3), padding=(4, 5), blocks=True),
+    "line": Conv(K, 12, 4, 8, 5, (1, 3), padding=(0, 1), blocks=True),
+    "tall": Conv(9 * K, 4, 5, 8, 4, (5, 3), padding=(2, 1), blocks=True),
+}
+OPS = [op for op in IN_BLOCKS if op.startswith("conv")]
+
+
+def attrs(op: str, c: Conv) -> dict[str, Any]:
+    """Of the op that it is."""
+    how = {"stride": c.stride, "padding": c.padding, "dilation": c.dilation, "groups": c.groups}
+    shape = {"conv2d_data_grad": (c.n, c.c, c.h, c.w), "conv2d_weight_grad": (c.o, c.c, *c.kernel)}
+    return how | ({"shape": shape[op]} if op in shape else {})
+
+
+def shapes(op: str, c: Conv) -> tuple[tuple[int, ...], ...]:
+    """Of both operands and the result."""
+    x, w, y = blocked((c.n, c.c, c.h, c.w), K), (c.o, c.c, *c.kernel), blocked((c.n, c.o, *c.out), K)
+    return {"conv2d": (x, w, y), "conv2d_data_grad": (y, w, x), "conv2d_weight_grad": (x, y, w)}[op]
+
+
+class Kernels:
+    """All kernels of some convolutions, which add what they make to zeros, so that what is written twice shows."""
+
+    def __init__(self, convs: dict[str, Conv], where: Any = HOST):
+        self.convs, self.cpu = convs, where.cpu
+        made = [self._kernel(name, op) for name in convs for op in OPS]
+        self.module = tir.build_kernels(made, where.tvm)
+
+    def _kernel(self, name: str, op: str) -> Any:
+        c, k = self.convs[name], tir.Kernel(f"{name}_{op}")
+        first, second, made = (int(np.prod(shape)) for shape in shapes(op, c))
+        a, b, y = k.param("a", first, "f32"), k.param("b", second, "f32"), k.param("y", made, "f32")
+        space = k.param("space", conv.blocks_workspace(op, c, "f32", self.cpu, "winograd"), "u8")
+
+        def add(at: Any, value: Any) -> None:
+            k.store(y, k.load(y, at, tir.lanes_of(value)) + value, at)
+
+        def images(block: Any, channel: Any, row: Any, column: Any, value: Any) -> None:
+            _, channels, height, width, lanes = shapes(op, c)[2]
+            add(k.let((((block * channels + channel) * height + row) * width + column) * lanes), value)
+
+        def weights(o: Any, q: Any, value: Any) -> None:
+            add(k.let(o * c.q + q), value)
+
+        write = weights if op == "conv2d_weight_grad" else images
+        conv.emit_in_blocks(k, op, c, "f32", a, b, write, self.cpu, space, "winograd")
+        return k.finish()
+
+    def run(self, name: str, op: str, a: Any, b: Any) -> Any:
+        """The result; the workspace starts as NaNs."""
+        function = self.module[f"{name}_{op}"]
+        y = np.zeros(shapes(op, self.convs[name])[2], np.float32)
+        size = conv.blocks_workspace(op, self.convs[name], "f32", self.cpu, "winograd")
+        function(*map(loader.view, (a, b, y, np.full(size, 255, np.uint8))))
+        return y
+
+
+def numbers(kind: str, random: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Small ones, far from 0, of all magnitudes, or with signs that change from column to column."""
+    x = random.standard_normal(shape)
+    if kind == "far":
+        x += 100
+    elif kind == "magnitudes":
+        x *= np.exp(random.normal(0, 3, shape))
+    elif kind == "signs":
+        x = (1 + 0.1 * x) * (-1.0) ** np.arange(shape[-2])[:, None]
+    return x.astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Kernels:
+    return Kernels(CASES)
+
+
+def check(kernels: Kernels, name: str, op: str, kind: str = "small") -> None:
+    """Right within 1e-5 of the largest result."""
+    c, random = kernels.convs[name], np.random.default_rng(3)
+    first, second, _ = shapes(op, c)
+    a, b = numbers(kind, random, first), numbers("small", random, second)
+    want = IN_BLOCKS[op].numpy(a.astype("f8"), b.astype("f8"), **attrs(op, c))
+    got = kernels.run(name, op, a, b)
+    assert got.shape == want.shape and np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("name", CASES)
+def test_shapes(kernels: Kernels, name: str, op: str) -> None:
+    check(kernels, name, op)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("kind", ["far", "magnitudes", "signs"])
+def test_hard_numbers(kernels: Kernels, kind: str, op: str) -> None:
+    check(kernels, "usual", op, kind)
+
+
+def test_small_caches_and_large_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strips of few rows, whose sums add up; pieces that own output channels."""
+    monkeypatch.setattr("gluongraph.codegen.winograd_weights.SMALL", 0)
+    kernels = Kernels({"usual": CASES["usual"]}, replace(HOST, cpu=replace(HOST.cpu, l2=65536)))
+    for op in OPS:
+        check(kernels, "usual", op)
+
+
+def test_threads_change_no_bit(kernels: Kernels) -> None:
+    import tvm
+
+    random = np.random.default_rng(5)
+    for op in OPS:
+        a, b, _ = (random.standard_normal(shape, np.float32) for shape in shapes(op, CASES["usual"]))
+        made = []
+        for threads in (1, 2):
+            tvm.get_global_func("runtime.config_threadpool")(1, threads)
+            made.append(kernels.run("usual", op, a, b))
+        assert made[0].tobytes() == made[1].tobytes()
+
+
+def test_which_layers_it_is_for() -> None:
+    layer = Conv(4 * K, 16, 32, 32, 16, **SAME)
+
+    def first(c: Conv) -> set[str]:
+        return {conv.ways(op, c, "f32", HOST.cpu)[0] for op in OPS}
+
+    assert first(layer) == first(replace(layer, c=64, o=64, h=8, w=8)) == {"winograd"}
+    few, narrow, badly_covered = replace(layer, c=3), replace(layer, w=4), replace(layer, w=9)
+    assert first(few) == first(narrow) == first(badly_covered) == {"images"}
+    for other in ({"stride": (2, 1)}, {"dilation": (1, 2)}, {"groups": 2}, {"kernel": (3, 5)}):
+        assert all(conv.ways(op, replace(layer, **other), "f32", HOST.cpu) == ["images"] for op in OPS)
