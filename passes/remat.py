@@ -217,4 +217,21 @@ class _Copier:
                 if needs[n] >> k & 1:
                     flowing = (s for s in inlined.behind(n.src) if s in needs and comes[s] >> (k + 1))
                     waits.update(dict.fromkeys(s for s in flowing if not needs[s] & ((2 << k) - 1)))
-        return {k: [n for n in waits if not isinstance(n.type, tuple)] for k, waits in found.items()}
+        begun = {k: dict.fromkeys(g for n in waits for g in self._begins(n, needs)) for k, waits in found.items()}
+        return {k: [n for n in waits if not isinstance(n.type, tuple)] for k, waits in begun.items()}
+
+    def _begins(self, n: Node, late: Container[Node]) -> list[Node]:
+        """The products that n is computed from by light work on nothing else, which are in memory; or n. A copy that
+        waited for some of that work would part the kernel of a norm's gradient, which does it all, in two."""
+        found: dict[Node, None] = {}
+        stack = [n]
+        while stack:
+            m = stack.pop()
+            sources = Inlined().behind(m.src)
+            if m.op.kind in ("contraction", "composite"):
+                found[m] = None
+            elif m.op.kind in ("elementwise", "reduce") and all(s in late or s.op.kind == "leaf" for s in sources):
+                stack.extend(s for s in sources if s in late)
+            else:
+                return [n]
+        return list(found) or [n]

@@ -122,6 +122,16 @@ def test_copies_wait_for_gradients(name: str) -> None:
     assert orders and all(len(n.src) > 1 for n in orders)
 
 
+def test_the_gradient_of_a_norm_stays_one_kernel() -> None:
+    """Its copies wait for the product that it reads, not for work of its own on that."""
+    graph, forward = ready("transformer")
+
+    def kernels(graph: Graph) -> int:
+        return sum(n.op.name == "fused" and n.attrs["pattern"] == "rowwise" for n in fuse(graph).nodes())
+
+    assert kernels(remat(graph, forward, [LIGHT] * len(forward.segments))) == kernels(graph)
+
+
 @pytest.mark.parametrize("name", NETS)
 def test_nothing_recomputed_is_the_same_graph(name: str) -> None:
     graph, forward = ready(name)
