@@ -195,19 +195,20 @@ def _claim_conv(group: Group, cpu: Cpu, way: str = "") -> Candidate | None:
     geometry, dtype, name = geometry_of(product), _operands(product), plain_name(product)
     if geometry.work == 0:
         return None
-    if geometry.blocks and (dtype != "f32" or product.src[0].shape[-1] != lanes(cpu, dtype)):
+    if geometry.blocks and (accumulator(dtype) != "f32" or product.src[0].shape[-1] != lanes(cpu, "f32")):
         return None
     whole = name == "conv2d_weight_grad"  # of images in blocks a vector is one pixel
     if (whole or not geometry.blocks) and not flat_tail(group, product, 1 if whole else 2):
         return None
+    tiled = conv.in_tiles(geometry, dtype, cpu)
     if geometry.blocks:
-        return Candidate("conv", conv.blocks_workspace(name, geometry, dtype, cpu, way))
+        return Candidate("conv", conv.blocks_workspace(name, geometry, dtype, cpu, way), tiled)
     workspace = {
         "conv2d": conv.forward_workspace,
         "conv2d_data_grad": conv.data_grad_workspace,
         "conv2d_weight_grad": conv.weight_grad_workspace,
     }[name]
-    return Candidate("conv", workspace(geometry, dtype, cpu, way), conv.in_tiles(geometry, dtype, cpu))
+    return Candidate("conv", workspace(geometry, dtype, cpu, way), tiled)
 
 
 def _conv_settings(group: Group, cpu: Cpu) -> dict[str, Rule]:

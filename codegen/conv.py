@@ -1,7 +1,7 @@
 """Convolutions on CPUs and both their gradients: what a rule calls. The loops are in conv_pixels.py and conv_weights.py
 for many images, in winograd.py for those in blocks under three taps a row, in conv_channels.py for few images of many
 channels, in conv_bands.py where they are of few pixels, in conv_flat.py for few of all, in conv_points.py for those of
-one tap, in conv_tiles.py for products of bf16.
+one tap; for products of bf16 in conv_tile_blocks.py where images lie in blocks, else in conv_tiles.py.
 
 Sums have an order that depends on shapes and target only, never on threads.
 """
@@ -17,6 +17,7 @@ from gluongraph.codegen import (
     conv_flat,
     conv_pixels,
     conv_points,
+    conv_tile_blocks,
     conv_tiles,
     conv_weights,
     winograd,
@@ -97,9 +98,21 @@ _WEIGHT_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToWeights]] = {
     "images": conv_weights.WeightGrad,
 }
 _IN_BLOCKS: dict[str, dict[str, Callable[[Conv, Cpu, str], _InBlocks]]] = {
-    "conv2d": {"winograd": winograd_pixels.Forward, "images": conv_pixels.Forward},
-    "conv2d_data_grad": {"winograd": winograd_pixels.DataGrad, "images": conv_pixels.DataGrad},
-    "conv2d_weight_grad": {"winograd": winograd_weights.WeightGrad, "images": conv_weights.WeightGrad},
+    "conv2d": {
+        "tiles": lambda conv, cpu, _: conv_tile_blocks.Forward(conv, cpu),
+        "winograd": winograd_pixels.Forward,
+        "images": conv_pixels.Forward,
+    },
+    "conv2d_data_grad": {
+        "tiles": lambda conv, cpu, _: conv_tile_blocks.DataGrad(conv, cpu),
+        "winograd": winograd_pixels.DataGrad,
+        "images": conv_pixels.DataGrad,
+    },
+    "conv2d_weight_grad": {
+        "tiles": lambda conv, cpu, _: conv_tile_blocks.WeightGrad(conv, cpu),
+        "winograd": winograd_weights.WeightGrad,
+        "images": conv_weights.WeightGrad,
+    },
 }
 
 _OPS = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
@@ -109,7 +122,9 @@ def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
     """How an op of that name can be written; first comes what the others are told by `way=""`."""
     tables = {"conv2d": [*_FORWARD], "conv2d_data_grad": [*_DATA_GRAD], "conv2d_weight_grad": [*_WEIGHT_GRAD]}
     if conv.blocks:
-        found = ["winograd", "images"] if winograd.can(conv) else ["images"]
+        if conv_tile_blocks.suits(conv, cpu, dtype):
+            return ["tiles"]
+        found = ["winograd", "images"] if dtype == "f32" and winograd.can(conv) else ["images"]
         return found if winograd.suits(conv) else found[::-1]
     if conv_tiles.suits(conv, cpu, dtype):
         return ["tiles"]
@@ -136,9 +151,13 @@ def images_beside(conv: Conv, dtype: str, cpu: Cpu, met: bool) -> int:
 
     Products of points are as fast on images by themselves: they take side by side what they have `met` so.
     """
-    lanes, fine = mk.lanes(cpu, dtype), ("images", "points") if met else ("images",)
-    suits = dtype == "f32" and lanes > 1 and conv.n % lanes == 0 and conv.work >= mk.SERIAL_WORK
-    return lanes if suits and all(ways(op, conv, dtype, cpu)[0] in fine for op in _OPS) else 0
+    sums, fine = mk.accumulator(dtype), ("images", "points") if met else ("images",)
+    lanes = mk.lanes(cpu, sums)
+    if sums != "f32" or lanes == 1 or conv.n % lanes or conv.work < mk.SERIAL_WORK:
+        return 0
+    if conv_tile_blocks.suits(conv, cpu, dtype):
+        return lanes if met or conv.kernel != (1, 1) else 0
+    return lanes if all(ways(op, conv, dtype, cpu)[0] in fine for op in _OPS) else 0
 
 
 def forward_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
@@ -163,7 +182,7 @@ def blocks_workspace(op: str, conv: Conv, dtype: str, cpu: Cpu, way: str = "") -
 
 def in_tiles(conv: Conv, dtype: str, cpu: Cpu) -> bool:
     """Does a unit for tiles multiply in all three?"""
-    return conv_tiles.suits(conv, cpu, dtype)
+    return ways("conv2d", conv, dtype, cpu)[0] == "tiles"
 
 
 def emit_forward(

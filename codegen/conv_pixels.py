@@ -260,7 +260,8 @@ class _ToPixels(Job):
             for tap, columns in tile.taps:
                 for column in columns:
                     if column is not None and column not in loaded:
-                        loaded[column] = k.bind(k.load(images, at + column * self.lanes, self.lanes), "x")
+                        found = k.load(images, at + column * self.lanes, self.lanes)
+                        loaded[column] = k.bind(tir.cast(found, self.dtype), "x")
                 for r in range(size):
                     o, q = self.weight(group, made + r, c, kh * self.kernel[1] + tap)
                     weight = k.bind(tir.cast(w(o, q, 1), self.dtype), "w")

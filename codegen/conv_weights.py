@@ -215,11 +215,13 @@ class _Tile:
     def _pixel(self, k: Kernel, xs: Buf, gs: Buf, acc: mk.Tile, x: Expr, g: Expr, taps: tuple[int, ...]) -> None:
         conv, lanes = self.job.conv, self.job.lanes
         step = plane(conv, conv.out) * lanes
-        left = [k.bind(k.load(gs, g + r * step, lanes), "g") for r in range(self.rows)]
+        dtype = self.job.dtype
+        left = [k.bind(tir.cast(k.load(gs, g + r * step, lanes), dtype), "g") for r in range(self.rows)]
         for c in range(self.columns):
             for t in taps:
                 column = (self.tap + t) * conv.dilation[1] - conv.padding[1]
-                right = k.bind(k.load(xs, x + (c * plane(conv, (conv.h, conv.w)) + column) * lanes, lanes), "x")
+                at = x + (c * plane(conv, (conv.h, conv.w)) + column) * lanes
+                right = k.bind(tir.cast(k.load(xs, at, lanes), dtype), "x")
                 for r in range(self.rows):
                     acc.add(r, c * self.taps + t, left[r], right)
 

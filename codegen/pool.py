@@ -24,6 +24,7 @@ from gluongraph.plan import Candidate, Group
 
 Store = Callable[[Value, Expr], None]  # (pixel, values from there on)
 _PLAIN = ("max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad")
+_DTYPES = ("f32", "f16", "bf16")  # what is computed in float32
 NAMES = (*_PLAIN, *(f"{name}_blocks" for name in _PLAIN))
 
 
@@ -40,11 +41,11 @@ def _claim(group: Group, cpu: Cpu) -> Candidate | None:
     if group.pattern != "pool" or (pool := anchor(group, NAMES)) is None:
         return None
     if _in_blocks(pool):
-        suits = pool.dtype == "f32" and pool.shape[-1] == cpu.lanes and _tiles(pool)
+        suits = pool.dtype in _DTYPES and pool.shape[-1] == cpu.lanes and _tiles(pool)
         return offered("pool", group) if suits else None
     if not flat_tail(group, pool, 2):
         return None
-    if pool.dtype not in ("f32", "f16", "bf16"):
+    if pool.dtype not in _DTYPES:
         return None
     if _tiles(pool):
         return offered("pool", group)
@@ -59,7 +60,7 @@ def _in_blocks(pool: Node) -> bool:
 
 def images_beside(pool: Node, cpu: Cpu) -> int:
     """How many images a pooling takes side by side; 0: as they are."""
-    suits = pool.op.name in _PLAIN and pool.dtype == "f32" and _tiles(pool) and pool.shape[0] % cpu.lanes == 0
+    suits = pool.op.name in _PLAIN and pool.dtype in _DTYPES and _tiles(pool) and pool.shape[0] % cpu.lanes == 0
     return cpu.lanes if suits and cpu.lanes > 1 else 0
 
 

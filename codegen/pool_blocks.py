@@ -39,7 +39,7 @@ class Blocks:
 
     def _load(self, buf: Buf, size: tuple[int, ...], row: Value, column: Value) -> Expr:
         at = (self.plane * size[0] + row) * size[1] + column
-        return self.k.let(self.k.load(buf, self.k.let(at * self.lanes), self.lanes))
+        return self.k.let(tir.cast(self.k.load(buf, self.k.let(at * self.lanes), self.lanes), "f32"))
 
     def _under(self, row: Expr, column: Expr) -> list[Expr]:
         """The image under a window."""

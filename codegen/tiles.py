@@ -72,8 +72,8 @@ class Unit(Protocol):
         """Around what each parallel piece does."""
 
     def block(self, k: Kernel, shape: tuple[int, int], steps: Callable[[Add], None], sums: Sums, more: bool) -> None:
-        """A block of rows x columns tiles, four at most, two columns at most: `steps(add)` writes the loops over k and
-        calls `add` once in their midst. `more`: to be added to the sums that are there."""
+        """A block of rows x columns tiles, four at most: `steps(add)` writes the loops over k and calls `add` in their
+        midst. `more`: to be added to the sums that are there."""
 
 
 class Amx:
@@ -101,15 +101,20 @@ class Amx:
             k.intrinsic(name, tile, k.address(buf, at), 4 * pitch)
 
         def add(a: Sequence[Place], b: Sequence[Place], passing: str = "") -> None:
-            left = range(4 + columns, 8)  # taken in turns
-            for i, place in enumerate(a):
-                tile = left[i % len(left)]
-                for j in range(columns):
+            few, many = ("b", "a") if columns <= 2 else ("a", "b")  # two of one operand at most are held
+            held, each = (b, a) if columns <= 2 else (a, b)
+            turns = range(4 + len(held), 8)
+            for i, place in enumerate(each):
+                tile = turns[i % len(turns)]
+                for j, other in enumerate(held):
                     if i == 0:
-                        load(4 + j, *b[j], SIDE, "b" in passing)
+                        load(4 + j, *other, SIDE, few in passing)
                     if j == 0:
-                        load(tile, *place, SIDE, "a" in passing)
-                    k.intrinsic("llvm.x86.tdpbf16ps", i * columns + j, tile, 4 + j)
+                        load(tile, *place, SIDE, many in passing)
+                    if columns <= 2:
+                        k.intrinsic("llvm.x86.tdpbf16ps", i * columns + j, tile, 4 + j)
+                    else:
+                        k.intrinsic("llvm.x86.tdpbf16ps", j * columns + i, 4 + j, tile)
 
         for t, at in places:
             if more:
@@ -122,9 +127,8 @@ class Amx:
 
 
 class Dots:
-    """Eight rows of the sums at a time, in vectors of their columns."""
+    """Some rows of the sums at a time, in vectors of their columns."""
 
-    ROWS = SIDE // 2
     once = False
 
     def prepare(self, k: Kernel) -> None:
@@ -136,22 +140,31 @@ class Dots:
 
     def block(self, k: Kernel, shape: tuple[int, int], steps: Callable[[Add], None], sums: Sums, more: bool) -> None:
         rows, columns = shape
+        together = 8 if columns <= 3 else 4
         for i in range(rows):
-            with k.loop(SIDE // self.ROWS, name="half") as half:
-                self._rows(k, i, k.bind(half * self.ROWS, "row"), columns, steps, sums, more)
+            with k.loop(SIDE // together, name="part") as part:
+                self._rows(k, i, k.bind(part * together, "row"), (together, columns), steps, sums, more)
 
     def _rows(
-        self, k: Kernel, i: int, first: Expr, columns: int, steps: Callable[[Add], None], sums: Sums, more: bool
+        self,
+        k: Kernel,
+        i: int,
+        first: Expr,
+        shape: tuple[int, int],
+        steps: Callable[[Add], None],
+        sums: Sums,
+        more: bool,
     ) -> None:
-        acc = mk.Tile(k, self.ROWS, (SIDE,) * columns, "f32")
+        rows, columns = shape
+        acc = mk.Tile(k, rows, (SIDE,) * columns, "f32")
         starts = [k.bind(sums.at(i, j) + first * sums.pitch, "sums") for j in range(columns)]
-        places = [(r, j, starts[j] + r * sums.pitch) for r in range(self.ROWS) for j in range(columns)]
+        places = [(r, j, starts[j] + r * sums.pitch) for r in range(rows) for j in range(columns)]
 
         def add(a: Sequence[Place], b: Sequence[Place], passing: str = "") -> None:
             left, at = a[i]
             with k.loop(SIDE, name="word") as word:
                 right = [k.bind(k.load(buf, start + word * SIDE, SIDE), "b") for buf, start in b]
-                for r in range(self.ROWS):
+                for r in range(rows):
                     pair = k.bind(tir.splat(k.load(left, at + (first + r) * SIDE + word), SIDE), "a")
                     for j in range(columns):
                         acc.put(r, j, tir.dot(acc.get(r, j), pair, right[j]))

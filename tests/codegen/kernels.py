@@ -12,7 +12,7 @@ from gluongraph import ops, reference
 from gluongraph.codegen import tir
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import emit, offer
-from gluongraph.codegen.targets import target
+from gluongraph.codegen.targets import Target, target
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.passes.inline import inline
@@ -48,22 +48,23 @@ class Case:
 
 
 class Library:
-    """All the cases compiled."""
+    """All the cases compiled, for this machine or a target that it can run."""
 
-    def __init__(self, cases: Sequence[Case]):
+    def __init__(self, cases: Sequence[Case], where: Target | None = None):
+        self.target = where or target()
         self.launches = {c.name: self._launch(c, f"k{number}") for number, c in enumerate(cases)}
-        cpu = target().cpu
+        cpu = self.target.cpu
         assert cpu is not None
         functions = []
         for launch in self.launches.values():
             k = tir.Kernel(launch.kernel)
             emit(k, launch.group, launch.candidate, bind(k, launch), cpu)
             functions.append(k.finish())
-        self.module = tir.build_kernels(functions, target().tvm)
+        self.module = tir.build_kernels(functions, self.target.tvm)
 
     def _launch(self, case: Case, name: str) -> Launch:
         group = Group(case.graph(), case.pattern, case.inplace)
-        candidate = offer(target())(group)
+        candidate = offer(self.target)(group)
         assert candidate is not None, f"{case.name}: no rule takes it"
         reads = tuple(Buffer(f"x{i}", t, "input") for i, t in enumerate(group.inputs))
         writes = tuple(Buffer(f"y{i}", t, "output") for i, t in enumerate(group.outputs))
