@@ -309,7 +309,8 @@ def _joinable(home: Draft, other: Draft) -> bool:
     if other.pattern == "loop":
         # A contraction's epilogue is written once for each of its tiles: random numbers there would be a lot of code.
         draws = home.pattern in ("gemm", "conv", "pool", "scatter") and any(m.op.kind == "random" for m in other.nodes)
-        return other.domain in _spaces(home) and not _moves(other) and not draws
+        moves = _moves(other) and not (home.pattern == "loop" and _slices(home) and _slices(other))
+        return other.domain in _spaces(home) and not moves and not draws
     return other.pattern == home.pattern == "rowwise" and (other.domain, other.axes) == (home.domain, home.axes)
 
 
@@ -361,6 +362,11 @@ def _is_rowwise(n: Node) -> bool:
 
 def _moves(draft: Draft) -> bool:
     return any(m.op.kind == "movement" or m.op.name in _GATHERS for m in draft.nodes)
+
+
+def _slices(draft: Draft) -> bool:
+    """Does the group move nothing, or slices only? Those of one product, such as gates, are read side by side."""
+    return all(m.op.name == "slice" for m in draft.nodes if m.op.kind == "movement" or m.op.name in _GATHERS)
 
 
 def _waits(graph: Graph, written: dict[Node, Node], readers: Callable[[Node], list[Node]]) -> dict[Node, list[Node]]:

@@ -61,6 +61,22 @@ def test_transformer_block_has_no_elementwise_kernel_beside_the_residual_sum() -
     assert found["rowwise"] <= 6
 
 
+def gates(h: Node, w: Node, c: Node) -> tuple[Node, Node]:
+    """The new memory and state of an LSTM without biases."""
+    both = ops.matmul(h, w)
+    i, f, g, o = (ops.part(both, 1, k * 8, (k + 1) * 8) for k in range(4))
+    memory = ops.sigmoid(f) * c + ops.sigmoid(i) * ops.tanh(g)
+    return memory, ops.sigmoid(o) * ops.tanh(memory)
+
+
+def test_the_gates_of_an_lstm_are_one_loop_behind_their_product() -> None:
+    types = {"h": (4, 8), "w": (8, 32), "c": (4, 8)}
+    inputs = {name: ops.input(name, TensorType(shape)) for name, shape in types.items()}
+    graph = Graph(inputs, dict(zip("ch", gates(*inputs.values()), strict=True)))
+    assert patterns(graph) == {"gemm": 1, "loop": 1}
+    assert_same_meaning(fuse(graph), graph)
+
+
 def fused_with(pattern: str, forward: Forward, **options: object) -> list[set[str]]:
     """The op names in the groups of a pattern."""
     plan = planned(training_step(forward, **options))
