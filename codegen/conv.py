@@ -125,7 +125,7 @@ def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
         if conv_tile_blocks.suits(conv, cpu, dtype):
             return ["tiles"]
         found = ["winograd", "images"] if dtype == "f32" and winograd.can(conv) else ["images"]
-        return found if winograd.suits(conv) else found[::-1]
+        return found if winograd.suits(op, conv) else found[::-1]
     if conv_tiles.suits(conv, cpu, dtype):
         return ["tiles"]
     sums, channels = mk.accumulator(dtype), conv.o if op == "conv2d" else conv.c

@@ -31,6 +31,8 @@ DIVISORS = (_IN * _OUT, *(2 * _IN * (_IN - _OUT),) * 2, *(2 * _OUT * (_OUT - _IN
 
 CHANNELS = 12  # with fewer, evaluating costs what it saves
 WORTH = 0.65  # products at points, of those of the taps that lie inside
+# Products of channels: above, weights at the points lie far off, and strips of a gradient are short.
+MANY = {"conv2d": 128 * 128, "conv2d_data_grad": 128 * 128, "conv2d_weight_grad": 64 * 64}
 
 
 def can(conv: Conv) -> bool:
@@ -38,9 +40,9 @@ def can(conv: Conv) -> bool:
     return (conv.kernel[1], conv.stride, conv.dilation, conv.groups) == (TAPS, (1, 1), (1, 1), 1)
 
 
-def suits(conv: Conv) -> bool:
-    """Is it worth while: are there channels enough, and rows that tiles cover well?"""
-    if not can(conv) or min(conv.c, conv.o) < CHANNELS or conv.out[1] <= COLUMNS:
+def suits(op: str, conv: Conv) -> bool:
+    """Is it worth while: are channels enough, and not too many, and do tiles cover rows well?"""
+    if not can(conv) or min(conv.c, conv.o) < CHANNELS or conv.c * conv.o > MANY[op] or conv.out[1] <= COLUMNS:
         return False
     columns = range(-conv.padding[1], conv.out[1] - conv.padding[1])
     inside = sum(0 <= column + tap < conv.w for column in columns for tap in range(TAPS))

@@ -48,7 +48,8 @@ class _ToPixels(Filtering):
         return POINTS * self._weights * DTYPES[self.dtype].nbytes
 
     def _tile_shape(self) -> Pair:
-        """Channels and tiles of a register block, by the least estimated cycles for a tile of all channels."""
+        """Channels and tiles of a register block, by the least estimated cycles for a tile of all channels; of equals
+        the one of the fewest tiles, whose values at the points stay in the first cache."""
         best = (float("inf"), 1, 1)
         for beside in (count for count in range(1, self.tiles + 1) if self.tiles % count == 0):
             room = (self.cpu.registers - 1 - beside) // beside
@@ -57,8 +58,8 @@ class _ToPixels(Filtering):
             rows = mk.ceildiv(self.made, mk.ceildiv(self.made, min(self.made, room)))
             runs = mk.split(self.made, rows)
             cost = sum(steps * max(r * beside / 2, (r + beside) / 2, 4.0) for _, r, steps in runs) / beside
-            best = min(best, (cost, rows, beside))
-        return best[1], best[2]
+            best = min(best, (cost, beside, rows))
+        return best[2], best[1]
 
     def emit_in_blocks(self, k: Kernel, images: Buf, w: Weights, write: WriteImages, workspace: Buf) -> None:
         """Write the loops for images that lie in blocks, and shall."""

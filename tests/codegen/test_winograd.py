@@ -148,6 +148,7 @@ def test_which_layers_it_is_for() -> None:
         return {conv.ways(op, c, "f32", HOST.cpu)[0] for op in OPS}
 
     assert first(layer) == first(replace(layer, c=64, o=64, h=8, w=8)) == {"winograd"}
+    assert first(replace(layer, c=128, o=128)) == {"winograd", "images"}
     few, narrow, badly_covered = replace(layer, c=3), replace(layer, w=4), replace(layer, w=9)
     assert first(few) == first(narrow) == first(badly_covered) == {"images"}
     for other in ({"stride": (2, 1)}, {"dilation": (1, 2)}, {"groups": 2}, {"kernel": (3, 5)}):
