@@ -122,9 +122,9 @@ class _Head:
         def block(first: Expr, rows: int) -> None:
             seen = self.sight.blocks(first, rows, BLOCK)
             self._scores(number, first, rows, seen, q, space["keys"], scores)
-            factors, tops = k.local("factors", rows, "f32"), k.local("tops", rows, "f32")
+            factors, tops = k.local("factors", rows, "f32"), self._tops(scores, first, rows, seen)
             with k.loop(rows, name="r") as r:
-                total = self._exponentials(scores, r, first, seen, tops)
+                total = self._exponentials(scores, r, first, seen, k.let(k.load(tops, r)))
                 k.store(factors, tir.const(1.0, "f32") / total, r)
             out = y.at(k, first)
 
@@ -154,10 +154,11 @@ class _Head:
             seen = self.sight.blocks(first, rows, BLOCK)
             self._scores(number, first, rows, seen, q, space["keys"], p)
             self._rows_times(first, rows, seen, g, shape.width, space["values"], self._into(ds, self.row))
-            tops = k.local("tops", rows, "f32")
+            tops = self._tops(p, first, rows, seen)
             with k.loop(rows, name="r") as r:
-                total = self._exponentials(p, r, first, seen, tops)
-                self._softmax_grad(p, ds, r, first, seen, total, k.load(tops, r))
+                top = k.let(k.load(tops, r))
+                total = self._exponentials(p, r, first, seen, top)
+                self._softmax_grad(p, ds, r, first, seen, total, top)
             if 0 in outs:
                 dq = outs[0].at(k, first)
                 self._times_keys(first, rows, ds, keys, shape.size, self._into(dq.buf, dq.pitch))
@@ -342,13 +343,23 @@ class _Head:
         lanes = self._folded(0.0, count, lambda j, total: total + value(j))
         return self.k.let(fold_lanes(self.k, self.algebra, "sum", lanes))
 
-    def _exponentials(self, scores: Buf, r: Expr, first: Expr, seen: Value, tops: Buf) -> Expr:
-        """scores = exp(scores - the largest of the row), and which that was; their sum."""
+    def _tops(self, scores: Buf, first: Expr, rows: int, seen: Value) -> Buf:
+        """The largest score of each row. A loop of its own: what is done with one waits until all of its row is known,
+        and processors go on with the next rows meanwhile."""
+        k, lanes = self.k, self.cpu.lanes
+        tops = k.local("tops", rows, "f32")
+        with k.loop(rows, name="r") as r:
+            row = scores.at(k.bind(r * self.row, "row"))
+            count, _ = self._vectors(first, r, seen)
+            top = self._folded(4 * UNSEEN, count, lambda j, top: larger(k.load(row, j, lanes), top))
+            k.store(tops, largest(k, top), r)
+        return tops
+
+    def _exponentials(self, scores: Buf, r: Expr, first: Expr, seen: Value, top: Expr) -> Expr:
+        """scores = exp(scores - the largest of the row); their sum."""
         k, lanes = self.k, self.cpu.lanes
         row = scores.at(k.bind(r * self.row, "row"))
         count, most = self._vectors(first, r, seen)
-        top = largest(k, self._folded(4 * UNSEEN, count, lambda j, top: larger(k.load(row, j, lanes), top)))
-        k.store(tops, top, r)
 
         def exponential(j: Expr) -> Expr:
             value = k.let(exp_below(k, k.let(k.load(row, j, lanes) - tir.splat(top, lanes))))

@@ -175,11 +175,9 @@ class _Head:
         def block(first: Expr, rows: int) -> None:
             seen = self.sight.blocks(first, rows, PAIR)
             self._scores(first, rows, seen, memory["q"], memory["k"], z.size, scores)
-            sums = k.local("sums", rows, "f32")
+            tops, sums = self._tops(number, first, rows, seen, scores), k.local("sums", rows, "f32")
             with k.loop(rows, name="r") as r:
-                self._hide(number, first, r, rows, seen, scores)
-                top = self._top(scores, r, seen)
-                k.store(sums, self._weights(scores, r, seen, top, memory["p"]), r)
+                k.store(sums, self._weights(scores, r, seen, k.let(k.load(tops, r)), memory["p"]), r)
             self._multiply(rows, z.width, seen, _Tiles(memory["p"], z.keys), _Tiles(memory["v"], z.keys), out)
             with k.loop(rows, name="r") as r:
                 over = k.let(tir.const(1.0, "f32") / k.load(sums, r))
@@ -313,6 +311,15 @@ class _Head:
 
     # -- rows of scores
 
+    def _tops(self, number: Expr, first: Expr, rows: int, seen: Value, scores: Buf) -> Buf:
+        """Of each row, the score that is the largest once it is scaled. A loop of its own: what is done with one waits
+        until all of its row is known, and processors go on with the next rows meanwhile."""
+        tops = self.k.local("tops", rows, "f32")
+        with self.k.loop(rows, name="r") as r:
+            self._hide(number, first, r, rows, seen, scores)
+            self.k.store(tops, self._top(scores, r, seen), r)
+        return tops
+
     def _hide(self, number: Expr, first: Expr, r: Expr, rows: int, seen: Value, scores: Buf) -> None:
         """The lowest score for keys that this query does not see, a lower one for what is no key."""
         k, s = self.k, self.shape
@@ -348,7 +355,6 @@ class _Head:
         return self.k.let(fold_lanes(self.k, self.algebra, "sum", self.k.load(lanes, 0, SIDE)))
 
     def _top(self, scores: Buf, r: Expr, seen: Value) -> Expr:
-        """The score of a row that is the largest once it is scaled."""
         k, sign = self.k, 1.0 if self.scale > 0 else -1.0
         row, lanes = scores.at(k.bind(r * self.sizes.pitch, "row")), self._started(4 * UNSEEN / abs(self.scale))
 
@@ -383,11 +389,9 @@ class _Head:
     def _slopes(self, number: Expr, first: Expr, rows: int, seen: Value, memory: _Memory) -> None:
         """Weights and slopes of the scores of a block, into tiles: of neighbouring queries, and slopes as rows too."""
         k, scores, dp = self.k, memory["scores"], memory["dp"]
-        factors = k.local("factors", 3 * rows, "f32")
+        tops, factors = self._tops(number, first, rows, seen, scores), k.local("factors", 3 * rows, "f32")
         with k.loop(rows, name="r") as r:
-            self._hide(number, first, r, rows, seen, scores)
-            top = self._top(scores, r, seen)
-            self._factors(scores, dp, r, seen, top, factors)
+            self._factors(scores, dp, r, seen, k.let(k.load(tops, r)), factors)
         for start, count, steps in mk.split(rows, 2):
             with k.loop(steps, name="r") as step:
                 self._pair_of_rows(k.bind(step * 2 + start, "r"), count, seen, memory, factors)
