@@ -1,7 +1,7 @@
 """Convolutions on CPUs and both their gradients: what a rule calls. The loops are in conv_pixels.py and conv_weights.py
-for many images, in winograd.py for those in blocks under three taps a row, in conv_channels.py for few images of many
-channels, in conv_bands.py where they are of few pixels, in conv_flat.py for few of all, in conv_points.py for those of
-one tap; for products of bf16 in conv_tile_blocks.py where images lie in blocks, else in conv_tiles.py.
+for many images, in winograd.py for those in blocks under three to five taps a row, in conv_channels.py for few images
+of many channels, in conv_bands.py where they are of few pixels, in conv_flat.py for few of all, in conv_points.py for
+those of one tap; for products of bf16 in conv_tile_blocks.py where images lie in blocks, else in conv_tiles.py.
 
 Sums have an order that depends on shapes and target only, never on threads.
 """

@@ -2,14 +2,15 @@
 
 A row of columns and a row of taps are coefficients of polynomials, and the columns of the result are coefficients of
 their product. So both are evaluated at six points (0, 3/4, -3/4, 3/2, -3/2, infinity), multiplied there, summed over
-channels and rows of taps, and turned back once: four columns of three taps take six products instead of twelve, and so
-do the gradients of three taps from four columns. Vectors are pixels of several images, which are added whole.
+channels and rows of taps, and turned back once: four columns of three taps take six products instead of twelve, two of
+five six instead of ten, and so do as many gradients of taps. Vectors are pixels of several images, added whole.
 S. Winograd, Arithmetic Complexity of Computations, 1980; A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural
 Networks, 2016.
 
-Rounding: with N numbers summed at a point and u = 2**-24, an error is at most (N + 12) u * 28 N max|x| max|w| to first
-order (34 for weights), of direct sums 3 N u * 3 N max|x| max|w|. These points keep it low (1, -1, 2, -2 make it 48): of
-normally distributed numbers it is 1.6 times that of direct sums, of numbers far from 0 less than theirs.
+Rounding: with N numbers summed at a point and u = 2**-24, an error is at most (N + 12) u * a N max|x| max|w| to first
+order, a = 28 for three taps, 34 for their gradients, 40 for five; of direct sums of three 3 N u * 3 N max|x| max|w|.
+These points keep a low (1, -1, 2, -2 make it 48 to 58): of normally distributed numbers the error is 1.0 to 1.6 times
+that of direct sums, of numbers far from 0 less than theirs.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from itertools import groupby
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
 from gluongraph.codegen.images import Conv, Job
+from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel
 
-TAPS, COLUMNS = 3, 4  # of a row of the kernel; of the convolution's result, in one tile
-POINTS = TAPS + COLUMNS - 1
+POINTS = 6
+TAPS = range(3, POINTS)  # of a row of the kernel, that go by so many points
 INNER, OUTER = 0.75, 1.5
 _IN, _OUT = INNER**2, OUTER**2
 # What taps at a point are divided by: the product of its distances to the others.
@@ -36,17 +38,24 @@ MANY = {"conv2d": 128 * 128, "conv2d_data_grad": 128 * 128, "conv2d_weight_grad"
 
 
 def can(conv: Conv) -> bool:
-    """Are there three taps in a row, of neighbouring columns?"""
-    return (conv.kernel[1], conv.stride, conv.dilation, conv.groups) == (TAPS, (1, 1), (1, 1), 1)
+    """Is each row of taps short, and of neighbouring columns?"""
+    return conv.kernel[1] in TAPS and (conv.stride, conv.dilation, conv.groups) == ((1, 1), (1, 1), 1)
+
+
+def columns_made(taps: int) -> int:
+    """Columns of the convolution's result in one tile."""
+    return POINTS + 1 - taps
 
 
 def suits(op: str, conv: Conv) -> bool:
     """Is it worth while: are channels enough, and not too many, and do tiles cover rows well?"""
-    if not can(conv) or min(conv.c, conv.o) < CHANNELS or conv.c * conv.o > MANY[op] or conv.out[1] <= COLUMNS:
+    if not can(conv) or min(conv.c, conv.o) < CHANNELS or conv.c * conv.o > MANY[op]:
         return False
+    taps = conv.kernel[1]
+    tiles = mk.ceildiv(conv.w if op == "conv2d_data_grad" else conv.out[1], columns_made(taps))
     columns = range(-conv.padding[1], conv.out[1] - conv.padding[1])
-    inside = sum(0 <= column + tap < conv.w for column in columns for tap in range(TAPS))
-    return mk.ceildiv(conv.out[1], COLUMNS) * POINTS < WORTH * inside
+    inside = sum(0 <= column + tap < conv.w for column in columns for tap in range(taps))
+    return tiles > 1 and tiles * POINTS < WORTH * inside
 
 
 class Points:
@@ -65,7 +74,7 @@ class Points:
         return [self._plus(even, point, odd), self._plus(even, -point, odd)]
 
     def taps(self, w: Sequence[Expr | None]) -> list[Expr | None]:
-        """Three taps, or four columns of a gradient in their place, not yet divided."""
+        """Taps, or columns of a gradient in their place, not yet divided."""
 
         def at(point: float) -> list[Expr | None]:
             halves: list[Expr | None] = [None, None]  # even powers, odd powers
@@ -105,19 +114,24 @@ class Points:
 class Filtering(Job):
     """A convolution or a gradient of one, by values at points, each point's in a plane of its own."""
 
+    def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
+        super().__init__(conv, cpu, dtype)
+        self.height, self.taps = conv.kernel
+        self.across = columns_made(self.taps)
+
     def tiles_of(
         self, k: Kernel, images: Buf, row: Expr, width: int, first: int, size: int, tiles: int
     ) -> Iterator[tuple[Expr, list[Expr | None]]]:
         """Loops over the tiles of a row that begins there: (tile, its `size` columns), which start at `first`."""
 
         def inside(tile: int) -> tuple[bool, ...]:
-            return tuple(0 <= tile * COLUMNS + first + i < width for i in range(size))
+            return tuple(0 <= tile * self.across + first + i < width for i in range(size))
 
         for there, run in groupby(range(tiles), key=inside):
             found = list(run)
             with k.loop(len(found), name="tile") as t:
                 tile = k.bind(t + found[0], "tile")
-                at = k.bind(row + (tile * COLUMNS + first) * self.lanes, "at")
+                at = k.bind(row + (tile * self.across + first) * self.lanes, "at")
                 columns = (k.load(images, at + i * self.lanes, self.lanes) for i in range(size))
                 yield tile, [k.bind(d, "d") if known else None for d, known in zip(columns, there, strict=True)]
 

@@ -13,7 +13,7 @@ from gluongraph.codegen import tir
 from gluongraph.codegen.images import Conv, Pair, Weights, WriteImages, sizes
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
-from gluongraph.codegen.winograd import COLUMNS, POINTS, TAPS, Filtering, Points
+from gluongraph.codegen.winograd import POINTS, Filtering, Points
 from gluongraph.dtypes import DTYPES
 
 
@@ -21,8 +21,7 @@ class _ToPixels(Filtering):
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
         self.source, self.target, self.reduced, self.made, self.padding = self._sides()
-        self.height = conv.kernel[0]
-        self.tiles = mk.ceildiv(self.target[1], COLUMNS)
+        self.tiles = mk.ceildiv(self.target[1], self.across)
         self.rows, self.beside = self._tile_shape()
         self.steps, self.runs = mk.ceildiv(self.made, self.rows), self.tiles // self.beside
         # Elements from one point to the next: of weights; of the ring; of the sums of a run of tiles. Those of vectors
@@ -70,7 +69,7 @@ class _ToPixels(Filtering):
             block, y = k.bind(tir.floordiv(unit, self.down), "block"), k.bind(tir.floormod(unit, self.down), "y")
             top, rows = mk.share(k, self.target[0], self.down, y)
             # Memory of the thread, which the next piece finds in cache; a workspace for each piece would not be there.
-            ring = k.local("ring", POINTS * (self._ring + self._sums) + COLUMNS * self.lanes, self.dtype)
+            ring = k.local("ring", POINTS * (self._ring + self._sums) + self.across * self.lanes, self.dtype)
             sums = ring.at(POINTS * self._ring)
             with k.loop(rows, name="row") as r:
                 row = k.bind(top + r, "row")
@@ -88,7 +87,7 @@ class _ToPixels(Filtering):
             points = Points(k, 1, self.dtype)
             with k.nest((self.steps, self.height, self.rows)) as (step, kh, r):
                 made = k.bind(tir.minimum(step * self.rows + r, self.made - 1), "made")
-                taps = [k.bind(w(*self.weight(made, c, kh, tap), 1), "w") for tap in range(TAPS)]
+                taps = [k.bind(w(*self.weight(made, c, kh, tap), 1), "w") for tap in range(self.taps)]
                 at = k.bind(((step * self.height + kh) * self.reduced + c) * self.rows + r, "at")
                 self.put(k, points.divided(points.taps(taps)), into, at, self._weights)
 
@@ -142,12 +141,12 @@ class _ToPixels(Filtering):
         with k.loop(self.made, name="channel") as channel, k.loop(self.beside, name="t") as t:
             at = k.bind((channel * self.beside + t) * self.lanes, "at")
             made = [k.bind(k.load(sums, at + p * self._sums, self.lanes), "m") for p in range(POINTS)]
-            for i, value in enumerate(points.back(made, COLUMNS)):
+            for i, value in enumerate(points.back(made, self.across)):
                 k.store(columns, value, i * self.lanes)
-            start = k.bind((run * self.beside + t) * COLUMNS, "start")
-            count: Value = COLUMNS
-            if self.target[1] % COLUMNS:
-                count = k.bind(tir.minimum(self.target[1] - start, COLUMNS), "count")
+            start = k.bind((run * self.beside + t) * self.across, "start")
+            count: Value = self.across
+            if self.target[1] % self.across:
+                count = k.bind(tir.minimum(self.target[1] - start, self.across), "count")
             with k.loop(count, name="i") as i:
                 value = k.bind(k.load(columns, i * self.lanes, self.lanes), "value")
                 write(block, channel, row, k.bind(start + i, "column"), value)
@@ -159,7 +158,7 @@ class Forward(_ToPixels):
         return (conv.h, conv.w), conv.out, conv.c, conv.o, conv.padding
 
     def weight(self, made: Value, reduced: Value, row: Value, tap: int) -> tuple[Value, Value]:
-        return made, (reduced * self.height + row) * TAPS + tap
+        return made, (reduced * self.height + row) * self.taps + tap
 
 
 class DataGrad(_ToPixels):
@@ -171,4 +170,4 @@ class DataGrad(_ToPixels):
         return conv.out, (conv.h, conv.w), conv.o, conv.c, padding
 
     def weight(self, made: Value, reduced: Value, row: Value, tap: int) -> tuple[Value, Value]:
-        return reduced, (made * self.height + (self.height - 1 - row)) * TAPS + (TAPS - 1 - tap)
+        return reduced, (made * self.height + (self.height - 1 - row)) * self.taps + (self.taps - 1 - tap)

@@ -13,7 +13,7 @@ from gluongraph.codegen.conv_weights import SMALL
 from gluongraph.codegen.images import Conv, Pair, WriteWeights, sizes
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
-from gluongraph.codegen.winograd import COLUMNS, POINTS, TAPS, Filtering, Points
+from gluongraph.codegen.winograd import POINTS, Filtering, Points
 from gluongraph.dtypes import DTYPES
 
 LANE_SUM = 1.5  # cycles, of one vector among many
@@ -24,8 +24,7 @@ class WeightGrad(Filtering):
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
-        self.height = conv.kernel[0]
-        self.tiles = mk.ceildiv(conv.out[1], COLUMNS)
+        self.tiles = mk.ceildiv(conv.out[1], self.across)
         row = POINTS * (conv.c + conv.o) * self.tiles * self.lanes * DTYPES[dtype].nbytes
         most = max(1, cpu.l2 // 2 // row - (self.height - 1) // 2)
         self.strip = mk.ceildiv(conv.out[0], mk.ceildiv(conv.out[0], most))
@@ -127,7 +126,7 @@ class WeightGrad(Filtering):
             o = k.bind(start + i, "o")
             row = k.bind(((block * conv.o + o) * conv.out[0] + top + h) * (conv.out[1] * self.lanes), "row")
             to = k.bind(o * self._g + h * (self.tiles * self.lanes), "to")
-            for tile, columns in self.tiles_of(k, gs, row, conv.out[1], 0, COLUMNS, self.tiles):
+            for tile, columns in self.tiles_of(k, gs, row, conv.out[1], 0, self.across, self.tiles):
                 at = k.bind(to + tile * self.lanes, "at")
                 self.put(k, points.taps(columns), into, at, conv.o * self._g)
 
@@ -194,9 +193,9 @@ class WeightGrad(Filtering):
                         for piece in range(1, self.by_strip):
                             total = total + k.load(sums, at + piece * self.by_channel * self._sums, lanes)
                         totals.append(k.bind(total, "total"))
-                    for tap, value in enumerate(points.back(points.divided(totals), TAPS)):
-                        at = (c * self.height + kh) * TAPS + tap
-                        k.store(weights, value, tir.ramp(at, lanes, self.height * TAPS))
+                    for tap, value in enumerate(points.back(points.divided(totals), self.taps)):
+                        at = (c * self.height + kh) * self.taps + tap
+                        k.store(weights, value, tir.ramp(at, lanes, self.height * self.taps))
 
                 mk.along(k, conv.c, self.lanes, vector)
 

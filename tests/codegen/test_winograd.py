@@ -26,6 +26,8 @@ CASES = {
     "bare": Conv(K, 3, 7, 9, 14, (3, 3), blocks=True),
     "far": Conv(K, 4, 3, 5, 2, (2, 3), padding=(4, 5), blocks=True),
     "line": Conv(K, 12, 4, 8, 5, (1, 3), padding=(0, 1), blocks=True),
+    "four": Conv(K, 5, 3, 7, 6, (2, 4), padding=(1, 2), blocks=True),
+    "five": Conv(2 * K, 6, 6, 8, 7, (5, 5), blocks=True),
     "tall": Conv(9 * K, 4, 5, 8, 4, (5, 3), padding=(2, 1), blocks=True),
 }
 OPS = [op for op in IN_BLOCKS if op.startswith("conv")]
@@ -151,5 +153,7 @@ def test_which_layers_it_is_for() -> None:
     assert first(replace(layer, c=128, o=128)) == {"winograd", "images"}
     few, narrow, badly_covered = replace(layer, c=3), replace(layer, w=4), replace(layer, w=9)
     assert first(few) == first(narrow) == first(badly_covered) == {"images"}
-    for other in ({"stride": (2, 1)}, {"dilation": (1, 2)}, {"groups": 2}, {"kernel": (3, 5)}):
+    lenet = Conv(4 * K, 20, 12, 12, 50, (5, 5), blocks=True)
+    assert [conv.ways(op, lenet, "f32", HOST.cpu)[0] for op in OPS] == ["winograd", "images", "winograd"]
+    for other in ({"stride": (2, 1)}, {"dilation": (1, 2)}, {"groups": 2}, {"kernel": (3, 7)}):
         assert all(conv.ways(op, replace(layer, **other), "f32", HOST.cpu) == ["images"] for op in OPS)
