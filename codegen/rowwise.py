@@ -14,7 +14,8 @@ from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.ir import Node, topological
 from gluongraph.plan import Candidate, Group
 
-BUFFERED = 4096  # elements of a row that may be kept on the stack between sweeps
+BUFFERED = 8192  # elements of a row that may be kept between sweeps, in the first cache or near it
+LONG = 512  # elements of a row that memory has to be asked for: of shorter ones the processor finds the next by itself
 
 
 def _space(group: Group) -> tuple[tuple[int, ...], int] | None:
@@ -117,8 +118,13 @@ class _Row:
         needed = _above([m.src[0] for m in stage], set(folds(self.group)))
         keep = [n for n in needed if n in kept and n not in self.buffers]
         made = {n: k.local("row", self.columns, "f32" if n.dtype == "bf16" else n.dtype) for n in keep}
+        # What this row needs has come with its first sweep; while this one computes, memory can bring the next row.
+        dear = any(n.op.name in DEAR and n.shape == self.domain for n in needed)
+        ahead = dear and self.columns >= LONG and self.known
 
         def sweep(at: Value, width: int) -> dict[Node, Expr]:
+            if ahead:
+                self._fetch_next(at)
             expressions = self._expressions()
             index = self._index(at, width)
             for n, buf in made.items():
@@ -143,6 +149,12 @@ class _Row:
         for n, total in totals.items():
             self.known[n] = always(k.let(self.algebra.cast(total, n.dtype)))
         self.buffers.update(made)
+
+    def _fetch_next(self, at: Value) -> None:
+        """Ask memory for what the next row has at this place."""
+        for n, buf in self.bindings.by_node(self.group).items():
+            if n.shape == self.domain:
+                self.k.fetch(self.k.load(buf, (self.row + 1) * self.columns + at))
 
     def _results(self) -> None:
         k = self.k

@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 
 from gluongraph import ops, reference
+from gluongraph.codegen import tir
+from gluongraph.codegen.rule import bind
+from gluongraph.codegen.rules import emit
+from gluongraph.codegen.targets import target
 from gluongraph.compiler import compile_graph
 from gluongraph.ir import Graph, Node, TensorType
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kernels import Case, Library
 
-SHAPES = [(1, 7), (3, 10), (128, 10), (5, 16), (4, 33), (3, 200), (2, 3, 17), (6, 5000), (300, 100), (64, 1)]
+SHAPES = [(1, 7), (3, 10), (128, 10), (5, 16), (4, 33), (3, 200), (2, 3, 17), (6, 5000), (300, 100), (64, 1), (2, 9000)]
 
 
 def softmax_grad(g: Node, y: Node) -> Node:
@@ -76,6 +80,16 @@ def library() -> Library:
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_rowwise(library: Library, case: Case) -> None:
     library.check(case)
+
+
+@pytest.mark.parametrize("columns, asked", [(96, False), (8000, True)])
+def test_of_long_rows_the_next_is_asked_for_while_exponentials_are_computed(columns: int, asked: bool) -> None:
+    launch = Library([Case("", lambda x: ops.softmax(x, axis=-1), [(4, columns)], "rowwise")]).launches[""]
+    cpu = target().cpu
+    assert cpu is not None
+    k = tir.Kernel("k")
+    emit(k, launch.group, launch.candidate, bind(k, launch), cpu)
+    assert ("prefetch" in str(k.finish())) == asked
 
 
 def test_positions_within_rows_of_rows() -> None:
