@@ -38,7 +38,8 @@ def test_every_block_is_run(page: pathlib.Path) -> None:
 def test_files_that_a_page_names_exist(page: pathlib.Path) -> None:
     """Those of this repository, by their paths in it; NAME is for the reader to choose."""
     named = re.findall(
-        r"(?<![\w/.-])((?:docs|examples|benchmarks|tests|passes|codegen|gluongraph)/[\w/]+\.\w+)", page.read_text()
+        r"(?<![\w/.-])((?:docs|examples|benchmarks|tests|passes|codegen|runtime|gluongraph)/[\w/]+\.\w+)",
+        page.read_text(),
     )
     missing = [name for name in named if "NAME" not in name and not (ROOT / name).exists()]
     assert not missing

@@ -61,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("GG_DEBUG", "0") not in ("", "0"):
             raise
-        return complain(options.command, f"{type(error).__name__}: {error}", FAILED)
+        from gluongraph.cli.words import sentence
+
+        return complain(options.command, f"{type(error).__name__}: {sentence(error)}", FAILED)
 
 
 def complain(command: str, error: object, code: int) -> int:

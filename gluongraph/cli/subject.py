@@ -239,7 +239,8 @@ def _returned(path: Path, function: str, options: argparse.Namespace) -> tuple[A
         module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         if not hasattr(module, function):
-            raise Refused(f"{path} has no {function}")
+            own = [n for n, part in vars(module).items() if inspect.isfunction(part) and part.__module__ == path.stem]
+            raise Refused(f"{path} has no {function}; its functions: {', '.join(own) or 'none'}")
         found = getattr(module, function)
         made = found() if inspect.isfunction(found) else found
     return tuple(made) if isinstance(made, (tuple, list)) and made else (made,)
@@ -292,7 +293,7 @@ def _step(net: Any, arrays: int, options: argparse.Namespace) -> TrainStep:
         trainer = gluon.Trainer(net.collect_params(), how.name, dict(how.settings))
         others.setdefault("inputs", options.inputs or _inputs(net))
         return compiler.compile(net, loss_of(options.loss), trainer, **others)
-    except (MXNetError, ValueError, TypeError, AssertionError) as error:
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise Refused(sentence(error)) from None
 
 

@@ -43,6 +43,7 @@ def test_bad_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
         (Refused("no such file"), 2, "gluongraph ops: no such file\n"),
         (KeyboardInterrupt(), 130, "gluongraph ops: interrupted\n"),
         (OSError("disk is full"), 1, "gluongraph ops: OSError: disk is full\n"),
+        (ValueError("no:\n  at a.py:1\n  help: yes"), 1, "gluongraph ops: ValueError: no; yes\n"),
     ],
 )
 def test_errors_are_one_line_and_a_code(

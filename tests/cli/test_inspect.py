@@ -167,7 +167,7 @@ def test_changes_between_graphs() -> None:
     [
         (["no.py"], "there is no file no.py"),
         (["data.npz"], "a subject is"),
-        (["train.py:nothing"], "has no nothing"),
+        (["train.py:nothing"], "has no nothing; its functions: network, make_step"),
         (["train.py:network"], "gives no batch"),
         (["train.py:network", "--input", "4,8", "--loss", "what"], "there is no loss what"),
         (["train.py:network", "--input", "4,8", "--optimizer", "sgd"], "--loss"),

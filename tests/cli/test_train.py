@@ -116,6 +116,7 @@ def test_arrays_of_other_files(work: pathlib.Path, tmp_path: pathlib.Path, capsy
         (["train.py:make_step", "data.npz", "-o", "no/such/file.params"], "no such folder"),
         (["train.py:make_step", "data.npz", "--batch-size", "500", "--discard"], "fewer than a batch"),
         (["train.py:network", "data.npz"], "--loss"),
+        (["raw.py:net", "data.npz", "--loss", "L2"], "has not been initialized; call initialize()"),
         (["train.py:make_step", "data.npz", "--input", "4,8"], "--input is for a batch that is made up"),
         (["train.py:make_step", "data.npz", "--freeze", "a"], "--freeze is for ONNX models"),
         (["damaged.gga", "data.npz"], "damaged.gga"),
@@ -131,6 +132,7 @@ def test_what_is_refused(
         for piece in tensorfile.pieces({"x": np.zeros((3, 8), np.float32), "y": np.zeros(3, np.int32)}):
             file.write(piece.data)
     (work / "damaged.gga").write_bytes(bytes(64))
+    (work / "raw.py").write_text("from gluongraph import gluon\nnet = gluon.nn.Dense(3)\n")
     before = sorted(work.iterdir())
     assert main(["train", *wrong]) == 2
     error = capsys.readouterr().err
