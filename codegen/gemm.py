@@ -24,6 +24,7 @@ What an element of C is summed from, and in which order, depends on shapes and t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -287,7 +288,7 @@ class _Job:
         return slot.at(self.k.bind(at, "panel"))
 
     def _pack_b(self, slot: Buf, batch: Expr, terms: _Pass, panel0: Value, panels: Value) -> None:
-        """Copy a block of B to panels: row after row, the vectors of a row side by side."""
+        """Copy a block of B to panels: row after row, the vectors of a row side by side, the last filled with zeros."""
         k, width = self.k, self.how.vectors * self.lanes
 
         def turned(j: Expr, size: int) -> None:
@@ -303,7 +304,7 @@ class _Job:
             row, to = k.bind(terms.first + step, "row"), k.bind(step * width, "to")
             for v, lanes in enumerate(mk.widths(size, self.lanes)):
                 at = v * self.lanes
-                k.store(panel, self._value(self.b, batch, row, j + at, lanes), to + at)
+                k.store(panel, mk.padded(self._value(self.b, batch, row, j + at, lanes), self.lanes), to + at)
 
         def some(first: Value, count: Value) -> None:
             with k.loop(terms.count, name="k") as step:
@@ -322,30 +323,34 @@ class _Job:
         k, side, width = self.k, self.lanes, self.how.vectors * self.lanes
         row, to = k.bind(terms.first + step, "row"), k.bind(step * width, "to")
         if rows < side:
-            with k.loop(rows, name="r") as r, k.loop(columns, name="c") as c:
-                k.store(panel, self._value(self.b, batch, row + r, j + c, 1), to + r * width + c)
+            with k.loop(rows, name="r") as r:
+                k.store(panel, mk.zeros(self.how.dtype, side), to + r * width)
+                with k.loop(columns, name="c") as c:
+                    k.store(panel, self._value(self.b, batch, row + r, j + c, 1), to + r * width + c)
             return
         square = [k.bind(self._value(self.b, batch, row, j + c, side), "t") for c in range(columns)]
-        square += [tir.splat(tir.const(0, self.how.dtype), side)] * (side - columns)
+        square += [mk.zeros(self.how.dtype, side)] * (side - columns)
         for r, value in enumerate(mk.transposed(k, square)):
             k.store(panel, value, to + r * width)
 
     def _tile(
         self, terms: _Pass, left: Left, panel: Buf | None, batch: Expr, i: Expr, rows: int, j: Expr, size: int
     ) -> None:
-        """Add the terms of a pass to a tile's sums, and hand them on after the last."""
+        """Add the terms of a pass to a tile's sums, and hand them on after the last. A panel's vectors are whole: of
+        shorter ones LLVM makes loops that keep their sums in memory."""
         k, width = self.k, self.how.vectors * self.lanes
         cuts = mk.widths(size, self.lanes)
-        acc = mk.Tile(k, rows, cuts, self.how.dtype)
+        summed = cuts if panel is None else (self.lanes,) * len(cuts)
+        acc = mk.Tile(k, rows, summed, self.how.dtype)
         waiting = self._waiting(batch, i, j)
         places = [(r, v, r * width + v * self.lanes) for r in range(rows) for v in range(len(cuts))]
         if waiting is not None:
             with k.when(tir.logical("not", terms.begins)):
                 for r, v, at in places:
-                    acc.put(r, v, k.load(waiting, at, cuts[v]))
+                    acc.put(r, v, k.load(waiting, at, summed[v]))
         with k.loop(terms.count, name="k") as step:
             right = []
-            for v, lanes in enumerate(cuts):
+            for v, lanes in enumerate(summed):
                 at = v * self.lanes
                 if panel is None:
                     value = self._value(self.b, batch, terms.first + step, j + at, lanes)
@@ -381,22 +386,19 @@ class _Job:
     def _hand_on(
         self, rows: int, cuts: Sequence[int], get: Callable[[int, int], Expr], batch: Expr, i: Expr, j: Expr
     ) -> None:
-        """Write the vectors of the tile at (i, j), as a loop over its rows: what is written behind a product may be a
-        whole optimizer, and unrolled with the tile it would take the compiler long."""
-        k, starts = self.k, [sum(cuts[:v]) for v in range(len(cuts))]
-        if rows == 1:
-            with self.around(batch, i, j):
-                for v, at in enumerate(starts):
-                    self.write(batch, i, j + at, get(0, v))
-            return
-        width = sum(cuts)
+        """Write the vectors of the tile at (i, j), of which the first `cuts` lanes count, as a loop over its rows: what
+        is written behind a product may be a whole optimizer, and unrolled with the tile it would take the compiler
+        long."""
+        k = self.k
+        vectors = [[get(r, v) for v in range(len(cuts))] for r in range(rows)]
+        *places, width = itertools.accumulate(map(tir.lanes_of, vectors[0]), initial=0)
         done = k.local("done", rows * width, self.how.dtype)
-        for r in range(rows):
-            for v, at in enumerate(starts):
-                k.store(done, get(r, v), r * width + at)
-        with k.loop(rows, name="r") as row, self.around(batch, i + row, j):
-            for v, at in enumerate(starts):
-                self.write(batch, i + row, j + at, k.load(done, row * width + at, cuts[v]))
+        for r, row in enumerate(vectors):
+            for place, vector in zip(places, row, strict=True):
+                k.store(done, vector, r * width + place)
+        with k.loop(rows, name="r") as r, self.around(batch, i + r, j):
+            for v, place in enumerate(places):
+                self.write(batch, i + r, j + sum(cuts[:v]), k.load(done, r * width + place, cuts[v]))
 
     def _inner(self, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value) -> None:
         k, columns = self.k, self.how.vectors

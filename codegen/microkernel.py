@@ -73,7 +73,7 @@ class Tile:
         ]
         for r in range(rows):
             for v, width in enumerate(self.widths):
-                self.put(r, v, tir.splat(tir.const(0, dtype), width))
+                self.put(r, v, zeros(dtype, width))
 
     def _at(self, row: int, vector: int) -> tuple[Buf, int]:
         buf, at = divmod(row * len(self.widths) + vector, self._each)
@@ -144,8 +144,12 @@ def padded(x: Expr, lanes: int) -> Expr:
     have = tir.lanes_of(x)
     if have == lanes:
         return x
-    zero = tir.splat(tir.const(0, tir.dtype_of(x)), lanes - have)
-    return tir.shuffle([x, zero], range(lanes))
+    return tir.shuffle([x, zeros(tir.dtype_of(x), lanes - have)], range(lanes))
+
+
+def zeros(dtype: str, lanes: int) -> Expr:
+    """A vector of them."""
+    return tir.splat(tir.const(0, dtype), lanes)
 
 
 def spread(k: Kernel, units: int, count: int, body: Callable[[Expr, Expr], None]) -> None:
