@@ -6,17 +6,18 @@ C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]. Two forms:
   tile is handed on once it has seen all of k, so that an update behind the product runs once.
 
       for each pass over k                        one, unless it is long: sums wait in memory for the next one
-          copy A to tiles, if it is packed        in parallel
+          copy A to tiles, if it is packed        in parallel; and B to panels, if that is done ahead
           for each piece of C                     in parallel
               for each block of its columns       as many panels, as wide as a tile, as fit part of L2
-                  copy B to panels, if it is packed
+                  copy B to panels, if it is packed then
                   for each tile's rows of the piece
                       for each panel of the block
                           for each k of the pass
 
   Threads take shares of what is copied of A as they take pieces, in order from the top: with the rows halved, two
   threads read what they have written, which is still in their caches. To fetch it from another core's takes longer
-  than to copy it. B is copied again for each piece of its columns instead.
+  than to copy it. B is copied again for each piece of its columns instead, but ahead, once for all pieces, where
+  these have many rows and all columns.
 * inner: where both operands are contiguous along k (x W^T): vectors along k, summed over their lanes at the end.
 
 What an element of C is summed from, and in which order, depends on shapes and target only, never on threads.
@@ -134,8 +135,8 @@ class _Job:
     def _pass(self, terms: _Pass) -> None:
         """Some terms of all sums."""
         how = self.how
-        if how.pack_a:
-            self._pack_a(terms)
+        if how.pack_a or how.ahead:
+            self._pack(terms)
         units = self.batch * how.grid[0] * how.grid[1]
         mk.spread(self.k, units, how.pieces(self.batch, self.cpu), partial(self._unit, terms))
 
@@ -161,17 +162,18 @@ class _Job:
     ) -> None:
         """A piece, block after block."""
         k, how, width = self.k, self.how, self.how.vectors * self.lanes
-        packed_a, packed_b = self._packed_a(batch), self._packed_b(piece)
+        packed_a, packed_b = self._packed_a(batch), self._packed_b(batch if how.ahead else piece)
 
         def block(first: Value, count: Value) -> None:
-            if packed_b is not None:
-                self._pack_b(packed_b, batch, terms, first, count)
+            begin = 0 if how.ahead else first
+            if packed_b is not None and not how.ahead:
+                self._pack_b(packed_b, batch, terms, begin, first, count)
 
             def tiles(i: Expr, height: int) -> None:
                 left = self._left(packed_a, batch, i)
 
                 def tile(j: Expr, size: int) -> None:
-                    self._tile(terms, left, self._right(packed_b, first, j), batch, i, height, j, size)
+                    self._tile(terms, left, self._right(packed_b, begin, j), batch, i, height, j, size)
 
                 mk.runs(k, self.n, width, first, count, tile)
 
@@ -196,31 +198,40 @@ class _Job:
         return self._space().at(self.k.bind(batch * self.how.slot_a(self.m, self.kk), "packed"))
 
     def _packed_b(self, piece: Expr) -> Buf | None:
-        """Where a piece packs blocks of B: behind all of A."""
+        """Where a piece packs blocks of B, or where all of a batch element's lies: behind all of A."""
         if not self.how.pack_b:
             return None
-        at = piece * self.how.slot_b(self.kk, self.cpu) + self.how.size_a(self.batch, self.m, self.kk)
+        at = piece * self.how.slot_b(self.n, self.kk, self.cpu) + self.how.size_a(self.batch, self.m, self.kk)
         return self._space().at(self.k.bind(at, "packed"))
 
-    def _pack_a(self, terms: _Pass) -> None:
-        """Copy A to tiles of rows, in parallel: as [k][row] where a column is contiguous, else as [row][k]."""
-        k, tiles = self.k, mk.ceildiv(self.m, self.how.rows)
-        parts = min(tiles, self.cpu.chunks)
+    def _pack(self, terms: _Pass) -> None:
+        """Copy A, and B if that is done ahead, in parallel."""
+        k, how = self.k, self.how
+        tiles, panels = mk.ceildiv(self.m, how.rows), mk.ceildiv(self.n, how.width(self.cpu))
+        parts = min(self.cpu.chunks, max(tiles if how.pack_a else 1, panels if how.ahead else 1))
 
         def unit(_: Expr, unit: Expr) -> None:
             batch = k.bind(tir.floordiv(unit, parts), "batch") if self.batch > 1 else tir.index(0)
             part = k.bind(tir.floormod(unit, parts), "part") if self.batch > 1 else unit
-            first, count = mk.share(k, tiles, parts, part)
-            slot = self._packed_a(batch)
-            assert slot is not None
-            if self.a.kind.contiguous == "j":
-                mk.runs(k, self.m, self.how.rows, first, count, partial(self._pack_rows, slot, batch, terms))
-                return
-            with k.loop(terms.count, name="k") as at:  # of all tiles: it lies on one page
-                mk.runs(k, self.m, self.how.rows, first, count, partial(self._pack_column, slot, batch, terms, at))
+            if how.ahead:
+                slot = self._packed_b(batch)
+                assert slot is not None
+                self._pack_b(slot, batch, terms, 0, *mk.share(k, panels, parts, part))
+            if how.pack_a:
+                self._pack_a(batch, terms, *mk.share(k, tiles, parts, part))
 
         units = self.batch * parts
-        mk.spread(k, units, 1 if self.how.serial else mk.pieces(units, self.cpu), unit)
+        mk.spread(k, units, 1 if how.serial else mk.pieces(units, self.cpu), unit)
+
+    def _pack_a(self, batch: Expr, terms: _Pass, first: Value, count: Value) -> None:
+        """Copy some tiles of rows of A: as [k][row] where a column is contiguous, else as [row][k]."""
+        k, slot = self.k, self._packed_a(batch)
+        assert slot is not None
+        if self.a.kind.contiguous == "j":
+            mk.runs(k, self.m, self.how.rows, first, count, partial(self._pack_rows, slot, batch, terms))
+            return
+        with k.loop(terms.count, name="k") as at:  # of all tiles: it lies on one page
+            mk.runs(k, self.m, self.how.rows, first, count, partial(self._pack_column, slot, batch, terms, at))
 
     def _tile_of_a(self, slot: Buf, i: Expr) -> Buf:
         """Packed A of the tile that begins with row i."""
@@ -280,26 +291,27 @@ class _Job:
         along_k = self.a.kind.contiguous == "j"
         return self.k.load(tile, step + r * self._line_of_a if along_k else step * self.how.tall + r)
 
-    def _right(self, slot: Buf | None, first: Value, j: Expr) -> Buf | None:
-        """The packed panel that begins with column j, if B is packed; the block's first panel is `first`."""
+    def _right(self, slot: Buf | None, begin: Value, j: Expr) -> Buf | None:
+        """The packed panel that begins with column j, if B is packed, in a slot that begins with panel `begin`."""
         if slot is None:
             return None
-        at = (j - first * (self.how.vectors * self.lanes)) * self.how.span(self.kk)
+        at = (j - begin * (self.how.vectors * self.lanes)) * self.how.span(self.kk)
         return slot.at(self.k.bind(at, "panel"))
 
-    def _pack_b(self, slot: Buf, batch: Expr, terms: _Pass, panel0: Value, panels: Value) -> None:
-        """Copy a block of B to panels: row after row, the vectors of a row side by side, the last filled with zeros."""
+    def _pack_b(self, slot: Buf, batch: Expr, terms: _Pass, begin: Value, first: Value, count: Value) -> None:
+        """Copy some of B to panels, in a slot that begins with panel `begin`: row after row, the vectors of a row side
+        by side, the last filled with zeros."""
         k, width = self.k, self.how.vectors * self.lanes
 
         def turned(j: Expr, size: int) -> None:
-            panel = self._right(slot, panel0, j)
+            panel = self._right(slot, begin, j)
             assert panel is not None
             for v, lanes in enumerate(mk.widths(size, self.lanes)):
                 at = k.bind(j + v * self.lanes, "j")
                 self._along(terms, partial(self._pack_turned, panel.at(v * self.lanes), batch, terms, at, lanes))
 
         def line(step: Expr, j: Expr, size: int) -> None:
-            panel = self._right(slot, panel0, j)
+            panel = self._right(slot, begin, j)
             assert panel is not None
             row, to = k.bind(terms.first + step, "row"), k.bind(step * width, "to")
             for v, lanes in enumerate(mk.widths(size, self.lanes)):
@@ -311,9 +323,9 @@ class _Job:
                 mk.runs(k, self.n, width, first, count, partial(line, step))
 
         if self.b.kind.contiguous == "i":
-            mk.runs(k, self.n, width, panel0, panels, turned)
+            mk.runs(k, self.n, width, first, count, turned)
         else:
-            self._blocks(panel0, panels, mk.ceildiv(self.n, width), STREAMS, some)
+            self._blocks(first, count, mk.ceildiv(self.n, width), STREAMS, some)
 
     def _pack_turned(
         self, panel: Buf, batch: Expr, terms: _Pass, j: Expr, columns: int, step: Value, rows: int
@@ -380,7 +392,7 @@ class _Job:
         if how.passes(self.kk) == 1:
             return None
         tall, wide = mk.ceildiv(self.m, how.rows) * how.rows, mk.ceildiv(self.n, width) * width
-        packed = how.packed(self.batch, self.m, self.kk, self.cpu)
+        packed = how.packed(self.batch, self.m, self.n, self.kk, self.cpu)
         return self._space().at(self.k.bind((batch * tall + i) * wide + j * how.rows + packed, "sums"))
 
     def _hand_on(

@@ -41,6 +41,7 @@ class Strategy:
     serial: bool  # too little work for several threads
     block: int = 1  # outer: panels of B that stay in L2 while rows of A pass by
     depth: int = 0  # outer: terms of a sum that one pass adds up; 0 if all
+    ahead: bool = False  # outer: all of B is packed before the pieces begin, once for all of them
 
     def span(self, kk: int) -> int:
         """Terms of a sum that one pass adds up."""
@@ -56,7 +57,7 @@ class Strategy:
         down, across = self.grid
         return (
             f"{self.form} {self.rows}x{self.vectors}, {down}x{across} pieces, packs {packs},"
-            f" blocks of {self.block}{f', passes of {self.depth}' if self.depth else ''}"
+            f" blocks of {self.block}{' ahead' * self.ahead}{f', passes of {self.depth}' if self.depth else ''}"
         )
 
     def width(self, cpu: Cpu) -> int:
@@ -69,11 +70,12 @@ class Strategy:
 
     def workspace(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
         """Bytes that `emit` needs."""
-        return (self.packed(batch, m, kk, cpu) + self.waiting(batch, m, n, kk, cpu)) * DTYPES[self.dtype].nbytes
+        return (self.packed(batch, m, n, kk, cpu) + self.waiting(batch, m, n, kk, cpu)) * DTYPES[self.dtype].nbytes
 
-    def packed(self, batch: int, m: int, kk: int, cpu: Cpu) -> int:
+    def packed(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
         """Elements of all that is packed of both."""
-        return self.size_a(batch, m, kk) + self.pieces(batch, cpu) * self.slot_b(kk, cpu)
+        slots = batch if self.ahead else self.pieces(batch, cpu)
+        return self.size_a(batch, m, kk) + slots * self.slot_b(n, kk, cpu)
 
     def waiting(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
         """Elements of sums that wait for the next pass, in whole tiles."""
@@ -103,9 +105,10 @@ class Strategy:
         """Elements of a panel of B of one pass."""
         return self.vectors * mk.lanes(cpu, self.dtype) * self.span(kk)
 
-    def slot_b(self, kk: int, cpu: Cpu) -> int:
-        """Elements of B that a piece packs at a time."""
-        return self.block * self.panel(kk, cpu) if self.pack_b else 0
+    def slot_b(self, n: int, kk: int, cpu: Cpu) -> int:
+        """Elements of packed B of one batch element, if it is packed ahead, or what a piece packs at a time."""
+        panels = mk.ceildiv(n, self.width(cpu)) if self.ahead else self.block
+        return panels * self.panel(kk, cpu) if self.pack_b else 0
 
 
 def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> Strategy:
@@ -147,8 +150,12 @@ def _cut(how: Strategy, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> Strate
         of_b, of_a = (PACKING * pack_b + READING) * down / m, (PACKING + FETCHING * _fetched(down, cpu)) * pack_a / n
         return of_b + of_a + READING / block
 
+    panels = mk.ceildiv(n, width)
+    whole = cpu.l2 // 12 <= panels * how.panel(kk, cpu) * nbytes <= cpu.l2 // 3
+    if pack_b and whole and batch == 1 and m >= max(TALL, 3 * n):
+        return replace(how, grid=(min(cpu.chunks, mk.ceildiv(m, rows)), 1), block=panels, ahead=True)
     down, across = _grid(batch, m, n, rows, width, passes, work, cpu)
-    return replace(how, grid=(down, across), block=min(most, mk.ceildiv(mk.ceildiv(n, width), across)))
+    return replace(how, grid=(down, across), block=min(most, mk.ceildiv(panels, across)), ahead=False)
 
 
 def _fetched(down: int, cpu: Cpu) -> float:
@@ -167,6 +174,9 @@ APART = 16  # elements between packed rows: at powers of two they would share fe
 # cache, by passes over terms.
 LONG, FEW = 512, 384  # terms from which, and rows of C up to which
 MANY, SOME = 112, 64  # rows of C from which B, small or large, is packed, though its rows lie along memory
+# Rows from which, if they are three times the columns, and B of a pass has a good part of L2 but not most of it, B is
+# packed once for all pieces, which pass over A once: it pays for fetching what another thread has packed.
+TALL = 1024
 WIDE = 192  # columns from which an operand of many terms counts as large
 PACKING = 40.0  # time to pack an element, most of it for reading it in steps, in multiply-adds
 FETCHING = 60.0  # and to read one that another thread has packed

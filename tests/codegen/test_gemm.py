@@ -145,6 +145,17 @@ def test_long_sums_in_several_passes(layout: tuple[str, str]) -> None:
     check(*product((1, 150, 130, 523), a, b))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
+def test_b_is_packed_once_for_all_pieces(layout: tuple[str, str]) -> None:
+    """Where many rows pass over a B that stays in the second cache."""
+    small = replace(HOST, cpu=replace(HOST.cpu, l1=1 << 14, l2=1 << 18))
+    a, b, shape = Kind(layout[0]), Kind(layout[1]), (1, 1030, 67, 130)
+    assert gemm_choice.choose(*shape, a, b, small.cpu).ahead
+    one, two, want = product(shape, a, b, small, threads=(1, 2))
+    check(one, want)
+    assert np.array_equal(one, two)
+
+
 def test_panels_are_packed_where_many_rows_pass_over_them() -> None:
     """Packing an element takes as long as many multiply-adds: with few rows B is read where it lies."""
     plain = Kind()
