@@ -432,7 +432,8 @@ class DataGrad(_ToPixels):
 
 
 class WeightGrad(Job):
-    """The gradient of w: for each tap, output channels times vectors of input channels, summed over all pixels."""
+    """The gradient of w: output channels times vectors of input channels, summed over all pixels, tap after tap. What
+    is complete of all taps is put in the order of weights while it lies in cache."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
@@ -449,40 +450,48 @@ class WeightGrad(Job):
             conv.groups, self.inputs, (conv.h, conv.w), conv.padding, (whole[0], whole[1]), self.lanes, self.lanes
         )
         self.g = Frame(conv.groups, self.outputs, conv.out, (0, 0), conv.out, self.rows, self.lanes)
-        self._sums = conv.o * self.taps * self.across * self.width if self.taps > 1 else 0
+        self.units = conv.groups * self.down * self.across
+        self._slot = self.rows * self.taps * self.width  # sums of all taps
 
     @property
     def workspace(self) -> int:
         """Bytes."""
-        return (self.x.elements(self.conv.n) + self.g.elements(self.conv.n) + self._sums) * DTYPES[self.dtype].nbytes
+        sums = self.pieces(self.units) * self._slot
+        return (self.x.elements(self.conv.n) + self.g.elements(self.conv.n) + sums) * DTYPES[self.dtype].nbytes
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
         """Write the loops."""
         conv, space = self.conv, self.slots(k, workspace)
         gs = space.at(self.x.elements(conv.n))
-        sums = gs.at(self.g.elements(conv.n))
+        slots = gs.at(self.g.elements(conv.n))
         self.x.fill(k, self, x, space)
         self.g.fill(k, self, g, gs)
 
-        def unit(_: Expr, unit: Expr) -> None:
-            tap, outer = k.bind(tir.floormod(unit, self.taps), "tap"), k.bind(tir.floordiv(unit, self.taps), "outer")
+        def unit(piece: Expr, unit: Expr) -> None:
             # All that is made of a panel of x, the larger of both sources, comes one after another: it stays in cache.
-            block, outer = k.bind(tir.floormod(outer, self.down), "block"), k.bind(tir.floordiv(outer, self.down))
+            block, outer = (
+                k.bind(tir.floormod(unit, self.down), "block"),
+                k.bind(tir.floordiv(unit, self.down), "outer"),
+            )
             group = k.bind(tir.floordiv(outer, self.across), "group")
             panel = k.bind(tir.floormod(outer, self.across), "panel")
+            sums = slots.at(k.bind(piece * self._slot, "sums"))
 
-            def tile(o: Expr, rows: int, c: Expr, columns: int) -> None:
-                acc = self._tile(k, space, gs, (group, block, tap), rows, c, mk.ceildiv(columns, self.lanes))
-                self._hand_on(k, acc, sums, write, (group * self.outputs + o, c, tap), columns)
+            def tiles(o: Expr, rows: int, c: Expr, columns: int) -> None:
+                with k.loop(self.taps, name="tap") as tap:
+                    acc = self._tile(k, space, gs, (group, block, tap), rows, c, mk.ceildiv(columns, self.lanes))
+                    for r in range(rows):
+                        at = k.bind((tap + r * self.taps) * self.width, "at")
+                        for v in range(len(acc.widths)):
+                            k.store(sums, acc.get(r, v), at + v * self.lanes)
+                self._hand_on(k, sums, write, k.bind(group * self.outputs + o, "o"), rows, c, columns)
 
             def output(o: Expr, rows: int) -> None:
-                mk.runs(k, self.inputs, self.width, panel, 1, lambda c, columns: tile(o, rows, c, columns))
+                mk.runs(k, self.inputs, self.width, panel, 1, lambda c, columns: tiles(o, rows, c, columns))
 
             mk.runs(k, self.outputs, self.rows, block, 1, output)
 
-        self.spread(k, conv.groups * self.down * self.across * self.taps, unit)
-        if self.taps > 1:
-            self._order(k, sums, write)
+        self.spread(k, self.units, unit)
 
     def _tile(
         self, k: Kernel, xs: Buf, gs: Buf, place: tuple[Expr, Expr, Expr], rows: int, c: Expr, vectors: int
@@ -509,37 +518,15 @@ class WeightGrad(Job):
         return acc
 
     def _hand_on(
-        self, k: Kernel, acc: mk.Tile, sums: Buf, write: WriteWeights, place: tuple[Expr, Expr, Expr], columns: int
+        self, k: Kernel, sums: Buf, write: WriteWeights, first: Expr, rows: int, c: Expr, columns: int
     ) -> None:
-        """Where there is one tap its sums are the weights', else they go to [output channel][tap][input channel]."""
-        o, c, tap = place
-        if self.taps > 1:
-            for r in range(acc.rows):
-                at = k.bind(((o + r) * self.taps + tap) * (self.across * self.width) + c, "at")
-                for v in range(len(acc.widths)):
-                    k.store(sums, acc.get(r, v), at + v * self.lanes)
-            return
-        cuts = mk.widths(columns, self.lanes)
-        done = k.local("done", acc.rows * len(cuts) * self.lanes, self.dtype)
-        for r in range(acc.rows):
-            for v in range(len(cuts)):
-                k.store(done, acc.get(r, v), (r * len(cuts) + v) * self.lanes)
-        with k.loop(acc.rows, name="r") as row:
-            for v, lanes in enumerate(cuts):
-                value = k.bind(k.load(done, (row * len(cuts) + v) * self.lanes, lanes), "value")
-                write(k.bind(o + row, "o"), k.bind(c + v * self.lanes, "q"), value)
+        """Sums [output channel][tap][input channel] in the order of the weights: taps lie within their channels."""
 
-    def _order(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
-        """The sums in the order of the weights, whose taps lie within their channels."""
-        each = self.across * self.width
+        def vector(row: Expr, q: Value, lanes: int) -> None:
+            at, taps = tir.ramp(q, lanes), tir.splat(tir.const(self.taps, "i32"), lanes)
+            place = tir.floormod(at, taps) * tir.splat(tir.const(self.width, "i32"), lanes) + tir.floordiv(at, taps)
+            value = k.load(sums, place + tir.splat(tir.index(row * (self.taps * self.width)), lanes))
+            write(k.bind(first + row, "o"), k.bind(c * self.taps + q, "q"), k.bind(value, "value"))
 
-        def unit(_: Expr, o: Expr) -> None:
-            def vector(q: Value, lanes: int) -> None:
-                at, taps = tir.ramp(q, lanes), tir.splat(tir.const(self.taps, "i32"), lanes)
-                place = tir.floormod(at, taps) * tir.splat(tir.const(each, "i32"), lanes) + tir.floordiv(at, taps)
-                value = k.load(sums, place + tir.splat(tir.index(o * (self.taps * each)), lanes))
-                write(o, tir.index(q), k.bind(value, "value"))
-
-            mk.along(k, self.conv.q, self.lanes, vector)
-
-        self.spread(k, self.conv.o, unit)
+        with k.loop(rows, name="r") as row:
+            mk.along(k, columns * self.taps, self.lanes, partial(vector, row))

@@ -22,6 +22,7 @@ from gluongraph.dtypes import DTYPES
 
 PAGE = 4096  # bytes
 FEW = 128  # rows
+LONG, DEPTH = 1024, 256  # pixels from which the gradient of the weights is summed in passes, and those of one
 
 
 def suits(conv: Conv, cpu: Cpu, dtype: str) -> bool:
@@ -192,9 +193,14 @@ class WeightGrad(_Points):
     """The gradient of w: sums over the pixels of all images, along which both operands lie."""
 
     def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
-        # Rows of pixels lie pages apart: the gradient's are copied, a little more apart.
-        kinds = (Kind("j", self.dtype, plain=False), Kind("i", self.dtype))
+        kinds = (Kind("j", self.dtype), Kind("i", self.dtype))
         return (self.conv.groups, self.outputs, self.inputs, self.conv.n * self.pixels), kinds
+
+    def _strategy(self) -> Strategy:
+        """In passes over pixels, so that the panels of x that are turned lie in the first cache."""
+        how = super()._strategy()
+        whole = how.form == "inner" or self.extents[3] < LONG
+        return how if whole or how.depth else replace(how, depth=DEPTH)
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
         """Write the loops."""
