@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -14,6 +15,7 @@ def imported_later(package: str, modules: Collection[str], **called: str) -> Cal
     def find(name: str) -> Any:
         if name in modules or name in called:
             return importlib.import_module(f"{package}.{called.get(name, name)}")
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        message = f"module {package!r} has no attribute {name!r}"
+        raise AttributeError(message, name=name, obj=sys.modules[package])  # by which Python says what may be meant
 
     return find

@@ -138,15 +138,20 @@ def _write(file: IO[bytes], arrays: Sequence[Array], names: Sequence[str]) -> No
         file.write(struct.pack("<Q", len(encoded)) + encoded)
 
 
+def need_folder(filename: str) -> None:
+    """Raise FileNotFoundError unless there is a folder for the file."""
+    if not os.path.isdir(os.path.dirname(os.path.abspath(filename))):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), filename)
+
+
 def whole(filename: str, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file under another name and rename it: it appears whole or not at all.
 
     Raises:
         FileNotFoundError: there is no such folder.
     """
+    need_folder(filename)
     folder, name = os.path.split(os.path.abspath(filename))
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), filename)
     temporary = os.path.join(folder, f".saving-{os.getpid()}-{threading.get_ident()}-{name}")
     try:
         with open(temporary, "xb") as file:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import serialize
+from gluongraph import params, serialize
 from gluongraph.artefact import file, host, structure
 from gluongraph.artefact import numbers as how
 from gluongraph.artefact.moment import current
@@ -50,6 +50,7 @@ def export(
     target: str | None,
 ) -> None:
     """Write a step as an artefact; see `TrainStep.export`."""
+    params.need_folder(os.fspath(path))  # before anything is compiled
     wanted = _modes(step, modes)
     types = _batches(step, batches, batch_sizes)
     _check(step, batches[0] if batches else ())

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph import params
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import FormatError, located
 from gluongraph.runtime import tensorfile
@@ -52,17 +53,8 @@ def write(path: str | os.PathLike[str], told: Mapping[str, Any], arrays: Mapping
     about = {"format": FORMAT, "format_version": VERSION, **told, "tensors": tensors}
     text = np.frombuffer(json.dumps(about, allow_nan=False).encode(), np.uint8)
     metadata = {"format": FORMAT, "format_version": str(VERSION), "sha256": _digest(text)}
-    place = Path(path)
-    draft = place.with_name(f".{place.name}-{os.getpid()}")
-    try:
-        with open(draft, "wb") as file:
-            for piece in tensorfile.pieces({**arrays, DESCRIPTOR: text}, metadata):
-                file.write(piece.data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, place)
-    finally:
-        draft.unlink(missing_ok=True)
+    pieces = tensorfile.pieces({**arrays, DESCRIPTOR: text}, metadata)
+    params.whole(os.fspath(path), lambda file: file.writelines(piece.data for piece in pieces))
 
 
 def _digest(array: Array) -> str:

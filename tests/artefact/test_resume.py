@@ -174,6 +174,9 @@ def test_what_cannot_be_exported(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="'apply' without 'accumulate'"):
         step.export(path, modes=["apply"])
     run(step, range(1))
+    with pytest.raises(FileNotFoundError) as caught:
+        step.export(tmp_path / "missing" / "step.gga")
+    assert caught.value.filename == str(tmp_path / "missing" / "step.gga")
     for sizes in ([], [0], [2.5]):
         with pytest.raises(ValueError, match="batch_sizes are positive numbers"):
             step.export(path, batch_sizes=sizes)

@@ -438,6 +438,14 @@ def test_labels_of_another_shape(shape: tuple[int, ...]) -> None:
 # -- NaN
 
 
+def test_python_may_say_which_name_is_meant() -> None:
+    """It looks for one like `name` in what `obj` has."""
+    for package, wrong in ((mx, "complie"), (gluon, "Trianer"), (gluon.nn, "Conv2d")):
+        with pytest.raises(AttributeError, match=f"has no attribute '{wrong}'") as caught:
+            getattr(package, wrong)
+        assert caught.value.name == wrong and caught.value.obj is package
+
+
 def test_nan_in_eager_mode_names_the_op_and_the_line() -> None:
     minus = nd.array([-1.0, 4.0])
     assert np.isnan(nd.log(minus).asnumpy()[0])  # nobody watches
