@@ -33,8 +33,7 @@ DIVISORS = (_IN * _OUT, *(2 * _IN * (_IN - _OUT),) * 2, *(2 * _OUT * (_OUT - _IN
 
 CHANNELS = 12  # with fewer, evaluating costs what it saves
 WORTH = 0.65  # products at points, of those of the taps that lie inside
-# Products of channels: above, weights at the points lie far off, and strips of a gradient are short.
-MANY = {"conv2d": 128 * 128, "conv2d_data_grad": 128 * 128, "conv2d_weight_grad": 64 * 64}
+MANY = 128 * 128  # input times output channels: above, weights at the points lie too far off for forward and data
 
 
 def can(conv: Conv) -> bool:
@@ -49,7 +48,8 @@ def columns_made(taps: int) -> int:
 
 def suits(op: str, conv: Conv) -> bool:
     """Is it worth while: are channels enough, and not too many, and do tiles cover rows well?"""
-    if not can(conv) or min(conv.c, conv.o) < CHANNELS or conv.c * conv.o > MANY[op]:
+    many = op != "conv2d_weight_grad" and conv.c * conv.o > MANY
+    if not can(conv) or min(conv.c, conv.o) < CHANNELS or many:
         return False
     taps = conv.kernel[1]
     tiles = mk.ceildiv(conv.w if op == "conv2d_data_grad" else conv.out[1], columns_made(taps))

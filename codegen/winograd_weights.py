@@ -1,8 +1,9 @@
 """The gradient of a convolution's weights by minimal filtering (winograd.py).
 
-Strips of rows of both activations are evaluated at the points; a register block holds some channels of each at one
-point and row of taps, vectors over images that are summed over their lanes once a strip is done. Pieces of work own
-some strips, and then sums of their own, or some output channels; sums are added in a fixed order, and turned back.
+Strips of rows are evaluated at the points, of the gradient whole, of the images some channels at a time. A register
+block holds some channels of each at one point and row of taps, vectors over images that are summed over their lanes
+once a strip is done. Pieces of work own X
+added in a fixed order, and turned back.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gluongraph.codegen.winograd import POINTS, Filtering, Points
 from gluongraph.dtypes import DTYPES
 
 LANE_SUM = 1.5  # cycles, of one vector among many
+LONG = 64  # vectors that had better be summed before their lanes are
 
 
 class WeightGrad(Filtering):
@@ -25,18 +27,38 @@ class WeightGrad(Filtering):
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
         self.tiles = mk.ceildiv(conv.out[1], self.across)
-        row = POINTS * (conv.c + conv.o) * self.tiles * self.lanes * DTYPES[dtype].nbytes
-        most = max(1, cpu.l2 // 2 // row - (self.height - 1) // 2)
-        self.strip = mk.ceildiv(conv.out[0], mk.ceildiv(conv.out[0], most))
-        self.strips = mk.ceildiv(conv.out[0], self.strip)  # of a block
         self.rows, self.columns = self._tile_shape()
         self.steps = mk.ceildiv(conv.o, self.rows)
-        self.by_strip, self.by_channel = self._splits()
-        self.each = mk.ceildiv(self.steps, self.by_channel) * self.rows  # output channels of a piece, at most
+        small = conv.o * conv.q * DTYPES[dtype].nbytes <= SMALL
+        self.by_channel = 1 if self.serial or small else min(self.steps, cpu.chunks)
+        self.strip = self._strip()
+        self.strips = mk.ceildiv(conv.out[0], self.strip)  # of a block
+        self.all_strips = mk.ceildiv(conv.n, self.lanes) * self.strips
+        self.by_strip = 1 if self.serial else min(self.all_strips, cpu.chunks // self.by_channel)
+        if small and not self.serial:
+            self.by_channel = min(self.steps, cpu.chunks // self.by_strip)
         self._sums = POINTS * self.height * self.each * conv.c
         # Elements from one channel to the next, an odd number of vectors, else they would share few cache sets.
         self._x = ((self.strip + self.height - 1) * self.tiles | 1) * self.lanes
         self._g = (self.strip * self.tiles | 1) * self.lanes
+        room = max(self._room() - self.each * self._g, self.columns * self._x)
+        chunks = mk.ceildiv(conv.c, min(conv.c, room // self._x))
+        self.chunk = mk.ceildiv(mk.ceildiv(conv.c, chunks), self.columns) * self.columns  # channels evaluated at once
+
+    @property
+    def each(self) -> int:
+        """Output channels of a piece, at most."""
+        return mk.ceildiv(self.steps, self.by_channel) * self.rows
+
+    def _room(self) -> int:
+        """Elements of a point that may lie in cache."""
+        return self.cpu.l2 // 2 // (POINTS * DTYPES[self.dtype].nbytes)
+
+    def _strip(self) -> int:
+        """Rows of a strip: as many as lane sums are worth, of which those of the gradient take half the room."""
+        most = self._room() // 2 // (self.each * self.tiles * self.lanes)
+        rows = max(1, min(most, mk.ceildiv(LONG, self.tiles)))
+        return mk.ceildiv(self.conv.out[0], mk.ceildiv(self.conv.out[0], rows))
 
     @property
     def workspace(self) -> int:
@@ -45,7 +67,7 @@ class WeightGrad(Filtering):
 
     def _tile_shape(self) -> Pair:
         """Output channels and input channels of a register block, by the least estimated cycles of a strip."""
-        conv, long = self.conv, self.strip * self.tiles
+        conv = self.conv
         best = (float("inf"), 1, 1)
         for columns in range(1, min(conv.c, self.cpu.registers) + 1):
             room = (self.cpu.registers - 2) // (columns + 1)
@@ -56,44 +78,36 @@ class WeightGrad(Filtering):
             for _, r, tall in mk.split(conv.o, rows):
                 for _, c, wide in mk.split(conv.c, columns):
                     vectors = mk.ceildiv(r * c, self.lanes // 2) * (self.lanes // 2)
-                    cost += tall * wide * (long * (max(r * c / 2, 4.0) + 0.1 * (r + c)) + LANE_SUM * vectors)
+                    cost += tall * wide * (LONG * (max(r * c / 2, 4.0) + 0.1 * (r + c)) + LANE_SUM * vectors)
             best = min(best, (cost, rows, columns))
         return best[1], best[2]
-
-    def _splits(self) -> Pair:
-        """Pieces by strips of all blocks, and by output channels."""
-        if self.serial:
-            return 1, 1
-        chunks, strips = self.cpu.chunks, mk.ceildiv(self.conv.n, self.lanes) * self.strips
-        if self.conv.o * self.conv.q * DTYPES[self.dtype].nbytes <= SMALL:
-            by_strip = min(strips, chunks)
-            return by_strip, min(self.steps, chunks // by_strip)
-        by_channel = min(self.steps, chunks)
-        return min(strips, chunks // by_channel), by_channel
 
     def emit_in_blocks(self, k: Kernel, xs: Buf, gs: Buf, write: WriteWeights, workspace: Buf) -> None:
         """Write the loops for images that lie in blocks."""
         conv, sums = self.conv, self.slots(k, workspace)
-        all_strips = mk.ceildiv(conv.n, self.lanes) * self.strips
 
         def unit(piece: Expr, _: Expr) -> None:
             part = k.bind(tir.floormod(piece, self.by_channel), "part")
-            first, count = mk.share(k, all_strips, self.by_strip, k.bind(tir.floordiv(piece, self.by_channel), "share"))
+            share = k.bind(tir.floordiv(piece, self.by_channel), "share")
+            first, count = mk.share(k, self.all_strips, self.by_strip, share)
             channels = self._channels(k, part)
             own = sums.at(k.bind(piece * self._sums, "sums"))
             with k.loop(self._sums // self.rows, name="i") as i:
                 k.store(own, tir.splat(tir.const(0, self.dtype), self.rows), i * self.rows)
             # Memory of the thread, which the next piece finds in cache; a workspace for each piece would not be there.
-            x = k.local("strip", POINTS * (conv.c * self._x + conv.o * self._g), self.dtype)
-            g = x.at(POINTS * conv.c * self._x)
+            x = k.local("strip", POINTS * (self.chunk * self._x + self.each * self._g), self.dtype)
+            g = x.at(POINTS * self.chunk * self._x)
             with k.loop(count, name="strip") as s:
                 strip = k.bind(first + s, "strip")
                 block = k.bind(tir.floordiv(strip, self.strips), "block")
                 top = k.bind(tir.floormod(strip, self.strips) * self.strip, "top")
                 bottom = k.bind(tir.minimum(top + self.strip, conv.out[0]), "bottom")
-                self._evaluate_x(k, xs, x, block, top, bottom)
                 self._evaluate_g(k, gs, g, block, top, bottom, channels)
-                self._multiply(k, x, g, own, top, bottom, channels)
+                for c, chunk, chunks in mk.split(conv.c, self.chunk):
+                    with k.loop(chunks, name="chunk") as i:
+                        start = k.bind(i * chunk + c, "chunk")
+                        self._evaluate_x(k, xs, x, block, top, bottom, start, chunk)
+                        self._multiply(k, x, g, own.at(start), top, bottom, channels, chunk)
 
         pieces = self.by_strip * self.by_channel
         mk.spread(k, pieces, pieces, unit)
@@ -104,18 +118,20 @@ class WeightGrad(Filtering):
         first, count = mk.share(k, self.steps, self.by_channel, part)
         return k.bind(first * self.rows, "o"), k.bind(tir.minimum((first + count) * self.rows, self.conv.o), "o")
 
-    def _evaluate_x(self, k: Kernel, xs: Buf, into: Buf, block: Expr, top: Expr, bottom: Expr) -> None:
-        """The rows that a strip is convolved from: [point][channel][row][tile]."""
+    def _evaluate_x(
+        self, k: Kernel, xs: Buf, into: Buf, block: Expr, top: Expr, bottom: Expr, start: Expr, chunk: int
+    ) -> None:
+        """The rows that a strip is convolved from, of some channels: [point][channel][row][tile]."""
         conv, points = self.conv, Points(k, self.lanes, self.dtype)
         above = k.bind(top - conv.padding[0], "above")
         first = k.bind(tir.maximum(above, 0), "first")
         last = k.bind(tir.minimum(bottom + (self.height - 1 - conv.padding[0]), conv.h), "last")
-        with k.loop(conv.c, name="c") as c, k.loop(tir.maximum(last - first, 0), name="h") as h:
-            row = k.bind(((block * conv.c + c) * conv.h + first + h) * (conv.w * self.lanes), "row")
+        with k.loop(chunk, name="c") as c, k.loop(tir.maximum(last - first, 0), name="h") as h:
+            row = k.bind(((block * conv.c + start + c) * conv.h + first + h) * (conv.w * self.lanes), "row")
             to = k.bind(c * self._x + (first + h - above) * (self.tiles * self.lanes), "to")
             for tile, columns in self.tiles_of(k, xs, row, conv.w, -conv.padding[1], POINTS, self.tiles):
                 at = k.bind(to + tile * self.lanes, "at")
-                self.put(k, points.columns(columns), into, at, conv.c * self._x)
+                self.put(k, points.columns(columns), into, at, self.chunk * self._x)
 
     def _evaluate_g(
         self, k: Kernel, gs: Buf, into: Buf, block: Expr, top: Expr, bottom: Expr, channels: tuple[Value, Value]
@@ -125,15 +141,15 @@ class WeightGrad(Filtering):
         with k.loop(stop - start, name="o") as i, k.loop(bottom - top, name="h") as h:
             o = k.bind(start + i, "o")
             row = k.bind(((block * conv.o + o) * conv.out[0] + top + h) * (conv.out[1] * self.lanes), "row")
-            to = k.bind(o * self._g + h * (self.tiles * self.lanes), "to")
+            to = k.bind(i * self._g + h * (self.tiles * self.lanes), "to")
             for tile, columns in self.tiles_of(k, gs, row, conv.out[1], 0, self.across, self.tiles):
                 at = k.bind(to + tile * self.lanes, "at")
-                self.put(k, points.taps(columns), into, at, conv.o * self._g)
+                self.put(k, points.taps(columns), into, at, self.each * self._g)
 
     def _multiply(
-        self, k: Kernel, x: Buf, g: Buf, sums: Buf, top: Expr, bottom: Expr, channels: tuple[Value, Value]
+        self, k: Kernel, x: Buf, g: Buf, sums: Buf, top: Expr, bottom: Expr, channels: tuple[Value, Value], chunk: int
     ) -> None:
-        """Add a strip to the sums: [point][row of taps][output channel of the piece][channel]."""
+        """Add a strip of some channels to the sums: [point][row of taps][output channel of the piece][channel]."""
         conv, lanes, (start, stop) = self.conv, self.lanes, channels
         steps = tir.floordiv(stop - start + (self.rows - 1), self.rows)
         with k.nest((POINTS, self.height)) as (p, kh), k.loop(steps, name="step") as s:
@@ -144,14 +160,14 @@ class WeightGrad(Filtering):
             low = k.bind(tir.minimum(bottom, (conv.h + conv.padding[0]) - kh), "low")
             long = k.bind(tir.maximum(low - high, 0) * self.tiles, "long")
             skip = k.bind((high - top) * (self.tiles * lanes), "skip")
-            at_g = k.bind((p * conv.o + o) * self._g + skip, "at_g")
-            at_x = k.bind(p * conv.c * self._x + skip + kh * (self.tiles * lanes), "at_x")
+            at_g = k.bind((p * self.each + of_part) * self._g + skip, "at_g")
+            at_x = k.bind(p * self.chunk * self._x + skip + kh * (self.tiles * lanes), "at_x")
             to = k.bind(((p * self.height + kh) * self.each + of_part) * conv.c, "to")
             number: Value = self.rows
             if conv.o % self.rows:
                 number = k.bind(tir.minimum(conv.o - o, self.rows), "number")
             for size in sizes(k, number, self.rows, conv.o):
-                for first, columns, count in mk.split(conv.c, self.columns):
+                for first, columns, count in mk.split(chunk, self.columns):
                     with k.loop(count, name="c") as i:
                         c = k.bind(i * columns + first, "c")
                         acc = mk.Tile(k, size, (lanes,) * columns, self.dtype)
