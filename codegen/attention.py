@@ -48,31 +48,35 @@ def _claim(group: Group, cpu: Cpu) -> Candidate | None:
     n = places.node
     if attention_tiles.suits(n, cpu):
         return Candidate("attention", attention_tiles.workspace(n, cpu), tiles=True)
-    return Candidate("attention", 4 * Shape.of(n).pieces(cpu) * _Slot.of(n, cpu).all)
+    return Candidate("attention", 4 * Shape.of(n).pieces(cpu) * _Slot.of(places, cpu).all)
 
 
 @dataclass(frozen=True)
 class _Slot:
     """The workspace of a piece, in elements: turned keys, rows of scores for a block of queries; for a gradient also
-    turned values, rows of the slopes of scores, and the sums for keys and values."""
+    turned values, rows of the slopes of scores, and the sums for keys and values where results are rounded."""
 
     shape: Shape
     row: int
     backward: bool
+    rounded: bool
 
     @classmethod
-    def of(cls, n: Node, cpu: Cpu) -> _Slot:
-        shape = Shape.of(n)
+    def of(cls, places: Places, cpu: Cpu) -> _Slot:
+        n, shape = places.node, Shape.of(places.node)
+        rounded = any(y.dtype != "f32" for y, _ in places.results.values())
         # A row is whole vectors, an odd number of them, since the rows of a panel would share few sets of a cache if
         # they lay a power of two apart.
-        return cls(shape, (mk.ceildiv(shape.keys, cpu.lanes) | 1) * cpu.lanes, n.op.name == "attention_grad")
+        return cls(shape, (mk.ceildiv(shape.keys, cpu.lanes) | 1) * cpu.lanes, n.op.name == "attention_grad", rounded)
 
     @property
     def sizes(self) -> dict[str, int]:
         s, block = self.shape, self.shape.block * self.row
         found = {"keys": s.size * self.row, "scores": block}
         if self.backward:
-            found |= {"values": s.width * self.row, "slopes": block, "dk": s.keys * s.size, "dv": s.keys * s.width}
+            found |= {"values": s.width * self.row, "slopes": block}
+        if self.backward and self.rounded:
+            found |= {"dk": s.keys * s.size, "dv": s.keys * s.width}
         return found
 
     @property
@@ -93,7 +97,7 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     if attention_tiles.suits(n, cpu):
         attention_tiles.emit(k, n, sources, results, bindings.workspace, cpu)
         return
-    head = _Head(k, n, sources, cpu, k.view(bindings.workspace, "f32"))
+    head = _Head(k, n, sources, _Slot.of(places, cpu), cpu, k.view(bindings.workspace, "f32"))
     body = head.forward if n.op.name == "attention" else head.backward
     mk.spread(k, head.shape.heads, head.shape.pieces(cpu), lambda piece, number: body(piece, number, results))
 
@@ -101,10 +105,10 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
 class _Head:
     """The loops of one head."""
 
-    def __init__(self, k: Kernel, n: Node, sources: list[Heads], cpu: Cpu, space: Buf):
+    def __init__(self, k: Kernel, n: Node, sources: list[Heads], slot: _Slot, cpu: Cpu, space: Buf):
         self.k, self.cpu, self.space, self.algebra = k, cpu, space, VectorAlgebra(k)
-        self.shape, self.slot = Shape.of(n), _Slot.of(n, cpu)
-        self.scale, self.row = float(n.attrs["scale"]), self.slot.row
+        self.shape, self.slot = slot.shape, slot
+        self.scale, self.row = float(n.attrs["scale"]), slot.row
         backward = n.op.name == "attention_grad"
         self.g = sources[0]
         self.q, self.keys, self.v, *masks = sources[backward:]
@@ -141,13 +145,12 @@ class _Head:
         p, ds = space["scores"], space["slopes"]
         g, q, keys, v = (each.rows(k, number) for each in (self.g, self.q, self.keys, self.v))
         outs = {i: each.rows(k, number) for i, each in results.items()}
-        # Gradients of keys and values: the left and the right side of their product, and where it is summed.
-        turned = {1: (ds, q, shape.size, space["dk"]), 2: (p, g, shape.width, space["dv"])}
-        turned = {i: each for i, each in turned.items() if i in outs}
+        # Gradients of keys and values: the left and the right side of their product, and its columns.
+        turned, sums = {1: (ds, q, shape.size), 2: (p, g, shape.width)}, self._sums(outs, space)
         self._turn(keys, shape.size, space["keys"])
         self._turn(v, shape.width, space["values"])
-        for _, _, size, sums in turned.values():
-            self._clear(sums, shape.keys * size)
+        for i, to in sums.items():
+            self._clear(to, turned[i][2])
         self._fill_up(ds, shape.block, 0.0)
 
         def block(first: Expr, rows: int) -> None:
@@ -162,17 +165,25 @@ class _Head:
             if 0 in outs:
                 dq = outs[0].at(k, first)
                 self._times_keys(first, rows, ds, keys, shape.size, self._into(dq.buf, dq.pitch))
-            for left, right, size, sums in turned.values():
-                self._add_turned(first, rows, seen, left, right.at(k, first), size, sums)
+            for i, to in sums.items():
+                left, right, size = turned[i]
+                self._add_turned(first, rows, seen, left, right.at(k, first), size, to)
 
         mk.runs(k, shape.queries, BLOCK, 0, mk.ceildiv(shape.queries, BLOCK), block)
-        for i, (_, _, size, sums) in turned.items():
-            self._hand_on(sums, size, outs[i])
+        for i, source in sums.items():
+            if source is not outs[i]:
+                self._hand_on(source, turned[i][2], outs[i])
 
     # -- its parts
 
     def _slot(self, piece: Expr) -> dict[str, Buf]:
         return self.slot.parts(self.space.at(self.k.bind(piece * self.slot.all, "slot")))
+
+    def _sums(self, outs: dict[int, Rows], space: dict[str, Buf]) -> dict[int, Rows]:
+        """Where gradients of keys and values are summed: where they belong, unless they are rounded there."""
+        apart = {1: ("dk", self.shape.size), 2: ("dv", self.shape.width)}
+        found = {i: each for i, each in apart.items() if i in outs}
+        return {i: Rows(space[name], size) if self.slot.rounded else outs[i] for i, (name, size) in found.items()}
 
     def _into(self, buf: Buf, pitch: Value) -> Write:
         """What writes vectors of a block into rows that lie so far apart."""
@@ -245,7 +256,7 @@ class _Head:
             write,
         )
 
-    def _add_turned(self, first: Expr, rows: int, seen: Value, left: Buf, right: Rows, size: int, sums: Buf) -> None:
+    def _add_turned(self, first: Expr, rows: int, seen: Value, left: Buf, right: Rows, size: int, sums: Rows) -> None:
         """sums[key] += Σ left[r, key] right[r] over the rows of a block that see the key."""
         k = self.k
 
@@ -256,8 +267,8 @@ class _Head:
                 return begin, k.bind(rows - begin, "terms")
 
             def write(i: Value, j: Value, x: Expr) -> None:
-                at = k.bind(tir.index((start + i) * size + j), "at")
-                k.store(sums, k.load(sums, at, tir.lanes_of(x)) + x, at)
+                at = k.bind(tir.index((start + i) * sums.pitch + j), "at")
+                k.store(sums.buf, k.load(sums.buf, at, tir.lanes_of(x)) + x, at)
 
             self._product(
                 count,
@@ -392,19 +403,20 @@ class _Head:
         self._sweep(count, one)
         self._blank(slopes, count, most)
 
-    def _clear(self, out: Buf, size: int) -> None:
+    def _clear(self, rows: Rows, size: int) -> None:
         zero = tir.const(0, "f32")
-        mk.along(self.k, size, self.cpu.lanes, lambda at, lanes: self.k.store(out, tir.splat(zero, lanes), at))
+        self._each_key(rows, size, lambda r, j, lanes: tir.splat(zero, lanes))
 
-    def _hand_on(self, sums: Buf, size: int, to: Rows) -> None:
+    def _hand_on(self, sums: Rows, size: int, to: Rows) -> None:
         """Sums for all keys, where their rows belong."""
+        self._each_key(to, size, lambda r, j, lanes: self.k.load(sums.buf, r * sums.pitch + j, lanes))
+
+    def _each_key(self, rows: Rows, size: int, value: Callable[[Expr, Value, int], Expr]) -> None:
+        """rows[r, j] = value(r, j, lanes) for all keys."""
         k = self.k
         with k.loop(self.shape.keys, name="r") as r:
-
-            def one(j: Value, lanes: int) -> None:
-                k.store(to.buf, k.load(sums, r * size + j, lanes), r * to.pitch + j)
-
-            mk.along(k, size, self.cpu.lanes, one)
+            at = k.bind(tir.index(r * rows.pitch), "row")
+            mk.along(k, size, self.cpu.lanes, lambda j, lanes: k.store(rows.buf, value(r, j, lanes), at + j))
 
 
 ATTENTION = Rule("attention", _claim, _emit)
