@@ -173,12 +173,11 @@ class _Head:
         scores, out = memory["scores"], memory["out"]
 
         def block(first: Expr, rows: int) -> None:
-            seen = self.sight.blocks(first, rows, PAIR)
-            self._scores(first, rows, seen, memory["q"], memory["k"], z.size, scores)
-            tops, sums = self._tops(number, first, rows, seen, scores), k.local("sums", rows, "f32")
+            self._scores(first, rows, memory["q"], memory["k"], z.size, scores)
+            tops, sums = self._tops(number, first, rows, scores), k.local("sums", rows, "f32")
             with k.loop(rows, name="r") as r:
-                k.store(sums, self._weights(scores, r, seen, k.let(k.load(tops, r)), memory["p"]), r)
-            self._multiply(rows, z.width, seen, _Tiles(memory["p"], z.keys), _Tiles(memory["v"], z.keys), out)
+                k.store(sums, self._weights(scores, r, self._seen(first, r), k.let(k.load(tops, r)), memory["p"]), r)
+            self._multiply(first, rows, z.width, _Tiles(memory["p"], z.keys), _Tiles(memory["v"], z.keys), out)
             with k.loop(rows, name="r") as r:
                 over = k.let(tir.const(1.0, "f32") / k.load(sums, r))
                 self._hand_on(out, r, y, first + r, s.width, over)
@@ -205,12 +204,14 @@ class _Head:
 
         def block(first: Expr, rows: int) -> None:
             seen = self.sight.blocks(first, rows, PAIR)
-            self._scores(first, rows, seen, memory["q"], memory["k"], z.size, memory["scores"])
-            self._scores(first, rows, seen, memory["g"], memory["v"], z.width, memory["dp"])
+            self._scores(first, rows, memory["q"], memory["k"], z.size, memory["scores"])
+            self._scores(first, rows, memory["g"], memory["v"], z.width, memory["dp"])
             self._slopes(number, first, rows, seen, memory)
             if 0 in outs:
                 out = memory["out"]
-                self._multiply(rows, z.size, seen, _Tiles(memory["slopes"], z.keys), _Tiles(memory["key"], z.keys), out)
+                self._multiply(
+                    first, rows, z.size, _Tiles(memory["slopes"], z.keys), _Tiles(memory["key"], z.keys), out
+                )
                 with k.loop(rows, name="r") as r:
                     self._hand_on(out, r, outs[0], first + r, s.size)
             start = k.bind(tir.floordiv(first, DEPTH), "deep")
@@ -264,18 +265,22 @@ class _Head:
 
     # -- products
 
-    def _scores(self, first: Expr, rows: int, seen: Value, left: Buf, right: Buf, deep: int, out: Buf) -> None:
+    def _seen(self, first: Expr, r: Expr) -> Value:
+        """How many pairs of tiles hold the keys that query `first + r` sees, or one that shares a pair with it."""
+        return self.sight.blocks(first + tir.floordiv(r, PAIR) * PAIR, PAIR, PAIR)
+
+    def _scores(self, first: Expr, rows: int, left: Buf, right: Buf, deep: int, out: Buf) -> None:
         """out[r, j] = left[first + r] · right[j] for the keys that are seen."""
         line = self.k.bind(tir.floordiv(first, PAIR), "line")
-        with self.k.loop(_pairs(rows), name="y") as y, self.k.loop(seen, name="x") as x:
+        with self.k.loop(_pairs(rows), name="y") as y, self.k.loop(self._seen(first, y * PAIR), name="x") as x:
             at = self.k.bind(y * (PAIR * self.sizes.pitch) + x * PAIR, "sums")
             self._block(_Tiles(left, deep), line + y, _Tiles(right, deep), x, deep, out, at, self.sizes.pitch)
 
-    def _multiply(self, rows: int, across: int, seen: Value, left: _Tiles, right: _Tiles, out: Buf) -> None:
+    def _multiply(self, first: Expr, rows: int, across: int, left: _Tiles, right: _Tiles, out: Buf) -> None:
         """out = left right, summed over the keys that are seen."""
         with self.k.loop(_pairs(rows), name="y") as y, self.k.loop(across, name="x") as x:
             at = self.k.bind(y * (PAIR * self._wide) + x * PAIR, "sums")
-            self._block(left, y, right, x, seen, out, at, self._wide)
+            self._block(left, y, right, x, self._seen(first, y * PAIR), out, at, self._wide)
 
     def _add(self, down: int, seen: Value, deep: int, left: _Tiles, right: _Tiles, out: Buf) -> None:
         """out += left right for the keys that are seen, which are its columns."""
@@ -311,11 +316,12 @@ class _Head:
 
     # -- rows of scores
 
-    def _tops(self, number: Expr, first: Expr, rows: int, seen: Value, scores: Buf) -> Buf:
+    def _tops(self, number: Expr, first: Expr, rows: int, scores: Buf) -> Buf:
         """Of each row, the score that is the largest once it is scaled. A loop of its own: what is done with one waits
         until all of its row is known, and processors go on with the next rows meanwhile."""
         tops = self.k.local("tops", rows, "f32")
         with self.k.loop(rows, name="r") as r:
+            seen = self._seen(first, r)
             self._hide(number, first, r, rows, seen, scores)
             self.k.store(tops, self._top(scores, r, seen), r)
         return tops
@@ -370,7 +376,7 @@ class _Head:
         """exp((score - top) · scale): 1 for the largest to the bit, however it would be rounded when scaled."""
         k = self.k
         below = k.let(k.load(row, at, SIDE) - tir.splat(top, SIDE))
-        return k.let(exp_below(k, k.let(below * tir.splat(tir.const(self.scale, "f32"), SIDE))))
+        return k.let(exp_below(k, below, self.scale))
 
     def _weights(self, scores: Buf, r: Expr, seen: Value, top: Expr, to: Buf) -> Expr:
         """exp((scores - top) · scale) into tiles, rows of A; their sum."""
@@ -389,12 +395,12 @@ class _Head:
     def _slopes(self, number: Expr, first: Expr, rows: int, seen: Value, memory: _Memory) -> None:
         """Weights and slopes of the scores of a block, into tiles: of neighbouring queries, and slopes as rows too."""
         k, scores, dp = self.k, memory["scores"], memory["dp"]
-        tops, factors = self._tops(number, first, rows, seen, scores), k.local("factors", 3 * rows, "f32")
+        tops, factors = self._tops(number, first, rows, scores), k.local("factors", 3 * rows, "f32")
         with k.loop(rows, name="r") as r:
-            self._factors(scores, dp, r, seen, k.let(k.load(tops, r)), factors)
+            self._factors(scores, dp, r, self._seen(first, r), k.let(k.load(tops, r)), factors)
         for start, count, steps in mk.split(rows, 2):
             with k.loop(steps, name="r") as step:
-                self._pair_of_rows(k.bind(step * 2 + start, "r"), count, seen, memory, factors)
+                self._pair_of_rows(first, k.bind(step * 2 + start, "r"), count, seen, memory, factors)
         if empty := PAIR * _pairs(rows) // 2 - mk.ceildiv(rows, 2):
             with k.loop(empty, name="r") as step:
                 r = k.bind((step + mk.ceildiv(rows, 2)) * 2, "r")
@@ -422,7 +428,7 @@ class _Head:
         for i, x in enumerate((over, self._sum(inner) * over, scale)):
             k.store(to, x, r * 3 + i)
 
-    def _pair_of_rows(self, r: Expr, count: int, seen: Value, memory: _Memory, factors: Buf) -> None:
+    def _pair_of_rows(self, first: Expr, r: Expr, count: int, seen: Value, memory: _Memory, factors: Buf) -> None:
         """p = exp / sum;  ds = p (dp - mean) · scale, of two queries, the second of them perhaps none."""
         k = self.k
         known = [
@@ -443,7 +449,11 @@ class _Head:
                 p, ds = [*p, nothing], [*ds, nothing]
             self._put_words(memory, r, j, [tir.pairs(x[0][half], x[1][half]) for x in (p, ds) for half in (0, 1)])
 
-        self._vectors(seen, one)
+        own = self._seen(first, r)
+        self._vectors(own, one)
+        if self.sight.ends:  # what other queries of the block see
+            with k.loop(k.bind(seen - own, "rest"), name="j") as j:
+                self._put_words(memory, r, k.bind(own + j, "j"), [tiles.zeros()] * 4)
 
     def _put_row(self, to: Buf, r: Expr, j: Expr, words: Expr) -> None:
         """Slopes of one query for two vectors of keys: a row of a tile of A."""

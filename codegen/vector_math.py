@@ -15,6 +15,7 @@ from gluongraph.codegen.tir import Expr, Kernel
 
 # fmt: off
 _EXP = (0.4999999403953552, 0.1666652113199234, 0.04166825860738754, 0.00836866907775402, 0.0013821304310113192)
+_EXP2 = (0.6931470036506653, 0.24022242426872253, 0.05550733581185341, 0.009671512991189957, 0.001326472731307149)
 _EXPM1 = (0.5, 0.1666666567325592, 0.04166649281978607, 0.008333547040820122, 0.0013932320289313793,
           0.00019760783470701426)
 _LOG = (0.3333333432674408, -0.2499982714653015, 0.19999681413173676, -0.16679295897483826, 0.1430271714925766,
@@ -115,13 +116,15 @@ def _exp(k: Kernel, x: Expr) -> Expr:
     return p * _power_of_two(half) * rest
 
 
-def exp_below(k: Kernel, x: Expr) -> Expr:
-    """e**x for x <= 0, in two thirds of the time: what is too small for all its digits (x < -87.3) is 0."""
-    z = k.let(fma(x, math.log2(math.e), _ROUND))
-    n = k.let(z - _f(_ROUND))
-    p = _exp_near(k, k.let(fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, x))))
+def exp_below(k: Kernel, x: Expr, scale: float = 1.0) -> Expr:
+    """e**(x scale) where that is 1 at most, in half of the time: exact but for a rounding of its exponent. What is too
+    small for all its digits (x scale < -87.3) is 0."""
+    factor, least = scale * math.log2(math.e), _f(-87.3 / scale)
+    z = k.let(fma(x, factor, _ROUND))  # x factor = n + r, n in the low bits of z
+    r = k.let(fma(x, factor, _f(_ROUND) - z))
+    p = fma(r, _polynomial(k, r, _EXP2), 1.0)
     power = tir.bitcast((tir.bitcast(z, "i32") - _i(0x4B400000 - 127)) << _i(23), "f32")
-    return tir.select(tir.compare("less", x, _f(-87.3)), _f(0.0), p * power)
+    return tir.select(tir.compare("less" if scale > 0 else "greater", x, least), _f(0.0), p * power)
 
 
 def _expm1(k: Kernel, x: Expr) -> Expr:
