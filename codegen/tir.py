@@ -385,7 +385,7 @@ class Kernel:
 
     @contextmanager
     def loop(self, extent: Value, kind: str = "serial", name: str = "i") -> Iterator[Expr]:
-        """for i in range(extent); kind: serial, parallel, unrolled."""
+        """for i in range(extent); kind: serial or parallel."""
         if isinstance(extent, int) and extent == 1:
             yield tirx.const(0, "int32")
             return
@@ -572,7 +572,7 @@ def _sequence(statements: list[Any]) -> Any:
 
 
 def _kind(kind: str) -> Any:
-    return {"serial": 0, "parallel": 1, "unrolled": 3}[kind]
+    return {"serial": 0, "parallel": 1}[kind]
 
 
 def name_of(function: PrimFunc) -> str:
@@ -589,17 +589,70 @@ def make_target(options: dict[str, Any]) -> Any:
 
 
 def build_kernels(functions: Sequence[PrimFunc], options: dict[str, Any]) -> Any:
-    """Functions as one module of machine code: `build_kernels([f], target)['name'](*tensors)`."""
-    module = tvm.IRModule({f.attrs["global_symbol"]: f for f in functions})
-    with _passes_for(options), calling_tvm():
-        return tirx.build(module, make_target(options), pipeline="s_tir")
+    """Functions as one module of machine code: `build_kernels([f], target)['name'](*tensors)`.
+
+    A kernel takes its tensors as they come: whoever calls it sees to their sizes and dtypes.
+    """
+    module, target = tvm.IRModule({name_of(f): f for f in functions}), make_target(options)
+    with calling_tvm():
+        if options["kind"] != "llvm":
+            return tirx.build(module, target, pipeline="s_tir")
+        return tvm.get_global_func("target.build.llvm")(_lowered(module, target), target)
 
 
-def _passes_for(options: dict[str, Any]) -> Any:
-    """TVM's passes without those that CPU kernels pay for in vain: their buffers have the size they need, LLVM finds
-    what is computed twice, and to find that out takes TVM half of the time of a build."""
-    skipped = ["s_tir.CompactBufferAllocation", "tirx.CommonSubexprElim"] if options.get("kind") == "llvm" else []
-    return tvm.transform.PassContext(disabled_pass=skipped)
+def _lowered(module: Any, target: Any) -> Any:
+    """What LLVM makes code of: by those of TVM's passes that loops over flat buffers need. All of them take four times
+    as long, and the code is the same."""
+    own = tirx.transform
+    passes = [
+        own.BindTarget(target),
+        own.BF16ComputeLegalize(),
+        own.StorageRewrite(),
+        own.StmtSimplify(),
+        tvm.s_tir.transform.RewriteUnsafeSelect(),
+        own.prim_func_pass(_packed, opt_level=0),
+        own.BF16StorageLegalize(),
+        own.LowerTVMBuiltin(),
+        own.LowerIntrin(),
+    ]
+    return tvm.transform.Sequential(passes)(module)
+
+
+SYMBOL = "__tvm_ffi_"  # before the name of a function, in libraries
+TAG, VALUE, DATA = 13, 15, 1  # what TVM calls parts of a TVMFFIAny, and the address of a DLTensor's elements
+TENSOR_TAG = 70  # of a tensor in a TVMFFIAny, with a DLTensor behind
+HEADER = 24  # bytes; other tags say that it is the address of one
+PACKED = 1  # the calling convention of `_packed`
+
+
+def _packed(function: PrimFunc, *_: Any) -> PrimFunc:
+    """A function as TVM calls it: `int symbol(handle, TVMFFIAny *args, int count, TVMFFIAny *result)`.
+
+    TVM's own pass for it checks each argument's type, shape and strides: more code than what most kernels compute.
+    """
+    itself, args, result = (tirx.Var(name, "handle") for name in ("itself", "args", "result"))
+    body = tirx.AttrStmt(index(0), "compute_scope", tvm.ir.StringImm(f"{name_of(function)}_compute_"), function.body)
+    statements = []
+    for i, param in enumerate(function.params):
+        value = tirx.tvm_struct_get(args, i, VALUE, "int64")
+        if not tirx.buffer.is_buffer_var(param):
+            statements.append(tirx.Bind(param, value))
+            continue
+        tag = tirx.tvm_struct_get(args, i, TAG, "int32")
+        before = tirx.Select(tag == TENSOR_TAG, tirx.const(HEADER, "int64"), tirx.const(0, "int64"))
+        elements = tirx.tvm_struct_get(tirx.reinterpret("handle", value + before), 0, DATA, "handle")
+        kind = tirx.buffer.buffer_data(param).ty
+        statements.append(tirx.DeclBuffer(param, data=tirx.reinterpret(kind, elements)))
+    body = tirx.SeqStmt([*statements, body, tirx.stmt.Return(index(0))])
+    for key, number in (("device_type", 1), ("device_id", 0)):  # the CPU; large memory is asked for with both
+        body = tirx.AttrStmt("default", key, index(number), body)
+    made = tirx.PrimFunc([itself, args, tirx.Var("count", "int32"), result], body, tvm.ir.PrimType("int32"))
+    attrs = {"global_symbol": SYMBOL + name_of(function), "calling_conv": PACKED}
+    return made.with_attrs({**dict(function.attrs.items()), **attrs})
+
+
+DLTENSOR = 48  # bytes of one
+DLTENSOR_TAG = 7  # of a pointer to one in a TVMFFIAny
 
 
 @dataclass(frozen=True)
@@ -617,19 +670,14 @@ class Entry:
     calls: tuple[Call, ...]
 
 
-DLTENSOR = 48  # bytes of one
-DLTENSOR_TAG = 7  # of a pointer to one in a TVMFFIAny
-SYMBOL = "__tvm_ffi_"  # before the name of a function, in libraries
-
-
 def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict[str, Any]) -> Any:
     """Kernels, and entry points that call them one after the other, as one module of machine code."""
-    made = [*functions, *(_entry(name, entry) for name, entry in entries.items())]
+    made = [*functions, *(calling(name, entry) for name, entry in entries.items())]
     return build_kernels(made, options)
 
 
-def _entry(name: str, entry: Entry) -> PrimFunc:
-    """A function of one number, the address of an array of DLTensors: each kernel checks those that it is given.
+def calling(name: str, entry: Entry) -> PrimFunc:
+    """A function of one number, the address of an array of DLTensors.
 
     Kernels may be in other modules. TVM's own packed calls declare a function of another module anew each time it is
     called, so the calls are written out: `int symbol(handle, TVMFFIAny *args, int count, TVMFFIAny *result)`.

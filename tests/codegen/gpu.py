@@ -17,6 +17,7 @@ from tvm import tirx
 from gluongraph.codegen import build, te
 from gluongraph.codegen.cuda_math import C_TYPES
 from gluongraph.codegen.targets import TARGETS, Target
+from gluongraph.codegen.tir import name_of
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.plan import Buffer, Plan
 
@@ -115,3 +116,8 @@ def serial(func: Any) -> Any:
         return node.args[1] if named else node
 
     return func.with_body(tvm_ffi.structural_map(func.body, [(tirx.For, loop), (tvm.ir.Call, call)]))
+
+
+def compiled(functions: Sequence[Any]) -> Any:
+    """Serial functions as a module for this CPU, by all of TVM's passes: there are blocks of its schedules in them."""
+    return tirx.build(tvm.IRModule({name_of(f): f for f in functions}), "llvm", pipeline="s_tir")
