@@ -15,6 +15,9 @@ def main(argv: list[str]) -> int:
         print("usage: python -m gluongraph.mxnet script.py [arguments ...]", file=sys.stdout if argv else sys.stderr)
         return 0 if argv else 2
     script = argv[0]
+    if not os.path.exists(script):
+        print(f"python -m gluongraph.mxnet: there is no file {script}", file=sys.stderr)
+        return 2
     install()
     sys.argv = argv
     sys.path[0] = os.path.dirname(os.path.abspath(script))  # as `python script.py` has it

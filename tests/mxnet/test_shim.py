@@ -74,9 +74,10 @@ def test_modules_beside_the_script_are_found(tmp_path: pathlib.Path) -> None:
     assert done.stdout.strip() == "2.0", done.stderr
 
 
-def test_usage() -> None:
-    done = subprocess.run([sys.executable, "-m", "gluongraph.mxnet"], capture_output=True, text=True)
-    assert done.returncode == 2 and "script.py" in done.stderr
+@pytest.mark.parametrize(("words", "said"), [([], "script.py"), (["no.py"], "there is no file no.py\n")])
+def test_usage(words: list[str], said: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "gluongraph.mxnet", *words], capture_output=True, text=True)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.usefixtures("shim")
