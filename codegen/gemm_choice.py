@@ -155,7 +155,10 @@ def _cut(how: Strategy, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> Strate
     if pack_b and whole and batch == 1 and m >= max(TALL, 3 * n):
         return replace(how, grid=(min(cpu.chunks, mk.ceildiv(m, rows)), 1), block=panels, ahead=True)
     down, across = _grid(batch, m, n, rows, width, passes, work, cpu)
-    return replace(how, grid=(down, across), block=min(most, mk.ceildiv(panels, across)), ahead=False)
+    block = min(most, mk.ceildiv(panels, across))
+    if pack_b and block > 2 and mk.ceildiv(m, down) * how.span(kk) * nbytes <= cpu.l2 // 16:
+        block = 1  # A stays in L2 by itself, and a panel is read as soon as it is packed
+    return replace(how, grid=(down, across), block=block, ahead=False)
 
 
 def _fetched(down: int, cpu: Cpu) -> float:
