@@ -25,7 +25,6 @@ from gluongraph.plan import Candidate, Group
 from gluongraph.storage import aligned
 
 VECTORS = 4  # sums in flight, side by side
-LONG = 16  # sums side by side where rows are shared out: memory is fast along a row, in a thousand bytes at a time
 Totals = dict[Node, Expr]
 
 
@@ -90,16 +89,14 @@ class _Cut:
         self.outer_folded = [r for r in self.runs[:-1] if r.folded]
         self.kept = size_of(tuple(r.size for r in self.runs if not r.folded))
         rows = size_of(tuple(r.size for r in self.outer_kept))
+        vectors = VECTORS if last.size >= VECTORS * lanes else 1
+        self.block = lanes * vectors  # results side by side
+        self.blocks = 1 if self.along_rows else mk.ceildiv(last.size, self.block)
+        self.units = rows * self.blocks
         self.first = self.outer_folded[0].size if self.outer_folded else last.size // lanes  # what parts share
         big = work >= PARALLEL
-        parts = big and self.first >= 4 * self.cpu.chunks and (bool(self.outer_folded) or self.along_rows)
-        for vectors in (max(LONG // len(self.roots), VECTORS), VECTORS, 1):  # the last of them suits all
-            self.block = lanes * vectors  # results side by side
-            self.blocks = 1 if self.along_rows else mk.ceildiv(last.size, self.block)
-            self.units = rows * self.blocks
-            self.split = parts and self.units < self.cpu.chunks
-            if last.size >= self.block and (self.split or vectors <= VECTORS):
-                break
+        self.split = big and self.units < self.cpu.chunks and self.first >= 4 * self.cpu.chunks
+        self.split = self.split and (bool(self.outer_folded) or self.along_rows)
         self.parts = self.cpu.chunks if self.split else 1
         self.pieces = min(self.units, self.cpu.chunks) if big else 1
 

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from gluongraph import ops
-from gluongraph.codegen.reduce import claim
-from gluongraph.codegen.targets import target
 from gluongraph.ir import Node
-from gluongraph.plan import Group
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kernels import Case, Library
@@ -36,7 +33,7 @@ SPACES = [
     ((9, 33), (0,)), ((9, 16), (0,)), ((200, 100), (0,)), ((5000, 3), (0,)), ((2, 4000), (0,)), ((40, 30, 20), (0, 1)),
     ((9, 33), (1,)), ((3, 1000), (1,)), ((70, 300), (1,)), ((3, 4, 50), (1, 2)),
     ((4, 6, 5, 7), (0, 2, 3)), ((4, 6, 1, 3), (0, 2, 3)), ((32, 8, 10, 10), (0, 2, 3)), ((5, 9, 1, 1), (0, 2, 3)),
-    ((1, 33), (0,)), ((33, 1), (1,)), ((90, 600), (0,)), ((40, 4100), (0,)),
+    ((1, 33), (0,)), ((33, 1), (1,)),
 ]  # fmt: skip
 
 CASES = [
@@ -48,7 +45,6 @@ CASES = [
     Case("moments", moments, [(4, 6, 5, 2)], "reduce"),
     Case("large moments", moments, [(16, 6, 40, 20)], "reduce"),
     Case("moments of few channels", moments, [(64, 3, 32, 32)], "reduce"),
-    Case("moments of long rows", lambda x: (ops.sum(x, axis=0), ops.sum(x * x, axis=0)), [(300, 400)], "reduce"),
     Case("variance", variance, [(4, 6, 5, 2), (6,)], "reduce"),
     Case("bias gradient", bias_grad, [(128, 70), (128, 70)], "reduce"),
     Case("norm", lambda x: ops.sqrt(ops.sum(x * x, axis=0) + 1e-6), [(60, 50)], "reduce"),
@@ -72,14 +68,3 @@ def library() -> Library:
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_reduce(library: Library, case: Case) -> None:
     library.check(case)
-
-
-@pytest.mark.parametrize("vectors, shared", [(6, True), (96, True), (500, False)])
-def test_rows_are_shared_out_unless_there_are_columns_enough_for_all(vectors: int, shared: bool) -> None:
-    """Parts of a sum, which read rows in long stretches, have results of their own."""
-    cpu = target().cpu
-    assert cpu is not None
-    columns = vectors * cpu.lanes
-    case = Case("", lambda x: ops.sum(x, axis=0), [(2048, columns)], "reduce")
-    candidate = claim(Group(case.graph(), "reduce"), cpu)
-    assert candidate is not None and candidate.workspace == (cpu.chunks * columns * 4 if shared else 0)
