@@ -183,7 +183,7 @@ net.hybridize()
 x = nd.ones((512, 2048))
 net(x)  # its kernel runs in two threads
 samples = data.SimpleDataset([0]).transform(lambda i: net(x).sum().asscalar())
-print([batch.asscalar() for batch in data.DataLoader(samples, batch_size=1, num_workers=1, timeout=60)])
+print([batch.asscalar() for batch in data.DataLoader(samples, batch_size=1, num_workers=1, timeout=600)])
 """
 
 
