@@ -59,6 +59,11 @@ class _Axis:
         first = min(mk.ceildiv(self.before, self.skip), self.extent)
         return first, max(first, min(mk.ceildiv(self.size + self.before, self.skip), self.extent))
 
+    def holds(self, place: Expr) -> Expr:
+        """Is it one of them?"""
+        first, last = self.inside
+        return tir.logical("and", place >= first, place < last)
+
 
 def _reading(conv: Conv, axis: int, count: int) -> _Axis:
     """What `count` rows (columns) of y read of x. Of one tap what a stride leaves out is not copied."""
@@ -87,54 +92,47 @@ def _read_by(conv: Conv, axis: int) -> _Axis:
 _Put = Callable[[Expr, int, Value, Value, int], None]  # see `_ToPixels._copy_weights`
 
 
-def _pairs(depth: int) -> list[tuple[int, int, int]]:
-    """How words are made of so many channels, c with c + 16: (first word, words, numbers in each of them)."""
-    low, high = min(SIDE, depth), max(0, depth - SIDE)
-    cut = ((0, high, 2), (high, low - high, 1), (low, SIDE - low, 0))
+def _pairs(depth: int, words: int) -> list[tuple[int, int, int]]:
+    """How words are made of so many channels, c with c + words: (first word, words, numbers in each of them)."""
+    low, high = min(words, depth), max(0, depth - words)
+    cut = ((0, high, 2), (high, low - high, 1), (low, words - low, 0))
     return [(first, count, numbers) for first, count, numbers in cut if count]
 
 
 class _InBlocks(Job):
     """What the three have in common."""
 
-    def __init__(self, conv: Conv, cpu: Cpu):
+    def __init__(self, conv: Conv, cpu: Cpu, words: int = SIDE):
         super().__init__(conv, cpu, "f32")
-        unit = tiles.unit(cpu)
+        unit = tiles.unit(cpu, words)
         assert unit is not None
         self.unit = unit
         self.taps = conv.kernel[0] * conv.kernel[1]
         self.blocks = conv.n // SIDE
-
-    def rows_of(
-        self, k: Kernel, axis: _Axis, body: Callable[[Expr, Expr, Expr], None], zero: Callable[..., None]
-    ) -> None:
-        """Copy rows of all blocks: `body(block, place, row)`, or `zero(block, place)` where there is none."""
-        first, last = axis.inside
-
-        def unit(_: Expr, unit: Expr) -> None:
-            block, u = k.bind(tir.floordiv(unit, axis.extent), "block"), k.bind(tir.floormod(unit, axis.extent), "u")
-            inside = tir.logical("and", u >= first, u < last)
-            with k.when(inside):
-                body(block, u, k.bind(u * axis.skip - axis.before, "row"))
-            with k.when(tir.logical("not", inside)):
-                zero(block, u)
-
-        self.spread(k, self.blocks * axis.extent, unit)
 
 
 class _ToPixels(_InBlocks):
     """A convolution whose result is pixels: tiles of channels that are made times tiles of pixels."""
 
     def __init__(self, conv: Conv, cpu: Cpu):
-        super().__init__(conv, cpu)
+        self.conv = conv
         self.source, self.target, self.reduced, self.made = self._sides()
+        # Of up to 16 channels tiles are half as deep: words are pairs of c and c + 8, not c + 16.
+        super().__init__(conv, cpu, words=SIDE if self.reduced > SIDE else SIDE // 2)
+        self.words, self.tile = self.unit.words, self.unit.words * SIDE  # of a row of weights, and of a tile
         self.rows, self.columns = self.axis(0), self.axis(1)
         self.deep, self.high = mk.ceildiv(self.reduced, DEPTH), mk.ceildiv(self.made, SIDE)
         self.channels = min(2, self.high)  # tiles of a block
         self.run = 16 // self.channels  # pixels of a row whose sums are handed on together
-        self.down = min(mk.ceildiv(cpu.chunks, self.blocks), max(phase.count for phase in self.rows.phases))
-        self._copied = self.blocks * self.deep * self.rows.extent * self.columns.extent * WORDS
-        self._weights = self.high * self.deep * self.taps * WORDS
+        self.count, self.scale = max(phase.count for phase in self.rows.phases), self.rows.phases[0].scale
+        reach = max((at for phase in self.rows.phases for _, at in phase.taps), default=0)
+        line = self.deep * self.columns.extent * self.tile
+        # Strips of rows, each copied when it has its turn, so that a cache holds the copy.
+        strips = max(mk.ceildiv(cpu.chunks, self.blocks), mk.ceildiv(4 * line * self.rows.extent, cpu.l2 // 2))
+        self.down = min(strips, self.count)
+        self.held = (mk.ceildiv(self.count, self.down) - 1) * self.scale + reach + 1  # places of rows
+        self._copied = self.held * line  # by a piece
+        self._weights = self.high * self.deep * self.taps * self.tile
         self.pitch = (self.run + 1) * SIDE  # not a power of two, else all rows would share few places of a cache
         self._slot = self.channels * SIDE * self.pitch
 
@@ -157,69 +155,68 @@ class _ToPixels(_InBlocks):
     @property
     def workspace(self) -> int:
         """Bytes."""
-        return 4 * (self._copied + self._weights + self.pieces(self.blocks * self.down) * self._slot)
+        return 4 * (self._weights + self.pieces(self.blocks * self.down) * (self._copied + self._slot))
 
     def emit_in_blocks(self, k: Kernel, images: Buf, w: Weights, write: WriteImages, workspace: Buf) -> None:
         """Write the loops."""
-        words = k.view(mk.workspace(k, workspace, "u8", self.workspace), "u32")
-        weights = words.at(self._copied)
-        sums = k.view(workspace, "f32", 4 * (self._copied + self._weights))
-        self._copy(k, images, words)
-        self._copy_weights(k, weights, w)
-        self.unit.prepare(k)
         units = self.blocks * self.down
         pieces = self.pieces(units)
+        weights = k.view(mk.workspace(k, workspace, "u8", self.workspace), "u32")
+        copies = weights.at(self._weights)
+        sums = k.view(workspace, "f32", 4 * (self._weights + pieces * self._copied))
+        self._copy_weights(k, weights, w)
+        self.unit.prepare(k)
         with k.loop(pieces, "parallel", "piece") as piece, self.unit.thread(k):
-            slot = sums.at(k.bind(piece * self._slot, "slot"))
+            copy, slot = copies.at(k.bind(piece * self._copied, "copy")), sums.at(k.bind(piece * self._slot, "slot"))
             first, count = mk.share(k, units, pieces, piece)
             with k.loop(count, name="unit") as u:
                 at = k.bind(tir.index(first + u), "unit")
                 block, y = k.bind(tir.floordiv(at, self.down), "block"), k.bind(tir.floormod(at, self.down), "y")
+                top, strip = mk.share(k, self.count, self.down, y)
+                self._copy(k, images, copy, block, top, strip)
                 for rows in self.rows.phases:
-                    job = _Rows(
-                        self, k, words, weights, slot, write, block, rows, *mk.share(k, rows.count, self.down, y)
-                    )
+                    inside = strip if rows.count == self.count else tir.minimum(rows.count - top, strip)
+                    job = _Rows(self, k, copy, weights, slot, write, block, rows, top, inside)
                     mk.runs(k, self.high, self.channels, 0, mk.ceildiv(self.high, self.channels), job.channels)
 
-    def _copy(self, k: Kernel, images: Buf, into: Buf) -> None:
-        """Tiles [block][deep][place of row][of column]: words are pairs of channels c and c + 16, columns images."""
-        (height, width), columns = self.source, self.columns
+    def _copy(self, k: Kernel, images: Buf, into: Buf, block: Expr, top: Value, strip: Value) -> None:
+        """Tiles [deep][place of row][of column] of a strip: words are pairs of channels, columns images. A whole
+        tile at a time, so that it is written in one run."""
+        (height, width), rows, columns = self.source, self.rows, self.columns
+        first = k.bind(top * self.scale, "first")
+        count = strip * self.scale + (self.held - mk.ceildiv(self.count, self.down) * self.scale)
+        upper = k.bind(tir.minimum(tir.maximum(rows.inside[0] - first, 0), count), "upper")
+        lower = k.bind(tir.maximum(tir.minimum(rows.inside[1] - first, count), upper), "lower")
         left, right = columns.inside
 
-        def place(block: Expr, d: Expr, u: Expr, column: Value) -> Expr:
-            line = ((block * self.deep + d) * self.rows.extent + u) * columns.extent
-            return k.bind((line + column) * WORDS, "place")
+        def place(d: Expr, u: Value, column: Value) -> Expr:
+            return ((d * self.held + u) * columns.extent + column) * self.tile
 
-        def zeros(block: Expr, d: Expr, u: Expr, start: int, count: int) -> None:
-            if count:
-                at = place(block, d, u, start)
-                with k.loop(count * SIDE, name="zero") as i:
-                    k.store(into, tiles.zeros(), at + i * SIDE)
+        def zeros(d: Expr, first: Value, count: Value, column: int, across: int) -> None:
+            with k.loop(count, name="u") as u, k.loop(across * self.words, name="zero") as i:
+                k.store(into, tiles.zeros(), place(d, first + u, column) + i * SIDE)
 
-        def channels(block: Expr, u: Expr, row: Expr, start: Expr, depth: int) -> None:
+        with k.loop(self.deep, name="d") as d:
+            zeros(d, 0, upper, 0, columns.extent)
+            zeros(d, lower, count - lower, 0, columns.extent)
+            for column, across in ((0, left), (right, columns.extent - right)):
+                if across:
+                    zeros(d, upper, lower - upper, column, across)
+
+        def channels(start: Expr, depth: int) -> None:
             d = k.bind(tir.floordiv(start, DEPTH), "d")
-            for first, count, numbers in _pairs(depth):
-                with k.loop(count, name="c") as c:
-                    channel = block * self.reduced + start + (c + first)
-                    at = k.bind(((channel * height + row) * width - columns.before) * SIDE, "at")
-                    to = k.bind(place(block, d, u, left) + (c + first) * SIDE, "to")
-                    with k.loop(right - left, name="x") as x:
-                        here = k.bind(at + (x + left) * (columns.skip * SIDE), "here")
-                        found = [
-                            k.load(images, here + i * (SIDE * height * width * SIDE), SIDE) for i in range(numbers)
-                        ]
-                        k.store(into, tiles.words(k, *found) if found else tiles.zeros(), to + x * WORDS)
-            zeros(block, d, u, 0, left)
-            zeros(block, d, u, right, columns.extent - right)
+            with k.loop(lower - upper, name="u") as u, k.loop(right - left, name="x") as x:
+                row = (first + upper + u) * rows.skip - rows.before
+                pixel = row * width + (x + left) * columns.skip - columns.before
+                at = k.bind(((block * self.reduced + start) * (height * width) + pixel) * SIDE, "at")
+                to = k.bind(place(d, upper + u, left + x), "to")
+                for word, words, numbers in _pairs(depth, self.words):
+                    with k.loop(words, name="c") as c:
+                        channels = [c + (word + i * self.words) for i in range(numbers)]
+                        found = [k.load(images, at + channel * (height * width * SIDE), SIDE) for channel in channels]
+                        k.store(into, tiles.words(k, *found) if found else tiles.zeros(), to + (c + word) * SIDE)
 
-        def body(block: Expr, u: Expr, row: Expr) -> None:
-            mk.runs(k, self.reduced, DEPTH, 0, self.deep, partial(channels, block, u, row))
-
-        def zero(block: Expr, u: Expr) -> None:
-            with k.loop(self.deep, name="d") as d:
-                zeros(block, d, u, 0, columns.extent)
-
-        self.rows_of(k, self.rows, body, zero)
+        mk.runs(k, self.reduced, DEPTH, 0, self.deep, channels)
 
     def _copy_weights(self, k: Kernel, into: Buf, w: Weights) -> None:
         """Tiles [channels that are made][deep][tap]: rows are channels that are made, words pairs of the others."""
@@ -227,18 +224,18 @@ class _ToPixels(_InBlocks):
 
         def unit(_: Expr, unit: Expr) -> None:
             tile, d = k.bind(tir.floordiv(unit, self.deep), "tile"), k.bind(tir.floormod(unit, self.deep), "d")
-            to = k.bind(unit * (taps * WORDS), "to")
+            to = k.bind(unit * (taps * self.tile), "to")
 
             def put(words: Expr, lanes: int, q: Value, at: Value, apart: int) -> None:
                 """Words along q, taps within channels: the first channel's at `at`, the next `apart` from them."""
                 each, width = tir.ramp(q, lanes), tir.splat(tir.const(taps, "i32"), lanes)
-                place = tir.floormod(each, width) * WORDS + tir.floordiv(each, width) * apart + (to + at)
+                place = tir.floormod(each, width) * self.tile + tir.floordiv(each, width) * apart + (to + at)
                 k.store(into, words if lanes == SIDE else tir.shuffle([words], range(lanes)), place)
 
             def channels(made: Expr, size: int) -> None:
                 def square(start: Expr, depth: int) -> None:
-                    if depth < SIDE:
-                        with k.loop(taps * SIDE, name="zero") as i:
+                    if depth < self.words:
+                        with k.loop(taps * self.tile // SIDE, name="zero") as i:
                             k.store(into, tiles.zeros(), to + i * SIDE)
                     self.square(k, w, put, made, size, start, depth)
 
@@ -251,7 +248,7 @@ class _ToPixels(_InBlocks):
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of a phase of a block, that are being written: `count` of them from the `first`."""
+    """Rows of a phase of a block, that are being written: `count` of them from the `first`, where the copy begins."""
 
     job: _ToPixels
     k: Kernel
@@ -270,8 +267,7 @@ class _Rows:
         shape = size, 4 // size
         for columns in job.columns.phases:
             with k.loop(self.count, name="t") as t:
-                number = k.bind(tir.index(self.first + t), "t")
-                run = partial(self._run, start, shape, columns, number)
+                run = partial(self._run, start, shape, columns, t)
                 mk.runs(k, columns.count, job.run, 0, mk.ceildiv(columns.count, job.run), run)
 
     def _run(self, channel: Expr, shape: Pair, columns: _Phase, t: Expr, start: Expr, count: int) -> None:
@@ -284,7 +280,7 @@ class _Rows:
             job.unit.block(k, (shape[0], width), steps, places, more=False)
 
         mk.runs(k, count, shape[1], 0, mk.ceildiv(count, shape[1]), block)
-        row = k.bind(t * self.rows.step + self.rows.first, "row")
+        row = k.bind((self.first + t) * self.rows.step + self.rows.first, "row")
         channels: Value = shape[0] * SIDE
         if job.made % SIDE:
             channels = k.bind(tir.minimum(job.made - channel * SIDE, channels), "channels")
@@ -297,14 +293,14 @@ class _Rows:
         """All that some neighbouring pixels are summed from."""
         k, job, line = self.k, self.job, self.job.columns.extent
         with k.loop(job.deep, name="d") as d:
-            plane = (self.block * job.deep + d) * job.rows.extent + t * self.rows.scale
-            source = k.bind((plane * line + x * columns.scale) * WORDS, "source")
-            made = k.bind((channel * job.deep + d) * (job.taps * WORDS), "made")
+            plane = d * job.held + t * job.scale
+            source = k.bind((plane * line + x * columns.scale) * job.tile, "source")
+            made = k.bind((channel * job.deep + d) * (job.taps * job.tile), "made")
             for kh, row in self.rows.taps:
                 for kw, column in columns.taps:
                     tap, place = kh * job.conv.kernel[1] + kw, row * line + column
-                    a = [(self.weights, made + (i * job.deep * job.taps + tap) * WORDS) for i in range(shape[0])]
-                    b = [(self.copied, source + (place + j * columns.scale) * WORDS) for j in range(shape[1])]
+                    a = [(self.weights, made + (i * job.deep * job.taps + tap) * job.tile) for i in range(shape[0])]
+                    b = [(self.copied, source + (place + j * columns.scale) * job.tile) for j in range(shape[1])]
                     add(a, b)
 
 
@@ -318,11 +314,12 @@ class Forward(_ToPixels):
 
     def square(self, k: Kernel, w: Weights, put: _Put, made: Expr, size: int, start: Expr, depth: int) -> None:
         with k.loop(size, name="i") as i:
-            for first, count, numbers in _pairs(depth):
+            for first, count, numbers in _pairs(depth, self.words):
 
                 def along(q: Value, lanes: int, i: Expr = i, first: int = first, numbers: int = numbers) -> None:
-                    pair = [w(made + i, (start + (first + n * SIDE)) * self.taps + q, lanes) for n in range(numbers)]
-                    put(tiles.words(k, *pair), lanes, q, i * SIDE + first, 1)
+                    channels = [start + (first + n * self.words) for n in range(numbers)]
+                    pair = [w(made + i, channel * self.taps + q, lanes) for channel in channels]
+                    put(tiles.words(k, *pair), lanes, q, i * self.words + first, 1)
 
                 mk.along(k, count * self.taps if numbers else 0, SIDE, along)
 
@@ -336,14 +333,15 @@ class DataGrad(_ToPixels):
         return _read_by(self.conv, axis)
 
     def square(self, k: Kernel, w: Weights, put: _Put, made: Expr, size: int, start: Expr, depth: int) -> None:
-        for first, count, numbers in _pairs(depth):
+        for first, count, numbers in _pairs(depth, self.words):
             if not numbers:
                 continue
             with k.loop(count, name="i") as i:
 
                 def along(q: Value, lanes: int, i: Expr = i, first: int = first, numbers: int = numbers) -> None:
-                    pair = [w(start + i + (first + n * SIDE), made * self.taps + q, lanes) for n in range(numbers)]
-                    put(tiles.words(k, *pair), lanes, q, i + first, SIDE)
+                    channels = [start + i + (first + n * self.words) for n in range(numbers)]
+                    pair = [w(channel, made * self.taps + q, lanes) for channel in channels]
+                    put(tiles.words(k, *pair), lanes, q, i + first, self.words)
 
                 mk.along(k, size * self.taps, SIDE, along)
 
@@ -437,14 +435,17 @@ class WeightGrad(_InBlocks):
             zeros(to, 0, left)
             zeros(to, right, self.each * self.apart - right)
 
-        def copied(block: Expr, u: Expr, row: Expr) -> None:
-            mk.runs(k, conv.c, SIDE, 0, self.across, partial(channels, block, u, row))
-
-        def empty(block: Expr, u: Expr) -> None:
-            with k.loop(self.across, name="tile") as tile:
+        def unit(_: Expr, unit: Expr) -> None:
+            block = k.bind(tir.floordiv(unit, self.rows.extent), "block")
+            u = k.bind(tir.floormod(unit, self.rows.extent), "u")
+            inside = self.rows.holds(u)
+            with k.when(inside):
+                row = k.bind(u * self.rows.skip - self.rows.before, "row")
+                mk.runs(k, conv.c, SIDE, 0, self.across, partial(channels, block, u, row))
+            with k.when(tir.logical("not", inside)), k.loop(self.across, name="tile") as tile:
                 zeros(line(block, tile, u), 0, self.each * self.apart)
 
-        self.rows_of(k, self.rows, copied, empty)
+        self.spread(k, self.blocks * self.rows.extent, unit)
 
     def _copy_g(self, k: Kernel, g: Buf, into: Buf) -> None:
         """Tiles [block][channels][row][pair of columns]: rows are channels, words pairs of images."""

@@ -29,17 +29,25 @@ DEPTH = 2 * SIDE  # elements of k that one step adds up
 WORDS = SIDE * SIDE  # of a tile
 ASK_FOR_TILES = (158, 0x1023, 18)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA), as arguments of `syscall`
 
-# What `ldtilecfg` reads: the layout, then 16 bits for the bytes of a row of each of eight tiles, then 8 for its rows. A
-# constant of LLVM's: TVM lays local memory over that of another dtype, and then finds no address of it.
-_WORDS = (1, 0, 0, 0, *[64 | 64 << 16] * 4, 0, 0, 0, 0, 0x10101010, 0x10101010, 0, 0)
-SHAPES = f"""
-@gluongraph_tile_shapes = linkonce_odr hidden constant [16 x i32] [{", ".join(f"i32 {word}" for word in _WORDS)}]
-define linkonce_odr i64 @gluongraph_tiles() alwaysinline {{
-  call void @llvm.x86.ldtilecfg(ptr @gluongraph_tile_shapes)
+_A, _B = range(4, 6), range(6, 8)  # tiles that hold operands
+
+
+def _shapes(words: int) -> str:
+    """A function that describes tiles whose steps are so many words deep. What `ldtilecfg` reads is the layout, then 16
+    bits for the bytes of a row of each of eight tiles, then 8 for its rows. A constant of LLVM's: TVM lays local memory
+    over that of another dtype, and then finds no address of it."""
+    width = [4 * words if tile in _A else 4 * SIDE for tile in range(8)]
+    rows = [words if tile in _B else SIDE for tile in range(8)]
+    layout = [1, *[0] * 15, *(byte for w in width for byte in (w, 0)), *[0] * 16, *rows, *[0] * 8]
+    return f"""
+@gluongraph_tile_shapes_{words} = linkonce_odr hidden constant [64 x i8] [{", ".join(f"i8 {byte}" for byte in layout)}]
+define linkonce_odr i64 @gluongraph_tiles_{words}() alwaysinline {{
+  call void @llvm.x86.ldtilecfg(ptr @gluongraph_tile_shapes_{words})
   ret i64 0
 }}
 declare void @llvm.x86.ldtilecfg(ptr)
 """
+
 
 Place = tuple[Buf, Expr]  # where a tile begins
 
@@ -65,6 +73,10 @@ class Unit(Protocol):
 
     once: bool  # does a block go through its steps once, so that other work may be done among them?
 
+    @property
+    def words(self) -> int:
+        """How deep a step is: rows of a tile of B, and words of a row of A."""
+
     def prepare(self, k: Kernel) -> None:
         """What the kernel does once, before its parallel part."""
 
@@ -72,23 +84,25 @@ class Unit(Protocol):
         """Around what each parallel piece does."""
 
     def block(self, k: Kernel, shape: tuple[int, int], steps: Callable[[Add], None], sums: Sums, more: bool) -> None:
-        """A block of rows x columns tiles, four at most: `steps(add)` writes the loops over k and calls `add` in their
-        midst. `more`: to be added to the sums that are there."""
+        """A block of rows x columns tiles, four at most and two of one of them at most: `steps(add)` writes the loops
+        over k and calls `add` in their midst. `more`: to be added to the sums that are there."""
 
 
+@dataclass(frozen=True)
 class Amx:
     """Tiles 0 to 3 hold the sums, the others operands."""
 
+    words: int = SIDE
     once = True
 
     def prepare(self, k: Kernel) -> None:
-        k.use(SHAPES)
+        k.use(_shapes(self.words))
         k.call("syscall", *ASK_FOR_TILES)
 
     @contextmanager
     def thread(self, k: Kernel) -> Iterator[None]:
-        """Eight tiles of 16 rows of 64 bytes, described for the thread that runs here."""
-        k.call("gluongraph_tiles")
+        """Eight tiles, described for the thread that runs here."""
+        k.call(f"gluongraph_tiles_{self.words}")
         yield
         k.intrinsic("llvm.x86.tilerelease")
 
@@ -101,20 +115,13 @@ class Amx:
             k.intrinsic(name, tile, k.address(buf, at), 4 * pitch)
 
         def add(a: Sequence[Place], b: Sequence[Place], passing: str = "") -> None:
-            few, many = ("b", "a") if columns <= 2 else ("a", "b")  # two of one operand at most are held
-            held, each = (b, a) if columns <= 2 else (a, b)
-            turns = range(4 + len(held), 8)
-            for i, place in enumerate(each):
-                tile = turns[i % len(turns)]
-                for j, other in enumerate(held):
-                    if i == 0:
-                        load(4 + j, *other, SIDE, few in passing)
+            for i in range(rows):
+                for j in range(columns):
                     if j == 0:
-                        load(tile, *place, SIDE, many in passing)
-                    if columns <= 2:
-                        k.intrinsic("llvm.x86.tdpbf16ps", i * columns + j, tile, 4 + j)
-                    else:
-                        k.intrinsic("llvm.x86.tdpbf16ps", j * columns + i, 4 + j, tile)
+                        load(_A[i % 2], *a[i], self.words, "a" in passing)
+                    if i == 0:
+                        load(_B[j % 2], *b[j], SIDE, "b" in passing)
+                    k.intrinsic("llvm.x86.tdpbf16ps", i * columns + j, _A[i % 2], _B[j % 2])
 
         for t, at in places:
             if more:
@@ -126,9 +133,11 @@ class Amx:
             k.intrinsic("llvm.x86.tilestored64", t, k.address(sums.buf, at), 4 * sums.pitch)
 
 
+@dataclass(frozen=True)
 class Dots:
     """Some rows of the sums at a time, in vectors of their columns."""
 
+    words: int = SIDE
     once = False
 
     def prepare(self, k: Kernel) -> None:
@@ -162,10 +171,10 @@ class Dots:
 
         def add(a: Sequence[Place], b: Sequence[Place], passing: str = "") -> None:
             left, at = a[i]
-            with k.loop(SIDE, name="word") as word:
+            with k.loop(self.words, name="word") as word:
                 right = [k.bind(k.load(buf, start + word * SIDE, SIDE), "b") for buf, start in b]
                 for r in range(rows):
-                    pair = k.bind(tir.splat(k.load(left, at + (first + r) * SIDE + word), SIDE), "a")
+                    pair = k.bind(tir.splat(k.load(left, at + (first + r) * self.words + word), SIDE), "a")
                     for j in range(columns):
                         acc.put(r, j, tir.dot(acc.get(r, j), pair, right[j]))
 
@@ -177,9 +186,9 @@ class Dots:
             k.store(sums.buf, acc.get(r, j), at)
 
 
-def unit(cpu: Cpu) -> Unit | None:
+def unit(cpu: Cpu, words: int = SIDE) -> Unit | None:
     """What multiplies 16-bit numbers there, if anything does."""
-    return Amx() if cpu.tiles else Dots() if cpu.dots else None
+    return Amx(words) if cpu.tiles else Dots(words) if cpu.dots else None
 
 
 def words(k: Kernel, first: Expr, second: Expr | None = None) -> Expr:
