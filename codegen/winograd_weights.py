@@ -2,7 +2,7 @@
 
 Strips of rows are evaluated at the points, of the gradient whole, of the images some channels at a time. A register
 block holds some channels of each at one point and row of taps, vectors over images that are summed over their lanes
-once a strip is done. Pieces of work own X
+once a strip is done. Pieces of work own some strips, and then sums of their own, or some output channels; sums are
 added in a fixed order, and turned back.
 """
 
