@@ -38,7 +38,8 @@ class Case:
 
 CASES = {
     "mlp-8": Case(1e-5, 8),
-    "lenet-128": Case(1e-5, 16),
+    # At 0.05 two pixels of a window come within a rounding of each other at step 12, and the other is the largest.
+    "lenet-128": Case(1e-5, 16, 0.02),
     "gpt-small": Case(1e-5, 2),
     "digits-64": Case(1e-4, 64, 1e-2),
     # With millions of activations some lie within a rounding of relu's corner, on the other side of which the gradient
