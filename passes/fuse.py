@@ -19,18 +19,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from gluongraph import ops
-from gluongraph.errors import Origin
 from gluongraph.ir import Graph, Node, TensorType
-from gluongraph.ops.leaf import is_zero
 from gluongraph.ops.views import WRITTEN, written
-from gluongraph.passes.grouping import MAX_EDGES, Draft, Drafts, Inlined, overwritten
+from gluongraph.passes.bodies import Bodies
+from gluongraph.passes.grouping import GATHERS, MAX_EDGES, Draft, Drafts, Inlined, adds_rows, overwritten
 from gluongraph.passes.recompute import recomputed
 from gluongraph.passes.through import read_through
 
 # Kinds and names that the loop nests above can hold as part of an expression.
 _POINTWISE = frozenset({"elementwise", "random"})
-_GATHERS = frozenset({"take", "gather"})
 _CONV = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
 LITTLE = 1 << 12  # bytes: sums over so small arrays are one kernel, whatever they read
 ROW_LIMIT = 1 << 16  # elements of a row that a row-wise kernel still finds in cache
@@ -43,10 +40,10 @@ def fuse(graph: Graph) -> Graph:
     """
     views = read_through(graph)
     grouper = _Grouper(graph, Inlined(views=views))
-    builder = _Builder(grouper)
-    if cheap := recomputed(graph, grouper.order, builder.needed, grouper.kernels_reading):
-        builder = _Builder(_Grouper(graph, Inlined(cheap, views)))
-    return builder.build()
+    bodies = grouper.bodies()
+    if cheap := recomputed(graph, grouper.order, bodies.needed, grouper.kernels_reading):
+        bodies = _Grouper(graph, Inlined(cheap, views)).bodies()
+    return bodies.build()
 
 
 class _Grouper:
@@ -98,7 +95,7 @@ class _Grouper:
             self.drafts.join(n, home)
         elif (whole := self._written_by(n)) is not None:
             self.drafts.join(n, whole)
-        elif n.op.kind in _POINTWISE or n.op.name in _GATHERS:
+        elif n.op.kind in _POINTWISE or n.op.name in GATHERS:
             self._place_pointwise(n)
         elif n.op.kind == "reduce" and "axes" in n.attrs:
             self._place_reduction(n)
@@ -119,7 +116,7 @@ class _Grouper:
                 (s,) = s.src
             parts.append(s)
         home = self.drafts.find(parts[0])
-        if home is None or not _is_whole(home) or written(n) is None:
+        if home is None or not home.is_whole or written(n) is None:
             return None
         alone = (self.drafts.find(s) is home and s not in self.results and self._readers(s) == [n] for s in parts)
         return home if all(alone) else None
@@ -152,11 +149,11 @@ class _Grouper:
         if not self._edges_left(draft):
             return False
         if draft.pattern in ("loop", "gemm", "conv", "pool", "scatter"):
-            return n.shape == draft.domain and n.op.name not in _GATHERS and self._reads_in_place(n, draft)
+            return n.shape == draft.domain and n.op.name not in GATHERS and self._reads_in_place(n, draft)
         if draft.pattern == "rowwise":
             return self._fits_rows(n, draft)
         if draft.pattern == "reduce":
-            return n.shape in _spaces(draft) and n.op.name not in _GATHERS and self._reads_in_place(n, draft)
+            return n.shape in _spaces(draft) and n.op.name not in GATHERS and self._reads_in_place(n, draft)
         return False
 
     def _reads_in_place(self, n: Node, draft: Draft) -> bool:
@@ -178,7 +175,7 @@ class _Grouper:
         """Whole rows, reading rows or broadcast row values; or one value a row, computed from such."""
         if n.shape != draft.domain and n.ty.size != draft.rows:
             return False
-        if n.op.name in _GATHERS and any(self._parts(s, draft) for s in n.src):  # only picking from the own row
+        if n.op.name in GATHERS and any(self._parts(s, draft) for s in n.src):  # only picking from the own row
             last = len(draft.domain) - 1
             return n.op.name == "gather" and draft.axes == (last,) and n.attrs["axis"] == last
         return all(self._in_rows(s, n.ty, draft) for s in n.src)
@@ -287,7 +284,11 @@ class _Grouper:
             else:
                 home = draft
 
-    def keepers(self) -> dict[Draft, list[Node]]:
+    def bodies(self) -> Bodies:
+        """The groups, to be written down."""
+        return Bodies(self.graph, self.order, self.drafts, self.inlined, self._keepers())
+
+    def _keepers(self) -> dict[Draft, list[Node]]:
         """Groups that overwrite an input whose old value becomes that of another: they store it on the way."""
         writers = {target: self.drafts.find(new) for new, target in self.written.items()}
         found: dict[Draft, list[Node]] = {}
@@ -329,21 +330,9 @@ def _pattern(n: Node) -> str:
         return "gemm"
     if n.op.kind == "window":
         return "pool"
-    if _adds_rows(n):
+    if adds_rows(n):
         return "scatter"
     return "conv" if n.op.name.removesuffix("_blocks") in _CONV else "scan" if n.op.name == "scan" else "opaque"
-
-
-def _adds_rows(n: Node) -> bool:
-    """Rows added up in a matrix of zeros that has more of them, and so had better not be in memory."""
-    if n.op.name != "scatter_add" or not is_zero(n.src[0]) or n.ty.rank != 2:
-        return False
-    return n.shape[0] > n.src[1].ty.size and n.dtype in ("f32", "f64")
-
-
-def _is_whole(draft: Draft) -> bool:
-    """Is it the group of a composite that a kernel takes whole?"""
-    return draft.nodes[0].op.kind == "composite"
 
 
 def _narrows(n: Node) -> bool:
@@ -361,12 +350,12 @@ def _is_rowwise(n: Node) -> bool:
 
 
 def _moves(draft: Draft) -> bool:
-    return any(m.op.kind == "movement" or m.op.name in _GATHERS for m in draft.nodes)
+    return any(m.op.kind == "movement" or m.op.name in GATHERS for m in draft.nodes)
 
 
 def _slices(draft: Draft) -> bool:
     """Does the group move nothing, or slices only? Those of one product, such as gates, are read side by side."""
-    return all(m.op.name == "slice" for m in draft.nodes if m.op.kind == "movement" or m.op.name in _GATHERS)
+    return all(m.op.name == "slice" for m in draft.nodes if m.op.kind == "movement" or m.op.name in GATHERS)
 
 
 def _waits(graph: Graph, written: dict[Node, Node], readers: Callable[[Node], list[Node]]) -> dict[Node, list[Node]]:
@@ -391,153 +380,3 @@ def _order(graph: Graph, waits: dict[Node, list[Node]]) -> list[Node]:
             stack.append((n, True))
             stack.extend((s, False) for s in reversed((*n.src, *waits.get(n, ()))) if s not in order)
     return list(order)
-
-
-class _Builder:
-    """Writes the groups down: each becomes a `fused` node whose body is a graph of its own."""
-
-    def __init__(self, grouper: _Grouper):
-        self.grouper, self.graph, self.drafts, self.inlined = grouper, grouper.graph, grouper.drafts, grouper.inlined
-        self.keepers = grouper.keepers()
-        self.kept: dict[Node, Node] = {}  # input -> where its old value has been stored
-        self.rank = {n: i for i, n in enumerate(grouper.order)}
-        self.new: dict[Node, Node] = {n: n for n in grouper.order if n.op.name in ("input", "literal")}
-        self.origins: dict[Node, Origin] = {}
-        self.needed = self._needed()
-
-    def _needed(self) -> set[Node]:
-        """Computed nodes whose values leave their group."""
-        needed = set(self.inlined.behind(self.graph.results))
-        for n in self.grouper.order:
-            if n in self.inlined:
-                continue
-            home = self.drafts.find(n)
-            for s in n.src:
-                moved = home is not None and _is_whole(home)  # what it moves lies in its results alone
-                copied = s in self.inlined and n is _anchor(n) and not moved  # into memory, by a kernel of its own
-                needed.update(root for root in self.inlined.behind([s]) if copied or self.drafts.find(root) is not home)
-        return needed
-
-    def build(self) -> Graph:
-        """The graph of fused nodes."""
-        for draft in sorted(self.drafts.live(), key=lambda d: (d.deps.bit_count(), d.id)):
-            nodes = sorted(draft.nodes, key=self.rank.__getitem__)
-            if draft.pattern == "after":
-                self.new[nodes[0]] = nodes[0].on(tuple(map(self.stored, nodes[0].src)))
-                continue
-            self._emit(nodes, draft.pattern, self.keepers.get(draft, []))
-        taken: set[Node] = set()
-        updates = {k: self._result(n, taken) for k, n in self.graph.updates.items()}
-        outputs = {k: self._result(n, set(taken)) for k, n in self.graph.outputs.items()}
-        return self.graph.with_results(outputs, updates, self.origins)
-
-    def _result(self, n: Node, taken: set[Node]) -> Node:
-        """n stored in memory that nobody else claims: inputs, constants and results with two owners are copied."""
-        if n in self.kept and self.kept[n] not in taken:
-            taken.add(self.kept[n])
-            return self.kept[n]
-        stored = root = self.stored(n)
-        while root.op.name in ("reshape", "after"):
-            root = root.src[0]
-        if root.op.name != "item" or root in taken:
-            x = ops.input("x0", stored.ty)
-            copy = ops.fused(stored, body=Graph({"x0": x}, {"y0": x}), pattern="loop")
-            stored = root = ops.item(copy, index=0)
-        taken.add(root)
-        return stored
-
-    def _emit(self, nodes: list[Node], pattern: str, keep: list[Node]) -> None:
-        """One fused node for these and the inputs to keep; `self.new` and `self.kept` learn where its results are."""
-        body = _Body(self, nodes)
-        outputs = [n for n in nodes if n in self.needed and not isinstance(n.type, tuple)]
-        if pattern == "scan":  # its carries live in its results, wanted or not
-            outputs = [ops.item(nodes[0], index=i) for i in range(len(nodes[0].types))]
-        fused = body.finish([*outputs, *keep], pattern)
-        self.kept |= {n: ops.item(fused, index=i) for i, n in enumerate(keep, len(outputs))}
-        origin = next((o for n in reversed(nodes) if (o := self.graph.origins.get(n)) is not None), None)
-        for i, n in enumerate(outputs):
-            made = self.new[n] = ops.item(fused, index=i)
-            if origin is not None:
-                self.origins.setdefault(made, origin)
-        if origin is not None:
-            self.origins.setdefault(fused, origin)
-
-    def stored(self, n: Node) -> Node:
-        """n as a value in memory: what a kernel reads."""
-        if (made := self.new.get(n)) is not None:
-            return made
-        if n.op.name == "reshape":
-            made = n.on((self.stored(n.src[0]),))
-        elif n.op.name == "stop_gradient":
-            made = self.stored(n.src[0])
-        else:  # a constant or a broadcast that somebody wants in memory
-            fused = _Body(self, []).finish([n], "loop")
-            made = ops.item(fused, index=0)
-        self.new[n] = made
-        return made
-
-
-class _Body:
-    """The body graph of one group."""
-
-    def __init__(self, builder: _Builder, nodes: list[Node]):
-        self.builder, self.inside = builder, set(nodes)
-        self.inputs: dict[Node, Node] = {}  # stored value -> body input
-        self.made: dict[Node, Node] = {}
-        for n in nodes:
-            self.made[n] = n.on(tuple(self._source(s, n) for s in n.src))
-
-    def _source(self, s: Node, n: Node) -> Node:
-        """What n reads for s."""
-        if n is _anchor(n) and not (_adds_rows(n) and is_zero(s)):
-            return self._operand(s)
-        return self._read(s)
-
-    def _operand(self, s: Node) -> Node:
-        """A source of a contraction and the like: read from memory as it lies there."""
-        if s in self.inside:
-            return self.made[s]
-        if s in self.builder.inlined.views or (s.op.name == "reshape" and self._from_inside(s)):
-            return s.on(tuple(map(self._operand, s.src)))
-        return self._input(self.builder.stored(s))
-
-    def _read(self, s: Node) -> Node:
-        """A source of pointwise work: inlined where that is free."""
-        if s in self.inside:
-            return self.made[s]
-        if s not in self.builder.inlined:
-            return self._input(self.builder.stored(s))
-        if (made := self.made.get(s)) is None:
-            if s.op.name == "stop_gradient":
-                made = self._read(s.src[0])
-            elif s.op.name == "reshape" and not self._from_inside(s):
-                made = self._input(self.builder.stored(s))
-            else:
-                made = s.on(tuple(self._read(x) for x in s.src))
-            self.made[s] = made
-        return made
-
-    def _from_inside(self, s: Node) -> bool:
-        """Is s made in this kernel, or from nothing?"""
-        roots = self.builder.inlined.behind([s])
-        return not roots or any(root in self.inside for root in roots)
-
-    def _input(self, stored: Node) -> Node:
-        if (made := self.inputs.get(stored)) is None:
-            made = self.inputs[stored] = ops.input(f"x{len(self.inputs)}", stored.ty)
-        return made
-
-    def finish(self, outputs: list[Node], pattern: str) -> Node:
-        """The fused node on the outer values that the body reads."""
-        for n in outputs:
-            if n.op.name == "item" and n.src[0] in self.inside:
-                self.made.setdefault(n, n.on((self.made[n.src[0]],)))
-        results = {f"y{i}": self.made[n] if n in self.made else self._read(n) for i, n in enumerate(outputs)}
-        graph = Graph({n.attrs["name"]: n for n in self.inputs.values()}, results)
-        return ops.fused(*self.inputs, body=graph, pattern=pattern)
-
-
-def _anchor(n: Node) -> Node | None:
-    """n if it reads whole arrays in an order of its own."""
-    plain = n.op.kind in ("elementwise", "random", "reduce", "movement") or n.op.name in (*_GATHERS, "item")
-    return None if plain and n.op.name not in ("concat", "cumsum") else n

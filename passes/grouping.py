@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from gluongraph.ir import Graph, Node
+from gluongraph.ops.leaf import is_zero
 
 MAX_NODES = 96  # a kernel larger than this compiles slowly and gains nothing
 MAX_EDGES = 40  # values in and out of one kernel
 
 # Nodes that cost nothing to recompute where they are read.
 INLINE = frozenset({"const", "iota", "expand", "one_hot", "stop_gradient", "reshape"})
+GATHERS = frozenset({"take", "gather"})
 COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 
 
@@ -73,6 +75,11 @@ class Draft:
     def rows(self) -> int:
         """Size of the kept part of a row-wise or reducing group's domain."""
         return math.prod(d for axis, d in enumerate(self.domain) if axis not in self.axes)
+
+    @property
+    def is_whole(self) -> bool:
+        """Is it the group of a composite that a kernel takes whole?"""
+        return self.nodes[0].op.kind == "composite"
 
 
 @dataclass
@@ -162,3 +169,10 @@ class Drafts:
 def overwritten(graph: Graph) -> dict[Node, Node]:
     """For each update whose new value is computed: its node -> the input it is written over."""
     return {new: graph.inputs[name] for name, new in graph.updates.items() if new.op.kind != "leaf"}
+
+
+def adds_rows(n: Node) -> bool:
+    """Rows added up in a matrix of zeros that has more of them, and so had better not be in memory."""
+    if n.op.name != "scatter_add" or not is_zero(n.src[0]) or n.ty.rank != 2:
+        return False
+    return n.shape[0] > n.src[1].ty.size and n.dtype in ("f32", "f64")
