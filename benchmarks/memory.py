@@ -115,7 +115,7 @@ def fit(name: str, times: int, steps: int, remat: str) -> None:
 def promises(name: str, rounds: int) -> None:
     """What `step.memory` expects of each `remat`, and what is measured: steps take turns, and the best of each counts;
     the process is one of its own."""
-    kinds, best = (None, "auto", "segments"), dict[str | None, float]()
+    kinds, best = (None, "auto", "blocks"), dict[str | None, float]()
     steps = {kind: step_of(find(name), remat=kind) for kind in kinds}
     for _ in range(rounds + 1):
         for kind, (step, (batch, *_)) in steps.items():
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--times", type=int, help="so many times PyTorch's batch, with recomputation; its time and memory"
     )
-    parser.add_argument("--remat", default="segments", help="with --times: as in mx.compile")
+    parser.add_argument("--remat", default="blocks", help="with --times: as in mx.compile")
     parser.add_argument("--promises", action="store_true", help="what step.memory expects, beside what is measured")
     parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--process", help=argparse.SUPPRESS)

@@ -76,7 +76,7 @@ def compile(
         detect_anomaly: where loss, a gradient or a new weight, state or statistic is not finite, the step changes
             nothing and raises NotFiniteError, which names the first op that has made a NaN or an infinity.
         remat: compute parts of the forward again instead of keeping them for gradients: "auto" saves what memory it can
-            for a tenth of the step's time, "segments" what it can; by default only what takes next to no time is, in
+            for a tenth of the step's time, "blocks" what it can; by default only what takes next to no time is, in
             large steps. See docs/memory.md.
         memory_budget: bytes that the step may take, as "2GiB" or a number: as much is computed again as that needs. The
             first call raises MXNetError where it cannot be. `step.memory(*batch)` tells what a step will take.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gluongraph.errors import located
 
-MODES = ("auto", "segments")
+MODES = ("auto", "blocks")
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
 

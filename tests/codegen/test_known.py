@@ -116,7 +116,7 @@ def test_what_the_key_depends_on() -> None:
 
 def test_what_is_asked_for_is_another_plan(planned: list[Graph]) -> None:
     graph, roles = product()
-    for thrift in (ALL_KEPT, Thrift("segments"), Thrift(activations="bf16"), Thrift("segments")):
+    for thrift in (ALL_KEPT, Thrift("blocks"), Thrift(activations="bf16"), Thrift("blocks")):
         for spared in ((), ("y",)):
             compiler.lower(graph, roles, spared, thrift=thrift)
     assert len(planned) == 3 * 2, "what could be computed again counts"

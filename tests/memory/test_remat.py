@@ -157,8 +157,8 @@ def test_activations_in_16_bits_take_less() -> None:
     for name in NETS:
         less, _ = planned(name, activations="bf16")
         assert less.scratch < planned(name)[0].scratch
-        least, _ = planned(name, activations="bf16", remat="segments")  # where a workspace may be the largest part
-        assert least.scratch <= planned(name, remat="segments")[0].scratch
+        least, _ = planned(name, activations="bf16", remat="blocks")  # where a workspace may be the largest part
+        assert least.scratch <= planned(name, remat="blocks")[0].scratch
 
 
 def test_a_compiled_step_with_activations_in_16_bits() -> None:
@@ -208,7 +208,7 @@ def test_compiled_steps_train_alike(name: str) -> None:
     """Losses, parameters and running statistics of three steps; so dropout has drawn the same, and statistics moved
     once."""
     results = []
-    for options in ({}, {"remat": "segments"}):
+    for options in ({}, {"remat": "blocks"}):
         net, step = compiled(name, **options)
         mx.random.seed(5)
         losses = [step(*batch(name)).asnumpy() for _ in range(3)]
@@ -236,7 +236,7 @@ MIXED: list[tuple[str, dict[str, Any]]] = [
 def test_compiled_steps_of_16_bits_give_the_same_bits(mode: str, options: dict[str, Any]) -> None:
     """Losses, gradients that are added to, weights; with a scaled loss the first steps overflow and are left out."""
     results = []
-    for more in ({}, {"remat": "segments"}):
+    for more in ({}, {"remat": "blocks"}):
         net, step = compiled("mlp with dropout", **options, **more)
         mx.random.seed(5)
         x, y = batch("mlp with dropout")
@@ -261,7 +261,7 @@ def test_compiled_steps_of_16_bits_give_the_same_bits(mode: str, options: dict[s
 
 def test_a_budget_is_kept_with_no_more_recomputation_than_it_needs() -> None:
     whole, _ = planned("transformer")
-    least, _ = planned("transformer", remat="segments")
+    least, _ = planned("transformer", remat="blocks")
     assert least.peak < whole.peak and least.extra_time > 0
     budget = (whole.peak + least.peak) // 2
     found, step = planned("transformer", memory_budget=budget)
@@ -284,13 +284,13 @@ def test_a_gpt_takes_less_the_more_of_it_is_computed_again() -> None:
         with debug.override(backend="reference"):
             return step.memory(*given)
 
-    kept, auto, least = map(found, (None, "auto", "segments"))
+    kept, auto, least = map(found, (None, "auto", "blocks"))
     assert least.scratch <= 0.55 * kept.scratch and auto.scratch <= 0.7 * kept.scratch
     assert 0 == kept.extra_time < auto.extra_time <= 0.1 < least.extra_time < 0.3
 
 
 def test_an_impossible_budget_is_refused_with_the_smallest_that_was_found() -> None:
-    least, _ = planned("transformer", remat="segments")
+    least, _ = planned("transformer", remat="blocks")
     with pytest.raises(
         MXNetError, match="memory_budget: 1000 bytes are too few; the smallest plan found takes"
     ) as error:
@@ -306,7 +306,7 @@ def test_what_predicts_is_not_touched_by_a_budget_that_fits() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"remat": "some"}, "remat is None, 'auto' or 'segments', not 'some'"),
+    ({"remat": "some"}, "remat is None, 'auto' or 'blocks', not 'some'"),
     ({"memory_budget": "many"}, "memory_budget='many' is no number of bytes"),
     ({"memory_budget": -1}, "memory_budget=-1 is no number of bytes"),
     ({"activations": "8bit"}, "activations is None or 'bf16', not '8bit'"),
