@@ -18,6 +18,8 @@ from gluongraph.codegen import (
     conv_pixels,
     conv_points,
     conv_tile_blocks,
+    conv_tile_pixels,
+    conv_tile_weights,
     conv_tiles,
     conv_weights,
     winograd,
@@ -99,17 +101,17 @@ _WEIGHT_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToWeights]] = {
 }
 _IN_BLOCKS: dict[str, dict[str, Callable[[Conv, Cpu, str], _InBlocks]]] = {
     "conv2d": {
-        "tiles": lambda conv, cpu, _: conv_tile_blocks.Forward(conv, cpu),
+        "tiles": lambda conv, cpu, _: conv_tile_pixels.Forward(conv, cpu),
         "winograd": winograd_pixels.Forward,
         "images": conv_pixels.Forward,
     },
     "conv2d_data_grad": {
-        "tiles": lambda conv, cpu, _: conv_tile_blocks.DataGrad(conv, cpu),
+        "tiles": lambda conv, cpu, _: conv_tile_pixels.DataGrad(conv, cpu),
         "winograd": winograd_pixels.DataGrad,
         "images": conv_pixels.DataGrad,
     },
     "conv2d_weight_grad": {
-        "tiles": lambda conv, cpu, _: conv_tile_blocks.WeightGrad(conv, cpu),
+        "tiles": lambda conv, cpu, _: conv_tile_weights.WeightGrad(conv, cpu),
         "winograd": winograd_weights.WeightGrad,
         "images": conv_weights.WeightGrad,
     },
