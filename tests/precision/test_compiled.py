@@ -64,7 +64,7 @@ def test_the_plan_multiplies_16_bits_and_sums_in_float32(precision: str) -> None
     step = compiled(small_network(0), precision)
     step(x, y)
     found = contractions(step.plan)
-    names = [name for name, _, _ in found]
+    names = [name.removesuffix("_blocks") for name, _, _ in found]  # how images lie is a matter of the target
     assert sorted(names) == ["conv2d", "conv2d_weight_grad", *6 * ["matmul"]]
     for name, operands, sums in found:
         assert (operands, sums) == ({LOW[precision]}, "f32"), name
