@@ -43,6 +43,12 @@ def seeded() -> Iterator[None]:
     yield
 
 
+@pytest.fixture
+def own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache for this test alone: nothing is compiled or measured before."""
+    monkeypatch.setenv("GG_CACHE", str(tmp_path / "cache"))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says which optional parts were not tested here, once each: a green run must not hide them."""
     reasons: dict[str, int] = {}

@@ -21,7 +21,7 @@ from kernels import Case, Library
 CPU = target().cpu
 assert CPU is not None
 K = CPU.lanes
-pytestmark = pytest.mark.skipif(K == 1, reason="no vectors: no blocks")
+pytestmark = pytest.mark.skipif(K == 1, reason="this machine has no vectors of float32: images lie in no blocks here")
 Pair = tuple[int, int]
 # channels, height, width, channels made, kernel, stride, padding, dilation, groups
 Shape = tuple[int, int, int, int, Pair, Pair, Pair, Pair, int]

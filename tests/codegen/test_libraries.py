@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
 from importlib import metadata
 
 import numpy as np
@@ -26,15 +25,9 @@ from gluongraph.runtime import loader
 from gluongraph.step import TrainStep
 
 NAMES = sorted(LIBRARIES)
+pytestmark = pytest.mark.usefixtures("own_cache")
 DRAW = np.random.default_rng(0)
 X, Y = DRAW.standard_normal((64, 48), np.float32), DRAW.integers(0, 40, 64).astype(np.int32)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
-    """A cache for each test alone."""
-    monkeypatch.setenv("GG_CACHE", str(tmp_path / "cache"))
-    yield tmp_path
 
 
 def installed(name: str) -> bool:
@@ -107,7 +100,7 @@ def made(**how: str) -> TrainStep:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_calls_it_where_it_was_found_to_be_faster(name: str, folder: pathlib.Path) -> None:
+def test_a_step_calls_it_where_it_was_found_to_be_faster(name: str, tmp_path: pathlib.Path) -> None:
     on, plain = allowed(name), made()
     plain.memory(X, Y)  # compiles it
     (gradient,) = (x for x in plain.plan.launches if x.group.pattern == "gemm" and x.group.inplace)  # and its update
@@ -120,8 +113,8 @@ def test_a_step_calls_it_where_it_was_found_to_be_faster(name: str, folder: path
     assert [x.candidate for x in usual.plan.launches] == [x.candidate for x in plain.plan.launches]
     file = LIBRARIES[name].file.encode()
     assert step.artefact.path is not None and file in step.artefact.path.read_bytes()
-    step.export(folder / "step.gga", modes=["step"])
-    assert file not in (folder / "step.gga").read_bytes(), "it must train where there is no such library"
+    step.export(tmp_path / "step.gga", modes=["step"])
+    assert file not in (tmp_path / "step.gga").read_bytes(), "it must train where there is no such library"
 
 
 def test_what_is_not_there_is_said() -> None:

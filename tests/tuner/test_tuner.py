@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import re
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,9 @@ from gluongraph.step import TrainStep
 from gluongraph.tuner import Tuning, seconds_of
 from gluongraph.tuner.contest import Contest
 
+pytestmark = pytest.mark.usefixtures("own_cache")
 DRAW = np.random.default_rng(0)
 X, Y = DRAW.standard_normal((32, 48), np.float32), DRAW.integers(0, 5, 32).astype(np.int32)
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
-    """A cache for each test alone."""
-    monkeypatch.setenv("GG_CACHE", str(tmp_path / "cache"))
-    yield tmp_path
 
 
 def made(**how: Any) -> TrainStep:
@@ -68,9 +61,9 @@ def test_a_tuned_step_trains_as_any_other() -> None:
     assert set(again.data()) == {"known", "left", "spent", "saved", "kernels"}
 
 
-def test_what_was_found_is_compiled_and_exported(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_found_is_compiled_and_exported(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launch = other_way(made())
-    step, path = made(), folder / "step.gga"
+    step, path = made(), tmp_path / "step.gga"
     first = step(X, Y).asnumpy()
     assert [each.candidate.setting for each in step.plan.launches if each.label == launch.label] != [""]
     step.export(path, modes=["step"])
