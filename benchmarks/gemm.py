@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops, process
-from gluongraph.codegen import tir
+from gluongraph.codegen import machine_code
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.rules import offer
 from gluongraph.codegen.targets import target
@@ -101,7 +101,7 @@ def launch_of(product: Product, dtype: str, name: str) -> Launch:
 def own(products: Sequence[Product], dtype: str) -> list[Callable[[], Any]]:
     """One call of each product's kernel."""
     launches = [launch_of(product, dtype, f"k{i}") for i, product in enumerate(products)]
-    module = tir.build_kernels([kernel(launch, target()) for launch in launches], target().tvm)
+    module = machine_code.build_kernels([kernel(launch, target()) for launch in launches], target().tvm)
     calls: list[Callable[[], Any]] = []
     for launch in launches:
         memory = [_numbers(b.type.shape, dtype) for b in (*launch.reads, *launch.writes)]

@@ -17,7 +17,7 @@ os.environ.update(OMP_NUM_THREADS="1", GG_THREADS="1")
 
 import numpy as np
 
-from gluongraph.codegen import tir
+from gluongraph.codegen import machine_code, tir
 from gluongraph.codegen.math import CpuAlgebra
 from gluongraph.codegen.targets import target
 from gluongraph.runtime import loader
@@ -52,7 +52,7 @@ def main() -> None:
     on = target()
     if on.cpu is None:
         raise SystemExit("this measures CPU code")
-    module = tir.build_kernels([kernel(name, size, on.cpu.lanes) for name in NAMES], on.tvm)
+    module = machine_code.build_kernels([kernel(name, size, on.cpu.lanes) for name in NAMES], on.tvm)
     x = np.random.default_rng(0).uniform(0.01, 4, size).astype(np.float32)
     y = np.empty_like(x)
     torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gluongraph import debug
-from gluongraph.codegen import cache, cuda, linking, te, tir
+from gluongraph.codegen import cache, cuda, linking, machine_code, te, tir
 from gluongraph.codegen.cache import Artefact
 from gluongraph.codegen.cuda_math import GpuKernel
 from gluongraph.codegen.linking import Linker
@@ -45,12 +45,12 @@ def build(plan: Plan, target: Target) -> Artefact:
         linker = linking.linker(linking.command_for(target.machine))
         library = cache.store(key, program, lambda path: write(functions, entries, path, target, linker))
     except CompileError:  # nothing links on this machine: the code lives in this process only
-        module = tir.link(functions, entries, target.tvm)
+        module = machine_code.link(functions, entries, target.tvm)
     return Artefact(program, library, module, len(functions), time.perf_counter() - started, gpu)
 
 
 Functions = Sequence[tir.PrimFunc]
-Entries = dict[str, tir.Entry]
+Entries = dict[str, machine_code.Entry]
 KERNELS, MODULES = 5, 8  # kernels that a module has at the least, and modules at the most: each takes LLVM a while
 
 
@@ -62,7 +62,9 @@ def _write(functions: Functions, entries: Entries, library: Path, target: Target
     with tempfile.TemporaryDirectory(prefix="gluongraph-") as folder:
 
         def compiled(i: int) -> str:
-            return tir.write_object(tir.link(parts[i], {} if i else entries, target.tvm), f"{folder}/{i}.o")
+            return machine_code.write_object(
+                machine_code.link(parts[i], {} if i else entries, target.tvm), f"{folder}/{i}.o"
+            )
 
         linker(str(library), _side_by_side(compiled, count))
 
@@ -77,8 +79,8 @@ def _side_by_side(work: Callable[[int], str], count: int) -> list[str]:
 
 def _write_gpu(functions: Functions, entries: Entries, library: Path, target: Target, linker: Linker) -> None:
     """The library, and beside it machine code named by the digest of the source that the library holds."""
-    module = tir.link(functions, entries, target.tvm)
-    tir.export(module, str(library), linker)
+    module = machine_code.link(functions, entries, target.tvm)
+    machine_code.export(module, str(library), linker)
     source = te.cuda_source(module)
     if source and (binary := te.binary(source, target.tvm["arch"])) is not None:
         library.with_name(f"{hashlib.sha256(source.encode()).hexdigest()}.fatbin").write_bytes(binary)
@@ -95,8 +97,10 @@ def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
     return k.finish()
 
 
-def entry(plan: Plan) -> tir.Entry:
+def entry(plan: Plan) -> machine_code.Entry:
     """The entry point: the plan's launches over the program's arguments."""
     position = plan.positions
-    calls = [tir.Call(launch.kernel, tuple(position[b.name] for b in launch.arguments)) for launch in plan.launches]
-    return tir.Entry(tuple(calls))
+    calls = [
+        machine_code.Call(launch.kernel, tuple(position[b.name] for b in launch.arguments)) for launch in plan.launches
+    ]
+    return machine_code.Entry(tuple(calls))

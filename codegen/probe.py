@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gluongraph.codegen import tir
+from gluongraph.codegen import machine_code, tir
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tiles import SIDE, Amx
@@ -91,4 +91,4 @@ def build(target: Target, streams: Sequence[tuple[int, int]]) -> Any:
     cpu = target.cpu
     kernels = [peak(cpu)[0], *([tile_peak(cpu)[0]] if cpu.tiles else [])]
     kernels += [stream(kind, size, times, cpu) for size, times in streams for kind in STREAMS]
-    return tir.build_kernels(kernels, target.tvm)
+    return machine_code.build_kernels(kernels, target.tvm)

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gluongraph.codegen.tir import Buf, Expr, Kernel, Lazy, PrimFunc, index, make_target, name_of, tirx, tvm, tvm_dtype
+from gluongraph.codegen.machine_code import make_target
+from gluongraph.codegen.tir import Buf, Expr, Kernel, Lazy, PrimFunc, index, name_of, tirx, tvm, tvm_dtype
 from gluongraph.errors import CompileError
 
 Tensor = Any  # a stage or a placeholder

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import process
-from gluongraph.codegen import tir
+from gluongraph.codegen import machine_code
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.targets import Target
 from gluongraph.dtypes import is_float, numpy_dtype
@@ -122,7 +122,7 @@ def _compiled(launches: Sequence[Launch], on: Target) -> list[Callable[..., obje
     parts = min(process.threads(), len(launches))
     written = [kernel(launch, on) for launch in launches]
     with ThreadPoolExecutor(parts) as pool:
-        modules = list(pool.map(lambda i: tir.build_kernels(written[i::parts], on.tvm), range(parts)))
+        modules = list(pool.map(lambda i: machine_code.build_kernels(written[i::parts], on.tvm), range(parts)))
     return [loader.function(modules[i % parts], launch.kernel) for i, launch in enumerate(launches)]
 
 

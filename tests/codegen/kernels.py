@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops, reference
-from gluongraph.codegen import tir
+from gluongraph.codegen import machine_code, tir
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import emit, offer
 from gluongraph.codegen.targets import Target, target
@@ -60,7 +60,7 @@ class Library:
             k = tir.Kernel(launch.kernel)
             emit(k, launch.group, launch.candidate, bind(k, launch), cpu)
             functions.append(k.finish())
-        self.module = tir.build_kernels(functions, self.target.tvm)
+        self.module = machine_code.build_kernels(functions, self.target.tvm)
 
     def _launch(self, case: Case, name: str) -> Launch:
         group = Group(case.graph(), case.pattern, case.inplace)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gluongraph import ops, reference
-from gluongraph.codegen import tir
+from gluongraph.codegen import machine_code, tir
 from gluongraph.codegen.build import bind
 from gluongraph.codegen.rules import emit, offer
 from gluongraph.codegen.targets import target
@@ -57,7 +57,7 @@ def test_compiled_op_is_its_numpy_meaning(name: str) -> None:
         assert cpu is not None
         emit(k, launch.group, launch.candidate, bind(k, launch), cpu)
         functions.append(k.finish())
-    library = tir.build_kernels(functions, target().tvm) if functions else None
+    library = machine_code.build_kernels(functions, target().tvm) if functions else None
     for launch, arrays, want in cases:
         (made,) = launch.group.outputs
         got = np.empty(made.shape, numpy_dtype(made.dtype))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import conv, conv_bands, conv_channels, conv_points, conv_tiles, tir
+from gluongraph.codegen import conv, conv_bands, conv_channels, conv_points, conv_tiles, machine_code, tir
 from gluongraph.codegen.conv import Conv
 from gluongraph.codegen.microkernel import accumulator
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
@@ -84,7 +84,7 @@ def run(
         emit(
             k, c, dtype, source, lambda o, q, n: k.load(bufs["w"], o * c.q + q, n), write_pixels, where.cpu, space, way
         )
-    function = tir.build_kernels([k.finish()], where.tvm)["conv"]
+    function = machine_code.build_kernels([k.finish()], where.tvm)["conv"]
     given = [tvm.runtime.tensor(arrays[name].ravel()) for name in names]
     results = []
     for number in threads or (0,):

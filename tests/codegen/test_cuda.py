@@ -384,7 +384,7 @@ def test_a_sum_of_everything_is_one_block() -> None:
 @pytest.mark.parametrize(("graph", "given"), [pytest.param(*rest, id=name) for name, *rest in cases(loops=True)])
 def test_loop(graph: Graph, given: Arrays) -> None:
     """The loop runs on the host, and here its kernels do too, without threads."""
-    from gluongraph.codegen import tir
+    from gluongraph.codegen import machine_code
     from gluongraph.program import program_of
     from gluongraph.runtime import loader
     from gluongraph.runtime.executor import Executor
@@ -393,7 +393,7 @@ def test_loop(graph: Graph, given: Arrays) -> None:
     assert "scan" in [launch.candidate.rule for launch in plan.launches]
     program = program_of(plan)
     functions = [gpu.serial(f) for f in gpu.functions(plan).values()]
-    entry = loader.function(gpu.compiled([*functions, tir.calling("step", build.entry(plan))]), "step")
+    entry = loader.function(gpu.compiled([*functions, machine_code.calling("step", build.entry(plan))]), "step")
     executor = Executor(entry, program, {})
     results = executor([given[name] for name in executor.input_names])
     compare(dict(zip(executor.output_names, results, strict=True)), reference.run(graph, given)[0])

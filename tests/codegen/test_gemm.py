@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import gemm, gemm_choice, tir
+from gluongraph.codegen import gemm, gemm_choice, machine_code, tir
 from gluongraph.codegen.gemm_choice import Kind
 from gluongraph.codegen.targets import target
 from gluongraph.dtypes import numpy_dtype
@@ -51,7 +51,7 @@ def product(
         k.store(out, k.load(out, at, tir.lanes_of(value)) + value, at)
 
     gemm.emit(k, batch=batch, m=m, n=n, kk=kk, a=a, b=b, write=write, cpu=where.cpu, workspace=space if need else None)
-    function = tir.build_kernels([k.finish()], where.tvm)["product"]
+    function = machine_code.build_kernels([k.finish()], where.tvm)["product"]
     random = np.random.default_rng(1)
     left = random.integers(-99, 99, (batch, m, kk)) / 64
     right = random.integers(-99, 99, (batch, kk, n)) / 64

@@ -10,7 +10,7 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import gluon, ops, process
-from gluongraph.codegen import tir
+from gluongraph.codegen import machine_code
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.libraries import LIBRARIES, find
 from gluongraph.codegen.offers import key_of
@@ -77,7 +77,7 @@ def test_a_library_multiplies_as_numpy_does(name: str, dtype: str) -> None:
             launches.append(Launch(f"k{len(launches)}", group, candidate, reads, writes))
             arrays.append(given)
             meant.append(a @ b + 1)
-    module = tir.build_kernels([kernel(launch, on) for launch in launches], on.tvm)
+    module = machine_code.build_kernels([kernel(launch, on) for launch in launches], on.tvm)
     results: list[list[bytes]] = []
     for threads in (1, 2, process.threads()):
         loader._runtime("config_threadpool")(1, threads)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import tir, vector_math
+from gluongraph.codegen import machine_code, tir, vector_math
 from gluongraph.codegen.math import CpuAlgebra
 from gluongraph.codegen.targets import target
 from gluongraph.dtypes import numpy_dtype
@@ -56,7 +56,7 @@ def test_exponentials_of_what_is_not_above_0(scale: float) -> None:
     below = kernel("below", lambda e, v: vector_math.exp_below(e.kernel, v, scale), SIZE)
     with np.errstate(over="ignore"):
         given = x / np.float32(scale)
-    y = call(tir.build_kernels([below], target().tvm), "below", given)
+    y = call(machine_code.build_kernels([below], target().tvm), "below", given)
     power = given.astype(np.float64) * scale
     exact = np.where(power < -87.3, 0, np.exp(power))
     assert np.array_equal(np.isnan(y), np.isnan(x))
@@ -101,7 +101,7 @@ def functions() -> Any:
     names = sorted({row[0] for row in UNARY})
     made = [kernel(n, lambda e, x, n=n: e.unary(n, x), SIZE) for n in names]
     edges = [kernel(f"{n}_edges", lambda e, x, n=n: e.unary(n, x), len(EDGES), 1) for n in names]
-    return tir.build_kernels([*made, *edges], target().tvm)
+    return machine_code.build_kernels([*made, *edges], target().tvm)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def operators() -> Any:
         z = k.param("z", size, "bool" if name in ("less", "not_equal") else dtype)
         k.store(z, CpuAlgebra(k).binary(name, k.load(x, 0, size), k.load(y, 0, size)), 0)
         made.append(k.finish())
-    return tir.build_kernels(made, target().tvm)
+    return machine_code.build_kernels(made, target().tvm)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def folded() -> Any:
             k.store(z, e.binary(name, *pair), 2 * i * size)
             k.store(z, e.binary(name, *pair[::-1]), (2 * i + 1) * size)
         made.append(k.finish())
-    return tir.build_kernels(made, target().tvm)
+    return machine_code.build_kernels(made, target().tvm)
 
 
 @pytest.mark.parametrize("name", FOLDED)
@@ -251,7 +251,7 @@ def test_operators_on_one_value(lanes: int) -> None:
     with np.errstate(all="ignore"):
         want = np.array([fn(x, x).astype(np.float32) for fn in exact])
     got = np.empty_like(want)
-    tir.build_kernels([k.finish()], target().tvm)["itself"](loader.view(x), loader.view(got.reshape(-1)))
+    machine_code.build_kernels([k.finish()], target().tvm)["itself"](loader.view(x), loader.view(got.reshape(-1)))
     np.testing.assert_array_equal(got, want)
 
 
@@ -261,5 +261,5 @@ def test_not_keeps_nan() -> None:
     e = CpuAlgebra(k)
     k.store(y, e.unary("logical_not", e.binary("less", k.load(x, 0, 4), e.const(1.0, "f32"))), 0)
     numbers, got = np.array([NAN, 0, 1, 2], np.float32), np.zeros(4, bool)
-    tir.build_kernels([k.finish()], target().tvm)["not_less"](loader.view(numbers), loader.view(got))
+    machine_code.build_kernels([k.finish()], target().tvm)["not_less"](loader.view(numbers), loader.view(got))
     assert got.tolist() == [True, False, True, True]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gluongraph import ops
-from gluongraph.codegen import tir
+from gluongraph.codegen import machine_code, tir
 from gluongraph.codegen.contraction import GEMM
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.targets import target
@@ -88,7 +88,7 @@ def test_other_ways_to_write_a_product_sum_in_the_same_order() -> None:
         rule.emit(k, group, bind(k, Launch(k.name, group, candidate, reads, writes)), cpu)
         kernels.append(k.finish())
         spaces.append(np.empty(candidate.workspace, np.uint8))
-    module = tir.build_kernels(kernels, target().tvm)
+    module = machine_code.build_kernels(kernels, target().tvm)
     rng = np.random.default_rng(0)
     given = [numbers(rng, t) for t in group.inputs]
     found = []

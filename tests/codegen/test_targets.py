@@ -15,7 +15,7 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import gluon, nd, reference
-from gluongraph.codegen import tir
+from gluongraph.codegen import machine_code
 from gluongraph.codegen.build import ENTRY, entry, kernel
 from gluongraph.codegen.targets import TARGETS, Target, cpu_flags, target
 from gluongraph.errors import CompileError
@@ -118,7 +118,7 @@ def compiled(step: TrainStep, on: Target) -> tuple[Plan, Any]:
     made = step._variants.last.compiled
     plan, _ = plan_of(made.traced, made.request.roles, on)
     functions = [kernel(launch, on) for launch in plan.kernels.values()]
-    return plan, tir.link(functions, {ENTRY: entry(plan)}, on.tvm)
+    return plan, machine_code.link(functions, {ENTRY: entry(plan)}, on.tvm)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gluongraph import ops, reference
-from gluongraph.codegen import tir
+from gluongraph.codegen import machine_code
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.offers import key_of
 from gluongraph.codegen.rules import alternatives, offer
@@ -139,7 +139,7 @@ def run_all(group: Group, arrays: list[Array], every: int) -> tuple[list[str], l
     reads = tuple(Buffer(f"x{i}", t, "input") for i, t in enumerate(group.inputs))
     first = Launch("k0", group, usual, reads, (Buffer("y0", group.outputs[0], "output"),))
     launches = [replace(first, kernel=f"k{i}", candidate=c) for i, c in enumerate(candidates)]
-    module = tir.build_kernels([kernel(launch, on) for launch in launches], on.tvm)
+    module = machine_code.build_kernels([kernel(launch, on) for launch in launches], on.tvm)
     results = []
     for launch in launches:
         y = np.empty(group.outputs[0].shape, np.float32)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import conv, tir
+from gluongraph.codegen import conv, machine_code, tir
 from gluongraph.codegen.conv import Conv
 from gluongraph.codegen.targets import target
 from gluongraph.ops.blocks import IN_BLOCKS, blocked
@@ -52,7 +52,7 @@ class Kernels:
     def __init__(self, convs: dict[str, Conv], where: Any = HOST):
         self.convs, self.cpu = convs, where.cpu
         made = [self._kernel(name, op) for name in convs for op in OPS]
-        self.module = tir.build_kernels(made, where.tvm)
+        self.module = machine_code.build_kernels(made, where.tvm)
 
     def _kernel(self, name: str, op: str) -> Any:
         c, k = self.convs[name], tir.Kernel(f"{name}_{op}")

@@ -1,0 +1,143 @@
+"""Machine code of finished kernels: what TVM lowers and LLVM compiles, entry points, objects and libraries.
+
+Whatever depends on TVM 0.27's passes and calling convention stays in this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gluongraph.codegen.linking import Linker
+from gluongraph.codegen.tir import SYMBOL, Kernel, PrimFunc, index, name_of, tirx, tvm
+from gluongraph.errors import CompileError
+from gluongraph.process import calling_tvm
+
+
+def make_target(options: dict[str, Any]) -> Any:
+    """A TVM target from its options; raises CompileError when TVM does not know it."""
+    try:
+        return tvm.target.Target(options)
+    except Exception as error:
+        raise CompileError(f"no such target: {options}: {error}") from error
+
+
+def build_kernels(functions: Sequence[PrimFunc], options: dict[str, Any]) -> Any:
+    """Functions as one module of machine code: `build_kernels([f], target)['name'](*tensors)`.
+
+    A kernel takes its tensors as they come: whoever calls it sees to their sizes and dtypes.
+    """
+    module, target = tvm.IRModule({name_of(f): f for f in functions}), make_target(options)
+    with calling_tvm():
+        if options["kind"] != "llvm":
+            return tirx.build(module, target, pipeline="s_tir")
+        return tvm.get_global_func("target.build.llvm")(_lowered(module, target), target)
+
+
+def _lowered(module: Any, target: Any) -> Any:
+    """What LLVM makes code of: by those of TVM's passes that loops over flat buffers need. All of them take four times
+    as long, and the code is the same."""
+    own = tirx.transform
+    passes = [
+        own.BindTarget(target),
+        own.BF16ComputeLegalize(),
+        own.StorageRewrite(),
+        own.StmtSimplify(),
+        tvm.s_tir.transform.RewriteUnsafeSelect(),
+        own.prim_func_pass(_packed, opt_level=0),
+        own.BF16StorageLegalize(),
+        own.LowerTVMBuiltin(),
+        own.LowerIntrin(),
+    ]
+    return tvm.transform.Sequential(passes)(module)
+
+
+TAG, VALUE, DATA = 13, 15, 1  # what TVM calls parts of a TVMFFIAny, and the address of a DLTensor's elements
+TENSOR_TAG = 70  # of a tensor in a TVMFFIAny, with a DLTensor behind
+HEADER = 24  # bytes; other tags say that it is the address of one
+PACKED = 1  # the calling convention of `_packed`
+
+
+def _packed(function: PrimFunc, *_: Any) -> PrimFunc:
+    """A function as TVM calls it: `int symbol(handle, TVMFFIAny *args, int count, TVMFFIAny *result)`.
+
+    TVM's own pass for it checks each argument's type, shape and strides: more code than what most kernels compute.
+    """
+    itself, args, result = (tirx.Var(name, "handle") for name in ("itself", "args", "result"))
+    body = tirx.AttrStmt(index(0), "compute_scope", tvm.ir.StringImm(f"{name_of(function)}_compute_"), function.body)
+    statements = []
+    for i, param in enumerate(function.params):
+        value = tirx.tvm_struct_get(args, i, VALUE, "int64")
+        if not tirx.buffer.is_buffer_var(param):
+            statements.append(tirx.Bind(param, value))
+            continue
+        tag = tirx.tvm_struct_get(args, i, TAG, "int32")
+        before = tirx.Select(tag == TENSOR_TAG, tirx.const(HEADER, "int64"), tirx.const(0, "int64"))
+        elements = tirx.tvm_struct_get(tirx.reinterpret("handle", value + before), 0, DATA, "handle")
+        kind = tirx.buffer.buffer_data(param).ty
+        statements.append(tirx.DeclBuffer(param, data=tirx.reinterpret(kind, elements)))
+    body = tirx.SeqStmt([*statements, body, tirx.stmt.Return(index(0))])
+    for key, number in (("device_type", 1), ("device_id", 0)):  # the CPU; large memory is asked for with both
+        body = tirx.AttrStmt("default", key, index(number), body)
+    made = tirx.PrimFunc([itself, args, tirx.Var("count", "int32"), result], body, tvm.ir.PrimType("int32"))
+    attrs = {"global_symbol": SYMBOL + name_of(function), "calling_conv": PACKED}
+    return made.with_attrs({**dict(function.attrs.items()), **attrs})
+
+
+DLTENSOR = 48  # bytes of one
+DLTENSOR_TAG = 7  # of a pointer to one in a TVMFFIAny
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel call of an entry point, by positions among the entry's arguments."""
+
+    kernel: str
+    args: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One callable of an artefact: the kernels it runs, in order."""
+
+    calls: tuple[Call, ...]
+
+
+def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict[str, Any]) -> Any:
+    """Kernels, and entry points that call them one after the other, as one module of machine code."""
+    made = [*functions, *(calling(name, entry) for name, entry in entries.items())]
+    return build_kernels(made, options)
+
+
+def calling(name: str, entry: Entry) -> PrimFunc:
+    """A function of one number, the address of an array of DLTensors.
+
+    Kernels may be in other modules. TVM's own packed calls declare a function of another module anew each time it is
+    called, so the calls are written out: `int symbol(handle, TVMFFIAny *args, int count, TVMFFIAny *result)`.
+    """
+    k, table = Kernel(name), tirx.Var("table", "int64")
+    most = max((len(call.args) for call in entry.calls), default=0)
+    args, result = k.values("args", most), k.values("result", 1)
+    for i in range(most):
+        k.store(args, tirx.const(DLTENSOR_TAG, "int64"), 2 * i)
+    for call in entry.calls:
+        for i, position in enumerate(call.args):
+            k.store(args, table + tirx.const(position * DLTENSOR, "int64"), 2 * i + 1)
+        k.store(result, tirx.const(0, "int64"), 0)
+        k.succeed(call.kernel, args, len(call.args), result)
+    return k.finish([table])
+
+
+def write_object(module: Any, path: str) -> str:
+    """Write a module's machine code as an object file: its path."""
+    module.write_to_file(path)
+    return path
+
+
+def export(module: Any, path: str, linker: Linker) -> None:
+    """Write a module and what it imports as a shared library; raises CompileError where it cannot be linked."""
+    try:
+        module.export_library(path, fcompile=linker)
+    except (RuntimeError, OSError) as error:
+        raise CompileError(f"cannot link {path}: {error}") from error
