@@ -81,7 +81,7 @@ def _claim_gemm(group: Group, cpu: Cpu, how: How | None = None) -> Candidate | N
 class _Way:
     """Who writes the loops of a product, with how many bytes of workspace, and how many columns of a row in one run."""
 
-    emit: Callable[..., None]
+    emit: Callable[[Kernel, gemm.Product], None]
     workspace: int
     run: int
     tiles: bool
@@ -149,7 +149,6 @@ def _kinds(product: Node) -> tuple[Kind, Kind]:
 def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, how: How | None = None) -> None:
     product = anchor(group, ("matmul",), sums=True)
     assert product is not None
-    batch, m, n, kk = _extents(product)
     way = _way_of(product, cpu, how)
     memory = bindings.by_node(group)
     left, right = (
@@ -169,8 +168,7 @@ def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, how: How |
         store((*unflatten(at, leading), i, j), value)
 
     around = sums.around if sums is not None else gemm.alone
-    space = bindings.workspace
-    way.emit(k, batch=batch, m=m, n=n, kk=kk, a=left, b=right, write=write, cpu=cpu, workspace=space, around=around)
+    way.emit(k, gemm.Product(*_extents(product), left, right, write, cpu, bindings.workspace, around))
     if sums is not None:
         sums.finish()
 

@@ -174,20 +174,9 @@ class _ToPixels(_Flat):
             else:
                 k.store(flat, value, (batch * self.made + i) * planes.flat + f)
 
-        batch, m, n, kk = self.extents
-        kind = Kind("j", self.dtype)
-        gemm.emit(
-            k,
-            batch=batch,
-            m=m,
-            n=n,
-            kk=kk,
-            a=Operand(weights, kind),
-            b=Operand(pixels, kind),
-            write=finished,
-            cpu=self.cpu,
-            workspace=flat.at(self._result) if self._product else None,
-        )
+        kind, behind = Kind("j", self.dtype), flat.at(self._result)
+        product = gemm.Product(*self.extents, Operand(weights, kind), Operand(pixels, kind), finished, self.cpu, behind)
+        gemm.emit(k, product)
         if not self.exact:
             self._hand_on(k, flat, write)
 
@@ -272,19 +261,11 @@ class WeightGrad(_Flat):
             start = planes.tap(channel, tir.floormod(q, self.taps), self.lanes)
             return k.load(space, start + tir.floormod(at, self.long), lanes)
 
-        batch, m, n, kk = self.extents
-        gemm.emit(
-            k,
-            batch=batch,
-            m=m,
-            n=n,
-            kk=kk,
-            a=Operand(gradient, Kind("j", self.dtype)),
-            b=Operand(stretch, Kind("i", self.dtype)),
-            write=lambda group, i, q, value: write(group * self.outputs + i, q, value),
-            cpu=self.cpu,
-            workspace=flat.at(self._result) if self._product else None,
-        )
+        def finished(group: Expr, i: Expr, q: Expr, value: Expr) -> None:
+            write(group * self.outputs + i, q, value)
+
+        left, right = Operand(gradient, Kind("j", self.dtype)), Operand(stretch, Kind("i", self.dtype))
+        gemm.emit(k, gemm.Product(*self.extents, left, right, finished, self.cpu, flat.at(self._result)))
 
     def _spread_rows(self, k: Kernel, g: Pixels, flat: Buf) -> None:
         """Copy the gradient of y to [channel][image][flat pixel], with zeros behind its rows."""

@@ -64,10 +64,8 @@ class _Points(Job):
 
     def multiply(self, k: Kernel, a: Operand, b: Operand, write: gemm.Write, workspace: Buf) -> None:
         """Write the loops of the product, whose workspace lies behind the copy."""
-        batch, m, n, kk = self.extents
         space = self.slots(k, workspace).at(self._copied)
-        how = self.how
-        gemm.emit(k, batch=batch, m=m, n=n, kk=kk, a=a, b=b, write=write, cpu=self.cpu, workspace=space, strategy=how)
+        gemm.emit(k, gemm.Product(*self.extents, a, b, write, self.cpu, space), self.how)
 
     def met(self, k: Kernel, x: Pixels, workspace: Buf) -> Pixels:
         """The pixels of x that meet the tap: all of them, or a copy."""

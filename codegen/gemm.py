@@ -64,30 +64,34 @@ def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -
     return choose(batch, m, n, kk, a, b, cpu).workspace(batch, m, n, kk, cpu)
 
 
-def emit(
-    k: Kernel,
-    *,
-    batch: int,
-    m: int,
-    n: int,
-    kk: int,
-    a: Operand,
-    b: Operand,
-    write: Write,
-    cpu: Cpu,
-    workspace: Buf | None = None,
-    strategy: Strategy | None = None,
-    around: Around = alone,
-) -> None:
-    """Write the loops of the product. `write(batch, i, j, value)` is called for each finished piece of a row, once per
-    element: `value` holds the elements (i, j), (i, j+1), ... A run from column j on, as many as
-    a tile has and fewer at the end of a row, is written one piece after another, within `around(batch, i, j)`."""
-    if min(batch, m, n) < 1 or kk < 1:
-        raise CompileError(f"{k.name}: a product of {batch} x [{m}, {kk}] and [{kk}, {n}] has nothing to do")
-    how = strategy or choose(batch, m, n, kk, a.kind, b.kind, cpu)
-    need = how.workspace(batch, m, n, kk, cpu)
-    space = mk.workspace(k, workspace, how.dtype, need) if need else None
-    _Job(k, batch, m, n, kk, a, b, write, around, cpu, how, space).passes()
+@dataclass(frozen=True)
+class Product:
+    """What is multiplied, and where it goes. `write(batch, i, j, value)` is called for each finished piece of a row,
+    once per element: `value` holds the elements (i, j), (i, j+1), ... A run from column j on, as many as a tile has and
+    fewer at the end of a row, is written one piece after another, within `around(batch, i, j)`."""
+
+    batch: int
+    m: int
+    n: int
+    kk: int
+    a: Operand
+    b: Operand
+    write: Write
+    cpu: Cpu
+    workspace: Buf | None = None
+    around: Around = alone
+
+
+def emit(k: Kernel, of: Product, strategy: Strategy | None = None) -> None:
+    """Write the loops of the product, by default in the way that `choose` finds."""
+    if min(of.batch, of.m, of.n) < 1 or of.kk < 1:
+        raise CompileError(
+            f"{k.name}: a product of {of.batch} x [{of.m}, {of.kk}] and [{of.kk}, {of.n}] has nothing to do"
+        )
+    how = strategy or choose(of.batch, of.m, of.n, of.kk, of.a.kind, of.b.kind, of.cpu)
+    need = how.workspace(of.batch, of.m, of.n, of.kk, of.cpu)
+    space = mk.workspace(k, of.workspace, how.dtype, need) if need else None
+    _Job(k, of, how, space).passes()
 
 
 @dataclass(frozen=True)
@@ -105,31 +109,23 @@ class _Job:
     """The product that is being written."""
 
     k: Kernel
-    batch: int
-    m: int
-    n: int
-    kk: int
-    a: Operand
-    b: Operand
-    write: Write
-    around: Around
-    cpu: Cpu
+    of: Product
     how: Strategy
     space: Buf | None
 
     @property
     def lanes(self) -> int:
-        return mk.lanes(self.cpu, self.how.dtype)
+        return mk.lanes(self.of.cpu, self.how.dtype)
 
     def passes(self) -> None:
         """The whole product, pass after pass."""
-        k, span, passes = self.k, self.how.span(self.kk), self.how.passes(self.kk)
+        k, span, passes = self.k, self.how.span(self.of.kk), self.how.passes(self.of.kk)
         if passes == 1:
-            self._pass(_Pass(0, self.kk))
+            self._pass(_Pass(0, self.of.kk))
             return
         with k.loop(passes, name="pass") as number:
             first = k.bind(number * span, "first")
-            count = k.bind(tir.minimum(self.kk - first, span), "count")
+            count = k.bind(tir.minimum(self.of.kk - first, span), "count")
             self._pass(_Pass(first, count, number < 1, number >= passes - 1))
 
     def _pass(self, terms: _Pass) -> None:
@@ -137,18 +133,18 @@ class _Job:
         how = self.how
         if how.pack_a or how.ahead:
             self._pack(terms)
-        units = self.batch * how.grid[0] * how.grid[1]
-        mk.spread(self.k, units, how.pieces(self.batch, self.cpu), partial(self._unit, terms))
+        units = self.of.batch * how.grid[0] * how.grid[1]
+        mk.spread(self.k, units, how.pieces(self.of.batch, self.of.cpu), partial(self._unit, terms))
 
     def _unit(self, terms: _Pass, piece: Expr, unit: Expr) -> None:
         """One piece of the grid of one batch element."""
         k, (down, across) = self.k, self.how.grid
-        batch = k.bind(tir.floordiv(unit, down * across), "batch") if self.batch > 1 else tir.index(0)
+        batch = k.bind(tir.floordiv(unit, down * across), "batch") if self.of.batch > 1 else tir.index(0)
         y = k.bind(tir.floormod(tir.floordiv(unit, across), down), "y") if down > 1 else tir.index(0)
         x = k.bind(tir.floormod(unit, across), "x") if across > 1 else tir.index(0)
-        width = self.how.width(self.cpu)
-        row0, rows = mk.share(k, mk.ceildiv(self.m, self.how.rows), down, y)
-        panel0, panels = mk.share(k, mk.ceildiv(self.n, width), across, x)
+        width = self.how.width(self.of.cpu)
+        row0, rows = mk.share(k, mk.ceildiv(self.of.m, self.how.rows), down, y)
+        panel0, panels = mk.share(k, mk.ceildiv(self.of.n, width), across, x)
         if self.how.form == "inner":
             self._inner(batch, row0, rows, panel0, panels)
         else:
@@ -175,11 +171,11 @@ class _Job:
                 def tile(j: Expr, size: int) -> None:
                     self._tile(terms, left, self._right(packed_b, begin, j), batch, i, height, j, size)
 
-                mk.runs(k, self.n, width, first, count, tile)
+                mk.runs(k, self.of.n, width, first, count, tile)
 
-            mk.runs(k, self.m, how.rows, row0, rows, tiles)
+            mk.runs(k, self.of.m, how.rows, row0, rows, tiles)
 
-        self._blocks(panel0, panels, mk.ceildiv(mk.ceildiv(self.n, width), how.grid[1]), how.block, block)
+        self._blocks(panel0, panels, mk.ceildiv(mk.ceildiv(self.of.n, width), how.grid[1]), how.block, block)
 
     def _blocks(self, first: Value, count: Value, most: int, size: int, body: Callable[[Value, Value], None]) -> None:
         """body(first, count) for blocks of `count` steps, of which there are `most` at the most."""
@@ -195,24 +191,25 @@ class _Job:
         """Where packed A lies."""
         if not self.how.pack_a:
             return None
-        return self._space().at(self.k.bind(batch * self.how.slot_a(self.m, self.kk), "packed"))
+        return self._space().at(self.k.bind(batch * self.how.slot_a(self.of.m, self.of.kk), "packed"))
 
     def _packed_b(self, piece: Expr) -> Buf | None:
         """Where a piece packs blocks of B, or where all of a batch element's lies: behind all of A."""
         if not self.how.pack_b:
             return None
-        at = piece * self.how.slot_b(self.n, self.kk, self.cpu) + self.how.size_a(self.batch, self.m, self.kk)
+        of = self.of
+        at = piece * self.how.slot_b(of.n, of.kk, of.cpu) + self.how.size_a(of.batch, of.m, of.kk)
         return self._space().at(self.k.bind(at, "packed"))
 
     def _pack(self, terms: _Pass) -> None:
         """Copy A, and B if that is done ahead, in parallel."""
         k, how = self.k, self.how
-        tiles, panels = mk.ceildiv(self.m, how.rows), mk.ceildiv(self.n, how.width(self.cpu))
-        parts = min(self.cpu.chunks, max(tiles if how.pack_a else 1, panels if how.ahead else 1))
+        tiles, panels = mk.ceildiv(self.of.m, how.rows), mk.ceildiv(self.of.n, how.width(self.of.cpu))
+        parts = min(self.of.cpu.chunks, max(tiles if how.pack_a else 1, panels if how.ahead else 1))
 
         def unit(_: Expr, unit: Expr) -> None:
-            batch = k.bind(tir.floordiv(unit, parts), "batch") if self.batch > 1 else tir.index(0)
-            part = k.bind(tir.floormod(unit, parts), "part") if self.batch > 1 else unit
+            batch = k.bind(tir.floordiv(unit, parts), "batch") if self.of.batch > 1 else tir.index(0)
+            part = k.bind(tir.floormod(unit, parts), "part") if self.of.batch > 1 else unit
             if how.ahead:
                 slot = self._packed_b(batch)
                 assert slot is not None
@@ -220,34 +217,34 @@ class _Job:
             if how.pack_a:
                 self._pack_a(batch, terms, *mk.share(k, tiles, parts, part))
 
-        units = self.batch * parts
-        mk.spread(k, units, 1 if how.serial else mk.pieces(units, self.cpu), unit)
+        units = self.of.batch * parts
+        mk.spread(k, units, 1 if how.serial else mk.pieces(units, self.of.cpu), unit)
 
     def _pack_a(self, batch: Expr, terms: _Pass, first: Value, count: Value) -> None:
         """Copy some tiles of rows of A: as [k][row] where a column is contiguous, else as [row][k]."""
         k, slot = self.k, self._packed_a(batch)
         assert slot is not None
-        if self.a.kind.contiguous == "j":
-            mk.runs(k, self.m, self.how.rows, first, count, partial(self._pack_rows, slot, batch, terms))
+        if self.of.a.kind.contiguous == "j":
+            mk.runs(k, self.of.m, self.how.rows, first, count, partial(self._pack_rows, slot, batch, terms))
             return
         with k.loop(terms.count, name="k") as at:  # of all tiles: it lies on one page
-            mk.runs(k, self.m, self.how.rows, first, count, partial(self._pack_column, slot, batch, terms, at))
+            mk.runs(k, self.of.m, self.how.rows, first, count, partial(self._pack_column, slot, batch, terms, at))
 
     def _tile_of_a(self, slot: Buf, i: Expr) -> Buf:
         """Packed A of the tile that begins with row i."""
-        at = tir.floordiv(i, self.how.rows) * self.how.packed_tile(self.kk)
+        at = tir.floordiv(i, self.how.rows) * self.how.packed_tile(self.of.kk)
         return slot.at(self.k.bind(at, "tile"))
 
     @property
     def _line_of_a(self) -> int:
         """Elements between rows of A that are packed as they lie."""
-        return self.how.span(self.kk) + APART
+        return self.how.span(self.of.kk) + APART
 
     def _pack_rows(self, slot: Buf, batch: Expr, terms: _Pass, i: Expr, rows: int) -> None:
         k, to = self.k, self._tile_of_a(slot, i)
 
         def vector(r: Expr, at: Value, lanes: int) -> None:
-            k.store(to, self._value(self.a, batch, i + r, terms.first + at, lanes), r * self._line_of_a + at)
+            k.store(to, self._value(self.of.a, batch, i + r, terms.first + at, lanes), r * self._line_of_a + at)
 
         with k.loop(rows, name="r") as r:
             self._along(terms, partial(vector, r))
@@ -260,26 +257,26 @@ class _Job:
             return
         with k.loop(tir.floordiv(terms.count, lanes), name="v") as v:
             body(k.bind(v * lanes, "at"), lanes)
-        if rest := self.kk % lanes:
+        if rest := self.of.kk % lanes:
             with k.when(terms.ends):
                 body(k.bind(terms.count - rest, "at"), rest)
 
     def _pack_column(self, slot: Buf, batch: Expr, terms: _Pass, step: Expr, i: Expr, rows: int) -> None:
         k, tall, to = self.k, self.how.tall, self._tile_of_a(slot, i)
         at, column = k.bind(step * tall, "at"), k.bind(terms.first + step, "column")
-        whole = i + tall <= self.m  # then a little of the next tile's rows comes along
+        whole = i + tall <= self.of.m  # then a little of the next tile's rows comes along
         with k.when(whole):
             for r, lanes in _powers(tall, self.lanes):
-                k.store(to, self._value(self.a, batch, i + r, column, lanes), at + r)
+                k.store(to, self._value(self.of.a, batch, i + r, column, lanes), at + r)
         with k.when(tir.logical("not", whole)), k.loop(rows, name="r") as r:
-            k.store(to, self._value(self.a, batch, i + r, column, 1), at + r)
+            k.store(to, self._value(self.of.a, batch, i + r, column, 1), at + r)
 
     def _space(self) -> Buf:
         assert self.space is not None
         return self.space
 
     def _plain_a(self, batch: Expr, i: Expr, r: int, terms: _Pass, step: Expr) -> Expr:
-        return self._value(self.a, batch, i + r, terms.first + step, 1)
+        return self._value(self.of.a, batch, i + r, terms.first + step, 1)
 
     def _left(self, slot: Buf | None, batch: Expr, i: Expr) -> Left:
         """What reads the rows of the tile that begins with row i."""
@@ -288,14 +285,14 @@ class _Job:
         return partial(self._read_packed, self._tile_of_a(slot, i))
 
     def _read_packed(self, tile: Buf, r: int, terms: _Pass, step: Expr) -> Expr:
-        along_k = self.a.kind.contiguous == "j"
+        along_k = self.of.a.kind.contiguous == "j"
         return self.k.load(tile, step + r * self._line_of_a if along_k else step * self.how.tall + r)
 
     def _right(self, slot: Buf | None, begin: Value, j: Expr) -> Buf | None:
         """The packed panel that begins with column j, if B is packed, in a slot that begins with panel `begin`."""
         if slot is None:
             return None
-        at = (j - begin * (self.how.vectors * self.lanes)) * self.how.span(self.kk)
+        at = (j - begin * (self.how.vectors * self.lanes)) * self.how.span(self.of.kk)
         return slot.at(self.k.bind(at, "panel"))
 
     def _pack_b(self, slot: Buf, batch: Expr, terms: _Pass, begin: Value, first: Value, count: Value) -> None:
@@ -316,16 +313,16 @@ class _Job:
             row, to = k.bind(terms.first + step, "row"), k.bind(step * width, "to")
             for v, lanes in enumerate(mk.widths(size, self.lanes)):
                 at = v * self.lanes
-                k.store(panel, mk.padded(self._value(self.b, batch, row, j + at, lanes), self.lanes), to + at)
+                k.store(panel, mk.padded(self._value(self.of.b, batch, row, j + at, lanes), self.lanes), to + at)
 
         def some(first: Value, count: Value) -> None:
             with k.loop(terms.count, name="k") as step:
-                mk.runs(k, self.n, width, first, count, partial(line, step))
+                mk.runs(k, self.of.n, width, first, count, partial(line, step))
 
-        if self.b.kind.contiguous == "i":
-            mk.runs(k, self.n, width, first, count, turned)
+        if self.of.b.kind.contiguous == "i":
+            mk.runs(k, self.of.n, width, first, count, turned)
         else:
-            self._blocks(first, count, mk.ceildiv(self.n, width), STREAMS, some)
+            self._blocks(first, count, mk.ceildiv(self.of.n, width), STREAMS, some)
 
     def _pack_turned(
         self, panel: Buf, batch: Expr, terms: _Pass, j: Expr, columns: int, step: Value, rows: int
@@ -338,9 +335,9 @@ class _Job:
             with k.loop(rows, name="r") as r:
                 k.store(panel, mk.zeros(self.how.dtype, side), to + r * width)
                 with k.loop(columns, name="c") as c:
-                    k.store(panel, self._value(self.b, batch, row + r, j + c, 1), to + r * width + c)
+                    k.store(panel, self._value(self.of.b, batch, row + r, j + c, 1), to + r * width + c)
             return
-        square = [k.bind(self._value(self.b, batch, row, j + c, side), "t") for c in range(columns)]
+        square = [k.bind(self._value(self.of.b, batch, row, j + c, side), "t") for c in range(columns)]
         square += [mk.zeros(self.how.dtype, side)] * (side - columns)
         for r, value in enumerate(mk.transposed(k, square)):
             k.store(panel, value, to + r * width)
@@ -365,7 +362,7 @@ class _Job:
             for v, lanes in enumerate(summed):
                 at = v * self.lanes
                 if panel is None:
-                    value = self._value(self.b, batch, terms.first + step, j + at, lanes)
+                    value = self._value(self.of.b, batch, terms.first + step, j + at, lanes)
                 else:
                     value = k.load(panel, step * width + at, lanes)
                 right.append(k.bind(value, "b"))
@@ -389,10 +386,10 @@ class _Job:
     def _waiting(self, batch: Expr, i: Expr, j: Expr) -> Buf | None:
         """Where a tile's sums wait for the next pass, if there are several: tile after tile, behind what is packed."""
         how, width = self.how, self.how.vectors * self.lanes
-        if how.passes(self.kk) == 1:
+        if how.passes(self.of.kk) == 1:
             return None
-        tall, wide = mk.ceildiv(self.m, how.rows) * how.rows, mk.ceildiv(self.n, width) * width
-        packed = how.packed(self.batch, self.m, self.n, self.kk, self.cpu)
+        tall, wide = mk.ceildiv(self.of.m, how.rows) * how.rows, mk.ceildiv(self.of.n, width) * width
+        packed = how.packed(self.of.batch, self.of.m, self.of.n, self.of.kk, self.of.cpu)
         return self._space().at(self.k.bind((batch * tall + i) * wide + j * how.rows + packed, "sums"))
 
     def _hand_on(
@@ -408,17 +405,17 @@ class _Job:
         for r, row in enumerate(vectors):
             for place, vector in zip(places, row, strict=True):
                 k.store(done, vector, r * width + place)
-        with k.loop(rows, name="r") as r, self.around(batch, i + r, j):
+        with k.loop(rows, name="r") as r, self.of.around(batch, i + r, j):
             for v, place in enumerate(places):
-                self.write(batch, i + r, j + sum(cuts[:v]), k.load(done, r * width + place, cuts[v]))
+                self.of.write(batch, i + r, j + sum(cuts[:v]), k.load(done, r * width + place, cuts[v]))
 
     def _inner(self, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value) -> None:
         k, columns = self.k, self.how.vectors
 
         def panel(j: Expr, size: int) -> None:
-            mk.runs(k, self.m, self.how.rows, row0, rows, lambda i, count: self._dots(batch, i, count, j, size))
+            mk.runs(k, self.of.m, self.how.rows, row0, rows, lambda i, count: self._dots(batch, i, count, j, size))
 
-        mk.runs(k, self.n, columns, panel0, panels, panel)
+        mk.runs(k, self.of.n, columns, panel0, panels, panel)
 
     def _dots(self, batch: Expr, i: Expr, rows: int, j: Expr, columns: int) -> None:
         """A tile of dot products along k."""
@@ -426,17 +423,17 @@ class _Job:
         acc = mk.Tile(k, rows, (lanes,) * columns, self.how.dtype)
 
         def step(at: Value, width: int) -> None:
-            right = [self._along_k(self.b, batch, at, j + c, width) for c in range(columns)]
+            right = [self._along_k(self.of.b, batch, at, j + c, width) for c in range(columns)]
             for r in range(rows):
-                left = self._along_k(self.a, batch, i + r, at, width)
+                left = self._along_k(self.of.a, batch, i + r, at, width)
                 for c in range(columns):
                     acc.add(r, c, left, right[c])
 
-        if full := self.kk // lanes:
+        if full := self.of.kk // lanes:
             with k.loop(full, name="k") as s:
                 step(k.bind(s * lanes, "k"), lanes)
-        if rest := self.kk % lanes:
-            step(tir.index(self.kk - rest), rest)
+        if rest := self.of.kk % lanes:
+            step(tir.index(self.of.kk - rest), rest)
         groups = list(_powers(columns))
 
         def summed(r: int, v: int) -> Expr:

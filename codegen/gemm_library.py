@@ -11,11 +11,11 @@ from functools import partial
 
 from gluongraph.codegen import libraries, tir
 from gluongraph.codegen import microkernel as mk
-from gluongraph.codegen.gemm import Around, Operand, Write
+from gluongraph.codegen.gemm import Product
 from gluongraph.codegen.gemm_choice import Kind
 from gluongraph.codegen.libraries import LIBRARIES, Library
 from gluongraph.codegen.rule import Cpu
-from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
+from gluongraph.codegen.tir import Expr, Kernel, Value
 from gluongraph.errors import CompileError
 
 COUNTS = (2, 4, 8, 16, 32)  # of pieces: a library packs its operands for each of them, but large ones leave the cache
@@ -62,27 +62,14 @@ def _grid(m: int, n: int, count: int, cpu: Cpu) -> tuple[int, int] | None:
     return min(fits)[1:] if fits else None
 
 
-def emit(
-    k: Kernel,
-    *,
-    batch: int,
-    m: int,
-    n: int,
-    kk: int,
-    a: Operand,
-    b: Operand,
-    write: Write,
-    cpu: Cpu,
-    workspace: Buf | None,
-    around: Around,
-    how: Calls,
-) -> None:
-    """Write the calls, and what follows each; arguments are those of `gemm.emit`, of one batch element."""
-    if a.memory is None or b.memory is None or batch != 1:
+def emit(k: Kernel, of: Product, how: Calls) -> None:
+    """Write the calls, and what follows each, of a product of one batch element."""
+    a, b, m, n, kk, cpu = of.a, of.b, of.m, of.n, of.kk, of.cpu
+    if a.memory is None or b.memory is None or of.batch != 1:
         raise CompileError(f"{k.name}: a library multiplies two matrices in memory")
     dtype = a.kind.dtype
     k.use(libraries.text(how.library, dtype))
-    space = mk.workspace(k, workspace, "f32", how.workspace(m, n, cpu))
+    space = mk.workspace(k, of.workspace, "f32", how.workspace(m, n, cpu))
     slot, wide = mk.ceildiv(m, how.down) * how.wide(n, cpu), how.wide(n, cpu)
     function = libraries.symbol(how.library, dtype)
     memory = [k.view(x, "f16") if dtype == "bf16" else x for x in (a.memory, b.memory)]  # TVM has no address of bf16
@@ -103,10 +90,10 @@ def emit(
         k.call(function, *turned, down, columns, kk, first, lengths[0], second, lengths[1], *result)
         with k.loop(rows, name="r") as r:
             start = k.bind(at + r * columns, "start")
-            with around(tir.index(0), k.bind(row + r, "i"), column):
+            with of.around(tir.index(0), k.bind(row + r, "i"), column):
                 mk.along(k, columns, cpu.lanes, partial(finish, start, k.bind(row + r, "i"), column))
 
     def finish(start: Expr, i: Expr, column: Expr, at: Value, lanes: int) -> None:
-        write(tir.index(0), i, column + at, k.load(space, start + at, lanes))
+        of.write(tir.index(0), i, column + at, k.load(space, start + at, lanes))
 
     mk.spread(k, how.down * how.across, mk.pieces(how.down * how.across, cpu), unit)

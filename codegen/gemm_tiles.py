@@ -22,7 +22,7 @@ from typing import Protocol
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tiles, tir
-from gluongraph.codegen.gemm import Around, Operand, Write, alone
+from gluongraph.codegen.gemm import Around, Operand, Product, Write
 from gluongraph.codegen.gemm_choice import Kind
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tile_copy import BLOCK, Copied, line
@@ -148,45 +148,40 @@ def _sizes(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long
     return _Sizes(batch, m, n, kk, cpu, long)
 
 
-def emit(
-    k: Kernel,
-    *,
-    batch: int,
-    m: int,
-    n: int,
-    kk: int,
-    a: Operand,
-    b: Operand,
-    write: Write,
-    cpu: Cpu,
-    workspace: Buf | None,
-    around: Around = alone,
-    long: int = 0,
-) -> None:
-    """Write the loops of the product; `write` and `around` as in gemm.emit, `long` as in `workspace`."""
-    unit = tiles.unit(cpu)
-    assert workspace is not None and unit is not None
-    sizes = _sizes(batch, m, n, kk, a.kind, b.kind, cpu, long)
+def emit(k: Kernel, of: Product, long: int = 0) -> None:
+    """Write the loops of the product; `long` as in `workspace`."""
+    unit, a, b, kk = tiles.unit(of.cpu), of.a, of.b, of.kk
+    assert of.workspace is not None and unit is not None
+    sizes = _sizes(of.batch, of.m, of.n, kk, a.kind, b.kind, of.cpu, long)
     if sizes.exchanged:
         a, b = _transposed(b), _transposed(a)
-    words = k.view(workspace, "u32")
-    sums = k.view(workspace, "f32", 4 * (sizes.words_a + sizes.words_b))
-    left = Copied(k, words, a.read, batch, sizes.m, kk, along=a.kind.contiguous == "j", turned=a.kind.contiguous == "i")
+    words = k.view(of.workspace, "u32")
+    sums = k.view(of.workspace, "f32", 4 * (sizes.words_a + sizes.words_b))
+    left = Copied(
+        k,
+        words,
+        a.read,
+        of.batch,
+        sizes.m,
+        kk,
+        along=a.kind.contiguous == "j",
+        turned=a.kind.contiguous == "i",
+    )
     right = Copied(
         k,
         words.at(sizes.words_a),
         _transposed(b).read,
-        batch,
+        of.batch,
         sizes.n,
         kk,
         along=b.kind.contiguous == "i",
         turned=b.kind.contiguous == "i",
     )
     if sizes.ahead:
-        left.all(cpu)
-    right.all(cpu)
+        left.all(of.cpu)
+    right.all(of.cpu)
     unit.prepare(k)
-    job = _Job(k, unit, sizes, left, right, sums, write, around)
+    job = _Job(k, unit, sizes, left, right, sums, of.write, of.around)
     with k.loop(sizes.pieces, "parallel", "piece") as piece, unit.thread(k):
         job.piece(piece)
 

@@ -50,7 +50,7 @@ def product(
         at = bb * (m * n) + i * n + j
         k.store(out, k.load(out, at, tir.lanes_of(value)) + value, at)
 
-    gemm.emit(k, batch=batch, m=m, n=n, kk=kk, a=a, b=b, write=write, cpu=where.cpu, workspace=space if need else None)
+    gemm.emit(k, gemm.Product(batch, m, n, kk, a, b, write, where.cpu, space if need else None))
     function = machine_code.build_kernels([k.finish()], where.tvm)["product"]
     random = np.random.default_rng(1)
     left = random.integers(-99, 99, (batch, m, kk)) / 64
@@ -173,4 +173,4 @@ def test_workspace_is_checked() -> None:
     k = tir.Kernel("product")
     a, b = operand(k, "a", 1, 200, 300, Kind()), operand(k, "b", 1, 300, 400, Kind())
     with pytest.raises(CompileError, match="bytes of workspace"):
-        gemm.emit(k, batch=1, m=200, n=400, kk=300, a=a, b=b, write=lambda *_: None, cpu=HOST.cpu)
+        gemm.emit(k, gemm.Product(1, 200, 400, 300, a, b, lambda *_: None, HOST.cpu))
