@@ -19,6 +19,7 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.codegen.targets import Target
+from gluongraph.errors import warn
 from gluongraph.plan import Plan
 from gluongraph.program import Program, program_of
 from gluongraph.serialize import fingerprint
@@ -111,11 +112,9 @@ def find(key: str, program: Program) -> Path | None:
 
 
 def store(key: str, program: Program, write: Callable[[Path], None]) -> Path:
-    """Write an entry; `write(path)` makes the library. Returns where the library lies. With the cache off, a
-    temporary folder of this process holds it."""
-    base = folder() or Path(tempfile.mkdtemp(prefix="gluongraph-"))
-    base.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=base))
+    """Write an entry; `write(path)` makes the library. Returns where the library lies. With the cache off, or where
+    nothing can be written, which is warned of, a temporary folder of this process holds it."""
+    base, draft = _begun(key)
     try:
         write(draft / "step.so")
         (draft / "program.json").write_text(program.nameless().to_json())
@@ -129,3 +128,19 @@ def store(key: str, program: Program, write: Callable[[Path], None]) -> Path:
         return place / "step.so"
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _begun(key: str) -> tuple[Path, Path]:
+    """The folder that will hold an entry, and one in it to write the entry into."""
+    base = folder()
+    if base is not None:
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+            return base, Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=base))
+        except OSError as wrong:
+            warn(
+                f"what is compiled is not kept: {base} cannot be written ({wrong.strerror})\n"
+                "  help: name a folder that can be in GG_CACHE, or set GG_CACHE=0"
+            )
+    base = Path(tempfile.mkdtemp(prefix="gluongraph-"))
+    return base, Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=base))

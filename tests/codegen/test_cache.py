@@ -148,6 +148,20 @@ print(step.artefact.compiled, hashlib.sha256(step.artefact.path.read_bytes()).he
 """
 
 
+def test_a_folder_that_cannot_be_written_is_told_and_the_step_runs(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file lies in the folder's place, which stops even the superuser."""
+    place = tmp_path / "cache"
+    place.write_text("a file")
+    monkeypatch.setenv("GG_CACHE", str(place))
+    with pytest.warns(UserWarning, match=r"not kept: .*cache cannot be written(.|\n)*help: .*GG_CACHE") as told:
+        _, step = net()
+        assert step(X, Y).shape == (4,)
+    assert told[0].filename == __file__ and place.read_text() == "a file"
+    assert step.artefact.path is not None and not step.artefact.path.is_relative_to(tmp_path)
+
+
 def test_a_note_is_whole_or_not_there(tmp_path: pathlib.Path) -> None:
     cache.note(tmp_path / "new" / "note", "first")
     cache.note(tmp_path / "new" / "note", "second")
