@@ -148,7 +148,7 @@ def whole(filename: str, write: Callable[[IO[bytes]], object]) -> None:
     """Write a file under another name and rename it: it appears whole or not at all.
 
     Raises:
-        FileNotFoundError: there is no such folder.
+        OSError: there is no such folder, no room, no right to write; it names the file that was asked for.
     """
     need_folder(filename)
     folder, name = os.path.split(os.path.abspath(filename))
@@ -159,7 +159,9 @@ def whole(filename: str, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())  # or the name could be on disk before what it names
         os.replace(temporary, filename)
-    except BaseException:
+    except OSError as wrong:  # of the other name, or of none where a disk is full
+        wrong.filename, wrong.filename2 = filename, None
+        raise
+    finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
-        raise

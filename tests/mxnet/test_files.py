@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import resource
 import struct
 from typing import Any
 
@@ -95,6 +96,20 @@ def test_files_have_the_rights_of_other_new_files(tmp_path: pathlib.Path) -> Non
 def test_a_folder_that_does_not_exist(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere/a\.params"):
         nd.save(str(tmp_path / "nowhere" / "a.params"), nd.ones((1,)))
+
+
+def test_where_there_is_no_room_the_file_is_named_and_stays(tmp_path: pathlib.Path) -> None:
+    """A limit on the size of files stands for a disk that is full: both say so only when bytes are written."""
+    file = tmp_path / "a.params"
+    nd.save(str(file), nd.ones((2,)))
+    before, limits = file.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: .*/a\.params'$"):
+            nd.save(str(file), nd.ones((5000,)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.read_bytes() == before and [f.name for f in tmp_path.iterdir()] == ["a.params"]
 
 
 def test_every_element_type_comes_back(tmp_path: pathlib.Path) -> None:
