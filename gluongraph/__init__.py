@@ -28,7 +28,7 @@ from gluongraph import (
 from gluongraph import initializer as init
 from gluongraph import kvstore as kv
 from gluongraph import symbol as sym
-from gluongraph.context import Context, cpu, current_context, gpu, num_gpus
+from gluongraph.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
 from gluongraph.errors import MXNetError
 from gluongraph.later import imported_later
 
@@ -56,7 +56,12 @@ def load(path: Any, lr_scheduler: Any = None) -> Any:
 
 
 # `mx.checkpoint` knows the runtime, `mx.onnx` a format; the others most trainings do without.
-__getattr__ = imported_later(__name__, ("checkpoint", "image", "io", "onnx", "recordio", "test_utils"), img="image")
+__getattr__ = imported_later(
+    __name__,
+    ("checkpoint", "image", "io", "onnx", "recordio", "test_utils"),
+    img="image",
+    **{name: f"mxnet.{name}" for name in ("base", "model", "util")},
+)
 
 
 def __dir__() -> list[str]:
@@ -73,6 +78,7 @@ __all__ = [
     "context",
     "contrib",
     "cpu",
+    "cpu_pinned",
     "current_context",
     "gluon",
     "gpu",

@@ -74,6 +74,11 @@ def cpu(device_id: int = 0) -> Context:
     return Context("cpu", device_id)
 
 
+def cpu_pinned(device_id: int = 0) -> Context:
+    """The CPU: its memory is of one kind here."""
+    return cpu(device_id)
+
+
 @cache
 def gpu(device_id: int = 0) -> Context:
     """A CUDA device."""

@@ -8,13 +8,20 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 
-def imported_later(package: str, modules: Collection[str], **called: str) -> Callable[[str], Any]:
+def imported_later(package: str, modules: Collection[str] = (), **called: str) -> Callable[[str], Any]:
     """The `__getattr__` of a package: these modules in it are attributes without having been imported; so are those
-    that are `called` otherwise, `img="image"`."""
+    that are `called` otherwise, `img="image"`. Of MXNet's names that do not exist it says what to do instead."""
 
     def find(name: str) -> Any:
         if name in modules or name in called:
             return importlib.import_module(f"{package}.{called.get(name, name)}")
+        if not name.startswith("__"):
+            imported = (
+                sys._getframe(1).f_code.co_filename == "<frozen importlib._bootstrap>"
+            )  # `from package import name`
+            path = f"{package}.{name}".removeprefix("gluongraph.")
+            if (wrong := importlib.import_module("gluongraph.mxnet.missing").refusal(path, imported)) is not None:
+                raise wrong
         message = f"module {package!r} has no attribute {name!r}"
         raise AttributeError(message, name=name, obj=sys.modules[package])  # by which Python says what may be meant
 

@@ -38,6 +38,9 @@ from gluongraph.image.functions import (
     scale_down,
     short_side,
 )
+from gluongraph.later import imported_later
+
+__getattr__ = imported_later(__name__)
 
 __all__ = [
     "Augmenter",

@@ -4,6 +4,9 @@ from gluongraph.initializer.base import InitDesc, Initializer, alias, create, re
 from gluongraph.initializer.drawn import MSRAPrelu, Normal, Orthogonal, Uniform, Xavier
 from gluongraph.initializer.fixed import Bilinear, Constant, LSTMBias, One, Zero
 from gluongraph.initializer.named import Load, Mixed
+from gluongraph.later import imported_later
+
+__getattr__ = imported_later(__name__)
 
 __all__ = [
     "Bilinear",

@@ -13,13 +13,10 @@ from types import ModuleType
 from typing import Any
 
 from gluongraph.errors import MissingError, located
+from gluongraph.mxnet.missing import MissingModule, advice, beginnings
 from gluongraph.mxnet.names import ATTRIBUTES, INSTEAD, MODULES, TRIED, VERSION
 
 ROOT = "mxnet"
-
-
-class MissingModule(ImportError, NotImplementedError):
-    """A module of MXNet's that does not exist here; try and except ImportError finds another way."""
 
 
 class Facade(ModuleType):
@@ -97,7 +94,7 @@ def _place(path: str) -> str | None:
     """The module here that has the names of mxnet.<path>; None if there is none."""
     if path in MODULES:
         place = MODULES[path]
-    elif any(p in INSTEAD for p in _beginnings(path)):
+    elif any(p in INSTEAD for p in beginnings(path)):
         return None
     else:
         place = "gluongraph." + path
@@ -114,20 +111,14 @@ def _absent(path: str) -> bool:
 
 def _missing(path: str, near: ModuleType | None) -> str:
     """The message for an attribute or a module that does not exist."""
-    advice = next((INSTEAD[p] for p in _beginnings(path) if p in INSTEAD), None)
-    if advice is None and near is not None:
+    help = advice(path)
+    if help is None and near is not None:
         public = [n for n in dir(near) if not n.startswith("_")]
         found = difflib.get_close_matches(path.rsplit(".", 1)[-1], public, n=3, cutoff=0.5)
         owner = path.rpartition(".")[0]
         named = [f"{owner}.{n}".lstrip(".") for n in found]
-        advice = f"the nearest that does: {', '.join(named)}" if named else f"dir({ROOT}.{owner}) lists what does"
-    return located(f"{ROOT}.{path} does not exist in gluongraph", help=advice or f"dir({ROOT}) lists what does")
-
-
-def _beginnings(path: str) -> list[str]:
-    """The path and all that it lies in, innermost first."""
-    parts = path.split(".")
-    return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+        help = f"the nearest that does: {', '.join(named)}" if named else f"dir({ROOT}.{owner}) lists what does"
+    return located(f"{ROOT}.{path} does not exist in gluongraph", help=help or f"dir({ROOT}) lists what does")
 
 
 class _Finder(MetaPathFinder, Loader):

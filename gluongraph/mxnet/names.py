@@ -56,8 +56,6 @@ MODULES: dict[str, str] = {
 
 # Attributes of MXNet's modules that are something else here: (module, attribute) -> what it is, as module:attribute.
 ATTRIBUTES: dict[tuple[str, str], str] = {
-    ("", "cpu_pinned"): "gluongraph.context:cpu",
-    ("context", "cpu_pinned"): "gluongraph.context:cpu",
     ("gluon.block", "SymbolBlock"): "gluongraph.gluon:SymbolBlock",
     ("gluon.nn", "SymbolBlock"): "gluongraph.gluon:SymbolBlock",
     ("gluon.block", "DeferredInitializationError"): "gluongraph.gluon:DeferredInitializationError",
@@ -101,6 +99,12 @@ INSTEAD: dict[str, str] = {
     "library": "operators of libraries cannot be loaded; write autograd.Function",
     "th": "nd.from_dlpack(tensor) and torch.from_dlpack(array) share memory with PyTorch",
     "torch": "nd.from_dlpack(tensor) and torch.from_dlpack(array) share memory with PyTorch",
+    "image.ImageIter": "gluon.data.vision.ImageRecordDataset or ImageListDataset, transforms, and a DataLoader",
+    "image.ImageDetIter": "a gluon.data.Dataset that gives images and boxes, and a DataLoader",
+    "img.ImageIter": "gluon.data.vision.ImageRecordDataset or ImageListDataset, transforms, and a DataLoader",
+    "init.FusedRNN": "parameters of recurrent layers are separate arrays, each with an initializer of its own",
+    "initializer.FusedRNN": "parameters of recurrent layers are separate arrays, each with an initializer of its own",
+    "gluon.model_zoo.text": "gluon.rnn has the layers; weights come from local files, by load_parameters",
     "gluon.contrib.estimator": "write the loop: autograd.record, backward, Trainer.step",
     "autograd.get_symbol": "gluongraph.trace.trace(fn, args).graph is the graph of a function",
 }

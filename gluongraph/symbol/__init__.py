@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from gluongraph import params
 from gluongraph.errors import FormatError, MissingError, MXNetError, located
+from gluongraph.later import imported_later
 from gluongraph.storage import Array
+
+__getattr__ = imported_later(__name__)
 
 Entry = tuple[int, int]  # a node's number, and which of its outputs
 VARIABLE = "null"  # the op of a node that is an input or a parameter

@@ -125,6 +125,40 @@ def test_what_is_missing_is_named(name: str, says: str) -> None:
             owner = getattr(owner, part)
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("np", "mx.nd has MXNet's classic arrays"),
+        ("npx", "numpy semantics cannot be switched on"),
+        ("mod", r"gluongraph\.compile"),
+        ("viz", r"Block\.summary"),
+        ("sym.FullyConnected", r"HybridBlock"),
+        ("gluon.contrib.estimator", "write the loop"),
+        ("gluon.model_zoo.text", "load_parameters"),
+        ("image.ImageIter", "DataLoader"),
+        ("init.FusedRNN", "initializer of its own"),
+    ],
+)
+def test_what_is_missing_is_named_without_the_shim(name: str, says: str) -> None:
+    """`import gluongraph as mx` in place of `import mxnet as mx`: the same help, as an attribute and when imported."""
+    owner: Any = gluongraph
+    *owners, last = name.split(".")
+    for part in owners:
+        owner = getattr(owner, part)
+    with pytest.raises(AttributeError, match=rf"{last} does not exist\n.*test_shim(.|\n)*help: .*{says}") as caught:
+        getattr(owner, last)
+    assert isinstance(caught.value, NotImplementedError) and not hasattr(owner, last)
+    with pytest.raises(ImportError, match=rf"{last} does not exist\n.*<string>:1(.|\n)*help: .*{says}"):
+        exec(f"from {owner.__name__} import {last}", {})
+
+
+def test_names_of_mxnet_that_need_no_shim() -> None:
+    assert gluongraph.base.MXNetError is gluongraph.MXNetError and gluongraph.cpu_pinned() == gluongraph.cpu()
+    assert not gluongraph.util.is_np_array() and callable(gluongraph.model.load_checkpoint)
+    with pytest.raises(AttributeError, match="no attribute 'qwertz'"):
+        _ = gluongraph.qwertz
+
+
 @pytest.mark.usefixtures("shim")
 def test_missing_classes_and_methods_are_named() -> None:
     import mxnet as mx
