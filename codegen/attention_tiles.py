@@ -44,7 +44,6 @@ def emit(k: Kernel, n: Node, sources: list[Heads], results: dict[int, Heads], sp
     unit = tiles.unit(cpu)
     assert unit is not None
     head = _Head(k, n, sources, space, unit)
-    k.use(tir.NARROW)
     unit.prepare(k)
     body = head.forward if n.op.name == "attention" else head.backward
     count = head.shape.pieces(cpu)

@@ -1,9 +1,12 @@
 """Matrix products of bf16 operands in tiles (tiles.py), on CPUs with AMX or AVX512-BF16.
 
-Both operands are copied to tiles (tile_copy.py), B before, by all threads. Then each piece of work takes its rows of C,
-32 at a time, through a stripe of columns whose B stays in L2, 32 by 32 elements at a time; and then through the next
-stripe. What else there is to do is done among the steps of tiles, which leave a thread's other units idle: a block's
-sums are handed on while the next block is added up, and A is copied for the next rows, if all columns are one stripe.
+Both operands are copied to tiles (tile_copy.py). Each piece of work takes its rows of C, 32 at a time, through a stripe
+of columns whose B stays in L2, 32 by 32 elements at a time; and then through the next stripe. Pieces have some rows and
+all columns, for which all threads copy B before, or some columns and all rows, and copy the B of each stripe when they
+come to it.
+
+What else there is to do is done among the steps of tiles, which leave a thread's other units idle: a block's sums are
+handed on while the next block is added up, and A is copied for the next rows, if all columns are one stripe.
 
 Where k runs along the columns of B, as in x W^T, and C has few rows, C^T = B^T A^T is computed and its sums are turned:
 to turn them is less work than to turn W, which is then read once and not written again.
@@ -95,9 +98,27 @@ class _Sizes:
         return line(self.kk)
 
     @property
+    def own(self) -> bool:
+        """Does each piece take some columns, and copy what it needs of B by itself? Where there are more of them than
+        rows, B is then fetched by one thread only; a large one stays in its L2 from copying to the last use."""
+        large = self.line * self.across > self._room
+        many = self.across >= self.down if large else self.across > max(self.down, self.cpu.chunks)
+        return many and self.batch == 1 and self.work >= mk.SERIAL_WORK
+
+    @property
     def ahead(self) -> bool:
         """Is A copied before as well? Else a piece copies each block of its rows when it comes to it."""
         return self.stripes > 1
+
+    @property
+    def work(self) -> int:
+        """Multiply-adds."""
+        return self.batch * self.m * self.n * self.kk
+
+    @property
+    def _room(self) -> int:
+        """Words of B that stay in L2: five eighths of it."""
+        return self.cpu.l2 * 5 // 8 // 4
 
     @property
     def words_a(self) -> int:
@@ -106,14 +127,15 @@ class _Sizes:
 
     @property
     def words_b(self) -> int:
-        return self.line * self.batch * self.across
+        return self.line * (self.pieces * self.long if self.own else self.batch * self.across)
 
     @property
     def long(self) -> int:
-        """Blocks in a stripe: their B fits five eighths of L2, and stripes are even."""
-        room = self.cpu.l2 * 5 // 8 // (4 * self.line)
-        most = max(1, min(LONGEST, room, self.across))
-        return self.given or mk.ceildiv(self.across, mk.ceildiv(self.across, most))
+        """Blocks in a stripe, whose B stays in L2. Stripes are even, as many for each piece that has some by itself."""
+        if self.given:
+            return self.given
+        most, each = max(1, min(LONGEST, self._room // self.line)), self.cpu.chunks if self.own else 1
+        return mk.ceildiv(self.across, each * mk.ceildiv(self.across, each * most))
 
     @property
     def stripe(self) -> int:
@@ -127,12 +149,12 @@ class _Sizes:
     @property
     def parts(self) -> int:
         """Pieces that the blocks of rows are shared out to."""
-        return mk.pieces(self.batch * self.down, self.cpu, self.batch * self.m * self.n * self.kk)
+        return 1 if self.own else mk.pieces(self.batch * self.down, self.cpu, self.work)
 
     @property
     def columns(self) -> int:
-        """Pieces that the stripes are shared out to: one, unless there are few rows."""
-        return min(self.stripes, max(1, self.cpu.chunks // (self.batch * self.down))) if self.parts > 1 else 1
+        """Pieces that the stripes are shared out to."""
+        return min(self.stripes, self.cpu.chunks) if self.own else 1
 
     @property
     def pieces(self) -> int:
@@ -179,7 +201,8 @@ def emit(k: Kernel, of: Product, long: int = 0) -> None:
     )
     if sizes.ahead:
         left.all(of.cpu)
-    right.all(of.cpu)
+    if not sizes.own:
+        right.all(of.cpu)
     unit.prepare(k)
     job = _Job(k, unit, sizes, left, right, sums, of.write, of.around)
     with k.loop(sizes.pieces, "parallel", "piece") as piece, unit.thread(k):
@@ -216,6 +239,8 @@ class _Job:
             return k.bind((piece * 2 + tir.floormod(unit, 2)) * s.line, "slot")
 
         def through(j: Expr, width: int) -> None:
+            if s.own:
+                self.b.some(tir.floordiv(j, BLOCK), mk.ceildiv(width, BLOCK), k.bind(piece * (s.long * s.line), "b"))
             if not s.ahead:
                 self.a.part(*self._block_of(tir.index(first)), slot(0))
             with k.loop(count, name="unit") as u:
@@ -249,7 +274,7 @@ class _Job:
         """A block of rows within a stripe. Each of its blocks of columns is a part for `copy`."""
         k, s = self.k, self.sizes
         blocks = mk.ceildiv(width, BLOCK)
-        b = k.bind(batch * s.across + tir.floordiv(j, BLOCK), "b")
+        b = k.bind(piece * s.long if s.own else batch * s.across + tir.floordiv(j, BLOCK), "b")
 
         def slot(block: Value) -> Expr:
             return k.bind((piece * 2 + tir.floormod(block, 2)) * (BLOCK * BLOCK), "sums")

@@ -67,6 +67,22 @@ class Copied:
         units = self.batch * each
         mk.spread(k, units, mk.pieces(units, cpu, self.batch * self.extent * self.kk * 16), unit)
 
+    def some(self, first: Expr, count: int, to: Expr) -> None:
+        """Copy so many blocks of the one batch element there is."""
+        k, steps = self.k, mk.ceildiv(self.kk, DEPTH)
+
+        def copy(block: Expr, step: Value, count: int) -> None:
+            there = k.bind(to + block * line(self.kk), "to")
+            at = k.bind(first + block, "block")
+            mk.runs(k, self.kk, DEPTH, step, count, lambda deep, d: self._step(tir.index(0), at, there, deep, d))
+
+        if self.along:
+            with k.loop(count, name="block") as block:
+                copy(block, 0, steps)
+            return
+        with k.loop(steps, name="step") as step, k.loop(count, name="block") as block:
+            copy(block, step, 1)
+
     @property
     def plain(self) -> bool:
         """Do rows of the tiles lie in memory as they are?"""

@@ -78,7 +78,8 @@ class Unit(Protocol):
         """How deep a step is: rows of a tile of B, and words of a row of A."""
 
     def prepare(self, k: Kernel) -> None:
-        """What the kernel does once, before its parallel part."""
+        """What the kernel does once, before its parallel part. Float32 numbers are rounded to bf16 by instructions from
+        then on."""
 
     def thread(self, k: Kernel) -> AbstractContextManager[None]:
         """Around what each parallel piece does."""
@@ -97,6 +98,7 @@ class Amx:
 
     def prepare(self, k: Kernel) -> None:
         k.use(_shapes(self.words))
+        k.use(tir.NARROW)
         k.call("syscall", *ASK_FOR_TILES)
 
     @contextmanager
@@ -142,6 +144,7 @@ class Dots:
 
     def prepare(self, k: Kernel) -> None:
         k.use(tir.DOT)
+        k.use(tir.NARROW)
 
     @contextmanager
     def thread(self, k: Kernel) -> Iterator[None]:

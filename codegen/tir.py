@@ -168,6 +168,12 @@ define linkonce_odr <16 x i32> @gluongraph_pairs(<16 x float> %a, <16 x float> %
   %w = bitcast <32 x i16> %s to <16 x i32>
   ret <16 x i32> %w
 }
+define linkonce_odr <16 x i16> @gluongraph_narrow(<16 x float> %a) alwaysinline {
+  %r = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %a)
+  %w = bitcast <16 x bfloat> %r to <16 x i16>
+  ret <16 x i16> %w
+}
+declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
 declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x float>)
 """.replace("INTERLEAVED", ", ".join(f"i32 {i}, i32 {i + 16}" for i in range(16)))
 
@@ -455,7 +461,7 @@ class Kernel:
 
     def store(self, buf: Buf, value: Value, at: Value) -> None:
         """buf[at : at+lanes] = value; `at` may be a vector of indices (scatter)."""
-        value = const(value, buf.dtype) if isinstance(value, int | float) else cast(value, buf.dtype)
+        value = const(value, buf.dtype) if isinstance(value, int | float) else self._as(value, buf.dtype)
         where = index(at + buf.offset)
         lanes, spread = lanes_of(value), lanes_of(where)
         if spread > 1:
@@ -463,6 +469,13 @@ class Kernel:
         elif lanes > 1:
             where = ramp(where, lanes)
         self._emit(tirx.BufferStore(buf.var, value, [where]))
+
+    def _as(self, value: Expr, dtype: str) -> Expr:
+        """The value cast; to bf16 by an instruction, where the kernel has said `use(NARROW)`. It makes 0 of subnormal
+        numbers, as the instructions that multiply do."""
+        if dtype == "bf16" and _split(value) == ("f32", 16) and NARROW in self._used:
+            return tirx.reinterpret("bfloat16x16", tirx.call_pure_extern("uint16x16", "gluongraph_narrow", value))
+        return cast(value, dtype)
 
     def copy(self, source: Buf, target: Buf) -> None:
         """All elements of one buffer into another."""
