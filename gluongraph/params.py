@@ -159,9 +159,8 @@ def whole(filename: str, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())  # or the name could be on disk before what it names
         os.replace(temporary, filename)
-    except OSError as wrong:  # of the other name, or of none where a disk is full
-        wrong.filename, wrong.filename2 = filename, None
-        raise
+    except OSError as wrong:  # names the other file, or none where a disk is full
+        raise OSError(wrong.errno, wrong.strerror, filename) from wrong
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
