@@ -18,7 +18,7 @@ from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.handle import DEFAULT, Handle
 from gluongraph.ir import Node
 from gluongraph.storage import Array, View
-from gluongraph.tape import STATE, Entry, mark, no_value, source_of, tracked
+from gluongraph.tape import STATE, Entry, mark, no_value, outlived, source_of, tracked
 
 MAX_FUNCTIONS = 8192  # Python numbers are part of a function; a program that counts must not fill the memory
 
@@ -204,7 +204,7 @@ class NDArray(Handle):
     def __setitem__(self, key: Any, value: Any) -> None:
         if STATE.tracer is not None or self._storage is None:
             if STATE.tracer is None:
-                raise _outlived()
+                raise TraceError(outlived())
             STATE.tracer.assign(self, key, value)
             return
         self._check_write(value)
@@ -415,15 +415,6 @@ def _operand(value: Any, beside: NDArray) -> Any:
     return value
 
 
-def _outlived() -> TraceError:
-    return TraceError(
-        located(
-            "a value of a finished trace is used: it was a node of that graph, and has no numbers",
-            help="return it from the traced function instead of keeping it in a variable",
-        )
-    )
-
-
 def _part(array: NDArray, plan: mxshapes.Plan) -> NDArray:
     """A part of an array as a copy, for a plan without index arrays.
 
@@ -506,7 +497,7 @@ def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
     for value in (*args, *attrs.values()) if attrs else args:
         if isinstance(value, NDArray):
             if (storage := value._storage) is None:
-                raise _outlived()
+                raise TraceError(outlived())
             array = storage.array
             arrays.append(array)
             handles.append(value)

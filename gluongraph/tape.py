@@ -133,10 +133,21 @@ def mark(array: NDArray, grad: NDArray, req: str) -> None:
 
 def no_value(what: str) -> str:
     """The message when Python wants from a traced value what only a computed one has."""
+    if STATE.tracer is None:
+        return outlived()
     return located(
         f"{what} of a traced value: while a graph is being built there are types, and no numbers",
         help="choose between values with where(condition, a, b); compute numbers outside of the compiled function, and"
         " pass them in",
+    )
+
+
+def outlived() -> str:
+    """The message when somebody has kept a traced value, say as an attribute of a block, and uses it afterwards."""
+    return located(
+        "a value of a finished trace is used: it was a node of that graph, and has no numbers",
+        help="return it from the traced function instead of keeping it; what is to stay from call to call is an array "
+        "that is written in place, as self.mean[:] = ...",
     )
 
 
