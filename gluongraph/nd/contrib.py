@@ -13,6 +13,10 @@ from gluongraph.errors import MXNetError, located
 from gluongraph.nd.control import cond as cond
 from gluongraph.nd.control import foreach as foreach
 from gluongraph.nd.control import while_loop as while_loop
+from gluongraph.nd.detection import MultiBoxDetection as MultiBoxDetection
+from gluongraph.nd.detection import MultiBoxPrior as MultiBoxPrior
+from gluongraph.nd.detection import MultiBoxTarget as MultiBoxTarget
+from gluongraph.nd.detection import box_nms as box_nms
 from gluongraph.nd.function import function, no_such
 from gluongraph.nd.update import adamw_update as adamw_update
 from gluongraph.ndarray import NDArray, invoke
@@ -29,6 +33,7 @@ sign_ste = function(mxcontrib.sign_ste)
 gradientmultiplier = function(mxcontrib.gradientmultiplier)
 index_copy = function(mxindex.index_copy)
 index_array = function(mxindex.index_array)
+box_non_maximum_suppression = box_nms
 box_iou = function(mxcontrib.box_iou)
 BilinearResize2D = function(mximages.BilinearResize2D)
 AdaptiveAvgPooling2D = function(mximages.AdaptiveAvgPooling2D)
