@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.program import Program
+from gluongraph.runtime.library import Function
 from gluongraph.runtime.table import CPU, Table, address_of
-from gluongraph.storage import aligned_empty
+from gluongraph.storage import aligned_empty, populate
 
 Array = np.ndarray[Any, Any]
 
@@ -24,9 +26,10 @@ class Executor:
 
     def __init__(self, function: Callable[[int], None], program: Program, state: Mapping[str, Array]):
         self.program = program
-        self._function = function
         self._table = Table(program.args, CPU, 0)
-        self._scratch = aligned_empty((program.scratch_bytes,), np.uint8)
+        at = self._table.address
+        self._run = function.on(at) if isinstance(function, Function) else partial(function, at)
+        self._scratch, self._given = aligned_empty((program.scratch_bytes,), np.uint8), False
         self._scalars = aligned_empty((program.scalar_bytes,), np.uint8)
         self._scalars[:] = 0
         self._keep: dict[str, Array] = {}  # what the table points into
@@ -68,11 +71,14 @@ class Executor:
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         """Run once. `inputs` follow `input_names`: contiguous arrays of the program's dtypes and sizes."""
         results = self._fill(inputs)
-        self._function(self._table.address)
+        self._run()
         return results
 
     def _fill(self, inputs: Sequence[Array]) -> list[Array]:
         """Put a call's inputs and fresh outputs into the table."""
+        if not self._given:  # touched page by page instead, it keeps the threads of a kernel waiting for each other
+            populate(self._scratch)
+            self._given = True
         for position, array in zip(self._inputs.values(), inputs, strict=True):
             self._table.put(position, array)
         results = []

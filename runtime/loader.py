@@ -1,6 +1,7 @@
-"""The one module of the runtime that touches TVM: loads artefacts through tvm_ffi and TVM's runtime library alone.
+"""The one module of the runtime that touches TVM: loads artefacts through tvm_ffi's and TVM's runtime libraries alone.
 
-The compiler's library is never mapped here: a process that finds its artefact in the cache starts in 0.1 s.
+The compiler's library is never mapped here, and the Python package tvm_ffi is imported for GPUs and tensors only: a
+process that finds its artefact in the cache has loaded it in 10 ms.
 """
 
 from __future__ import annotations
@@ -23,32 +24,40 @@ from ml_dtypes import bfloat16
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError, located
 from gluongraph.process import importing_tvm, threads
+from gluongraph.runtime.library import Library
 
 Tensor = Any  # a tvm_ffi tensor
 Entry = Callable[..., None]
 
 
 @cache
+def _libraries() -> ctypes.CDLL:
+    """tvm_ffi's library, and in the process that of TVM's runtime, threads configured once."""
+    os.environ.setdefault("TVM_NUM_THREADS", str(threads()))
+    ffi = ctypes.CDLL(str(_library("libtvm_ffi.so", "tvm_ffi")), ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(str(_library("libtvm_runtime.so")), ctypes.RTLD_GLOBAL)
+    return ffi
+
+
+@cache
 def _ffi() -> Any:
-    """tvm_ffi with TVM's runtime libraries in the process, threads configured once."""
+    """The Python package tvm_ffi, and what `_libraries` brings."""
     # Only arrays of our own travel: the bridge to torch tensors would import torch.
     os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
-    os.environ.setdefault("TVM_NUM_THREADS", str(threads()))
     with importing_tvm():
         import tvm_ffi
-
-    ctypes.CDLL(str(_library("libtvm_runtime.so")), ctypes.RTLD_GLOBAL)
+    _libraries()
     return tvm_ffi
 
 
-def _library(name: str) -> Path:
-    """One of TVM's shared libraries."""
-    spec = importlib.util.find_spec("tvm")
+def _library(name: str, package: str = "tvm") -> Path:
+    """A shared library of TVM or of tvm_ffi."""
+    spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise CompileError("TVM's runtime is not installed: pip install apache-tvm")
     path = Path(spec.origin).parent / "lib" / name
     if not path.exists():
-        raise CompileError(f"{path} is missing: reinstall apache-tvm")
+        raise CompileError(f"{path} is missing: reinstall apache-{package.replace('_', '-')}")
     return path
 
 
@@ -62,7 +71,7 @@ def load_library(path: Path, gpu: bool = False) -> Any:
         _cuda()
         _BINARIES.update((file.stem, file) for file in path.parent.glob("*.fatbin"))
     try:
-        return _ffi().load_module(str(path))
+        return _ffi().load_module(str(path)) if gpu else Library(_libraries(), str(path))
     except RuntimeError as error:
         reason = str(error).rpartition(f"{path}: ")[2]
         raise CompileError(
@@ -72,7 +81,6 @@ def load_library(path: Path, gpu: bool = False) -> Any:
 
 def function(module: Any, name: str) -> Entry:
     """A function of a loaded artefact: an entry point, or a kernel."""
-    _ffi()
     found: Entry = module.get_function(name)
     return found
 

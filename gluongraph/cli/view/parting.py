@@ -15,7 +15,9 @@ from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.ir import Graph, Node
 from gluongraph.plan import Launch, Plan
 from gluongraph.planning import stages
+from gluongraph.program import program_of
 from gluongraph.runtime import loader
+from gluongraph.runtime.table import CPU, Table
 from gluongraph.storage import Array, aligned_empty
 from gluongraph.trace import is_rng
 from gluongraph.updates import SCALAR
@@ -132,12 +134,15 @@ def _passes(graph: Graph, values: Mapping[str, Array], meant: Mapping[str, Array
 def _kernels(compiled: Compiled, values: Mapping[str, Array], tolerance: float) -> Iterator[Found]:
     """Each launch on the memory of the step: what it writes against what its graph means for what it reads."""
     plan, module = compiled.plan, compiled.module()
-    memory = _memory(plan, values)
+    memory, positions = _memory(plan, values), plan.positions
+    table = Table(program_of(plan).args, CPU, 0)
+    for name, position in positions.items():
+        table.put(position, memory[name])
     for i, launch in enumerate(plan.launches):
         body = launch.group.body
         inputs = list(body.inputs.values())
         reads = [memory[b.name].reshape(n.shape).copy() for b, n in zip(launch.reads, inputs, strict=True)]
-        loader.function(module, launch.kernel)(*(loader.view(memory[b.name]) for b in launch.arguments))
+        loader.function(module, launch.kernel)(*(table.tensor(positions[b.name]) for b in launch.arguments))
         env = dict(zip(inputs, reads, strict=True))
         outputs = list(body.outputs.values())
         meant = reference.evaluate(outputs, env)

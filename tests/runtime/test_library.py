@@ -1,0 +1,80 @@
+"""Functions of shared libraries, called without the Python package tvm_ffi."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from ctypes import addressof, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gluongraph.runtime import loader
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler: install gcc")
+
+CODE = """
+typedef struct { int tag; unsigned zero; long long value; } Any;
+void TVMFFIErrorSetRaisedFromCStr(const char *kind, const char *message);
+
+int __tvm_ffi_put(void *self, const Any *args, int count, Any *result) {
+  *(long long *)args[0].value = args[1].value + count;
+  return 0;
+}
+
+int __tvm_ffi_fail(void *self, const Any *args, int count, Any *result) {
+  TVMFFIErrorSetRaisedFromCStr("RuntimeError", "there is no memory");
+  return -1;
+}
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "code.c").write_text(CODE)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", "step.so", "code.c"], cwd=tmp_path, check=True)
+    return tmp_path / "step.so"
+
+
+def is_mapped(path: Path) -> bool:
+    return str(path) in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.parametrize("kind", [int, c_void_p])
+def test_numbers_and_addresses_arrive(path: Path, kind: Callable[[int], Any]) -> None:
+    found = c_int64(0)
+    put = loader.function(loader.load_library(path), "put")
+    put(kind(addressof(found)), 40)
+    assert found.value == 42
+
+
+def test_a_call_may_be_made_many_times(path: Path) -> None:
+    found = c_int64(0)
+    call = loader.load_library(path).get_function("put").on(addressof(found), 40)
+    for _ in range(2):
+        found.value = 0
+        call()
+        assert found.value == 42
+
+
+def test_a_function_that_fails(path: Path) -> None:
+    fail = loader.function(loader.load_library(path), "fail")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^there is no memory$"):
+            fail()
+
+
+def test_a_function_that_is_not_there(path: Path) -> None:
+    with pytest.raises(AttributeError, match="the library has no function 'nothing'"):
+        loader.function(loader.load_library(path), "nothing")
+
+
+def test_a_library_stays_as_long_as_its_functions(path: Path) -> None:
+    library = loader.load_library(path)
+    call = library.get_function("put").on(0, 0)
+    del library
+    assert is_mapped(path)
+    del call
+    assert not is_mapped(path)
