@@ -7,19 +7,19 @@ a reader sees all of it or nothing. `GG_CACHE` says where; `GG_CACHE=0` turns th
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache as once
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from gluongraph import ops
 from gluongraph.codegen.targets import Target
-from gluongraph.errors import warn
+from gluongraph.errors import CompileError, warn
 from gluongraph.plan import Plan
 from gluongraph.program import Program, program_of
 from gluongraph.serialize import fingerprint
@@ -69,9 +69,21 @@ def _described(plan: Plan) -> str:
 
 @once
 def code() -> str:
-    """A digest of what turns a plan into code: the sources of this package and of the ops' rules, TVM's version."""
-    versions = f"{version('apache-tvm')} {version('apache-tvm-ffi')}"
-    return digest_of(versions, Path(__file__).parent, Path(ops.__file__).parent)
+    """A digest of what turns a plan into code: the sources of this package and of the ops' rules, and TVM's version,
+    which stands in a file at the top of its packages (to import `importlib.metadata` for it takes 15 ms)."""
+    return digest_of("", Path(__file__).parent, Path(ops.__file__).parent, package("tvm"), package("tvm_ffi"))
+
+
+def package(name: str) -> Path:
+    """The folder of a package, which is not imported for it.
+
+    Raises:
+        CompileError: it is not installed.
+    """
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise CompileError(f"the package {name} is not installed: pip install apache-tvm")
+    return Path(spec.origin).parent
 
 
 def digest_of(text: str, *folders: Path) -> str:

@@ -8,7 +8,6 @@ the graph. Like the code it holds no names, so that the same net built again fin
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -39,14 +38,7 @@ def planner() -> str:
     """A digest of what turns a graph into a plan, rules and ops aside: the sources of the passes, of what they share
     and of what chooses among plans; numpy's version, since `fold` computes with it."""
     shared = Path(ops.__file__).parent.parent
-    return cache.digest_of(np.__version__, shared, shared / "step", _passes())
-
-
-def _passes() -> Path:
-    """The folder of the passes, which are not to be imported here."""
-    spec = importlib.util.find_spec("gluongraph.passes")
-    assert spec is not None and spec.origin is not None
-    return Path(spec.origin).parent
+    return cache.digest_of(np.__version__, shared, shared / "step", cache.package("gluongraph.passes"))
 
 
 def find(key: str, graph: Graph, gpu: bool) -> Artefact | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from gluongraph.errors import CompileError, located
@@ -59,6 +58,8 @@ def find(names: str | Sequence[str]) -> tuple[Library, ...]:
 
 
 def _installed(name: str, row: _Row) -> Library:
+    from importlib import metadata  # takes 15 ms, and few steps allow a library
+
     help = "pip install 'gluongraph[libraries]', or leave it out of libraries: nothing needs it"
     try:
         package = metadata.distribution(row.package)
