@@ -7,30 +7,32 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import gluongraph.process  # noqa: F401 - before anything that loads numpy
-from gluongraph import (
-    amp,
-    autograd,
-    context,
-    contrib,
-    engine,
-    gluon,
-    initializer,
-    kvstore,
-    lr_scheduler,
-    metric,
-    nd,
-    ndarray,
-    optimizer,
-    random,
-    symbol,
-)
-from gluongraph import initializer as init
-from gluongraph import kvstore as kv
-from gluongraph import symbol as sym
-from gluongraph.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
-from gluongraph.errors import MXNetError
-from gluongraph.later import imported_later
+from gluongraph.process import collecting_later  # before anything that loads numpy
+
+with collecting_later():
+    from gluongraph import (
+        amp,
+        autograd,
+        context,
+        contrib,
+        engine,
+        gluon,
+        initializer,
+        kvstore,
+        lr_scheduler,
+        metric,
+        nd,
+        ndarray,
+        optimizer,
+        random,
+        symbol,
+    )
+    from gluongraph import initializer as init
+    from gluongraph import kvstore as kv
+    from gluongraph import symbol as sym
+    from gluongraph.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
+    from gluongraph.errors import MXNetError
+    from gluongraph.later import imported_later
 
 if TYPE_CHECKING:
     from gluongraph import image, io, recordio, test_utils

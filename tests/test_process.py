@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gluongraph.process import calling_tvm, importing_tvm
+from gluongraph.process import calling_tvm, collecting_later, importing_tvm
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +70,16 @@ def test_threads_of_two_libraries_do_not_fight(first: str) -> None:
 
 
 NAMES = ("OPENBLAS_THREAD_TIMEOUT", "TVM_BIND_THREADS")
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_garbage_is_collected_later_where_it_was_before(on: bool) -> None:
+    before = gc.isenabled()
+    (gc.enable if on else gc.disable)()
+    try:
+        with pytest.raises(ZeroDivisionError), collecting_later():
+            assert not gc.isenabled()
+            raise ZeroDivisionError
+        assert gc.isenabled() is on
+    finally:
+        (gc.enable if before else gc.disable)()

@@ -13,6 +13,7 @@ from gluongraph.gluon.parameter import DeferredInitializationError
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir import Graph
 from gluongraph.nd import NDArray
+from gluongraph.process import collecting_later
 from gluongraph.replicas.shares import OnAll, contexts_of, is_shared_out, shares
 from gluongraph.step.arguments import check_call
 from gluongraph.step.averages import Averages
@@ -115,6 +116,7 @@ class Variants:
             return ()
         return (self.trainer.structure, () if call.traces else self.window.names)
 
+    @collecting_later()
     def _compile(
         self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...], tune: float = 0.0
     ) -> Variant:
