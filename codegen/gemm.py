@@ -47,7 +47,7 @@ STREAMS = 4  # panels that are written side by side
 @dataclass(frozen=True)
 class Operand:
     """A matrix per batch element: `read(batch, i, j, lanes)` gives elements from (i, j) along its contiguous index.
-    `memory` is where all of it lies row by row, if it lies so."""
+    `memory` is where all of it lies, row by row or column by column, if it lies so."""
 
     read: Callable[[Value, Value, Value, int], Expr]
     kind: Kind = ROWS

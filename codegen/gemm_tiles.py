@@ -1,9 +1,9 @@
 """Matrix products of bf16 operands in tiles (tiles.py), on CPUs with AMX or AVX512-BF16.
 
-Both operands are copied to tiles (tile_copy.py). Each piece of work takes its rows of C, 32 at a time, through a stripe
-of columns whose B stays in L2, 32 by 32 elements at a time; and then through the next stripe. Pieces have some rows and
-all columns, for which all threads copy B before, or some columns and all rows, and copy the B of each stripe when they
-come to it.
+Operands are copied to tiles (tile_copy.py), but for an A of whole tiles whose rows run along k: its tiles are read
+where it lies. Each piece of work takes its rows of C, 32 at a time, through a stripe of columns whose B stays in L2, 32
+by 32 elements at a time; and then through the next stripe. Pieces have some rows and all columns, for which all threads
+copy B before, or some columns and all rows, and copy the B of each stripe when they come to it.
 
 What else there is to do is done among the steps of tiles, which leave a thread's other units idle: a block's sums are
 handed on while the next block is added up, and A is copied for the next rows, if all columns are one stripe.
@@ -77,6 +77,7 @@ class _Sizes:
     n: int
     kk: int
     cpu: Cpu
+    lies: bool  # are tiles of A read where it lies?
     given: int = 0  # blocks in a stripe, where somebody says how many
     exchanged: bool = False  # are these the rows and columns of C^T?
 
@@ -108,7 +109,7 @@ class _Sizes:
     @property
     def ahead(self) -> bool:
         """Is A copied before as well? Else a piece copies each block of its rows when it comes to it."""
-        return self.stripes > 1
+        return self.stripes > 1 and not self.lies
 
     @property
     def work(self) -> int:
@@ -123,6 +124,8 @@ class _Sizes:
     @property
     def words_a(self) -> int:
         """Of all of A, or of two blocks for each piece."""
+        if self.lies:
+            return 0
         return self.line * (self.batch * self.down if self.ahead else 2 * self.pieces)
 
     @property
@@ -165,9 +168,10 @@ def _sizes(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long
     """As the operands are, or exchanged if fewer words are to be turned so."""
     turned = (a.contiguous == "i") * m * kk // 2 + (b.contiguous == "i") * n * kk // 2
     exchanged = (a.contiguous == "j") * m * kk // 2 + (b.contiguous == "j") * n * kk // 2 + m * n
-    if FEW * m <= n and exchanged < turned:
-        return _Sizes(batch, n, m, kk, cpu, long, exchanged=True)
-    return _Sizes(batch, m, n, kk, cpu, long)
+    exchange = FEW * m <= n and exchanged < turned
+    along, rows, columns = (b.contiguous == "i", n, m) if exchange else (a.contiguous == "j", m, n)
+    lies = cpu.tiles and along and rows % BLOCK == 0 and kk % DEPTH == 0
+    return _Sizes(batch, rows, columns, kk, cpu, lies, long, exchange)
 
 
 def emit(k: Kernel, of: Product, long: int = 0) -> None:
@@ -179,28 +183,17 @@ def emit(k: Kernel, of: Product, long: int = 0) -> None:
         a, b = _transposed(b), _transposed(a)
     words = k.view(of.workspace, "u32")
     sums = k.view(of.workspace, "f32", 4 * (sizes.words_a + sizes.words_b))
-    left = Copied(
-        k,
-        words,
-        a.read,
-        of.batch,
-        sizes.m,
-        kk,
-        along=a.kind.contiguous == "j",
-        turned=a.kind.contiguous == "i",
-    )
-    right = Copied(
-        k,
-        words.at(sizes.words_a),
-        _transposed(b).read,
-        of.batch,
-        sizes.n,
-        kk,
-        along=b.kind.contiguous == "i",
-        turned=b.kind.contiguous == "i",
-    )
-    if sizes.ahead:
-        left.all(of.cpu)
+    left: Copied | Buf
+    if sizes.lies:
+        assert a.memory is not None
+        left = k.view(a.memory, "f16")  # TVM has no address of bf16
+    else:
+        along = a.kind.contiguous == "j"
+        left = Copied(k, words, a.read, of.batch, sizes.m, kk, along=along, turned=not along)
+        if sizes.ahead:
+            left.all(of.cpu)
+    along, there = b.kind.contiguous == "i", words.at(sizes.words_a)
+    right = Copied(k, there, _transposed(b).read, of.batch, sizes.n, kk, along=along, turned=along)
     if not sizes.own:
         right.all(of.cpu)
     unit.prepare(k)
@@ -212,7 +205,7 @@ def emit(k: Kernel, of: Product, long: int = 0) -> None:
 def _transposed(x: Operand) -> Operand:
     """Rows and columns exchanged."""
     kind = replace(x.kind, contiguous="i" if x.kind.contiguous == "j" else "j")
-    return Operand(lambda batch, i, j, lanes: x.read(batch, j, i, lanes), kind)
+    return Operand(lambda batch, i, j, lanes: x.read(batch, j, i, lanes), kind, x.memory)
 
 
 @dataclass(frozen=True)
@@ -222,7 +215,7 @@ class _Job:
     k: Kernel
     unit: tiles.Unit
     sizes: _Sizes
-    a: Copied
+    a: Copied | Buf  # as it lies
     b: Copied
     sums: Buf
     write: Write
@@ -241,14 +234,14 @@ class _Job:
         def through(j: Expr, width: int) -> None:
             if s.own:
                 self.b.some(tir.floordiv(j, BLOCK), mk.ceildiv(width, BLOCK), k.bind(piece * (s.long * s.line), "b"))
-            if not s.ahead:
+            if isinstance(self.a, Copied) and not s.ahead:
                 self.a.part(*self._block_of(tir.index(first)), slot(0))
             with k.loop(count, name="unit") as u:
                 unit = k.bind(tir.index(first + u), "unit")
 
                 def copy(part: Expr, parts: int, step: Expr | None = None) -> None:
                     """What is to be copied for the next block of rows: at each step of a part, or at the part's end."""
-                    if s.ahead or self.a.plain != (step is not None):
+                    if isinstance(self.a, Buf) or s.ahead or self.a.plain != (step is not None):
                         return
                     with k.when(u + 1 < count):
                         place = (*self._block_of(k.bind(unit + 1, "next")), slot(u + 1))
@@ -258,7 +251,10 @@ class _Job:
                             self.a.part(*place, part, parts)
 
                 batch, y = self._block_of(unit)
-                a = k.bind(unit * s.line, "a") if s.ahead else slot(u)
+                if isinstance(self.a, Buf) or s.ahead:
+                    a = k.bind(unit * (BLOCK * s.kk if isinstance(self.a, Buf) else s.line), "a")
+                else:
+                    a = slot(u)
                 self._rows(piece, batch, a, k.bind(y * BLOCK, "i"), j, width, copy)
 
         mk.runs(k, s.n, s.stripe, stripe, stripes, through)
@@ -304,8 +300,9 @@ class _Job:
             for first, end in itertools.pairwise(sorted({0, busy, min(KEPT, s.deep), s.deep})):
                 with k.loop(end - first, name="k") as number:
                     step = k.bind(number + first, "step")
-                    at = k.bind(step * (2 * WORDS), "at")
-                    add(_pair(self.a, a + at), _pair(self.b, b + at), passing="b" if first < KEPT else "ab")
+                    left, pitch = self._left(a, step)
+                    right = _pair(self.b.to, k.bind(b + step * (2 * WORDS), "at"), WORDS)
+                    add(left, right, passing="b" if first < KEPT else "ab", pitch=pitch)
                     if first < busy:
                         last(step, parts)
                     if among:
@@ -317,6 +314,12 @@ class _Job:
             last(tir.index(0), 1)
             with k.loop(s.deep, name="k") as step:
                 also(step)
+
+    def _left(self, a: Expr, step: Expr) -> tuple[list[tiles.Place], int]:
+        """Tiles of A of a step of a block that begins there, and the bytes between their rows."""
+        if isinstance(self.a, Buf):
+            return _pair(self.a, self.k.bind(a + step * DEPTH, "at"), SIDE * self.sizes.kk), 2 * self.sizes.kk
+        return _pair(self.a.to, self.k.bind(a + step * (2 * WORDS), "at"), WORDS), 0
 
     def _write(self, sums: Expr, batch: Expr, i: Expr, j: Expr, width: int, part: Expr, parts: int) -> None:
         """Hand on one of the parts of a block, of what C has of it."""
@@ -354,6 +357,6 @@ class _Job:
             mk.runs(k, columns, SIDE, line, 1, lines)
 
 
-def _pair(operand: Copied, at: Expr) -> list[tiles.Place]:
+def _pair(buf: Buf, at: Expr, apart: int) -> list[tiles.Place]:
     """The tiles of a step of a block."""
-    return [(operand.to, at), (operand.to, at + WORDS)]
+    return [(buf, at), (buf, at + apart)]

@@ -54,9 +54,10 @@ Place = tuple[Buf, Expr]  # where a tile begins
 
 class Add(Protocol):
     """Adds a step to the sums: tiles of A, one below another, times tiles of B, side by side. Those of the operands
-    named by `passing`, "a", "b" or "ab", should leave the first cache to others: they are too long to stay there."""
+    named by `passing`, "a", "b" or "ab", should leave the first cache to others: they are too long to stay there. Rows
+    of A's tiles lie `pitch` bytes apart; 0: one behind the other."""
 
-    def __call__(self, a: Sequence[Place], b: Sequence[Place], passing: str = "") -> None: ...
+    def __call__(self, a: Sequence[Place], b: Sequence[Place], passing: str = "", pitch: int = 0) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -114,20 +115,20 @@ class Amx:
 
         def load(tile: int, buf: Buf, at: Expr, pitch: int, passes: bool = False) -> None:
             name = "llvm.x86.tileloaddt164" if passes else "llvm.x86.tileloadd64"
-            k.intrinsic(name, tile, k.address(buf, at), 4 * pitch)
+            k.intrinsic(name, tile, k.address(buf, at), pitch)
 
-        def add(a: Sequence[Place], b: Sequence[Place], passing: str = "") -> None:
+        def add(a: Sequence[Place], b: Sequence[Place], passing: str = "", pitch: int = 0) -> None:
             for i in range(rows):
                 for j in range(columns):
                     if j == 0:
-                        load(_A[i % 2], *a[i], self.words, "a" in passing)
+                        load(_A[i % 2], *a[i], pitch or 4 * self.words, "a" in passing)
                     if i == 0:
-                        load(_B[j % 2], *b[j], SIDE, "b" in passing)
+                        load(_B[j % 2], *b[j], 4 * SIDE, "b" in passing)
                     k.intrinsic("llvm.x86.tdpbf16ps", i * columns + j, _A[i % 2], _B[j % 2])
 
         for t, at in places:
             if more:
-                load(t, sums.buf, at, sums.pitch)
+                load(t, sums.buf, at, 4 * sums.pitch)
             else:
                 k.intrinsic("llvm.x86.tilezero", t)
         steps(add)
@@ -172,7 +173,8 @@ class Dots:
         starts = [k.bind(sums.at(i, j) + first * sums.pitch, "sums") for j in range(columns)]
         places = [(r, j, starts[j] + r * sums.pitch) for r in range(rows) for j in range(columns)]
 
-        def add(a: Sequence[Place], b: Sequence[Place], passing: str = "") -> None:
+        def add(a: Sequence[Place], b: Sequence[Place], passing: str = "", pitch: int = 0) -> None:
+            assert pitch == 0
             left, at = a[i]
             with k.loop(self.words, name="word") as word:
                 right = [k.bind(k.load(buf, start + word * SIDE, SIDE), "b") for buf, start in b]

@@ -20,6 +20,7 @@ from gluongraph.ops.matmul import MATMUL
 SHAPE = (2, 33, 150, 97)  # batch, m, n, k: a rest everywhere, an odd k
 WIDE = (2, 18, 150, 97)  # so few rows that the product is computed turned, where k runs along the columns of B
 LONG = (1, 40, 130, 6000)  # more columns than a stripe has, and few rows
+WHOLE = (2, 64, 70, 96)  # tiles of A are read where it lies
 BROAD = (1, 90, 600, 97)  # more columns than rows: pieces have some of them, and copy what they need of B
 
 
@@ -58,6 +59,8 @@ def test_tiles() -> None:
     check(products("bf16", *WIDE), "cpu")
     check(products("bf16", *LONG), "cpu")
     check(products("bf16", *BROAD), "cpu")
+    check(products("bf16", *WHOLE), "cpu")
+    check(products("bf16", 1, 32, 512, 64), "cpu")
 
 
 @pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="this machine has no AVX512-BF16")
