@@ -11,11 +11,12 @@ import functools
 import pathlib
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import CodeType, FrameType, FunctionType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
+F = TypeVar("F", bound=Callable[..., Any])
 _HERE = pathlib.Path(__file__).resolve().parent
 # The three sibling packages lie beside this folder in a checkout and inside it once installed. Between gluongraph
 # and the user's line are Python's own contextlib, of `with`, and functools, of properties that are computed once.
@@ -126,8 +127,26 @@ def amount(number: int, thing: str) -> str:
     return f"{number} {thing}{'es' if thing.endswith('ch') else 's'}"
 
 
+_RUNNERS: set[CodeType] = set()
+
+
+def runs_a_layer(method: F) -> F:
+    """Decorator of the methods that run a layer, `self`: messages from within name it."""
+    _RUNNERS.add(cast(FunctionType, method).__code__)
+    return method
+
+
+def _layer() -> str:
+    """The name of the innermost layer that is running, found on the stack: only who fails pays for it."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in _RUNNERS:
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_locals["self"].name)
+
+
 def located(message: str, *, help: str = "", scope: str = "") -> str:
-    """`message`, the user's line under it, and the way out: the shape every message has."""
+    """`message`, the user's line and the layer that was running under it, the way out: the shape of all messages."""
+    scope = scope or _layer()
     origin = user_origin(scope)
     lines = [message]
     if origin.file:

@@ -67,7 +67,7 @@ class Registry(Generic[T]):
             return self.create(read[0], **read[1])
         if isinstance(read, Mapping) and self._kind in read:
             return self.create(read[self._kind], **{k: v for k, v in read.items() if k != self._kind})
-        raise AssertionError(f"a {self._kind} is given by name, by configuration or as it is, not as {spec!r}")
+        raise AssertionError(f"the {self._kind} is given by name, by configuration or as it is, not as {spec!r}")
 
     def _named(self, name: str) -> type[T]:
         if found := self._classes.get(name.lower()):

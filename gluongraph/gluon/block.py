@@ -12,7 +12,7 @@ import numpy as np
 
 from gluongraph import nd, trace
 from gluongraph.context import Context, current_context
-from gluongraph.errors import MXNetError, NamesInstead, is_own_file, located, warn
+from gluongraph.errors import MXNetError, NamesInstead, is_own_file, located, runs_a_layer, warn
 from gluongraph.gluon import files, watch
 from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
@@ -301,6 +301,7 @@ class Block(NamesInstead):
         """hook(block, inputs, outputs) after each forward."""
         return HookHandle(self._forward_hooks, hook)
 
+    @runs_a_layer
     def __call__(self, *args: Any) -> Any:
         for hook in list(self._forward_pre_hooks.values()):
             hook(self, args)
@@ -548,10 +549,12 @@ def _context_of(args: Iterable[Any]) -> Context | None:
 
 
 def _no_array(args: Iterable[Any]) -> str | None:
-    """What among these arguments somebody may have taken for an array: numpy's, or a list of numbers."""
+    """What among these arguments somebody may have taken for an array: numpy's, a library's, or a list of numbers."""
     for number, part in enumerate(args):
         if isinstance(part, np.ndarray):
             return f"a numpy array as argument {number}"
+        if hasattr(part, "__array__") and not isinstance(part, (NDArray, np.generic)):
+            return f"a {type(part).__module__}.{type(part).__name__} as argument {number}"
         if isinstance(part, (list, tuple)) and _context_of(part) is None:
             return f"a {type(part).__name__} as argument {number}"
     return None

@@ -9,7 +9,7 @@ from typing import Any
 
 from gluongraph import autograd, nd
 from gluongraph.context import Context
-from gluongraph.errors import amount, warn
+from gluongraph.errors import amount, located, warn
 from gluongraph.gluon.download import check_sha1 as check_sha1
 from gluongraph.gluon.download import download as download
 from gluongraph.ndarray import NDArray
@@ -51,9 +51,13 @@ def clip_global_norm(arrays: Sequence[NDArray], max_norm: float, check_isfinite:
 
     Raises:
         AssertionError: no arrays.
+        TypeError: something else than arrays, as parameters.
     """
     if not arrays:
         raise AssertionError("clip_global_norm needs at least one array")
+    if not isinstance(arrays, (list, tuple)) or not all(isinstance(array, NDArray) for array in arrays):
+        help = "[p.grad() for p in net.collect_params().values() if p.grad_req != 'null']"
+        raise TypeError(located("clip_global_norm takes a list of arrays", help=help))
     with autograd.pause():
         home = arrays[0].context
         total = nd.zeros((1,), ctx=home)

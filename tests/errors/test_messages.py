@@ -124,6 +124,21 @@ def test_a_net_in_place_of_its_parameters() -> None:
     assert "help: net.collect_params()" in str(caught.value) and __file__ in str(caught.value)
 
 
+@pytest.mark.parametrize("how", ["eager", "hybridized", "compiled"])
+def test_the_layer_that_failed_is_named(how: str) -> None:
+    """The user's line is that of the outermost call; which of the layers behind it went wrong is what one asks."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(4, in_units=3), gluon.nn.Dense(2, in_units=5))
+    net.initialize()
+    if how == "hybridized":
+        net.hybridize()
+    run = mx.compile(net).predict if how == "compiled" else net
+    with pytest.raises(ShapeError, match=rf"FullyConnected(.|\n)*test_messages\.py:\d+ in {net[1].name}\n"):
+        run(nd.ones((2, 3)))
+    with pytest.raises(ShapeError, match=r"test_messages\.py:\d+\n"):  # and nothing afterwards
+        nd.dot(nd.ones((2, 3)), nd.ones((2, 3)))
+
+
 class Unbegun(gluon.Block):
     def __init__(self, part: Any) -> None:
         self.part = part
@@ -155,6 +170,11 @@ OTHER_THINGS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: mx.cpu("first"), TypeError, r"a whole number, as cpu\(0\), not 'first'"),
     (lambda: nd.ones((2,))["first"], IndexError, "indexed by numbers, .*, not by 'first'"),
     (lambda: nd.concat(), ShapeError, "concat of no arrays"),
+    (
+        lambda: gluon.utils.clip_global_norm(half().collect_params(), 1.0),
+        TypeError,
+        r"list of arrays(.|\n)*p\.grad\(\)",
+    ),
     (lambda: gluon.nn.Sequential().add(abs), TypeError, r"children of a block are blocks(.|\n)*nn.Lambda"),
     (lambda: gluon.nn.HybridSequential().add(abs), TypeError, r"children of a block are blocks(.|\n)*nn.Lambda"),
 ]
@@ -338,11 +358,19 @@ def test_names_that_compiled_code_gives_to_inputs_of_its_own(name: str) -> None:
         gluon.Parameter(name, shape=(2,))
 
 
+class OfAnotherLibrary:
+    """What numpy can read: a tensor of PyTorch, say."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.ones((1, 2), np.float32)
+
+
 @pytest.mark.parametrize(
     ("block", "given", "message"),
     [
         (gluon.nn.Dense(3), [[[1.0, 2.0]]], r"Dense 'dense\d+' was given a list as argument 0\n"),
         (gluon.nn.Dense(3), [np.ones((1, 2))], r"Dense 'dense\d+' was given a numpy array as argument 0\n"),
+        (gluon.nn.Dense(3), [OfAnotherLibrary()], r"Dense 'dense\d+' was given a .*OfAnotherLibrary as argument 0\n"),
         (gluon.loss.L2Loss(), [nd.ones((2,)), (1.0, 2.0)], r"L2Loss 'l2loss\d+' was given a tuple as argument 1\n"),
     ],
 )
