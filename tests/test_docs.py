@@ -20,8 +20,10 @@ RUN = {
     "cli.md": (1, "cli/test_examples.py"),
     "deploy.md": (3, "examples/test_examples.py"),
     "memory.md": (1, "memory/test_docs.py"),
+    "migrating.md": (3, "guides/test_pages.py"),
     "onnx.md": (3, "onnx/test_docs.py"),
     "precision.md": (1, "precision/test_docs.py"),
+    "pytorch.md": (1, "guides/test_pages.py"),
     "step.md": (1, "compiler/test_docs.py"),
     "tuning.md": (1, "tuner/test_docs.py"),
 }
