@@ -22,7 +22,21 @@ from gluongraph.codegen.math import CpuAlgebra
 from gluongraph.codegen.targets import target
 from gluongraph.runtime import loader
 
-NAMES = ("sqrt", "rsqrt", "exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "sin", "cos")
+NAMES = (
+    "sqrt",
+    "rsqrt",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "tanh",
+    "erf",
+    "normal_cdf",
+    "normal_pdf",
+    "sigmoid",
+    "sin",
+    "cos",
+)
 
 
 def best(run: Callable[[], Any], size: int) -> float:
@@ -60,9 +74,9 @@ def main() -> None:
     for name in NAMES:
         run, args = module[name], (loader.view(x), loader.view(y))
         line = f"{name:8} {best(partial(run, *args), size):6.3f}"
-        if torch is not None:
+        if torch is not None and (fn := getattr(torch, name, None)) is not None:
             torch.set_num_threads(1)
-            a, out, fn = torch.from_numpy(x), torch.empty(size), getattr(torch, name)
+            a, out = torch.from_numpy(x), torch.empty(size)
             line += f" {best(partial(fn, a, out=out), size):6.3f}"
         print(line)
 

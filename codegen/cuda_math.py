@@ -18,6 +18,7 @@ from gluongraph.dtypes import is_float
 
 _LIBRARY = {  # name of the algebra -> name in C
     "abs": "fabs",
+    "normal_cdf": "normcdf",
     "round": "rint",  # halves to even
     **{name: name for name in ("exp", "log", "log1p", "expm1", "sqrt", "sin", "cos", "tanh", "erf", "floor", "ceil")},
 }
@@ -145,6 +146,7 @@ _COMPOSED: dict[str, Callable[[Expr], Expr]] = {
     "sign": _sign,
     "rsqrt": lambda x: _number(1, x) / _call("sqrt", x),
     "sigmoid": lambda x: _number(1, x) / (_number(1, x) + _call("exp", -x)),
+    "normal_pdf": lambda x: _call("exp", x * x * _number(-0.5, x)) * _number(1 / math.sqrt(2 * math.pi), x),
     "relu": lambda x: tir.select(tir.compare("less", x, _number(0, x)), _number(0, x), x),
     "isnan": lambda x: tir.libm("isnan", x),  # x != x would be simplified away
     "isfinite": lambda x: tir.compare("less", _call("fabs", x), _number(math.inf, x)),

@@ -26,7 +26,8 @@ PARALLEL = 1 << 14  # elements below which a parallel region (1-2 us) costs more
 BLOCK = 16  # elements of a cache line
 # Ops that cost as much as loading some elements does.
 DEAR = {
-    **dict.fromkeys(("exp", "log", "log1p", "expm1", "tanh", "erf", "sigmoid", "sin", "cos"), 4),
+    **dict.fromkeys(("exp", "log", "log1p", "expm1", "tanh", "erf", "normal_cdf", "normal_pdf"), 4),
+    **dict.fromkeys(("sigmoid", "sin", "cos"), 4),
     **dict.fromkeys(("div", "sqrt", "rsqrt"), 2),
     **dict.fromkeys(("pow", "mod", "floordiv"), 16),
     **dict.fromkeys(("random_bits", "uniform", "bernoulli"), 16),

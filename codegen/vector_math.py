@@ -26,6 +26,9 @@ _ERF = (0.12837916612625122, -0.3761262893676758, 0.11283625662326813, -0.026855
         -0.0008049544994719326, 7.995286432560533e-05)
 _ERFC = (-1.1284621953964233, -0.636112630367279, -0.1041259765625, 0.021191174164414406, -0.0017474399646744132,
          -0.0005405307747423649, 0.00022537967015523463, -3.5511468013282865e-05, 2.220807573394268e-06)
+_NORMAL = (0.5, -0.39894115924835205, 0.24997767806053162, -0.1328267753124237, 0.06197080388665199,
+           -0.02553446590900421, 0.009056583046913147, -0.0026186462491750717, 0.0005735520971938968,
+           -8.688792149769142e-05, 7.96239146438893e-06, -3.285318541657034e-07)
 _SIN = (-0.1666666716337204, 0.008333379402756691, -0.00019853068806696683, 2.832629434124101e-06)
 _COS = (0.04166664555668831, -0.0013887309469282627, 2.4432327336398885e-05)
 _LOG64 = (0.9999999999999387, -0.5000000000180276, 0.333333333404285, -0.249999993993504, 0.19999998656597745,
@@ -194,6 +197,25 @@ def _erf(k: Kernel, x: Expr) -> Expr:
     return tir.select(tir.compare("less", size, _f(0.9277)), near, far)
 
 
+def _bell(k: Kernel, x: Expr) -> Expr:
+    """e**(-x**2 / 2). Both that are made of it, of one x, share its instructions: LLVM finds that they are the same."""
+    return k.let(exp_below(k, k.let(x * x), -0.5))
+
+
+def _normal_cdf(k: Kernel, x: Expr) -> Expr:
+    """e**(-x**2 / 2) P(|x|), within 2**-23 below 0, and 1 less it above. The polynomial serves up to 5, beyond which
+    that is below 3e-7."""
+    size = k.let(tir.llvm("llvm.fabs", "f32", tir.lanes_of(x), x))
+    t = k.let(tir.select(tir.compare("greater", size, _f(5.0)), _f(5.0), size))
+    tail = k.let(_bell(k, x) * _polynomial(k, t, _NORMAL))
+    return tir.select(tir.compare("less", x, _f(0.0)), tail, _f(1.0) - tail)
+
+
+def _normal_pdf(k: Kernel, x: Expr) -> Expr:
+    """As exact as x**2 is when rounded; 0 beyond 13.2."""
+    return _bell(k, x) * _f(1 / math.sqrt(2 * math.pi))
+
+
 def _sigmoid(k: Kernel, x: Expr) -> Expr:
     """1 / (1 + e**-|x|), or e**-|x| times that below 0: nothing overflows."""
     e = k.let(_exp(k, k.let(-tir.llvm("llvm.fabs", "f32", tir.lanes_of(x), x))))
@@ -274,6 +296,8 @@ _F32: dict[str, Callable[[Kernel, Expr], Expr]] = {
     "log1p": _log1p,
     "tanh": _tanh,
     "erf": _erf,
+    "normal_cdf": _normal_cdf,
+    "normal_pdf": _normal_pdf,
     "sigmoid": _sigmoid,
     "sin": lambda k, x: _sine(k, x, 0),
     "cos": lambda k, x: _sine(k, x, 1),
@@ -281,7 +305,7 @@ _F32: dict[str, Callable[[Kernel, Expr], Expr]] = {
 
 
 def f32(k: Kernel, name: str, x: Expr) -> Expr:
-    """exp log log1p expm1 tanh erf sigmoid sin cos of f32."""
+    """exp log log1p expm1 tanh erf normal_cdf normal_pdf sigmoid sin cos of f32."""
     return _F32[name](k, x)
 
 
@@ -291,6 +315,10 @@ def f64(k: Kernel, name: str, x: Expr) -> Expr:
     if name == "sigmoid":
         e = k.let(tir.libm("exp", -tir.llvm("llvm.fabs", "f64", tir.lanes_of(x), x)))
         return tir.select(tir.compare("less", x, tir.const(0.0, "f64")), e, one) / (e + one)
+    if name == "normal_cdf":
+        return by_lane("erfc", k.let(x * tir.const(-math.sqrt(0.5), "f64"))) * tir.const(0.5, "f64")
+    if name == "normal_pdf":
+        return tir.libm("exp", k.let(x * x * tir.const(-0.5, "f64"))) * tir.const(1 / math.sqrt(2 * math.pi), "f64")
     if name not in ("erf", "expm1", "log1p"):
         return tir.libm(name, x)
     return by_lane(name, x)

@@ -226,6 +226,41 @@ erf = Op(
 )
 
 
+def _normal_cdf(x: Any) -> Any:
+    wide = np.result_type(x, np.float32)
+    return ((_erf(np.multiply(x, math.sqrt(0.5), dtype=wide)) + 1) * wide.type(0.5)).astype(x.dtype)
+
+
+def _normal_pdf(x: Any) -> Any:
+    wide = x.astype(np.result_type(x, np.float32))
+    return (np.exp(wide * wide * wide.dtype.type(-0.5)) * wide.dtype.type(_PEAK)).astype(x.dtype)
+
+
+_PEAK = 1 / math.sqrt(2 * math.pi)  # of the density
+normal_cdf: Op = Op(
+    "normal_cdf",
+    kind="elementwise",
+    infer=alike("normal_cdf", FLOATS),
+    numpy=_normal_cdf,
+    grad=lambda g, y, x: (g * ops.normal_pdf(x),),
+    lower=unary("normal_cdf"),
+    samples=elementwise(low=-5, high=5),
+    flops=_FUNCTION,
+    doc="the normal distribution: how likely a number is below x",
+)
+normal_pdf: Op = Op(
+    "normal_pdf",
+    kind="elementwise",
+    infer=alike("normal_pdf", FLOATS),
+    numpy=_normal_pdf,
+    grad=lambda g, y, x: (-g * x * y,),
+    lower=unary("normal_pdf"),
+    samples=elementwise(low=-5, high=5),
+    flops=_FUNCTION,
+    doc="the density of the normal distribution, e^(-x²/2) / √2π",
+)
+
+
 def _sigmoid(x: Any) -> Any:
     with np.errstate(over="ignore"):  # exp(-x) may be infinite: 1 / inf is the right answer
         return 1 / (1 + np.exp(-x))

@@ -43,7 +43,7 @@ class Algebra(Protocol):
         ...
 
     def unary(self, name: str, x: Expr) -> Expr:
-        """neg abs sign exp log log1p expm1 sqrt rsqrt sin cos tanh erf sigmoid floor ceil round
+        """neg abs sign exp log log1p expm1 sqrt rsqrt sin cos tanh erf normal_cdf normal_pdf sigmoid floor ceil round
         logical_not isfinite isnan."""
         ...
 

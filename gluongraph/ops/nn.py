@@ -37,7 +37,7 @@ def _share(x: Node, approximate: bool) -> Node:
     """How much of x passes: the normal distribution up to x, exact or by tanh."""
     if approximate:
         return (ops.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1) * 0.5
-    return (ops.erf(x * math.sqrt(0.5)) + 1) * 0.5
+    return ops.normal_cdf(x)
 
 
 def _gelu_grad(g: Node, y: Node, x: Node, approximate: bool) -> tuple[Node]:
@@ -46,7 +46,7 @@ def _gelu_grad(g: Node, y: Node, x: Node, approximate: bool) -> tuple[Node]:
     if approximate:  # share = (1 + tanh u) / 2, so share' = 2 share (1 - share) u'
         slope = share * (1 - share) * ((x * x * (3 * 0.044715) + 1) * (2 * math.sqrt(2 / math.pi)))
     else:
-        slope = ops.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
+        slope = ops.normal_pdf(x)
     return (g * (share + x * slope),)
 
 

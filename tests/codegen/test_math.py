@@ -22,6 +22,12 @@ INF, NAN = math.inf, math.nan
 DENORMAL = (1e-45, -1e-45, 1e-39, -1e-39, 1.1754942e-38)
 EDGES = (0.0, -0.0, INF, -INF, NAN, *DENORMAL, 1.0, -1.0, 3.4e38, -3.4e38, 1.1754944e-38)
 
+
+@np.vectorize
+def normal_cdf(x: float) -> float:
+    return math.erfc(-x / math.sqrt(2)) / 2
+
+
 # name, the true function of f64, where, ulp
 UNARY: list[tuple[str, Callable[[Array], Array], tuple[float, float], float]] = [
     ("exp", np.exp, (-105.0, 90.0), 2),
@@ -37,6 +43,9 @@ UNARY: list[tuple[str, Callable[[Array], Array], tuple[float, float], float]] = 
     ("tanh", np.tanh, (-0.7, 0.7), 2),
     ("erf", np.vectorize(math.erf), (-4.5, 4.5), 2),
     ("erf", np.vectorize(math.erf), (-1.0, 1.0), 2),
+    ("normal_cdf", normal_cdf, (0.0, 9.0), 2),
+    ("normal_cdf", normal_cdf, (-1.0, 0.0), 4),
+    ("normal_pdf", lambda x: np.exp(x * x / -2) / math.sqrt(2 * math.pi), (-1.0, 1.0), 3),
     ("sigmoid", lambda x: np.where(x < 0, np.exp(x), 1) / (1 + np.exp(-np.abs(x))), (-110.0, 110.0), 3),
     ("sin", np.sin, (-10.0, 10.0), 2),
     ("cos", np.cos, (-10.0, 10.0), 2),
@@ -45,6 +54,11 @@ UNARY: list[tuple[str, Callable[[Array], Array], tuple[float, float], float]] = 
     ("sqrt", np.sqrt, (0.0, 1e10), 1),
     ("rsqrt", lambda x: 1 / np.sqrt(x), (1e-20, 1e10), 2),
 ]
+
+
+def test_the_tail_of_the_normal_distribution(functions: Any) -> None:
+    x = np.linspace(-14, 0, SIZE, dtype=np.float32)
+    assert np.abs(call(functions, "normal_cdf", x) - normal_cdf(x.astype(np.float64))).max() <= 2.0**-23
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.125, -0.3])

@@ -22,6 +22,8 @@ UNARY = {
     "cos": np.cos,
     "tanh": np.tanh,
     "erf": ops.erf.numpy,
+    "normal_cdf": ops.normal_cdf.numpy,
+    "normal_pdf": ops.normal_pdf.numpy,
     "sigmoid": ops.sigmoid.numpy,
     "floor": np.floor,
     "ceil": np.ceil,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,6 +70,19 @@ def log1p(view: View, n: Node) -> Made | None:
 @rule("expm1")
 def expm1(view: View, n: Node) -> Made | None:
     return each("Sub", each("Exp", n.src[0]), one(1, n))
+
+
+@rule("normal_cdf")
+def normal_cdf(view: View, n: Node) -> Made | None:
+    """(1 + erf(x / √2)) / 2"""
+    erf = each("Erf", each("Mul", n.src[0], one(math.sqrt(0.5), n)))
+    return each("Mul", each("Add", erf, one(1, n)), one(0.5, n))
+
+
+@rule("normal_pdf")
+def normal_pdf(view: View, n: Node) -> Made | None:
+    bell = each("Exp", each("Mul", each("Mul", n.src[0], n.src[0]), one(-0.5, n)))
+    return each("Mul", bell, one(1 / math.sqrt(2 * math.pi), n))
 
 
 @rule("isfinite")
