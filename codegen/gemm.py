@@ -42,6 +42,9 @@ Write = Callable[[Expr, Expr, Expr, Expr], None]
 Around = Callable[[Expr, Expr, Expr], AbstractContextManager[None]]
 Left = Callable[[int, "_Pass", Expr], Expr]  # (row of the tile, pass, number of its term) -> element of A
 STREAMS = 4  # panels that are written side by side
+# Terms that a turn of the innermost loop adds, if each pass has so many times some. A core of which another machine has
+# the other thread starts half as many instructions: multiply-adds then wait for all that is in the loop beside them.
+TURNS = (4, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -357,7 +360,8 @@ class _Job:
             with k.when(tir.logical("not", terms.begins)):
                 for r, v, at in places:
                     acc.put(r, v, k.load(waiting, at, summed[v]))
-        with k.loop(terms.count, name="k") as step:
+
+        def add(step: Expr) -> None:
             right = []
             for v, lanes in enumerate(summed):
                 at = v * self.lanes
@@ -370,6 +374,12 @@ class _Job:
                 scalar = k.bind(left(r, terms, step), "a")
                 for v in range(len(cuts)):
                     acc.add(r, v, scalar, right[v])
+
+        kk, span = self.of.kk, self.how.span(self.of.kk)
+        turn = next(size for size in TURNS if kk % size == span % size == 0)
+        with k.loop(tir.floordiv(terms.count, turn), name="k") as number:
+            for term in range(turn):
+                add(k.bind(number * turn + term, "k"))
 
         def finish() -> None:
             self._hand_on(rows, cuts, acc.get, batch, i, j)
