@@ -103,16 +103,19 @@ _IN_BLOCKS: dict[str, dict[str, Callable[[Conv, Cpu, str], _InBlocks]]] = {
     "conv2d": {
         "tiles": lambda conv, cpu, _: conv_tile_pixels.Forward(conv, cpu),
         "winograd": winograd_pixels.Forward,
+        "points": conv_points.Forward,
         "images": conv_pixels.Forward,
     },
     "conv2d_data_grad": {
         "tiles": lambda conv, cpu, _: conv_tile_pixels.DataGrad(conv, cpu),
         "winograd": winograd_pixels.DataGrad,
+        "points": conv_points.DataGrad,
         "images": conv_pixels.DataGrad,
     },
     "conv2d_weight_grad": {
         "tiles": lambda conv, cpu, _: conv_tile_weights.WeightGrad(conv, cpu),
         "winograd": winograd_weights.WeightGrad,
+        "points": conv_points.WeightGrad,
         "images": conv_weights.WeightGrad,
     },
 }
@@ -126,8 +129,13 @@ def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
     if conv.blocks:
         if conv_tile_blocks.suits(conv, cpu, dtype):
             return ["tiles"]
-        found = ["winograd", "images"] if dtype == "f32" and winograd.can(conv) else ["images"]
-        return found if winograd.suits(op, conv) else found[::-1]
+        sums = mk.accumulator(dtype)
+        if conv_points.suits(conv, cpu, sums):
+            found, first = ["points", "images"], conv_points.suits_blocks(op, conv, cpu, sums)
+        else:
+            found = ["winograd", "images"] if dtype == "f32" and winograd.can(conv) else ["images"]
+            first = winograd.suits(op, conv, cpu)
+        return found if first else found[::-1]
     if conv_tiles.suits(conv, cpu, dtype):
         return ["tiles"]
     sums, channels = mk.accumulator(dtype), conv.o if op == "conv2d" else conv.c

@@ -2,7 +2,8 @@
 the pixels that are met where a stride leaves others out.
 
 All pixels of all images are columns: the weights times x are y, and turned around, times the gradient of y, that of x;
-sums along them of products of x and the gradient of y are the gradient of the weights.
+sums along them of products of x and the gradient of y are the gradient of the weights. Of images in blocks every image
+of a block has its column, beside each other.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gluongraph.codegen import gemm, tir
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen.gemm import Operand
 from gluongraph.codegen.gemm_choice import Kind, Strategy, choose
-from gluongraph.codegen.images import Conv, Job, Pixels, Weights, WritePixels, WriteWeights
+from gluongraph.codegen.images import Conv, Job, Pair, Pixels, Weights, WriteImages, WritePixels, WriteWeights
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
@@ -29,7 +30,16 @@ def suits(conv: Conv, cpu: Cpu, dtype: str) -> bool:
     """Is this such a convolution, and do vectors of pixels end where images do?"""
     lanes = mk.lanes(cpu, dtype)
     one = conv.kernel == (1, 1) and conv.padding == (0, 0)
-    return one and lanes > 1 and conv.out[0] * conv.out[1] % lanes == 0
+    return one and lanes > 1 and (conv.blocks or conv.out[0] * conv.out[1] % lanes == 0)
+
+
+def suits_blocks(op: str, conv: Conv, cpu: Cpu, dtype: str) -> bool:
+    """Are channels of images in blocks so many that a product had better copy them together? A pixel of each lies on a
+    page of its own; a few of them stay in cache."""
+    lanes, summed = mk.lanes(cpu, dtype), conv.o if op == "conv2d_data_grad" else conv.c
+    if op == "conv2d_weight_grad":
+        return conv.q * conv.o > (8 * lanes) ** 2
+    return summed // conv.groups > 4 * lanes
 
 
 class _Points(Job):
@@ -37,10 +47,12 @@ class _Points(Job):
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
-        self.pixels = conv.out[0] * conv.out[1]
+        self.side = self.lanes if conv.blocks else 1  # images of a block
+        self.images = conv.n // self.side  # or blocks of them
+        self.pixels = conv.out[0] * conv.out[1] * self.side
         self.extents, self.kinds = self._product()
         self.how = self._strategy()
-        self._copied = 0 if conv.stride == (1, 1) else conv.n * conv.c * self.pixels
+        self._copied = 0 if conv.stride == (1, 1) else self.images * conv.c * self.pixels
 
     @abstractmethod
     def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
@@ -77,6 +89,12 @@ class _Points(Job):
         def unit(_: Expr, unit: Expr) -> None:
             image, channel = k.bind(tir.floordiv(unit, conv.c), "image"), k.bind(tir.floormod(unit, conv.c), "channel")
             with k.loop(height, name="row") as row:
+                if conv.blocks:
+                    with k.loop(width, name="column") as column:
+                        first = k.bind((row * (down * conv.w) + column * across) * self.side, "first")
+                        found = tir.cast(x(image, channel, first, self.side), self.dtype)
+                        k.store(space, found, unit * self.pixels + (row * width + column) * self.side)
+                    return
 
                 def vector(column: Value, count: int) -> None:
                     first = k.bind(row * (down * conv.w) + column * across, "first")
@@ -89,8 +107,13 @@ class _Points(Job):
 
                 mk.along(k, width, self.lanes, vector)
 
-        self.spread(k, conv.n * conv.c, unit)
+        self.spread(k, self.images * conv.c, unit)
         return lambda image, channel, p, lanes: k.load(space, (image * conv.c + channel) * self.pixels + p, lanes)
+
+    def of_block(self, k: Kernel, buf: Buf, channels: int, size: Pair) -> Pixels:
+        """Elements of images in blocks, so many channels of so many pixels."""
+        plane = size[0] * size[1] * self.side
+        return lambda block, channel, at, lanes: k.load(buf, (block * channels + channel) * plane + at, lanes)
 
     def lines(self, read: Pixels, channels: int) -> Callable[[Value, Value, Value, int], Expr]:
         """Elements along the pixels of all images, of a group's channel."""
@@ -112,7 +135,7 @@ class _ToPixels(_Points):
         # Else a column's elements share few cache sets: packed.
         apart = self.pixels * DTYPES[self.dtype].nbytes % PAGE != 0
         kinds = (Kind("i" if self.turned else "j", self.dtype), Kind("j", self.dtype, plain=apart))
-        return (self.conv.groups, made, self.conv.n * self.pixels, reduced), kinds
+        return (self.conv.groups, made, self.images * self.pixels, reduced), kinds
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
         """Write the loops."""
@@ -129,6 +152,20 @@ class _ToPixels(_Points):
             write(image, k.bind(group * made + i, "channel"), pixel, value)
 
         self.multiply(k, Operand(weights, self.kinds[0]), Operand(columns, self.kinds[1]), finished, workspace)
+
+    def emit_in_blocks(self, k: Kernel, images: Buf, w: Weights, write: WriteImages, workspace: Buf) -> None:
+        """Write the loops for images that lie in blocks, and shall."""
+        conv = self.conv
+        sides = ((conv.h, conv.w), conv.out)
+        (_, width), source = sides if self.turned else sides[::-1]
+
+        def write_pixels(block: Expr, channel: Expr, at: Expr, value: Expr) -> None:
+            pixel = k.bind(tir.floordiv(at, self.side), "pixel")
+            row, column = (k.bind(part(pixel, width)) for part in (tir.floordiv, tir.floormod))
+            write(block, channel, row, column, value)
+
+        read = self.of_block(k, images, conv.o if self.turned else conv.c, source)
+        self.emit(k, read, w, write_pixels, workspace)
 
 
 class Forward(_ToPixels):
@@ -161,7 +198,7 @@ class DataGrad(_ToPixels):
 
     def _spread_out(self, k: Kernel, space: Buf, write: WritePixels) -> None:
         """Hand on the copy's pixels, zeros between them."""
-        conv, (down, across) = self.conv, self.conv.stride
+        conv, (down, across), side = self.conv, self.conv.stride, self.side
         whole = max(1, self.lanes // across) * across  # columns that begin with one of the copy's
 
         def unit(_: Expr, unit: Expr) -> None:
@@ -177,14 +214,23 @@ class DataGrad(_ToPixels):
                         value = k.bind(tir.shuffle([near, zero], order), "value")
                     write(image, channel, k.bind(row * conv.w + column, "pixel"), value)
 
-                mk.along(k, conv.w, whole, vector)
+                if not conv.blocks:
+                    mk.along(k, conv.w, whole, vector)
+                    return
+                with k.loop(conv.w, name="column") as column:
+                    value = zero = mk.zeros(self.dtype, side)
+                    if source is not None:
+                        near = k.load(space, source + tir.floordiv(column, across) * side, side)
+                        met = tir.compare("equal", tir.floormod(column, across), tir.index(0))
+                        value = tir.select(met, near, zero)
+                    write(image, channel, k.bind((row * conv.w + column) * side, "at"), value)
 
             with k.loop(conv.out[0], name="row") as row:
-                line(k.bind(row * down, "row"), k.bind(unit * self.pixels + row * conv.out[1], "source"))
+                line(k.bind(row * down, "row"), k.bind(unit * self.pixels + row * (conv.out[1] * side), "source"))
                 with k.loop(tir.minimum(down - 1, conv.h - 1 - row * down), name="below") as below:
                     line(k.bind(row * down + 1 + below, "row"), None)
 
-        self.spread(k, conv.n * conv.c, unit)
+        self.spread(k, self.images * conv.c, unit)
 
 
 class WeightGrad(_Points):
@@ -192,7 +238,7 @@ class WeightGrad(_Points):
 
     def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
         kinds = (Kind("j", self.dtype), Kind("i", self.dtype))
-        return (self.conv.groups, self.outputs, self.inputs, self.conv.n * self.pixels), kinds
+        return (self.conv.groups, self.outputs, self.inputs, self.images * self.pixels), kinds
 
     def _strategy(self) -> Strategy:
         """In passes over pixels, so that the panels of x that are turned lie in the first cache."""
@@ -209,3 +255,9 @@ class WeightGrad(_Points):
 
         turned = Operand(lambda group, at, c, lanes: right(group, c, at, lanes), self.kinds[1])
         self.multiply(k, Operand(left, self.kinds[0]), turned, finished, workspace)
+
+    def emit_in_blocks(self, k: Kernel, xs: Buf, gs: Buf, write: WriteWeights, workspace: Buf) -> None:
+        """Write the loops for images that lie in blocks."""
+        conv = self.conv
+        x, g = self.of_block(k, xs, conv.c, (conv.h, conv.w)), self.of_block(k, gs, conv.o, conv.out)
+        self.emit(k, x, g, write, workspace)

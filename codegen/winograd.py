@@ -33,7 +33,9 @@ DIVISORS = (_IN * _OUT, *(2 * _IN * (_IN - _OUT),) * 2, *(2 * _OUT * (_OUT - _IN
 
 CHANNELS = 12  # with fewer, evaluating costs what it saves
 WORTH = 0.65  # products at points, of those of the taps that lie inside
-MANY = 128 * 128  # input times output channels: above, weights at the points lie too far off for forward and data
+# Input and output channels, times lanes: above, weights at the points lie too far off for forward and data, the more so
+# the more products a vector takes.
+MANY = 128 * 16
 
 
 def can(conv: Conv) -> bool:
@@ -46,9 +48,9 @@ def columns_made(taps: int) -> int:
     return POINTS + 1 - taps
 
 
-def suits(op: str, conv: Conv) -> bool:
+def suits(op: str, conv: Conv, cpu: Cpu) -> bool:
     """Is it worth while: are channels enough, and not too many, and do tiles cover rows well?"""
-    many = op != "conv2d_weight_grad" and conv.c * conv.o > MANY
+    many = op != "conv2d_weight_grad" and conv.c * conv.o * cpu.lanes**2 > MANY**2
     if not can(conv) or min(conv.c, conv.o) < CHANNELS or many:
         return False
     taps = conv.kernel[1]

@@ -34,6 +34,8 @@ CONVOLUTIONS: dict[str, Shape] = {
     "depthwise": (6, 7, 5, 6, (3, 3), (2, 1), (1, 1), (1, 1), 6),
     "grouped": (4, 6, 5, 6, (3, 3), (1, 1), (1, 1), (1, 1), 2),
     "filtered": (12, 6, 7, 14, (3, 3), (1, 1), (1, 1), (1, 1), 1),
+    "products": (16 * K + 2, 2, 3, 16 * K + 4, (1, 1), (1, 1), (0, 0), (1, 1), 2),
+    "products skipping": (8 * K + 2, 4, 3, 8 * K + 3, (1, 1), (3, 2), (0, 0), (1, 1), 1),
 }
 # Of bf16: for tiles, with channels that leave a rest of 16 or 32 or are fewer, and too few for them.
 LOW: dict[str, Shape] = {
