@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,53 +33,49 @@ def build(plan: Plan, target: Target) -> Artefact:
     if found is not None and not shown:
         return Artefact(program, found, gpu=gpu)
     started = time.perf_counter()
-    functions = [kernel(launch, target) for launch in plan.kernels.values()]
-    for function in functions if shown else ():
-        debug.log("code", str(function))
-        debug.dump(f"{tir.name_of(function)}.txt", str(function))
+    launches = tuple(plan.kernels.values())
+    for launch in launches if shown else ():
+        text = str(kernel(launch, target))
+        debug.log("code", text)
+        debug.dump(f"{launch.kernel}.txt", text)
     if found is not None:  # written for the reader only
         return Artefact(program, found, gpu=gpu)
     entries, module, library = {ENTRY: entry(plan)}, None, None
     write = _write_gpu if gpu else _write
     try:
         linker = linking.linker(linking.command_for(target.machine))
-        library = cache.store(key, program, lambda path: write(functions, entries, path, target, linker))
+        library = cache.store(key, program, lambda path: write(launches, entries, path, target, linker))
     except CompileError:  # nothing links on this machine: the code lives in this process only
-        module = machine_code.link(functions, entries, target.tvm)
-    return Artefact(program, library, module, len(functions), time.perf_counter() - started, gpu)
+        module = machine_code.link([kernel(launch, target) for launch in launches], entries, target.tvm)
+    return Artefact(program, library, module, len(launches), time.perf_counter() - started, gpu)
 
 
-Functions = Sequence[tir.PrimFunc]
+Launches = Sequence[Launch]
 Entries = dict[str, machine_code.Entry]
 KERNELS, MODULES = 5, 8  # kernels that a module has at the least, and modules at the most: each takes LLVM a while
 
 
-def _write(functions: Functions, entries: Entries, library: Path, target: Target, linker: Linker) -> None:
-    """The library, of modules that are compiled side by side. How many depends on the kernels alone, so that the same
-    code comes out whatever the number of threads."""
-    count = max(1, min(len(functions) // KERNELS, MODULES))
-    parts = [functions[i::count] for i in range(count)]
-    with tempfile.TemporaryDirectory(prefix="gluongraph-") as folder:
+def _write(launches: Launches, entries: Entries, library: Path, target: Target, linker: Linker) -> None:
+    """The library, of modules that are compiled side by side, while the kernels of the next are written: TVM works
+    without Python's lock. How many depends on the kernels alone, so that the same code comes out whatever the number of
+    threads."""
+    count = max(1, min(len(launches) // KERNELS, MODULES))
 
-        def compiled(i: int) -> str:
-            return machine_code.write_object(
-                machine_code.link(parts[i], {} if i else entries, target.tvm), f"{folder}/{i}.o"
-            )
+    def compiled(functions: Sequence[tir.PrimFunc], i: int) -> str:
+        module = machine_code.link(functions, {} if i else entries, target.tvm)
+        return machine_code.write_object(module, f"{folder}/{i}.o")
 
-        linker(str(library), _side_by_side(compiled, count))
-
-
-def _side_by_side(work: Callable[[int], str], count: int) -> list[str]:
-    """work(0), ..., work(count - 1), in as many threads as kernels may have; TVM works without Python's lock."""
-    if count == 1 or threads() == 1:
-        return [work(i) for i in range(count)]
-    with ThreadPoolExecutor(threads()) as pool:
-        return list(pool.map(work, range(count)))
+    with tempfile.TemporaryDirectory(prefix="gluongraph-") as folder, ThreadPoolExecutor(threads()) as pool:
+        objects = []
+        for i in range(count):
+            functions = [kernel(launch, target) for launch in launches[i::count]]
+            objects.append(pool.submit(compiled, functions, i))
+        linker(str(library), [made.result() for made in objects])
 
 
-def _write_gpu(functions: Functions, entries: Entries, library: Path, target: Target, linker: Linker) -> None:
+def _write_gpu(launches: Launches, entries: Entries, library: Path, target: Target, linker: Linker) -> None:
     """The library, and beside it machine code named by the digest of the source that the library holds."""
-    module = machine_code.link(functions, entries, target.tvm)
+    module = machine_code.link([kernel(launch, target) for launch in launches], entries, target.tvm)
     machine_code.export(module, str(library), linker)
     source = te.cuda_source(module)
     if source and (binary := te.binary(source, target.tvm["arch"])) is not None:
