@@ -306,6 +306,11 @@ class Graph:
 
     def nodes(self) -> list[Node]:
         """Every live node, sources first. What no result needs is not in the graph: there is no DCE pass."""
+        return list(self._nodes)
+
+    @cached_property
+    def _nodes(self) -> list[Node]:
+        """The same, which passes and rules ask the same graph for again and again."""
         return topological(self.results)
 
     def users(self) -> dict[Node, list[Node]]:
