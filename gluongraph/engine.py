@@ -10,6 +10,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from gluongraph.process import collecting_later
+
 _SERVICES: dict[str, Callable[..., Any]] = {}
 _PROVIDER = "gluongraph.compiler"
 
@@ -26,7 +28,8 @@ def get(name: str) -> Callable[..., Any]:
         KeyError: the compiler does not offer it either.
     """
     if name not in _SERVICES:
-        importlib.import_module(_PROVIDER)
+        with collecting_later():
+            importlib.import_module(_PROVIDER)
     try:
         return _SERVICES[name]
     except KeyError:

@@ -93,6 +93,7 @@ class Origin:
         return " ".join(part for part in (self.scope, place) if part)
 
 
+@functools.cache
 def is_own_file(filename: str) -> bool:
     """Is this a source file of gluongraph itself, or code that no user wrote?"""
     return filename.startswith((*_OWN, "<frozen ", "<gluongraph "))

@@ -21,7 +21,7 @@ CHUNK = 1 << 14  # counters that numpy takes at a time, so that the rounds stay 
 BLOCK = 1 << 16  # counters that the kernel takes at a time
 TURN = 2 * math.pi * 2.0**-32  # of a word, as an angle
 PATIENCE = 1 << 23  # counters that numpy makes, in half a second, before it is worth compiling
-WARM = 1 << 21  # before it is worth loading what has been compiled before: a tenth of a second, too
+WARM = 1 << 18  # before it is worth loading what has been compiled before: in 10 ms
 
 LARGE = 1 << 22  # normal numbers in one array, whose circles are worth compiling
 
