@@ -60,9 +60,8 @@ def load(path: Any, lr_scheduler: Any = None) -> Any:
 # `mx.checkpoint` knows the runtime, `mx.onnx` a format; the others most trainings do without.
 __getattr__ = imported_later(
     __name__,
-    ("checkpoint", "image", "io", "onnx", "recordio", "test_utils"),
+    ("base", "checkpoint", "image", "io", "model", "onnx", "recordio", "test_utils", "util"),
     img="image",
-    **{name: f"mxnet.{name}" for name in ("base", "model", "util")},
 )
 
 

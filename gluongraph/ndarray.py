@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -19,6 +20,15 @@ from gluongraph.handle import DEFAULT, Handle
 from gluongraph.ir import Node
 from gluongraph.storage import Array, View
 from gluongraph.tape import STATE, Entry, mark, no_value, outlived, source_of, tracked
+
+if not TYPE_CHECKING:  # a checker is to go on knowing what is in this file
+
+    def __getattr__(name: str) -> Any:
+        """`mx.ndarray` is MXNet's long name of `mx.nd`: what is not here is there."""
+        if name.startswith("__"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module("gluongraph.nd"), name)
+
 
 MAX_FUNCTIONS = 8192  # Python numbers are part of a function; a program that counts must not fill the memory
 

@@ -8,7 +8,6 @@ VERSION = "1.9.1"  # what scripts that ask are told
 MODULES: dict[str, str] = {
     "": "gluongraph",
     "autograd": "gluongraph.autograd",
-    "base": "gluongraph.mxnet.base",
     "context": "gluongraph.context",
     "contrib.amp": "gluongraph.amp",
     "contrib.autograd": "gluongraph.autograd",
@@ -32,7 +31,6 @@ MODULES: dict[str, str] = {
     "io.io": "gluongraph.io",
     "kv": "gluongraph.kvstore",
     "misc": "gluongraph.lr_scheduler",
-    "model": "gluongraph.mxnet.model",
     "nd": "gluongraph.nd",
     "nd.op": "gluongraph.nd",
     "nd.random": "gluongraph.random",
@@ -51,13 +49,11 @@ MODULES: dict[str, str] = {
     "runtime": "gluongraph.mxnet.runtime",
     "sym": "gluongraph.symbol",
     "symbol": "gluongraph.symbol",
-    "util": "gluongraph.mxnet.util",
 }
 
 # Attributes of MXNet's modules that are something else here: (module, attribute) -> what it is, as module:attribute.
 ATTRIBUTES: dict[tuple[str, str], str] = {
     ("gluon.block", "SymbolBlock"): "gluongraph.gluon:SymbolBlock",
-    ("gluon.nn", "SymbolBlock"): "gluongraph.gluon:SymbolBlock",
     ("gluon.block", "DeferredInitializationError"): "gluongraph.gluon:DeferredInitializationError",
     ("gluon.parameter", "DeferredInitializationError"): "gluongraph.gluon:DeferredInitializationError",
     ("gluon.trainer", "Trainer"): "gluongraph.gluon:Trainer",

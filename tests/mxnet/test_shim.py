@@ -152,6 +152,27 @@ def test_what_is_missing_is_named_without_the_shim(name: str, says: str) -> None
         exec(f"from {owner.__name__} import {last}", {})
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from gluongraph.base import MXNetError",
+        "from gluongraph.util import is_np_array",
+        "from gluongraph.model import save_checkpoint",
+        "from gluongraph.ndarray import NDArray, zeros, contrib; contrib.foreach",
+        "import gluongraph as mx; mx.ndarray.zeros((2,)) + mx.ndarray.random.uniform(shape=(2,))",
+        "import gluongraph.ndarray as F; F.linalg.gemm2",
+        "from gluongraph.gluon.nn import SymbolBlock; SymbolBlock.imports",
+        "from gluongraph.gluon import data as gdata, loss as gloss, nn, rnn, utils as gutils",
+        "from gluongraph.gluon.data.vision import datasets, transforms",
+        "from gluongraph.contrib import amp, text",
+    ],
+)
+def test_imports_with_the_name_replaced(line: str) -> None:
+    """As scripts have them; in a process of its own nothing has been imported before."""
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_names_of_mxnet_that_need_no_shim() -> None:
     assert gluongraph.base.MXNetError is gluongraph.MXNetError and gluongraph.cpu_pinned() == gluongraph.cpu()
     assert not gluongraph.util.is_np_array() and callable(gluongraph.model.load_checkpoint)

@@ -21,6 +21,7 @@ from gluongraph.gluon.nn.pool import (
     MaxPool3D,
     ReflectionPad2D,
 )
+from gluongraph.gluon.symbol_block import SymbolBlock
 
 __all__ = [
     "ELU",
@@ -66,4 +67,5 @@ __all__ = [
     "Sequential",
     "SiLU",
     "Swish",
+    "SymbolBlock",
 ]

@@ -1,4 +1,4 @@
-"""`mxnet.util`: whether numpy's semantics are on. They never are."""
+"""`mx.util`: whether numpy's semantics are on. They never are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mxnet.base`: the types that scripts compare with."""
+"""`mx.base`: the types that scripts compare with."""
 
 from __future__ import annotations
 

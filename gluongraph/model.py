@@ -1,4 +1,4 @@
-"""`mxnet.model`: checkpoints of a symbol and its parameters."""
+"""`mx.model`: checkpoints of a symbol and its parameters."""
 
 from __future__ import annotations
 
