@@ -13,6 +13,9 @@ from contextlib import contextmanager, suppress
 from functools import cache, partial
 from typing import Any
 
+from gluongraph.cores import cores, quota
+
+THREADS = ("GG_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS")  # who may say how many, the first before the others
 # Parameters of glibc's mallopt, from malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LARGEST_FROM_HEAP = 32 << 20  # bytes; glibc accepts no more
@@ -21,12 +24,23 @@ _KEPT = 256 << 20  # bytes
 
 @cache
 def threads() -> int:
-    """Threads of a parallel kernel, and of the compiler: GG_THREADS, TVM_NUM_THREADS, OMP_NUM_THREADS, else the cores
-    that this process owns."""
-    for name in ("GG_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+    """Threads of a parallel kernel, and of the compiler: GG_THREADS, TVM_NUM_THREADS, OMP_NUM_THREADS, else one for
+    each physical core of this process, within the time that it is given."""
+    for name in THREADS:
         if (text := os.environ.get(name, "")).isdigit() and int(text) > 0:
             return int(text)
-    return len(os.sched_getaffinity(0))
+    time = quota()
+    return len(cores()) if time is None else max(1, min(int(time), len(cores())))
+
+
+def cores_to_bind() -> list[int]:
+    """The cores that threads are bound to, one each; none where they had better go where there is room.
+
+    That is where this process has a thread for each of its cores: of fewer it could not be told which ones others
+    leave free. And where numpy's BLAS sleeps: see `share_cores`.
+    """
+    asleep = "OPENBLAS_THREAD_TIMEOUT" in os.environ
+    return cores() if asleep and threads() == len(cores()) > 1 else []
 
 
 def share_cores() -> None:
@@ -39,8 +53,6 @@ def share_cores() -> None:
     """
     if "numpy" not in sys.modules:
         os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "10")
-    elif "OPENBLAS_THREAD_TIMEOUT" not in os.environ:
-        os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 
 def keep_freed_memory() -> None:

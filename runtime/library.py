@@ -73,6 +73,11 @@ class Function:
         return call
 
 
+def start_workers(ffi: ctypes.CDLL) -> None:
+    """Let TVM start the workers of the calling thread, if they are not there."""
+    _called(ffi, "runtime.NumThreads")
+
+
 class _Held:
     """An object of tvm_ffi's, which is let go with this."""
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from ml_dtypes import bfloat16
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError, located
-from gluongraph.process import importing_tvm, threads
-from gluongraph.runtime.library import Library
+from gluongraph.process import cores_to_bind, importing_tvm, threads
+from gluongraph.runtime.library import Library, start_workers
 
 Tensor = Any  # a tvm_ffi tensor
 Entry = Callable[..., None]
@@ -34,9 +35,27 @@ Entry = Callable[..., None]
 def _libraries() -> ctypes.CDLL:
     """tvm_ffi's library, and in the process that of TVM's runtime, threads configured once."""
     os.environ.setdefault("TVM_NUM_THREADS", str(threads()))
+    told = "TVM_BIND_THREADS" in os.environ
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
     ffi = ctypes.CDLL(str(_library("libtvm_ffi.so", "tvm_ffi")), ctypes.RTLD_GLOBAL)
     ctypes.CDLL(str(_library("libtvm_runtime.so")), ctypes.RTLD_GLOBAL)
+    if not told and (cores := cores_to_bind()):
+        _bind(ffi, cores)
     return ffi
+
+
+def _bind(ffi: ctypes.CDLL, cores: list[int]) -> None:
+    """Start this thread's workers, each on one of these cores; its own is the first that is left.
+
+    TVM would bind them to the machine's first cores, whatever the affinity of the process, and the calling thread with
+    them: two processes of one thread each would share core 0.
+    """
+    before = set(os.listdir("/proc/self/task"))
+    start_workers(ffi)
+    workers = sorted(set(os.listdir("/proc/self/task")) - before, key=int)
+    for worker, core in zip(workers, cores[1:], strict=False):
+        with suppress(OSError):  # a core that has been taken from us, or a thread that was not TVM's and is gone
+            os.sched_setaffinity(int(worker), {core})
 
 
 @cache

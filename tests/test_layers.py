@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 # What everybody may import; it imports nothing but itself.
 BASE = {
-    *("context", "cost", "debug", "differentiate", "dtypes", "engine", "errors", "ir", "ops", "plan"),
+    *("context", "cores", "cost", "debug", "differentiate", "dtypes", "engine", "errors", "ir", "ops", "plan"),
     *("printer", "process", "program", "reference", "rewrite", "serialize", "storage", "verify"),
 }
 ALLOWED = {  # part -> the parts that it may import

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gluongraph.cores import cores as own_cores
+
 WORKER = Path(__file__).with_name("worker.py")
 Told = Callable[[], None]
 
@@ -44,8 +46,8 @@ class Result:
 
 
 def cores(threads: int | None) -> list[int]:
-    """The cores that all contenders are bound to."""
-    mine = sorted(os.sched_getaffinity(0))
+    """The cores that all contenders are bound to: physical ones."""
+    mine = own_cores()
     if threads is not None and not 1 <= threads <= len(mine):
         raise ValueError(f"{threads} threads: this process may use 1 to {len(mine)} cores")
     return mine[:threads]
