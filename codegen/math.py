@@ -166,11 +166,12 @@ class VectorAlgebra(CpuAlgebra):
     def rounded(self, x: Expr) -> Expr:
         """An f32 rounded to the digits of bf16, halves to even."""
         x = self.kernel.let(x)
-        bits = self.kernel.let(tir.bitcast(x, "i32"))
-        up = bits + tir.const(0x7FFF, "i32") + ((bits >> tir.const(16, "i32")) & tir.const(1, "i32"))
-        return self.kernel.let(
-            tir.select(vector_math.is_nan(x), x, tir.bitcast(up & tir.const(-0x10000, "i32"), "f32"))
-        )
+        if (narrowed := self.kernel.narrowed(x)) is not None:
+            return narrowed
+        bits, sixteen = self.kernel.let(tir.bitcast(x, "u32")), tir.const(16, "u32")
+        up = (bits + tir.const(0x7FFF, "u32") + ((bits >> sixteen) & tir.const(1, "u32"))) >> sixteen
+        quiet = (bits >> sixteen) | tir.const(0x40, "u32")  # a NaN, whichever of its bits are left
+        return self.kernel.widened(tir.select(vector_math.is_nan(x), quiet, up))
 
 
 def wide(dtype: str) -> str:

@@ -338,6 +338,7 @@ class Kernel:
         self._blocks: list[list[Any]] = [[]]
         self._count = 0
         self._used: list[str] = []
+        self._halves: dict[str, Expr] = {}  # names of what `widened` made, and the bits
         self.ranges = Ranges()
 
     def param(self, name: str, size: int, dtype: str) -> Buf:
@@ -470,12 +471,29 @@ class Kernel:
             where = ramp(where, lanes)
         self._emit(tirx.BufferStore(buf.var, value, [where]))
 
+    def widened(self, bits: Expr) -> Expr:
+        """bf16 numbers as f32, from bits in the lower halves of u32 words: to store them as bf16 is to store these."""
+        bits = self.let(bits, "bits")
+        wide = self.let(bitcast(bits << splat(const(16, "u32"), lanes_of(bits)), "f32"))
+        self._halves[wide.name] = bits
+        return wide
+
+    def narrowed(self, x: Expr) -> Expr | None:
+        """f32 numbers rounded to bf16, and `widened`: 16 of them, by an instruction, if the kernel has said
+        `use(NARROW)`. It makes 0 of subnormal numbers, as the instructions that multiply do."""
+        if _split(x) != ("f32", 16) or NARROW not in self._used:
+            return None
+        return self.widened(tirx.call_pure_extern("uint16x16", "gluongraph_narrow", x).astype("uint32x16"))
+
     def _as(self, value: Expr, dtype: str) -> Expr:
-        """The value cast; to bf16 by an instruction, where the kernel has said `use(NARROW)`. It makes 0 of subnormal
-        numbers, as the instructions that multiply do."""
-        if dtype == "bf16" and _split(value) == ("f32", 16) and NARROW in self._used:
-            return tirx.reinterpret("bfloat16x16", tirx.call_pure_extern("uint16x16", "gluongraph_narrow", value))
-        return cast(value, dtype)
+        """The value cast; to bf16 by its bits, if they are known or an instruction finds them."""
+        if dtype != "bf16":
+            return cast(value, dtype)
+        wide = value if isinstance(value, tirx.Var) and value.name in self._halves else self.narrowed(value)
+        if wide is None:
+            return cast(value, dtype)
+        lanes = lanes_of(wide)
+        return tirx.reinterpret(tvm_dtype("bf16", lanes), self._halves[wide.name].astype(f"uint16x{lanes}"))
 
     def copy(self, source: Buf, target: Buf) -> None:
         """All elements of one buffer into another."""
