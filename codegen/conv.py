@@ -1,7 +1,8 @@
 """Convolutions on CPUs and both their gradients: what a rule calls. The loops are in conv_pixels.py and conv_weights.py
 for many images, in winograd.py for those in blocks under three to five taps a row, in conv_channels.py for few images
-of many channels, in conv_bands.py where they are of few pixels, in conv_flat.py for few of all, in conv_points.py for
-those of one tap; for products of bf16 in conv_tile_blocks.py where images lie in blocks, else in conv_tiles.py.
+of many channels, in winograd_channels.py for those of three by three taps, in conv_bands.py where they are of few
+pixels, in conv_flat.py for few of all, in conv_points.py for those of one tap; for products of bf16 in
+conv_tile_blocks.py where images lie in blocks, else in conv_tiles.py.
 
 Sums have an order that depends on shapes and target only, never on threads.
 """
@@ -23,7 +24,10 @@ from gluongraph.codegen import (
     conv_tiles,
     conv_weights,
     winograd,
+    winograd_channel_weights,
+    winograd_channels,
     winograd_pixels,
+    winograd_planes,
     winograd_weights,
 )
 from gluongraph.codegen import microkernel as mk
@@ -79,6 +83,7 @@ class _InBlocks(Protocol):
 _FORWARD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
     "tiles": lambda conv, cpu, _: conv_tiles.Forward(conv, cpu),
     "points": conv_points.Forward,
+    "winograd": winograd_channels.Forward,
     "bands": conv_bands.Forward,
     "channels": conv_channels.Forward,
     "flat": conv_flat.Forward,
@@ -87,6 +92,7 @@ _FORWARD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
 _DATA_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
     "tiles": lambda conv, cpu, _: conv_tiles.DataGrad(conv, cpu),
     "points": conv_points.DataGrad,
+    "winograd": winograd_channels.DataGrad,
     "bands": conv_bands.DataGrad,
     "channels": conv_channels.DataGrad,
     "flat": conv_flat.DataGrad,
@@ -95,6 +101,7 @@ _DATA_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
 _WEIGHT_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToWeights]] = {
     "tiles": lambda conv, cpu, _: conv_tiles.WeightGrad(conv, cpu),
     "points": conv_points.WeightGrad,
+    "winograd": winograd_channel_weights.WeightGrad,
     "channels": conv_channels.WeightGrad,
     "flat": conv_flat.WeightGrad,
     "images": conv_weights.WeightGrad,
@@ -142,12 +149,15 @@ def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
     can = {"flat", "images"}
     if points := conv_points.suits(conv, cpu, sums):
         can.add("points")
+    if dtype == "f32" and winograd_planes.can(conv, cpu):
+        can.add("winograd")
     if conv_bands.can(op, conv, cpu, sums):
         can.add("bands")
     if conv_channels.can(conv, cpu, sums):
         can.add("channels")
     suits = {
         "points": points,
+        "winograd": winograd_planes.suits(op, conv, cpu),
         "bands": conv_bands.suits(op, conv, cpu, sums),
         "channels": conv_channels.suits(conv, channels, cpu, sums),
         "flat": conv_flat.suits(conv, cpu, sums),

@@ -10,8 +10,10 @@ convolution of their own without a stride.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
@@ -61,26 +63,29 @@ class Frame:
         return self.whole[0] * self.whole[1] * self.lanes
 
     def elements(self, images: int) -> int:
-        """Of all images."""
+        """Of so many images."""
         return images * self.groups * self.blocks * self.plane
 
     def fill(self, k: Kernel, job: Job, read: Pixels, into: Buf) -> None:
         """Copy the job's images."""
 
         def unit(_: Expr, unit: Expr) -> None:
-            outer = k.bind(tir.floordiv(unit, self.blocks), "outer")
-            image, group = k.bind(tir.floordiv(outer, self.groups), "image"), tir.floormod(outer, self.groups)
-            base = k.bind(unit * self.plane, "base")
-            self._edges(k, job, into, base)
-
-            def block(start: Expr, channels: int) -> None:
-                first = k.bind(group * self.channels + start, "channel")
-                square = partial(self._square, k, job, read, into.at(base), image, first, channels)
-                mk.along(k, self.size[0] * self.size[1], self.lanes, square)
-
-            mk.runs(k, self.channels, self.block, k.bind(tir.floormod(unit, self.blocks), "block"), 1, block)
+            self.fill_one(k, job, read, unit, into.at(k.bind(unit * self.plane, "base")))
 
         job.spread(k, job.conv.n * self.groups * self.blocks, unit)
+
+    def fill_one(self, k: Kernel, job: Job, read: Pixels, unit: Expr, into: Buf) -> None:
+        """Copy one block of channels, counted through all groups and images."""
+        outer = k.bind(tir.floordiv(unit, self.blocks), "outer")
+        image, group = k.bind(tir.floordiv(outer, self.groups), "image"), tir.floormod(outer, self.groups)
+        self._edges(k, job, into)
+
+        def block(start: Expr, channels: int) -> None:
+            first = k.bind(group * self.channels + start, "channel")
+            square = partial(self._square, k, job, read, into, image, first, channels)
+            mk.along(k, self.size[0] * self.size[1], self.lanes, square)
+
+        mk.runs(k, self.channels, self.block, k.bind(tir.floormod(unit, self.blocks), "block"), 1, block)
 
     def _square(
         self,
@@ -105,13 +110,13 @@ class Frame:
             row, at = tir.floordiv(pixel + i, width), tir.floormod(pixel + i, width)
             k.store(into, column, ((row + self.before[0]) * self.whole[1] + at + self.before[1]) * self.lanes)
 
-    def _edges(self, k: Kernel, job: Job, into: Buf, base: Expr) -> None:
+    def _edges(self, k: Kernel, job: Job, into: Buf) -> None:
         """Zeros above, below, and at both sides."""
         (height, width), (top, left), (rows, columns) = self.size, self.before, self.whole
 
         def zeros(start: Value, count: int) -> None:
             with k.loop(count, name="zero") as i:
-                k.store(into, tir.splat(tir.const(0, job.dtype), self.lanes), base + (start + i) * self.lanes)
+                k.store(into, tir.splat(tir.const(0, job.dtype), self.lanes), (start + i) * self.lanes)
 
         if top:
             zeros(0, top * columns)
@@ -145,6 +150,37 @@ class Axis:
         """First and last source that is read; (0, -1) if none."""
         ends = [self.offset + j * self.shift for j in (0, self.taps - 1)]
         return (min(ends), max(ends) + (self.count - 1) * self.stride) if self.taps else (0, -1)
+
+
+def turn_back(
+    k: Kernel,
+    job: Job,
+    strip: Buf,
+    sizes: tuple[int, int, int],
+    write: Callable[[Expr, Expr, Expr], None],
+    first: Expr,
+    start: Expr,
+) -> None:
+    """Turn finished pixels x width, of which so many channels, to rows of pixels, and hand them on with the numbers
+    of their channel and pixel, which count from `first` and `start`. Behind the strip there is room for a square."""
+    side, (pixels, width, channels) = job.lanes, sizes
+    done = strip.at(pixels * width)
+    for channel, count, vectors in mk.split(channels, side):
+        with k.loop(vectors, name="v") as v:
+            inner = k.bind(v * side + channel, "inner")
+
+            def square(pixel: Value, n: int, inner: Expr = inner, count: int = count) -> None:
+                at = [k.bind((pixel + i) * width + inner, "at") for i in range(n)]
+                rows = [k.bind(k.load(strip, a, side), "t") for a in at]
+                rows += [tir.splat(tir.const(0, job.dtype), side)] * (side - n)
+                turned = mk.transposed(k, rows)
+                for i, value in enumerate(turned[:count]):
+                    k.store(done, value if n == side else tir.shuffle([value], range(n)), i * n)
+                with k.loop(count, name="channel") as c:
+                    value = k.bind(k.load(done, c * n, n), "value")
+                    write(k.bind(first + inner + c), k.bind(start + pixel), value)
+
+            mk.along(k, pixels, side, square)
 
 
 class _ToPixels(Job):
@@ -257,7 +293,8 @@ class _ToPixels(Job):
                     for rows in self.axes[0]:
                         for columns in self.axes[1]:
                             self._strip(k, source, panel, strip, s, rows, columns, mk.ceildiv(size, self.lanes))
-                    self._flush(k, strip, write, image, first, size, s)
+                    pixel = k.bind(s * self.strip, "pixel")
+                    turn_back(k, self, strip, (self.strip, self.width, size), partial(write, image), first, pixel)
 
             mk.runs(k, self.made, self.width, k.bind(tir.floormod(outer, self.panels), "panel"), 1, channels)
 
@@ -318,28 +355,6 @@ class _ToPixels(Job):
 
         mk.runs(k, self.reduced, self.lanes, 0, self.frame.blocks, block)
         return acc
-
-    def _flush(
-        self, k: Kernel, strip: Buf, write: WritePixels, image: Expr, first: Expr, channels: int, number: Expr
-    ) -> None:
-        """Turn a strip of finished channels back to rows of pixels, and hand them on."""
-        side, done = self.lanes, strip.at(self.strip * self.width)
-        for start, count, vectors in mk.split(channels, side):
-            with k.loop(vectors, name="v") as v:
-                inner = k.bind(v * side + start, "inner")
-
-                def square(pixel: Value, n: int, inner: Expr = inner, count: int = count) -> None:
-                    at = [k.bind((pixel + i) * self.width + inner, "at") for i in range(n)]
-                    rows = [k.bind(k.load(strip, a, side), "t") for a in at]
-                    rows += [tir.splat(tir.const(0, self.dtype), side)] * (side - n)
-                    turned = mk.transposed(k, rows)
-                    for i, value in enumerate(turned[:count]):
-                        k.store(done, value if n == side else tir.shuffle([value], range(n)), i * n)
-                    with k.loop(count, name="channel") as c:
-                        value = k.bind(k.load(done, c * n, n), "value")
-                        write(image, k.bind(first + inner + c), k.bind(number * self.strip + pixel), value)
-
-                mk.along(k, self.strip, side, square)
 
 
 class Forward(_ToPixels):
@@ -431,9 +446,19 @@ class DataGrad(_ToPixels):
         self.spread(k, self.conv.groups * across * self.frame.blocks, unit)
 
 
-class WeightGrad(Job):
-    """The gradient of w: output channels times vectors of input channels, summed over all pixels, tap after tap. What
-    is complete of all taps is put in the order of weights while it lies in cache."""
+class Copied(Protocol):
+    """How activations lie that are copied, in blocks of channels."""
+
+    def elements(self, images: int) -> int:
+        """Of so many images."""
+
+    def fill(self, k: Kernel, job: Job, read: Pixels, into: Buf) -> None:
+        """Copy the job's images."""
+
+
+class ToWeights(Job):
+    """The gradient of w: output channels times vectors of input channels. What is complete of all taps is put in the
+    order of weights while it lies in cache."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
@@ -444,28 +469,34 @@ class WeightGrad(Job):
         self.rows = mk.ceildiv(self.outputs, mk.ceildiv(self.outputs, min(self.outputs, most)))
         self.width = self.vectors * self.lanes
         self.down, self.across = mk.ceildiv(self.outputs, self.rows), mk.ceildiv(total, self.vectors)
-        reach = [(conv.out[a] - 1) * conv.stride[a] + (conv.kernel[a] - 1) * conv.dilation[a] + 1 for a in range(2)]
-        whole = [max(r, p + size) for r, p, size in zip(reach, conv.padding, (conv.h, conv.w), strict=True)]
-        self.x = Frame(
-            conv.groups, self.inputs, (conv.h, conv.w), conv.padding, (whole[0], whole[1]), self.lanes, self.lanes
-        )
-        self.g = Frame(conv.groups, self.outputs, conv.out, (0, 0), conv.out, self.rows, self.lanes)
         self.units = conv.groups * self.down * self.across
         self._slot = self.rows * self.taps * self.width  # sums of all taps
+
+    @abstractmethod
+    def sources(self) -> tuple[Copied, Copied]:
+        """x, and the gradient in blocks of so many channels as a register block has rows."""
+
+    @abstractmethod
+    def sum(
+        self, k: Kernel, xs: Buf, gs: Buf, sums: Buf, place: tuple[Expr, Expr], rows: int, c: Expr, vectors: int
+    ) -> None:
+        """Sums over all pixels, of these channels and all taps: [output channel][tap][input channel]. The place is that
+        of a group, and of a block of the gradient."""
 
     @property
     def workspace(self) -> int:
         """Bytes."""
-        sums = self.pieces(self.units) * self._slot
-        return (self.x.elements(self.conv.n) + self.g.elements(self.conv.n) + sums) * DTYPES[self.dtype].nbytes
+        copies = sum(source.elements(self.conv.n) for source in self.sources())
+        return (copies + self.pieces(self.units) * self._slot) * DTYPES[self.dtype].nbytes
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
         """Write the loops."""
         conv, space = self.conv, self.slots(k, workspace)
-        gs = space.at(self.x.elements(conv.n))
-        slots = gs.at(self.g.elements(conv.n))
-        self.x.fill(k, self, x, space)
-        self.g.fill(k, self, g, gs)
+        left, right = self.sources()
+        gs = space.at(left.elements(conv.n))
+        slots = gs.at(right.elements(conv.n))
+        left.fill(k, self, x, space)
+        right.fill(k, self, g, gs)
 
         def unit(piece: Expr, unit: Expr) -> None:
             # All that is made of a panel of x, the larger of both sources, comes one after another: it stays in cache.
@@ -478,12 +509,7 @@ class WeightGrad(Job):
             sums = slots.at(k.bind(piece * self._slot, "sums"))
 
             def tiles(o: Expr, rows: int, c: Expr, columns: int) -> None:
-                with k.loop(self.taps, name="tap") as tap:
-                    acc = self._tile(k, space, gs, (group, block, tap), rows, c, mk.ceildiv(columns, self.lanes))
-                    for r in range(rows):
-                        at = k.bind((tap + r * self.taps) * self.width, "at")
-                        for v in range(len(acc.widths)):
-                            k.store(sums, acc.get(r, v), at + v * self.lanes)
+                self.sum(k, space, gs, sums, (group, block), rows, c, mk.ceildiv(columns, self.lanes))
                 self._hand_on(k, sums, write, k.bind(group * self.outputs + o, "o"), rows, c, columns)
 
             def output(o: Expr, rows: int) -> None:
@@ -492,6 +518,46 @@ class WeightGrad(Job):
             mk.runs(k, self.outputs, self.rows, block, 1, output)
 
         self.spread(k, self.units, unit)
+
+    def _hand_on(
+        self, k: Kernel, sums: Buf, write: WriteWeights, first: Expr, rows: int, c: Expr, columns: int
+    ) -> None:
+        """Sums [output channel][tap][input channel] in the order of the weights: taps lie within their channels."""
+
+        def vector(row: Expr, q: Value, lanes: int) -> None:
+            at, taps = tir.ramp(q, lanes), tir.splat(tir.const(self.taps, "i32"), lanes)
+            place = tir.floormod(at, taps) * tir.splat(tir.const(self.width, "i32"), lanes) + tir.floordiv(at, taps)
+            value = k.load(sums, place + tir.splat(tir.index(row * (self.taps * self.width)), lanes))
+            write(k.bind(first + row, "o"), k.bind(c * self.taps + q, "q"), k.bind(value, "value"))
+
+        with k.loop(rows, name="r") as row:
+            mk.along(k, columns * self.taps, self.lanes, partial(vector, row))
+
+
+class WeightGrad(ToWeights):
+    """Summed over all pixels, tap after tap."""
+
+    def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
+        super().__init__(conv, cpu, dtype)
+        reach = [(conv.out[a] - 1) * conv.stride[a] + (conv.kernel[a] - 1) * conv.dilation[a] + 1 for a in range(2)]
+        whole = [max(r, p + size) for r, p, size in zip(reach, conv.padding, (conv.h, conv.w), strict=True)]
+        self.x = Frame(
+            conv.groups, self.inputs, (conv.h, conv.w), conv.padding, (whole[0], whole[1]), self.lanes, self.lanes
+        )
+        self.g = Frame(conv.groups, self.outputs, conv.out, (0, 0), conv.out, self.rows, self.lanes)
+
+    def sources(self) -> tuple[Copied, Copied]:
+        return self.x, self.g
+
+    def sum(
+        self, k: Kernel, xs: Buf, gs: Buf, sums: Buf, place: tuple[Expr, Expr], rows: int, c: Expr, vectors: int
+    ) -> None:
+        with k.loop(self.taps, name="tap") as tap:
+            acc = self._tile(k, xs, gs, (*place, tap), rows, c, vectors)
+            for r in range(rows):
+                at = k.bind((tap + r * self.taps) * self.width, "at")
+                for v in range(len(acc.widths)):
+                    k.store(sums, acc.get(r, v), at + v * self.lanes)
 
     def _tile(
         self, k: Kernel, xs: Buf, gs: Buf, place: tuple[Expr, Expr, Expr], rows: int, c: Expr, vectors: int
@@ -516,17 +582,3 @@ class WeightGrad(Job):
                     for v in range(vectors):
                         acc.add(r, v, left, right[v])
         return acc
-
-    def _hand_on(
-        self, k: Kernel, sums: Buf, write: WriteWeights, first: Expr, rows: int, c: Expr, columns: int
-    ) -> None:
-        """Sums [output channel][tap][input channel] in the order of the weights: taps lie within their channels."""
-
-        def vector(row: Expr, q: Value, lanes: int) -> None:
-            at, taps = tir.ramp(q, lanes), tir.splat(tir.const(self.taps, "i32"), lanes)
-            place = tir.floormod(at, taps) * tir.splat(tir.const(self.width, "i32"), lanes) + tir.floordiv(at, taps)
-            value = k.load(sums, place + tir.splat(tir.index(row * (self.taps * self.width)), lanes))
-            write(k.bind(first + row, "o"), k.bind(c * self.taps + q, "q"), k.bind(value, "value"))
-
-        with k.loop(rows, name="r") as row:
-            mk.along(k, columns * self.taps, self.lanes, partial(vector, row))

@@ -15,21 +15,20 @@ that of direct sums, of numbers far from 0 less than theirs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.images import Conv, Job
+from gluongraph.codegen.images import Conv, Job, Pair
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel
 
 POINTS = 6
 TAPS = range(3, POINTS)  # of a row of the kernel, that go by so many points
-INNER, OUTER = 0.75, 1.5
-_IN, _OUT = INNER**2, OUTER**2
-# What taps at a point are divided by: the product of its distances to the others.
-DIVISORS = (_IN * _OUT, *(2 * _IN * (_IN - _OUT),) * 2, *(2 * _OUT * (_OUT - _IN),) * 2, 1.0)
+PAIRS = {4: (1.0,), 6: (0.75, 1.5)}  # by the number of points: those beside 0 and infinity, each with both signs
 
 CHANNELS = 12  # with fewer, evaluating costs what it saves
 WORTH = 0.65  # products at points, of those of the taps that lie inside
@@ -43,9 +42,9 @@ def can(conv: Conv) -> bool:
     return conv.kernel[1] in TAPS and (conv.stride, conv.dilation, conv.groups) == ((1, 1), (1, 1), 1)
 
 
-def columns_made(taps: int) -> int:
+def columns_made(taps: int, points: int = POINTS) -> int:
     """Columns of the convolution's result in one tile."""
-    return POINTS + 1 - taps
+    return points + 1 - taps
 
 
 def suits(op: str, conv: Conv, cpu: Cpu) -> bool:
@@ -55,25 +54,51 @@ def suits(op: str, conv: Conv, cpu: Cpu) -> bool:
         return False
     taps = conv.kernel[1]
     tiles = mk.ceildiv(conv.w if op == "conv2d_data_grad" else conv.out[1], columns_made(taps))
-    columns = range(-conv.padding[1], conv.out[1] - conv.padding[1])
-    inside = sum(0 <= column + tap < conv.w for column in columns for tap in range(taps))
-    return tiles > 1 and tiles * POINTS < WORTH * inside
+    return tiles > 1 and tiles * POINTS < WORTH * taps_inside(conv, 1)
+
+
+def taps_inside(conv: Conv, axis: int) -> int:
+    """Along rows or columns: how often a tap meets a pixel, without a stride."""
+    places = range(-conv.padding[axis], conv.out[axis] - conv.padding[axis])
+    return sum(0 <= place + tap < (conv.h, conv.w)[axis] for place in places for tap in range(conv.kernel[axis]))
+
+
+class Sides(NamedTuple):
+    """What a convolution reads and makes: rows and columns of both, channels that are summed over, and that are made,
+    and zeros above and left of the source."""
+
+    source: Pair
+    target: Pair
+    reduced: int
+    made: int
+    padding: Pair
+
+
+def forward(conv: Conv) -> Sides:
+    """From x to y."""
+    return Sides((conv.h, conv.w), conv.out, conv.c, conv.o, conv.padding)
+
+
+def data_grad(conv: Conv) -> Sides:
+    """A convolution of the gradient with the kernel turned by half."""
+    padding = (conv.kernel[0] - 1 - conv.padding[0], conv.kernel[1] - 1 - conv.padding[1])
+    return Sides(conv.out, (conv.h, conv.w), conv.o, conv.c, padding)
 
 
 class Points:
-    """Evaluates vectors of so many lanes at the points, and turns products back. None stands for zero."""
+    """Evaluates vectors of so many lanes at so many points, and turns products back. None stands for zero."""
 
-    def __init__(self, k: Kernel, lanes: int, dtype: str):
-        self._k, self._lanes, self._dtype = k, lanes, dtype
+    def __init__(self, k: Kernel, lanes: int, dtype: str, number: int = POINTS):
+        self._k, self._lanes, self._dtype, self._pairs = k, lanes, dtype, PAIRS[number]
 
     def columns(self, d: Sequence[Expr | None]) -> list[Expr | None]:
-        """Six columns of what is convolved: each point's polynomial, which is zero at the others."""
-        first, last = (self._plus(self._plus(d[i + 4], -(_IN + _OUT), d[i + 2]), _IN * _OUT, d[i]) for i in (0, 1))
-        return [first, *self._both(d, _OUT, INNER), *self._both(d, _IN, OUTER), last]
-
-    def _both(self, d: Sequence[Expr | None], other: float, point: float) -> list[Expr | None]:
-        even, odd = self._plus(d[4], -other, d[2]), self._plus(d[3], -other, d[1])
-        return [self._plus(even, point, odd), self._plus(even, -point, odd)]
+        """Columns of what is convolved: each point's polynomial, which is zero at the others."""
+        all_of_them, found = _polynomial(self._pairs), []
+        for point in self._pairs:
+            others = _polynomial([other for other in self._pairs if other != point])
+            even, odd = self._sum(others, d[2::2]), self._sum(others, d[1::2])
+            found += [self._plus(even, point, odd), self._plus(even, -point, odd)]
+        return [self._sum(all_of_them, d[0::2]), *found, self._sum(all_of_them, d[1::2])]
 
     def taps(self, w: Sequence[Expr | None]) -> list[Expr | None]:
         """Taps, or columns of a gradient in their place, not yet divided."""
@@ -84,22 +109,38 @@ class Points:
                 halves[i % 2] = self._plus(halves[i % 2], point**i, x)
             return [self._plus(halves[0], 1, halves[1]), self._plus(halves[0], -1, halves[1])]
 
-        return [w[0], *at(INNER), *at(OUTER), w[-1]]
+        return [w[0], *(value for point in self._pairs for value in at(point)), w[-1]]
 
     def divided(self, values: Sequence[Expr | None]) -> list[Expr | None]:
-        """Taps at the points, or sums of products with them, by the points' divisors."""
-        return [self._plus(None, 1 / divisor, value) for value, divisor in zip(values, DIVISORS, strict=True)]
+        """Taps at the points, or sums of products with them, by the points' divisors: what the polynomial of each is
+        there."""
+        zero = _polynomial(self._pairs)[0]
+        divisors = [zero, *(d for point in self._pairs for d in (self._divisor(point),) * 2), 1.0]
+        return [self._plus(None, 1 / divisor, value) for value, divisor in zip(values, divisors, strict=True)]
+
+    def _divisor(self, point: float) -> float:
+        """The product of its distances to the others."""
+        return 2 * point**2 * math.prod(point**2 - other**2 for other in self._pairs if other != point)
 
     def back(self, m: Sequence[Expr | None], count: int) -> list[Expr | None]:
         """Sums of products as so many columns, or taps."""
-        sums = [self._plus(m[i], 1, m[i + 1]) for i in (1, 3)]
-        differences = [self._plus(m[i], -1, m[i + 1]) for i in (1, 3)]
-        ends = {0: m[0], count - 1: m[5]}
-        found = []
+        pairs = [(m[i], m[i + 1]) for i in range(1, len(m) - 1, 2)]
+        sums = [self._plus(plus, 1, minus) for plus, minus in pairs]
+        differences = [self._plus(plus, -1, minus) for plus, minus in pairs]
+        ends, found = {0: m[0], count - 1: m[-1]}, []
         for i in range(count):
-            inner, outer = differences if i % 2 else sums
-            found.append(self._plus(self._plus(ends.get(i), INNER**i, inner), OUTER**i, outer))
+            value = ends.get(i)
+            for point, part in zip(self._pairs, differences if i % 2 else sums, strict=True):
+                value = self._plus(value, point**i, part)
+            found.append(value)
         return found
+
+    def _sum(self, factors: Sequence[float], values: Sequence[Expr | None]) -> Expr | None:
+        """Of products, the last first."""
+        total: Expr | None = None
+        for factor, value in reversed(list(zip(factors, values, strict=False))):
+            total = self._plus(total, factor, value)
+        return total
 
     def _plus(self, x: Expr | None, factor: float, y: Expr | None) -> Expr | None:
         """x + factor * y."""
@@ -111,6 +152,14 @@ class Points:
         if x is None:
             return self._k.bind(y * scale, "sum")
         return self._k.bind(tir.llvm("llvm.fmuladd", self._dtype, self._lanes, y, scale, x), "sum")
+
+
+def _polynomial(points: Sequence[float]) -> list[float]:
+    """Coefficients of the product of x**2 - point**2, of even powers, the lowest first."""
+    found = [1.0]
+    for point in points:
+        found = [high - point**2 * low for high, low in zip([0.0, *found], [*found, 0.0], strict=True)]
+    return found
 
 
 class Filtering(Job):

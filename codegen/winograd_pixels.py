@@ -13,7 +13,7 @@ from gluongraph.codegen import tir
 from gluongraph.codegen.images import Conv, Pair, Weights, WriteImages, sizes
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
-from gluongraph.codegen.winograd import POINTS, Filtering, Points
+from gluongraph.codegen.winograd import POINTS, Filtering, Points, Sides, data_grad, forward
 from gluongraph.dtypes import DTYPES
 
 
@@ -34,8 +34,8 @@ class _ToPixels(Filtering):
         self.units = blocks * self.down
 
     @abstractmethod
-    def _sides(self) -> tuple[Pair, Pair, int, int, Pair]:
-        """Source and target rows and columns; channels that are summed over, and that are made; zeros at the edges."""
+    def _sides(self) -> Sides:
+        """What is read and made."""
 
     @abstractmethod
     def weight(self, made: Value, reduced: Value, row: Value, tap: int) -> tuple[Value, Value]:
@@ -153,21 +153,16 @@ class _ToPixels(Filtering):
 
 
 class Forward(_ToPixels):
-    def _sides(self) -> tuple[Pair, Pair, int, int, Pair]:
-        conv = self.conv
-        return (conv.h, conv.w), conv.out, conv.c, conv.o, conv.padding
+    def _sides(self) -> Sides:
+        return forward(self.conv)
 
     def weight(self, made: Value, reduced: Value, row: Value, tap: int) -> tuple[Value, Value]:
         return made, (reduced * self.height + row) * self.taps + tap
 
 
 class DataGrad(_ToPixels):
-    """A convolution of the gradient with the kernel turned by half."""
-
-    def _sides(self) -> tuple[Pair, Pair, int, int, Pair]:
-        conv = self.conv
-        padding = (conv.kernel[0] - 1 - conv.padding[0], conv.kernel[1] - 1 - conv.padding[1])
-        return conv.out, (conv.h, conv.w), conv.o, conv.c, padding
+    def _sides(self) -> Sides:
+        return data_grad(self.conv)
 
     def weight(self, made: Value, reduced: Value, row: Value, tap: int) -> tuple[Value, Value]:
         return reduced, (made * self.height + (self.height - 1 - row)) * self.taps + (self.taps - 1 - tap)

@@ -1,8 +1,9 @@
-"""Convolutions of images in blocks by minimal filtering, against float64 numpy: edges, odd sizes, hard numbers."""
+"""Convolutions by minimal filtering, against float64 numpy: edges, odd sizes, hard numbers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 
 from gluongraph.codegen import conv, machine_code, tir
 from gluongraph.codegen.conv import Conv
-from gluongraph.codegen.targets import target
+from gluongraph.codegen.targets import TARGETS, target
 from gluongraph.ops.blocks import IN_BLOCKS, blocked
+from gluongraph.ops.conv import CONV2D, DATA_GRAD, WEIGHT_GRAD
 from gluongraph.runtime import loader
 
 HOST = target()
@@ -29,8 +31,13 @@ CASES = {
     "four": Conv(K, 5, 3, 7, 6, (2, 4), padding=(1, 2), blocks=True),
     "five": Conv(2 * K, 6, 6, 8, 7, (5, 5), blocks=True),
     "tall": Conv(9 * K, 4, 5, 8, 4, (5, 3), padding=(2, 1), blocks=True),
+    # Few images, channels in vectors: weights in several chunks, a rest of panels and tiles.
+    "few": Conv(3, 6 * K, 9, 7, 5 * K, (3, 3), padding=(1, 1)),
+    "few, bare": Conv(2, K, 6, 8, K, (3, 3)),
+    "few, far": Conv(1, K, 2, 5, 2 * K, (3, 3), padding=(2, 0)),
 }
-OPS = [op for op in IN_BLOCKS if op.startswith("conv")]
+PLAIN = {"conv2d": CONV2D, "conv2d_data_grad": DATA_GRAD, "conv2d_weight_grad": WEIGHT_GRAD}
+OPS = [*PLAIN]
 
 
 def attrs(op: str, c: Conv) -> dict[str, Any]:
@@ -42,7 +49,8 @@ def attrs(op: str, c: Conv) -> dict[str, Any]:
 
 def shapes(op: str, c: Conv) -> tuple[tuple[int, ...], ...]:
     """Of both operands and the result."""
-    x, w, y = blocked((c.n, c.c, c.h, c.w), K), (c.o, c.c, *c.kernel), blocked((c.n, c.o, *c.out), K)
+    x, y, w = (c.n, c.c, c.h, c.w), (c.n, c.o, *c.out), (c.o, c.c, *c.kernel)
+    x, y = (blocked(shape, K) if c.blocks else shape for shape in (x, y))
     return {"conv2d": (x, w, y), "conv2d_data_grad": (y, w, x), "conv2d_weight_grad": (x, y, w)}[op]
 
 
@@ -58,7 +66,7 @@ class Kernels:
         c, k = self.convs[name], tir.Kernel(f"{name}_{op}")
         first, second, made = (int(np.prod(shape)) for shape in shapes(op, c))
         a, b, y = k.param("a", first, "f32"), k.param("b", second, "f32"), k.param("y", made, "f32")
-        space = k.param("space", conv.blocks_workspace(op, c, "f32", self.cpu, "winograd"), "u8")
+        space = k.param("space", self.workspace(name, op), "u8")
 
         def add(at: Any, value: Any) -> None:
             k.store(y, k.load(y, at, tir.lanes_of(value)) + value, at)
@@ -70,20 +78,41 @@ class Kernels:
         def weights(o: Any, q: Any, value: Any) -> None:
             add(k.let(o * c.q + q), value)
 
-        write = weights if op == "conv2d_weight_grad" else images
-        conv.emit_in_blocks(k, op, c, "f32", a, b, write, self.cpu, space, "winograd")
+        def few(image: Any, channel: Any, pixel: Any, value: Any) -> None:
+            _, channels, height, width = shapes(op, c)[2]
+            add(k.let((image * channels + channel) * (height * width) + pixel), value)
+
+        def pixels(buf: Any, which: int) -> Any:
+            _, channels, height, width = shapes(op, c)[which]
+            return lambda n, ch, p, lanes: k.load(buf, (n * channels + ch) * (height * width) + p, lanes)
+
+        how = (self.cpu, space, "winograd")
+        if c.blocks:
+            conv.emit_in_blocks(k, op, c, "f32", a, b, weights if op == "conv2d_weight_grad" else images, *how)
+        elif op == "conv2d_weight_grad":
+            conv.emit_weight_grad(k, c, "f32", pixels(a, 0), pixels(b, 1), weights, *how)
+        else:
+            emit = conv.emit_forward if op == "conv2d" else conv.emit_data_grad
+            emit(k, c, "f32", pixels(a, 0), lambda o, q, lanes: k.load(b, o * c.q + q, lanes), few, *how)
         return k.finish()
+
+    def workspace(self, name: str, op: str) -> int:
+        """Bytes of it."""
+        c, how = self.convs[name], ("f32", self.cpu, "winograd")
+        if c.blocks:
+            return conv.blocks_workspace(op, c, *how)
+        size = (conv.forward_workspace, conv.data_grad_workspace, conv.weight_grad_workspace)[OPS.index(op)]
+        return size(c, *how)
 
     def run(self, name: str, op: str, a: Any, b: Any) -> Any:
         """The result; the workspace starts as NaNs."""
         function = self.module[f"{name}_{op}"]
         y = np.zeros(shapes(op, self.convs[name])[2], np.float32)
-        size = conv.blocks_workspace(op, self.convs[name], "f32", self.cpu, "winograd")
-        function(*map(loader.view, (a, b, y, np.full(size, 255, np.uint8))))
+        function(*map(loader.view, (a, b, y, np.full(self.workspace(name, op), 255, np.uint8))))
         return y
 
 
-def numbers(kind: str, random: np.random.Generator, shape: tuple[int, ...]) -> Any:
+def numbers(kind: str, random: np.random.Generator, shape: tuple[int, ...], columns: int) -> Any:
     """Small ones, far from 0, of all magnitudes, or with signs that change from column to column."""
     x = random.standard_normal(shape)
     if kind == "far":
@@ -91,7 +120,7 @@ def numbers(kind: str, random: np.random.Generator, shape: tuple[int, ...]) -> A
     elif kind == "magnitudes":
         x *= np.exp(random.normal(0, 3, shape))
     elif kind == "signs":
-        x = (1 + 0.1 * x) * (-1.0) ** np.arange(shape[-2])[:, None]
+        x = (1 + 0.1 * x) * np.cos(np.pi * np.indices(shape)[columns])
     return x.astype(np.float32)
 
 
@@ -104,8 +133,9 @@ def check(kernels: Kernels, name: str, op: str, kind: str = "small") -> None:
     """Right within 1e-5 of the largest result."""
     c, random = kernels.convs[name], np.random.default_rng(3)
     first, second, _ = shapes(op, c)
-    a, b = numbers(kind, random, first), numbers("small", random, second)
-    want = IN_BLOCKS[op].numpy(a.astype("f8"), b.astype("f8"), **attrs(op, c))
+    columns = -2 if c.blocks else -1
+    a, b = numbers(kind, random, first, columns), numbers("small", random, second, columns)
+    want = (IN_BLOCKS if c.blocks else PLAIN)[op].numpy(a.astype("f8"), b.astype("f8"), **attrs(op, c))
     got = kernels.run(name, op, a, b)
     assert got.shape == want.shape and np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
 
@@ -118,28 +148,31 @@ def test_shapes(kernels: Kernels, name: str, op: str) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("kind", ["far", "magnitudes", "signs"])
-def test_hard_numbers(kernels: Kernels, kind: str, op: str) -> None:
-    check(kernels, "usual", op, kind)
+@pytest.mark.parametrize("name", ["usual", "few"])
+def test_hard_numbers(kernels: Kernels, name: str, kind: str, op: str) -> None:
+    check(kernels, name, op, kind)
 
 
 def test_small_caches_and_large_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strips of few rows, whose sums add up; pieces that own output channels."""
     monkeypatch.setattr("gluongraph.codegen.winograd_weights.SMALL", 0)
-    kernels = Kernels({"usual": CASES["usual"]}, replace(HOST, cpu=replace(HOST.cpu, l2=65536)))
-    for op in OPS:
-        check(kernels, "usual", op)
+    names = ("usual", "few")
+    kernels = Kernels({name: CASES[name] for name in names}, replace(HOST, cpu=replace(HOST.cpu, l2=65536)))
+    for name in names:
+        for op in OPS:
+            check(kernels, name, op)
 
 
 def test_threads_change_no_bit(kernels: Kernels) -> None:
     import tvm
 
     random = np.random.default_rng(5)
-    for op in OPS:
-        a, b, _ = (random.standard_normal(shape, np.float32) for shape in shapes(op, CASES["usual"]))
+    for name, op in product(("usual", "few"), OPS):
+        a, b, _ = (random.standard_normal(shape, np.float32) for shape in shapes(op, CASES[name]))
         made = []
         for threads in (1, 2):
             tvm.get_global_func("runtime.config_threadpool")(1, threads)
-            made.append(kernels.run("usual", op, a, b))
+            made.append(kernels.run(name, op, a, b))
         assert made[0].tobytes() == made[1].tobytes()
 
 
@@ -157,3 +190,17 @@ def test_which_layers_it_is_for() -> None:
     assert [conv.ways(op, lenet, "f32", HOST.cpu)[0] for op in OPS] == ["winograd", "images", "winograd"]
     for other in ({"stride": (2, 1)}, {"dilation": (1, 2)}, {"groups": 2}, {"kernel": (3, 7)}):
         assert all(conv.ways(op, replace(layer, **other), "f32", HOST.cpu) == ["images"] for op in OPS)
+
+
+def test_which_layers_of_few_images_it_is_for() -> None:
+    cpu, layer = TARGETS["x86-64-v4"].cpu, Conv(8, 128, 16, 16, 128, (3, 3), padding=(1, 1))
+
+    def first(c: Conv) -> list[str]:
+        return [conv.ways(op, c, "f32", cpu)[0] for op in OPS]
+
+    assert first(layer) == first(replace(layer, n=1)) == first(replace(layer, h=8, w=8)) == ["winograd"] * 3
+    assert first(replace(layer, h=4, w=4)) == ["bands", "bands", "winograd"]  # few pixels
+    assert first(replace(layer, h=5, w=5)) == ["channels"] * 3  # badly covered
+    for other in ({"stride": (2, 2)}, {"dilation": (2, 2)}, {"groups": 4}, {"kernel": (5, 5)}, {"c": 40}, {"n": 32}):
+        assert "winograd" not in first(replace(layer, **other))
+    assert all("winograd" not in conv.ways(op, layer, "bf16", cpu) for op in OPS)
