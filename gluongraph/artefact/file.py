@@ -71,7 +71,10 @@ def read(path: str | os.PathLike[str]) -> Artefact:
     what = os.fspath(path)
     if Path(path).is_dir():
         raise FormatError(_sentence(what, "is a folder; an artefact is one file"))
-    arrays, metadata = tensorfile.parse_all(np.fromfile(path, np.uint8), what)
+    try:
+        arrays, metadata = tensorfile.parse_all(np.fromfile(path, np.uint8), what)
+    except FormatError as error:
+        raise FormatError(_sentence(what, f"is no artefact, or a damaged one: {error}")) from None
     if metadata.get("format") != FORMAT or DESCRIPTOR not in arrays:
         raise FormatError(_sentence(what, "is a safetensors file, but no artefact"))
     if (version := metadata.get("format_version")) != str(VERSION):

@@ -21,6 +21,7 @@ import argparse
 import shlex
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -124,7 +125,11 @@ def _folder(options: argparse.Namespace) -> Path:
         raise Refused(f"{folder} holds checkpoints: --resume goes on from them, --save names another folder")
     if options.resume and not there:
         raise Refused(f"{folder} holds no checkpoint to go on from: leave --resume out")
-    return folder
+    try:  # now, and not after an epoch
+        with tempfile.TemporaryFile(dir=folder if folder.is_dir() else folder.absolute().parent):
+            return folder
+    except OSError as error:
+        raise Refused(f"{folder} cannot be written ({error.strerror}): --save names another folder") from None
 
 
 def _told(data: Mapping[str, Array]) -> str:

@@ -107,6 +107,8 @@ def arrays(files: Sequence[Path], wanted: Sequence[str] | None = None) -> dict[s
         found |= some
     if unknown := [name for name in wanted or () if name not in found]:
         raise Refused(f"there is no array {unknown[0]}; there are {', '.join(found)}")
+    if files and not found:
+        raise Refused(f"{files[0]} holds no array")
     found = {name: found[name] for name in wanted or found}
     lengths = {name: array.shape[0] if array.ndim else 0 for name, array in found.items()}
     if len(set(lengths.values())) > 1 or not all(lengths.values()):

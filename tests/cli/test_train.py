@@ -108,11 +108,13 @@ def test_arrays_of_other_files(work: pathlib.Path, tmp_path: pathlib.Path, capsy
         (["train.py:make_step", "train.py"], "data is an .npz"),
         (["train.py:make_step", "short.npz"], "cannot be read"),
         (["train.py:make_step", "odd.npz"], "as many rows"),
+        (["train.py:make_step", "none.npz"], "none.npz holds no array"),
         (["train.py:make_step", "both.safetensors"], "--arrays"),
         (["train.py:make_step", "data.npz", "--arrays", "x,z"], "no array z"),
         (["train.py:make_step", "data.npz", "--arrays", "y,x"], "train.py:make_step: "),
         (["train.py:make_step", "data.npz", "--resume", "--save", "none"], "no checkpoint"),
         (["train.py:make_step", "data.npz", "--save", "data.npz"], "is a file"),
+        (["train.py:make_step", "data.npz", "--save", "/proc/run"], "/proc/run cannot be written"),
         (["train.py:make_step", "data.npz", "-o", "no/such/file.params"], "no such folder"),
         (["train.py:make_step", "data.npz", "--batch-size", "500", "--discard"], "fewer than a batch"),
         (["train.py:network", "data.npz"], "--loss"),
@@ -127,6 +129,7 @@ def test_what_is_refused(
     made: pathlib.Path, work: pathlib.Path, wrong: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (work / "short.npz").write_bytes((work / "data.npz").read_bytes()[:100])
+    np.savez(work / "none.npz")
     np.savez(work / "odd.npz", x=np.zeros((3, 8), np.float32), y=np.zeros(4, np.int32))
     with (work / "both.safetensors").open("wb") as file:
         for piece in tensorfile.pieces({"x": np.zeros((3, 8), np.float32), "y": np.zeros(3, np.int32)}):

@@ -50,7 +50,7 @@ def test_a_bundle_is_refused(
     (tmp_path / "text").write_text("no artefact")
     for given, folder, said in (
         (artefact, "full", "is not empty"),
-        (tmp_path / "text", "new", "not a safetensors file"),
+        (tmp_path / "text", "new", "text is no artefact, or a damaged one"),
         (tmp_path / "none", "new", "there is no such file"),
     ):
         assert cli.main(["bundle", str(given), "-o", str(tmp_path / folder)]) == 2
