@@ -55,8 +55,8 @@ class Bands:
             row = k.bind(number * self.step + tir.floordiv(pixel, width) - self.above, "row")
             inside = tir.minimum(tir.maximum(row, 0), height - 1)
             value = read(image, channel, inside * width + tir.floormod(pixel, width), lanes)
-            zeros = tir.splat(tir.const(0, tir.dtype_of(value)), lanes)
-            return tir.select(tir.compare("equal", inside, row), value, zeros)
+            value = tir.cast(value, mk.accumulator(tir.dtype_of(value)))  # TVM makes no choice between vectors of bf16
+            return tir.select(tir.compare("equal", inside, row), value, mk.zeros(tir.dtype_of(value), lanes))
 
         return along
 

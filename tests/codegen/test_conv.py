@@ -174,6 +174,12 @@ def test_bands_of_images(kind: str, case: str) -> None:
     assert np.array_equal(one, two)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_bands_of_16_bit_images(dtype: str) -> None:
+    c = Conv(2, 5, 16, 8, 9, (3, 3), padding=(1, 1))
+    check(*run("forward", c, dtype, way="bands"))
+
+
 def test_which_images_are_cut_into_bands() -> None:
     """Bands fill a vector, are of whole steps, and more of them than images; many pixels are worth turning weights."""
     cpu, layer = TARGETS["x86-64-v4"].cpu, Conv(8, 64, 16, 16, 64, (3, 3), padding=(1, 1))
