@@ -17,12 +17,13 @@ them.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Callable
 
 from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.ops.views import WRITTEN, written
 from gluongraph.passes.bodies import Bodies
-from gluongraph.passes.grouping import GATHERS, MAX_EDGES, Draft, Drafts, Inlined, adds_rows, overwritten
+from gluongraph.passes.grouping import GATHERS, Draft, Drafts, Inlined, adds_rows, overwritten
 from gluongraph.passes.recompute import recomputed
 from gluongraph.passes.through import read_through
 
@@ -56,6 +57,7 @@ class _Grouper:
         self.order = _order(graph, self.waits)
         self.drafts = Drafts(self._before)
         self.results = set(graph.results)
+        self.reductions: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Draft]] = {}  # groups, by domain and axes
         for n in self.order:
             self._place(n)
         self._merge_updates()
@@ -146,7 +148,7 @@ class _Grouper:
 
     def _fits(self, n: Node, draft: Draft) -> bool:
         """May n be computed inside this group's loop nest?"""
-        if not self._edges_left(draft):
+        if not draft.reads_few:
             return False
         if draft.pattern in ("loop", "gemm", "conv", "pool", "scatter"):
             return n.shape == draft.domain and n.op.name not in GATHERS and self._reads_in_place(n, draft)
@@ -202,10 +204,6 @@ class _Grouper:
                 return False
         return inner not in self.inlined
 
-    def _edges_left(self, draft: Draft) -> bool:
-        inside = set(draft.nodes)
-        return len({s for m in draft.nodes for s in m.src if s not in inside}) < MAX_EDGES
-
     def _place_reduction(self, n: Node) -> None:
         if _is_rowwise(n):
             self._place_in_rows(n)
@@ -219,14 +217,15 @@ class _Grouper:
             home = producer
         if home is None:
             home = self.drafts.start(n, "reduce", domain, axes)
-        for other in reversed(self.drafts.live()):  # the latest sibling over the same space and axes
-            same = other is not home and (other.pattern, other.domain, other.axes) == ("reduce", domain, axes)
-            if not same or other.deps >> home.id & 1 or home.deps >> other.id & 1:
+        siblings = self.reductions.setdefault((domain, axes), [])
+        for other in reversed(siblings):  # the latest first
+            if other.needs(home) or home.needs(other):
                 continue
             akin = n.src[0].ty.nbytes <= LITTLE or self._large_reads(other) & self._large_reads(home)
-            if akin and self._edges_left(other) and self.drafts.can_merge(other, home):
+            if akin and other.reads_few and self.drafts.can_merge(other, home):
                 self.drafts.merge(other, home)
                 return
+        insort(siblings, home, key=lambda draft: draft.id)
 
     def _large_reads(self, draft: Draft) -> set[Node]:
         """What the group reads or computes of its space: whoever reads the same saves a pass over it. Others would but
@@ -253,7 +252,7 @@ class _Grouper:
             elif draft.pattern == "gemm" and self._sums_all(n, draft):
                 self.drafts.join(n, draft)
                 return
-            if fits and self._edges_left(draft) and self.drafts.can_join(n, draft):
+            if fits and draft.reads_few and self.drafts.can_join(n, draft):
                 draft.pattern, draft.axes = "rowwise", axes
                 self.drafts.join(n, draft)
                 return
@@ -269,7 +268,7 @@ class _Grouper:
             return False
         readers = (u for user in self.users[n] for u in (self.users[user] if user.op.name == "cast" else [user]))
         totals = all(u.op.name == "sum" and not u.shape for u in readers)
-        fits = self._in_place(n.src[0], draft.domain, draft) and self._edges_left(draft)
+        fits = self._in_place(n.src[0], draft.domain, draft) and draft.reads_few
         return totals and fits and self.drafts.can_join(n, draft)
 
     def _merge_updates(self) -> None:
@@ -278,7 +277,7 @@ class _Grouper:
         for draft in self.drafts.live():
             if draft.pattern != "loop" or not self._is_sink(draft):
                 continue
-            waits = home is not None and (home.deps >> draft.id & 1 or draft.deps >> home.id & 1)
+            waits = home is not None and (home.needs(draft) or draft.needs(home))
             if home is not None and not waits and self.drafts.can_merge(home, draft):
                 self.drafts.merge(home, draft)
             else:

@@ -68,7 +68,10 @@ class Draft:
     domain: tuple[int, ...]
     nodes: list[Node]
     axes: tuple[int, ...] = ()  # of its reductions
+    edges: set[Node] = field(default_factory=set)  # what it reads and does not make itself
     deps: int = 0  # bit set over ids, transitive
+    waits: list[Draft] = field(default_factory=list)  # the groups that it waits for at first hand
+    followers: list[Draft] = field(default_factory=list)  # those that wait for it at first hand
     merged_into: Draft | None = None
 
     @property
@@ -80,6 +83,23 @@ class Draft:
     def is_whole(self) -> bool:
         """Is it the group of a composite that a kernel takes whole?"""
         return self.nodes[0].op.kind == "composite"
+
+    @property
+    def now(self) -> Draft:
+        """The group that this one has become part of, or itself."""
+        draft = self
+        while draft.merged_into is not None:
+            draft = draft.merged_into
+        return draft
+
+    @property
+    def reads_few(self) -> bool:
+        """May it read one value more?"""
+        return len(self.edges) < MAX_EDGES
+
+    def needs(self, other: Draft) -> bool:
+        """Must it run after the other, by way of whatever others?"""
+        return bool(self.deps >> other.id & 1)
 
 
 @dataclass
@@ -93,9 +113,7 @@ class Drafts:
     def find(self, n: Node) -> Draft | None:
         """The group that computes n, None for leaves and inlined nodes."""
         draft = self.of.get(n)
-        while draft is not None and draft.merged_into is not None:
-            draft = draft.merged_into
-        return draft
+        return None if draft is None else draft.now
 
     def sources(self, n: Node) -> list[Draft]:
         """The distinct groups that n waits for, seen through inlined nodes, latest first."""
@@ -107,63 +125,59 @@ class Drafts:
 
     def start(self, n: Node, pattern: str, domain: tuple[int, ...], axes: tuple[int, ...] = ()) -> Draft:
         """A new group of one node."""
-        draft = Draft(len(self.all), pattern, domain, [n], axes)
+        draft = Draft(len(self.all), pattern, domain, [], axes)
         self.all.append(draft)
-        self.of[n] = draft
-        self._depend(draft, self.sources(n))
+        self.join(n, draft)
         return draft
 
     def can_join(self, n: Node, draft: Draft) -> bool:
         """No group that n needs may itself need `draft`, or the two would wait for each other."""
-        return len(draft.nodes) < MAX_NODES and not any(
-            other.deps >> draft.id & 1 for other in self.sources(n) if other is not draft
-        )
+        return len(draft.nodes) < MAX_NODES and not any(other.needs(draft) for other in self.sources(n))
 
     def join(self, n: Node, draft: Draft) -> None:
         """Put n into the group."""
         draft.nodes.append(n)
         self.of[n] = draft
-        self._depend(draft, self.sources(n))
+        draft.edges.update(s for s in n.src if self.find(s) is not draft)
+        for other in self.sources(n):
+            if other is not draft:
+                draft.waits.append(other)
+                other.followers.append(draft)
+                _add(draft, other.deps | 1 << other.id)
 
     def can_merge(self, a: Draft, b: Draft) -> bool:
         """Two groups may become one if no third lies on a path between them."""
         if len(a.nodes) + len(b.nodes) > MAX_NODES:
             return False
-        for first, second in ((a, b), (b, a)):
-            if not first.deps >> second.id & 1:  # as it would, by way of a third
-                continue
-            between = first.deps & ~(1 << second.id)
-            if any(between >> d.id & 1 and d.deps >> second.id & 1 for d in self.all if d.merged_into is None):
-                return False
-        return True
+        first, second = (a, b) if a.needs(b) else (b, a)
+        return not any(third.now not in (a, b) and third.now.needs(second) for third in first.waits)
 
     def merge(self, a: Draft, b: Draft) -> Draft:
         """Everything of b moves into a."""
         b.merged_into = a
         a.nodes.extend(b.nodes)
-        joined = (a.deps | b.deps) & ~(1 << a.id) & ~(1 << b.id)
-        a.deps = joined
-        for d in self.all:
-            if d.deps >> b.id & 1 or d.deps >> a.id & 1:
-                d.deps |= joined | 1 << a.id
+        a.edges = {s for s in a.edges | b.edges if self.find(s) is not a}
+        a.waits.extend(b.waits)
+        a.followers.extend(b.followers)
+        a.deps = (a.deps | b.deps) & ~(1 << a.id) & ~(1 << b.id)
+        for follower in a.followers:
+            if follower.now is not a:
+                _add(follower.now, a.deps | 1 << a.id)
         return a
-
-    def _depend(self, draft: Draft, on: Iterable[Draft]) -> None:
-        added = 0
-        for other in on:
-            if other is not draft:
-                added |= other.deps | 1 << other.id
-        added &= ~(1 << draft.id)
-        if added | draft.deps == draft.deps:
-            return
-        draft.deps |= added
-        for d in self.all:
-            if d.deps >> draft.id & 1:
-                d.deps |= added
 
     def live(self) -> list[Draft]:
         """The groups that are still there, in order of their first node."""
         return [d for d in self.all if d.merged_into is None]
+
+
+def _add(draft: Draft, deps: int) -> None:
+    """Let a group, and all that follow it, run after these as well. Groups that know it already are not passed."""
+    stack = [draft]
+    while stack:
+        at = stack.pop()
+        if at.deps | deps != at.deps:
+            at.deps |= deps
+            stack.extend(follower.now for follower in at.followers)
 
 
 def overwritten(graph: Graph) -> dict[Node, Node]:

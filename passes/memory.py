@@ -5,12 +5,15 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate, islice, product
 
 from gluongraph.ir import TensorType
 from gluongraph.plan import Buffer, Launch, Plan, fresh
 from gluongraph.storage import aligned
 
-ROUNDS, TURNS = 16, 4000  # of attempts to place better, at most; fewer where there are many buffers
+# How often it is tried to place better. An attempt looks at most pairs of buffers, so of many buffers there are few.
+ROUNDS, TURNS = 16, 4000  # after each simple order; so many buffers are placed again, at most
+PAIRS = 1 << 25  # looked at in all: a second
 
 
 def memory(plan: Plan) -> Plan:
@@ -88,24 +91,27 @@ def _pack(lives: list[Life]) -> tuple[dict[str, int], int]:
         lambda v: (v.first, -v.nbytes),  # as they come
         lambda v: (-v.last, -v.nbytes),
     )
+    rounds = min(ROUNDS, TURNS // max(len(lives), 1))
+    tries = max(1, PAIRS // (len(lives) ** 2 * (1 + rounds) + 1))
     best: tuple[dict[str, int], int] | None = None
-    for order in orders:
-        for fit in (_tightest, _lowest):
-            found = _squeezed(sorted(lives, key=order), fit, bound)
-            if best is None or found[1] < best[1]:
-                best = found
-            if found[1] <= bound:
-                return found
+    for order, fit in islice(product(orders, (_tightest, _lowest)), tries):
+        found = _squeezed(sorted(lives, key=order), fit, bound, rounds)
+        if best is None or found[1] < best[1]:
+            best = found
+        if found[1] <= bound:
+            return found
     assert best is not None
     return best
 
 
-def _squeezed(order: list[Life], fit: Callable[[list[Gap]], int], bound: int) -> tuple[dict[str, int], int]:
+def _squeezed(
+    order: list[Life], fit: Callable[[list[Gap]], int], bound: int, rounds: int
+) -> tuple[dict[str, int], int]:
     """The best of several placements: after each one, what stuck out at the top is placed first in the next (Joslin,
     Clements: Squeaky wheel optimization, 1999)."""
     best = _placed_in(order, fit)
     last = best
-    for _ in range(min(ROUNDS, TURNS // max(len(order), 1))):
+    for _ in range(rounds):
         if best[1] <= bound:
             break
         offsets, total = last
@@ -118,11 +124,11 @@ def _squeezed(order: list[Life], fit: Callable[[list[Gap]], int], bound: int) ->
 
 def _load(lives: list[Life]) -> list[int]:
     """Bytes alive at each launch."""
-    load = [0] * (max((v.last for v in lives), default=-1) + 1)
+    change = [0] * (max((v.last for v in lives), default=-1) + 2)
     for v in lives:
-        for i in range(v.first, v.last + 1):
-            load[i] += v.nbytes
-    return load
+        change[v.first] += v.nbytes
+        change[v.last + 1] -= v.nbytes
+    return list(accumulate(change[:-1]))
 
 
 Gap = tuple[int, int]  # room, offset

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 
 @dataclass
@@ -100,29 +101,37 @@ def _freeing_first(jobs: Jobs, job: int, unread: list[int]) -> Key:
 
 
 def _listed(jobs: Jobs, rule: Rule) -> list[int]:
-    """Kahn's order; among the ready the one for which the rule's key is least."""
+    """Kahn's order; among the ready the one for which the rule's key is least. Keys of ready jobs can only fall: when a
+    job becomes the last reader of a value."""
     missing = [len(w) for w in jobs.waits]
     followers: list[list[int]] = [[] for _ in jobs.waits]
     for job, waits in enumerate(jobs.waits):
         for w in waits:
             followers[w].append(job)
-    unread = [0] * len(jobs.size)
-    for reads in jobs.reads:
+    readers: list[set[int]] = [set() for _ in jobs.size]  # those that have not run
+    for job, reads in enumerate(jobs.reads):
         for v in reads:
-            unread[v] += 1
-    ready = {job for job, count in enumerate(missing) if not count}
-    order: list[int] = []
+            readers[v].add(job)
+    unread = [len(jobs_reading) for jobs_reading in readers]
+    ready = [(rule(jobs, job, unread), job) for job, count in enumerate(missing) if not count]
+    heapify(ready)
+    order: dict[int, None] = {}
     while ready:
-        best = min(ready, key=lambda job: rule(jobs, job, unread))
-        ready.remove(best)
-        order.append(best)
-        for v in jobs.reads[best]:
-            unread[v] -= 1
-        for f in followers[best]:
+        _, best = heappop(ready)
+        if best in order:  # with a key that has fallen since
+            continue
+        order[best] = None
+        freer = list(followers[best])
+        for f in freer:
             missing[f] -= 1
-            if not missing[f]:
-                ready.add(f)
-    return order
+        for v in jobs.reads[best]:
+            readers[v].remove(best)
+            unread[v] -= 1
+            freer.extend(readers[v] if unread[v] == 1 else ())
+        for job in freer:
+            if not missing[job]:
+                heappush(ready, (rule(jobs, job, unread), job))
+    return list(order)
 
 
 def _improved(jobs: Jobs, order: list[int], rounds: int = 4) -> tuple[int, list[int]]:

@@ -59,31 +59,25 @@ class _Scheduler:
     def _updates_in_place(self) -> dict[Node, str]:
         """New value -> the input it may overwrite directly. Adds the write-after-read edges to the steps."""
         found: dict[Node, str] = {}
+        followers: dict[Node, list[Node]] = {fused: [] for fused in self.steps}
+        for fused, step in self.steps.items():
+            for first in step.waits:
+                followers[first].append(fused)
         for name, new in self.graph.updates.items():
             item, target = root(new), self.graph.inputs[name]
             if item.op.name != "item" or item in found or item.ty.dtype != target.dtype:
                 continue
             writer = item.src[0]
             readers = [r for r in self.readers.get(target, ()) if r is not writer]
-            if any(self._needs(r, writer) for r in readers):
+            if readers and not _all_after(writer, followers).isdisjoint(readers):
                 continue
             if target in map(root, writer.src) and not may_overwrite(writer, item, target):
                 continue
             self.steps[writer].waits.update(readers)
+            for reader in readers:
+                followers[reader].append(writer)
             found[item] = name
         return found
-
-    def _needs(self, fused: Node, other: Node) -> bool:
-        """Does `fused` wait, directly or not, for `other`?"""
-        seen, stack = set(), [fused]
-        while stack:
-            for n in self.steps[stack.pop()].waits:
-                if n is other:
-                    return True
-                if n not in seen:
-                    seen.add(n)
-                    stack.append(n)
-        return False
 
     def run(self) -> Plan:
         inputs = {name: self._bind(n, Buffer(name, n.ty, self.roles[name])) for name, n in self.graph.inputs.items()}
@@ -203,6 +197,18 @@ def _makers(values: Iterable[Node]) -> Iterator[Node]:
             yield n.src[0]
         elif n.op.name in VIEWS:
             stack.extend(n.src)
+
+
+def _all_after(fused: Node, followers: Mapping[Node, Iterable[Node]]) -> set[Node]:
+    """The kernels that wait for this one, directly or not: few, where it updates a weight."""
+    found: set[Node] = set()
+    stack = [fused]
+    while stack:
+        for n in followers[stack.pop()]:
+            if n not in found:
+                found.add(n)
+                stack.append(n)
+    return found
 
 
 def _alike(old: Node, new: Node) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from gluongraph.ir import Graph, Node, topological
@@ -36,9 +37,14 @@ class Forward:
         for at in (*range(0, last, size), last):
             run = self.segments[at : min(at + size, last) if at < last else None]
             nodes = tuple(n for part in run for n in part.nodes)
-            later = {s for part in self.segments[at + len(run) :] for n in part.nodes for s in _views(n.src)}
-            found.append(Segment(nodes, frozenset(n for part in run for n in part.leaving if n in later)))
+            leaving = (n for part in run for n in part.leaving if self._last_reader[n] >= at + len(run))
+            found.append(Segment(nodes, frozenset(leaving)))
         return Forward(self.nodes, tuple(found))
+
+    @cached_property
+    def _last_reader(self) -> dict[Node, int]:
+        """Value -> the last segment that reads it."""
+        return {s: k for k, part in enumerate(self.segments) for n in part.nodes for s in _views(n.src)}
 
 
 def _views(values: Iterable[Node]) -> Iterator[Node]:

@@ -61,7 +61,7 @@ class _Search:
     def __init__(self, graph: Graph, forward: Forward, planned: Planned, low: str | None):
         self.graph, self.forward, self.planned, self.low = graph, forward, planned, low
         self.tried: dict[tuple[int, How], Choice] = {}
-        self.least = self.choice(self.levels()[0])
+        self.least = self.choice(self.level(self.forward, KEEP))
 
     def levels(self) -> list[Level]:
         """From nothing recomputed to all but what enters longer and longer stretches."""
