@@ -6,13 +6,21 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from gluongraph import trace
+from gluongraph.ndarray import NDArray
 from gluongraph.tape import STATE
 
 if TYPE_CHECKING:
     from gluongraph.gluon.block import Block
 
 PLAIN = (bool, int, float, str, type(None))
-_BOOKKEEPING = frozenset({"_active", "_cached", "_prefix", "_name"})
+_BOOKKEEPING = frozenset(
+    {
+        *("_active", "_cached", "_prefix", "_name", "_name_counts"),
+        *("_children", "_reg_params", "_forward_hooks", "_forward_pre_hooks"),
+    }
+)
+_CONTAINERS = (list, dict, set)
+MANY = 256  # entries: longer lists are data, not settings, and would cost each call time
 
 
 class Edits:
@@ -31,16 +39,22 @@ class Watch:
 
     def __init__(self) -> None:
         self._blocks: dict[int, tuple[Block, tuple[Any, ...]]] = {}
+        self._containers: dict[int, tuple[Any, Any]] = {}  # lists and the like change without an edit of their block
         self._edits = Edits.count
 
     def add(self, block: Block) -> None:
         """Note what the block is like now, after its forward."""
         self._blocks[id(block)] = (block, _settings(block))
+        for k, v in vars(block).items():
+            if isinstance(v, _CONTAINERS) and k not in _BOOKKEEPING:
+                self._containers[id(v)] = (v, _contents(v))
         self._edits = Edits.count
 
     @property
     def unchanged(self) -> bool:
         """Are all of them as they were?"""
+        if any(_contents(now) != before for now, before in self._containers.values()):
+            return False
         if self._edits != Edits.count:
             if any(_settings(block) != before for block, before in self._blocks.values()):
                 return False
@@ -49,10 +63,20 @@ class Watch:
 
 
 def _settings(block: Block) -> tuple[Any, ...]:
-    plain = tuple((k, v) for k, v in vars(block).items() if k not in _BOOKKEEPING and is_setting(v))
+    own = [(k, v) for k, v in vars(block).items() if k not in _BOOKKEEPING]
+    plain = tuple((k, v) for k, v in own if is_setting(v))
+    objects = tuple((k, id(v)) for k, v in own if isinstance(v, (NDArray, *_CONTAINERS)))
     parameters = (*block._reg_params.values(), *block.params.values())
     arrays = tuple(id(a) for p in parameters for a in p._arrays or ())
-    return plain, tuple(map(id, block._children.values())), arrays
+    return plain, objects, tuple(map(id, block._children.values())), arrays
+
+
+def _contents(value: Any, depth: int = 3) -> Any:
+    """What a forward may read of a list, a dict or a set: settings by their values, arrays and blocks as such."""
+    if depth and isinstance(value, (tuple, *_CONTAINERS)) and len(value) <= MANY:
+        entries = value.items() if isinstance(value, dict) else value
+        return tuple(_contents(entry, depth - isinstance(value, _CONTAINERS)) for entry in entries)
+    return value if isinstance(value, PLAIN) else id(value)
 
 
 _WATCHES: WeakKeyDictionary[Any, Watch] = WeakKeyDictionary()

@@ -156,6 +156,35 @@ def test_settings_that_a_trace_read_are_guarded(traces: list[int]) -> None:
     assert (net(nd.array(X)).asnumpy() == 6 * X).all() and len(traces) == 3
 
 
+def test_lists_dicts_and_arrays_of_a_block_are_guarded(traces: list[int]) -> None:
+    class Scaled(HybridBlock):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factors = [2.0]
+            self.how = {"shift": {"by": 1.0}}
+            self.array = nd.ones((1,))
+
+        def forward(self, x: Any) -> Any:
+            for factor in self.factors:
+                x = x * factor
+            return x * self.array + self.how["shift"]["by"]
+
+    net = Scaled()
+    net.hybridize()
+    for change, wanted in (
+        (lambda: None, 2 * X + 1),
+        (lambda: net.factors.append(3.0), 6 * X + 1),
+        (lambda: net.how["shift"].update(by=5.0), 6 * X + 5),
+        (lambda: setattr(net, "array", 2 * nd.ones((1,))), 12 * X + 5),
+        (lambda: setattr(net, "factors", []), 2 * X + 5),
+    ):
+        change()
+        before = len(traces)
+        np.testing.assert_allclose(net(nd.array(X)).asnumpy(), wanted, rtol=1e-6)
+        net(nd.array(X))
+        assert len(traces) == before + 1
+
+
 def test_parameters_that_were_replaced_are_seen() -> None:
     net = nn.Dense(2, in_units=6, use_bias=False)
     net.initialize(init.One())

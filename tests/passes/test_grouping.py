@@ -13,7 +13,7 @@ from gluongraph.passes.grouping import Draft, Drafts
 
 
 def grown(seed: int) -> Drafts:
-    """Forty nodes on random sources, each in a random group that may hold it; some groups merged where that is legal."""
+    """Forty nodes on random sources, each in a random group that may hold it; some groups merged where they may be."""
     dice = random.Random(seed)
     nodes: list[Node] = [ops.input("x", TensorType((2,)))]
     drafts = Drafts(lambda n: n.src)
