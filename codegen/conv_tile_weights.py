@@ -33,8 +33,11 @@ class WeightGrad(InBlocks):
         self.each = mk.ceildiv(self.columns.extent, self.apart)  # columns of one remainder by it, side by side
         self.line = self.each * self.apart * HALF
         self.lines = self.blocks * conv.out[0]
+        # Tiles of the gradient are read where it lies, if they are whole: two pixels are a row's words.
+        self.lies = cpu.tiles and conv.o % SIDE == 0 and conv.out[1] % 2 == 0
+        g_line = self.down * self.pairs * WORDS
         self._x = self.blocks * self.across * self.rows.extent * self.line
-        self._g = self.lines * self.down * self.pairs * WORDS
+        self._g = 0 if self.lies else self.lines * g_line
         self.made, self.pitch = self.down * SIDE, self.across * SIDE  # channels in whole tiles
         self._sums = self.taps * self.made * self.pitch
         # Tiles of output and of input channels in a block of sums, and taps of a row of the kernel.
@@ -42,7 +45,7 @@ class WeightGrad(InBlocks):
         small = 4 * self._sums <= SMALL
         self.by_line = 1 if self.serial or not small else min(self.lines, cpu.chunks)
         self.by_channel = 1 if self.serial or small else min(mk.ceildiv(self.down, self.shape[0]), cpu.chunks)
-        self.strip = max(1, cpu.l2 // 2 // (4 * (self._x + self._g) // self.lines + 1))
+        self.strip = max(1, cpu.l2 // 2 // (4 * (self._x // self.lines + g_line) + 1))
 
     @property
     def workspace(self) -> int:
@@ -52,9 +55,13 @@ class WeightGrad(InBlocks):
     def emit_in_blocks(self, k: Kernel, x: Buf, g: Buf, write: WriteWeights, workspace: Buf) -> None:
         """Write the loops."""
         xs = k.view(mk.workspace(k, workspace, "u8", self.workspace), "u32")
-        gs, sums = xs.at(self._x), k.view(workspace, "f32", 4 * (self._x + self._g))
+        sums = k.view(workspace, "f32", 4 * (self._x + self._g))
         self._copy_x(k, x, xs)
-        self._copy_g(k, g, gs)
+        if self.lies:
+            gs = k.view(g, "f16")  # TVM has no address of bf16
+        else:
+            gs = xs.at(self._x)
+            self._copy_g(k, g, gs)
         self.unit.prepare(k)
         pieces = self.by_line * self.by_channel
         with k.loop(pieces, "parallel", "piece") as piece, self.unit.thread(k):
@@ -195,22 +202,28 @@ class WeightGrad(InBlocks):
             tile, kw = right[j]
             return ((kh * conv.kernel[1] + kw) * self.made + (o + i) * SIDE) * self.pitch + (c + tile) * SIDE
 
+        # Elements of the gradient from pair of columns to pair, and of a row; rows from tile to tile; bytes within one.
+        pair, line_of_g, rows_apart, pitch = WORDS, self.pairs * WORDS, conv.out[0], 0
+        if self.lies:
+            pair, line_of_g, rows_apart = 2 * SIDE, conv.out[1] * SIDE, SIDE * conv.out[0]
+            pitch = 2 * conv.out[0] * line_of_g
+
         def steps(add: Add) -> None:
             with k.loop(count, name="line") as number:
                 line = k.bind(start + number, "line")
                 block, y = k.bind(tir.floordiv(line, conv.out[0]), "block"), tir.floormod(line, conv.out[0])
                 y = k.bind(y, "y")
-                g_line = k.bind(((block * self.down + o) * conv.out[0] + y) * (self.pairs * WORDS), "g")
+                g_line = k.bind(((block * self.down + o) * rows_apart + y) * line_of_g, "g")
                 row = y * self.rows.phases[0].scale + kh * (1 if conv.kernel[0] == 1 else conv.dilation[0])
                 x_line = k.bind(((block * self.across + c) * self.rows.extent + row) * self.line, "x")
                 with k.loop(self.pairs, name="pair") as p:
-                    a = [(gs, g_line + (i * conv.out[0] * self.pairs + p) * WORDS) for i in range(height)]
+                    a = [(gs, g_line + i * (rows_apart * line_of_g) + p * pair) for i in range(height)]
                     b = []
                     for j, kw in right:
                         shift, remainder = divmod(kw * conv.dilation[1], self.apart)
                         place = remainder * self.each + shift + 2 * p
                         b.append((xs, x_line + (j * self.rows.extent * self.line + place * HALF)))
-                    add(a, b)
+                    add(a, b, pitch=pitch)
 
         self.unit.block(k, (height, len(right)), steps, Sums(own, at, self.pitch), more=True)
 
