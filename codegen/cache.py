@@ -104,7 +104,7 @@ def note(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
     try:
-        draft.write_text(text)
+        draft.write_text(text, encoding="utf-8")
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def find(key: str, program: Program) -> Path | None:
         return None
     library = base / key / "step.so"
     try:
-        described = library.with_name("program.json").read_text() == program.nameless().to_json()
+        described = library.with_name("program.json").read_text(encoding="utf-8") == program.nameless().to_json()
     except (OSError, ValueError):
         return None
     return library if described and library.exists() else None
@@ -129,7 +129,7 @@ def store(key: str, program: Program, write: Callable[[Path], None]) -> Path:
     base, draft = _begun(key)
     try:
         write(draft / "step.so")
-        (draft / "program.json").write_text(program.nameless().to_json())
+        (draft / "program.json").write_text(program.nameless().to_json(), encoding="utf-8")
         place = base / key
         try:
             draft.rename(place)

@@ -47,12 +47,12 @@ def find(key: str, graph: Graph, gpu: bool) -> Artefact | None:
     if base is None:
         return None
     try:
-        digest, text = (base / f"plan-{key}.json").read_text().split("\n", 1)
+        digest, text = (base / f"plan-{key}.json").read_text(encoding="utf-8").split("\n", 1)
         if _digest(text) != digest:
             return None
         entry = json.loads(text)
         library = base / entry["code"] / "step.so"
-        description = library.with_name("program.json").read_text()
+        description = library.with_name("program.json").read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
     if _digest(description) != entry["program"] or not library.exists():

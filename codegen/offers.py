@@ -66,7 +66,7 @@ def key_of(group: Group) -> str:
 
 def _read(path: Path) -> dict[str, Candidate | None]:
     try:
-        rows = json.loads(path.read_text())
+        rows = json.loads(path.read_text(encoding="utf-8"))
         return {key: None if row is None else Candidate(*row) for key, row in rows.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

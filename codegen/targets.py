@@ -156,7 +156,7 @@ def _tiles_granted() -> bool:
 def cpu_flags() -> frozenset[str]:
     """The feature names of this machine's first core; empty where Linux does not tell."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return frozenset()
     line = next((line for line in text.splitlines() if line.startswith(("flags", "Features"))), ":")

@@ -253,7 +253,7 @@ def binary(source: str, arch: str) -> bytes | None:
 def _nvcc(source: str, arch: str) -> bytes:
     both = f"arch={arch.replace('sm_', 'compute_')},code=[{arch},{arch.replace('sm_', 'compute_')}]"
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "kernels.cu").write_text(source)
+        Path(folder, "kernels.cu").write_text(source, encoding="utf-8")
         command = ["nvcc", "-w", "-fatbin", "-gencode", both, "kernels.cu", "-o", "kernels.fatbin"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         if done.returncode:

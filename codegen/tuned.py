@@ -81,7 +81,7 @@ class Table:
 def _read(path: Path) -> dict[str, Found]:
     """The rows of a file; none, with a warning, where it is not as it was written."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError:
         return {}
     try:
@@ -109,7 +109,7 @@ def machine() -> dict[str, Any]:
 @once
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
@@ -120,7 +120,7 @@ def _processor() -> str:
 def _caches() -> list[str]:
     """The sizes of the first core's caches, as Linux tells them."""
     try:
-        return [file.read_text().strip() for file in sorted(_CACHES.glob("index*/size"))]
+        return [file.read_text(encoding="utf-8").strip() for file in sorted(_CACHES.glob("index*/size"))]
     except OSError:
         return []
 

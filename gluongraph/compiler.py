@@ -309,9 +309,9 @@ def edited(graph: Graph) -> Graph:
     if not (name := debug.settings().edit):
         return graph
     path = Path(name)
-    path.write_text(printer.show(graph))
+    path.write_text(printer.show(graph), encoding="utf-8")
     input(f"the graph is in {path}: edit it, then press Enter ")
-    return printer.read(path.read_text())
+    return printer.read(path.read_text(encoding="utf-8"))
 
 
 def compile_graph(graph: Graph, name: str) -> Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]:

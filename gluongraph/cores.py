@@ -24,7 +24,7 @@ def cores(mine: Iterable[int] | None = None, root: Path = ROOT) -> list[int]:
 def _siblings(core: int, root: Path) -> Iterator[int]:
     """The logical cores of its physical one, or none where nothing is told."""
     with suppress(OSError, ValueError):
-        text = (root / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+        text = (root / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text(encoding="utf-8")
         for part in text.split(","):
             first, _, last = part.partition("-")
             yield from range(int(first), int(last or first) + 1)
@@ -41,7 +41,7 @@ def quota(root: Path = ROOT) -> float | None:
 def _groups(root: Path) -> Iterator[Path]:
     """The folders of the process's groups for processor time, of version 2 or 1, from the outermost on."""
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return
     for line in lines:
@@ -53,9 +53,9 @@ def _groups(root: Path) -> Iterator[Path]:
 
 def _limit(folder: Path) -> float | None:
     with suppress(OSError, ValueError):
-        time, period = (folder / "cpu.max").read_text().split()
+        time, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
         return None if time == "max" else int(time) / int(period)
     with suppress(OSError, ValueError):
-        time, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        time, period = ((folder / f"cpu.cfs_{name}_us").read_text(encoding="utf-8") for name in ("quota", "period"))
         return int(time) / int(period) if int(time) > 0 else None
     return None

@@ -147,5 +147,5 @@ def dump(name: str, text: str) -> pathlib.Path | None:
         return None
     path = pathlib.Path(folder) / (f"graph{_graphs}" if _graphs > 1 else "") / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path

@@ -165,7 +165,7 @@ class MXIndexedRecordIO(MXRecordIO):
         super().open()
         self.idx: dict[Any, int] = {}
         self.keys: list[Any] = []
-        self.fidx = open(self.idx_path, self.flag)  # noqa: SIM115 - it stays open
+        self.fidx = open(self.idx_path, self.flag, encoding="utf-8")  # noqa: SIM115 - it stays open
         if self.writable:
             return
         for line in self.fidx:

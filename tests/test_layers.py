@@ -82,6 +82,26 @@ def test_tvm_is_touched_in_few_files() -> None:
     assert found <= TVM and all(hasattr(tir, name) for name in HANDLES)
 
 
+def test_text_in_files_is_utf8() -> None:
+    """Whatever the locale of the process is: two processes may share a cache, and names need not be ASCII."""
+    wrong = [
+        f"{file.relative_to(ROOT)}:{call.lineno}"
+        for file in files()
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and _opens_text(call) and "encoding" not in {k.arg for k in call.keywords}
+    ]
+    assert not wrong
+
+
+def _opens_text(call: ast.Call) -> bool:
+    """Is it a read_text, a write_text, or an open whose mode is left out or written there without a "b"?"""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr in ("read_text", "write_text")
+    mode = call.args[1] if len(call.args) > 1 else ast.Constant("r")
+    text = isinstance(mode, ast.Constant) and "b" not in str(mode.value)
+    return isinstance(call.func, ast.Name) and call.func.id == "open" and text
+
+
 def test_the_table_would_notice() -> None:
     """The classification itself: a front end that imported a pass would be named."""
     assert part_of("gluon.nn.layers") == "front" and "passes" not in ALLOWED["front"]

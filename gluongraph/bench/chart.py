@@ -28,7 +28,7 @@ def refuses(path: Path) -> str:
 def draw(ratios: Ratios, path: Path) -> None:
     """Write the chart."""
     if path.suffix == ".svg":
-        path.write_text(svg(ratios))
+        path.write_text(svg(ratios), encoding="utf-8")
     else:
         _png(ratios, path)
 

@@ -114,7 +114,7 @@ def _cell(value: float | None, form: str, width: int) -> str:
 def processor() -> str:
     """What the processor calls itself."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "processor")

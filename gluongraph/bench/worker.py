@@ -140,7 +140,7 @@ def block(step: Step, steps: int) -> dict[str, float]:
 def _busy() -> float:
     """Core seconds that the whole machine has worked so far; 0 where the kernel does not tell."""
     try:
-        with open("/proc/stat") as file:
+        with open("/proc/stat", encoding="utf-8") as file:
             user, nice, system, _, _, irq, softirq, steal, *_ = map(int, file.readline().split()[1:])
     except OSError:
         return 0.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -38,6 +39,9 @@ class Failed(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand. Exit codes: 0 fine; 1 the work failed, or two things differ; 2 refused; 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without a character shows ?, and the command goes on
     given = list(sys.argv[1:] if argv is None else argv)
     own = given.index("--") if "--" in given else len(given)  # what follows is for a script that a command runs
     reader = parser()

@@ -119,7 +119,7 @@ def _write(folder: Path, graph: Graph, values: Mapping[str, Array]) -> None:
     from gluongraph.runtime import tensorfile
 
     folder.mkdir()
-    (folder / CASE).write_text(serialize.dumps(graph))
+    (folder / CASE).write_text(serialize.dumps(graph), encoding="utf-8")
     with (folder / INPUTS).open("wb") as file:
         for piece in tensorfile.pieces(values):
             file.write(piece.data)

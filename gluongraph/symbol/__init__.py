@@ -147,7 +147,7 @@ def _output_name(node: SymbolNode, which: int) -> str:
 
 def load(fname: str | os.PathLike[str]) -> Symbol:
     """Read a symbol file. Raises FormatError if it is none."""
-    with open(fname) as file:
+    with open(fname, encoding="utf-8") as file:
         return load_json(file.read(), str(fname))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,13 @@ def test_help_teaches_by_example(command: str, capsys: pytest.CaptureFixture[str
 def test_it_is_a_module_too() -> None:
     done = subprocess.run([sys.executable, "-m", "gluongraph", "ops", "--json"], capture_output=True, text=True)
     assert done.returncode == 0 and {row["name"] for row in json.loads(done.stdout)} == set(OPS)
+
+
+def test_a_locale_without_most_letters() -> None:
+    """Python's own way out, UTF-8 in place of ASCII, is closed, as where a locale is set that is neither."""
+    environ = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-m", "gluongraph", "ops"], capture_output=True, env=environ)
+    assert done.returncode == 0 and b"matmul" in done.stdout and not done.stderr, done.stderr
 
 
 def test_bad_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:

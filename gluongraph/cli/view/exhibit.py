@@ -53,7 +53,7 @@ def is_written(path: Path) -> bool:
 def _is_text(path: Path) -> bool:
     """One function and nothing else, whose annotations are types: no script is like that."""
     try:
-        (function,) = ast.parse(path.read_text(errors="replace")).body
+        (function,) = ast.parse(path.read_text(errors="replace", encoding="utf-8")).body
     except (ValueError, SyntaxError):
         return False
     return isinstance(function, ast.FunctionDef) and isinstance(function.body[-1], ast.Return)
@@ -68,7 +68,7 @@ def written(path: Path) -> Exhibit:
     try:
         if path.is_dir():
             return Exhibit(str(path), dict(_dumped(path)), *_planned(path / "plan.txt"))
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         graph = serialize.loads(text) if path.suffix == ".json" else printer.read(text)
     except (FormatError, OSError, UnicodeDecodeError) as error:
         raise Refused(f"{path}: {str(error).splitlines()[0]}") from None
@@ -78,15 +78,15 @@ def written(path: Path) -> Exhibit:
 def _dumped(folder: Path) -> Iterator[tuple[str, Graph]]:
     """The graphs of GG_DUMP, in the order of the passes, or the one of a case for `replay`."""
     if (folder / CASE).exists():
-        yield "traced", serialize.loads((folder / CASE).read_text())
+        yield "traced", serialize.loads((folder / CASE).read_text(encoding="utf-8"))
         return
     for file in sorted(folder.iterdir()):
         if found := _STAGE.fullmatch(file.name):
-            yield found[2], printer.read(file.read_text())
+            yield found[2], printer.read(file.read_text(encoding="utf-8"))
 
 
 def _planned(file: Path) -> tuple[tuple[str, ...], dict[str, int]]:
-    return launches_of(file.read_text()) if file.exists() else ((), {})
+    return launches_of(file.read_text(encoding="utf-8")) if file.exists() else ((), {})
 
 
 def launches_of(text: str) -> tuple[tuple[str, ...], dict[str, int]]:

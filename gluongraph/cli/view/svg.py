@@ -25,7 +25,7 @@ _LETTER = 6.2  # pixels that a letter takes
 
 def resource(name: str) -> str:
     """A file beside this one."""
-    return (resources.files("gluongraph.cli.view") / name).read_text()
+    return (resources.files("gluongraph.cli.view") / name).read_text(encoding="utf-8")
 
 
 def document(a: Anatomy) -> str:

@@ -284,7 +284,7 @@ class ImageListDataset(Dataset):
     def __init__(self, root: str = ".", imglist: str | Sequence[Any] | None = None, flag: int = 1):
         self._root, self._flag = os.path.expanduser(root), flag
         if isinstance(imglist, str):
-            with open(os.path.join(self._root, imglist)) as file:
+            with open(os.path.join(self._root, imglist), encoding="utf-8") as file:
                 rows = [line.rstrip("\n").split("\t")[1:] for line in file if line.strip()]
         elif isinstance(imglist, (list, tuple)):
             rows = [[*np.ravel(row[:-1]), row[-1]] for row in imglist]
