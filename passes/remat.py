@@ -222,7 +222,8 @@ class _Copier:
 
     def _begins(self, n: Node, late: Container[Node]) -> list[Node]:
         """The products that n is computed from by light work on nothing else, which are in memory; or n. A copy that
-        waited for some of that work would part the kernel of a norm's gradient, which does it all, in two."""
+        waited for some of that work would part the kernel of a norm's gradient, which does it all, in two, or have
+        heads moved in memory that attention reads where they lie."""
         found: dict[Node, None] = {}
         stack = [n]
         while stack:
@@ -230,7 +231,9 @@ class _Copier:
             sources = Inlined().behind(m.src)
             if m.op.kind in ("contraction", "composite"):
                 found[m] = None
-            elif m.op.kind in ("elementwise", "reduce") and all(s in late or s.op.kind == "leaf" for s in sources):
+            elif m.op.kind in ("elementwise", "reduce", "movement") and all(
+                s in late or s.op.kind == "leaf" for s in sources
+            ):
                 stack.extend(s for s in sources if s in late)
             else:
                 return [n]
