@@ -64,6 +64,7 @@ class _Caster:
         self.graph, self.low = graph, low
         self.largest = float(ml_dtypes.finfo(numpy_dtype(low)).max)
         self.order, self.users = graph.nodes(), graph.users()
+        self.depth = self._depth()
         self.final = self._final()
         self.multiplied = self._multiplied()
         self.narrow: set[Node] = set()
@@ -72,6 +73,14 @@ class _Caster:
                 self.narrow.add(n)
 
     # -- what is decided beforehand
+
+    def _depth(self) -> dict[Node, int]:
+        """Behind how many contractions, sums and the like a value comes, at the most."""
+        found: dict[Node, int] = {}
+        for n in self.order:
+            heavy = not (_is_light(n) or n.op.kind in ("movement", "leaf"))
+            found[n] = max((found[s] for s in n.src), default=0) + heavy
+        return found
 
     def _final(self) -> set[Node]:
         """Results, and what only becomes results: gradients that are added up or moved about."""
@@ -115,12 +124,12 @@ class _Caster:
         return bias or (s.op.kind == "random" and s.op.numeric == "keep")
 
     def _is_rounded(self, n: Node) -> bool:
-        """Is a narrow value rounded? Not on its way to a result, nor where the only reader is elementwise, which will
-        find it in a register."""
+        """Is a narrow value rounded? Not on its way to a result, nor where all readers are elementwise and come behind
+        no other contraction or sum than it: they will find it in a register."""
         if n not in self.narrow or n in self.multiplied:
             return n in self.narrow
-        users = self.users[n]
-        return n not in self.final and not (len(users) == 1 and users[0].op.kind == "elementwise")
+        beside = all(_is_light(u) and self.depth[u] == self.depth[n] for u in self.users[n])
+        return n not in self.final and not beside
 
     # -- what is made
 
@@ -178,6 +187,12 @@ def is_low(n: Node) -> bool:
 def _moves(n: Node) -> bool:
     """Does n choose among given numbers? Then it works on 16 bits as they are."""
     return n.op.kind == "movement" or n.op.name in _CHOOSES
+
+
+def _is_light(n: Node) -> bool:
+    """Is n elementwise, or a composite that is, by its class and shape, such as gelu?"""
+    like = n.op.kind == "composite" and n.op.numeric == "keep" and all(s.types == n.types for s in n.src[:1])
+    return n.op.kind == "elementwise" or like
 
 
 def _is_pinned(n: Node) -> bool:

@@ -93,6 +93,20 @@ def test_what_a_contraction_reads_is_rounded_once_for_all() -> None:
     assert {u.op.name for u in after.users()[rounded]} == {"matmul", "cast"}
 
 
+def test_what_lies_between_products_is_rounded() -> None:
+    """The slope of gelu waits for a gradient, in 2 bytes; what it is made of is read at once, and keeps its digits."""
+    x, w, v = value("x", 3, 4), value("w", 5, 4), value("v", 2, 5)
+    y = ops.matmul(ops.gelu(ops.matmul(x, w, tb=True)), v, tb=True)
+    after = amp(differentiate(graph_of(y * y), "y0", ("w", "v")), "bf16")
+    (share,), (density,) = named(after, "normal_cdf"), named(after, "normal_pdf")
+    assert share.src[0].op.name == "matmul"
+    assert all(u.op.name != "cast" for n in (share, density) for u in after.users()[n])
+    (part,) = after.users()[density]  # x · density
+    (slope,) = after.users()[part]
+    (rounded,) = after.users()[slope]
+    assert (rounded.op.name, rounded.dtype) == ("cast", "bf16")
+
+
 def test_attention_is_products_in_16_bit_around_a_softmax_in_float32() -> None:
     q, k, v = (value(name, 1, 2, 4, 8) for name in "qkv")
     after = amp(graph_of(ops.attention(q, k, v, causal=True)), "f16")
