@@ -9,7 +9,7 @@ from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tiles, tir
 from gluongraph.codegen.conv_tile_blocks import InBlocks, reading
 from gluongraph.codegen.images import Conv, WriteWeights
-from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.rule import SHARES, Cpu
 from gluongraph.codegen.tiles import SIDE, WORDS, Add, Sums
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 
@@ -43,7 +43,7 @@ class WeightGrad(InBlocks):
         # Tiles of output and of input channels in a block of sums, and taps of a row of the kernel.
         self.shape = (2, 2, 1) if conv.kernel[1] == 1 else (1, 1, min(3, conv.kernel[1]))
         small = 4 * self._sums <= SMALL
-        self.by_line = 1 if self.serial or not small else min(self.lines, cpu.chunks)
+        self.by_line = 1 if self.serial or not small else min(self.lines, SHARES)
         self.by_channel = 1 if self.serial or small else min(mk.ceildiv(self.down, self.shape[0]), cpu.chunks)
         self.strip = max(1, cpu.l2 // 2 // (4 * (self._x // self.lines + g_line) + 1))
 

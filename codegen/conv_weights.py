@@ -13,7 +13,7 @@ from itertools import groupby
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
 from gluongraph.codegen.images import Conv, Job, Pixels, WriteWeights, channel_step, into_blocks, plane, sizes
-from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.rule import SHARES, Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 
@@ -66,12 +66,10 @@ class WeightGrad(Job):
         """Pieces by images, and by output channels."""
         if self.serial:
             return 1, 1
-        chunks, steps = self.cpu.chunks, self.steps * self.conv.groups
-        if self.conv.o * self.conv.q * DTYPES[self.dtype].nbytes <= SMALL:
-            images = min(self.blocks, chunks)
-            return images, min(steps, chunks // images)
-        by_channel = min(steps, chunks)
-        return min(self.blocks, chunks // by_channel), by_channel
+        steps = self.steps * self.conv.groups
+        small = self.conv.o * self.conv.q * DTYPES[self.dtype].nbytes <= SMALL
+        images = min(self.blocks, SHARES if small else SHARES // min(steps, SHARES))
+        return images, min(steps, self.cpu.chunks // images)
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
         """Write the loops."""

@@ -17,7 +17,7 @@ from gluongraph.codegen.expression import Expressions, always, size_of, unflatte
 from gluongraph.codegen.loops import PARALLEL, merged_axes, offered, weight
 from gluongraph.codegen.math import VectorAlgebra, identity, wide
 from gluongraph.codegen.pull import Index
-from gluongraph.codegen.rule import Bindings, Cpu, Rule
+from gluongraph.codegen.rule import SHARES, Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 from gluongraph.ir import Node, topological
@@ -95,9 +95,9 @@ class _Cut:
         self.units = rows * self.blocks
         self.first = self.outer_folded[0].size if self.outer_folded else last.size // lanes  # what parts share
         big = work >= PARALLEL
-        self.split = big and self.units < self.cpu.chunks and self.first >= 4 * self.cpu.chunks
+        self.split = big and self.units < SHARES and self.first >= 4 * SHARES
         self.split = self.split and (bool(self.outer_folded) or self.along_rows)
-        self.parts = self.cpu.chunks if self.split else 1
+        self.parts = SHARES if self.split else 1
         self.pieces = min(self.units, self.cpu.chunks) if big else 1
 
     @property

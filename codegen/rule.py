@@ -10,6 +10,9 @@ from gluongraph.codegen.tir import Buf, Kernel
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group, Launch
 
+# Parts, at most, of a sum that several pieces add to: no matter how many pieces there are, it is the same to the bit.
+SHARES = 8
+
 
 @dataclass(frozen=True)
 class Cpu:
@@ -18,7 +21,7 @@ class Cpu:
     name: str  # "x86-64-v4", "x86-64-v3", "generic", ...
     lanes: int  # f32 elements of one vector register: 16, 8, 4
     registers: int  # vector registers: 32 or 16
-    chunks: int  # pieces that parallel loops are cut into; fixed when compiled, so results never depend on threads
+    chunks: int  # pieces that parallel loops are cut into, fixed when compiled
     l1: int = 32 * 1024  # bytes
     l2: int = 1024 * 1024
     tiles: bool = False  # AMX: does it multiply bf16 in tiles?

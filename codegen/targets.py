@@ -15,8 +15,9 @@ from gluongraph.codegen import libraries
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tiles import ASK_FOR_TILES
 from gluongraph.errors import CompileError, located
+from gluongraph.process import threads
 
-# Parallel loops are cut into this many pieces, whatever the number of threads: results never depend on it.
+# Parallel loops are cut into this many pieces, or on the machine at hand as many more as its threads share evenly.
 CHUNKS = 8
 
 
@@ -94,13 +95,14 @@ TARGETS: dict[str, Target] = {
 
 
 def target(name: str = "cpu") -> Target:
-    """The row of that name; 'cpu' is the best row that this machine can run; "cuda:sm_80" is cuda for that GPU.
+    """The row of that name; 'cpu' is the best row that this machine can run, with a piece of work for each of its
+    threads; "cuda:sm_80" is cuda for that GPU.
 
     Raises:
         CompileError: no such row.
     """
     if name == "cpu":
-        return _host()
+        return _shared_out(_host())
     row, _, arch = name.partition(":")
     if row not in TARGETS or (arch and not (row == "cuda" and re.fullmatch(r"sm_\d+a?", arch))):
         raise CompileError(f"unknown target {name!r}; there are cpu, {', '.join(TARGETS)}, cuda:sm_80 and the like")
@@ -132,6 +134,12 @@ def _host() -> Target:
         return Target(machine, (("kind", "llvm"),), Cpu(machine, 4, 16, CHUNKS))
     flags = usable_flags()
     return next(t for name, t in TARGETS.items() if flags.issuperset(t.needs) and name not in ("aarch64", "cuda"))
+
+
+def _shared_out(target: Target) -> Target:
+    """The target with pieces for each thread; of 1, 2, 4 or 8 threads it is the target itself."""
+    pieces = -(-CHUNKS // threads()) * threads()
+    return target if target.cpu is None or pieces == CHUNKS else replace(target, cpu=replace(target.cpu, chunks=pieces))
 
 
 def runs_here(target: Target) -> bool:

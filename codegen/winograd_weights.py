@@ -12,7 +12,7 @@ from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
 from gluongraph.codegen.conv_weights import SMALL
 from gluongraph.codegen.images import Conv, Pair, WriteWeights, sizes
-from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.rule import SHARES, Cpu
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.codegen.winograd import POINTS, Filtering, Points
 from gluongraph.dtypes import DTYPES
@@ -30,12 +30,12 @@ class WeightGrad(Filtering):
         self.rows, self.columns = self._tile_shape()
         self.steps = mk.ceildiv(conv.o, self.rows)
         small = conv.o * conv.q * DTYPES[dtype].nbytes <= SMALL
-        self.by_channel = 1 if self.serial or small else min(self.steps, cpu.chunks)
+        self.by_channel = 1 if self.serial or small else min(self.steps, SHARES)
         self.strip = self._strip()
         self.strips = mk.ceildiv(conv.out[0], self.strip)  # of a block
         self.all_strips = mk.ceildiv(conv.n, self.lanes) * self.strips
-        self.by_strip = 1 if self.serial else min(self.all_strips, cpu.chunks // self.by_channel)
-        if small and not self.serial:
+        self.by_strip = 1 if self.serial else min(self.all_strips, SHARES // self.by_channel)
+        if not self.serial:
             self.by_channel = min(self.steps, cpu.chunks // self.by_strip)
         self._sums = POINTS * self.height * self.each * conv.c
         # Elements from one channel to the next, an odd number of vectors, else they would share few cache sets.

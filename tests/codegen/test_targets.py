@@ -108,6 +108,12 @@ def test_the_environment_names_the_default_target(monkeypatch: pytest.MonkeyPatc
     assert np.array_equal(found[1], expected[1])
 
 
+@pytest.mark.parametrize(("threads", "pieces"), [(1, 8), (2, 8), (3, 9), (6, 12), (8, 8), (12, 12), (64, 64)])
+def test_threads_have_as_many_pieces_each(monkeypatch: pytest.MonkeyPatch, threads: int, pieces: int) -> None:
+    monkeypatch.setattr("gluongraph.codegen.targets.threads", lambda: threads)
+    assert target("cpu").cpu.chunks == pieces and target("x86-64-v3").cpu.chunks == 8
+
+
 def test_targets_that_are_not_there() -> None:
     with pytest.raises(CompileError, match=r"unknown target 'vax'; there are cpu, .*x86-64-v3.*aarch64"):
         mx.compile(mlp(), target="vax")

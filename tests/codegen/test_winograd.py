@@ -57,8 +57,8 @@ def shapes(op: str, c: Conv) -> tuple[tuple[int, ...], ...]:
 class Kernels:
     """All kernels of some convolutions, which add what they make to zeros, so that what is written twice shows."""
 
-    def __init__(self, convs: dict[str, Conv], where: Any = HOST):
-        self.convs, self.cpu = convs, where.cpu
+    def __init__(self, convs: dict[str, Conv], where: Any = HOST, way: str = "winograd"):
+        self.convs, self.cpu, self.way = convs, where.cpu, way
         made = [self._kernel(name, op) for name in convs for op in OPS]
         self.module = machine_code.build_kernels(made, where.tvm)
 
@@ -86,7 +86,7 @@ class Kernels:
             _, channels, height, width = shapes(op, c)[which]
             return lambda n, ch, p, lanes: k.load(buf, (n * channels + ch) * (height * width) + p, lanes)
 
-        how = (self.cpu, space, "winograd")
+        how = (self.cpu, space, self.way)
         if c.blocks:
             conv.emit_in_blocks(k, op, c, "f32", a, b, weights if op == "conv2d_weight_grad" else images, *how)
         elif op == "conv2d_weight_grad":
@@ -98,7 +98,7 @@ class Kernels:
 
     def workspace(self, name: str, op: str) -> int:
         """Bytes of it."""
-        c, how = self.convs[name], ("f32", self.cpu, "winograd")
+        c, how = self.convs[name], ("f32", self.cpu, self.way)
         if c.blocks:
             return conv.blocks_workspace(op, c, *how)
         size = (conv.forward_workspace, conv.data_grad_workspace, conv.weight_grad_workspace)[OPS.index(op)]
@@ -161,6 +161,16 @@ def test_small_caches_and_large_weights(monkeypatch: pytest.MonkeyPatch) -> None
     for name in names:
         for op in OPS:
             check(kernels, name, op)
+
+
+@pytest.mark.parametrize("way", ["winograd", "images"])
+def test_pieces_change_no_bit(way: str) -> None:
+    """More of them, for more threads: a sum has as many parts as before."""
+    case, op, random = {"tall": CASES["tall"]}, "conv2d_weight_grad", np.random.default_rng(5)
+    a, b, _ = (random.standard_normal(shape, np.float32) for shape in shapes(op, CASES["tall"]))
+    many = replace(HOST, cpu=replace(HOST.cpu, chunks=24))
+    made = [Kernels(case, where, way).run("tall", op, a, b) for where in (HOST, many)]
+    assert np.array_equal(*made)
 
 
 def test_threads_change_no_bit(kernels: Kernels) -> None:
