@@ -17,7 +17,7 @@ from gluongraph.codegen import known, tuned
 from gluongraph.codegen.cache import Artefact
 from gluongraph.codegen.targets import Target, runs_here, with_libraries
 from gluongraph.codegen.targets import target as find_target
-from gluongraph.errors import CompileError, amount, located
+from gluongraph.errors import CompileError, MXNetError, amount, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir import Graph, Node
@@ -309,7 +309,10 @@ def edited(graph: Graph) -> Graph:
     if not (name := debug.settings().edit):
         return graph
     path = Path(name)
-    path.write_text(printer.show(graph), encoding="utf-8")
+    try:
+        path.write_text(printer.show(graph), encoding="utf-8")
+    except OSError as wrong:
+        raise MXNetError(f"GG_EDIT={name}: the file cannot be written ({wrong.strerror})") from wrong
     input(f"the graph is in {path}: edit it, then press Enter ")
     return printer.read(path.read_text(encoding="utf-8"))
 

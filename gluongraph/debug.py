@@ -58,6 +58,8 @@ def parse(environ: Mapping[str, str]) -> Settings:
     debug = given.get("GG_DEBUG", "") or "0"
     if debug not in ("0", "1", "2", "3", "4", "5"):
         raise MXNetError(f"GG_DEBUG={debug}: a number from 0 to 5")
+    if (count := given.get("GG_THREADS", "")) and not (count.isdecimal() and int(count) > 0):
+        raise MXNetError(f"GG_THREADS={count}: a number from 1 on, or nothing")
     for name, allowed in (("GG_BACKEND", BACKENDS), ("GG_CHECK", CHECKS)):
         if given.get(name, "") not in allowed:
             raise MXNetError(f"{name}={given[name]}: {' or '.join(filter(None, allowed))}, or nothing")
@@ -141,11 +143,18 @@ def log(artifact: str, text: str) -> None:
 
 
 def dump(name: str, text: str) -> pathlib.Path | None:
-    """Write `text` to `name` in the folder GG_DUMP; None if that is not set."""
+    """Write `text` to `name` in the folder GG_DUMP; None if that is not set.
+
+    Raises:
+        MXNetError: it cannot be written there.
+    """
     folder = settings().dump
     if not folder:
         return None
     path = pathlib.Path(folder) / (f"graph{_graphs}" if _graphs > 1 else "") / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as wrong:
+        raise MXNetError(f"GG_DUMP={folder}: {path} cannot be written ({wrong.strerror})") from wrong
     return path
