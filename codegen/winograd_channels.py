@@ -3,7 +3,7 @@ gradient of the data.
 
 A piece of work owns a strip of tiles and some channels of the result. It evaluates their weights, those of some of the
 channels that are summed over at a time, multiplies point by point, and turns the sums back. So weights at the points,
-four times as many as weights, are never farther off than the second cache.
+up to four times as many as weights, are never farther off than the second cache.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CHUNK = 4  # blocks of channels whose weights are evaluated at once, at most
 
 
 class _ToPixels(Job):
-    op: str
+    op: str  # that it is
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
@@ -189,6 +189,8 @@ class _ToPixels(Job):
 
 
 class Forward(_ToPixels):
+    """y from x and w."""
+
     op = "conv2d"
 
     def _sides(self) -> Sides:
@@ -206,6 +208,8 @@ class Forward(_ToPixels):
 
 
 class DataGrad(_ToPixels):
+    """The gradient of x from that of y."""
+
     op = "conv2d_data_grad"
 
     def _sides(self) -> Sides:

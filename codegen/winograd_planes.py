@@ -118,10 +118,7 @@ class Planes:
                     put(k, self.evaluate(first, found), half, x * lanes, width * lanes)
                 number = k.bind(image * down + row, "line")
                 strip, inner = tir.floordiv(number, self.lines), tir.floormod(number, self.lines)
-                to = k.bind(
-                    strip * self.strip + (block * self.number + inner * across) * lanes,
-                    "to",
-                )
+                to = k.bind(strip * self.strip + (block * self.number + inner * across) * lanes, "to")
                 with k.loop(across, name="tile") as t, k.loop(self.numbers[0], name="p") as p:
                     at = k.bind((p * width + t * self.step[1]) * lanes, "at")
                     values = self.evaluate(then, loaded(k, half, at, lanes, wide, lanes))
