@@ -83,10 +83,10 @@ def _pack(lives: list[Life]) -> tuple[dict[str, int], int]:
         return max(load[v.first : v.last + 1])
 
     orders: tuple[Callable[[Life], tuple[int, ...]], ...] = (
+        lambda v: (-crowded(v), -v.nbytes, v.first),  # where there is least freedom: mostly enough
         lambda v: (-v.nbytes, v.first),  # the large ones, before the free room is in pieces
         lambda v: (v.first - v.last, -v.nbytes),  # those that are in the way for long
         lambda v: (-v.nbytes * (v.last - v.first + 1), v.first),
-        lambda v: (-crowded(v), -v.nbytes, v.first),  # where there is least freedom
         lambda v: (-crowded(v), v.first - v.last, -v.nbytes),
         lambda v: (v.first, -v.nbytes),  # as they come
         lambda v: (-v.last, -v.nbytes),
