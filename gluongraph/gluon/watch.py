@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from gluongraph import trace
 from gluongraph.ndarray import NDArray
 from gluongraph.tape import STATE
@@ -19,7 +21,7 @@ _BOOKKEEPING = frozenset(
         *("_children", "_reg_params", "_forward_hooks", "_forward_pre_hooks"),
     }
 )
-_CONTAINERS = (list, dict, set)
+_CONTAINERS = (list, dict, set, np.ndarray)
 MANY = 256  # entries: longer lists are data, not settings, and would cost each call time
 
 
@@ -72,7 +74,9 @@ def _settings(block: Block) -> tuple[Any, ...]:
 
 
 def _contents(value: Any, depth: int = 3) -> Any:
-    """What a forward may read of a list, a dict or a set: settings by their values, arrays and blocks as such."""
+    """What a forward may read of a container: settings by their values; blocks, and arrays that are traced, as such."""
+    if isinstance(value, np.ndarray):  # a trace takes its numbers for constants
+        return value.tobytes() if value.size <= MANY else id(value)
     if depth and isinstance(value, (tuple, *_CONTAINERS)) and len(value) <= MANY:
         entries = value.items() if isinstance(value, dict) else value
         return tuple(_contents(entry, depth - isinstance(value, _CONTAINERS)) for entry in entries)

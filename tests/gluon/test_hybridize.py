@@ -163,11 +163,12 @@ def test_lists_dicts_and_arrays_of_a_block_are_guarded(traces: list[int]) -> Non
             self.factors = [2.0]
             self.how = {"shift": {"by": 1.0}}
             self.array = nd.ones((1,))
+            self.constant = np.zeros(1, np.float32)
 
         def forward(self, x: Any) -> Any:
             for factor in self.factors:
                 x = x * factor
-            return x * self.array + self.how["shift"]["by"]
+            return x * self.array + self.how["shift"]["by"] + nd.array(self.constant)
 
     net = Scaled()
     net.hybridize()
@@ -177,6 +178,7 @@ def test_lists_dicts_and_arrays_of_a_block_are_guarded(traces: list[int]) -> Non
         (lambda: net.how["shift"].update(by=5.0), 6 * X + 5),
         (lambda: setattr(net, "array", 2 * nd.ones((1,))), 12 * X + 5),
         (lambda: setattr(net, "factors", []), 2 * X + 5),
+        (lambda: net.constant.fill(4), 2 * X + 9),
     ):
         change()
         before = len(traces)
