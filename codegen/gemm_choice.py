@@ -121,7 +121,7 @@ def choose(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> S
         rows, columns = _inner_tile(m, n, cpu)
         grid = _grid(batch, m, n, rows, columns, lambda *_: 0.0, work, cpu)
         return Strategy("inner", rows, columns, False, False, grid, dtype, work < mk.SERIAL_WORK)
-    rows, vectors = outer_tile(m, n, lanes, cpu, SHORT_ROWS if kk < SHORT else cpu.registers)
+    rows, vectors = outer_tile(m, n, lanes, cpu, SHORT_ROWS if kk <= SHORT else cpu.registers)
     width, nbytes = vectors * lanes, DTYPES[dtype].nbytes
 
     def large(columns: int) -> bool:
