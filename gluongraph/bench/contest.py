@@ -23,6 +23,20 @@ from gluongraph.cores import cores as own_cores
 
 WORKER = Path(__file__).with_name("worker.py")
 Told = Callable[[], None]
+# What holds each library to a target's vectors: PyTorch, oneDNN in it and in MXNet, MKL, and JAX.
+VECTORS: dict[str, dict[str, str]] = {
+    name: {
+        "ATEN_CPU_CAPABILITY": aten,
+        "ONEDNN_MAX_CPU_ISA": onednn,
+        "DNNL_MAX_CPU_ISA": onednn,
+        "MKL_ENABLE_INSTRUCTIONS": mkl,
+        "XLA_FLAGS": f"--xla_cpu_max_isa={mkl}",
+    }
+    for name, aten, onednn, mkl in (
+        ("x86-64-v3", "avx2", "AVX2", "AVX2"),
+        ("x86-64-v4", "avx512", "AVX512_CORE", "AVX512"),
+    )
+}
 
 
 @dataclass
@@ -53,11 +67,12 @@ def cores(threads: int | None) -> list[int]:
     return mine[:threads]
 
 
-def environment(threads: int) -> dict[str, str]:
-    """The environment in which every library uses that many threads."""
+def environment(threads: int, target: str = "") -> dict[str, str]:
+    """The environment in which every library uses that many threads, and the vectors of the target, if one is named."""
     names = ("OMP", "MKL", "OPENBLAS", "TVM", "NUMEXPR")
     environ = {**os.environ, **{f"{name}_NUM_THREADS": str(threads) for name in names}}
     environ["OPENBLAS_THREAD_TIMEOUT"] = "10"  # as gluongraph asks for where it is imported before numpy
+    environ |= {"GG_TARGET": target, **VECTORS[target]} if target else {}
     return environ | {"NPROC": str(threads), "JAX_PLATFORMS": "cpu", "PYTHONWARNINGS": "ignore"}
 
 
@@ -69,12 +84,13 @@ def interpreter(contender: str) -> str:
 class Worker:
     """One contender's process. It is stopped unless a request is under way."""
 
-    def __init__(self, contender: str, workload: str, on: Sequence[int], precision: str = "32"):
+    def __init__(self, contender: str, workload: str, on: Sequence[int], precision: str = "32", target: str = ""):
         self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in close()
         python = interpreter(contender)
         command = [python, str(WORKER), contender, workload, precision, ",".join(map(str, on))]
+        env = environment(len(on), target)
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment(len(on))
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=env
         )
         self.hello = self._answer()
 
@@ -108,13 +124,13 @@ class Worker:
 
 @contextmanager
 def workers(
-    contenders: Sequence[str], workload: str, on: Sequence[int], precision: str, started: Told
+    contenders: Sequence[str], workload: str, on: Sequence[int], precision: str, target: str, started: Told
 ) -> Iterator[dict[str, Worker]]:
     """A worker for each, started one after the other."""
     made: dict[str, Worker] = {}
     try:
         for contender in contenders:
-            made[contender] = Worker(contender, workload, on, precision)
+            made[contender] = Worker(contender, workload, on, precision, target)
             started()
         yield made
     finally:
@@ -132,13 +148,14 @@ def contest(
     progress: Told = lambda: None,
     bound: bool = False,
     kernels: int = 0,
+    target: str = "",
 ) -> dict[str, Result]:
     """Each contender's blocks, taken in turn; every round begins with another one.
 
     `progress` is called when a contender is prepared, and for each round. After all blocks the first contender tells
     the `bound` of its step, and with `kernels` times each of its kernels so many times.
     """
-    with workers(contenders, workload, on, precision, progress) as made:
+    with workers(contenders, workload, on, precision, target, progress) as made:
         results = {c: _introduce(c, w.hello, block_seconds) for c, w in made.items()}
         running = [c for c in contenders if not results[c].missing]
         for turn in range(blocks):

@@ -20,8 +20,11 @@ BUSY = 0.2  # cores that other processes may take before a measurement is called
 class Report:
     """Everything that was measured, workload by workload."""
 
-    def __init__(self, on: Sequence[int], own: str, precision: str, blocks: int, block_seconds: float):
+    def __init__(
+        self, on: Sequence[int], own: str, precision: str, blocks: int, block_seconds: float, target: str = ""
+    ):
         self.on, self.own, self.precision, self.blocks, self.block_seconds = on, own, precision, blocks, block_seconds
+        self.target = target  # whose vectors all are held to; '' for all that each knows to use
         self.results: dict[str, dict[str, Result]] = {}
         self.workloads: dict[str, Workload] = {}
 
@@ -60,6 +63,7 @@ class Report:
             "machine": processor(),
             "threads": len(self.on),
             "precision": self.precision,
+            "target": self.target,
             "blocks": self.blocks,
             "block_seconds": self.block_seconds,
             "workloads": workloads,
@@ -80,7 +84,8 @@ class Report:
     def head(self) -> str:
         """What was measured on, and how."""
         how = f"{self.blocks} blocks of {self.block_seconds} s for each contender, alternated"
-        return f"{processor()}, {amount(len(self.on), 'thread')}, precision {self.precision}, {how}"
+        target = f"vectors of {self.target}, " if self.target else ""
+        return f"{processor()}, {target}{amount(len(self.on), 'thread')}, precision {self.precision}, {how}"
 
     def summary(self) -> str:
         """One line for each workload, and the geometric means; once more for the contender that may call libraries."""

@@ -5,6 +5,7 @@
   gluongraph bench lenet-128 --kernels               # where the time goes, and the share of the roofline
   gluongraph bench mlp-256 bert --libraries          # own kernels, and tuned with MKL's products as candidates
   gluongraph bench --precision bf16-mixed --against torch-fused,torch-compile
+  gluongraph bench --target x86-64-v3                # as on a machine that has AVX2 and no AVX-512
   gluongraph bench --json --chart steps.svg > steps.json
   gluongraph bench --list
 
@@ -12,7 +13,8 @@ Each contender is a process of its own on the same cores, with as many threads; 
 only one runs at a time. What is printed is the median of the blocks, and how many times gluongraph's it is: above 1
 gluongraph is faster. `roofline` is the share of what the machine could do at best: the time that the operations of all
 kernels need at the peak of multiply-adds, or their bytes at the bandwidth of where they lie, by the step's. Peers that
-are missing are left out, and said. MXNet 1.9.1 runs in the interpreter that GG_MXNET_PYTHON names.
+are missing are left out, and said. With `--target` they are held to the same vectors by variables of their own. MXNet
+1.9.1 runs in the interpreter that GG_MXNET_PYTHON names.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gluongraph.bench.contest import contest, cores
+from gluongraph.bench.contest import VECTORS, contest, cores
 from gluongraph.bench.report import LIBRARIES, Report, show
 from gluongraph.bench.worker import CONTENDERS
 from gluongraph.bench.workloads import WORKLOADS, find
@@ -47,6 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--libraries", action="store_true", help="a second row of gluongraph, tuned, which may call those installed"
     )
+    parser.add_argument("--target", choices=VECTORS, default="", help="whose vectors all contenders are held to")
     parser.add_argument("--threads", type=count, help="cores that all contenders are bound to; all by default")
     parser.add_argument("--blocks", type=count, default=7, help="blocks of each contender (%(default)s)")
     parser.add_argument("--block-seconds", type=float, default=0.5, help="length of a block (%(default)s)")
@@ -82,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     if not 0 < options.block_seconds < float("inf"):
         raise Refused(f"--block-seconds {options.block_seconds} is no time to measure in")
     blocks, length = (3, 0.05) if options.quick else (options.blocks, options.block_seconds)
-    report = Report(on, options.own, options.precision, blocks, length)
+    report = Report(on, options.own, options.precision, blocks, length, options.target)
     contenders = (options.own, *([LIBRARIES] if options.libraries else []), *options.against, PROBE)
     if not options.json:
         print(report.head())
@@ -90,7 +93,8 @@ def run(options: argparse.Namespace) -> int:
         for name in names:
             ours = options.own == OWN
             repeat = max(3, blocks) if options.kernels and ours else 0
-            found = contest(contenders, name, on, blocks, length, options.precision, further, ours, repeat)
+            how = (options.precision, further, ours, repeat, options.target)
+            found = contest(contenders, name, on, blocks, length, *how)
             report.add(find(name), found)
             if not options.json:
                 print(show(report, name, options.rows))

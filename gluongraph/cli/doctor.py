@@ -17,9 +17,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gluongraph.errors import amount
 from gluongraph.terminal import as_json
+
+if TYPE_CHECKING:
+    from gluongraph.codegen.rule import Cpu
 
 OPTIONAL = {  # package: what it is good for
     "torch": "a peer of gluongraph bench",
@@ -79,20 +83,33 @@ def processor() -> list[Finding]:
     """The CPU, the target row that it gets, threads and who set them."""
     from gluongraph.bench.report import processor as processor_name
     from gluongraph.codegen.targets import TARGETS, cpu_flags, target
-    from gluongraph.process import threads
+    from gluongraph.cores import cores, quota
+    from gluongraph.process import THREADS, threads
 
     on = target()
     known = {flag for row in TARGETS.values() for flag in row.needs}
     flags = " ".join(sorted(cpu_flags() & known)) or "none that a target asks for"
     forced = os.environ.get("GG_TARGET")
-    setting = next((n for n in ("GG_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS") if os.environ.get(n)), None)
-    mine = len(os.sched_getaffinity(0))
+    setting = next((n for n in THREADS if os.environ.get(n)), None)
+    mine, physical, time = len(os.sched_getaffinity(0)), len(cores()), quota()
+    seen = f"{os.cpu_count()} logical cores, {mine} of them for this process, on {amount(physical, 'physical core')}"
+    why = f"as {setting} says" if setting else "one for each physical core"
+    if not setting and time is not None and time < physical:
+        why = f"since this container may use the time of {time:g} cores"
     return [
-        Finding("processor", f"{processor_name()}, {os.cpu_count()} cores, of which {mine} are for this process"),
+        Finding("processor", f"{processor_name()}, {seen}"),
         Finding("features", flags),
-        Finding("target", on.name + (f", as GG_TARGET={forced} says" if forced else "")),
-        Finding("threads", f"{threads()}" + (f", as {setting} says" if setting else "")),
+        Finding("target", on.name + (f", as GG_TARGET={forced} says" if forced else "") + _means(on.cpu)),
+        Finding("threads", f"{threads()}, {why}"),
     ]
+
+
+def _means(cpu: Cpu | None) -> str:
+    """What kernels of a target compute with."""
+    if cpu is None:
+        return ""
+    products = "in tiles, by AMX" if cpu.tiles else "in pairs, by AVX512-BF16" if cpu.dots else "as float32"
+    return f": vectors of {cpu.lanes} float32 numbers; products of bfloat16 are made {products}"
 
 
 def linker() -> list[Finding]:

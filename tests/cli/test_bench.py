@@ -123,6 +123,18 @@ def test_a_contest() -> None:
     assert jax.blocks or "not installed" in jax.missing
 
 
+@pytest.mark.parametrize(("target", "seen"), [("x86-64-v3", "AVX2"), ("x86-64-v4", "AVX512")])
+def test_peers_are_held_to_a_target(target: str, seen: str) -> None:
+    """By a variable that PyTorch obeys, where this machine has more."""
+    torch = pytest.importorskip("torch")
+    if seen not in ("AVX2", torch.backends.cpu.get_cpu_capability()):
+        pytest.skip(f"PyTorch has no {seen} here")
+    program = "import torch; print(torch.backends.cpu.get_cpu_capability())"
+    told = environment(1, target)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=told)
+    assert done.stdout.strip() == seen and told["GG_TARGET"] == target
+
+
 def test_peers_run_without_gluongraph() -> None:
     """In the process of a peer the name is an empty package: none of gluongraph's settings reach it."""
     program = (
