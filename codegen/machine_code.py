@@ -87,6 +87,7 @@ def _packed(function: PrimFunc, *_: Any) -> PrimFunc:
 
 DLTENSOR = 48  # bytes of one
 DLTENSOR_TAG = 7  # of a pointer to one in a TVMFFIAny
+NUMBER_TAG = 1  # of a number
 
 
 @dataclass(frozen=True)
@@ -106,22 +107,38 @@ class Entry:
 
 def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict[str, Any]) -> Any:
     """Kernels, and entry points that call them one after the other, as one module of machine code."""
-    made = [*functions, *(calling(name, entry) for name, entry in entries.items())]
+    made = [*functions, *(f for name, entry in entries.items() for f in calling(name, entry))]
     return build_kernels(made, options)
 
 
-def calling(name: str, entry: Entry) -> PrimFunc:
-    """A function of one number, the address of an array of DLTensors.
+PART = 256  # calls of one function: LLVM's time for a function grows faster than its length
 
-    Kernels may be in other modules. TVM's own packed calls declare a function of another module anew each time it is
-    called, so the calls are written out: `int symbol(handle, TVMFFIAny *args, int count, TVMFFIAny *result)`.
-    """
+
+def calling(name: str, entry: Entry) -> list[PrimFunc]:
+    """A function of one number, the address of an array of DLTensors; of many calls, and the parts that it calls."""
+    if len(entry.calls) <= PART:
+        return [_calling(name, entry.calls)]
+    starts = range(0, len(entry.calls), PART)
+    parts = [_calling(f"{name}_{start}", entry.calls[start : start + PART]) for start in starts]
     k, table = Kernel(name), tirx.Var("table", "int64")
-    most = max((len(call.args) for call in entry.calls), default=0)
+    args, result = k.values("args", 1), k.values("result", 1)
+    k.store(args, tirx.const(NUMBER_TAG, "int64"), 0)
+    k.store(args, table, 1)
+    for part in parts:
+        k.store(result, tirx.const(0, "int64"), 0)
+        k.succeed(name_of(part), args, 1, result)
+    return [*parts, k.finish([table])]
+
+
+def _calling(name: str, calls: Sequence[Call]) -> PrimFunc:
+    """Kernels may be in other modules. TVM's own packed calls declare a function of another module anew each time it is
+    called, so the calls are written out: `int symbol(handle, TVMFFIAny *args, int count, TVMFFIAny *result)`."""
+    k, table = Kernel(name), tirx.Var("table", "int64")
+    most = max((len(call.args) for call in calls), default=0)
     args, result = k.values("args", most), k.values("result", 1)
     for i in range(most):
         k.store(args, tirx.const(DLTENSOR_TAG, "int64"), 2 * i)
-    for call in entry.calls:
+    for call in calls:
         for i, position in enumerate(call.args):
             k.store(args, table + tirx.const(position * DLTENSOR, "int64"), 2 * i + 1)
         k.store(result, tirx.const(0, "int64"), 0)
