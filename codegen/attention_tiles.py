@@ -230,8 +230,9 @@ class _Head:
         return lambda row: self.k.load(source.buf, at + row * source.pitch, width)
 
     def _lines(self, source: Rows, rows: int, columns: int, to: Buf, deep: int, turned: bool = False) -> None:
-        """A line of tiles for 16 rows of a matrix whose columns are summed over: rows of A; `turned`, columns of B."""
-        k = self.k
+        """A line of tiles for 16 rows of a matrix whose columns are summed over: rows of A; `turned`, columns of B, of
+        whose last pair the second may be zeros: what is no key weighs 0, and 0 times what lies there may be NaN."""
+        k, lines = self.k, mk.ceildiv(rows, SIDE)
 
         def line(start: Expr, size: int) -> None:
             for first, depth, count in mk.split(columns, DEPTH):
@@ -241,7 +242,10 @@ class _Head:
                     place = tir.floordiv(start, SIDE) * deep + tir.floordiv(first, DEPTH) + step
                     self._tile(to, place, rows, turned)
 
-        mk.runs(k, rows, SIDE, 0, mk.ceildiv(rows, SIDE), line)
+        mk.runs(k, rows, SIDE, 0, lines, line)
+        if turned and lines % 2:
+            with k.loop(deep, name="k") as step:
+                self._tile(to, lines * deep + step, [tiles.zeros()] * SIDE, turned=False)
 
     def _columns(self, source: Rows, rows: int, columns: int, to: Buf, deep: int, turned: bool = False) -> None:
         """A line of tiles for 16 columns of a matrix whose rows are summed over: columns of B; `turned`, rows of A."""

@@ -80,10 +80,10 @@ class Library:
             want, _ = reference.run(launch.group.body, values)
         memory = [np.array(v, copy=True) for v in values.values()]
         shared = dict(case.inplace)
-        fresh = [_blank(t) for j, t in enumerate(launch.group.outputs) if j not in shared]
+        fresh = [spoiled(t.shape, numpy_dtype(t.dtype)) for j, t in enumerate(launch.group.outputs) if j not in shared]
         queue = iter(fresh)
         results = [memory[shared[j]] if j in shared else next(queue) for j in range(len(launch.group.outputs))]
-        extra = [np.empty(launch.candidate.workspace, np.uint8)] if launch.candidate.workspace else []
+        extra = [spoiled((launch.candidate.workspace,), np.uint8)] if launch.candidate.workspace else []
         self.module[launch.kernel](*map(loader.view, [*memory, *fresh, *extra]))
         for got, true in zip(results, want.values(), strict=True):
             compare(got, np.asarray(true), case)
@@ -91,9 +91,11 @@ class Library:
             assert i in shared.values() or before.tobytes() == after.tobytes(), f"{case.name} writes over input {i}"
 
 
-def _blank(t: TensorType) -> Array:
-    """An array full of what no test expects."""
-    return np.full(t.shape, 77, numpy_dtype(t.dtype))
+def spoiled(shape: tuple[int, ...], dtype: Any) -> Array:
+    """An array of NaN, -1 or true: whoever reads what nobody wrote is found out."""
+    array = np.empty(shape, dtype)
+    array.reshape(-1).view(np.uint8).fill(0xFF)
+    return array
 
 
 def numbers(rng: np.random.Generator, t: TensorType) -> Array:

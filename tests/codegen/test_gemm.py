@@ -67,7 +67,7 @@ def product(
         if number:
             tvm.get_global_func("runtime.config_threadpool")(1, number)
         result = tvm.runtime.tensor(np.zeros(batch * m * n, numpy_dtype(dtype)))
-        function(*map(tvm.runtime.tensor, stored), result, tvm.runtime.tensor(np.zeros(max(need, 1), "u1")))
+        function(*map(tvm.runtime.tensor, stored), result, tvm.runtime.tensor(np.full(max(need, 1), 255, "u1")))
         results.append(result.numpy().reshape(batch, m, n))
     return [*results, x.astype("f8") @ y.astype("f8")]
 
