@@ -25,6 +25,8 @@ typedef unsigned short ushort;
 using std::max;
 using std::min;
 using std::isnan;
+inline double normcdf(double x) { return 0.5 * std::erfc(-x * 0.70710678118654752); }
+inline float normcdff(float x) { return float(normcdf(x)); }
 
 namespace gpu {
 
