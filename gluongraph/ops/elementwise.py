@@ -210,7 +210,8 @@ def _erf(x: Any) -> Any:
         np.negative(before, out=before)
         before += c
         b, before = before, b
-    return inside * (s * 0.5 * b - before + series[0])
+    found = inside * (s * 0.5 * b - before + series[0])
+    return np.where(np.abs(x) >= end, np.copysign(x.dtype.type(1), x), found)
 
 
 erf = Op(

@@ -154,3 +154,12 @@ def test_second_gradient(op, arrays, attrs):
     env = dict(zip(nodes, arrays, strict=True)) | {h: rng.standard_normal(h.shape) for h in heads}
     slope, quotient = directional(first, [*wrt, *heads], env, rng)
     assert slope == pytest.approx(quotient, rel=1e-6, abs=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_erf_is_one_where_it_is_to_the_last_bit(dtype):
+    """gelu multiplies what is left with x, so that a rounding of erf far out would be a number of any size."""
+    far = np.array([7, 40, 1e30, np.inf], dtype)
+    assert np.array_equal(ops.erf.numpy(far), np.ones_like(far))
+    assert np.array_equal(ops.normal_cdf.numpy(-far), np.zeros_like(far))
+    assert np.isnan(ops.erf.numpy(np.array([np.nan], dtype))).all()
