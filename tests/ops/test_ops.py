@@ -159,7 +159,7 @@ def test_second_gradient(op, arrays, attrs):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_erf_is_one_where_it_is_to_the_last_bit(dtype):
     """gelu multiplies what is left with x, so that a rounding of erf far out would be a number of any size."""
-    far = np.array([7, 40, 1e30, np.inf], dtype)
+    far = np.array([9, 40, 1e30, np.inf], dtype)
     assert np.array_equal(ops.erf.numpy(far), np.ones_like(far))
     assert np.array_equal(ops.normal_cdf.numpy(-far), np.zeros_like(far))
     assert np.isnan(ops.erf.numpy(np.array([np.nan], dtype))).all()
