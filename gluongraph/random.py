@@ -164,31 +164,62 @@ def _per_distribution(parameter: NDArray, axes: int) -> NDArray:
     return parameter.reshape((*parameter.shape, *(1,) * axes)) if axes else parameter
 
 
+def _working(dtype: str, *parameters: Any) -> str:
+    """The type that a draw is computed in: that of the result, unless parameters are arrays, whose types may be others;
+    then float32, or float64 where one of all is.
+    """
+    types = [p.dtype for p in parameters if isinstance(p, Node)]
+    return dtype if not types else "f64" if "f64" in (dtype, *types) else "f32"
+
+
+def _as(dtype: str, *parameters: Any) -> list[Any]:
+    """Arrays among the parameters as that type; numbers as they are."""
+    return [ops.cast(p, dtype) if isinstance(p, Node) else p for p in parameters]
+
+
 def _uniform(state: Node, low: Any, high: Any, *, shape: tuple[int, ...], draw: int, dtype: str) -> Node:
-    unit = ops.uniform(state, shape=shape, draw=draw, dtype=dtype)
+    working = _working(dtype, low, high)
+    unit = ops.uniform(state, shape=shape, draw=draw, dtype=working)
     if (low, high) == (0.0, 1.0):
         return unit
+    low, high = _as(working, low, high)
     width = ops.sub(high, low) if isinstance(low, Node) or isinstance(high, Node) else high - low
-    return ops.add(ops.mul(unit, width), low)
+    return ops.cast(ops.add(ops.mul(unit, width), low), dtype)
 
 
 def _normal(state: Node, loc: Any, scale: Any, *, shape: tuple[int, ...], draw: int, dtype: str) -> Node:
-    unit = ops.normal(state, shape=shape, draw=draw, dtype=dtype)
-    return unit if (loc, scale) == (0.0, 1.0) else ops.add(ops.mul(unit, scale), loc)
+    working = _working(dtype, loc, scale)
+    unit = ops.normal(state, shape=shape, draw=draw, dtype=working)
+    if (loc, scale) == (0.0, 1.0):
+        return unit
+    loc, scale = _as(working, loc, scale)
+    return ops.cast(ops.add(ops.mul(unit, scale), loc), dtype)
 
 
 def _bernoulli(state: Node, p: Any, *, shape: tuple[int, ...], draw: int, dtype: str) -> Node:
-    return ops.cast(ops.less(ops.uniform(state, shape=shape, draw=draw, dtype="f32"), p), dtype)
+    working = _working("f32", p)
+    (p,) = _as(working, p)
+    return ops.cast(ops.less(ops.uniform(state, shape=shape, draw=draw, dtype=working), p), dtype)
+
+
+_NARROW = 1 << 16  # ranges of so many integers are even within 2**-16 by 32 bits modulo the range
 
 
 def _randint(state: Node, low: int, high: int, *, shape: tuple[int, ...], draw: int, dtype: str) -> Node:
-    bits = ops.random_bits(state, shape=shape, draw=draw)
-    return ops.add(ops.cast(ops.mod(bits, high - low), dtype), low)
+    if high - low <= _NARROW:
+        bits = ops.random_bits(state, shape=shape, draw=draw)
+        return ops.add(ops.cast(ops.mod(bits, high - low), dtype), low)
+    words = ops.cast(ops.random_bits(state, shape=(*shape, 2), draw=draw), "i64")
+    upper, lower = (ops.reshape(ops.part(words, len(shape), k, k + 1), shape) for k in (0, 1))
+    bits = ops.add(ops.mul(ops.mod(upper, 1 << 31), _WORD), lower)  # 63 of them
+    return ops.cast(ops.add(ops.mod(bits, high - low), low), dtype)
 
 
 def _exponential(state: Node, scale: Any, *, shape: tuple[int, ...], draw: int, dtype: str) -> Node:
-    unit = ops.uniform(state, shape=shape, draw=draw, dtype=dtype)
-    return ops.mul(ops.neg(ops.log1p(ops.neg(unit))), scale)
+    working = _working(dtype, scale)
+    (scale,) = _as(working, scale)
+    unit = ops.uniform(state, shape=shape, draw=draw, dtype=working)
+    return ops.cast(ops.mul(ops.neg(ops.log1p(ops.neg(unit))), scale), dtype)
 
 
 def uniform(
@@ -343,7 +374,9 @@ def generalized_negative_binomial(
     """Negative binomial numbers of mean mu and variance mu + alpha mu²; eager only."""
 
     def draw(g: np.random.Generator, n: tuple[int, ...], mu: Any, alpha: Any) -> Any:
-        return g.poisson(g.gamma(1 / np.asarray(alpha), np.asarray(mu) * alpha, n))
+        mean, alpha = np.asarray(mu, np.float64), np.asarray(alpha, np.float64)
+        spread = np.where(alpha == 0, 1.0, alpha)
+        return g.poisson(np.where(alpha == 0, mean, g.gamma(1 / spread, mean * spread, n)))  # alpha 0: Poisson's own
 
     return _from_host("generalized_negative_binomial", draw, shape, dtype, ctx, out, mu, alpha)
 
@@ -371,11 +404,20 @@ def _from_host(
         size, ctx = (*arrays[0].shape, *size), arrays[0].context
     if out is not None:
         size, ctx = out.shape, out.context
-    seed_low, seed_high, low, high = take(1, ctx)
-    bits = np.random.Philox(key=seed_low + seed_high * _WORD, counter=low + high * _WORD)
-    made = draw(np.random.Generator(bits), size, *values)
+    made = draw(_host_generator(ctx), size, *values)
     result = placed(NDArray(np.asarray(made, numpy_dtype(dtype_name(dtype or "float32")))), ctx)
     return result if out is None else _into(out, result)
+
+
+def _host_generator(ctx: Context | None) -> np.random.Generator:
+    """numpy's generator for the next draw.
+
+    The number of the draw stands in the high half of the counter, of 256 bits: the low half counts the blocks that
+    one draw takes, so that no draw reads the blocks of another.
+    """
+    seed_low, seed_high, low, high = take(1, ctx)
+    number = low + high * _WORD
+    return np.random.Generator(np.random.Philox(key=seed_low + seed_high * _WORD, counter=number << 128))
 
 
 def _into(out: NDArray, made: NDArray) -> NDArray:
@@ -442,6 +484,18 @@ def sample_gamma(alpha: NDArray, beta: NDArray, shape: Shape = None, dtype: Any 
 def sample_poisson(lam: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:
     """`poisson` with an element of `lam` per distribution."""
     return poisson(lam, shape, dtype)
+
+
+def sample_negative_binomial(k: NDArray, p: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:
+    """`negative_binomial` with an element of `k` and `p` per distribution."""
+    return negative_binomial(k, p, shape, dtype)
+
+
+def sample_generalized_negative_binomial(
+    mu: NDArray, alpha: NDArray, shape: Shape = None, dtype: Any = None
+) -> NDArray:
+    """`generalized_negative_binomial` with an element of `mu` and `alpha` per distribution."""
+    return generalized_negative_binomial(mu, alpha, shape, dtype)
 
 
 def sample_exponential(lam: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:

@@ -483,4 +483,6 @@ sample_normal = random.sample_normal
 sample_gamma = random.sample_gamma
 sample_poisson = random.sample_poisson
 sample_exponential = random.sample_exponential
+sample_negative_binomial = random.sample_negative_binomial
+sample_generalized_negative_binomial = random.sample_generalized_negative_binomial
 shuffle = random.shuffle
