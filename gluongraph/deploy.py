@@ -160,12 +160,12 @@ def _package(name: str) -> Path:
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise CompileError(f"{name} is not installed, whose libraries the runner needs")
-    return Path(spec.origin).parent
+    return Path(spec.origin).resolve().parent
 
 
 def _key() -> str:
-    """A digest of all that decides what is built, and of where the libraries lie."""
-    digest = hashlib.sha256(" ".join(command(Path(PROGRAM))).encode())
+    """A digest of all that decides what is built, and of where the libraries lie; not of where the sources do."""
+    digest = hashlib.sha256(" ".join(command(Path(PROGRAM))).replace(f"{NATIVE}/", "").encode())
     for path in sorted(NATIVE.glob("*.*")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:32]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ if not any(name in os.environ for name in ("GG_THREADS", "TVM_NUM_THREADS", "OMP
     # Plans are of as many pieces as threads share evenly: golden texts of them are of 8, for 1, 2, 4 or 8 threads.
     os.environ["GG_THREADS"] = str(max(n for n in (1, 2, 4, 8) if n <= len(os.sched_getaffinity(0))))
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "install"))
 Golden = Callable[[str, str], None]
 
 

@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import os
 import platform
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -25,18 +26,16 @@ from gluongraph.terminal import as_json
 if TYPE_CHECKING:
     from gluongraph.codegen.rule import Cpu
 
-OPTIONAL = {  # package: what it is good for
-    "torch": "a peer of gluongraph bench",
-    "jax": "a peer of gluongraph bench",
-    "optax": "the optimizers of JAX in gluongraph bench",
-    "matplotlib": "charts as PNG; SVG needs nothing",
-    "tqdm": "progress bars",
-    "pillow": "reading and writing images",
-    "scikit-learn": "examples/digits.py",
-    "safetensors": "nothing gluongraph does itself; other programs read checkpoints with it",
-    "onnx": "ONNX files in and out",
-    "mkl": "a library whose matrix products mx.compile(libraries='mkl') lets a tuner try",
-    "cuda-bindings": "compiling for NVIDIA's GPUs",
+OPTIONAL = {  # package: the extra that installs it, and what needs it
+    "torch": ("bench", "a peer of gluongraph bench"),
+    "jax": ("bench", "a peer of gluongraph bench"),
+    "optax": ("bench", "the optimizers of JAX in gluongraph bench"),
+    "matplotlib": ("bench", "gluongraph bench --chart to a .png; .svg needs nothing"),
+    "pillow": ("data", "mx.image, image datasets and recordio: decoding and encoding pictures"),
+    "scikit-learn": ("examples", "examples/digits.py and examples/deploy.py"),
+    "onnx": ("onnx", "mx.onnx, export_onnx, commands given an .onnx file, examples/deploy.py"),
+    "mkl": ("libraries", "mx.compile(libraries='mkl')"),
+    "cuda-bindings": ("cuda", "compiling for NVIDIA's GPUs"),
 }
 
 
@@ -72,11 +71,23 @@ def versions() -> list[Finding]:
     import gluongraph
 
     found = [Finding("gluongraph", f"{gluongraph.__version__}, Python {platform.python_version()}")]
-    for package in ("numpy", "ml_dtypes", "networkx", "apache-tvm", "apache-tvm-ffi"):
+    for package, wanted in requirements().items():
         version = version_of(package)
-        advice = "" if version else f"pip install {package}"
+        advice = "" if version else f"pip install '{wanted}'"
         found.append(Finding(package, version or "missing", advice, fatal=not version))
     return found
+
+
+def requirements(extra: str = "") -> dict[str, str]:
+    """The packages that gluongraph itself declares, or one of its extras: by name, what pip is asked for."""
+    rows = [row.partition(";") for row in metadata.requires("gluongraph") or ()]
+    wanted = [form.strip() for form, _, marker in rows if extra == _extra_of(marker)]
+    return {re.split(r"[\s\[<>=!~(]", form)[0]: form for form in wanted}
+
+
+def _extra_of(marker: str) -> str:
+    found = re.search(r"extra *== *['\"]([\w-]+)", marker)
+    return found[1] if found else ""
 
 
 def processor() -> list[Finding]:
@@ -176,7 +187,11 @@ def tuned() -> list[Finding]:
 
 def packages() -> list[Finding]:
     """What is good to have."""
-    found = [Finding(name, version_of(name) or f"not installed: {use}") for name, use in OPTIONAL.items()]
+    found = []
+    for name, (extra, use) in OPTIONAL.items():
+        version = version_of(name)
+        advice = "" if version else f"pip install 'gluongraph[{extra}]'"
+        found.append(Finding(name, version or f"not installed; needed by {use}", advice))
     python = os.environ.get("GG_MXNET_PYTHON")
     found.append(Finding("mxnet", python or "GG_MXNET_PYTHON names no interpreter: a peer of gluongraph bench"))
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,22 +23,16 @@ if TYPE_CHECKING:
     from gluongraph.gluon.parameter import Parameter
 
 
-def _safetensors() -> Any:
-    try:
-        import safetensors.numpy
-    except ImportError as error:
-        raise ImportError("parameter files need the package safetensors: pip install safetensors") from error
-    return safetensors.numpy
-
-
 DIGEST = "sha256"
 
 
 def save(filename: str, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:
     """Write named arrays, and texts beside them; the file appears whole or not at all."""
+    import safetensors.numpy  # here and in `read`: `import gluongraph` need not wait for it
+
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}  # others are written scrambled
     texts = dict(metadata or {})
-    data = _safetensors().save(arrays, metadata={**texts, DIGEST: _digest(arrays, texts)})
+    data = safetensors.numpy.save(arrays, metadata={**texts, DIGEST: _digest(arrays, texts)})
     params.whole(filename, lambda file: file.write(data))
 
 
@@ -76,11 +70,12 @@ def read(filename: str) -> tuple[dict[str, Array], dict[str, str]]:
         FileNotFoundError: there is no such file.
         FormatError: it is something else, or damaged.
     """
-    module = _safetensors()
+    import safetensors.numpy
+
     with open(filename, "rb") as file:
         data = file.read()
     try:
-        arrays: dict[str, Array] = module.load(data)
+        arrays: dict[str, Array] = safetensors.numpy.load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except Exception as error:  # safetensors has an error type of its own, without a public name
         raise FormatError(f"{filename} is neither a safetensors file nor MXNet's: {error}") from None

@@ -114,7 +114,7 @@ def test_doctor_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr(doctor, "version_of", lambda package: "")
     assert main(["doctor"]) == 1
     told = capsys.readouterr().out
-    assert "pip install apache-tvm" in told and "install gcc, clang or lld" in told
+    assert "pip install 'apache-tvm==" in told and "install gcc, clang or lld" in told
 
 
 def test_progress_shows_nothing_unless_somebody_looks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -204,7 +204,6 @@ def test_cast() -> None:
 
 
 def test_parameters_to_file_and_back(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("safetensors")
     file, x = str(tmp_path / "net.params"), nd.ones((2, 3))
     net = Net()
     net.initialize(init.Normal(1.0))
@@ -220,7 +219,6 @@ def test_parameters_to_file_and_back(tmp_path: pathlib.Path) -> None:
 
 
 def test_parameters_by_full_name(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("safetensors")
     file = str(tmp_path / "params")
     a, b = (nn.Dense(2, in_units=2, prefix=p) for p in ("a_", "b_"))
     a.initialize(init.One())
@@ -234,7 +232,6 @@ def test_parameters_by_full_name(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_file_that_has_changed_is_refused(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("safetensors")
     file = tmp_path / "net.params"
     net = nn.Dense(2, in_units=2)
     net.initialize(init.One())
@@ -247,7 +244,6 @@ def test_a_file_that_has_changed_is_refused(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_names_of_old_scripts(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("safetensors")
     file = str(tmp_path / "net.params")
     net, other = Net(prefix="one_"), Net(prefix="two_")
     net.initialize(init.Normal(1.0))
@@ -260,7 +256,6 @@ def test_the_names_of_old_scripts(tmp_path: pathlib.Path) -> None:
 
 
 def test_files_that_do_not_fit(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("safetensors")
     file = str(tmp_path / "d.params")
     one = nn.Dense(2, in_units=3, use_bias=False)
     one.initialize()

@@ -180,7 +180,6 @@ def test_step_before_shapes_are_known() -> None:
 
 
 def test_states_travel_by_name(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("safetensors")
     file = str(tmp_path / "states")
 
     def train(trainer: Trainer, params: list[Parameter], steps: int) -> None:

@@ -13,7 +13,6 @@ from gluongraph import autograd, cpu, init, lr_scheduler, nd, optimizer
 from gluongraph.errors import FormatError
 from gluongraph.gluon import Parameter, Trainer, files
 
-pytest.importorskip("safetensors")
 TWO = [cpu(0), cpu(1)]
 START = {"a": 0.5, "b": -0.75}
 

@@ -68,7 +68,6 @@ def test_pushpull_and_broadcast() -> None:
 
 def test_an_optimizer_updates_what_is_stored(tmp_path: pathlib.Path) -> None:
     """Momentum 0.9, rate 0.1: the second step is 0.19 long; states come back from a file."""
-    pytest.importorskip("safetensors")
     file = str(tmp_path / "states")
     store = filled(key=0)
     store.set_optimizer(optimizer.SGD(learning_rate=0.1, momentum=0.9))

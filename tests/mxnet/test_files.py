@@ -205,7 +205,6 @@ def test_collected_parameters_read_full_names(tmp_path: pathlib.Path) -> None:
 
 
 def test_nd_load_reads_what_save_parameters_writes(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("safetensors")
     file = str(tmp_path / "net.params")
     net = network()
     net.initialize()
