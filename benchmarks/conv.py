@@ -11,6 +11,7 @@ the geometric mean. Both sides are given images row after row, and pay for turni
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import math
 import os
 import time
@@ -123,6 +124,8 @@ def main() -> None:
     parser.add_argument("--kinds", choices=KINDS, nargs="+", default=KINDS)
     parser.add_argument("--cpu-time", action="store_true", help="on one thread, by the time that it had a core")
     options = parser.parse_args()
+    if importlib.util.find_spec("torch") is None:
+        parser.error("what is measured is held against PyTorch's: pip install torch")
     clock = time.thread_time if options.cpu_time else time.perf_counter
     for name in ("GG", "OMP", "TVM"):
         os.environ[f"{name}{'' if name == 'GG' else '_NUM'}_THREADS"] = str(1 if options.cpu_time else options.threads)

@@ -18,8 +18,8 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "native"))
+from attempts import attempt, damaged, whole
 from hostile import DAMAGE, says_otherwise
-from test_fuzz import attempt, damaged, whole
 
 from gluongraph import deploy
 

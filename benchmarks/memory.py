@@ -12,7 +12,7 @@ and used once on something small); for gluongraph with an artefact that is compi
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -92,6 +92,9 @@ def train(library: str, workload: Workload, steps: int, **options: Any) -> tuple
 
 def measured(library: str, name: str, *further: str) -> tuple[int, float] | None:
     """The same in a process of its own; None where that failed. gluongraph's is run twice: the first compiles."""
+    if library == "torch" and importlib.util.find_spec("torch") is None:
+        print("PyTorch is not installed: it is left out", file=sys.stderr)
+        return None
     command = [sys.executable, __file__, "--process", library, "--workload", name, *further]
     for _ in range(2 if library == "gluongraph" else 1):
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})

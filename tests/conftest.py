@@ -74,6 +74,18 @@ def own_cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GG_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.fixture
+def demo_environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `make demo` does not install is not found: torch, pillow and whatever else happens to be here."""
+    from environment import Without, strangers
+
+    beside = request.node.get_closest_marker("beside")
+    hidden = strangers("examples").difference(beside.args if beside else ())
+    monkeypatch.setattr(sys, "meta_path", [Without(hidden, finder) for finder in sys.meta_path])
+    for name in [name for name in sys.modules if name.partition(".")[0] in hidden]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says which optional parts were not tested here, once each: a green run must not hide them."""
     reasons: dict[str, int] = {}

@@ -1,15 +1,20 @@
-"""Each block of Python in README.md and docs/ is run by a test, and the command line's page has all commands."""
+"""Each block of Python in README.md and docs/ is run by a test, in the environment that `make demo` makes; each command
+can be run there, or its page says what it needs. The command line's page has all commands."""
 
 from __future__ import annotations
 
+import ast
 import pathlib
 import re
+import shlex
+import subprocess
+import sys
 
 import pytest
+from environment import PROJECT, ROOT, strangers
 
-from gluongraph.cli import COMMANDS
+from gluongraph.cli import COMMANDS, parser
 
-ROOT = pathlib.Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 # page -> how many blocks of Python it has, and the test that runs them all
@@ -33,7 +38,9 @@ RUN = {
 def test_every_block_is_run(page: pathlib.Path) -> None:
     count, file = RUN.get(page.name, (0, ""))
     assert page.read_text().count("```python") == count, f"run all blocks of {page.name} in a test, and say which here"
-    assert not count or page.name in (ROOT / "tests" / file).read_text()
+    if count:
+        text = (ROOT / "tests" / file).read_text()
+        assert page.name in text and 'pytestmark = pytest.mark.usefixtures("demo_environment")' in text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
@@ -50,3 +57,72 @@ def test_files_that_a_page_names_exist(page: pathlib.Path) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_of_the_command_line_has_all_commands(command: str) -> None:
     assert re.search(rf"^\| `{command}` \| .+ \|$", (ROOT / "docs" / "cli.md").read_text(), re.MULTILINE)
+
+
+COMMAND = re.compile(r"^    (?:\$ )?(?:env -i )?(?:\.venv/bin/)?((?:python|pip|make|gluongraph) .*)$", re.MULTILINE)
+
+
+def commands(page: pathlib.Path) -> list[list[str]]:
+    """The words of each line of a page that a shell is to run."""
+    return [shlex.split(line.removesuffix("\\"), comments=True) for line in COMMAND.findall(page.read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_commands_are_there(page: pathlib.Path) -> None:
+    """Subcommands take the options that are shown, targets of make and extras exist, and so do scripts and modules."""
+    for program, *words in commands(page):
+        line = " ".join([program, *words])
+        if program == "gluongraph" and "--help" not in words:
+            parser().parse_args(words)
+        elif program == "make":
+            assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.M), line
+        elif words[:1] == ["install"]:
+            assert all(extra in PROJECT["optional-dependencies"] for extra in re.findall(r"gluongraph\[(\w+)\]", line))
+        elif words[:1] == ["-m"] and words[1].startswith("gluongraph"):
+            assert (ROOT / words[1].replace(".", "/")).with_suffix(".py").exists() or (
+                ROOT / words[1].replace(".", "/") / "__main__.py"
+            ).exists(), line
+        elif words[0].startswith(("benchmarks/", "examples/")):
+            assert words[0] in SCRIPTS, line
+
+
+# But for the one that another interpreter runs, which has MXNet.
+SCRIPTS = sorted(
+    f"{folder}/{path.name}"
+    for folder in ("benchmarks", "examples")
+    for path in (ROOT / folder).glob("*.py")
+    if path.name != "mxnet_peer.py"
+)
+PEERS = {"torch": 'find_spec("torch")', "mxnet": "GG_MXNET_PYTHON"}  # and what a script that needs it asks for first
+HELP = """
+import runpy, sys
+from environment import PROJECT, Without, strangers
+hidden = {*strangers("examples"), "pytest", "hypothesis", "_pytest"}
+sys.meta_path[:] = [Without(hidden, finder) for finder in sys.meta_path]
+for script in sys.argv[1:]:
+    sys.argv[:], sys.path[0] = [script, "--help"], script.rpartition("/")[0]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        assert not ended.code, f"{script} --help: {ended.code}"
+"""
+
+
+def test_scripts_begin_in_the_environment_of_the_demo() -> None:
+    line = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'tests/install')!r})\n{HELP}", *SCRIPTS]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_need_nothing_else_later(script: str) -> None:
+    """What they import within functions is there too, or a peer that they look for before."""
+    text = (ROOT / script).read_text()
+    names = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+    for name in names & {*strangers("examples"), *PEERS}:
+        assert PEERS.get(name, "no such peer") in text or "except ImportError" in text, f"{script} imports {name}"

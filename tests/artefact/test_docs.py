@@ -15,6 +15,8 @@ from gluongraph import gluon
 from gluongraph.artefact import file
 from gluongraph.formulas.tape import FUNCTIONS
 
+pytestmark = pytest.mark.usefixtures("demo_environment")
+
 PAGE = pathlib.Path(__file__).parent.parent.parent / "docs" / "artefact.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 

@@ -12,6 +12,8 @@ import pytest
 import gluongraph as mx
 from gluongraph import nd
 
+pytestmark = pytest.mark.usefixtures("demo_environment")
+
 PAGE = pathlib.Path(__file__).parent.parent.parent / "docs" / "checkpoints.md"
 
 

@@ -15,6 +15,8 @@ import pytest
 from gluongraph import debug
 from gluongraph.cli import COMMANDS, main
 
+pytestmark = pytest.mark.usefixtures("demo_environment")
+
 # Commands whose examples take minutes: how many of the last ones are run. That of bundle needs a C++ compiler, and runs
 # in the tests of the runner.
 LONG = {"bench": 1, "bundle": 0, "tune": 1}

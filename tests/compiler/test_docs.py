@@ -7,10 +7,13 @@ import re
 from typing import Any
 
 import numpy as np
+import pytest
 
 import gluongraph as mx
 from gluongraph import debug
 from gluongraph.step.graphs import CALLS
+
+pytestmark = pytest.mark.usefixtures("demo_environment")
 
 TEXT = (pathlib.Path(__file__).parents[2] / "docs" / "step.md").read_text()
 

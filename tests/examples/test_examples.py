@@ -15,6 +15,11 @@ import pytest
 import gluongraph as mx
 from gluongraph import gluon
 
+pytestmark = pytest.mark.usefixtures("demo_environment")
+WITH_AND_WITHOUT_TORCH = pytest.mark.parametrize(
+    (), [pytest.param(id="demo"), pytest.param(id="torch", marks=pytest.mark.beside("torch", "torchgen", "functorch"))]
+)
+
 ROOT = pathlib.Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"
 
@@ -43,9 +48,9 @@ def test_char_transformer(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's, about its exporter
+@WITH_AND_WITHOUT_TORCH
 def test_deploy(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """That the runner takes what it writes is in tests/native."""
-    pytest.importorskip("onnx")
     artefact = load("deploy").main(["--folder", str(tmp_path)])
     step, x, y = mx.load(artefact), np.load(tmp_path / "train-x.npy"), np.load(tmp_path / "train-y.npy")
     losses = [step(x[:64], y[:64]).mean().asscalar() for _ in range(2)]
@@ -53,9 +58,9 @@ def test_deploy(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's, about its exporter
+@WITH_AND_WITHOUT_TORCH
 def test_deploy_as_its_page_tells_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Model, artefact, and back: in between the runner trains, and here the artefact in Python, to the same bits."""
-    pytest.importorskip("onnx")
     monkeypatch.chdir(tmp_path)
     model, artefact, back = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL)
     draw = np.random.default_rng(0)

@@ -12,6 +12,8 @@ import pytest
 import gluongraph as mx
 from gluongraph.gluon.files import load
 
+pytestmark = pytest.mark.usefixtures("demo_environment")
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 

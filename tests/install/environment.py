@@ -5,14 +5,16 @@ They are made without a package index: each distribution that is required is lin
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 import sys
 import tomllib
 import venv
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -47,6 +49,29 @@ def modules(distribution: metadata.Distribution) -> set[str]:
     """What a distribution puts into site-packages, by its first name: packages, modules, libraries, metadata."""
     names = {path.parts[0] for path in distribution.files or ()}
     return {name for name in names if name not in ("..", "__pycache__") and not name.startswith(("/", "."))}
+
+
+@functools.cache
+def strangers(*extras: str) -> frozenset[str]:
+    """The modules that are installed here and that the package with these extras has not, but for what runs tests."""
+    tools = [row for row in PROJECT["optional-dependencies"]["test"] if not row.startswith("gluongraph")]
+    there = [*distributions([*declared(*extras), *tools]), metadata.distribution("gluongraph")]
+    known = {name for each in there for name in modules(each)}
+    found = {name.removesuffix(".py") for each in metadata.distributions() for name in modules(each) - known}
+    return frozenset(name for name in found if name.isidentifier())
+
+
+class Without:
+    """A finder of modules that does not find some of them."""
+
+    def __init__(self, hidden: Collection[str], finder: Any):
+        self.hidden, self.finder = hidden, finder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.finder, name)
+
+    def find_spec(self, name: str, *more: Any) -> Any:
+        return None if name.partition(".")[0] in self.hidden else self.finder.find_spec(name, *more)
 
 
 def wheel(folder: Path) -> Path:

@@ -6,8 +6,12 @@ import pathlib
 import re
 from typing import Any
 
+import pytest
+
 import gluongraph as mx
 from gluongraph.step.thrift import MODES, nbytes_of
+
+pytestmark = pytest.mark.usefixtures("demo_environment")
 
 TEXT = (pathlib.Path(__file__).parents[2] / "docs" / "memory.md").read_text()
 

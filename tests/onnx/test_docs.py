@@ -16,6 +16,8 @@ import onnx_models as models
 import gluongraph as mx
 from gluongraph import debug
 
+pytestmark = pytest.mark.usefixtures("demo_environment")
+
 TEXT = (Path(__file__).parents[2] / "docs" / "onnx.md").read_text()
 
 

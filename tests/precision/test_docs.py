@@ -6,8 +6,12 @@ import pathlib
 import re
 from typing import Any
 
+import pytest
+
 import gluongraph as mx
 from gluongraph.precision.table import PRECISIONS
+
+pytestmark = pytest.mark.usefixtures("demo_environment")
 
 TEXT = (pathlib.Path(__file__).parents[2] / "docs" / "precision.md").read_text()
 

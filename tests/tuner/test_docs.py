@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.usefixtures("demo_environment")
+
 TEXT = (pathlib.Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
 
 
