@@ -49,12 +49,14 @@ def compile(*args: Any, **kwargs: Any) -> Any:
     return engine.get("compile")(*args, **kwargs)
 
 
-def load(path: Any, lr_scheduler: Any = None) -> Any:
+def load(path: Any, lr_scheduler: Any = None, trust: str = "keys") -> Any:
     """The training step in the file that `step.export(path)` wrote; see `gluongraph.artefact.load`.
 
-    Nothing is traced, nothing compiled, and no Python of the program that it was made from is needed.
+    Nothing is traced, and no Python of the program that it was made from is needed. The compiled code in the file runs
+    only if this user has exported it here, if it is signed by a key that is trusted (`gluongraph key`, or `trust`, a
+    public key), or with trust="file"; otherwise it is compiled again.
     """
-    return importlib.import_module("gluongraph.artefact").load(path, lr_scheduler)
+    return importlib.import_module("gluongraph.artefact").load(path, lr_scheduler, trust)
 
 
 # `mx.checkpoint` knows the runtime, `mx.onnx` a format; the others most trainings do without.

@@ -25,9 +25,9 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from gluongraph import runtime
-from gluongraph.artefact import file, host
+from gluongraph.artefact import file, host, signing
 from gluongraph.codegen import cache
-from gluongraph.errors import CompileError, FormatError, located
+from gluongraph.errors import CompileError, FormatError, MXNetError, located
 from gluongraph.process import threads
 
 NATIVE = Path(runtime.__file__).parent / "native"
@@ -42,18 +42,29 @@ PROGRAM, LIBRARY = "gg-run", "libgluongraph.so"
 _PROGRAM_ONLY = {"main", "options", "walk", "dataset", "npy"}
 
 
-def bundle(artefact: str | os.PathLike[str], folder: str | os.PathLike[str], embed: bool = False) -> int:
+def bundle(
+    artefact: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    embed: bool = False,
+    trust: str = signing.KEYS,
+) -> int:
     """Put an artefact, the runner and the libraries that it needs into a new folder; gives the number of bytes.
 
-    With `embed` a library and its header are there as well, for programs of one's own in C.
+    With `embed` a library and its header are there as well, for programs of one's own in C. The code of the artefact is
+    what will run, and must be trusted as `mx.load` has it.
 
     Raises:
         FormatError: there is no artefact, it is damaged, or is not for CPUs.
+        MXNetError: its code is not trusted.
         FileExistsError: the folder is there, and is not empty.
         CompileError: there is no C++ compiler, or it fails.
     """
-    kind = file.read(artefact).told["target"]["kind"]
-    if kind != "llvm":
+    signing.check_trust(trust)
+    found = file.read(artefact)
+    if not (verdict := signing.judge(found, trust)).trusted:
+        help = "gluongraph key trust KEY, or trust the file itself: trust='file', --trust file"
+        raise MXNetError(located(f"{artefact} is not bundled: {verdict.why}", help=help))
+    if (kind := found.told["target"]["kind"]) != "llvm":
         raise FormatError(
             located(f"{artefact} is compiled for {kind}", help="export it for a CPU: the runner has no GPU")
         )
@@ -74,7 +85,10 @@ def bundle(artefact: str | os.PathLike[str], folder: str | os.PathLike[str], emb
         for path in distribution(package).files or ():
             if path.name in ("LICENSE", "NOTICE"):
                 shutil.copy(str(path.locate()), licenses / f"{package}-{path.name}")
-    shutil.copy(artefact, place)
+    copy = shutil.copy(artefact, place)
+    if file.read(copy).digest != found.digest:  # the runner takes a while to build
+        Path(copy).unlink()
+        raise FormatError(located(f"{artefact} has been changed meanwhile", help="make the bundle again"))
     return sum(each.stat().st_size for each in place.rglob("*") if each.is_file())
 
 

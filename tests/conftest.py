@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pathlib
 import random
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +16,9 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("GG_VERIFY", "1")  # before gluongraph reads it: every pass is checked in tests
+# Keys of these tests, which never see or change those of whoever runs them; processes that tests start have them too.
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="gluongraph-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 if not any(name in os.environ for name in ("GG_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS")):
     # Plans are of as many pieces as threads share evenly: golden texts of them are of 8, for 1, 2, 4 or 8 threads.
     os.environ["GG_THREADS"] = str(max(n for n in (1, 2, 4, 8) if n <= len(os.sched_getaffinity(0))))

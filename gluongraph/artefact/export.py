@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gluongraph import params, serialize
-from gluongraph.artefact import file, host, structure
+from gluongraph.artefact import file, host, signing, structure
 from gluongraph.artefact import numbers as how
 from gluongraph.artefact.moment import current
 from gluongraph.checkpoint.training import Training
@@ -60,7 +60,7 @@ def export(
     for mode in wanted:
         for number, each in enumerate(types if mode != "apply" else [()]):
             maker.add(mode, number, each)
-    file.write(path, *maker.finish())
+    file.write(path, *maker.finish(), signing.signatures)
 
 
 def _check(step: TrainStep, batch: Sequence[Any]) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,34 @@ WRITTEN = ("format", "format_version", "tensors")  # what `write` adds to a desc
 
 @dataclass(frozen=True)
 class Artefact:
-    """What an artefact's file holds: its descriptor and its arrays, which lie in the memory that was read."""
+    """What an artefact's file holds: its descriptor and its arrays, which lie in the memory that was read.
+
+    `digest` is the SHA-256 of the descriptor's text, and with it of everything; `metadata` what is said about the file
+    beside it, signatures for instance.
+    """
 
     path: str
     told: Mapping[str, Any]
     arrays: Mapping[str, Array]
+    digest: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     def under(self, prefix: str) -> dict[str, Array]:
         """The arrays whose names begin so, by the rest of their names."""
         return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
 
 
-def write(path: str | os.PathLike[str], told: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+Sign = Callable[[str], Mapping[str, str]]  # the digest of a descriptor -> metadata that say who vouches for it
+
+
+def unsigned(digest: str) -> Mapping[str, str]:
+    """The signatures of a file that nobody vouches for: none."""
+    return {}
+
+
+def write(
+    path: str | os.PathLike[str], told: Mapping[str, Any], arrays: Mapping[str, Array], sign: Sign = unsigned
+) -> None:
     """Write an artefact: all of it under another name, which then becomes this one.
 
     Raises:
@@ -52,7 +68,8 @@ def write(path: str | os.PathLike[str], told: Mapping[str, Any], arrays: Mapping
     tensors = {name: [dtype_name(a.dtype), list(a.shape), _digest(a)] for name, a in sorted(arrays.items())}
     about = {"format": FORMAT, "format_version": VERSION, **told, "tensors": tensors}
     text = np.frombuffer(json.dumps(about, allow_nan=False).encode(), np.uint8)
-    metadata = {"format": FORMAT, "format_version": str(VERSION), "sha256": _digest(text)}
+    digest = _digest(text)
+    metadata = {"format": FORMAT, "format_version": str(VERSION), "sha256": digest, **sign(digest)}
     pieces = tensorfile.pieces({**arrays, DESCRIPTOR: text}, metadata)
     params.whole(os.fspath(path), lambda file: file.writelines(piece.data for piece in pieces))
 
@@ -80,7 +97,8 @@ def read(path: str | os.PathLike[str]) -> Artefact:
     if (version := metadata.get("format_version")) != str(VERSION):
         raise FormatError(_sentence(what, f"has format {version!r}, and this gluongraph reads format {VERSION}"))
     text = arrays.pop(DESCRIPTOR)
-    if _digest(text) != metadata.get("sha256"):
+    digest = _digest(text)
+    if digest != metadata.get("sha256"):
         raise FormatError(_damaged(what, DESCRIPTOR))
     try:
         told = json.loads(text.tobytes(), parse_constant=_refused)
@@ -90,7 +108,7 @@ def read(path: str | os.PathLike[str]) -> Artefact:
         for name, array in arrays.items():
             if tensors[name] != [dtype_name(array.dtype), list(array.shape), _digest(array)]:
                 raise FormatError(_damaged(what, name))
-        return Artefact(what, told, arrays)
+        return Artefact(what, told, arrays, digest, metadata)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, FormatError):
             raise

@@ -9,14 +9,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gluongraph import checkpoint, debug, initializer, random, serialize
-from gluongraph.artefact import code, entries, file, host, structure
+from gluongraph.artefact import code, entries, file, host, signing, structure
 from gluongraph.artefact import numbers as how
 from gluongraph.artefact.file import Artefact
 from gluongraph.artefact.moment import OF_GROUPS, current
 from gluongraph.artefact.optimizer import ExportedOptimizer, Shapes, optimizer_of
+from gluongraph.artefact.signing import Verdict
 from gluongraph.checkpoint.training import REST, STATES, WEIGHTS
 from gluongraph.context import Context, cpu
-from gluongraph.errors import FormatError, MXNetError, NotFiniteError, ShapeError, located, warn
+from gluongraph.errors import CompileError, FormatError, MXNetError, NotFiniteError, ShapeError, located, warn
 from gluongraph.formulas import Tape
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.parameter import Parameter
@@ -48,31 +49,42 @@ if TYPE_CHECKING:
 Types = tuple[tuple[tuple[int, ...], Any], ...]
 
 
-def load(path: str | os.PathLike[str], lr_scheduler: Callable[[int], float] | None = None) -> ExportedStep:
+def load(
+    path: str | os.PathLike[str], lr_scheduler: Callable[[int], float] | None = None, trust: str = signing.KEYS
+) -> ExportedStep:
     """The step that `step.export(path)` wrote, which trains on as that one would have, bit for bit.
 
-    Its compiled code is loaded when it is first called, and is a program: load only what you trust. Where it cannot run
-    here, for other versions or another CPU, the step is compiled again from its graph, and a warning says so. The
-    generators of `mx.random` go on where they were.
+    Compiled code in a file is a program. It runs only where this user has exported the file on this machine, or where
+    somebody has signed it whose key is trusted (`gluongraph key`), and where versions and CPU are the right ones.
+    Otherwise the step is compiled again here from its graph, which is data, when it is first called; a warning says so.
+    The generators of `mx.random` go on where they were.
 
     Args:
         lr_scheduler: the schedule, a function of the number of updates, where the artefact's was Python that could
             not be exported. (Or call `trainer.set_learning_rate`.)
+        trust: whose code may run: "keys", this user's and that of trusted keys; a public key, "ed25519:...", that one's
+            too; "file", whatever is in the file; "none", nobody's.
 
     Raises:
         OSError: the file cannot be read.
         FormatError: it is no artefact, damaged, or of a newer version; nothing of it has been executed.
         MXNetError: a schedule for an artefact that has its own.
+        ValueError: `trust` is none of these.
     """
+    signing.check_trust(trust)
     artefact = file.read(path)
     try:
         entries.check(artefact)
-        return ExportedStep(artefact, lr_scheduler)
+        verdict = signing.judge(artefact, trust)
+        step = ExportedStep(artefact, lr_scheduler, verdict)
     except Exception as error:  # what a strange structure leads to may be anything
         if isinstance(error, MXNetError) and not isinstance(error, FormatError):
             raise
         message = f"{artefact.path} is no artefact of this version: {type(error).__name__}: {error}"
         raise FormatError(located(message, help="step.export(path) writes artefacts")) from error
+    if not verdict.trusted and trust != signing.NONE:
+        warn(f"{artefact.path}: {verdict.why}; its code is not run, and what is called will be compiled again")
+    return step
 
 
 class ExportedNet(Block):
@@ -99,7 +111,7 @@ class ExportedStep(TrainStep):
     the parameters.
     """
 
-    def __init__(self, artefact: Artefact, lr_scheduler: Callable[[int], float] | None):
+    def __init__(self, artefact: Artefact, lr_scheduler: Callable[[int], float] | None, verdict: Verdict):
         told = artefact.told
         take_back = random.bookmark({"": (cpu(), 0)})
         parameters = {p["key"]: _parameter(p) for p in told["parameters"]}
@@ -107,11 +119,11 @@ class ExportedStep(TrainStep):
         net = ExportedNet(parameters, lambda *inputs: self.predict(*inputs))
         options = Options(precision=precision_of(told["precision"]), **told["options"])
         self._begin(_trainer(told, parameters, lr_scheduler), options, net, None)
-        unfit = host.misfit(told)
-        if unfit:
+        self._verdict, unfit = verdict, host.misfit(told)
+        if unfit and verdict.trusted:
             warn(f"{artefact.path}: {unfit}; what is called will be compiled again")
         self._variants: ExportedVariants = ExportedVariants(
-            artefact, self, {p.name: p for p in parameters.values()}, bool(unfit)
+            artefact, self, {p.name: p for p in parameters.values()}, verdict.why or unfit
         )
         groups = {WEIGHTS: artefact.under(file.PARAMS), STATES: artefact.under(file.STATES)}
         if self.trainer is not None:
@@ -128,6 +140,8 @@ class ExportedStep(TrainStep):
     def export(self, path: str | os.PathLike[str], **how: Any) -> None:
         """Write the artefact again, as the training is now: code, batches and modes are those it was exported with.
 
+        It is signed where this user exported that code on this machine: nobody vouches for the code of others.
+
         Raises:
             OSError: the file cannot be written.
             MXNetError: batches, modes or a target are asked for, which take the program; or averages are shown.
@@ -141,7 +155,8 @@ class ExportedStep(TrainStep):
         held = {name: array.storage.array for name, array in self._variants.arrays.items()}
         captured = {artefact.told["states"][name]["value"]["tensor"]: array for name, array in held.items()}
         told = {key: value for key, value in artefact.told.items() if key not in file.WRITTEN}
-        file.write(path, {**told, "about": about}, arrays | captured | groups)
+        sign = signing.signatures if self._verdict.mine else file.unsigned
+        file.write(path, {**told, "about": about}, arrays | captured | groups, sign)
 
 
 def _parameter(told: Mapping[str, Any]) -> Parameter:
@@ -195,12 +210,13 @@ class TapeTable(ScalarTable):
 class ExportedVariants(Variants):
     """The entry points of an artefact, loaded as they are called for."""
 
-    def __init__(self, artefact: Artefact, step: ExportedStep, parameters: Mapping[str, Parameter], anew: bool):
+    def __init__(self, artefact: Artefact, step: ExportedStep, parameters: Mapping[str, Parameter], anew: str):
         def no_program(*args: Any, **how: Any) -> Any:
             raise MXNetError("an artefact holds no program that could be traced")
 
         super().__init__(no_program, no_program, step.trainer, no_program, step.options, step.averages, step.window)
-        self.artefact, self.step, self.anew = artefact, step, anew
+        self.artefact, self.step = artefact, step
+        self.anew = anew  # why its code is not run and its graphs are compiled again; empty where it is
         self.entries = {(e["mode"], _types(e["batch"])): e for e in artefact.told["entries"]}
         self.arrays: dict[str, NDArray] = {}  # captures
         self.parameters = parameters
@@ -331,7 +347,14 @@ class ExportedVariant(Variant):
         text = self.variants.artefact.arrays[self.told["graph"]].tobytes().decode()
         options = self.variants.options
         thrift = thrift_of(options.remat, options.memory_budget, options.activations)
-        return lower(serialize.loads(text), self.told["roles"], self.told["forward"], thrift=thrift)
+        try:
+            return lower(serialize.loads(text), self.told["roles"], self.told["forward"], thrift=thrift)
+        except (CompileError, ImportError) as error:
+            if not (why := self.variants.anew):
+                raise
+            message = f"{self.variants.artefact.path} cannot be compiled again here: {error}"
+            help = f"its own code is not run, as {why}: have it signed by a key that is trusted here, or load it where "
+            raise CompileError(located(message, help=help + "the compiler is, or with trust='file'")) from error
 
     def _held(self) -> dict[str, Array]:
         return {}

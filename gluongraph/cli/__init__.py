@@ -21,6 +21,7 @@ COMMANDS = {  # name: what --help says of it
     "diff": "what differs between two steps, graphs or dumps: by pass, by launch, in memory",
     "doctor": "what gluongraph finds on this machine, and what to install",
     "inspect": "where the time and the memory of a step go: as text, SVG, or a page for a browser",
+    "key": "whose compiled code runs here: your keys, and those of people you trust",
     "ops": "the operators, their kinds, and what has a gradient",
     "replay": "run a step's graph compiled and in numpy, and say where they part",
     "train": "train a script's net or an ONNX model on data in files, with checkpoints",

@@ -7,11 +7,16 @@
   gcc app.c -Idigits/include -Ldigits/lib -lgluongraph
 
 The runner is compiled by g++, or what CXX names, the first time, and then kept. docs/deploy.md says the rest.
+
+A bundle runs the code of its artefact: it is made only if you have exported that here, or a key that is trusted here
+has signed it (gluongraph key); --trust file takes any other. gg-run --key FILE has the device ask for a signature too.
 """
 
 from __future__ import annotations
 
 import argparse
+
+from gluongraph.cli.subject import trust_argument
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="FOLDER", help="a folder that does not exist yet")
     parser.add_argument("--embed", action="store_true", help="the library and the header for C as well")
     parser.add_argument("--json", action="store_true", help="for machines")
+    trust_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -29,14 +35,14 @@ def run(options: argparse.Namespace) -> int:
     from gluongraph.cli import Refused
     from gluongraph.cli.words import sentence
     from gluongraph.deploy import bundle
-    from gluongraph.errors import CompileError, FormatError
+    from gluongraph.errors import MXNetError
     from gluongraph.terminal import as_json
 
     if not Path(options.artefact).is_file():
         raise Refused(f"{options.artefact}: there is no such file; `gluongraph compile -o` writes artefacts")
     try:
-        size = bundle(options.artefact, options.output, options.embed)
-    except (FormatError, CompileError, OSError) as error:
+        size = bundle(options.artefact, options.output, options.embed, options.trust)
+    except (MXNetError, OSError) as error:
         raise Refused(sentence(error)) from None
     program = Path(options.output) / "gg-run"
     if options.json:

@@ -34,6 +34,7 @@ OPTIONAL = {  # package: the extra that installs it, and what needs it
     "pillow": ("data", "mx.image, image datasets and recordio: decoding and encoding pictures"),
     "scikit-learn": ("examples", "examples/digits.py and examples/deploy.py"),
     "onnx": ("onnx", "mx.onnx, export_onnx, commands given an .onnx file, examples/deploy.py"),
+    "cryptography": ("sign", "gluongraph key make, signing artefacts, verifying those that others have signed"),
     "mkl": ("libraries", "mx.compile(libraries='mkl')"),
     "cuda-bindings": ("cuda", "compiling for NVIDIA's GPUs"),
 }

@@ -8,6 +8,7 @@ import inspect
 import runpy
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -33,7 +34,9 @@ SUBJECT is one of
   train.py:make_step   a function in it, called without arguments (so nothing under __name__ == "__main__" runs), which
                        returns the step and a batch, as `return step, x, y`; or just a net or a step
   model.onnx           an ONNX model
-  digits.gga           an artefact, as `step.export` and `gluongraph compile -o` write it
+  digits.gga           an artefact, as `step.export` and `gluongraph compile -o` write it. Its compiled code is run only
+                       if you have exported it here, or a key that is trusted here has signed it (gluongraph key);
+                       otherwise its graph is compiled again, and times are of that
 
 A model, or a net that a function returns, gets --loss and --optimizer; without a loss it is what predicts. Its batch
 is the first of --data, or made up for --input shapes.
@@ -75,6 +78,16 @@ def arguments(parser: argparse.ArgumentParser, data: bool = True) -> None:
     group = parser.add_argument_group("the step of a script")
     group.add_argument("--nth", type=count, metavar="N", help="which of the steps that it calls (1)")
     parser.set_defaults(scripts=True)
+
+
+def trust_argument(parser: argparse.ArgumentParser) -> None:
+    """The option that lets the code of any artefact run. What only looks at an artefact does not have it."""
+    parser.add_argument(
+        "--trust",
+        choices=("keys", "file"),
+        default="keys",
+        help="whose compiled code may run: yours and trusted keys', or whatever is in the artefact (%(default)s)",
+    )
 
 
 def _names(text: str) -> list[str]:
@@ -263,9 +276,13 @@ def _artefact(path: Path, options: argparse.Namespace) -> tuple[Any, ...]:
     from gluongraph.artefact.load import load
 
     try:
-        step = load(path)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            step = load(path, trust=getattr(options, "trust", "keys"))
     except (MXNetError, OSError) as error:
         raise Refused(sentence(error)) from None
+    for warning in said:
+        print(f"gluongraph {options.command}: {warning.message}", file=sys.stderr)
     if getattr(options, "data", None):
         return (step,)
     known = step.batches("predict" if step.trainer is None else "step")

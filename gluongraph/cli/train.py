@@ -60,6 +60,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="at the end: .gga, .onnx, or parameters")
     parser.add_argument("--json", action="store_true", help="print what happened for machines, at the end")
+    subject.trust_argument(parser)
     subject.arguments(parser, data=False)
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gluongraph as mx
-from gluongraph.artefact import code, file, host
+from gluongraph.artefact import code, file, host, signing
 from gluongraph.errors import FormatError
 from gluongraph.formulas import Tape
 from gluongraph.runtime import tensorfile
@@ -125,11 +125,12 @@ def test_other_files(tmp_path: pathlib.Path) -> None:
 
 
 def _edited(artefact: pathlib.Path, to: pathlib.Path, edit: Callable[[dict[str, Any]], None]) -> pathlib.Path:
-    """The artefact with another descriptor, digests right."""
+    """The artefact with another descriptor, digests and signature right."""
     found = file.read(artefact)
     told = json.loads(json.dumps(found.told))
     edit(told)
-    file.write(to, {k: v for k, v in told.items() if k not in ("format", "format_version", "tensors")}, found.arrays)
+    rest = {k: v for k, v in told.items() if k not in file.WRITTEN}
+    file.write(to, rest, found.arrays, signing.signatures)
     return to
 
 
