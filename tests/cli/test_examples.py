@@ -43,8 +43,12 @@ def test_examples_run(
     if command in ("diff", "replay"):
         with debug.override(dump=str(folder / "dump")):
             assert main(["compile", "train.py"]) == 0
-    if command in ("inspect", "train"):
+    if command in ("inspect", "train", "key"):
         assert main(["compile", "train.py", "-o", "step.gga"]) == 0
+    if command == "key":
+        pytest.importorskip("cryptography")
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        (folder / "ada.pub").write_text(f"ed25519:{'1f' * 32} ada\n")
     found = examples(command)
     assert found, f"gluongraph {command} --help shows no example"
     for line in found[len(found) - LONG.get(command, len(found)) :]:
