@@ -22,7 +22,7 @@ from pathlib import Path
 from gluongraph.errors import MXNetError, located
 
 LOCAL, SIGNING, TRUSTED = "local.key", "signing.key", "trusted.keys"
-LENGTH, SIGNATURE = 32, 64  # bytes of each key, and of a signature
+LENGTH = 32  # bytes of each key
 _LINE = re.compile(r"ed25519:([0-9a-f]{64})(?:\s+(\S.*?))?\s*")
 _PRIVATE = "ed25519-private:"
 

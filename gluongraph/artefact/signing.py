@@ -8,6 +8,7 @@ for one purpose serves another.
 from __future__ import annotations
 
 import hmac
+import re
 from dataclasses import dataclass
 
 from gluongraph.artefact import keys
@@ -16,6 +17,7 @@ from gluongraph.errors import MXNetError, located, warn
 
 HERE, ED25519 = "made_here", "ed25519"  # in a file's metadata: a tag of the local key; public key and signature
 KEYS, FILE, NONE = "keys", "file", "none"  # what `mx.load(trust=...)` takes, beside a public key
+_SIGNATURE = re.compile("([0-9a-f]{64}) ([0-9a-f]{128})")
 
 
 @dataclass(frozen=True)
@@ -107,12 +109,9 @@ def _fault(artefact: Artefact, trust: str) -> str:
     """Why the signature of another user does not vouch for it; empty where it does."""
     if (text := artefact.metadata.get(ED25519)) is None:
         return "it was not exported by this user on this machine, and nobody has signed it"
-    try:
-        public, signature = map(bytes.fromhex, text.split(" "))
-    except ValueError:
-        public = signature = b""
-    if (len(public), len(signature)) != (keys.LENGTH, keys.SIGNATURE):
+    if (found := _SIGNATURE.fullmatch(text)) is None:
         return "its signature is damaged"
+    public, signature = map(bytes.fromhex, found.groups())
     here = [keys.public_key(trust)] if trust != KEYS else []
     own = keys.own()
     known = [*here, *([own] if own else []), *keys.trusted()]

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "error.h"
+#include "keys.h"
 #include "sha256.h"
 #include "tensorfile.h"
 
@@ -73,7 +74,8 @@ size_t number_of_input(const std::string& name, size_t count) {
 
 }  // namespace
 
-Artefact::Artefact(const std::string& path_) : path(path_), file_(read_file(path_)) {
+Artefact::Artefact(const std::string& path_, const std::vector<PublicKey>& keys)
+    : path(path_), file_(read_file(path_)) {
   TensorFile file = TensorFile::parse(file_.data(), file_.size(), path);
   tensors = std::move(file.tensors);
   try {
@@ -82,7 +84,9 @@ Artefact::Artefact(const std::string& path_) : path(path_), file_(read_file(path
     const std::string& version = file.metadata.at("format_version").text();
     if (version != std::to_string(kVersion)) fail("it has format ", version, ", and this program reads ", kVersion);
     const std::string_view text = text_of(tensor(kDescriptor));
-    if (sha256(text) != file.metadata.at("sha256").text()) fail("its ", kDescriptor, " has been changed");
+    const std::string digest = sha256(text);
+    if (digest != file.metadata.at("sha256").text()) fail("its ", kDescriptor, " has been changed");
+    if (!keys.empty()) check_signature(file.metadata, digest, keys);
     const Json told = Json::parse(text, std::string("its ") + kDescriptor);
     if (told.at("format").text() != kFormat || told.at("format_version").integer() != kVersion) {
       fail("its ", kDescriptor, " is of another format");

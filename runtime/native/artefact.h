@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ed25519.h"
 #include "files.h"
 #include "json.h"
 #include "tensor.h"
@@ -53,8 +54,8 @@ struct State {
 class Artefact {
  public:
   // Throws an Error where anything is not as it was exported, is of other versions of TVM than this program, or needs
-  // another processor. Nothing of it has been executed then.
-  explicit Artefact(const std::string& path);
+  // another processor; or where none of the keys has signed it, if there are keys. Nothing of it has been executed then.
+  explicit Artefact(const std::string& path, const std::vector<PublicKey>& keys = {});
 
   std::string path;
   std::map<std::string, Tensor> tensors;

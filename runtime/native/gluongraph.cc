@@ -6,10 +6,11 @@
 
 #include "code.h"
 #include "error.h"
+#include "keys.h"
 #include "training.h"
 
 struct gg_training {
-  explicit gg_training(const char* path) : training(path) {}
+  explicit gg_training(const char* path, const std::vector<gg::PublicKey>& keys = {}) : training(path, keys) {}
 
   gg::Training training;
   std::string error, warning, answer;
@@ -35,6 +36,18 @@ int attempt(gg_training* training, Work work) {
   }
 }
 
+// What some work makes; where it throws, that becomes the error of this thread's last load.
+template <class Work>
+gg_training* made(Work work) {
+  try {
+    load_error.clear();
+    return work();
+  } catch (const std::exception& error) {
+    load_error = error.what();
+    return nullptr;
+  }
+}
+
 Batch batch_of(const gg_array* arrays, int count) {
   Batch made;
   for (int i = 0; i < count; ++i) {
@@ -56,13 +69,11 @@ gg_array array_of(const Tensor& tensor) {
 }  // namespace
 
 gg_training* gg_load(const char* path) {
-  try {
-    load_error.clear();
-    return new gg_training(path);
-  } catch (const std::exception& error) {
-    load_error = error.what();
-    return nullptr;
-  }
+  return made([&] { return new gg_training(path); });
+}
+
+gg_training* gg_load_signed(const char* path, const char* keys) {
+  return made([&] { return new gg_training(path, gg::read_keys(keys)); });
 }
 
 void gg_free(gg_training* training) { delete training; }

@@ -35,9 +35,13 @@ typedef struct {
 /* The training that an artefact holds, as it was exported; NULL where it is refused, and gg_error(NULL) says why. Nothing
    of it is executed before all of it has been checked. It is a program: load what you trust. */
 GG_API gg_training *gg_load(const char *path);
+
+/* The same of an artefact that one of the keys in a file has signed, lines as `gluongraph key show` prints them. Nothing
+   of another is executed, and of its contents nothing is read but digests. */
+GG_API gg_training *gg_load_signed(const char *path, const char *keys);
 GG_API void gg_free(gg_training *training);
 
-/* Why the last call on this training failed, or the last gg_load of this thread; "" if it did not. */
+/* Why the last call on this training failed, or the last load of this thread; "" if it did not. */
 GG_API const char *gg_error(const gg_training *training);
 
 /* Threads of parallel kernels, in this process; 0: one for each core. To be said before the first step. Results do not

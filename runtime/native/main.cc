@@ -196,7 +196,8 @@ void predict(const gg::Options& options, const Training& training, Walk& walk) {
 
 int run(const gg::Options& options) {
   if (options.threads) gg_set_threads(*options.threads);  // else TVM_NUM_THREADS may say
-  const Training training(gg_load(options.artefact.c_str()), gg_free);
+  const char* path = options.artefact.c_str();
+  const Training training(options.key ? gg_load_signed(path, options.key->c_str()) : gg_load(path), gg_free);
   if (training == nullptr) fail(gg_error(nullptr));
   std::unique_ptr<Walk> walk, test, questions;
   const auto walk_of = [&](const char* mode, const std::string& files) {

@@ -30,6 +30,10 @@ const char* const kHelp =
     "  --print N          say the loss every N steps\n"
     "  --log FILE         write the loss of each step, a line of JSON each\n"
     "  --threads N        of parallel kernels; 0: one for each core\n"
+    "  --key FILE         refuse an artefact that none of the public keys in this file has signed\n"
+    "\n"
+    "An artefact is a program, and digests do not tell who made it: with --key its signature is verified before any of\n"
+    "its code is loaded. `gluongraph key show` prints the public key of who exports; without --key run what you trust.\n"
     "\n"
     "Exit codes: 0 fine, 2 refused, in one sentence; nothing has been written then.\n";
 
@@ -66,6 +70,7 @@ Options options_of(int count, char** words) {
       {"--print", number(made.every)}, {"--accumulate", number(made.accumulate)},
       {"--shuffle", [&](const auto& name, const auto& t) { made.shuffle = number_of<uint64_t>(name, t, 0); }},
       {"--threads", [&](const auto& name, const auto& t) { made.threads = number_of<int>(name, t, 0); }},
+      {"--key", [&](const auto&, const auto& t) { made.key = t; }},
       {"--lr", [&](const auto& name, const auto& t) { made.rate = number_of<double>(name, t, 0.0); }}};
   const std::map<std::string, bool*> flags = {
       {"--drop-last", &made.drop_last}, {"--help", &made.help}, {"-h", &made.help}};

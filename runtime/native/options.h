@@ -13,6 +13,7 @@ struct Options {
   std::optional<uint64_t> shuffle;
   std::optional<double> rate;
   std::optional<int> threads;
+  std::optional<std::string> key;
   bool drop_last = false, help = false;
 
   bool writes_npy() const;  // is `output` a .npy file?

@@ -42,7 +42,7 @@ constexpr const char *kFinite = "amp:finite", *kSound = "anomaly:sound", *kNorm 
 
 }  // namespace
 
-Training::Training(const std::string& path) : artefact(path) {
+Training::Training(const std::string& path, const std::vector<PublicKey>& keys) : artefact(path, keys) {
   size_t scratch = 0;
   for (const Entry& entry : artefact.entries) scratch = std::max(scratch, entry.scratch_bytes);
   scratch_ = Memory(scratch);

@@ -19,7 +19,7 @@ using Batch = std::vector<Tensor>;
 
 class Training {
  public:
-  explicit Training(const std::string& path);
+  explicit Training(const std::string& path, const std::vector<PublicKey>& keys = {});
 
   const Artefact artefact;
   Arrays arrays{artefact};
