@@ -63,8 +63,9 @@ COMMAND = re.compile(r"^    (?:\$ )?(?:env -i )?(?:\.venv/bin/)?((?:python|pip|m
 
 
 def commands(page: pathlib.Path) -> list[list[str]]:
-    """The words of each line of a page that a shell is to run."""
-    return [shlex.split(line.removesuffix("\\"), comments=True) for line in COMMAND.findall(page.read_text())]
+    """The words of each line of a page that a shell is to run; where its output goes is left out."""
+    lines = [re.sub(r" > [\w.]+", "", line.removesuffix("\\")) for line in COMMAND.findall(page.read_text())]
+    return [shlex.split(line, comments=True) for line in lines]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
