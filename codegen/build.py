@@ -18,7 +18,7 @@ from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import emit
 from gluongraph.codegen.targets import Target
 from gluongraph.errors import CompileError
-from gluongraph.plan import Launch, Plan
+from gluongraph.plan import INDEX_FLAG, Launch, Plan
 from gluongraph.process import threads
 from gluongraph.program import program_of
 
@@ -40,7 +40,7 @@ def build(plan: Plan, target: Target) -> Artefact:
         debug.dump(f"{launch.kernel}.txt", text)
     if found is not None:  # written for the reader only
         return Artefact(program, found, gpu=gpu)
-    entries, module, library = {ENTRY: entry(plan)}, None, None
+    entries, module, library = {ENTRY: entry(plan, gpu)}, None, None
     write = _write_gpu if gpu else _write
     try:
         linker = linking.linker(linking.command_for(target.machine))
@@ -93,10 +93,16 @@ def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
     return k.finish()
 
 
-def entry(plan: Plan) -> machine_code.Entry:
-    """The entry point: the plan's launches over the program's arguments."""
-    position = plan.positions
-    calls = [
-        machine_code.Call(launch.kernel, tuple(position[b.name] for b in launch.arguments)) for launch in plan.launches
-    ]
-    return machine_code.Entry(tuple(calls))
+def entry(plan: Plan, gpu: bool) -> machine_code.Entry:
+    """The entry point: the plan's launches over the program's arguments.
+
+    It ends behind the kernel that has found indices out of range; on a GPU the host learns of them after the call.
+    """
+    position, flag = plan.positions, plan.outputs.get(INDEX_FLAG)
+
+    def call(launch: Launch) -> machine_code.Call:
+        counts = flag is not None and not gpu and any(b.name == flag.name for b in launch.writes)
+        stop = position[flag.name] if counts and flag is not None else None
+        return machine_code.Call(launch.kernel, tuple(position[b.name] for b in launch.arguments), stop)
+
+    return machine_code.Entry(tuple(map(call, plan.launches)))

@@ -92,10 +92,14 @@ NUMBER_TAG = 1  # of a number
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel call of an entry point, by positions among the entry's arguments."""
+    """One kernel call of an entry point, by positions among the entry's arguments.
+
+    Where the kernel writes something other than 0 into the i32 argument `stop`, the entry point ends.
+    """
 
     kernel: str
     args: tuple[int, ...]
+    stop: int | None = None
 
 
 @dataclass(frozen=True)
@@ -124,9 +128,11 @@ def calling(name: str, entry: Entry) -> list[PrimFunc]:
     args, result = k.values("args", 1), k.values("result", 1)
     k.store(args, tirx.const(NUMBER_TAG, "int64"), 0)
     k.store(args, table, 1)
-    for part in parts:
+    for start, part in zip(starts, parts, strict=True):
         k.store(result, tirx.const(0, "int64"), 0)
         k.succeed(name_of(part), args, 1, result)
+        for call in entry.calls[start : start + PART]:
+            _stop(k, table, call)
     return [*parts, k.finish([table])]
 
 
@@ -143,7 +149,15 @@ def _calling(name: str, calls: Sequence[Call]) -> PrimFunc:
             k.store(args, table + tirx.const(position * DLTENSOR, "int64"), 2 * i + 1)
         k.store(result, tirx.const(0, "int64"), 0)
         k.succeed(call.kernel, args, len(call.args), result)
+        _stop(k, table, call)
     return k.finish([table])
+
+
+def _stop(k: Kernel, table: Any, call: Call) -> None:
+    """Return where the call has set its flag."""
+    if call.stop is not None:
+        tensor = tirx.reinterpret("handle", table + tirx.const(call.stop * DLTENSOR, "int64"))
+        k.return_unless_zero(tirx.tvm_struct_get(tensor, 0, DATA, "handle"))
 
 
 def write_object(module: Any, path: str) -> str:

@@ -575,6 +575,13 @@ class Kernel:
         # The condition comes first, whatever TVM 0.27 calls the first argument.
         self._emit(tirx.AssertStmt(code == tirx.const(0, "int32"), tvm.ir.StringImm("RuntimeError"), told))
 
+    def return_unless_zero(self, address: Expr) -> None:
+        """Return 0 from the function where there is another i32 than 0 at the address."""
+        flag = self._buffer("flag", 1, "i32", "")
+        self._emit(tirx.DeclBuffer(flag.var, data=tirx.reinterpret(tirx.buffer.buffer_data(flag.var).ty, address)))
+        with self.when(compare("not_equal", self.load(flag, 0), const(0, "i32"))):
+            self._emit(tirx.stmt.Return(index(0)))
+
     def address(self, buf: Buf, at: Value) -> Expr:
         """Where buf[at] lies."""
         return buf.var.access_ptr("rw", offset=index(at + buf.offset))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import debug, engine, printer, process
+from gluongraph import debug, engine, index_checks, printer, process
 from gluongraph.codegen import known, tuned
 from gluongraph.codegen.cache import Artefact
 from gluongraph.codegen.targets import Target, runs_here, with_libraries
@@ -182,24 +182,29 @@ class Request:
         object.__setattr__(self, "measured", tuned.table(self.on).copy())
 
     @cached_property
+    def checked(self) -> Graph:
+        """The graph with one output more that counts indices out of range, if it checks any."""
+        return index_checks.flagged(self.graph)
+
+    @cached_property
     def choice(self) -> Choice:
         """The plan, and the graph of kernels that it was made from."""
         from gluongraph.planning import choice
 
-        return choice(self.graph, self.roles, self.forward, self.on, self.thrift, self.measured)
+        return choice(self.checked, self.roles, self.forward, self.on, self.thrift, self.measured)
 
     @cached_property
     def key(self) -> str:
         """What an artefact is remembered by; '' where somebody looks at what a known one goes without."""
         if debug.settings() != debug.Settings():
             return ""
-        results = (*self.graph.outputs, *self.graph.updates)
+        results = (*self.checked.outputs, *self.checked.updates)
         spared = [name in self.forward for name in results]
-        return known.key(self.graph, self.roles, f"{self.thrift} {spared} {self.measured.digest}", self.on)
+        return known.key(self.checked, self.roles, f"{self.thrift} {spared} {self.measured.digest}", self.on)
 
     def find(self) -> Artefact | None:
         """The artefact, where the cache has it."""
-        return known.find(self.key, self.graph, gpu=self.on.cpu is None) if self.key else None
+        return known.find(self.key, self.checked, gpu=self.on.cpu is None) if self.key else None
 
 
 @dataclass(frozen=True)
@@ -233,7 +238,8 @@ class Compiled:
         if self.artefact is None:
             return Interpreted(self.traced, self.request.roles, state, check=bool(debug.settings().check))
         entry = loader.function(self.module(), "step")
-        return (DeviceExecutor if self.artefact.gpu else Executor)(entry, self.artefact.program, state)
+        refuse = partial(index_checks.raise_error, self.traced)
+        return (DeviceExecutor if self.artefact.gpu else Executor)(entry, self.artefact.program, state, refuse=refuse)
 
     def module(self) -> Any:
         """The artefact's code, loaded."""
@@ -277,7 +283,7 @@ def lower(
     if artefact is None:
         artefact = built(asked.choice.plan, on)
         if asked.key and artefact is not None:
-            known.remember(asked.key, graph, artefact)
+            known.remember(asked.key, asked.checked, artefact)
     process.give_back_freed_memory()  # what compiling took, and parameters and states before they moved into arenas
     return Compiled(asked, artefact, tuning)
 

@@ -39,6 +39,10 @@ class DTypeError(MXNetError, TypeError):
     """Element types that do not fit an op, or that do not exist."""
 
 
+class IndexRangeError(MXNetError, IndexError):
+    """A label, a token id or another index that is out of range."""
+
+
 class TraceError(MXNetError):
     """Python asked a traced value for something that only a computed value has."""
 

@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Interpreted:
-    """Runs a graph node by node in numpy, with the interface of `runtime.Executor`."""
+    """Runs a graph node by node in numpy, with the interface of `runtime.Executor`. Indices are checked by their ops."""
 
     def __init__(self, graph: Graph, roles: Mapping[str, str], state: Mapping[str, Array], check: bool):
         self.graph, self.check = graph, check

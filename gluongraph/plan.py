@@ -17,6 +17,8 @@ SPACES = (
     "const",  # literals of the graph
 )
 
+INDEX_FLAG = "check:index"  # the output that counts indices out of range; where it is not 0, nothing is written
+
 
 @dataclass(frozen=True)
 class Group:

@@ -11,7 +11,7 @@ from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.passes.inplace import VIEWS, may_overwrite, root
 from gluongraph.passes.order import Jobs, laid_over, order_of
 from gluongraph.passes.select import Selection
-from gluongraph.plan import Buffer, Candidate, Group, Launch, Plan, fresh
+from gluongraph.plan import INDEX_FLAG, Buffer, Candidate, Group, Launch, Plan, fresh
 from gluongraph.storage import aligned
 
 
@@ -44,6 +44,7 @@ class _Scheduler:
         for step in self.steps.values():
             step.waits.update(_makers(step.fused.src))
         self.readers = self._readers()
+        self.flag = self._flag()
         self.inplace = self._updates_in_place()
         self.buffers: dict[Node, Buffer] = {}
         self.names = set(self.graph.inputs)  # of buffers
@@ -56,6 +57,11 @@ class _Scheduler:
                 readers.setdefault(s, []).append(fused)
         return readers
 
+    def _flag(self) -> Node | None:
+        """The kernel that counts indices out of range: no kernel writes state before it."""
+        counted = self.graph.outputs.get(INDEX_FLAG)
+        return None if counted is None else root(counted).src[0]
+
     def _updates_in_place(self) -> dict[Node, str]:
         """New value -> the input it may overwrite directly. Adds the write-after-read edges to the steps."""
         found: dict[Node, str] = {}
@@ -63,11 +69,14 @@ class _Scheduler:
         for fused, step in self.steps.items():
             for first in step.waits:
                 followers[first].append(fused)
+        early = self._before_flag()
         for name, new in self.graph.updates.items():
             item, target = root(new), self.graph.inputs[name]
             if item.op.name != "item" or item in found or item.ty.dtype != target.dtype:
                 continue
             writer = item.src[0]
+            if writer in early:
+                continue
             readers = [r for r in self.readers.get(target, ()) if r is not writer]
             if readers and not _all_after(writer, followers).isdisjoint(readers):
                 continue
@@ -76,7 +85,21 @@ class _Scheduler:
             self.steps[writer].waits.update(readers)
             for reader in readers:
                 followers[reader].append(writer)
+            if self.flag is not None and self.flag is not writer:
+                self.steps[writer].waits.add(self.flag)
+                followers[self.flag].append(writer)
             found[item] = name
+        return found
+
+    def _before_flag(self) -> set[Node]:
+        """The kernels that the flag needs, and its own: what they write of the state waits in memory of its own."""
+        found: set[Node] = set()
+        stack = [] if self.flag is None else [self.flag]
+        while stack:
+            fused = stack.pop()
+            if fused not in found:
+                found.add(fused)
+                stack.extend(self.steps[fused].waits)
         return found
 
     def run(self) -> Plan:

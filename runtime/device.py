@@ -13,8 +13,10 @@ import numpy as np
 
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import CompileError
+from gluongraph.plan import INDEX_FLAG
 from gluongraph.program import Arg, Program
 from gluongraph.runtime import loader
+from gluongraph.runtime.executor import Refuse, out_of_range
 from gluongraph.runtime.table import CPU, CUDA, Table
 from gluongraph.storage import aligned, aligned_empty
 
@@ -101,6 +103,9 @@ class DeviceExecutor:
     The state lives on the device; `send` copies the host's arrays there, `fetch` copies back what the step has changed.
     With `mirror` each call does both, so that arrays of the host always tell the truth, as they do on a CPU; without,
     whoever reads or writes the state says so. A call copies inputs and scalars over and the outputs back.
+
+    A GPU runs to the end where the program has counted indices out of range: the host's state is as it was then, and is
+    sent again by the next call; without `mirror` the device's has changed.
     """
 
     def __init__(
@@ -110,7 +115,11 @@ class DeviceExecutor:
         state: Mapping[str, Array],
         device: Device | None = None,
         mirror: bool = True,
+        refuse: Refuse = out_of_range,
     ):
+        self._refuse = refuse
+        self._outputs = dict(program.positions("output"))
+        self._flag = self._outputs.pop(INDEX_FLAG, None)
         self.program, self.device, self.mirror = program, device or Device(), mirror
         self._function = function
         self._scalars = aligned_empty((program.scalar_bytes,), np.uint8)
@@ -166,7 +175,7 @@ class DeviceExecutor:
     @property
     def output_names(self) -> tuple[str, ...]:
         """The outputs a call returns, in order."""
-        return tuple(self.program.positions("output"))
+        return tuple(self._outputs)
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         """Run once. `inputs` follow `input_names`; the results are arrays of the host."""
@@ -177,15 +186,20 @@ class DeviceExecutor:
         if self.program.scalar_bytes:
             self._all_scalars.upload(self._scalars)
         self._function(self._table.address)
-        results = []
-        for position in self.program.positions("output").values():
-            arg = self.program.args[position]
-            made = np.empty(arg.shape, numpy_dtype(arg.dtype))
-            self._spans[arg.name].download(made)
-            results.append(made)
+        if self._flag is not None and self._fetched(self._flag):
+            scalars = {name: np.asarray(self.scalar(name)) for name in self.program.positions("scalar")}
+            self._refuse({**self._state, **scalars, **dict(zip(self.input_names, inputs, strict=True))})
+        results = [self._fetched(position) for position in self._outputs.values()]
         if self.mirror:
             self.fetch()
         return results
+
+    def _fetched(self, position: int) -> Array:
+        """An argument's value, as an array of the host."""
+        arg = self.program.args[position]
+        made = np.empty(arg.shape, numpy_dtype(arg.dtype))
+        self._spans[arg.name].download(made)
+        return made
 
     @contextmanager
     def lent(self, inputs: Sequence[Array]) -> Iterator[list[Any]]:

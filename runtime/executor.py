@@ -5,38 +5,55 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
+from gluongraph.errors import IndexRangeError
+from gluongraph.plan import INDEX_FLAG
 from gluongraph.program import Program
 from gluongraph.runtime.library import Function
 from gluongraph.runtime.table import CPU, Table, address_of
 from gluongraph.storage import aligned_empty, populate
 
 Array = np.ndarray[Any, Any]
+Refuse = Callable[[Mapping[str, Array]], NoReturn]
+
+
+def out_of_range(values: Mapping[str, Array]) -> NoReturn:
+    """The error of a program of which nothing more is known."""
+    raise IndexRangeError("an index is out of range: a label or a token id of the batch")
 
 
 class Executor:
     """One entry point with its scratch arena and scalars; state arrays are the caller's and may be re-bound.
 
-    A call is exactly one packed call into the artefact.
+    A call is exactly one packed call into the artefact. Where the program has counted indices out of range, it has
+    changed nothing, and `refuse` is called with the arrays of inputs, state and scalars by name, to raise the error.
     """
 
-    def __init__(self, function: Callable[[int], None], program: Program, state: Mapping[str, Array]):
-        self.program = program
+    def __init__(
+        self, function: Callable[[int], None], program: Program, state: Mapping[str, Array], refuse: Refuse = out_of_range
+    ):
+        self.program, self._refuse = program, refuse
+        self._keep: dict[str, Array] = {}  # what the table points into
         self._table = Table(program.args, CPU, 0)
         at = self._table.address
         self._run = function.on(at) if isinstance(function, Function) else partial(function, at)
         self._scratch, self._given = aligned_empty((program.scratch_bytes,), np.uint8), False
         self._scalars = aligned_empty((program.scalar_bytes,), np.uint8)
         self._scalars[:] = 0
-        self._keep: dict[str, Array] = {}  # what the table points into
         self._inputs = program.positions("input")
-        self._outputs = [
-            (i, program.args[i].shape, numpy_dtype(program.args[i].dtype)) for i in program.positions("output").values()
-        ]
+        outputs = dict(program.positions("output"))
+        flag = outputs.pop(INDEX_FLAG, None)
+        self.output_names = tuple(outputs)  # what a call returns, in order
+        self._outputs = [(i, program.args[i].shape, numpy_dtype(program.args[i].dtype)) for i in outputs.values()]
+        self._flag: memoryview[Any] | None = None
+        if flag is not None:
+            made = self._keep[INDEX_FLAG] = np.zeros(1, np.int32)
+            self._flag = made.data
+            self._table.point(flag, address_of(made))
         arenas = {"scratch": address_of(self._scratch), "scalar": address_of(self._scalars)}
         for position, arg in enumerate(program.args):
             if arg.space in arenas:
@@ -63,16 +80,18 @@ class Executor:
         """The inputs a call takes, in order; unused ones are not among them."""
         return tuple(self._inputs)
 
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """The outputs a call returns, in order."""
-        return tuple(self.program.positions("output"))
-
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         """Run once. `inputs` follow `input_names`: contiguous arrays of the program's dtypes and sizes."""
         results = self._fill(inputs)
         self._run()
+        if self._flag is not None and self._flag[0]:
+            self._refuse(self._values(inputs))
         return results
+
+    def _values(self, inputs: Sequence[Array]) -> dict[str, Array]:
+        """What the last call has read, by name."""
+        scalars = {name: np.asarray(self.scalar(name)) for name in self.program.positions("scalar")}
+        return {**self._keep, **scalars, **dict(zip(self._inputs, inputs, strict=True))}
 
     def _fill(self, inputs: Sequence[Array]) -> list[Array]:
         """Put a call's inputs and fresh outputs into the table."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import params, serialize
+from gluongraph import index_checks, params, serialize
 from gluongraph.artefact import file, host, signing, structure
 from gluongraph.artefact import numbers as how
 from gluongraph.artefact.moment import current
@@ -320,6 +320,7 @@ class _Maker:
             "names": list(e.made.names),
             "masked": e.made.masked,
             "guarded": e.made.guard is not None,
+            "checks": index_checks.descriptions(e.compiled.traced),
             "draws": {name: [ctx.device_type, ctx.device_id, n] for name, (ctx, n) in e.made.draws.items()},
             "roles": dict(e.made.roles),
             "forward": list(e.made.forward),

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from gluongraph import checkpoint, debug, initializer, random, serialize
+from gluongraph import checkpoint, debug, index_checks, initializer, random, serialize
 from gluongraph.artefact import code, entries, file, host, signing, structure
 from gluongraph.artefact import numbers as how
 from gluongraph.artefact.file import Artefact
@@ -335,20 +335,24 @@ class ExportedVariant(Variant):
         binaries = {name.removeprefix(place + "/"): a for name, a in arrays.items() if name.startswith(place + "/")}
         module = code.module_of(arrays[place], gpu, binaries)
         entry = loader.function(module, self.told["symbol"])
-        return (DeviceExecutor if gpu else Executor)(
-            entry, entries.program_of(self.told, self.variants.artefact), self._memory()
-        )
+        program = entries.program_of(self.told, self.variants.artefact)
+        return (DeviceExecutor if gpu else Executor)(entry, program, self._memory(), refuse=self._refuse)
+
+    def _refuse(self, values: Mapping[str, Array]) -> NoReturn:
+        index_checks.raise_error(self._graph(), values)
+
+    def _graph(self) -> Graph:
+        return serialize.loads(self.variants.artefact.arrays[self.told["graph"]].tobytes().decode())
 
     def _lower_again(self) -> Compiled:
         """The graph after all stages, gone through again here."""
         from gluongraph.compiler import lower
         from gluongraph.step.thrift import thrift_of
 
-        text = self.variants.artefact.arrays[self.told["graph"]].tobytes().decode()
         options = self.variants.options
         thrift = thrift_of(options.remat, options.memory_budget, options.activations)
         try:
-            return lower(serialize.loads(text), self.told["roles"], self.told["forward"], thrift=thrift)
+            return lower(self._graph(), self.told["roles"], self.told["forward"], thrift=thrift)
         except (CompileError, ImportError) as error:
             if not (why := self.variants.anew):
                 raise

@@ -8,7 +8,7 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.builders.mxops import axes_of, softrelu, softsign
-from gluongraph.builders.mxshapes import as_index
+from gluongraph.builders.mxshapes import as_index, class_index
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir import Node
@@ -56,7 +56,8 @@ def _cooled(data: Node, temperature: float | None, dtype: Any) -> Node:
 
 def softmax_cross_entropy(data: Node, label: Node) -> Node:
     """-sum_i log softmax(data)[i, label[i]], of shape (1,)"""
-    each = ops.softmax_cross_entropy(data, as_index(label), axis=data.ty.rank - 1, sparse=True)
+    label = class_index("softmax_cross_entropy", label, data.shape[-1])
+    each = ops.softmax_cross_entropy(data, label, axis=data.ty.rank - 1, sparse=True)
     return ops.reshape(ops.sum(each), (1,))
 
 

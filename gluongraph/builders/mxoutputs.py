@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.builders.mxshapes import as_index
+from gluongraph.builders.mxshapes import as_index, class_index
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir import Node
 
@@ -41,7 +41,7 @@ def SoftmaxOutput(
     n = data.shape[axis]
     places = tuple(extent for a, extent in enumerate(data.shape) if a != axis)
     if math.prod(label.shape) == math.prod(places):
-        wanted = ops.reshape(as_index(label), places)
+        wanted = ops.reshape(class_index("SoftmaxOutput", label, n, ignored=int(ignore_label)), places)
         hot = ops.moveaxis(ops.one_hot(wanted, n, data.dtype), data.ty.rank - 1, axis)
         if smooth_alpha:
             rest = smooth_alpha / (n - 1)
@@ -104,7 +104,7 @@ def SVMOutput(
     use_linear: bool = False,
 ) -> Node:
     """data, with the gradient of a (squared) hinge loss per class: max(0, margin - y data), y = 1 for label, else -1"""
-    hot = ops.one_hot(as_index(label), data.shape[1], data.dtype)
+    hot = ops.one_hot(class_index("SVMOutput", label, data.shape[1]), data.shape[1], data.dtype)
     y = ops.sub(ops.mul(hot, 2.0), 1.0)
     short = ops.sub(margin, ops.mul(y, data))
     slope = ops.where(ops.greater(short, 0.0), 1.0, 0.0) if use_linear else ops.mul(ops.maximum(short, 0.0), 2.0)

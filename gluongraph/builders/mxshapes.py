@@ -275,6 +275,14 @@ def as_index(indices: Node) -> Node:
     return ops.cast(indices, "i32") if is_float(indices.dtype) or indices.dtype in ("i8", "u8", "bool") else indices
 
 
+def class_index(op: str, label: Node, classes: int, ignored: int | None = None, counts: Node | None = None) -> Node:
+    """Labels as integers: each has to be a class, or `ignored`, except where `counts` is false."""
+    help = f"there are {classes} classes, counted from 0"
+    if ignored is None:
+        help += "; ignore_index= or a sample_weight of 0 leaves elements out"
+    return ops.checked_index(label, classes, ignored=ignored, counts=counts, what=f"{op}: label", help=help)
+
+
 def take(a: Node, indices: Node, axis: int = 0, mode: str = "clip") -> Node:
     """The slices of `a` at `indices` along an axis; indices beyond the end are clipped, or wrapped around."""
     (at,) = axes_of(a, axis)
@@ -312,8 +320,10 @@ def one_hot(indices: Node, depth: int, on_value: float = 1.0, off_value: float =
 
 
 def embedding(data: Node, weight: Node, input_dim: int = 0, output_dim: int = 0, **other: Node) -> Node:
-    """weight[data]"""
-    return ops.embedding(as_index(data), weight)
+    """weight[data]; an index that is no row of the weight is an error when it is computed"""
+    rows = weight.shape[0]
+    help = f"the table has rows 0 to {rows - 1}: look at the vocabulary, or at what pads the sequences"
+    return ops.embedding(ops.checked_index(data, rows, what="Embedding: index", help=help), weight)
 
 
 Plan = tuple[Any, ...]

@@ -12,6 +12,7 @@ Builders take nodes and Python numbers, broadcast as numpy does, and count axes 
 from gluongraph.ir import OPERATORS
 from gluongraph.ops.blocks import into_blocks, out_of_blocks
 from gluongraph.ops.build import broadcast_to
+from gluongraph.ops.checked_index import checked_index
 from gluongraph.ops.collective import allreduce
 from gluongraph.ops.composite import inline
 from gluongraph.ops.control import after, call, fused, item, items
@@ -115,6 +116,7 @@ __all__ = [
     "call",
     "cast",
     "ceil",
+    "checked_index",
     "cholesky",
     "concat",
     "const",

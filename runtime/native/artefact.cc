@@ -169,6 +169,9 @@ Entry Artefact::entry_of(const Json& told) const {
   made.samples = told.at("samples").number();
   made.masked = told.at("masked").boolean();
   made.guarded = told.at("guarded").boolean();
+  if (const Json* checks = told.find("checks")) {  // files of before have none
+    for (const Json& check : checks->items()) made.checks += (made.checks.empty() ? "" : "; or ") + check.text();
+  }
   made.scalars = told.at("scalars");
   made.draws = told.at("draws");
   for (const Json& type : told.at("batch").items()) made.batch.push_back(type_of(type.at(0), type.at(1)));

@@ -35,6 +35,7 @@ struct Entry {
   double samples = 1;
   bool masked = false;   // does the output "amp:finite" say whether anything has changed?
   bool guarded = false;  // must the output "anomaly:sound" be true?
+  std::string checks;    // which indices the output "check:index" counts that are out of range
   std::vector<std::vector<int64_t>> groups;  // parameters whose counts and multipliers are one
   Json scalars, draws;                       // a tape or null; argument -> [device type, device number, draws]
 };

@@ -38,7 +38,8 @@ double number_at(const Tensor& tensor, size_t i) {
   return std::numeric_limits<double>::quiet_NaN();
 }
 
-constexpr const char *kFinite = "amp:finite", *kSound = "anomaly:sound", *kNorm = "grad_norm";
+constexpr const char *kFinite = "amp:finite", *kSound = "anomaly:sound", *kNorm = "grad_norm",
+                    *kIndices = "check:index";
 
 }  // namespace
 
@@ -68,6 +69,10 @@ bool Training::run(Call& call, const Batch& batch) {
   for (const Tensor& array : batch) addresses_.push_back(array.data);
   call.run(addresses_);
   results_ = &call.results();
+  if (const Tensor* wrong = call.output(kIndices); wrong != nullptr && number_at(*wrong, 0) != 0) {
+    call.undraw();
+    fail("out of range, and nothing has changed: ", call.entry.checks);
+  }
   const auto holds = [&](const char* flag) { return call.output(flag)->data[0] != std::byte{0}; };
   if (call.entry.guarded && !holds(kSound)) {
     call.undraw();

@@ -83,11 +83,11 @@ def over_samples(reduce: Callable[..., Node], losses: Node, batch_axis: int) -> 
 
 def _weighted(losses: Node, weight: float | None, sample_weight: Node | None) -> Node:
     if sample_weight is not None:
-        losses = ops.mul(losses, ops.cast(_fitted(sample_weight, losses), losses.dtype))
+        losses = ops.mul(losses, ops.cast(fitted(sample_weight, losses), losses.dtype))
     return losses if weight is None or weight == 1 else ops.mul(losses, float(weight))
 
 
-def _fitted(weight: Node, losses: Node) -> Node:
+def fitted(weight: Node, losses: Node) -> Node:
     """The sample weight in a shape that broadcasts to that of the losses.
 
     One that would make the result larger than the losses (one of shape (N,) beside losses (N, 1), say) is taken for

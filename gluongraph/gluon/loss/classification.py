@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.builders.mxops import softrelu
+from gluongraph.builders.mxops import axes_of, softrelu
+from gluongraph.builders.mxshapes import class_index
 from gluongraph.errors import ShapeError, located
-from gluongraph.gluon.loss.base import Loss, like
+from gluongraph.gluon.loss.base import Loss, fitted, like
 from gluongraph.ir import Node
 
 
@@ -15,8 +18,20 @@ class SoftmaxCrossEntropyLoss(Loss):
     """-log softmax(pred)[label], mean over the sample's positions; for one-hot labels -Σ label log softmax(pred).
 
     `sparse_label` says that labels are class numbers; `from_logits` that `pred` holds log-probabilities already. The
-    elements have the shape of the prediction with 1 at `axis`. The loss of a number that is no class is finite and
-    means nothing: `sample_weight` 0 takes such samples out.
+    elements have the shape of the prediction with 1 at `axis`.
+
+    A label that is no class, such as -1, NaN or 1.5, is an error, except where `sample_weight` is 0. Labels equal to
+    `ignore_index` have loss and gradient 0, and do not count in the mean of their sample, as in
+    `torch.nn.CrossEntropyLoss`; a sample of such labels alone has loss 0. (PyTorch's mean over the batch is
+    `loss.sum() / (label != ignore_index).sum()` where a sample is one label.)
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.SoftmaxCrossEntropyLoss(ignore_index=-100)
+    >>> loss(nd.zeros((2, 3, 4)), nd.array([[0, 1, -100], [-100, -100, -100]])).asnumpy()
+    array([1.3862944, 0.       ], dtype=float32)
+
+    Raises:
+        IndexRangeError: a label is no class; from a compiled step, which has then changed nothing.
     """
 
     def __init__(
@@ -26,26 +41,64 @@ class SoftmaxCrossEntropyLoss(Loss):
         from_logits: bool = False,
         weight: float | None = None,
         batch_axis: int = 0,
+        ignore_index: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(weight, batch_axis, **kwargs)
+        if ignore_index is not None and not sparse_label:
+            raise ValueError(located("SoftmaxCrossEntropyLoss: ignore_index is for labels that are class numbers"))
         self._axis, self._sparse_label, self._from_logits = axis, sparse_label, from_logits
+        self._ignore_index = None if ignore_index is None else operator.index(ignore_index)
 
     def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:
         return self._loss(
             _cross_entropy,
             pred,
             label,
+            sample_weight if self._sparse_label else None,
             sample_weight=sample_weight,
             axis=self._axis,
+            samples=self._batch_axis,
             sparse=self._sparse_label,
             from_logits=self._from_logits,
+            ignored=self._ignore_index,
         )
 
 
-def _cross_entropy(pred: Node, label: Node, *, axis: int, sparse: bool, from_logits: bool) -> Node:
+def _cross_entropy(
+    pred: Node,
+    label: Node,
+    sample_weight: Node | None,
+    *,
+    axis: int,
+    samples: int,
+    sparse: bool,
+    from_logits: bool,
+    ignored: int | None,
+) -> Node:
     axis = _axis("SoftmaxCrossEntropyLoss", pred, axis)
-    label = _classes(pred, label, axis) if sparse else like("SoftmaxCrossEntropyLoss", pred, label)
+    if not sparse:
+        return _elements(pred, like("SoftmaxCrossEntropyLoss", pred, label), axis, False, from_logits)
+    label = _classes(pred, label, sample_weight, axis, ignored)
+    if ignored is None:
+        return _elements(pred, label, axis, True, from_logits)
+    valid = ops.not_equal(label, ignored)
+    losses = _elements(pred, ops.where(valid, label, 0), axis, True, from_logits)
+    kept = ops.reshape(valid, losses.shape)
+    return ops.mul(ops.where(kept, losses, 0.0), _share_of_valid(kept, samples, losses.dtype))
+
+
+def _share_of_valid(valid: Node, samples: int, dtype: str) -> Node:
+    """What makes a sample's mean over all positions one over its valid ones: positions / max(valid ones, 1)."""
+    axes = axes_of(valid, samples, exclude=True)
+    positions = math.prod(valid.shape[a] for a in axes)
+    if positions == 1:
+        return ops.full((), 1.0, dtype)
+    count = ops.sum(ops.cast(valid, "f32"), axes, keepdims=True)
+    return ops.expand(ops.cast(ops.div(float(positions), ops.maximum(count, 1.0)), dtype), valid.shape)
+
+
+def _elements(pred: Node, label: Node, axis: int, sparse: bool, from_logits: bool) -> Node:
     if not from_logits:
         losses = ops.softmax_cross_entropy(pred, label, axis=axis, sparse=sparse)
     elif sparse:
@@ -66,7 +119,7 @@ def _with_one(pred: Node, axis: int) -> tuple[int, ...]:
     return (*pred.shape[:axis], 1, *pred.shape[axis + 1 :])
 
 
-def _classes(pred: Node, label: Node, axis: int) -> Node:
+def _classes(pred: Node, label: Node, sample_weight: Node | None, axis: int, ignored: int | None) -> Node:
     """Class numbers, of the prediction's shape without `axis`; MXNet's labels may come as floats."""
     shape = tuple(n for i, n in enumerate(pred.shape) if i != axis)
     if label.shape not in (shape, _with_one(pred, axis)):
@@ -76,8 +129,17 @@ def _classes(pred: Node, label: Node, axis: int) -> Node:
                 help=f"sparse labels have shape {shape}; sparse_label=False takes one-hot labels like the prediction",
             )
         )
+    counts = None if sample_weight is None else _counts(sample_weight, _with_one(pred, axis), shape)
     label = ops.reshape(label, shape)
-    return label if label.dtype in ("i32", "i64") else ops.cast(label, "i32")
+    return class_index("SoftmaxCrossEntropyLoss", label, pred.shape[axis], ignored=ignored, counts=counts)
+
+
+def _counts(sample_weight: Node, losses: tuple[int, ...], labels: tuple[int, ...]) -> Node | None:
+    """Is the weight of a label's loss other than 0? None where the weight is not one number for each loss at most."""
+    weight = fitted(sample_weight, ops.full(losses, 0.0, "f32"))
+    if weight.ty.rank > len(losses) or any(a not in (1, b) for a, b in zip(weight.shape[::-1], losses[::-1], strict=False)):
+        return None
+    return ops.reshape(ops.broadcast_to(ops.not_equal(weight, 0), losses), labels)
 
 
 class SigmoidBinaryCrossEntropyLoss(Loss):

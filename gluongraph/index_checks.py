@@ -1,0 +1,70 @@
+"""Indices that compiled code checks: one flag among the outputs, computed before anything is written.
+
+A graph as traced holds `checked_index` nodes. In numpy they raise by themselves. For compiled code they become plain
+casts, and one output more counts what is out of range; the code ends there, before it has changed anything, where the
+count is not 0 (`passes/schedule.py` and `codegen/build.py` see to that), and the runtime asks for the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gluongraph import ops, reference
+from gluongraph.errors import IndexRangeError
+from gluongraph.ir import Graph, Node, topological
+from gluongraph.ops.checked_index import CHECKED_INDEX, refuse, violations
+from gluongraph.plan import INDEX_FLAG
+
+
+def checks_of(graph: Graph) -> list[Node]:
+    """The nodes of a graph that check indices, sources first. Those in bodies of loops are not among them."""
+    return [n for n in graph.nodes() if n.op is CHECKED_INDEX]
+
+
+@cache
+def flagged(graph: Graph) -> Graph:
+    """The graph that code is made of: INDEX_FLAG counts the indices out of range; the graph itself if it checks none."""
+    checks = checks_of(graph)
+    if not checks:
+        return graph
+    total = violations(checks[0])
+    for n in checks[1:]:
+        total = ops.add(total, violations(n))
+    outputs = {**graph.outputs, INDEX_FLAG: total}
+    return graph.with_results(outputs, graph.updates).map(_unchecked)
+
+
+def _unchecked(n: Node) -> Node:
+    return ops.cast(n.src[0], n.dtype) if n.op is CHECKED_INDEX else n
+
+
+def descriptions(graph: Graph) -> list[str]:
+    """What a graph checks, for who cannot compute the values: 'Embedding: token id, from 0 to 99'."""
+    told = (f"{n.attrs['what']}, from {n.attrs['low']} to {n.attrs['high'] - 1}" for n in checks_of(graph))
+    return list(dict.fromkeys(told))
+
+
+def raise_error(graph: Graph, values: Mapping[str, Any]) -> NoReturn:
+    """The error of a call of `flagged(graph)` whose flag was set, given the arrays of its inputs by name.
+
+    Raises:
+        IndexRangeError: always.
+    """
+    for n in checks_of(graph):
+        sources = list(n.src)
+        arrays = reference.evaluate(sources, dict(_given(sources, values)))
+        how = {k: n.attrs[k] for k in ("low", "high", "ignored", "what", "help")}
+        origin = graph.origins.get(n)
+        made = f"\n  made by {origin.scope or 'the program'} at {origin.file}:{origin.line}" if origin else ""
+        refuse(*arrays, **how, where=made)
+    raise IndexRangeError(f"an index is out of range: {'; '.join(descriptions(graph))}")
+
+
+def _given(nodes: list[Node], values: Mapping[str, Any]) -> Iterator[tuple[Node, Any]]:
+    for n in topological(nodes):
+        if n.op.name == "input":
+            yield n, np.asarray(values[n.attrs["name"]]).reshape(n.shape)
