@@ -24,7 +24,7 @@ from gluongraph.ir import Graph, Node
 from gluongraph.precision.table import in_whole, precision_of
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
-from gluongraph.runtime.executor import Executor
+from gluongraph.runtime.executor import Executor, Refuse
 from gluongraph.step import Options, TrainStep
 from gluongraph.step.arguments import check_batch
 from gluongraph.step.states import hold_states
@@ -238,8 +238,10 @@ class Compiled:
         if self.artefact is None:
             return Interpreted(self.traced, self.request.roles, state, check=bool(debug.settings().check))
         entry = loader.function(self.module(), "step")
-        refuse = partial(index_checks.raise_error, self.traced)
-        return (DeviceExecutor if self.artefact.gpu else Executor)(entry, self.artefact.program, state, refuse=refuse)
+        refuse: Refuse = partial(index_checks.raise_error, self.traced)
+        if self.artefact.gpu:
+            return DeviceExecutor(entry, self.artefact.program, state, refuse=refuse)
+        return Executor(entry, self.artefact.program, state, refuse)
 
     def module(self) -> Any:
         """The artefact's code, loaded."""

@@ -39,6 +39,10 @@ class DTypeError(MXNetError, TypeError):
     """Element types that do not fit an op, or that do not exist."""
 
 
+class ArgumentError(MXNetError, ValueError):
+    """An argument of the right type whose value makes no sense."""
+
+
 class IndexRangeError(MXNetError, IndexError):
     """A label, a token id or another index that is out of range."""
 

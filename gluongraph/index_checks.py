@@ -8,7 +8,6 @@ count is not 0 (`passes/schedule.py` and `codegen/build.py` see to that), and th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,9 +24,8 @@ def checks_of(graph: Graph) -> list[Node]:
     return [n for n in graph.nodes() if n.op is CHECKED_INDEX]
 
 
-@cache
 def flagged(graph: Graph) -> Graph:
-    """The graph that code is made of: INDEX_FLAG counts the indices out of range; the graph itself if it checks none."""
+    """The graph that code is made of: INDEX_FLAG counts indices out of range. It is the same where none is checked."""
     checks = checks_of(graph)
     if not checks:
         return graph

@@ -15,7 +15,9 @@ Array = np.ndarray[Any, Any]
 
 
 class Interpreted:
-    """Runs a graph node by node in numpy, with the interface of `runtime.Executor`. Indices are checked by their ops."""
+    """Runs a graph node by node in numpy, with the interface of `runtime.Executor`."""
+
+    checks_indices = True  # by the numpy meaning of the ops
 
     def __init__(self, graph: Graph, roles: Mapping[str, str], state: Mapping[str, Array], check: bool):
         self.graph, self.check = graph, check

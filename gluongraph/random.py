@@ -17,7 +17,7 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.context import Context, current_context
 from gluongraph.dtypes import dtype_name, numpy_dtype
-from gluongraph.errors import MXNetError, TraceError, located
+from gluongraph.errors import ArgumentError, MXNetError, TraceError, located
 from gluongraph.ir import Node
 from gluongraph.ndarray import NDArray, invoke, placed
 from gluongraph.storage import Array
@@ -138,6 +138,28 @@ def source(ctx: Context | None = None) -> tuple[NDArray, int]:
     return NDArray(next_state(ctx), ctx or current_context()), 0
 
 
+def _check(name: str, what: str, value: Any, low: Any, high: Any = math.inf, *, above: bool = False) -> None:
+    """Raise ArgumentError unless a parameter of a distribution, or each of an array, is from `low` to `high`.
+
+    With `above` it is more than `low`. Values of a trace are not known, and not looked at.
+    """
+    given = [part.asnumpy() if isinstance(part, NDArray) else part for part in (value, low) if not _is_traced(part)]
+    if len(given) < 2:
+        return
+    number, least = (np.asarray(part, np.float64) for part in given)
+    fits = ((number > least) if above else (number >= least)) & (number <= high)
+    if not fits.all():
+        wrong = np.broadcast_to(number, fits.shape)[~fits].flat[0]
+        bound = "above" if above else "at least"
+        limit = f"{bound} {low:g}" if isinstance(low, (int, float)) else f"{bound} its lower end"
+        most = "" if high == math.inf else f" and at most {high:g}"
+        raise ArgumentError(located(f"random.{name}: {what} must be {limit}{most}, not {wrong:g}"))
+
+
+def _is_traced(value: Any) -> bool:
+    return isinstance(value, NDArray) and value._node is not None
+
+
 def _drawn(build: Any, shape: Shape, dtype: Any, ctx: Context | None, out: NDArray | None, *args: Any) -> NDArray:
     arrays = [a for a in args if isinstance(a, NDArray)]
     if arrays:
@@ -231,6 +253,7 @@ def uniform(
     out: NDArray | None = None,
 ) -> NDArray:
     """Evenly distributed numbers in [low, high)."""
+    _check("uniform", "high", high, low)
     return _drawn(_uniform, shape, dtype, ctx, out, low, high)
 
 
@@ -243,6 +266,7 @@ def normal(
     out: NDArray | None = None,
 ) -> NDArray:
     """Normally distributed numbers with mean `loc` and standard deviation `scale`."""
+    _check("normal", "scale", scale, 0)
     return _drawn(_normal, shape, dtype, ctx, out, loc, scale)
 
 
@@ -269,6 +293,7 @@ def bernoulli(
     prob: float | NDArray = 0.5, shape: Shape = None, dtype: Any = None, ctx: Context | None = None
 ) -> NDArray:
     """1 with that probability, else 0."""
+    _check("bernoulli", "prob", prob, 0, 1)
     return _drawn(_bernoulli, shape, dtype, ctx, None, prob)
 
 
@@ -280,6 +305,7 @@ def exponential(
     out: NDArray | None = None,
 ) -> NDArray:
     """Exponentially distributed numbers with mean `scale`."""
+    _check("exponential", "scale", scale, 0, above=True)
     return _drawn(_exponential, shape, dtype, ctx, out, scale)
 
 
@@ -335,6 +361,8 @@ def gamma(
     out: NDArray | None = None,
 ) -> NDArray:
     """Gamma distributed numbers with shape `alpha` and scale `beta`; eager only."""
+    _check("gamma", "alpha", alpha, 0, above=True)
+    _check("gamma", "beta", beta, 0, above=True)
     return _from_host("gamma", lambda g, n, a, b: g.gamma(a, b, n), shape, dtype, ctx, out, alpha, beta)
 
 
@@ -346,6 +374,7 @@ def poisson(
     out: NDArray | None = None,
 ) -> NDArray:
     """Poisson distributed numbers with mean `lam`; eager only."""
+    _check("poisson", "lam", lam, 0)
     return _from_host("poisson", lambda g, n, mean: g.poisson(mean, n), shape, dtype, ctx, out, lam)
 
 
@@ -358,6 +387,8 @@ def negative_binomial(
     out: NDArray | None = None,
 ) -> NDArray:
     """Failures before the k-th success of probability p; eager only."""
+    _check("negative_binomial", "k", k, 0, above=True)
+    _check("negative_binomial", "p", p, 0, 1, above=True)
     return _from_host(
         "negative_binomial", lambda g, n, k, p: g.negative_binomial(k, p, n), shape, dtype, ctx, out, k, p
     )
@@ -372,6 +403,8 @@ def generalized_negative_binomial(
     out: NDArray | None = None,
 ) -> NDArray:
     """Negative binomial numbers of mean mu and variance mu + alpha mu²; eager only."""
+    _check("generalized_negative_binomial", "mu", mu, 0)
+    _check("generalized_negative_binomial", "alpha", alpha, 0)
 
     def draw(g: np.random.Generator, n: tuple[int, ...], mu: Any, alpha: Any) -> Any:
         mean, alpha = np.asarray(mu, np.float64), np.asarray(alpha, np.float64)

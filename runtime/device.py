@@ -168,6 +168,11 @@ class DeviceExecutor:
         return self._scalars[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype)).data
 
     @property
+    def checks_indices(self) -> bool:
+        """Does a call raise where an index is out of range?"""
+        return self._flag is not None
+
+    @property
     def input_names(self) -> tuple[str, ...]:
         """The inputs a call takes, in order."""
         return tuple(self.program.positions("input"))

@@ -34,7 +34,11 @@ class Executor:
     """
 
     def __init__(
-        self, function: Callable[[int], None], program: Program, state: Mapping[str, Array], refuse: Refuse = out_of_range
+        self,
+        function: Callable[[int], None],
+        program: Program,
+        state: Mapping[str, Array],
+        refuse: Refuse = out_of_range,
     ):
         self.program, self._refuse = program, refuse
         self._keep: dict[str, Array] = {}  # what the table points into
@@ -74,6 +78,11 @@ class Executor:
         """The memory of one host scalar, to write into before a call: `executor.scalar('lr')[0] = 0.1`."""
         arg = self.program.args[self.program.positions("scalar")[name]]
         return self._scalars[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype)).data
+
+    @property
+    def checks_indices(self) -> bool:
+        """Does a call raise where an index is out of range?"""
+        return self._flag is not None
 
     @property
     def input_names(self) -> tuple[str, ...]:

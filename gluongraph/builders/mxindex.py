@@ -95,7 +95,12 @@ def _flat_index(op: str, indices: Node, shape: tuple[int, ...]) -> Node:
         raise ShapeError(located(f"{op}: {indices.ty} indexes {indices.shape[0]} axes; there are {len(shape)}"))
     extents = shape[: indices.shape[0]]
     rows = [ops.reshape(ops.part(indices, 0, i, i + 1), indices.shape[1:]) for i in range(len(extents))]
-    return row_major([from_front(as_index(row), n) for row, n in zip(rows, extents, strict=True)], extents)
+
+    def checked(row: Node, n: int) -> Node:
+        help = f"the axis has {n} elements; negative indices count from its end"
+        return ops.checked_index(row, n, low=-n, what=f"{op}: index", help=help)
+
+    return row_major([from_front(checked(row, n), n) for row, n in zip(rows, extents, strict=True)], extents)
 
 
 def ravel_multi_index(data: Node, shape: Sequence[int]) -> Node:
@@ -285,10 +290,17 @@ def split_v2(data: Node, indices_or_sections: int | Sequence[int], axis: int = 0
 
 
 def moveaxis(tensor: Node, source: int | Sequence[int], destination: int | Sequence[int]) -> Node:
-    """Axes at other places, the others in their order."""
+    """Axes at other places, the others in their order.
+
+    Raises:
+        ShapeError: an axis is named twice, or there are not as many places as axes.
+    """
     rank = tensor.ty.rank
     sources = [axes_of(tensor, a)[0] for a in ((source,) if isinstance(source, int) else source)]
     targets = [axes_of(tensor, a)[0] for a in ((destination,) if isinstance(destination, int) else destination)]
+    if len(sources) != len(targets) or any(len(set(axes)) != len(axes) for axes in (sources, targets)):
+        message = f"moveaxis: axes {source} of {tensor.ty} to {destination}"
+        raise ShapeError(located(message, help="as many places as axes, and none of them twice"))
     order = [a for a in range(rank) if a not in sources]
     for target, a in sorted(zip(targets, sources, strict=True)):
         order.insert(target, a)

@@ -264,10 +264,20 @@ def clip(data: Node, a_min: float, a_max: float) -> Node:
     return ops.minimum(ops.maximum(data, a_min), a_max)
 
 
+def _chooses_from(condition: tuple[int, ...], x: tuple[int, ...]) -> bool:
+    return len(condition) == len(x) and all(a in (1, b) for a, b in zip(condition, x, strict=True))
+
+
 def where(condition: Node, x: Node, y: Node) -> Node:
-    """x where condition is not 0, else y; a condition of one axis chooses whole rows of x and y"""
+    """x where condition is not 0, else y; a condition of one axis chooses whole rows of x and y.
+
+    Otherwise it has the axes of x, each as long as there or of 1 element.
+    """
     if condition.ty.rank == 1 and isinstance(x, Node) and x.ty.rank > 1 and condition.shape == x.shape[:1]:
         condition = ops.reshape(condition, (*condition.shape, *(1,) * (x.ty.rank - 1)))
+    elif isinstance(x, Node) and not _chooses_from(condition.shape, x.shape):
+        help = f"its shape is {list(x.shape)}, or {list(x.shape[:1])} for a choice of rows"
+        raise ShapeError(located(f"where: the condition {condition.ty} does not fit {x.ty}", help=help))
     if condition.dtype != "bool":
         condition = ops.not_equal(condition, 0)
     return ops.where(condition, x, y)

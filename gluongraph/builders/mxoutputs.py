@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.builders.mxshapes import as_index, class_index
+from gluongraph.builders.mxshapes import class_index
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir import Node
 

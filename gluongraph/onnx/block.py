@@ -11,7 +11,7 @@ import numpy as np
 from gluongraph import initializer, nd, ops, random
 from gluongraph.context import Context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
-from gluongraph.errors import DTypeError, MXNetError, ShapeError, amount, located
+from gluongraph.errors import ArgumentError, DTypeError, MXNetError, ShapeError, amount, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.ir import Node
@@ -76,6 +76,12 @@ class ONNXBlock(HybridBlock):
             parameter.initialize(ctx=ctx)
             parameter.set_data(nd.array(array, dtype=array.dtype))
             self._reg_params[name] = parameter
+        if pattern is not None and not any(map(pattern.fullmatch, self._reg_params)):
+            names = ", ".join(list(self._reg_params)[:8]) or "none"
+            help = (
+                f"it is a regular expression for whole names, of: {names}{', ...' if len(self._reg_params) > 8 else ''}"
+            )
+            raise ArgumentError(located(f"freeze={freeze!r} matches no parameter", help=help))
         self._frozen = frozenset(
             name for name in program.statistics if pattern is not None and pattern.fullmatch(program.names[name])
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,9 @@ def refuse(
         return
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
     place = f" at {at if len(at) != 1 else at[0]}" if at else ""
-    message = f"{what} {x[at].item():g}{place} is not an integer from {low} to {high - 1}"
+    value = x[at].item()
+    told = int(value) if math.isfinite(value) and value == int(value) else value
+    message = f"{what} {told}{place} is not an integer from {low} to {high - 1}"
     raise IndexRangeError(located(message, help=help) if where is None else f"{message}{where}\n  help: {help}")
 
 
@@ -90,7 +93,9 @@ def checked_index(
     """
     x = ops.cast(x, _READ_AS.get(x.dtype, x.dtype))
     mask = () if counts is None else (counts,)
-    return CHECKED_INDEX(x, *mask, low=low, high=high, ignored=low if ignored is None else ignored, what=what, help=help)
+    return CHECKED_INDEX(
+        x, *mask, low=low, high=high, ignored=low if ignored is None else ignored, what=what, help=help
+    )
 
 
 def violations(n: Node) -> Node:

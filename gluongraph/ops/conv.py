@@ -37,8 +37,8 @@ def _check(op: str, x: TensorType, w: TensorType, y: Shape | None, how: dict[str
         raise wrong_dtype(op, "dtypes differ", x, w, help="cast one of them")
     if x.rank != 4 or w.rank != 4:
         raise misfit(op, "needs images (N, C, H, W) and a weight (O, C/groups, KH, KW)", x, w)
-    if min(*stride, *dilation, groups) < 1 or min(padding) < 0:
-        raise misfit(op, "stride, dilation and groups are 1 or more, padding 0 or more", x, w)
+    if min(*stride, *dilation, *w.shape[2:], groups) < 1 or min(padding) < 0:
+        raise misfit(op, "kernel, stride, dilation and groups are 1 or more, padding 0 or more", x, w)
     if x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
         help = f"with groups={groups} a weight for {x.shape[1]} channels has {x.shape[1] / groups:g} on axis 1"
         raise misfit(op, "channels do not fit", x, w, help=help)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
-from typing import Any, ParamSpec
+from typing import Any, NamedTuple, ParamSpec
 
 import numpy as np
 
@@ -14,6 +15,34 @@ from gluongraph.errors import located
 P = ParamSpec("P")
 _NUMBERS = ("float", "int", float, int)  # how annotations read, as text or not
 _NUMBERS_OR_NONE = ("float | None", "int | None", float | None, int | None)
+
+
+class Range(NamedTuple):
+    """The values that a setting may have: finite ones from `low` to `high`, which `below` leaves out."""
+
+    low: float
+    high: float
+    below: bool = False
+
+    def __contains__(self, value: Any) -> bool:
+        return math.isfinite(value) and self.low <= value <= self.high and not (self.below and value == self.high)
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"finite and at least {self.low:g}" if math.isfinite(self.low) else "finite"
+        return f"from {self.low:g} to {'below ' if self.below else ''}{self.high:g}"
+
+
+_FINITE, _POSITIVE = Range(-math.inf, math.inf), Range(0, math.inf)
+_AVERAGE, _FRACTION = Range(0, 1, below=True), Range(0, 1)
+# The settings of all optimizers by name; others may be any number. Formulas divide by 1 - beta ** t.
+RANGES: Mapping[str, Range] = {
+    **dict.fromkeys(("lr", "learning_rate", "base_lr", "wd", "wd_lh", "eta", "lamda1", "lamda", "beta"), _POSITIVE),
+    **dict.fromkeys(("epsilon", "eps", "schedule_decay"), _POSITIVE),
+    **dict.fromkeys(("beta1", "beta2"), _AVERAGE),
+    **dict.fromkeys(("momentum", "rho", "gamma1", "gamma2"), _FRACTION),
+    **dict.fromkeys(("rescale_grad", "lr_mult", "wd_mult"), _FINITE),
+}
 
 
 def numbers_in(init: Callable[..., None]) -> dict[str, bool]:
@@ -38,11 +67,15 @@ def checked(init: Callable[P, None]) -> Callable[P, None]:
 
 
 def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -> None:
-    """Raise TypeError unless it is a number, or what float() makes one of; or None, where that is allowed.
+    """Raise TypeError unless it is a number, or what float() makes one of; or None, where that is allowed. ValueError
+    where it is NaN, or not in the range that RANGES has for the name.
 
     An array is none, whatever its size: settings are compared and hashed at each step, and an array may change unseen.
     """
-    if isinstance(given, (int, float)) or (or_none and given is None):
+    if or_none and given is None:
+        return
+    if isinstance(given, (int, float)):
+        _check_range(optimizer, name, given)
         return
     array = hasattr(given, "shape") and not isinstance(given, np.generic)
     if array or not hasattr(given, "__float__"):
@@ -50,6 +83,13 @@ def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -
         told = f"an array of shape {tuple(given.shape)}" if array else repr(given)
         help = "float(array) makes a number of one element" if array else ""
         raise TypeError(located(f"{type(optimizer).__name__}: {name} is {wanted}, not {told}", help=help))
+    _check_range(optimizer, name, float(given))
+
+
+def _check_range(optimizer: Any, name: str, value: float) -> None:
+    allowed = RANGES.get(name.partition(" ")[0])  # "lr_mult of 'conv0_weight'" is an lr_mult
+    if value != value or (allowed is not None and value not in allowed):
+        raise ValueError(located(f"{type(optimizer).__name__}: {name} must be {allowed or 'a number'}, not {value:g}"))
 
 
 def check_update(optimizer: Any, made: Any, states: Collection[str]) -> None:

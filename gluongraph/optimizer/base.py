@@ -111,7 +111,7 @@ class Optimizer:
 
         def __setattr__(self, name: str, value: Any) -> None:
             """Settings may change between steps; one that is to be a number is refused here, not by a later step."""
-            if not isinstance(value, float) and name in self.numbers:  # each step sets one: most are numbers
+            if name in self.numbers:
                 check_number(self, name, value, self.numbers[name])
             object.__setattr__(self, name, value)
 
@@ -179,7 +179,7 @@ class Optimizer:
         if self.lr_scheduler is None:
             return self.lr
         rate = self.lr_scheduler(self.num_update)
-        check_number(self, "what lr_scheduler gives", rate)
+        check_number(self, "learning_rate (what lr_scheduler gives)", rate)
         return rate
 
     def set_learning_rate(self, lr: float) -> None:
@@ -188,6 +188,7 @@ class Optimizer:
         Raises:
             UserWarning: a scheduler decides the rate.
             TypeError: it is no number.
+            ValueError: it is negative or not finite.
         """
         if self.lr_scheduler is not None:
             raise UserWarning("the learning rate is decided by lr_scheduler; change its base_lr, or do without it")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gluongraph import checkpoint, random
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import ArgumentError, MXNetError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.gluon.turns import by_turns
 from gluongraph.interpreted import Interpreted
@@ -328,12 +328,14 @@ class TrainStep:
         Raises:
             OSError: it could not be written; checkpoints that were there are whole.
             TypeError: `extra` holds what JSON does not, or a metric is no number.
+            ArgumentError: the name of the folder is empty.
             ValueError: `keep` asks for less than one, or goes by a metric that is not given.
             MXNetError: there is no trainer; or a part of the state is where nothing can read it.
         """
+        folder = _folder("save", dir)
         policy = checkpoint.keeping(keep, metrics)
         self._saver.wait()
-        return str(self._saver.save(Path(dir), checkpoint.taken(self, extra, metrics), policy, asynchronous))
+        return str(self._saver.save(folder, checkpoint.taken(self, extra, metrics), policy, asynchronous))
 
     @by_turns
     def reserve(self) -> None:
@@ -351,11 +353,13 @@ class TrainStep:
         A checkpoint that is not as it was written is not read: the one before is, and a warning says so.
 
         Raises:
+            ArgumentError: the name of the folder is empty.
             FileNotFoundError: there is no checkpoint.
             FormatError: none is whole, or the newest is of another net, optimizer or version; nothing is changed.
         """
+        folder = _folder("load", dir)
         self._saver.wait()
-        return checkpoint.put(self, checkpoint.read(dir))
+        return checkpoint.put(self, checkpoint.read(folder))
 
     def wait(self) -> None:
         """Until an asynchronous `save` is on disk. Raises OSError where it could not be written."""
@@ -496,6 +500,13 @@ class TrainStep:
             return self._variants.find("predict", batch, tune)
         self._variants.prepare(self.trainer, batch)
         return self._variants.find("step", batch, tune)
+
+
+def _folder(method: str, dir: str | os.PathLike[str]) -> Path:
+    """The folder of a run. An empty name would mean the current one."""
+    if not os.fspath(dir):
+        raise ArgumentError(located(f"{method}: the name of the folder is empty", help=f"step.{method}('run')"))
+    return Path(dir)
 
 
 def _write_grads(trainer: Trainer, results: Mapping[str, Array]) -> list[str]:

@@ -140,7 +140,8 @@ class Variant:
     @property
     def can_fail(self) -> bool:
         """Can a call fail, or be left out? A compiled one cannot but where values are looked at."""
-        return isinstance(self.runner, Interpreted) or self.masked or self.guard is not None
+        runner = self.runner
+        return isinstance(runner, Interpreted) or runner.checks_indices or self.masked or self.guard is not None
 
     @property
     def samples(self) -> int:

@@ -393,7 +393,9 @@ def test_loop(graph: Graph, given: Arrays) -> None:
     assert "scan" in [launch.candidate.rule for launch in plan.launches]
     program = program_of(plan)
     functions = [gpu.serial(f) for f in gpu.functions(plan).values()]
-    entry = loader.function(gpu.compiled([*functions, *machine_code.calling("step", build.entry(plan))]), "step")
+    entry = loader.function(
+        gpu.compiled([*functions, *machine_code.calling("step", build.entry(plan, gpu=True))]), "step"
+    )
     executor = Executor(entry, program, {})
     results = executor([given[name] for name in executor.input_names])
     compare(dict(zip(executor.output_names, results, strict=True)), reference.run(graph, given)[0])

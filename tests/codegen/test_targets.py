@@ -124,7 +124,7 @@ def compiled(step: TrainStep, on: Target) -> tuple[Plan, Any]:
     made = step._variants.last.compiled
     plan, _ = plan_of(made.traced, made.request.roles, on)
     functions = [kernel(launch, on) for launch in plan.kernels.values()]
-    return plan, machine_code.link(functions, {ENTRY: entry(plan)}, on.tvm)
+    return plan, machine_code.link(functions, {ENTRY: entry(plan, gpu=False)}, on.tvm)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trainings import TRAININGS, batch, go, images, logged, mean, run, weights
+from trainings import TRAININGS, WORDS, batch, go, images, logged, mean, run, weights
 
 import gluongraph as mx
+from gluongraph.errors import IndexRangeError
 from gluongraph.runtime import tensorfile
 from gluongraph.runtime.checkpoint import load
 
@@ -58,6 +59,26 @@ def test_the_runner_trains_to_the_same_bits(exported: Any, runner: pathlib.Path)
     assert logged(folder / "c.jsonl") == losses[20:]
     for name, array in load(folder / "more").groups["params"].items():
         assert array.tobytes() == weights(step)[name].tobytes()
+
+
+@pytest.mark.parametrize("exported", ["language"], indirect=True)
+def test_indices_out_of_range_are_refused(exported: Any, runner: pathlib.Path) -> None:
+    """By the runner and by the loaded artefact, which names the element too; nothing has changed."""
+    _, (x, y), folder = exported
+    wrong = x.copy()
+    wrong[3, 2] = WORDS
+    np.save(folder / "wrong.npy", wrong)
+    words = ["--data", f"{folder}/wrong.npy,{folder}/y.npy", "--steps", 1, "--save", folder / "none"]
+    done = run(runner, folder / "step.gga", *words)
+    checks = f"Embedding: index, from 0 to {WORDS - 1}; or SoftmaxCrossEntropyLoss: label, from 0 to {WORDS - 1}"
+    assert (done.returncode, done.stderr) == (2, f"gg-run: out of range, and nothing has changed: {checks}\n")
+    assert not (folder / "none").exists()
+    step = mx.load(folder / "step.gga")
+    before = {name: array.tobytes() for name, array in weights(step).items()}
+    with pytest.raises(IndexRangeError, match=rf"Embedding: index {WORDS} at \(3, 2\) is not an integer"):
+        step(wrong[:32], y[:32])
+    assert {name: array.tobytes() for name, array in weights(step).items()} == before
+    assert np.isfinite(mean(step(x[:32], y[:32])))
 
 
 @pytest.mark.parametrize("exported", ["convolutions"], indirect=True)

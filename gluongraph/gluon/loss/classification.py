@@ -137,7 +137,9 @@ def _classes(pred: Node, label: Node, sample_weight: Node | None, axis: int, ign
 def _counts(sample_weight: Node, losses: tuple[int, ...], labels: tuple[int, ...]) -> Node | None:
     """Is the weight of a label's loss other than 0? None where the weight is not one number for each loss at most."""
     weight = fitted(sample_weight, ops.full(losses, 0.0, "f32"))
-    if weight.ty.rank > len(losses) or any(a not in (1, b) for a, b in zip(weight.shape[::-1], losses[::-1], strict=False)):
+    if weight.ty.rank > len(losses) or any(
+        a not in (1, b) for a, b in zip(weight.shape[::-1], losses[::-1], strict=False)
+    ):
         return None
     return ops.reshape(ops.broadcast_to(ops.not_equal(weight, 0), losses), labels)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ArgumentError, ShapeError, located
 from gluongraph.gluon.block import Block, HybridBlock
 
 Extents = int | Sequence[int]  # one number for each axis, or one for all
+_LEAST = {"kernel_size": 1, "pool_size": 1, "strides": 1, "dilation": 1, "padding": 0, "output_padding": 0}
 
 
 def check_count(block: Block, what: str, value: int) -> None:
@@ -18,11 +20,19 @@ def check_count(block: Block, what: str, value: int) -> None:
 
 
 def each_axis(block: HybridBlock, what: str, value: Extents, axes: int) -> tuple[int, ...]:
-    """One number for each of so many axes."""
-    given = (value,) * axes if isinstance(value, int) else tuple(value)
+    """One number for each of so many axes.
+
+    Raises:
+        ArgumentError: one of them is no whole number, or less than makes sense.
+    """
+    given = tuple(value) if isinstance(value, Sequence) else (value,) * axes
     if len(given) != axes:
         raise AssertionError(f"{type(block).__name__}: {what} is a number or {axes} of them, not {value!r}")
-    return given
+    least = _LEAST[what]
+    if any(not hasattr(n, "__index__") or n < least for n in given):
+        message = f"{type(block).__name__}: {what} is whole numbers from {least} on, not {value!r}"
+        raise ArgumentError(located(message))
+    return tuple(map(operator.index, given))
 
 
 def check_layout(block: HybridBlock, layout: str, known: Sequence[str]) -> str:
