@@ -33,11 +33,12 @@ def flagged(graph: Graph) -> Graph:
     for n in checks[1:]:
         total = ops.add(total, violations(n))
     outputs = {**graph.outputs, INDEX_FLAG: total}
-    return graph.with_results(outputs, graph.updates).map(_unchecked)
+    return unchecked(graph.with_results(outputs, graph.updates))
 
 
-def _unchecked(n: Node) -> Node:
-    return ops.cast(n.src[0], n.dtype) if n.op is CHECKED_INDEX else n
+def unchecked(graph: Graph) -> Graph:
+    """The graph with plain casts in place of checks."""
+    return graph.map(lambda n: ops.cast(n.src[0], n.dtype) if n.op is CHECKED_INDEX else n)
 
 
 def descriptions(graph: Graph) -> list[str]:

@@ -65,7 +65,7 @@ def _samples(rng: np.random.Generator) -> Any:
         yield (array(rng, (3, 5), dtype, 0, 6),), how
     floats = array(rng, (3, 5), "i32", -1, 6).astype(np.float32)
     yield (floats,), how
-    yield (floats * 2, floats * 2 < 7), how
+    yield (floats * 2, (floats >= 0) & (floats * 2 < 7)), how
 
 
 CHECKED_INDEX = Op(

@@ -74,7 +74,7 @@ def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -
     """
     if or_none and given is None:
         return
-    if isinstance(given, (int, float)):
+    if isinstance(given, (int, float, np.number)):  # formulas that are being exported have no value
         _check_range(optimizer, name, given)
         return
     array = hasattr(given, "shape") and not isinstance(given, np.generic)
@@ -83,7 +83,6 @@ def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -
         told = f"an array of shape {tuple(given.shape)}" if array else repr(given)
         help = "float(array) makes a number of one element" if array else ""
         raise TypeError(located(f"{type(optimizer).__name__}: {name} is {wanted}, not {told}", help=help))
-    _check_range(optimizer, name, float(given))
 
 
 def _check_range(optimizer: Any, name: str, value: float) -> None:

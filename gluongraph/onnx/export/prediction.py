@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from gluongraph import nd
 from gluongraph.errors import MXNetError, UnsupportedError, located, warn
 from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.index_checks import unchecked
 from gluongraph.ir import Graph, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.onnx.export.extents import BATCHES, FixedBatchError, Free, Pairs, paired
@@ -64,7 +66,8 @@ def _traced(net: HybridBlock, inputs: Sequence[Any]) -> Traced:
         with scope(net.name):
             return Block.__call__(net, *args)
 
-    return trace(body, inputs, training=False)
+    traced = trace(body, inputs, training=False)
+    return replace(traced, graph=unchecked(traced.graph))  # what runs the model checks indices itself, or clips them
 
 
 def _batched(inputs: Sequence[Any], axis: int | Sequence[int], batch: int) -> list[Any]:

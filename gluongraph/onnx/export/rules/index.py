@@ -40,6 +40,13 @@ def embedding(view: View, n: Node) -> Made | None:
     return term("Gather", weight, indices if fits else term("Cast", indices, to=NUMBERS["i64"]), axis=0)
 
 
+@rule("checked_index")
+def checked_index(view: View, n: Node) -> Made | None:
+    """The index itself: what reads it there checks it, or clips it."""
+    x = n.src[0]
+    return term("Identity", x) if x.dtype == n.dtype else term("Cast", x, to=NUMBERS[n.dtype])
+
+
 @rule("gather")
 def gather(view: View, n: Node) -> Made | None:
     x, indices = n.src
