@@ -37,8 +37,8 @@ _FINITE, _POSITIVE = Range(-math.inf, math.inf), Range(0, math.inf)
 _AVERAGE, _FRACTION = Range(0, 1, below=True), Range(0, 1)
 # The settings of all optimizers by name; others may be any number. Formulas divide by 1 - beta ** t.
 RANGES: Mapping[str, Range] = {
-    **dict.fromkeys(("lr", "learning_rate", "base_lr", "wd", "wd_lh", "eta", "lamda1", "lamda", "beta"), _POSITIVE),
-    **dict.fromkeys(("epsilon", "eps", "schedule_decay"), _POSITIVE),
+    **dict.fromkeys(("lr", "learning_rate", "what lr_scheduler gives", "wd", "wd_lh", "eta"), _POSITIVE),
+    **dict.fromkeys(("epsilon", "eps", "schedule_decay", "lamda1", "lamda", "beta"), _POSITIVE),
     **dict.fromkeys(("beta1", "beta2"), _AVERAGE),
     **dict.fromkeys(("momentum", "rho", "gamma1", "gamma2"), _FRACTION),
     **dict.fromkeys(("rescale_grad", "lr_mult", "wd_mult"), _FINITE),
@@ -75,7 +75,7 @@ def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -
     if or_none and given is None:
         return
     if isinstance(given, (int, float, np.number)):  # formulas that are being exported have no value
-        _check_range(optimizer, name, given)
+        _check_range(optimizer, name, float(given))
         return
     array = hasattr(given, "shape") and not isinstance(given, np.generic)
     if array or not hasattr(given, "__float__"):
@@ -86,7 +86,7 @@ def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -
 
 
 def _check_range(optimizer: Any, name: str, value: float) -> None:
-    allowed = RANGES.get(name.partition(" ")[0])  # "lr_mult of 'conv0_weight'" is an lr_mult
+    allowed = RANGES.get(name.partition(" of ")[0])  # "lr_mult of 'conv0_weight'" is an lr_mult
     if value != value or (allowed is not None and value not in allowed):
         raise ValueError(located(f"{type(optimizer).__name__}: {name} must be {allowed or 'a number'}, not {value:g}"))
 

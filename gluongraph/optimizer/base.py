@@ -179,7 +179,7 @@ class Optimizer:
         if self.lr_scheduler is None:
             return self.lr
         rate = self.lr_scheduler(self.num_update)
-        check_number(self, "learning_rate (what lr_scheduler gives)", rate)
+        check_number(self, "what lr_scheduler gives", rate)
         return rate
 
     def set_learning_rate(self, lr: float) -> None:
