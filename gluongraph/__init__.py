@@ -30,12 +30,14 @@ with collecting_later():
     from gluongraph import initializer as init
     from gluongraph import kvstore as kv
     from gluongraph import symbol as sym
+    from gluongraph.attribute import AttrScope
     from gluongraph.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
     from gluongraph.errors import MXNetError
     from gluongraph.later import imported_later
+    from gluongraph.util import is_np_array, is_np_shape, np_array, np_shape, set_np_shape, use_np_shape
 
 if TYPE_CHECKING:
-    from gluongraph import image, io, recordio, test_utils
+    from gluongraph import image, io, name, operator, profiler, recordio, test_utils
     from gluongraph import image as img
 
 __version__ = "0.1.0"
@@ -62,7 +64,10 @@ def load(path: Any, lr_scheduler: Any = None, trust: str = "keys") -> Any:
 # `mx.checkpoint` knows the runtime, `mx.onnx` a format; the others most trainings do without.
 __getattr__ = imported_later(
     __name__,
-    ("base", "checkpoint", "image", "io", "model", "onnx", "recordio", "test_utils", "util"),
+    (
+        *("attribute", "base", "checkpoint", "image", "io", "model", "name", "onnx", "operator", "profiler"),
+        *("recordio", "test_utils", "util"),
+    ),
     img="image",
 )
 
@@ -72,6 +77,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "AttrScope",
     "Context",
     "MXNetError",
     "amp",
@@ -90,19 +96,28 @@ __all__ = [
     "init",
     "initializer",
     "io",
+    "is_np_array",
+    "is_np_shape",
     "kv",
     "kvstore",
     "load",
     "lr_scheduler",
     "metric",
+    "name",
     "nd",
     "ndarray",
+    "np_array",
+    "np_shape",
     "num_gpus",
     "onnx",
+    "operator",
     "optimizer",
+    "profiler",
     "random",
     "recordio",
+    "set_np_shape",
     "sym",
     "symbol",
     "test_utils",
+    "use_np_shape",
 ]

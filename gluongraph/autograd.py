@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import debug
-from gluongraph.errors import MXNetError, ShapeError, TraceError, located
+from gluongraph.errors import HostCallError, MXNetError, ShapeError, TraceError, located
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.rows import values as rows
 from gluongraph.storage import Array
@@ -305,7 +305,13 @@ class Function:
 
     def __call__(self, *inputs: NDArray) -> Any:
         if STATE.tracer is not None:
-            raise TraceError(no_value(f"{type(self).__name__}.backward, which is Python,"))
+            raise HostCallError(
+                located(
+                    f"{type(self).__name__}, an autograd.Function, is Python, which cannot be part of a compiled graph",
+                    help="call it in eager mode, outside of mx.compile; a hybridized block with it runs in eager mode"
+                    " by itself; or write it with operators of nd",
+                )
+            )
         if self._used:
             raise AssertionError(f"{type(self).__name__}: an instance is for one call; make another")
         self._used = True

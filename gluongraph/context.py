@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from numbers import Integral
+from typing import ClassVar
 
 from gluongraph.errors import MXNetError, located
 
@@ -13,7 +15,23 @@ DEVICES = {"cpu": 1, "gpu": 2}  # the DLPack numbers, which are MXNet's too
 HOST_MEMORY = ("cpu_pinned", "cpu_shared")  # MXNet's names for kinds of memory of the CPU, of which there is one here
 
 
-class Context:
+class _WithDefault(type):
+    """`Context.default_ctx`, MXNet's old name of the current context."""
+
+    devtype2str: ClassVar[Mapping[int, str]] = {number: name for name, number in DEVICES.items()}
+    devstr2type: ClassVar[Mapping[str, int]] = DEVICES
+
+    @property
+    def default_ctx(cls) -> Context:
+        """The current context; what is assigned to it is the current one of this thread outside of any `with`."""
+        return current_context()
+
+    @default_ctx.setter
+    def default_ctx(cls, ctx: Context) -> None:
+        set_default(ctx)
+
+
+class Context(metaclass=_WithDefault):
     """A device: its type and number. `with mx.gpu(1):` makes it the current one.
 
     >>> from gluongraph.context import cpu, current_context
@@ -92,6 +110,18 @@ def current_context() -> Context:
     """The innermost `with ctx:`; cpu(0) outside of any."""
     stack = _stack()
     return stack[-1] if stack else _DEFAULT
+
+
+def set_default(ctx: Context) -> None:
+    """Make `ctx` the current context of this thread outside of any `with ctx:`."""
+    if not isinstance(ctx, Context):
+        raise TypeError(located(f"ctx is a context, as mx.cpu(), not {ctx!r}"))
+    stack = _stack()
+    if stack and stack[0] is getattr(_LOCAL, "default", None):
+        stack[0] = ctx
+    else:
+        stack.insert(0, ctx)
+    _LOCAL.default = ctx
 
 
 @lru_cache(maxsize=1)

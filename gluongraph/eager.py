@@ -9,6 +9,7 @@ graph. The second function reads values that the first one had computed; none is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from types import CodeType
 from typing import Any
@@ -28,6 +29,12 @@ from gluongraph.storage import Array
 
 Arrays = tuple[Array, ...]
 SMALL = 1024  # constants up to so many elements are kept with the function; larger ones are made at each call
+
+
+# Who wants to know, such as the profiler: called with each function that is made, its builder and its arguments;
+# and the context, by name, in which hybridized blocks and operators in Python run.
+observers: list[Callable[[Function, Callable[..., Any], tuple[Any, ...]], None]] = []
+spans: list[Callable[[str], AbstractContextManager[None]]] = []
 
 
 def leaf(name: str, type: TensorType) -> Node:

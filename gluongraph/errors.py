@@ -51,6 +51,10 @@ class TraceError(MXNetError):
     """Python asked a traced value for something that only a computed value has."""
 
 
+class HostCallError(TraceError):
+    """Code in Python that cannot be part of a graph: a hybridized block with it runs in eager mode."""
+
+
 class MissingError(NotImplementedError, AttributeError):
     """A name of MXNet's that does not exist here; hasattr says no."""
 

@@ -14,7 +14,7 @@ from gluongraph.builders import mximages, mxindex, mxlayers, mxmath, mxops, mxsh
 from gluongraph.context import Context, check_context, current_context
 from gluongraph.differentiate import gradients
 from gluongraph.dtypes import dtype_name, is_float
-from gluongraph.eager import Function
+from gluongraph.eager import Function, observers
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.handle import DEFAULT, Handle
 from gluongraph.ir import Node
@@ -581,7 +581,14 @@ def _function(key: tuple[Any, ...], build: Callable[..., Any], args: Any, attrs:
     if len(_FUNCTIONS) >= MAX_FUNCTIONS:
         _FUNCTIONS.clear()
     made = _FUNCTIONS[key] = Function(on_nodes, types)
+    for observe in observers:
+        observe(made, build, args)
     return made
+
+
+def forget_functions() -> None:
+    """Make all functions of eager mode anew when they are called next."""
+    _FUNCTIONS.clear()
 
 
 def _hashable(value: Any) -> bool:

@@ -36,6 +36,10 @@ class Registry(Generic[T]):
             )
         self._classes[key] = cls
 
+    def classes(self) -> dict[str, type[T]]:
+        """The classes by their names."""
+        return dict(self._classes)
+
     def alias(self, *names: str) -> Callable[[Any], Any]:
         """Class decorator: makes a class known by further names."""
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from gluongraph import nd, trace
 from gluongraph.context import Context, current_context
-from gluongraph.errors import MXNetError, NamesInstead, is_own_file, located, runs_a_layer, warn
+from gluongraph.errors import HostCallError, MXNetError, NamesInstead, is_own_file, located, runs_a_layer, warn
 from gluongraph.gluon import files, watch
 from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
@@ -410,14 +410,27 @@ class HybridBlock(Block):
             MXNetError: it computes something that MXNet has no operator for.
         """
         from gluongraph import symbol
-        from gluongraph.symbol.recording import record
 
-        if self._cached is None or self._cached.example is None:
-            raise RuntimeError(f"export of {self.name!r}: hybridize() and call it first, so that its inputs are known")
-        graph, made = record(lambda *args: Block.__call__(self, *args), self._cached.example)
+        graph, made = self._recorded("export")
         arrays = {p.name: p.averaged() for p in self.collect_params().values()}
         arrays |= {n: a.asnumpy() for n, a in made.captured.items() if n not in arrays} | made.constants
         return symbol.write(path, epoch, graph, arrays)
+
+    @property
+    def _is_traced(self) -> bool:
+        """Has it been hybridized and then called, so that its inputs are known?"""
+        return self._cached is not None and self._cached.example is not None
+
+    def _exported_symbol(self) -> Any:
+        """The graph that `export` writes, as a Symbol. Raises what `export` raises."""
+        return self._recorded("symbol")[0]
+
+    def _recorded(self, what: str) -> Any:
+        from gluongraph.symbol.recording import record
+
+        if self._cached is None or self._cached.example is None:
+            raise RuntimeError(f"{what} of {self.name!r}: hybridize() and call it first, so that its inputs are known")
+        return record(lambda *args: Block.__call__(self, *args), self._cached.example)
 
     def export_onnx(
         self,
@@ -479,7 +492,14 @@ class HybridBlock(Block):
             cached = self._cached
             if cached is None:  # not set as an attribute: it is no setting that a trace may depend on
                 cached = self.__dict__["_cached"] = CachedOp(self)
-            return cached(*args)
+            if cached.in_python is None:
+                try:
+                    return cached(*args)
+                except HostCallError as reason:
+                    cached.in_python = str(reason).split("\n")[0]
+                    warn(
+                        f"the hybridized block {self.name!r} is not compiled, it runs in eager mode: {cached.in_python}"
+                    )
         for parameter in self._reg_params.values():
             if parameter._waiting is not None and args:  # without any, forward says which it misses
                 self._settle(args)

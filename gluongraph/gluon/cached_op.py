@@ -17,7 +17,7 @@ from gluongraph import storage as storages
 from gluongraph.context import current_context
 from gluongraph.differentiate import gradients
 from gluongraph.dtypes import is_float, numpy_dtype
-from gluongraph.eager import leaf
+from gluongraph.eager import leaf, spans
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir import OPS, Graph, Node, topological
 from gluongraph.ndarray import NDArray
@@ -44,6 +44,7 @@ class CachedOp:
         self._block = block
         self._traces: dict[tuple[Any, ...], _Block] = {}
         self.example: tuple[Any, ...] | None = None  # the types of the last new kind of arguments
+        self.in_python: str | None = None  # why the block cannot be traced, and runs in eager mode
 
     def __call__(self, *args: Any) -> Any:
         arrays: list[NDArray] = []
@@ -55,6 +56,9 @@ class CachedOp:
         if held is None or not held.traced.holds:
             self.example = _typed(args)
             held = self._traces[key] = _Block(trace(self._body, args, training=STATE.training))
+        if spans:
+            with spans[0](f"CachedOp {self._block.name}"):
+                return held(arrays)
         return held(arrays)
 
     def _body(self, *args: Any) -> Any:

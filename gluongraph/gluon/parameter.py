@@ -142,6 +142,14 @@ class Parameter(Multipliers, NamesInstead):
         """Does initialization wait for the shape?"""
         return self._waiting is not None
 
+    @property
+    def _deferred_init(self) -> tuple[Any, ...]:
+        """MXNet's name of what waits: (initializer, contexts, default initializer, data); () if nothing does."""
+        if self._waiting is None:
+            return ()
+        init, contexts, data = self._waiting
+        return init, contexts, self._global_init, data
+
     # -- its arrays
 
     def initialize(

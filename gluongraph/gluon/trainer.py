@@ -129,6 +129,13 @@ class Trainer:
             return optimizer
         return optimizers.create(optimizer, param_dict=parameters, **(arguments or {}))
 
+    def _init_optimizer(self, optimizer: str | Optimizer, optimizer_params: Mapping[str, Any] | None) -> None:
+        """Go on with another optimizer, under MXNet's name: its states and counts begin anew."""
+        self._optimizer = self._make_optimizer(optimizer, optimizer_params)
+        self._scale = self._optimizer.rescale_grad
+        self.states, self.replaced = {}, self.replaced + 1
+        self._update_cache, self._kv_initialized, self._layout = None, False, ()
+
     # -- what it holds
 
     @property

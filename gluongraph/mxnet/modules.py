@@ -28,14 +28,16 @@ class Facade(ModuleType):
         self.__dict__["_target"] = target
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__all__":
-            return [n for n in dir(self._target) if not n.startswith("_")]
         path = _path(self.__name__)
+        if name == "__all__":
+            own = {attribute for module, attribute in ATTRIBUTES if module == path}
+            return sorted(n for n in {*dir(self._target), *own} if not n.startswith("_"))
         if name == "__version__" and not path:
             return VERSION
         if (place := ATTRIBUTES.get((path, name))) is not None:
             module, _, attribute = place.partition(":")
-            return getattr(importlib.import_module(module), attribute)
+            found = importlib.import_module(module)
+            return getattr(found, attribute) if attribute else found
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         if _covers_a_module(self._target, name):
@@ -79,6 +81,14 @@ class Absent(ModuleType):
         """For what is a class or a function in MXNet."""
         raise MissingError(_missing(_path(self.__name__), None))
 
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        """As the base of a class: objects of that cannot be made."""
+
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            self()
+
+        return (type(self.__name__, (), {"__new__": refuse}),)
+
 
 def _covers_a_module(owner: ModuleType, name: str) -> bool:
     """Has a package something else by the name of one of its modules? model_zoo.vision.alexnet is a function."""
@@ -109,6 +119,11 @@ def _absent(path: str) -> bool:
     return path in INSTEAD and path not in MODULES and path not in TRIED
 
 
+def _within_absent(path: str) -> bool:
+    """Is this such a module, or a name in one that somebody imports: `from mxnet.numpy import ndarray`?"""
+    return path not in MODULES and any(_absent(p) or (p in MODULES and p in INSTEAD) for p in beginnings(path))
+
+
 def _missing(path: str, near: ModuleType | None) -> str:
     """The message for an attribute or a module that does not exist."""
     help = advice(path)
@@ -127,7 +142,7 @@ class _Finder(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         if fullname != ROOT and not fullname.startswith(ROOT + "."):
             return None
-        if _place(_path(fullname)) is None and not _absent(_path(fullname)):
+        if _place(_path(fullname)) is None and not _within_absent(_path(fullname)):
             owner = sys.modules.get(fullname.rpartition(".")[0])
             near = owner._target if isinstance(owner, Facade) else None
             raise MissingModule(_missing(_path(fullname), near), name=fullname)

@@ -9,12 +9,15 @@ MODULES: dict[str, str] = {
     "": "gluongraph",
     "autograd": "gluongraph.autograd",
     "context": "gluongraph.context",
+    "attribute": "gluongraph.attribute",
     "contrib.amp": "gluongraph.amp",
+    "contrib.amp.amp": "gluongraph.amp",
     "contrib.autograd": "gluongraph.autograd",
     "contrib.io": "gluongraph.io",
     "contrib.nd": "gluongraph.nd.contrib",
     "contrib.ndarray": "gluongraph.nd.contrib",
     "contrib.text": "gluongraph.contrib.text",
+    "contrib.text.embedding": "gluongraph.contrib.text",
     "contrib.text.utils": "gluongraph.contrib.text",
     "contrib.text.vocab": "gluongraph.contrib.text",
     "engine": "gluongraph.mxnet.engine",
@@ -26,11 +29,15 @@ MODULES: dict[str, str] = {
     "gluon.rnn.rnn_cell": "gluongraph.gluon.rnn",
     "gluon.rnn.rnn_layer": "gluongraph.gluon.rnn",
     "gluon.contrib.nn.basic_layers": "gluongraph.gluon.contrib.nn",
+    "image.image": "gluongraph.image",
     "img": "gluongraph.image",
+    "img.image": "gluongraph.image",
     "init": "gluongraph.initializer",
     "io.io": "gluongraph.io",
     "kv": "gluongraph.kvstore",
+    "log": "gluongraph.mxnet.log",
     "misc": "gluongraph.lr_scheduler",
+    "name": "gluongraph.name",
     "nd": "gluongraph.nd",
     "nd.op": "gluongraph.nd",
     "nd.random": "gluongraph.random",
@@ -45,6 +52,7 @@ MODULES: dict[str, str] = {
     "ndarray.random": "gluongraph.random",
     "ndarray.sparse": "gluongraph.nd.sparse",
     "optimizer.optimizer": "gluongraph.optimizer",
+    "registry": "gluongraph.mxnet.registry",
     "rnd": "gluongraph.random",
     "runtime": "gluongraph.mxnet.runtime",
     "sym": "gluongraph.symbol",
@@ -57,10 +65,41 @@ ATTRIBUTES: dict[tuple[str, str], str] = {
     ("gluon.block", "DeferredInitializationError"): "gluongraph.gluon:DeferredInitializationError",
     ("gluon.parameter", "DeferredInitializationError"): "gluongraph.gluon:DeferredInitializationError",
     ("gluon.trainer", "Trainer"): "gluongraph.gluon:Trainer",
+    ("metric", "ndarray"): "gluongraph:nd",
+    ("test_utils", "mx"): "mxnet:",
+    **{
+        (module, name): f"gluongraph.mxnet.internals:{name}"
+        for module, names in {
+            "gluon.block": ("_flatten", "_regroup", "_indent"),
+            "gluon.model_zoo.vision.resnet": ("_conv3x3",),
+            "gluon.utils": ("_brief_print_list", "_get_repo_file_url", "_get_repo_url", "_indent", "replace_file"),
+            "image": ("_get_interp_method",),
+            "image.image": ("_get_interp_method",),
+            "ndarray.ndarray": (
+                *("_DTYPE_MX_TO_NP", "_DTYPE_NP_TO_MX", "_GRAD_REQ_MAP"),
+                *("_STORAGE_TYPE_ID_TO_STR", "_STORAGE_TYPE_STR_TO_ID", "py_slice"),
+            ),
+        }.items()
+        for name in names
+    },
+    **{
+        ("gluon.data.dataloader", name): f"gluongraph.mxnet.dataloader:{name}"
+        for name in (
+            *("ForkingPickler", "_MultiWorkerIter", "_as_in_context", "_worker_fn", "_worker_initializer"),
+            *("default_batchify_fn", "default_mp_batchify_fn"),
+        )
+    },
 }
 
 # Modules that scripts try whether they are there: importing them fails. Other missing ones fail when they are used.
-TRIED = ("contrib.onnx", "contrib.tensorboard", "np", "npx", "numpy", "numpy_extension", "onnx", "th", "torch")
+TRIED = ("contrib.onnx", "contrib.tensorboard", "onnx", "th", "torch")
+
+_NUMPY = "mx.nd has MXNet's classic arrays and operators"
+# Of `mx.base`: what calls MXNet's C library, which code imports from there.
+_C_LIBRARY = (
+    *("_LIB", "c_array", "c_array_buf", "c_handle_array", "c_str", "c_str_array", "check_call", "ctypes2buffer"),
+    *("ctypes2numpy_shared", "mx_float", "mx_uint", "NDArrayHandle", "SymbolHandle", "ExecutorHandle", "OpHandle"),
+)
 
 # What does not exist, by the beginning of its name, and what to do instead.
 INSTEAD: dict[str, str] = {
@@ -73,17 +112,17 @@ INSTEAD: dict[str, str] = {
     "npx": "mx.nd has MXNet's classic operators; numpy semantics cannot be switched on",
     "numpy": "mx.nd has MXNet's classic arrays; numpy's own functions take what asnumpy() gives",
     "numpy_extension": "mx.nd has MXNet's classic operators",
-    "operator": "write an operator in Python as autograd.Function, with forward and backward",
+    "_numpy_op_doc": _NUMPY,
+    "numpy_dispatch_protocol": _NUMPY,
+    "numpy_op_signature": _NUMPY,
+    "contrib.svrg_optimization": "train with gluon.Trainer",
+    **{f"base.{name}": "MXNet's C library is not there" for name in _C_LIBRARY},
     "callback": "log from the training loop; save with save_parameters",
-    "name": "Block.name_scope and the argument prefix name what blocks hold",
-    "attribute": "parameters have lr_mult, wd_mult and init",
-    "AttrScope": "parameters have lr_mult, wd_mult and init",
     "rnn": "gluon.rnn has the layers and cells",
     "rtc": "gluongraph.compile generates the kernels, on CUDA too",
     "executor": "call the block; SymbolBlock.imports runs a symbol file",
     "monitor": "Block.register_forward_hook sees every output; GG_CHECK=nan names the op that makes a NaN",
     "mon": "Block.register_forward_hook sees every output; GG_CHECK=nan names the op that makes a NaN",
-    "profiler": "step.profile(x, y) of a compiled step gives time and bytes of each kernel; GG_DEBUG=1 prints totals",
     "sym": "build the network as a gluon.HybridBlock; gluon.SymbolBlock.imports runs a symbol file",
     "symbol": "build the network as a gluon.HybridBlock; gluon.SymbolBlock.imports runs a symbol file",
     "viz": "Block.summary(x) prints the layers; gluongraph.printer.show(step.graph) the whole graph",
@@ -101,6 +140,5 @@ INSTEAD: dict[str, str] = {
     "init.FusedRNN": "parameters of recurrent layers are separate arrays, each with an initializer of its own",
     "initializer.FusedRNN": "parameters of recurrent layers are separate arrays, each with an initializer of its own",
     "gluon.model_zoo.text": "gluon.rnn has the layers; weights come from local files, by load_parameters",
-    "gluon.contrib.estimator": "write the loop: autograd.record, backward, Trainer.step",
     "autograd.get_symbol": "gluongraph.trace.trace(fn, args).graph is the graph of a function",
 }

@@ -27,6 +27,14 @@ from gluongraph.nd.dlpack import to_dlpack_for_read as to_dlpack_for_read
 from gluongraph.nd.dlpack import to_dlpack_for_write as to_dlpack_for_write
 from gluongraph.nd.function import TUNING, into, no_such
 from gluongraph.nd.function import function as _function
+from gluongraph.nd.multi import multi_mp_sgd_mom_update as multi_mp_sgd_mom_update
+from gluongraph.nd.multi import multi_mp_sgd_update as multi_mp_sgd_update
+from gluongraph.nd.multi import multi_sgd_mom_update as multi_sgd_mom_update
+from gluongraph.nd.multi import multi_sgd_update as multi_sgd_update
+from gluongraph.nd.multi import preloaded_multi_mp_sgd_mom_update as preloaded_multi_mp_sgd_mom_update
+from gluongraph.nd.multi import preloaded_multi_mp_sgd_update as preloaded_multi_mp_sgd_update
+from gluongraph.nd.multi import preloaded_multi_sgd_mom_update as preloaded_multi_sgd_mom_update
+from gluongraph.nd.multi import preloaded_multi_sgd_update as preloaded_multi_sgd_update
 from gluongraph.nd.recurrent import RNN as RNN
 from gluongraph.nd.sparse import cast_storage as cast_storage
 from gluongraph.nd.sparse import check_storage

@@ -18,6 +18,11 @@ from gluongraph.nd.detection import MultiBoxPrior as MultiBoxPrior
 from gluongraph.nd.detection import MultiBoxTarget as MultiBoxTarget
 from gluongraph.nd.detection import box_nms as box_nms
 from gluongraph.nd.function import function, no_such
+from gluongraph.nd.multi import mp_adamw_update as mp_adamw_update
+from gluongraph.nd.multi import multi_adamw_update as multi_adamw_update
+from gluongraph.nd.multi import multi_lamb_update as multi_lamb_update
+from gluongraph.nd.multi import multi_mp_adamw_update as multi_mp_adamw_update
+from gluongraph.nd.multi import multi_mp_lamb_update as multi_mp_lamb_update
 from gluongraph.nd.update import adamw_update as adamw_update
 from gluongraph.ndarray import NDArray, invoke
 

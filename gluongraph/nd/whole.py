@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from gluongraph import params
-from gluongraph.context import cpu
+from gluongraph.context import Context, cpu
 from gluongraph.errors import MXNetError, amount, located
+from gluongraph.nd.function import into
 from gluongraph.ndarray import NDArray
 
 
@@ -42,14 +43,23 @@ def reset_arrays(*arrays: NDArray, num_arrays: int = 0) -> None:
         each[:] = 0
 
 
-def Custom(*data: Any, op_type: str = "", **kwargs: Any) -> Any:
-    """MXNet's operators in Python. Raises NotImplementedError: autograd.Function does it here."""
-    raise NotImplementedError(
-        located(
-            f"nd.Custom: there are no operators registered in Python here, and none called {op_type!r}",
-            help="write it as a subclass of autograd.Function, with forward and backward",
-        )
-    )
+def Custom(
+    *data: Any, op_type: str, out: Any = None, name: str | None = None, ctx: Context | None = None, **kwargs: Any
+) -> Any:
+    """An operator in Python, registered as `op_type` by `mx.operator.register`: its result, or a list of them.
+
+    `data` are its inputs and auxiliary states in order; they may be given by name as well. Other keyword arguments go
+    to the CustomOpProp as texts.
+
+    Raises:
+        MXNetError: no operator of that name, or other inputs than it has.
+        HostCallError: in a function that is being compiled.
+    """
+    from gluongraph import operator  # which stands on nd
+
+    made = operator.call(data, op_type, kwargs)
+    result = made[0] if len(made) == 1 else made
+    return result if out is None else into(out, result)
 
 
 # -- files

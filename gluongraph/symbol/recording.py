@@ -64,6 +64,22 @@ _SAME: dict[Callable[..., Any], str] = {
 }  # fmt: skip
 
 
+def operator_name(build: Callable[..., Any], args: Sequence[Any]) -> str:
+    """What MXNet calls a builder on these arguments; the builder's own name where it has none.
+
+    >>> from gluongraph import nd
+    >>> operator_name(mxops.subtract, (1.0, nd.ones((2,)))), operator_name(mxops.sqrt, (nd.ones((2,)),))
+    ('_rminus_scalar', 'sqrt')
+    """
+    if build in _BINARY and len(args) == 2:
+        return _BINARY[build][0 if all(map(_is_array, args)) else 1 if _is_array(args[0]) else 2]
+    return _SAME.get(build, getattr(build, "__name__", "function"))
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (NDArray, Node))
+
+
 def _text(value: Any) -> str:
     """An attribute as MXNet writes it."""
     if isinstance(value, str) and value in DTYPES:

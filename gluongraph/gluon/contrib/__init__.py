@@ -1,8 +1,13 @@
 """What MXNet keeps apart as contributed: mx.gluon.contrib."""
 
+from typing import TYPE_CHECKING
+
 from gluongraph.gluon.contrib import data, nn, rnn
 from gluongraph.later import imported_later
 
-__getattr__ = imported_later(__name__)
+if TYPE_CHECKING:
+    from gluongraph.gluon.contrib import estimator
 
-__all__ = ["data", "nn", "rnn"]
+__getattr__ = imported_later(__name__, ("estimator",))
+
+__all__ = ["data", "estimator", "nn", "rnn"]

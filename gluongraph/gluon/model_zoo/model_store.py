@@ -1,0 +1,33 @@
+"""`mx.gluon.model_zoo.model_store`: files of trained weights in a folder. None come with gluongraph."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gluongraph.errors import located
+from gluongraph.gluon.download import data_dir
+
+
+def _folder(root: str | None) -> Path:
+    return Path(os.path.expanduser(root)) if root else Path(data_dir(), "models")
+
+
+def get_model_file(name: str, root: str | None = None) -> str:
+    """The file <name>-<hash>.params, or <name>.params, in a folder; by default `models` in MXNET_HOME or ~/.mxnet.
+
+    Raises:
+        OSError: there is none; where to put it.
+    """
+    folder = _folder(root)
+    found = sorted(p for p in folder.glob(f"{name}*.params") if p.stem == name or p.stem.rpartition("-")[0] == name)
+    if not found:
+        help = f"put MXNet's file there, {name}-<hash>.params; none are downloaded"
+        raise OSError(located(f"no weights of {name} are in {folder}", help=help))
+    return str(found[-1])
+
+
+def purge(root: str | None = None) -> None:
+    """Remove all files of weights from the folder."""
+    for path in _folder(root).glob("*.params"):
+        path.unlink()
