@@ -36,7 +36,7 @@ def discard_stderr() -> Iterator[None]:
     sys.stderr.flush()
     before = os.dup(2)
     try:
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
             os.dup2(nowhere.fileno(), 2)
             yield
     finally:
