@@ -17,7 +17,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import Origin, VerifyError
+from gluongraph.errors import Origin, VerifyError, located
+from gluongraph.plain import PLAIN, extents, is_flat, plain
 
 Attr = Any  # int, float, str, bytes, bool, None, Graph, or a tuple of these
 KINDS = (
@@ -36,10 +37,20 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Shape and element type of an array: `f32[128,784]`."""
+    """Shape and element type of an array: `f32[128,784]`.
+
+    Raises:
+        TypeError: an extent is no integer.
+    """
 
     shape: tuple[int, ...]
     dtype: str = "f32"
+
+    def __post_init__(self) -> None:
+        for n in self.shape:
+            if n.__class__ is not int:  # extents of numpy's types are equal to Python's, and must not stand for them
+                object.__setattr__(self, "shape", extents(self.shape))
+                break
 
     @property
     def size(self) -> int:
@@ -212,6 +223,27 @@ class Node:
         return OPERATORS["neg"](self)
 
 
+def _attribute(op: Op, name: str, value: Any) -> Attr:
+    """The value in the one form that graphs hold it in."""
+    kind = value.__class__
+    if kind in PLAIN or (kind is tuple and is_flat(value)):
+        return value
+    found = plain(value)
+    if not _is_attribute(found):
+        message = (
+            f"{op.name}: the attribute {name} is a number, text or tuple of such, not a {kind.__name__}: {value!r}"
+        )
+        raise TypeError(located(message))
+    return found
+
+
+def _is_attribute(value: Any) -> bool:
+    kind = value.__class__
+    if kind is tuple:
+        return all(part.__class__ in PLAIN or _is_attribute(part) for part in value)
+    return kind in PLAIN or isinstance(value, Graph)
+
+
 def node(
     op: Op,
     src: tuple[Node, ...] = (),
@@ -219,14 +251,20 @@ def node(
     again: int = 0,
     type: Types | None = None,
 ) -> Node:
-    """The one way to make a Node; equal ones are one object. `type` is given for leaves only."""
-    attrs = attrs or {}
+    """The one way to make a Node; equal ones are one object. `type` is given for leaves only.
+
+    Attributes become Python's own values first, since equal numbers of other types would be the same key.
+
+    Raises:
+        TypeError: an attribute is something that no graph can hold.
+    """
+    attrs = {k: _attribute(op, k, v) for k, v in attrs.items()} if attrs else {}
     key = (op.name, src, tuple((k, attr_key(attrs[k])) for k in sorted(attrs)), again, type)
     made = _NODES.get(key)
     if made is None:
         if type is None:
             type = op.infer(*(s.type for s in src), **attrs)
-        made = Node(op, src, dict(attrs), again, type)
+        made = Node(op, src, attrs, again, type)
         _NODES[key] = made
     if _RECORDERS:
         _RECORDERS[-1].see(made)

@@ -17,7 +17,8 @@ from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.eager import Function, observers
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.handle import DEFAULT, Handle
-from gluongraph.ir import Node
+from gluongraph.ir import Node, attr_key
+from gluongraph.plain import PLAIN, extents, is_flat, plain
 from gluongraph.storage import Array, View
 from gluongraph.tape import STATE, Entry, mark, no_value, outlived, source_of, tracked
 
@@ -408,7 +409,7 @@ def _spread(what: str, given: tuple[Any, ...], named: Any) -> tuple[int, ...]:
         named = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given
     elif given:
         raise TypeError(f"{what} is given twice: {given} and {named}")
-    return tuple(named) if isinstance(named, tuple | list) else (named,)
+    return extents(named)
 
 
 def _numpy_key(part: Any) -> Any:
@@ -482,6 +483,9 @@ _VIEWS: dict[Any, Callable[..., Callable[[Array], Array]]] = {
 # -- calls
 
 _FUNCTIONS: dict[tuple[Any, ...], Function] = {}
+_KEYS = PLAIN | {tuple}  # what is part of a key as it is
+_INTEGERS = frozenset({int})
+_ARRAY = object()  # stands for an array among the arguments of a function
 debug.when_overridden(_FUNCTIONS.clear)  # under GG_CHECK=nan they are other functions
 
 
@@ -493,10 +497,10 @@ def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
     """`build` on arrays: the one function through which every op of every front end goes.
 
     `build` takes nodes, gives a node (or a tuple of nodes), and depends on nothing but its arguments. NDArrays among
-    `args` and `attrs` become nodes; all else must be hashable and is passed as it is. Within a trace the result is a
-    traced array. Otherwise it is computed at once, by a function that is made once per builder, types and other
-    arguments; under `autograd.record()` it is also written down how to go back. A builder with several results gives
-    a list.
+    `args` and `attrs` become nodes; all else must be hashable, and numbers become Python's own (`attribute`). Within a
+    trace the result is a traced array. Otherwise it is computed at once, by a function that is made once per builder,
+    types and other arguments; under `autograd.record()` it is also written down how to go back. A builder with several
+    results gives a list.
     """
     state = STATE
     if state.tracer is not None:
@@ -514,10 +518,13 @@ def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
             key += (array.shape, array.dtype.num)
         else:
             kind = value.__class__
+            if kind not in _KEYS:
+                value = plain(value)
+                kind = value.__class__
             if kind is float and (value == 0.0 or value != value):
                 value = value.hex()  # 0.0 == -0.0, and nan is not nan: here both are what they look like
-            elif kind is list:
-                value = tuple(value)
+            elif kind is tuple and not is_flat(value, _INTEGERS):
+                value = attr_key(plain(value))  # the same holds of what is in it, and 3.0 is not 3
             key += (kind, value)
     key.extend(attrs)
     try:
@@ -525,7 +532,10 @@ def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
     except KeyError:
         function = _function(tuple(key), build, args, attrs)
     except TypeError:
-        odd = [v for v in (*args, *attrs.values()) if not isinstance(v, NDArray) and not _hashable(v)]
+        plainer, named = [plain(v) for v in args], {k: attribute(v) for k, v in attrs.items()}
+        odd = [v for v in (*plainer, *named.values()) if not isinstance(v, NDArray) and not _hashable(v)]
+        if not odd:
+            return invoke(build, *plainer, **named)
         raise TypeError(
             located(
                 f"{getattr(build, '__name__', build)}: arguments are NDArrays, numbers, texts and tuples of those; not"
@@ -570,13 +580,15 @@ def _own(value: Array, arrays: list[Array]) -> Array:
 
 
 def _function(key: tuple[Any, ...], build: Callable[..., Any], args: Any, attrs: dict[str, Any]) -> Function:
+    """The function of a call, which is kept: it must hold nothing of the arrays of this one but their types."""
     types = [v.type for v in (*args, *attrs.values()) if isinstance(v, NDArray)]
+    positional = [_ARRAY if isinstance(v, NDArray) else attribute(v) for v in args]
+    named = {k: _ARRAY if isinstance(v, NDArray) else attribute(v) for k, v in attrs.items()}
 
     def on_nodes(*nodes: Node) -> Any:
         given = iter(nodes)
-        positional = [next(given) if isinstance(v, NDArray) else v for v in args]
-        named = {k: next(given) if isinstance(v, NDArray) else v for k, v in attrs.items()}
-        return build(*positional, **named)
+        values = [next(given) if v is _ARRAY else v for v in positional]
+        return build(*values, **{k: next(given) if v is _ARRAY else v for k, v in named.items()})
 
     if len(_FUNCTIONS) >= MAX_FUNCTIONS:
         _FUNCTIONS.clear()
@@ -589,6 +601,14 @@ def _function(key: tuple[Any, ...], build: Callable[..., Any], args: Any, attrs:
 def forget_functions() -> None:
     """Make all functions of eager mode anew when they are called next."""
     _FUNCTIONS.clear()
+
+
+def attribute(value: Any) -> Any:
+    """What a builder gets for an argument that is no NDArray: `plain`, and vectors of integers by numpy as tuples."""
+    found = plain(value)
+    if isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype.kind in "iu":
+        return tuple(found.tolist())
+    return found
 
 
 def _hashable(value: Any) -> bool:

@@ -20,6 +20,7 @@ from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import ArgumentError, MXNetError, TraceError, located
 from gluongraph.ir import Node
 from gluongraph.ndarray import NDArray, invoke, placed
+from gluongraph.plain import extents
 from gluongraph.storage import Array
 from gluongraph.tape import STATE
 
@@ -163,11 +164,11 @@ def _is_traced(value: Any) -> bool:
 def _drawn(build: Any, shape: Shape, dtype: Any, ctx: Context | None, out: NDArray | None, *args: Any) -> NDArray:
     arrays = [a for a in args if isinstance(a, NDArray)]
     if arrays:
-        each = _size(shape) if shape is not None else ()
+        each = extents(shape) if shape is not None else ()
         args = tuple(_per_distribution(a, len(each)) if isinstance(a, NDArray) else a for a in args)
         size, ctx = (*arrays[0].shape, *each), arrays[0].context
     else:
-        size = _size(1 if shape is None else shape)
+        size = extents(1 if shape is None else shape)
     if out is not None:
         size, ctx = out.shape, out.context
     state, draw = source(ctx)
@@ -175,10 +176,6 @@ def _drawn(build: Any, shape: Shape, dtype: Any, ctx: Context | None, out: NDArr
     if out is None:
         return placed(result, ctx)
     return _into(out, result)
-
-
-def _size(shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
 def _per_distribution(parameter: NDArray, axes: int) -> NDArray:
@@ -327,7 +324,7 @@ def multinomial(
     With get_prob, [indices, logarithms of their probabilities]; gradients flow through these to data, as the score
     function of a policy needs.
     """
-    size = _size(shape) if shape is not None else (1,) if data.ndim == 1 else ()
+    size = extents(shape) if shape is not None else (1,) if data.ndim == 1 else ()
     state, draw = source(data.context)
     chosen, log_prob = invoke(_multinomial, state, data, size=size, draw=draw, dtype=dtype_name(dtype))
     if out is not None:
@@ -431,7 +428,7 @@ def _from_host(
             )
         )
     arrays = [a for a in args if isinstance(a, NDArray)]
-    size = _size(shape) if shape is not None else () if arrays else (1,)
+    size = extents(shape) if shape is not None else () if arrays else (1,)
     values = [_per_distribution(a, len(size)).asnumpy() if isinstance(a, NDArray) else a for a in args]
     if arrays:
         size, ctx = (*arrays[0].shape, *size), arrays[0].context

@@ -18,8 +18,9 @@ from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.eager import leaf
 from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin, warn
 from gluongraph.ir import Graph, Node, TensorType, recording_origins, topological
-from gluongraph.ndarray import NDArray, traced
+from gluongraph.ndarray import NDArray, attribute, traced
 from gluongraph.ops.composite import results_of
+from gluongraph.plain import plain
 from gluongraph.storage import Array
 from gluongraph.tape import STATE
 
@@ -270,8 +271,8 @@ class Tracer:
     def call(self, build: Callable[..., Any], args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """`invoke` within the trace."""
         made = build(
-            *(self._operand(a) if isinstance(a, NDArray) else a for a in args),
-            **{k: self._operand(a) if isinstance(a, NDArray) else a for k, a in attrs.items()},
+            *(self._operand(a) if isinstance(a, NDArray) else plain(a) for a in args),
+            **{k: self._operand(a) if isinstance(a, NDArray) else attribute(a) for k, a in attrs.items()},
         )
         arrays = [a for a in (*args, *attrs.values()) if isinstance(a, NDArray)]
         nodes = [traced(n) for n in results_of(made)]

@@ -316,8 +316,10 @@ def axes_of(data: Node, axis: Axes, exclude: bool = False) -> tuple[int, ...]:
     rank = data.ty.rank
     if axis is None or axis == ():
         return tuple(range(rank))
-    given = (axis,) if isinstance(axis, int) else axis
+    given = axis if isinstance(axis, Sequence) else (axis,)
     for a in given:
+        if not isinstance(a, int):
+            raise TypeError(located(f"an axis of {data.ty} is an integer, not {a!r}"))
         if not -rank <= a < rank:
             raise ShapeError(located(f"axis {a} does not exist in {data.ty}", help=f"axes are 0 to {rank - 1}"))
     axes = {a % rank for a in given}

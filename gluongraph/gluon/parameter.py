@@ -16,6 +16,7 @@ from gluongraph.gluon import files
 from gluongraph.gluon.watch import Edits
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.multipliers import Multipliers
+from gluongraph.plain import extents
 from gluongraph.tape import concrete
 from gluongraph.updates import is_reserved
 
@@ -68,7 +69,7 @@ class Parameter(Multipliers, NamesInstead):
         self._grad_stype = grad_stype
         self.name = name
         self.init = init
-        self._shape = (shape,) if isinstance(shape, int) else None if shape is None else tuple(shape)
+        self._shape = None if shape is None else extents(shape)
         self._dtype = dtype_name(dtype)
         self._differentiable = differentiable
         self._allow_deferred_init = allow_deferred_init
@@ -91,7 +92,7 @@ class Parameter(Multipliers, NamesInstead):
 
     @shape.setter
     def shape(self, new: Sequence[int]) -> None:
-        new = tuple(new)
+        new = extents(new)
         old = self._shape
         if old is not None and (len(old) != len(new) or any(o > 0 and o != n for o, n in zip(old, new, strict=True))):
             raise AssertionError(f"parameter {self.name!r} has shape {old}, which does not fit the new shape {new}")
@@ -463,12 +464,12 @@ class ParameterDict:
         for key, wanted in kwargs.items():
             has = getattr(found, key, None)
             if key == "shape" and wanted is not None and has is not None:
-                wanted = (wanted,) if isinstance(wanted, int) else tuple(wanted)
+                wanted = extents(wanted)
                 if len(wanted) == len(has):
                     found.shape = tuple(h if w <= 0 else w for h, w in zip(has, wanted, strict=True))
                     continue
             elif key == "shape" and wanted is not None:
-                found.shape = (wanted,) if isinstance(wanted, int) else wanted
+                found.shape = extents(wanted)
                 continue
             elif key == "dtype" and dtype_name(wanted) == dtype_name(has):
                 continue

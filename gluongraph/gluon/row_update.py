@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,8 @@ def _update(trainer: Trainer, weight: NDArray, g: Rows) -> Array:
     given.insert(1, NDArray(np.concatenate([sums, np.zeros((more, *sums.shape[1:]), sums.dtype)])))
     numbers = optimizer.scalars(index)
     scalars = [NDArray(np.array(value, np.float32)) for value in numbers.values()]
-    how = {"optimizer": optimizer, "structure": optimizer.structure(), "states": tuple(keys), "keys": tuple(numbers)}
-    for array, new in zip(arrays, invoke(updated_by, *given, *scalars, **how), strict=True):
+    how = {"structure": optimizer.structure(), "states": tuple(keys), "keys": tuple(numbers)}
+    made = invoke(updated_by, *given, *scalars, optimizer=weakref.ref(optimizer), **how)
+    for array, new in zip(arrays, made, strict=True):
         array.storage.write(new.storage.array[: len(rows)], rows)
     return rows

@@ -14,7 +14,7 @@ from gluongraph.tape import STATE
 if TYPE_CHECKING:
     from gluongraph.gluon.block import Block
 
-PLAIN = (bool, int, float, str, type(None))
+PLAIN = (bool, int, float, str, type(None), np.generic)
 _BOOKKEEPING = frozenset(
     {
         *("_active", "_cached", "_prefix", "_name", "_name_counts"),

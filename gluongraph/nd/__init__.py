@@ -64,6 +64,7 @@ from gluongraph.nd.whole import save as save
 from gluongraph.ndarray import NDArray as NDArray
 from gluongraph.ndarray import invoke as invoke
 from gluongraph.ndarray import placed
+from gluongraph.plain import extents
 from gluongraph.tape import STATE
 from gluongraph.tape import concrete as concrete
 
@@ -74,10 +75,6 @@ __getattr__ = no_such(__name__, globals())
 
 
 # -- making arrays
-
-
-def _size(shape: Shape) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
 def array(source_array: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray:
@@ -108,7 +105,7 @@ def full(
     if out is not None:
         out[:] = val
         return out
-    name, size = dtype_name(dtype or "float32"), _size(shape)
+    name, size = dtype_name(dtype or "float32"), extents(shape)
     if STATE.tracer is not None:
         return invoke(ops.full, size, val, name)
     return placed(NDArray(np.full(size, val, numpy_dtype(name))), ctx)
@@ -126,7 +123,7 @@ def zeros(
     check_storage("nd.zeros", stype)
     if out is not None or STATE.tracer is not None:
         return full(shape, 0, ctx, dtype, out)
-    made = np.zeros(_size(shape), numpy_dtype(dtype_name(dtype or "float32")))  # takes no memory until it is written
+    made = np.zeros(extents(shape), numpy_dtype(dtype_name(dtype or "float32")))  # takes no memory until it is written
     return placed(NDArray(made), ctx)
 
 

@@ -18,6 +18,7 @@ from gluongraph.errors import DTypeError, MXNetError, ShapeError, located
 from gluongraph.image import color, pixels, resample, short_side
 from gluongraph.ir import Node
 from gluongraph.ndarray import NDArray, invoke
+from gluongraph.plain import extents
 from gluongraph.storage import Array
 
 Numbers = float | Sequence[float]
@@ -103,7 +104,7 @@ def _mapped(op: str, data: NDArray, change: Callable[..., Array], *args: Any) ->
 
 def resize(data: NDArray, size: int | Sequence[int], keep_ratio: bool = False, interp: int = 1) -> NDArray:
     """Images of another size: (width, height), or one number for both sides or, with keep_ratio, the shorter."""
-    given = (size,) if isinstance(size, int) else tuple(size)
+    given = extents(size)
     if len(given) not in (1, 2):
         raise MXNetError(located(f"image.resize: size is a number or (width, height), not {size!r}"))
     if keep_ratio and len(given) == 1:

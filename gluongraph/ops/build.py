@@ -8,6 +8,7 @@ from gluongraph import ops
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import DTypeError, ShapeError, located
 from gluongraph.ir import Node, Op, TensorType
+from gluongraph.plain import extents, plain
 
 Value = Node | float | int | bool  # what builders take for an array
 Axes = int | Sequence[int] | None
@@ -133,7 +134,15 @@ def broadcasting(op: Op) -> Binary:
 
 
 def normal_axis(op: str, axis: int, rank: int) -> int:
-    """The axis counted from the front."""
+    """The axis counted from the front.
+
+    Raises:
+        TypeError: it is no integer.
+        ShapeError: there is no such axis.
+    """
+    axis = plain(axis)
+    if not isinstance(axis, int):
+        raise TypeError(located(f"{op}: an axis is an integer, not {axis!r}"))
     if not -rank <= axis < rank:
         raise ShapeError(located(f"{op}: there is no axis {axis} in {rank} axes", help=f"axes are 0 to {rank - 1}"))
     return axis % rank
@@ -143,7 +152,7 @@ def normal_axes(op: str, axis: Axes, rank: int) -> tuple[int, ...]:
     """The axes counted from the front, in order; all for None."""
     if axis is None:
         return tuple(range(rank))
-    axes = (axis,) if isinstance(axis, int) else tuple(axis)
+    axes = axis if isinstance(axis, Sequence) else (axis,)
     found = tuple(sorted(normal_axis(op, a, rank) for a in axes))
     if len(set(found)) < len(found):
         raise ShapeError(located(f"{op}: an axis is given twice: {axes}"))
@@ -167,10 +176,9 @@ def without(shape: tuple[int, ...], axes: Iterable[int], keepdims: bool = False)
 
 def pair(value: int | Sequence[int]) -> tuple[int, int]:
     """Two numbers from one or two."""
-    if isinstance(value, int):
-        return (value, value)
-    first, second = value
-    return (int(first), int(second))
+    given = extents(value)
+    first, second = given * 2 if len(given) == 1 else given
+    return (first, second)
 
 
 def along(x: Node, axis: int, shape: tuple[int, ...]) -> Node:

@@ -6,6 +6,7 @@ scalars (`scalars`), computed on the host in float64; what would change the grap
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -430,8 +431,8 @@ class Optimizer:
             if self.draws:
                 drawn = np.array(random.take(self.draws, weight.context), np.uint32)
                 given.append(NDArray(drawn, weight.context))
-            how = {"optimizer": self, "structure": self.structure(), "states": names, "keys": tuple(numbers)}
-            new = invoke(updated_by, weight, grad, *states, *given, **how)
+            how = {"structure": self.structure(), "states": names, "keys": tuple(numbers)}
+            new = invoke(updated_by, weight, grad, *states, *given, optimizer=weakref.ref(self), **how)
         for array, value in zip((weight, *states), new, strict=True):
             array.storage.write(value.storage.array)
 
@@ -508,16 +509,19 @@ def updated_by(
     w: Node,
     g: Node,
     *rest: Node,
-    optimizer: Optimizer,
+    optimizer: weakref.ref[Optimizer],
     structure: tuple[Any, ...],
     states: tuple[str, ...],
     keys: tuple[str, ...],
 ) -> tuple[Node, ...]:
     """The formula as a builder: new weight and new states, from weight, gradient, these states, scalars by their keys,
-    and the generator's state where there is noise. `structure` is there to tell builders apart."""
+    and the generator's state where there is noise. `structure` is there to tell builders apart. The optimizer is
+    referred to weakly: it has the weights, and what eager mode makes of builders outlives it."""
+    rule = optimizer()
+    assert rule is not None
     state, numbers = dict(zip(states, rest, strict=False)), rest[len(states) :]
     scalars = {k: ops.cast(n, computed_in(w.dtype)) for k, n in zip(keys, numbers, strict=False)}
-    if optimizer.draws:
-        scalars |= noise_of(optimizer, w.ty, numbers[-1], 0)
-    new, made = optimizer.updated(w, g, state, scalars)
+    if rule.draws:
+        scalars |= noise_of(rule, w.ty, numbers[-1], 0)
+    new, made = rule.updated(w, g, state, scalars)
     return (new, *(made[name] for name in states))

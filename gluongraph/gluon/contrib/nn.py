@@ -9,6 +9,7 @@ from typing import Any
 from gluongraph import nd
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.nn import BatchNorm, Embedding, HybridSequential, Identity, Sequential
+from gluongraph.gluon.nn.layout import each_axis
 from gluongraph.gluon.parameter import ParameterDict
 
 __all__ = [
@@ -65,9 +66,7 @@ class _PixelShuffle(HybridBlock):
 
     def __init__(self, factor: int | Sequence[int]):
         super().__init__()
-        self._factors = (factor,) * self._axes if isinstance(factor, int) else tuple(factor)
-        if len(self._factors) != self._axes:
-            raise AssertionError(f"{type(self).__name__}: factor is a number or {self._axes} of them, not {factor!r}")
+        self._factors = each_axis(self, "factor", factor, self._axes)
 
     def forward(self, x: Any) -> Any:
         axes, (n, channels, *size) = self._axes, x.shape

@@ -8,9 +8,10 @@ from typing import Any
 
 from gluongraph.errors import ArgumentError, ShapeError, located
 from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.plain import plain
 
 Extents = int | Sequence[int]  # one number for each axis, or one for all
-_LEAST = {"kernel_size": 1, "pool_size": 1, "strides": 1, "dilation": 1, "padding": 0, "output_padding": 0}
+_LEAST = {"padding": 0, "output_padding": 0, "i2h_pad": 0}  # of all others 1
 
 
 def check_count(block: Block, what: str, value: int) -> None:
@@ -25,10 +26,11 @@ def each_axis(block: HybridBlock, what: str, value: Extents, axes: int) -> tuple
     Raises:
         ArgumentError: one of them is no whole number, or less than makes sense.
     """
-    given = tuple(value) if isinstance(value, Sequence) else (value,) * axes
+    found = plain(value)
+    given = found if isinstance(found, tuple) else (found,) * axes
     if len(given) != axes:
         raise AssertionError(f"{type(block).__name__}: {what} is a number or {axes} of them, not {value!r}")
-    least = _LEAST[what]
+    least = _LEAST.get(what, 1)
     if any(not hasattr(n, "__index__") or n < least for n in given):
         message = f"{type(block).__name__}: {what} is whole numbers from {least} on, not {value!r}"
         raise ArgumentError(located(message))

@@ -7,6 +7,7 @@ from typing import Any
 from gluongraph import nd
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.nn.layout import Extents, check_layout, check_rank, each_axis
+from gluongraph.plain import plain
 
 _LINES, _IMAGES, _VOLUMES = ("NCW", "NWC"), ("NCHW", "NHWC"), ("NCDHW", "NDHWC")
 
@@ -216,7 +217,8 @@ class ReflectionPad2D(HybridBlock):
 
     def __init__(self, padding: Extents = 0, **kwargs: Any):
         super().__init__(**kwargs)
-        self._padding = (0, 0, 0, 0, *(padding,) * 4) if isinstance(padding, int) else tuple(padding)
+        given = plain(padding)
+        self._padding = (0, 0, 0, 0, *(given,) * 4) if isinstance(given, int) else tuple(given)
         if len(self._padding) != 8:
             raise AssertionError(f"ReflectionPad2D: padding is one number or two for each of 4 axes, not {padding!r}")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import nd
+from gluongraph.gluon.nn.layout import each_axis
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.gluon.rnn.recurrent import HybridRecurrentCell
 from gluongraph.ndarray import NDArray
@@ -68,10 +69,7 @@ class _ConvCell(HybridRecurrentCell):
             setattr(self, name, self.params.get(name, shape=shape, init=init, allow_deferred_init=True))
 
     def _extents(self, name: str, given: Extents) -> tuple[int, ...]:
-        extents = (given,) * self._dims if isinstance(given, int) else tuple(given)
-        if len(extents) != self._dims:
-            raise AssertionError(f"{type(self).__name__}: {name} is a number or {self._dims} of them, not {given}")
-        return extents
+        return each_axis(self, name, given, self._dims)
 
     def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
         one = {"shape": (batch_size, *self._state_shape), "__layout__": _LAYOUTS[self._dims]}

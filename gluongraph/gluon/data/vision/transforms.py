@@ -18,12 +18,14 @@ from gluongraph.gluon.nn import HybridSequential, Lambda, Sequential
 from gluongraph.image import color
 from gluongraph.nd import image as nd_image
 from gluongraph.ndarray import NDArray
+from gluongraph.plain import extents, plain
 
 Size = int | Sequence[int]
 
 
 def _pair(size: Size) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+    first, *rest = extents(size)
+    return (first, rest[0] if rest else first)
 
 
 class _Transform(HybridBlock):
@@ -135,7 +137,8 @@ class RandomCrop(_Transform):
     ):
         super().__init__()
         self._size, self._pad_value, self._interpolation = _pair(size), pad_value, interpolation
-        self._pad = (pad,) * 4 if isinstance(pad, int) else tuple(pad or ())
+        given = plain(pad)
+        self._pad = (given,) * 4 if isinstance(given, int) else tuple(given or ())
         if len(self._pad) not in (0, 4):
             raise ValueError(f"RandomCrop: pad is a number or (top, bottom, left, right), not {pad!r}")
 
