@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gluongraph import params
 from gluongraph.context import Context, cpu
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import TraceError
@@ -39,8 +40,9 @@ class Handle:
     _part: bool = False  # a recorded slice: a copy, and not to be written
     _alias: bool = False  # made by detach
 
-    def __init__(self, array: Array, ctx: Context = DEFAULT):
-        self._storage = Storage(array)
+    def __init__(self, array: Array | None, ctx: Context = DEFAULT):
+        """Of this array; pickles by MXNet make one of None, and fill it with `__setstate__`."""
+        self._storage = Storage(np.empty((0,), np.float32) if array is None else array)
         if ctx is not DEFAULT:
             self._ctx = ctx
 
@@ -174,6 +176,10 @@ class Handle:
         return {"array": self.asnumpy(), "ctx": (self._ctx.device_type, self._ctx.device_id)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        """What `__getstate__` gave, or MXNet's: {"handle": the array as it is in MXNet's files}."""
+        if "handle" in state:
+            array = params.parse_one(bytes(state["handle"]), "a pickled NDArray of MXNet")
+            state = {"array": array, "ctx": ("cpu", 0)}
         self._storage = Storage(state["array"])
         self._ctx = Context(*state["ctx"])
 

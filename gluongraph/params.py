@@ -84,6 +84,15 @@ def parse(data: bytes, what: str) -> tuple[list[Array], list[str]]:
     return arrays, names
 
 
+def parse_one(data: bytes, what: str) -> Array:
+    """The one array that MXNet wrote without a file around it, as its pickles have it.
+
+    Raises:
+        FormatError: the bytes are no such array.
+    """
+    return _array(_Reader(data, what))
+
+
 def _array(reader: _Reader) -> Array:
     magic = reader.take("I")
     if magic not in (V2, V3):

@@ -23,6 +23,11 @@ def aligned(nbytes: int) -> int:
     return -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
 
 
+def native(array: Array) -> Array:
+    """The array in the byte order of this machine: itself, if it has that."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
     """Uninitialized memory whose first byte is 64-byte aligned."""
     dtype = np.dtype(dtype)

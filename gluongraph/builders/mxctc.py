@@ -44,6 +44,7 @@ def CTCLoss(
     label = ops.cast(label, "i32")
     symbols = _length_of(label, end) if symbols is None else _held(symbols, label.shape[1])
     frames = None if frames is None else _held(frames, data.shape[0])
+    data = data if frames is None else _within(data, frames)
     log_p = ops.log_softmax(ops.cast(data, "f64" if data.dtype == "f64" else "f32"), axis=2)
     total = _total(_last(log_p, label, frames, blank), symbols)
     enough = ops.less_equal(symbols + _repeats(label, symbols), data.shape[0] if frames is None else frames)
@@ -68,6 +69,12 @@ def _check(data: Node, label: Node, frames: Node | None, symbols: Node | None) -
 
 def _held(lengths: Node, most: int) -> Node:
     return ops.minimum(ops.maximum(ops.cast(lengths, "i32"), 0), most)
+
+
+def _within(data: Node, frames: Node) -> Node:
+    """The scores of the frames that count, 0 in the others: what stands there must not be seen, NaN or not."""
+    counts = ops.less(ops.iota(data.shape[:2], 0, "i32"), ops.reshape(frames, (1, -1)))
+    return ops.where(ops.reshape(counts, (*data.shape[:2], 1)), data, 0.0)
 
 
 def _length_of(label: Node, end: int) -> Node:

@@ -104,17 +104,27 @@ def _flat_index(op: str, indices: Node, shape: tuple[int, ...]) -> Node:
 
 
 def ravel_multi_index(data: Node, shape: Sequence[int]) -> Node:
-    """Row-major positions in an array of `shape`, of the indices in the rows of data."""
+    """Row-major positions in an array of `shape`, of the indices in the rows of data; shape[0] may be -1: unknown."""
+    _check_extents("ravel_multi_index", shape)
     return ops.cast(_flat_index("ravel_multi_index", data, tuple(shape)), data.dtype)
 
 
 def unravel_index(data: Node, shape: Sequence[int]) -> Node:
-    """The indices of row-major positions in an array of `shape`, a row per axis."""
+    """The indices of row-major positions in an array of `shape`, a row per axis; shape[0] may be -1: unknown.
+
+    Positions beyond the end of the array are beyond the end of its first axis.
+    """
+    _check_extents("unravel_index", shape)
     rest, rows = as_index(data), []
-    for extent in reversed(tuple(shape)):
+    for extent in reversed(tuple(shape)[1:]):
         rows.append(ops.mod(rest, extent))
         rest = ops.floordiv(rest, extent)
-    return ops.cast(ops.stack(*reversed(rows)), data.dtype)
+    return ops.cast(ops.stack(rest, *reversed(rows)), data.dtype)
+
+
+def _check_extents(op: str, shape: Sequence[int]) -> None:
+    if not shape or any(n < 1 for n in shape[1:]) or (shape[0] < 1 and shape[0] != -1):
+        raise ShapeError(located(f"{op}: extents are positive, the first one may be -1; not {tuple(shape)}"))
 
 
 def index_copy(old_tensor: Node, index_vector: Node, new_tensor: Node) -> Node:
@@ -205,7 +215,7 @@ def SequenceReverse(
 
 def depth_to_space(data: Node, block_size: int) -> Node:
     """Channels as squares of block_size: (n, c b², h, w) becomes (n, c, h b, w b); the channel varies fastest."""
-    n, c, h, w = _image("depth_to_space", data)
+    n, c, h, w = _image("depth_to_space", data, block_size)
     b = block_size
     if c % (b * b):
         raise ShapeError(located(f"depth_to_space: {c} channels are no multiple of {b}²"))
@@ -215,7 +225,7 @@ def depth_to_space(data: Node, block_size: int) -> Node:
 
 def space_to_depth(data: Node, block_size: int) -> Node:
     """Squares of block_size as channels: (n, c, h b, w b) becomes (n, c b², h, w)."""
-    n, c, h, w = _image("space_to_depth", data)
+    n, c, h, w = _image("space_to_depth", data, block_size)
     b = block_size
     if h % b or w % b:
         raise ShapeError(located(f"space_to_depth: {h} x {w} has no blocks of {b} x {b}"))
@@ -223,7 +233,9 @@ def space_to_depth(data: Node, block_size: int) -> Node:
     return ops.reshape(apart, (n, c * b * b, h // b, w // b))
 
 
-def _image(op: str, data: Node) -> tuple[int, int, int, int]:
+def _image(op: str, data: Node, block_size: int) -> tuple[int, int, int, int]:
+    if block_size < 1:
+        raise MXNetError(located(f"{op}: block_size is a whole number from 1 on, not {block_size!r}"))
     if data.ty.rank != 4:
         raise ShapeError(located(f"{op}: data has the axes (n, c, h, w), not {data.ty}"))
     n, c, h, w = data.shape

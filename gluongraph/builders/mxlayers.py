@@ -86,21 +86,31 @@ def LeakyReLU(data: Node, gamma: Node | None = None, act_type: str = "leaky", sl
     """One of leaky, elu, selu, gelu, prelu (whose slopes are `gamma`)."""
     if act_type == "gelu":
         return ops.gelu(data, approximate=False)
+    below = ops.less_equal(data, 0.0)  # NaN is not: it is handed on, with a slope of 1
     if act_type == "prelu":
         if gamma is None:
             raise MXNetError(located("LeakyReLU: act_type='prelu' needs `gamma`, its slopes"))
-        rank = data.ty.rank
-        shape = (1, gamma.ty.size, *(1,) * (rank - 2)) if rank > 1 else (gamma.ty.size,)
-        return ops.where(ops.greater(data, 0.0), data, ops.mul(data, ops.reshape(gamma, shape)))
+        return ops.where(below, ops.mul(data, _slopes(data, gamma)), data)
     if act_type == "leaky":
-        return ops.where(ops.greater(data, 0.0), data, ops.mul(data, slope))
-    below = ops.expm1(ops.minimum(data, 0.0))  # not of large positive numbers: their gradient would be inf * 0
+        return ops.where(below, ops.mul(data, slope), data)
+    curve = ops.expm1(ops.minimum(data, 0.0))  # not of large positive numbers: their gradient would be inf * 0
     if act_type == "elu":
-        return ops.where(ops.greater(data, 0.0), data, ops.mul(below, slope))
+        return ops.where(below, ops.mul(curve, slope), data)
     if act_type == "selu":
         alpha, scale = 1.6732632423543772, 1.0507009873554805
-        return ops.mul(ops.where(ops.greater(data, 0.0), data, ops.mul(below, alpha)), scale)
+        return ops.mul(ops.where(below, ops.mul(curve, alpha), data), scale)
     raise MXNetError(located(f"LeakyReLU: no act_type {act_type!r}; there are leaky, elu, selu, gelu, prelu, rrelu"))
+
+
+def _slopes(data: Node, gamma: Node) -> Node:
+    """The slopes of prelu: one per element, or what broadcasts to that; a vector has one per channel, on axis 1."""
+    shape = gamma.shape
+    if len(shape) == 1 and data.ty.rank > 1:
+        shape = (1, *shape, *(1,) * (data.ty.rank - 2))
+    if len(shape) != data.ty.rank or any(n not in (1, extent) for n, extent in zip(shape, data.shape, strict=True)):
+        help = "a vector of one number, or of one for each channel; or an array that broadcasts to data"
+        raise ShapeError(located(f"LeakyReLU: the slopes {gamma.ty} do not fit {data.ty}", help=help))
+    return ops.reshape(gamma, shape)
 
 
 def matmul(lhs: Node, rhs: Node) -> Node:

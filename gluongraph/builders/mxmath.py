@@ -7,12 +7,29 @@ units in the last place of float32, and within 1e-11 of the value in float64.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir import Node
 from gluongraph.ops.build import Value
+
+HALVES = ("f16", "bf16")
+
+
+def widened(build: Callable[[Node], Node]) -> Callable[[Node], Node]:
+    """The formula, in float32 where data has 16 bits: rounded once, not at each of its operations."""
+
+    @wraps(build)
+    def wide(data: Node) -> Node:
+        if data.dtype not in HALVES:
+            return build(data)
+        return ops.cast(build(ops.cast(data, "f32")), data.dtype)
+
+    return wide
+
 
 # -- rounding
 
@@ -35,11 +52,13 @@ def trunc(data: Node) -> Node:
 # -- roots
 
 
+@widened
 def cbrt(data: Node) -> Node:
     """The cube root."""
     return ops.mul(ops.sign(data), ops.pow(ops.abs(data), 1.0 / 3.0))
 
 
+@widened
 def rcbrt(data: Node) -> Node:
     """1 / cbrt(data)"""
     return ops.div(1.0, cbrt(data))
@@ -63,11 +82,13 @@ def radians(data: Node) -> Node:
     return ops.mul(data, math.pi / 180.0)
 
 
+@widened
 def tan(data: Node) -> Node:
     """The tangent."""
     return ops.div(ops.sin(data), ops.cos(data))
 
 
+@widened
 def arctan(data: Node) -> Node:
     """The angle whose tangent is data, from -π/2 to π/2."""
     far = ops.greater(ops.abs(data), 1.0)
@@ -82,11 +103,13 @@ def arctan(data: Node) -> Node:
     return ops.where(far, ops.sub(ops.mul(ops.sign(data), math.pi / 2), near), near)
 
 
+@widened
 def arcsin(data: Node) -> Node:
     """The angle whose sine is data, from -π/2 to π/2; NaN beyond -1 and 1."""
     return arctan(ops.div(data, ops.sqrt(ops.mul(ops.sub(1.0, data), ops.add(data, 1.0)))))
 
 
+@widened
 def arccos(data: Node) -> Node:
     """The angle whose cosine is data, from 0 to π; NaN beyond -1 and 1."""
     return ops.mul(arctan(ops.sqrt(ops.div(ops.sub(1.0, data), ops.add(data, 1.0)))), 2.0)
@@ -95,16 +118,19 @@ def arccos(data: Node) -> Node:
 # -- hyperbolas
 
 
+@widened
 def sinh(data: Node) -> Node:
     """(e ** data - e ** -data) / 2"""
     return ops.mul(ops.sub(ops.expm1(data), ops.expm1(ops.neg(data))), 0.5)
 
 
+@widened
 def cosh(data: Node) -> Node:
     """(e ** data + e ** -data) / 2"""
     return ops.mul(ops.add(ops.exp(data), ops.exp(ops.neg(data))), 0.5)
 
 
+@widened
 def arcsinh(data: Node) -> Node:
     """The number whose sinh is data."""
     sign = ops.where(ops.less(data, 0.0), -1.0, 1.0)  # not 0 at 0, where the slope is 1
@@ -116,6 +142,7 @@ def arcsinh(data: Node) -> Node:
     return ops.mul(_or_twice(near, size), ops.cast(sign, data.dtype))
 
 
+@widened
 def arccosh(data: Node) -> Node:
     """The positive number whose cosh is data; NaN below 1."""
     low = ops.minimum(ops.maximum(data, 0.0), _far(data))
@@ -133,6 +160,7 @@ def _or_twice(near: Node, size: Any) -> Node:
     return ops.where(far, ops.add(ops.log(ops.where(far, size, 1.0)), math.log(2.0)), near)
 
 
+@widened
 def arctanh(data: Node) -> Node:
     """The number whose tanh is data."""
     return ops.mul(ops.sub(ops.log1p(data), ops.log1p(ops.neg(data))), 0.5)
@@ -150,7 +178,8 @@ def smooth_l1(data: Node, scalar: float = 1.0) -> Node:
     """(scalar data)² / 2 near 0, |data| - 1 / (2 scalar²) beyond 1 / scalar²"""
     width = 1.0 / (scalar * scalar)
     size = ops.abs(data)
-    inside = ops.mul(ops.mul(data, data), 0.5 / width)
+    near = ops.minimum(size, width)  # not of large numbers: their gradient would be inf * 0
+    inside = ops.mul(ops.mul(near, near), 0.5 / width)
     return ops.where(ops.less(size, width), inside, ops.sub(size, 0.5 * width))
 
 
@@ -170,6 +199,7 @@ _LANCZOS = (
 )
 
 
+@widened
 def gammaln(data: Node) -> Node:
     """log |Γ(data)|"""
     low = ops.less(data, 0.5)
@@ -181,9 +211,11 @@ def gammaln(data: Node) -> Node:
     made = ops.add(ops.add(power, ops.log(total)), 0.5 * math.log(2.0 * math.pi) - 7.0)
     part = ops.where(low, ops.sub(data, ops.floor(data)), 0.5)  # of the sine, whose zeros are the whole numbers
     sine = ops.sin(ops.mul(part, math.pi))
-    return ops.where(low, ops.sub(ops.sub(math.log(math.pi), ops.log(sine)), made), made)
+    made = ops.where(low, ops.sub(ops.sub(math.log(math.pi), ops.log(sine)), made), made)
+    return ops.where(ops.equal(data, math.inf), math.inf, made)
 
 
+@widened
 def gamma(data: Node) -> Node:
     """Γ(data); (data - 1)! for positive integers"""
     below, whole = ops.less(data, 0.0), ops.floor(data)
@@ -203,6 +235,7 @@ _TAIL = (
 )  # fmt: skip
 
 
+@widened
 def erfinv(data: Node) -> Node:
     """The number whose erf is data; NaN beyond -1 and 1."""
     w = ops.neg(ops.log(ops.mul(ops.sub(1.0, data), ops.add(data, 1.0))))

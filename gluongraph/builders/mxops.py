@@ -239,7 +239,8 @@ def softsign(data: Node) -> Node:
 
 def softrelu(data: Node) -> Node:
     """log(1 + e ** data), without overflow"""
-    return ops.add(ops.relu(data), ops.log1p(ops.exp(ops.neg(ops.abs(data)))))
+    above = ops.greater_equal(data, 0.0)  # both parts have the slope of one side at 0, so that their sum has 1/2 there
+    return ops.add(ops.where(above, data, 0.0), ops.log1p(ops.exp(ops.where(above, ops.neg(data), data))))
 
 
 def floor(data: Node) -> Node:
@@ -369,7 +370,10 @@ def norm(data: Node, ord: int = 2, axis: Axes = None, keepdims: bool = False, ou
 
 
 def argmax(data: Node, axis: int | None = None, keepdims: bool = False) -> Node:
-    """The index of the first largest element: in the dtype of data, or in float32 if that has only 8 or 16 bits."""
+    """The index of the first largest element: in the dtype of data, or in float32 if that has only 8 or 16 bits.
+
+    A NaN counts as larger than any number, and as smaller.
+    """
     return _arg(ops.argmax, data, axis, keepdims)
 
 

@@ -21,8 +21,8 @@ def count_tokens_from_str(
     [('a', 2), ('b', 2), ('c', 1)]
     """
     counter: Counter[str] = Counter() if counter_to_update is None else counter_to_update
-    text = source_str.lower() if to_lower else source_str
-    counter.update(token for token in re.split(f"{token_delim}|{seq_delim}", text) if token)
+    tokens = (token for token in re.split(f"{token_delim}|{seq_delim}", source_str) if token)
+    counter.update(token.lower() if to_lower else token for token in tokens)  # delimiters are looked for as they are
     return counter
 
 

@@ -6,7 +6,8 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from functools import wraps
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
 from gluongraph.gluon.watch import Edits, is_setting
 from gluongraph.ndarray import NDArray
+
+_Forward = TypeVar("_Forward", bound=Callable[..., Any])
 
 
 class _Names(threading.local):
@@ -342,6 +345,20 @@ class Block(NamesInstead):
         print(f"{'all':<72}{sum(count for _, _, count in rows):>12}")
 
 
+def _settling(forward: _Forward) -> _Forward:
+    """`forward`, preceded by what waits for the shapes of its inputs: programs call it by itself, too."""
+
+    @wraps(forward)
+    def settled(self: HybridBlock, *args: Any, **kwargs: Any) -> Any:
+        for parameter in self._reg_params.values():
+            if parameter._waiting is not None and args:  # without any, forward says which it misses
+                self._settle(args)
+                break
+        return forward(self, *args, **kwargs)
+
+    return cast(_Forward, settled)
+
+
 class HybridBlock(Block):
     """A block that can be traced: its computation on given shapes is one graph.
 
@@ -354,6 +371,11 @@ class HybridBlock(Block):
         super().__init__(prefix, params)
         self._active = False
         self._cached: CachedOp | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "forward" in vars(cls):
+            setattr(cls, "forward", _settling(cls.forward))  # noqa: B010  # a method is no attribute to mypy
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
@@ -500,10 +522,6 @@ class HybridBlock(Block):
                     warn(
                         f"the hybridized block {self.name!r} is not compiled, it runs in eager mode: {cached.in_python}"
                     )
-        for parameter in self._reg_params.values():
-            if parameter._waiting is not None and args:  # without any, forward says which it misses
-                self._settle(args)
-                break
         return super()._run(*args)
 
     def _settle(self, args: tuple[Any, ...]) -> None:
@@ -514,6 +532,7 @@ class HybridBlock(Block):
         for parameter in waiting:
             parameter.finish_deferred_init()
 
+    @_settling
     def forward(self, *args: Any) -> Any:
         """`hybrid_forward` with F and this block's own parameters."""
         own = {name: parameter.data() for name, parameter in self._reg_params.items()}

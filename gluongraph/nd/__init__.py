@@ -65,6 +65,7 @@ from gluongraph.ndarray import NDArray as NDArray
 from gluongraph.ndarray import invoke as invoke
 from gluongraph.ndarray import placed
 from gluongraph.plain import extents
+from gluongraph.storage import native
 from gluongraph.tape import STATE
 from gluongraph.tape import concrete as concrete
 
@@ -87,7 +88,7 @@ def array(source_array: Any, ctx: Context | None = None, dtype: Any = None) -> N
         made = source_array.astype(dtype or source_array.dtype)
         return made if STATE.tracer is not None else placed(made.detach(), ctx or source_array.context)
     wanted = numpy_dtype(dtype_name(dtype or "float32"))
-    values = np.array(source_array, wanted, order="C", ndmin=1)
+    values = np.array(source_array, wanted, order="C")
     if STATE.tracer is not None:
         made = invoke(_literal, values.tobytes(), dtype_name(wanted), values.shape)
         return made
@@ -152,10 +153,16 @@ def arange(
     ctx: Context | None = None,
     dtype: Any = None,
 ) -> NDArray:
-    """The numbers from start to stop (0 to start, if only one is given), each `repeat` times."""
+    """The numbers from start to stop (0 to start, if only one is given), each `repeat` times.
+
+    Of an integer type they are as many, beginning at the whole part of `start`, in steps of the whole part of `step`.
+    """
     if stop is None:
         start, stop = 0, start
-    return array(np.repeat(np.arange(start, stop, step), repeat), ctx, dtype)
+    values = np.arange(start, stop, step)
+    if numpy_dtype(dtype_name(dtype or "float32")).kind in "iu":  # as many, but by whole steps: as MXNet counts
+        values = int(start) + int(step) * np.arange(values.size)
+    return array(np.repeat(values, repeat), ctx, dtype)
 
 
 def linspace(
@@ -175,6 +182,9 @@ def from_numpy(ndarray: Any, zero_copy: bool = True) -> NDArray:
     values = np.asarray(ndarray)
     if zero_copy and not values.flags.c_contiguous:
         raise ValueError("from_numpy: only contiguous arrays can share their memory; use zero_copy=False")
+    if zero_copy and not values.dtype.isnative:
+        raise ValueError(f"from_numpy: {values.dtype} has the byte order of other machines; use zero_copy=False")
+    values = native(values)
     dtype_name(values.dtype)
     return placed(NDArray(values if zero_copy else np.array(values, order="C")), None)
 

@@ -278,12 +278,20 @@ sigmoid = Op(
     flops=_FUNCTION,
     doc="1 / (1 + e^-x)",
 )
+
+
+def _relu_grad(g: Node, y: Node, x: Node) -> tuple[Node]:
+    """g where y is above 0; elsewhere y itself, which is 0, or NaN where x is."""
+    constant: Node = ops.stop_gradient(y)
+    return (ops.where(ops.greater(y, 0), g, constant),)
+
+
 relu = Op(
     "relu",
     kind="elementwise",
     infer=alike("relu", NUMBERS),
     numpy=lambda x: np.maximum(x, 0),
-    grad=lambda g, y, x: (ops.where(ops.greater(y, 0), g, 0),),
+    grad=_relu_grad,
     lower=lambda e, i, x: e.binary("maximum", x(*i), e.const(0, x.dtype)),
     samples=elementwise(dtypes=("f64", "i32", "bf16")),
     doc="max(x, 0)",

@@ -12,6 +12,7 @@ from gluongraph.dtypes import DTYPES, dtype_name, numpy_dtype
 from gluongraph.errors import DTypeError, VerifyError, located
 from gluongraph.ir import Node, Op, TensorType, node
 from gluongraph.ops.build import NUMBERS, check_axes, need
+from gluongraph.storage import native
 
 
 def _given(*types: TensorType, **attrs: object) -> TensorType:
@@ -95,7 +96,7 @@ LITERAL = Op(
 
 def literal(array: Any) -> Node:
     """An array that is part of the program."""
-    array = np.asarray(array)
+    array = native(np.asarray(array))
     return LITERAL(data=array.tobytes(), dtype=dtype_name(array.dtype), shape=array.shape)
 
 

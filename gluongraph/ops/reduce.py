@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
+from gluongraph.dtypes import is_float
 from gluongraph.ir import Node, Op, TensorType
 from gluongraph.ops.build import FLOATS, NUMBERS, Axes, check_axes, misfit, need, normal_axes, normal_axis, without
 from gluongraph.ops.composite import composite
@@ -228,18 +229,24 @@ def mean(x: Node, axis: Axes = None, keepdims: bool = False) -> Node:
 
 
 def _first_hit(hit: Node, axis: int, keepdims: bool, dtype: str) -> Node:
-    """The first index along the axis where `hit` holds; the last one if it never does (all were NaN)."""
+    """The first index along the axis where `hit` holds."""
     n = hit.shape[axis]
     places = ops.where(hit, ops.iota(hit.shape, axis, "i32"), n - 1)
     return ops.cast(ops.min(places, axis, keepdims), dtype)
 
 
+def _extreme(x: Node, extreme: Node, axis: int) -> Node:
+    """Where x is what its extreme along the axis is. That is NaN where there is any, and so is the first of these."""
+    equal = ops.equal(x, spread(extreme, x, (axis,)))
+    return ops.logical_or(equal, ops.isnan(x)) if is_float(x.dtype) else equal
+
+
 def _argmax(x: Node, axis: int, keepdims: bool, dtype: str) -> Node:
-    return _first_hit(ops.equal(x, spread(ops.max(x, axis), x, (axis,))), axis, keepdims, dtype)
+    return _first_hit(_extreme(x, ops.max(x, axis), axis), axis, keepdims, dtype)
 
 
 def _argmin(x: Node, axis: int, keepdims: bool, dtype: str) -> Node:
-    return _first_hit(ops.equal(x, spread(ops.min(x, axis), x, (axis,))), axis, keepdims, dtype)
+    return _first_hit(_extreme(x, ops.min(x, axis), axis), axis, keepdims, dtype)
 
 
 _ARG_SAMPLES = each(
@@ -249,8 +256,18 @@ _ARG_SAMPLES = each(
 )
 
 
-ARGMAX = composite("argmax", _argmax, samples=_ARG_SAMPLES, doc="The index of the first largest element.")
-ARGMIN = composite("argmin", _argmin, samples=_ARG_SAMPLES, doc="The index of the first smallest element.")
+ARGMAX = composite(
+    "argmax",
+    _argmax,
+    samples=_ARG_SAMPLES,
+    doc="The index of the first largest element; of the first NaN, if there is one.",
+)
+ARGMIN = composite(
+    "argmin",
+    _argmin,
+    samples=_ARG_SAMPLES,
+    doc="The index of the first smallest element; of the first NaN, if there is one.",
+)
 
 
 def argmax(x: Node, axis: int = -1, keepdims: bool = False, dtype: str = "i32") -> Node:

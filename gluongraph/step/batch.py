@@ -10,7 +10,7 @@ from gluongraph.dtypes import dtype_name
 from gluongraph.errors import DTypeError, ShapeError, located
 from gluongraph.ir import TensorType
 from gluongraph.nd import NDArray
-from gluongraph.storage import Array
+from gluongraph.storage import Array, native
 
 
 def as_array(number: int, given: Any) -> Array:
@@ -19,7 +19,7 @@ def as_array(number: int, given: Any) -> Array:
         array = given.storage.array
     else:
         try:
-            array = np.asarray(given)
+            array = native(np.asarray(given))
             if array.dtype == np.float64 or (array.dtype.kind in "biu" and not hasattr(given, "dtype")):
                 array = array.astype(np.float32)  # as nd.array makes of it
             dtype_name(array.dtype)  # refuses what no op takes

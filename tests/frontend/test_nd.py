@@ -22,7 +22,7 @@ def test_making() -> None:
     assert nd.array([1, 2]).dtype is np.float32 and nd.array(np.arange(3)).dtype is np.float32
     assert nd.array(np.arange(3), dtype="int32").dtype is np.int32
     assert nd.array(nd.array([1], dtype="float64")).dtype is np.float64
-    assert nd.array(3.0).shape == (1,)
+    assert nd.array(3.0).shape == () == nd.array(np.ones(())).shape and float(nd.array(3.0) + 1) == 4
     same(nd.zeros((2, 3)), np.zeros((2, 3)))
     same(nd.full(2, 7, dtype="int64"), [7, 7])
     same(nd.arange(1, 7, 2, repeat=2), [1, 1, 3, 3, 5, 5])

@@ -18,7 +18,8 @@ _LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 class _ConvCell(HybridRecurrentCell):
     """What the cells share: W_i * x + b_i and W_h * h + b_h, where * is a convolution that keeps the extents of h.
 
-    `input_shape` is that of one step of one sample: channels, then extents. Kernels of the states have odd extents.
+    `input_shape` is that of one step of one sample: channels (0: as many as the first input has), then extents. Kernels
+    of the states have odd extents.
     """
 
     _dims, _gates, _states = 0, 1, 1
@@ -75,6 +76,11 @@ class _ConvCell(HybridRecurrentCell):
         one = {"shape": (batch_size, *self._state_shape), "__layout__": _LAYOUTS[self._dims]}
         return [dict(one) for _ in range(self._states)]
 
+    def infer_shape(self, inputs: Any, *args: Any) -> None:
+        """The channels of the input, where `input_shape` says 0."""
+        weight = self._reg_params["i2h_weight"]
+        weight.shape = (self._channels * self._gates, inputs.shape[1], *self._i2h["kernel"])
+
     def _products(self, inputs: Any, states: Any) -> tuple[NDArray, NDArray]:
         rows = self._channels * self._gates
         weights = [parameter.data() for parameter in self._reg_params.values()]
@@ -87,7 +93,7 @@ class _ConvCell(HybridRecurrentCell):
 
     def __repr__(self) -> str:
         shape = self._reg_params["i2h_weight"].shape or (0, 0)
-        return f"{type(self).__name__}({shape[1]} -> {shape[0]}, {self._function[0]}, {_LAYOUTS[self._dims]})"
+        return f"{type(self).__name__}({shape[1] or None} -> {shape[0]}, {self._function[0]}, {_LAYOUTS[self._dims]})"
 
 
 class _ConvRNNCell(_ConvCell):
