@@ -96,11 +96,13 @@ def _flat_index(op: str, indices: Node, shape: tuple[int, ...]) -> Node:
     extents = shape[: indices.shape[0]]
     rows = [ops.reshape(ops.part(indices, 0, i, i + 1), indices.shape[1:]) for i in range(len(extents))]
 
-    def checked(row: Node, n: int) -> Node:
+    def bounded(row: Node, n: int) -> Node:
+        if n == -1:  # the free axis of ravel_multi_index: its end is unknown
+            return as_index(row)
         help = f"the axis has {n} elements; negative indices count from its end"
-        return ops.checked_index(row, n, low=-n, what=f"{op}: index", help=help)
+        return from_front(ops.checked_index(row, n, low=-n, what=f"{op}: index", help=help), n)
 
-    return row_major([from_front(checked(row, n), n) for row, n in zip(rows, extents, strict=True)], extents)
+    return row_major([bounded(row, n) for row, n in zip(rows, extents, strict=True)], extents)
 
 
 def ravel_multi_index(data: Node, shape: Sequence[int]) -> Node:

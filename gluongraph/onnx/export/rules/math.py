@@ -128,8 +128,8 @@ def add(view: View, n: Node) -> Made | None:
     if (found := biased(view, n)) is not None:
         return found
     first = n.src[0]
-    if first.op.name == "relu" and is_float(n.dtype) and mxops.softrelu(first.src[0]) is n:
-        return each("Softplus", first.src[0])
+    if first.op.name == "where" and is_float(n.dtype) and mxops.softrelu(first.src[1]) is n:
+        return each("Softplus", first.src[1])
     return plain(view, n)
 
 
@@ -155,9 +155,9 @@ def minimum(view: View, n: Node) -> Made | None:
 @rule("where")
 def where(view: View, n: Node) -> Made | None:
     """One of the activations whose slope below 0 differs, or a choice."""
-    test, x, below = n.src
-    positive = test.op.name == "greater" and test.src[0] is x and number(test.src[1]) == 0
-    if not positive or not is_float(n.dtype) or below.op.name != "mul":
+    test, below, x = n.src if n.src[0].op.name == "less_equal" else (n.src[0], *n.src[:0:-1])
+    sign = test.op.name in ("less_equal", "greater") and test.src[0] is x and number(test.src[1]) == 0
+    if not sign or not is_float(n.dtype) or below.op.name != "mul":
         return plain(view, n)
     inner, slope = below.src
     if inner is x and number(slope) is not None:
@@ -179,7 +179,7 @@ def mul(view: View, n: Node) -> Made | None:
     """Selu, or a product."""
     inner = n.src[0]
     if inner.op.name == "where" and is_float(n.dtype) and view.inner(inner):
-        x = inner.src[1]
+        x = inner.src[2]
         if mxlayers.LeakyReLU(x, act_type="selu") is n:
             return each("Selu", x)
     return plain(view, n)
