@@ -7,7 +7,8 @@ Needs the tests of MXNet's source, and `pip install nose scipy requests`, which 
 in a process of its own, `python -m gluongraph.mxnet -m pytest`, on a copy of the folder; a test that takes longer than
 --limit is ended and has failed. What counts is passed / (passed + failed) of the tests that need nothing which is no
 part of gluongraph: symbols (mx.sym, mx.mod, simple_bind, test_utils that take symbols, ...), sparse storage, mx.np, a
-GPU. benchmarks/mxnet_suite_needs.py tells that from the source of a test, and of what it calls in its file.
+GPU, MXNet's C library. benchmarks/mxnet_suite_needs.py tells that from the source of a test, and of what it calls in
+its file.
 """
 
 from __future__ import annotations

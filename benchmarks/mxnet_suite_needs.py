@@ -31,6 +31,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
         "mxnet.test_utils.rand_sparse_ndarray", "mxnet.test_utils.create_sparse_array",
     ),
     "a GPU": ("mxnet.gpu", "mxnet.rtc"),
+    "C library": ("mxnet.base._LIB", "mxnet.base.check_call"),
 }  # fmt: skip
 # Words of a test, whatever they belong to: methods of arrays and symbols, names of storage.
 ATTRIBUTES = {"simple_bind": "symbols", "bind": "symbols", "as_np_ndarray": "mx.np", "tostype": "sparse storage"}
@@ -112,6 +113,7 @@ class _Source:
         self.meaning |= _imports(node)
         if isinstance(node, ast.ImportFrom) and node.module in STARRED and node.names[0].name == "*":
             self.starred.append(node.module)
+            self.meaning["mx"] = "mxnet"
 
 
 def _imports(node: ast.AST) -> dict[str, str]:

@@ -41,7 +41,6 @@ class Parameter(Multipliers, NamesInstead):
     _instead: ClassVar[Mapping[str, str]] = {
         "list_row_sparse_data": "list_data(); weights are dense",
         "row_sparse_data": "data()[rows]; weights are dense",
-        "var": "data(), the array itself; HybridBlock.export writes the network as symbols",
     }
 
     def __init__(
@@ -65,7 +64,8 @@ class Parameter(Multipliers, NamesInstead):
         for what, given, known in (("", stype, STYPES[:1]), ("grad_", grad_stype, STYPES)):
             if given not in known:
                 message = f"parameter {name!r}: {what}stype={given!r} does not exist here, only {' and '.join(known)}"
-                raise MXNetError(located(message, help="leave it out; csr and row-sparse weights are kept dense"))
+                error = MXNetError if given in (*STYPES, "csr") else AssertionError  # as MXNet has it
+                raise error(located(message, help="leave it out; csr and row-sparse weights are kept dense"))
         self._grad_stype = grad_stype
         self.name = name
         self.init = init
@@ -150,6 +150,12 @@ class Parameter(Multipliers, NamesInstead):
             return ()
         init, contexts, data = self._waiting
         return init, contexts, self._global_init, data
+
+    def var(self) -> Any:
+        """A Symbol, a variable of the parameter's name."""
+        from gluongraph import symbol
+
+        return symbol.var(self.name)
 
     # -- its arrays
 

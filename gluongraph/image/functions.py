@@ -66,9 +66,17 @@ def imdecode(buf: Any, flag: int = 1, to_rgb: bool = True, out: NDArray | None =
 
 
 def imread(filename: str, flag: int = 1, to_rgb: bool = True, out: NDArray | None = None) -> NDArray:
-    """`imdecode` of a file."""
-    with open(filename, "rb") as file:
-        return imdecode(file.read(), flag, to_rgb, out)
+    """`imdecode` of a file.
+
+    Raises:
+        MXNetError: it cannot be read; the cause is the OSError.
+    """
+    try:
+        with open(filename, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise MXNetError(located(f"imread: {error}")) from error
+    return imdecode(data, flag, to_rgb, out)
 
 
 def imresize(src: Any, w: int, h: int, interp: int = 1, out: NDArray | None = None) -> NDArray:

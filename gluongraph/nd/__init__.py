@@ -13,7 +13,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph import random as random
-from gluongraph.builders import mxctc, mximages, mxindex, mxlayers, mxmath, mxops, mxoutputs, mxshapes
+from gluongraph.builders import mxcorrelation, mxctc, mximages, mxindex, mxlayers, mxmath, mxops, mxoutputs, mxshapes
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import MXNetError, located
@@ -434,6 +434,7 @@ khatri_rao = _function(mxindex.khatri_rao)
 take = _function(mxshapes.take)
 pick = choose_element_0index = _function(mxshapes.pick)
 batch_take = _function(mxshapes.batch_take)
+Correlation = _function(mxcorrelation.Correlation)
 gather_nd = _function(mxindex.gather_nd)
 scatter_nd = _function(mxindex.scatter_nd)
 ravel_multi_index = _function(mxindex.ravel_multi_index)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from gluongraph.builders import mxops
+import numpy as np
+
+from gluongraph import random
+from gluongraph.builders import mxindex, mxops, mxshapes
+from gluongraph.context import Context
+from gluongraph.ir import Node
 from gluongraph.nd.function import function
+from gluongraph.ndarray import NDArray
 
 _BINARY: dict[str, Callable[..., Any]] = {
     "plus": mxops.add,
@@ -45,3 +52,38 @@ for _name, _build in _BINARY.items():
 
 _copy = function(mxops.identity, "_copy")
 _grad_add = function(mxops.add, "_grad_add")
+_backward_gather_nd = function(mxindex.scatter_nd, "_backward_gather_nd")
+
+
+def _cropped(lhs: Node, value: Any, begin: Sequence[int], end: Sequence[int]) -> Node:
+    """lhs with `value` in the place of lhs[begin:end]"""
+    key = tuple(slice(b, e) for b, e in zip(begin, end, strict=True))
+    return mxshapes.index_put(lhs, value, plan=mxshapes.index_plan(key, lhs.shape)[0])
+
+
+def _cropped_number(data: Node, scalar: float = 0.0, begin: Sequence[int] = (), end: Sequence[int] = ()) -> Node:
+    """data with a number in the place of data[begin:end]"""
+    return _cropped(data, scalar, begin, end)
+
+
+_crop_assign = _slice_assign = function(_cropped, "_crop_assign")
+_crop_assign_scalar = _slice_assign_scalar = function(_cropped_number, "_crop_assign_scalar")
+
+
+def _sample_unique_zipfian(range_max: int, shape: Sequence[int], ctx: Context | None = None) -> tuple[NDArray, NDArray]:
+    """Classes (N, count) drawn with P(k) = log((k + 2) / (k + 1)) / log(range_max + 1), those of a row all different,
+    and how many draws each row took (N,). Eager only.
+    """
+    rows, count = shape
+    made, tries = np.zeros((rows, count), np.int64), np.zeros(rows, np.int64)
+    for row in range(rows):
+        found: dict[int, None] = {}
+        while len(found) < count:
+            drawn = random.uniform(0.0, math.log(range_max + 1), shape=(2 * count,), dtype="float64", ctx=ctx).asnumpy()
+            for k in (np.exp(drawn).astype(np.int64) - 1) % range_max:
+                if len(found) == count:
+                    break
+                tries[row] += 1
+                found[int(k)] = None
+        made[row] = list(found)
+    return NDArray(made), NDArray(tries)

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from gluongraph import random
-from gluongraph.builders import mxcontrib, mxctc, mximages, mxindex, mxshapes
+from gluongraph.builders import mxcontrib, mxctc, mxdeformable, mximages, mxindex, mxquantize, mxshapes
 from gluongraph.errors import MXNetError, located
+from gluongraph.nd.boxes import bipartite_matching as bipartite_matching
+from gluongraph.nd.boxes import box_decode as box_decode
+from gluongraph.nd.boxes import box_encode as box_encode
 from gluongraph.nd.control import cond as cond
 from gluongraph.nd.control import foreach as foreach
 from gluongraph.nd.control import while_loop as while_loop
@@ -18,6 +21,7 @@ from gluongraph.nd.detection import MultiBoxPrior as MultiBoxPrior
 from gluongraph.nd.detection import MultiBoxTarget as MultiBoxTarget
 from gluongraph.nd.detection import box_nms as box_nms
 from gluongraph.nd.function import function, no_such
+from gluongraph.nd.hawkes import hawkesll as hawkesll
 from gluongraph.nd.multi import mp_adamw_update as mp_adamw_update
 from gluongraph.nd.multi import multi_adamw_update as multi_adamw_update
 from gluongraph.nd.multi import multi_lamb_update as multi_lamb_update
@@ -25,7 +29,12 @@ from gluongraph.nd.multi import multi_mp_adamw_update as multi_mp_adamw_update
 from gluongraph.nd.multi import multi_mp_lamb_update as multi_mp_lamb_update
 from gluongraph.nd.update import adamw_update as adamw_update
 from gluongraph.ndarray import NDArray, invoke
+from gluongraph.util import is_np_shape
 
+DeformableConvolution = function(mxdeformable.DeformableConvolution)
+ModulatedDeformableConvolution = function(mxdeformable.ModulatedDeformableConvolution)
+quantize = function(mxquantize.quantize)
+dequantize = function(mxquantize.dequantize)
 arange_like = function(mxcontrib.arange_like)
 div_sqrt_dim = function(mxcontrib.div_sqrt_dim)
 quadratic = function(mxcontrib.quadratic)
@@ -52,7 +61,7 @@ interleaved_matmul_encdec_valatt = function(mxcontrib.interleaved_matmul_encdec_
 def boolean_mask(data: NDArray, index: NDArray, axis: int = 0) -> NDArray:
     """The slices of data along an axis where index is not 0. How many there are depends on values: eager only."""
     rows = np.flatnonzero(index.asnumpy()).astype(np.int32)
-    if rows.size == 0:
+    if rows.size == 0 and not is_np_shape():
         raise MXNetError(located("boolean_mask: nothing is left, and arrays without elements do not exist in MXNet"))
     return invoke(mxshapes.take, data, NDArray(rows, data.context), axis=axis)
 

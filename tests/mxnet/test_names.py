@@ -233,3 +233,54 @@ def test_the_parameters_that_wait_and_another_optimizer() -> None:
     before = dense.weight.data().copy()
     step()
     assert np.allclose((before - dense.weight.data()).asnumpy(), 0.5)
+
+
+def test_vectors_of_tokens(tmp_path: pathlib.Path) -> None:
+    from gluongraph.contrib import embedding, text
+
+    path = tmp_path / "vectors.txt"
+    path.write_text("2 2\na 0.1 0.2\nb 0.3 0.4\na 9 9\n")
+    with pytest.warns(UserWarning) as said:
+        found = embedding.CustomEmbedding(str(path), init_unknown_vec=nd.ones)
+    assert [str(w.message).split(": ", 1)[1][:12] for w in said] == ["'2 2' looks ", "another vect"]
+    assert found.vec_len == 2 and found.idx_to_token == ["<unk>", "a", "b"]
+    assert np.allclose(found.get_vecs_by_tokens(["b", "x"]).asnumpy(), [[0.3, 0.4], [1, 1]])
+    assert np.allclose(found.get_vecs_by_tokens("A", lower_case_backup=True).asnumpy(), [0.1, 0.2])
+    found.update_token_vectors("a", nd.array([5, 6]))
+    assert found.get_vecs_by_tokens("a").asnumpy().tolist() == [5, 6]
+    with pytest.raises(ValueError, match="'x' is not known"):
+        found.update_token_vectors(["x"], nd.ones((1, 2)))
+    with pytest.raises(AssertionError, match="2 vectors of 2 numbers"):
+        found.update_token_vectors(["a", "b"], nd.ones((1, 2)))
+    words = text.Vocabulary({"b": 2, "c": 1}, reserved_tokens=["<pad>"])
+    both = embedding.CompositeEmbedding(words, [found, found])
+    assert both.idx_to_vec.shape == (4, 4) and np.allclose(both.get_vecs_by_tokens("b").asnumpy(), [0.3, 0.4] * 2)
+    wrong = {"a": "without a vector", "a 1 2\nb 1 2 3": "3 numbers, where others have 2", "a 1 x": "could not convert"}
+    for content, says in wrong.items():
+        path.write_text(content + "\n")
+        with pytest.raises(AssertionError, match=says):
+            embedding.CustomEmbedding(str(path))
+    with pytest.raises(ValueError, match="there is no file"):
+        embedding.CustomEmbedding(str(tmp_path / "nowhere"))
+
+    @embedding.register
+    class Own(embedding.TokenEmbedding):
+        pass
+
+    assert isinstance(embedding.create("own"), Own)
+
+
+def test_the_first_form_of_autograd() -> None:
+    from gluongraph.contrib import autograd
+
+    x, y = nd.array([2.0]), nd.array([3.0])
+    (dx, dy), out = autograd.grad_and_loss(lambda x, y: x * x * y)(x, y)
+    assert (dx.asscalar(), dy.asscalar(), out.asscalar()) == (12, 4, 12)
+    assert autograd.grad(lambda x, y: x * y, argnum=1)(x, y)[0].asscalar() == 2
+    with autograd.train_section():
+        assert mx.autograd.is_recording() and mx.autograd.is_training()
+        with autograd.test_section():
+            assert not mx.autograd.is_recording()
+    assert autograd.set_is_training(True) is False and autograd.set_is_training(False) is True
+    with pytest.raises(AssertionError, match="by arrays"):
+        autograd.grad(lambda x: x)(1)

@@ -6,8 +6,8 @@ from gluongraph.gluon.contrib import data, nn, rnn
 from gluongraph.later import imported_later
 
 if TYPE_CHECKING:
-    from gluongraph.gluon.contrib import estimator
+    from gluongraph.gluon.contrib import cnn, estimator
 
-__getattr__ = imported_later(__name__, ("estimator",))
+__getattr__ = imported_later(__name__, ("cnn", "estimator"))
 
-__all__ = ["data", "estimator", "nn", "rnn"]
+__all__ = ["cnn", "data", "estimator", "nn", "rnn"]

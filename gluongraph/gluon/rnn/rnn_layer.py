@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from gluongraph import nd
@@ -10,6 +11,8 @@ from gluongraph.builders import mxrnn
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import Parameter
+from gluongraph.gluon.rnn.stack import HybridSequentialRNNCell
+from gluongraph.gluon.rnn.unfused import CELLS, no_projection, unfused
 from gluongraph.nd.recurrent import clipping, stacked
 from gluongraph.ndarray import NDArray
 
@@ -21,6 +24,8 @@ class _RecurrentLayer(HybridBlock):
 
     `layer(x)` gives the outputs, from states of 0; `layer(x, states)` also gives the last states, as a list.
     """
+
+    _activation = "tanh"  # of RNN, which says
 
     def __init__(
         self,
@@ -73,6 +78,16 @@ class _RecurrentLayer(HybridBlock):
             layer = name[1:].removesuffix("_" + kind)
             found[f"{dot}_unfused.{layer}.{cell}{kind}"] = self._reg_params[name]
         return found
+
+    def _unfuse(self) -> HybridSequentialRNNCell:
+        """The cells that the layer could be taken apart into, with the same parameters; MXNet's name of it."""
+        if self._projection_size:
+            raise no_projection(self.name)
+        cell = CELLS[self._mode]
+        if self._mode == "rnn":
+            cell = partial(cell, activation=self._activation)
+        how = (self._hidden_size, self._num_layers, self._dir, self._dropout)
+        return unfused(cell, *how, self.prefix, self.params)
 
     def __repr__(self) -> str:
         shape = self._reg_params["l0_i2h_weight"].shape or (0, 0)

@@ -1,0 +1,41 @@
+"""A recurrent layer taken apart into cells, which share its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gluongraph.errors import located
+from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.gluon.rnn.gated import GRUCell, LSTMCell, RNNCell
+from gluongraph.gluon.rnn.modifiers import DropoutCell
+from gluongraph.gluon.rnn.stack import BidirectionalCell, HybridSequentialRNNCell
+
+CELLS: dict[str, Callable[..., Any]] = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
+
+
+def unfused(
+    cell: Callable[..., Any],
+    units: int,
+    layers: int,
+    directions: int,
+    dropout: float,
+    prefix: str,
+    params: ParameterDict,
+) -> HybridSequentialRNNCell:
+    """Cells of a kind, one above the other, whose parameters are those of `params` by their names."""
+    stack = HybridSequentialRNNCell(prefix=prefix, params=params)
+    with stack.name_scope():
+        for layer in range(layers):
+            cells = [cell(units, prefix=f"{direction}{layer}_") for direction in "lr"[:directions]]
+            stack.add(BidirectionalCell(*cells) if directions == 2 else cells[0])
+            if dropout and layer < layers - 1:
+                stack.add(DropoutCell(dropout))
+    return stack
+
+
+def no_projection(name: str) -> NotImplementedError:
+    """The error where a layer has no cells of its kind."""
+    return NotImplementedError(
+        located(f"{name} projects its states, which its cells do not", help="rnn.LSTMPCell does")
+    )
