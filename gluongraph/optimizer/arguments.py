@@ -40,7 +40,8 @@ RANGES: Mapping[str, Range] = {
     **dict.fromkeys(("lr", "learning_rate", "what lr_scheduler gives", "wd", "wd_lh", "eta"), _POSITIVE),
     **dict.fromkeys(("epsilon", "eps", "schedule_decay", "lamda1", "lamda", "beta"), _POSITIVE),
     **dict.fromkeys(("beta1", "beta2"), _AVERAGE),
-    **dict.fromkeys(("momentum", "rho", "gamma1", "gamma2"), _FRACTION),
+    **dict.fromkeys(("rho", "gamma1", "gamma2"), _FRACTION),
+    "momentum": Range(-1, 1),
     **dict.fromkeys(("rescale_grad", "lr_mult", "wd_mult"), _FINITE),
 }
 

@@ -411,7 +411,7 @@ def test_graph_plan_kernels_and_artefact_can_be_looked_at() -> None:
         _ = step.plan
     step(X, Y)
     assert "dense" in next(iter(step.graph.updates))
-    assert len(step.kernels) <= len(step.plan.launches) == 9
+    assert len(step.kernels) <= len(step.plan.launches) == 10  # one counts labels out of range
     assert step.artefact.path is not None and step.artefact.path.exists()
     rows = step.profile(X, Y, repeat=2)
     assert len(rows) == len(step.plan.launches) and all(row.seconds > 0 for row in rows)

@@ -205,7 +205,7 @@ class Mixed(gluon.HybridBlock):
             self.offset = self.params.get("offset", shape=(5,), init="ones")
 
     def hybrid_forward(self, F: Any, x: Any, y: Any, offset: Any) -> Any:
-        h = self.dense(self.norm(self.embedding(x))) * 2.0 - 1.0 + offset.reshape((1, 1, -1))
+        h = self.dense(self.norm(self.embedding(F.floor(20.0 * x)))) * 2.0 - 1.0 + offset.reshape((1, 1, -1))
         a = F.softmax(F.batch_dot(h, h, transpose_b=True) / 2.0, axis=-1)
         p, q = F.split(F.concat(F.batch_dot(a, h), h, dim=2), num_outputs=2, axis=2)
         h = F.where(p > q - 1, p, q) * F.expand_dims(y, 2)
