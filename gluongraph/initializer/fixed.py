@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gluongraph.initializer.base import Initializer, alias, register, upsampling
 from gluongraph.ndarray import NDArray
 
@@ -37,11 +39,12 @@ class Constant(Initializer):
     """All `value`, a number or an array of the parameter's shape."""
 
     def __init__(self, value: Any):
-        super().__init__(value=value)
+        array = value.asnumpy() if isinstance(value, NDArray) else value
+        super().__init__(value=array.tolist() if isinstance(array, np.ndarray) else array)  # as JSON has it
         self.value = value
 
     def _init_weight(self, name: str, arr: NDArray) -> None:
-        arr[:] = self.value
+        arr[:] = np.asarray(self.value) if isinstance(self.value, list) else self.value
 
 
 @register

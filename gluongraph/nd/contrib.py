@@ -9,7 +9,7 @@ import numpy as np
 
 from gluongraph import random
 from gluongraph.builders import mxcontrib, mxctc, mxdeformable, mximages, mxindex, mxquantize, mxshapes
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import HostCallError, MXNetError, located
 from gluongraph.nd.boxes import bipartite_matching as bipartite_matching
 from gluongraph.nd.boxes import box_decode as box_decode
 from gluongraph.nd.boxes import box_encode as box_encode
@@ -29,6 +29,7 @@ from gluongraph.nd.multi import multi_mp_adamw_update as multi_mp_adamw_update
 from gluongraph.nd.multi import multi_mp_lamb_update as multi_mp_lamb_update
 from gluongraph.nd.update import adamw_update as adamw_update
 from gluongraph.ndarray import NDArray, invoke
+from gluongraph.tape import STATE
 from gluongraph.util import is_np_shape
 
 DeformableConvolution = function(mxdeformable.DeformableConvolution)
@@ -59,7 +60,17 @@ interleaved_matmul_encdec_valatt = function(mxcontrib.interleaved_matmul_encdec_
 
 
 def boolean_mask(data: NDArray, index: NDArray, axis: int = 0) -> NDArray:
-    """The slices of data along an axis where index is not 0. How many there are depends on values: eager only."""
+    """The slices of data along an axis where index is not 0. How many there are depends on values: eager only.
+
+    A hybridized block with it is not compiled, and runs in eager mode.
+
+    Raises:
+        HostCallError: in a function that is being compiled.
+        MXNetError: nothing is left, and shapes do not follow numpy's rules (`mx.np_shape`).
+    """
+    if STATE.tracer is not None:
+        message = "the result of boolean_mask has a shape that depends on values, which no graph has"
+        raise HostCallError(located(message, help="multiply by the mask, or choose with nd.where"))
     rows = np.flatnonzero(index.asnumpy()).astype(np.int32)
     if rows.size == 0 and not is_np_shape():
         raise MXNetError(located("boolean_mask: nothing is left, and arrays without elements do not exist in MXNet"))

@@ -35,7 +35,7 @@ def compare_optimizer(
         raise NotImplementedError(f"compare_optimizer: arrays of storage {w_stype!r}, {g_stype!r} do not exist")
     shapes = shape if isinstance(shape, list) else [shape]
     weights, grads = ([random.uniform(shape=s, dtype=dtype) for s in shapes] for _ in range(2))
-    others = copy.deepcopy(weights)
+    others, theirs = copy.deepcopy(weights), copy.deepcopy(grads)  # an update may write into its gradient
     states1 = [opt1.create_state_multi_precision(i, w) for i, w in enumerate(weights)]
     states2 = [opt2.create_state_multi_precision(i, w) for i, w in enumerate(others)]
     if compare_states:
@@ -44,9 +44,9 @@ def compare_optimizer(
         opt1.update_multi_precision(i, w, g, state)
     if isinstance(shape, list):
         together: Any = opt2
-        together.update_multi_precision(list(range(len(others))), others, copy.deepcopy(grads), states2)
+        together.update_multi_precision(list(range(len(others))), others, theirs, states2)
     else:
-        opt2.update_multi_precision(0, others[0], grads[0], states2[0])
+        opt2.update_multi_precision(0, others[0], theirs[0], states2[0])
     if compare_states:
         compare_ndarray_tuple(states1, states2, rtol, atol)
     for w1, w2 in zip(weights, others, strict=True):

@@ -278,3 +278,12 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
 def test_errors(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+def test_an_array_as_constant_is_written_as_numbers() -> None:
+    for value in (nd.array([[1, 2]]), np.array([[1.0, 2.0]])):
+        made = init.Constant(value)
+        assert made.dumps() == '["constant", {"value": [[1.0, 2.0]]}]' and init.create(made.dumps()) == made
+        array = nd.zeros((1, 2))
+        init.create(made.dumps())("w_weight", array)
+        assert array.asnumpy().tolist() == [[1, 2]]

@@ -262,3 +262,23 @@ def test_a_recurrent_layer_and_its_cells() -> None:
         assert set(cells.collect_params().keys()) == set(layer.collect_params().keys())
     with pytest.raises(NotImplementedError, match="projects its states"):
         gluon.rnn.LSTM(3, projection_size=2)._unfuse()
+
+
+def test_a_hybridized_block_whose_shapes_depend_on_values() -> None:
+    class Masked(gluon.HybridBlock):
+        def forward(self, x: Any, mask: Any) -> Any:
+            return nd.contrib.boolean_mask(2 * x, mask)
+
+    net = Masked()
+    net.hybridize()
+    x, mask = nd.array([[1, 2], [3, 4], [5, 6]]), nd.array([0, 1, 1])
+    x.attach_grad()
+    said = "not compiled, it runs in eager mode: the result of boolean_mask"
+    with pytest.warns(UserWarning, match=said), mx.autograd.record():
+        y = net(x, mask)
+    y.backward()
+    assert y.asnumpy().tolist() == [[6, 8], [10, 12]] and x.grad.asnumpy().tolist() == [[0, 0], [2, 2], [2, 2]]
+    with pytest.raises(MXNetError, match="nothing is left"):
+        nd.contrib.boolean_mask(x, nd.zeros((3,)))
+    with mx.np_shape():
+        assert nd.contrib.boolean_mask(x, nd.zeros((3,))).shape == (0, 2)
