@@ -36,8 +36,8 @@ NEEDS: dict[str, tuple[str, ...]] = {
 # Words of a test, whatever they belong to: methods of arrays and symbols, names of storage.
 ATTRIBUTES = {"simple_bind": "symbols", "bind": "symbols", "as_np_ndarray": "mx.np", "tostype": "sparse storage"}
 STRINGS = {"row_sparse": "sparse storage", "csr": "sparse storage"}
-# What `from mxnet.test_utils import *` and `from nose.tools import *` bring along counts as that module's.
-STARRED = ("mxnet.test_utils",)
+# What `from mxnet.test_utils import *` brings along counts as that module's.
+STARRED = ("mxnet.test_utils", "mxnet.autograd")
 
 
 def needs(folder: Path) -> dict[tuple[str, str], str]:

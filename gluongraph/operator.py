@@ -27,8 +27,8 @@ eager mode, and says so once; the blocks in it that call none are compiled. A st
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -191,6 +191,17 @@ def _span(name: str) -> AbstractContextManager[None]:
     return spans[0](name) if spans else nullcontext()
 
 
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Within: what an operator raises is an MXNetError, with what it raised as its cause."""
+    try:
+        yield
+    except MXNetError:
+        raise
+    except Exception as error:
+        raise MXNetError(located(f"nd.Custom({name!r}): {type(error).__name__}: {error}")) from error
+
+
 class _Call:
     """One call of an operator: its outputs, recorded."""
 
@@ -206,7 +217,7 @@ class _Call:
         self.ctx = inputs[0].context if inputs else current_context()
         self.op = prop.create_operator(self.ctx, [list(s) for s in shapes], list(types))
         self.outputs = [nd.zeros(tuple(s), self.ctx, t) for s, t in zip(made, dtypes, strict=True)]
-        with autograd.pause(train_mode=STATE.training), _span(f"{name}::pure_python"):
+        with autograd.pause(train_mode=STATE.training), _span(f"{name}::pure_python"), _told(name):
             self.op.forward(STATE.training, ["write"] * len(self.outputs), self.inputs, self.outputs, aux)
         self.reqs = ["write" if tracked(x) else "null" for x in inputs]
         self.kept = [y.detach() for y in self.outputs]
@@ -215,6 +226,6 @@ class _Call:
     def pull(self, *heads: Array) -> list[Array | None]:
         grads = [nd.zeros(x.shape, self.ctx, x.dtype) for x in self.inputs]
         above = [nd.array(h, self.ctx, h.dtype) for h in heads]
-        with autograd.pause(), _span(f"_backward_{self.name}::pure_python"):
+        with autograd.pause(), _span(f"_backward_{self.name}::pure_python"), _told(self.name):
             self.op.backward(self.reqs, above, self.inputs, self.kept, grads, self.aux)
         return [g.storage.array for g in grads]

@@ -138,6 +138,9 @@ def broadcast_like(lhs: Node, rhs: Node, lhs_axes: Axes = None, rhs_axes: Axes =
     """lhs broadcast to the shape of rhs; or its axes lhs_axes to the extents of rhs along rhs_axes"""
     if lhs_axes is None or rhs_axes is None:
         return _broadcast(lhs, rhs.shape)
+    if not _listed(lhs_axes) or len(_listed(lhs_axes)) != len(_listed(rhs_axes)):
+        message = f"broadcast_like: as many lhs_axes as rhs_axes, at least one; not {lhs_axes} and {rhs_axes}"
+        raise ShapeError(located(message, help="leave both out to broadcast to the whole shape"))
     pairs = zip(_listed(lhs_axes), _listed(rhs_axes), strict=True)
     extents = {axes_of(lhs, a)[0]: rhs.shape[b] for a, b in pairs}
     return _broadcast(lhs, tuple(extents.get(i, n) for i, n in enumerate(lhs.shape)))

@@ -156,5 +156,18 @@ def test_errors() -> None:
 
     with pytest.raises(ShapeError, match=r"inputs f32\[2\], where infer_shape wants \(7,\)"):
         nd.Custom(nd.ones(2), op_type="test_shapes")
+
+    class Failing(operator.CustomOp):
+        def forward(self, is_train: bool, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
+            raise KeyError("lost")
+
+    @operator.register("test_failing")
+    class FailingProp(operator.CustomOpProp):
+        def create_operator(self, ctx: Any, in_shapes: Any, in_dtypes: Any) -> operator.CustomOp:
+            return Failing()
+
+    with pytest.raises(MXNetError, match=r"nd\.Custom\('test_failing'\): KeyError: 'lost'") as caught:
+        nd.Custom(nd.ones(2), op_type="test_failing")
+    assert isinstance(caught.value.__cause__, KeyError)
     assert "test_shapes" in operator.get_all_registered() and "dot" in operator.get_all_registered_operators()
     assert operator.get_operator_arguments("Activation").names == ["data", "act_type"]

@@ -282,3 +282,11 @@ def test_a_hybridized_block_whose_shapes_depend_on_values() -> None:
         nd.contrib.boolean_mask(x, nd.zeros((3,)))
     with mx.np_shape():
         assert nd.contrib.boolean_mask(x, nd.zeros((3,))).shape == (0, 2)
+
+
+def test_axes_that_are_broadcast_come_in_pairs() -> None:
+    x, y = nd.ones((1, 7, 1)), nd.ones((5, 3))
+    assert nd.broadcast_like(x, y, lhs_axes=(0, -1), rhs_axes=(0, 1)).shape == (5, 7, 3)
+    for left, right in (((), ()), ((0,), (0, 1))):
+        with pytest.raises(ShapeError, match="as many lhs_axes as rhs_axes"):
+            nd.broadcast_like(x, y, lhs_axes=left, rhs_axes=right)
