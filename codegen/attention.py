@@ -254,6 +254,7 @@ class _Head:
             lambda r, i: k.load(left, r * self.row + i),
             lambda i, j, lanes: k.load(right.buf, i * right.pitch + j, lanes),
             write,
+            most=self.shape.keys,
         )
 
     def _add_turned(self, first: Expr, rows: int, seen: Value, left: Buf, right: Rows, size: int, sums: Rows) -> None:
@@ -282,9 +283,18 @@ class _Head:
         mk.runs(k, self.shape.keys, BLOCK, 0, seen, keys_from)
 
     def _product(
-        self, m: int, n: int, terms: Terms, left: Left, right: Right, write: Write, wanted: Wanted | None = None
+        self,
+        m: int,
+        n: int,
+        terms: Terms,
+        left: Left,
+        right: Right,
+        write: Write,
+        wanted: Wanted | None = None,
+        most: int = 0,
     ) -> None:
-        """write(i, j, Σ left(i, k) right(k, j)) for m x n elements, tile by tile; panels of `right` stay in cache."""
+        """write(i, j, Σ left(i, k) right(k, j)) for m x n elements, tile by tile; panels of `right` stay in cache.
+        Sums that may be long have `most` terms."""
         k, lanes = self.k, self.cpu.lanes
         rows, vectors = gemm_choice.outer_tile(m, n, lanes, self.cpu)
         width = vectors * lanes
@@ -301,9 +311,9 @@ class _Head:
 
         def sums(i: Expr, count: int, j: Expr, size: int) -> None:
             cuts = mk.widths(size, lanes)
-            acc = mk.Tile(k, count, cuts, "f32")
+            acc = mk.Tile(k, count, cuts, "f32", most)
             begin, number = terms(i, count)
-            with k.loop(number, name="k") as each:
+            with mk.chained(k, acc.settle, [number], most=[most]) as (each,):
                 step = k.bind(begin + each, "step")
                 vectors = [k.bind(right(step, j + v * lanes, cut), "b") for v, cut in enumerate(cuts)]
                 for r in range(count):

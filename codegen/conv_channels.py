@@ -329,7 +329,8 @@ class _ToPixels(Job):
         vectors: int,
     ) -> mk.Tile:
         rows, columns = axes
-        acc = mk.Tile(k, self.tile[0] * width, (self.lanes,) * vectors, self.dtype)
+        of_block = rows.taps * columns.taps * self.lanes
+        acc = mk.Tile(k, self.tile[0] * width, (self.lanes,) * vectors, self.dtype, self.frame.blocks * of_block)
         if not rows.taps or not columns.taps:
             return acc
         line = self.frame.whole[1]
@@ -338,9 +339,11 @@ class _ToPixels(Job):
         corner = k.bind(top * line + left, "corner")
         near = [(i // width * rows.stride * line + i % width * columns.stride) * self.lanes for i in range(acc.rows)]
 
+        _, settle = mk.around_and_within(acc.settle, of_block)
+
         def block(start: Expr, channels: int) -> None:
             number = k.bind(tir.floordiv(start, self.lanes), "block")
-            with k.loop(rows.taps, name="kh") as kh, k.loop(columns.taps, name="kw") as kw:
+            with mk.chained(k, settle, [rows.taps, columns.taps], channels) as (kh, kw):
                 place = corner + kh * (rows.shift * line) + kw * columns.shift
                 x = k.bind(number * self.frame.plane + place * self.lanes, "x")
                 tap = (kh * rows.apart + rows.tap) * self.conv.kernel[1] + kw * columns.apart + columns.tap
@@ -353,7 +356,14 @@ class _ToPixels(Job):
                         for v in range(vectors):
                             acc.add(i, v, pixel, right[v])
 
-        mk.runs(k, self.reduced, self.lanes, 0, self.frame.blocks, block)
+        if acc.settle is None or settle is not None:
+            mk.runs(k, self.reduced, self.lanes, 0, self.frame.blocks, block)
+            return acc
+        blocks = mk.CHAIN // of_block  # of a chain
+        with k.loop(mk.ceildiv(self.frame.blocks, blocks), name="chain") as chain:
+            first = k.bind(chain * blocks, "first")
+            mk.runs(k, self.reduced, self.lanes, first, tir.minimum(self.frame.blocks - first, blocks), block)
+            acc.settle()
         return acc
 
 
@@ -563,18 +573,19 @@ class WeightGrad(ToWeights):
         self, k: Kernel, xs: Buf, gs: Buf, place: tuple[Expr, Expr, Expr], rows: int, c: Expr, vectors: int
     ) -> mk.Tile:
         conv, (group, block, tap) = self.conv, place
-        acc = mk.Tile(k, rows, (self.lanes,) * vectors, self.dtype)
+        acc = mk.Tile(k, rows, (self.lanes,) * vectors, self.dtype, conv.n * conv.out[0] * conv.out[1])
+        outer, inner = mk.around_and_within(acc.settle, conv.out[1])
         kh, kw = tir.floordiv(tap, conv.kernel[1]), tir.floormod(tap, conv.kernel[1])
         line = self.x.whole[1]
         corner = k.bind((kh * conv.dilation[0] * line + kw * conv.dilation[1]) * self.lanes, "corner")
         first = k.bind(tir.floordiv(c, self.lanes), "first")
-        with k.loop(conv.n, name="image") as n, k.loop(conv.out[0], name="row") as h:
-            outer = n * conv.groups + group
+        with mk.chained(k, outer, [conv.n, conv.out[0]], conv.out[1]) as (n, h):
+            panel = n * conv.groups + group
             x = k.bind(
-                (outer * self.x.blocks + first) * self.x.plane + h * (conv.stride[0] * line * self.lanes) + corner
+                (panel * self.x.blocks + first) * self.x.plane + h * (conv.stride[0] * line * self.lanes) + corner
             )
-            g = k.bind((outer * self.g.blocks + block) * self.g.plane + h * (conv.out[1] * self.lanes), "g")
-            with k.loop(conv.out[1], name="column") as w:
+            g = k.bind((panel * self.g.blocks + block) * self.g.plane + h * (conv.out[1] * self.lanes), "g")
+            with mk.chained(k, inner, [conv.out[1]]) as (w,):
                 near, at = k.bind(x + w * (conv.stride[1] * self.lanes), "near"), k.bind(g + w * self.lanes, "at")
                 right = [k.bind(k.load(xs, near + v * self.x.plane, self.lanes), "x") for v in range(vectors)]
                 for r in range(rows):

@@ -249,10 +249,10 @@ class _ToPixels(Job):
     def _tile(self, k: Kernel, images: Buf, w: Weights, tile: _Tile, place: tuple[Expr, ...], size: int) -> mk.Tile:
         """The sums of `size` channels and the tile's columns, at (block, row, column, group, channel of it)."""
         block, h, start, group, made = place
-        acc = mk.Tile(k, size, (self.lanes,) * tile.width, self.dtype)
+        acc = mk.Tile(k, size, (self.lanes,) * tile.width, self.dtype, self.reduced * self.kernel[0] * len(tile.taps))
         if not tile.taps:
             return acc
-        with self._rows_met(k, w, h, group, made, size) as (c, kh, source):
+        with self._rows_met(k, w, (h, group, made), size, acc.settle, len(tile.taps)) as (c, kh, source):
             channel = (block * self.conv.groups + group) * self.reduced + c
             base = channel * plane(self.conv, self.source) + source * self.source[1] + self.scaled(start)
             at = k.bind(base * self.lanes, "at")
@@ -272,19 +272,23 @@ class _ToPixels(Job):
 
     @contextmanager
     def _rows_met(
-        self, k: Kernel, w: Weights, h: Expr, group: Value, made: Value, size: int
+        self, k: Kernel, w: Weights, place: tuple[Expr, ...], size: int, settle: mk.Settle | None, taps: int
     ) -> Iterator[tuple[Expr, Expr, Expr]]:
         """Loops over what a row is summed from: (channel, row of the kernel, row of the source). Channels, whose
         weights lie together, are outermost, unless the first cache holds all weights."""
+        h, group, made = place
         if self.conv.o * self.conv.q * DTYPES[self.dtype].nbytes <= self.cpu.l1:
-            with k.loop(self.kernel[0], name="kh") as turn:
+            outer, inner = mk.around_and_within(settle, self.reduced * taps)
+            with mk.chained(k, outer, [self.kernel[0]], self.reduced * taps) as (turn,):
                 inside, source = self.row(h, turn)
-                with nullcontext() if inside is None else k.when(inside), k.loop(self.reduced, name="c") as c:
+                some = nullcontext() if inside is None else k.when(inside)
+                with some, mk.chained(k, inner, [self.reduced], taps) as (c,):
                     yield c, self.taps(turn), source
             return
-        with k.loop(self.reduced, name="c") as c:
+        outer, inner = mk.around_and_within(settle, self.kernel[0] * taps)
+        with mk.chained(k, outer, [self.reduced], self.kernel[0] * taps) as (c,):
             self.fetch(k, w, group, made, c, size)
-            with k.loop(self.kernel[0], name="kh") as turn:
+            with mk.chained(k, inner, [self.kernel[0]], taps) as (turn,):
                 inside, source = self.row(h, turn)
                 with nullcontext() if inside is None else k.when(inside):
                     yield c, self.taps(turn), source

@@ -20,7 +20,8 @@ C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]. Two forms:
   these have many rows and all columns.
 * inner: where both operands are contiguous along k (x W^T): vectors along k, summed over their lanes at the end.
 
-What an element of C is summed from, and in which order, depends on shapes and target only, never on threads.
+What an element of C is summed from, and in which order, depends on shapes and target only, never on threads. Long sums
+are made of chains (`microkernel.CHAIN`): in the outer form the terms of a pass, be there several or one.
 """
 
 from __future__ import annotations
@@ -353,13 +354,19 @@ class _Job:
         k, width = self.k, self.how.vectors * self.lanes
         cuts = mk.widths(size, self.lanes)
         summed = cuts if panel is None else (self.lanes,) * len(cuts)
-        acc = mk.Tile(k, rows, summed, self.how.dtype)
+        kk, passes = self.of.kk, self.how.passes(self.of.kk)
+        acc = mk.Tile(k, rows, summed, self.how.dtype, kk if passes == 1 else 0)
         waiting = self._waiting(batch, i, j)
         places = [(r, v, r * width + v * self.lanes) for r in range(rows) for v in range(len(cuts))]
-        if waiting is not None:
+
+        def go_on(waiting: Buf) -> None:
+            """From the sums of the passes before."""
             with k.when(tir.logical("not", terms.begins)):
                 for r, v, at in places:
-                    acc.put(r, v, k.load(waiting, at, summed[v]))
+                    acc.put(r, v, k.load(waiting, at, summed[v]) + acc.get(r, v))
+
+        if waiting is not None and kk <= mk.CHAIN:
+            go_on(waiting)
 
         def add(step: Expr) -> None:
             right = []
@@ -375,11 +382,14 @@ class _Job:
                 for v in range(len(cuts)):
                     acc.add(r, v, scalar, right[v])
 
-        kk, span = self.of.kk, self.how.span(self.of.kk)
-        turn = next(size for size in TURNS if kk % size == span % size == 0)
-        with k.loop(tir.floordiv(terms.count, turn), name="k") as number:
+        chain = self.how.chain(kk, self.of.cpu)
+        turn = next(size for size in TURNS if kk % size == chain % size == 0)
+        turns = kk // turn if passes == 1 else tir.floordiv(terms.count, turn)
+        with mk.chained(k, acc.settle, [turns], turn, [kk // turn], chain // turn) as (number,):
             for term in range(turn):
                 add(k.bind(number * turn + term, "k"))
+        if waiting is not None and kk > mk.CHAIN:
+            go_on(waiting)
 
         def finish() -> None:
             self._hand_on(rows, cuts, acc.get, batch, i, j)
@@ -430,7 +440,7 @@ class _Job:
     def _dots(self, batch: Expr, i: Expr, rows: int, j: Expr, columns: int) -> None:
         """A tile of dot products along k."""
         k, lanes = self.k, self.lanes
-        acc = mk.Tile(k, rows, (lanes,) * columns, self.how.dtype)
+        acc = mk.Tile(k, rows, (lanes,) * columns, self.how.dtype, self.of.kk // lanes)
 
         def step(at: Value, width: int) -> None:
             right = [self._along_k(self.of.b, batch, at, j + c, width) for c in range(columns)]
@@ -440,10 +450,12 @@ class _Job:
                     acc.add(r, c, left, right[c])
 
         if full := self.of.kk // lanes:
-            with k.loop(full, name="k") as s:
+            with mk.chained(k, acc.settle, [full]) as (s,):
                 step(k.bind(s * lanes, "k"), lanes)
         if rest := self.of.kk % lanes:
             step(tir.index(self.of.kk - rest), rest)
+            if acc.settle is not None:
+                acc.settle()
         groups = list(_powers(columns))
 
         def summed(r: int, v: int) -> Expr:

@@ -6,6 +6,7 @@ codegen/gemm.py says what the forms are and writes their loops.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -50,6 +51,10 @@ class Strategy:
     def passes(self, kk: int) -> int:
         """Over which sums are made."""
         return mk.ceildiv(kk, self.span(kk))
+
+    def chain(self, kk: int, cpu: Cpu) -> int:
+        """Terms that one accumulator of the outer form adds up: those of a pass, or of what would be one."""
+        return self.depth or _depth(kk, mk.lanes(cpu, self.dtype)) or kk
 
     def __str__(self) -> str:
         """A name for it among those of one product."""
@@ -171,7 +176,9 @@ def _threads(cpu: Cpu) -> tuple[int, ...]:
     return 2, 4, cpu.chunks
 
 
-DEPTH = 256  # terms of a pass, about: a panel of B so long stays in the first cache
+# Terms of a pass, about: a panel of B so long stays in the first cache. Of very many terms it is their square root: the
+# error of a sum grows with the number of passes too.
+DEPTH = 256
 APART = 16  # elements between packed rows: at powers of two they would share few places of a cache
 # Where few rows pass over a panel of B, to pack and to read it first is a good part of the work: quicker in the first
 # cache, by passes over terms.
@@ -218,7 +225,7 @@ def _distinct(usual: Strategy, more: Sequence[Strategy]) -> list[Strategy]:
 
 def _depth(kk: int, lanes: int) -> int:
     """The terms of one of several even passes, in whole vectors; 0 if one is enough."""
-    passes = mk.ceildiv(kk, DEPTH)
+    passes = mk.ceildiv(kk, max(DEPTH, math.isqrt(kk)))
     return mk.ceildiv(mk.ceildiv(kk, passes), lanes) * lanes if passes > 1 else 0
 
 

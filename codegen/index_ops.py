@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
@@ -12,6 +13,7 @@ from gluongraph.codegen.loops import offered, sweep
 from gluongraph.codegen.math import VectorAlgebra, wide
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
+from gluongraph.dtypes import DTYPES
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
@@ -38,11 +40,129 @@ def _rule(
     return Rule(name, claim, emit)
 
 
+class RowTotals:
+    """Sums of the rows of `updates` that name the same row of a table, in the order in which they stand in a list. The
+    sum of all that name a row gets the place of the first of them.
+
+    A sum of more than CHAIN terms is made of chains: those behind the first lie in a slot of the row, of which there
+    are few, and are added to the sum when they end.
+    """
+
+    def __init__(self, k: Kernel, cpu: Cpu, space: Buf, sizes: tuple[int, int, int], dtype: str):
+        (self.rows, self.width, self.count), self.k, self.cpu, self.dtype = sizes, k, cpu, dtype
+        self.lanes, self.slots = mk.lanes(cpu, dtype), self.count // mk.CHAIN
+        self.sums = k.view(space, dtype)
+        self.chains = self.sums.at(self.count * self.width)
+        self.first = k.view(space, "i32", (self.count + self.slots) * self.width * DTYPES[dtype].nbytes)
+        self.said = self.first.at(self.count)
+        self.rank = self.said.at(self.rows)  # how many places before this one name its row
+        self.seen = self.rank.at(self.count)  # by the first place: how many name its row; then its slot; and by slot
+        self.slot, self.owner = self.seen.at(self.count), self.seen.at(2 * self.count)
+
+    @staticmethod
+    def workspace(rows: int, width: int, count: int, dtype: str) -> int:
+        """Bytes."""
+        slots = count // mk.CHAIN
+        numbers = 4 * count + slots if slots else count
+        return (count + slots) * width * DTYPES[dtype].nbytes + 4 * (rows + numbers)
+
+    def add_up(self, row: Callable[[Expr], Expr], updates: Buf) -> None:
+        """The sums, where `row(place)` is named. Columns are shared out, so that threads do not change the order."""
+        k, width = self.k, self.width
+        first_places(k, row, self.count, self.said, self.first)
+        slots = self._ranks() if self.slots else tir.index(0)
+        steps = mk.ceildiv(width, self.lanes)
+        pieces = mk.pieces(steps, self.cpu, float(width * self.count))
+
+        def add(at: Expr, lanes: int) -> None:
+            with k.loop(self.count, name="place") as place:
+                first = k.bind(k.load(self.first, place), "first")
+                new, to = k.load(updates, place * width + at, lanes), k.bind(first * width + at, "to")
+                with k.when(tir.compare("equal", first, place)):
+                    k.store(self.sums, new, to)
+                with k.when(tir.compare("not_equal", first, place)):
+                    self._one_more(place, first, at, to, new)
+            if self.slots:
+                self._rest_of_chains(slots, at, lanes)
+
+        with k.loop(pieces, "parallel", "piece") as piece:
+            start, number = mk.share(k, steps, pieces, piece)
+            mk.runs(k, width, self.lanes, start, number, add)
+
+    def _ranks(self) -> Expr:
+        """How many places before each name its row, and a slot for every row with more than one chain: their number."""
+        k = self.k
+        slots = k.local("slots", 1, "i32")
+        k.store(slots, tir.index(0), 0)
+        with k.loop(self.count, name="place") as place:
+            first = k.bind(k.load(self.first, place), "first")
+            alone = tir.compare("equal", first, place)
+            rank = k.bind(tir.select(alone, tir.index(0), k.load(self.seen, first)), "rank")
+            k.store(self.rank, rank, place)
+            k.store(self.seen, rank + 1, first)
+            with k.when(tir.compare("equal", rank, tir.index(mk.CHAIN + 1))):
+                number = k.bind(k.load(slots, 0), "number")
+                k.store(self.slot, number, first)
+                k.store(self.owner, first, number)
+                k.store(slots, number + 1, 0)
+        return k.bind(k.load(slots, 0), "slots")
+
+    def _one_more(self, place: Expr, first: Expr, at: Expr, to: Expr, new: Expr) -> None:
+        k, lanes = self.k, tir.lanes_of(new)
+
+        def add(buf: Buf, where: Expr, value: Expr) -> None:
+            k.store(buf, k.load(buf, where, lanes) + value, where)
+
+        if not self.slots:
+            add(self.sums, to, new)
+            return
+        rank = k.bind(k.load(self.rank, place), "rank")
+        with k.when(rank <= mk.CHAIN):
+            add(self.sums, to, new)
+        with k.when(rank > mk.CHAIN):
+            chain = k.bind(k.load(self.slot, first) * self.width + at, "chain")
+            number = k.bind(tir.floormod(rank - 1, mk.CHAIN), "number")
+            with k.when(tir.compare("equal", number, tir.index(0))):
+                k.store(self.chains, new, chain)
+            with k.when(number > 0):
+                add(self.chains, chain, new)
+            with k.when(tir.compare("equal", number, tir.index(mk.CHAIN - 1))):
+                add(self.sums, to, k.load(self.chains, chain, lanes))
+
+    def _rest_of_chains(self, slots: Expr, at: Expr, lanes: int) -> None:
+        """Add the chains that have not ended."""
+        k = self.k
+        with k.loop(slots, name="slot") as slot:
+            first = k.bind(k.load(self.owner, slot), "first")
+            last = k.bind(k.load(self.seen, first) - 2, "last")  # the number of its last term behind the first chain
+            with k.when(tir.compare("not_equal", tir.floormod(last, mk.CHAIN), tir.index(mk.CHAIN - 1))):
+                to = k.bind(first * self.width + at, "to")
+                chain = k.load(self.chains, slot * self.width + at, lanes)
+                k.store(self.sums, k.load(self.sums, to, lanes) + chain, to)
+
+
+def _scatter_space(n: Node) -> int:
+    """Bytes of workspace of a scatter_add: none where each row's updates are one chain."""
+    count = n.src[1].ty.size
+    return RowTotals.workspace(n.shape[0], size_of(n.shape[1:]), count, n.dtype) if count > mk.CHAIN else 0
+
+
 def _scatter_add(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
-    """x, then row after row of the updates added, in order; columns are shared out, so the order never changes."""
+    """x, then row after row of the updates added, in order; columns are shared out, so the order never changes. Of many
+    updates the sums are made first, and the first place that names a row brings that of all."""
     (x, indices, updates), (y,) = sources, bindings.outputs
     rows, width = n.shape[0], size_of(n.shape[1:])
     count = n.src[1].ty.size
+
+    def row_of(place: Expr) -> Expr:
+        return k.let(tir.minimum(tir.maximum(tir.cast(k.load(indices, place), "i32"), 0), rows - 1), "row")
+
+    sums: RowTotals | None = None
+    if count > mk.CHAIN:
+        assert bindings.workspace is not None
+        sums = RowTotals(k, cpu, bindings.workspace, (rows, width, count), n.dtype)
+        sums.add_up(row_of, updates)
+        updates = sums.sums
     steps = mk.ceildiv(width, cpu.lanes)
     pieces = mk.pieces(steps, cpu, float(width * (rows + count)))
     with k.loop(pieces, "parallel", "piece") as piece:
@@ -54,10 +174,10 @@ def _scatter_add(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings,
 
         def add(at: Expr, lanes: int) -> None:
             with k.loop(count, name="update") as u:
-                wanted = tir.cast(k.load(indices, u), "i32")
-                row = k.let(tir.minimum(tir.maximum(wanted, 0), rows - 1), "row")
-                place = k.let(row * width + at, "place")
-                k.store(y, k.load(y, place, lanes) + k.load(updates, u * width + at, lanes), place)
+                here = None if sums is None else k.when(tir.compare("equal", k.load(sums.first, u), u))
+                with nullcontext() if here is None else here:
+                    place = k.let(row_of(u) * width + at, "place")
+                    k.store(y, k.load(y, place, lanes) + k.load(updates, u * width + at, lanes), place)
 
         mk.runs(k, width, cpu.lanes, first, number, copy)
         mk.runs(k, width, cpu.lanes, first, number, add)
@@ -129,7 +249,7 @@ def _copy_rows(k: Kernel, cpu: Cpu, x: Buf, y: Buf, sizes: tuple[int, int, int])
 
 def _cumsum(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
     """Along the last axis a vector at a time, by sums of neighbours at growing distance; along others all columns at
-    once."""
+    once. A long running sum is made of chains: what those before have come to is added to the sums of each."""
     (x,), (y,), e = sources, bindings.outputs, VectorAlgebra(k)
     axis, dtype = n.attrs["axis"], wide(n.dtype)
     rows, length, width = size_of(n.shape[:axis]), n.shape[axis], size_of(n.shape[axis + 1 :])
@@ -138,10 +258,12 @@ def _cumsum(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu:
         (row,) = outer
         total = k.local("total", lanes, dtype)
         k.store(total, tir.splat(tir.const(0, dtype), lanes), 0)
-        with k.loop(length, name="along") as i:
+        (before,), settle = mk.totals(k, [total], length)
+        with mk.chained(k, settle, [length]) as (i,):
             place = k.let((row * length + i) * width + at, "place")
             k.store(total, k.load(total, 0, lanes) + e.cast(k.load(x, place, lanes), dtype), 0)
-            k.store(y, k.load(total, 0, lanes), place)
+            sums = k.load(total, 0, lanes)
+            k.store(y, sums if settle is None else k.load(before, 0, lanes) + sums, place)
 
     if width > 1:
         sweep(k, cpu, (rows, width), cpu.lanes, length, column)
@@ -150,15 +272,21 @@ def _cumsum(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu:
     def line(_: Expr, row: Expr) -> None:
         total = k.local("total", 1, dtype)
         k.store(total, tir.const(0, dtype), 0)
+        full, rest = divmod(length, cpu.lanes)
+        (before,), settle = mk.totals(k, [total], full)
 
         def vector(at: Value, lanes: int) -> None:
             place = k.let(tir.index(row * length + at), "place")
             sums = _running(k, e.cast(k.load(x, place, lanes), dtype))
             sums = k.let(sums + tir.splat(k.let(k.load(total, 0)), lanes))
-            k.store(y, sums, place)
+            k.store(y, sums if settle is None else sums + tir.splat(k.let(k.load(before, 0)), lanes), place)
             k.store(total, tir.shuffle([sums], [lanes - 1]) if lanes > 1 else sums, 0)
 
-        mk.along(k, length, cpu.lanes, vector)
+        if full:
+            with mk.chained(k, settle, [full]) as (v,):
+                vector(v * cpu.lanes, cpu.lanes)
+        if rest:
+            vector(full * cpu.lanes, rest)
 
     mk.spread(k, rows, mk.pieces(rows, cpu, 4.0 * rows * length), line)
 
@@ -220,7 +348,7 @@ def _claim_any(group: Group, cpu: Cpu) -> Candidate | None:
 
 
 INDEX_RULES = (
-    _rule("scatter_add", "scatter_add", _scatter_add, ("f32", "f64")),
+    _rule("scatter_add", "scatter_add", _scatter_add, ("f32", "f64"), _scatter_space),
     _rule("first_of", "first_of", _first_of, workspace=lambda n: 4 * int(n.attrs["size"])),
     _rule("put_rows", "put_rows", _put_rows),
     _rule("max_pool_grad", "max_pool2d_grad", _max_pool_grad, ("f32", "f64")),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir, vector_math
 from gluongraph.codegen.tir import Expr, Kernel
 from gluongraph.dtypes import DTYPES, is_float, numpy_dtype
@@ -122,9 +123,10 @@ class CpuAlgebra:
         kept = wide(dtype)
         total = k.local("total", lanes, kept)
         k.store(total, tir.splat(identity(name, kept), lanes), 0)
-        with k.nest(extents) as at:
+        (whole,), settle = mk.totals(k, [total], math.prod(extents) if name == "sum" else 0)
+        with mk.chained(k, settle, extents) as at:
             k.store(total, self.fold(name, k.load(total, 0, lanes), self.cast(element(*at), kept)), 0)
-        return self.cast(k.let(k.load(total, 0, lanes)), dtype)
+        return self.cast(k.let(k.load(whole, 0, lanes)), dtype)
 
     def fold(self, name: str, total: Expr, x: Expr) -> Expr:
         """One more element into a sum, prod, max or min (where a NaN stays)."""

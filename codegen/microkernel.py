@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from gluongraph.codegen import tir
 from gluongraph.codegen.rule import Cpu
@@ -11,6 +13,11 @@ from gluongraph.dtypes import DTYPES, is_float
 from gluongraph.errors import CompileError
 
 SERIAL_WORK = 50_000  # multiply-adds below which a parallel region (1-2 us) costs more than it saves
+# Terms that an accumulator adds up one after another. The rounding error of a chain grows with its length, so a longer
+# sum is made of chains: each starts from zero, and its result is added to a second accumulator. That is one addition
+# per accumulator and chain, less than 1 % of a loop over so many terms.
+CHAIN = 512
+Settle = Callable[[], None]  # ends a chain
 
 
 def accumulator(*dtypes: str) -> str:
@@ -59,48 +66,135 @@ def workspace(k: Kernel, space: Buf | None, dtype: str, need: int) -> Buf:
 
 
 class Tile:
-    """Accumulators, rows x vectors, zero at first; indexed by constants only, so that they live in registers."""
+    """Accumulators, rows x vectors, zero at first; indexed by constants only, so that they live in registers.
 
-    def __init__(self, k: Kernel, rows: int, widths: Sequence[int], dtype: str):
+    Sums of more than CHAIN `terms` are made of chains: who adds the terms loops over them with `chained`.
+    """
+
+    def __init__(self, k: Kernel, rows: int, widths: Sequence[int], dtype: str, terms: int = 0):
         self._k, self.rows, self.widths, self.dtype = k, rows, tuple(widths), dtype
         self._stride = max(widths)
         # A buffer for a few vectors each: what exceeds 1 KiB would not lie on the stack.
         self._each = max(1, 512 // (self._stride * DTYPES[dtype].nbytes))
-        count = rows * len(widths)
-        self._bufs = [
-            k.local("acc", min(self._each, count - first) * self._stride, dtype)
-            for first in range(0, count, self._each)
-        ]
-        for r in range(rows):
-            for v, width in enumerate(self.widths):
-                self.put(r, v, zeros(dtype, width))
+        self._bufs = self._zeros("acc")
+        self._totals = self._zeros("total") if is_float(dtype) and terms > CHAIN else []
 
-    def _at(self, row: int, vector: int) -> tuple[Buf, int]:
+    def _zeros(self, name: str) -> list[Buf]:
+        count, made = self.rows * len(self.widths), []
+        for first in range(0, count, self._each):
+            made.append(self._k.local(name, min(self._each, count - first) * self._stride, self.dtype))
+        for r in range(self.rows):
+            for v, width in enumerate(self.widths):
+                buf, at = self._at(made, r, v)
+                self._k.store(buf, zeros(self.dtype, width), at)
+        return made
+
+    def _at(self, bufs: Sequence[Buf], row: int, vector: int) -> tuple[Buf, int]:
         buf, at = divmod(row * len(self.widths) + vector, self._each)
-        return self._bufs[buf], at * self._stride
+        return bufs[buf], at * self._stride
+
+    @property
+    def settle(self) -> Settle | None:
+        """What ends a chain, if sums are made of several."""
+        return self._settle if self._totals else None
+
+    def _settle(self) -> None:
+        """Add the accumulators to the totals, and start from zero again."""
+        for r in range(self.rows):
+            for v, width in enumerate(self.widths):
+                (buf, at), (total, _) = self._at(self._bufs, r, v), self._at(self._totals, r, v)
+                self._k.store(total, self._k.load(total, at, width) + self._k.load(buf, at, width), at)
+                self._k.store(buf, zeros(self.dtype, width), at)
 
     def put(self, row: int, vector: int, value: Expr) -> None:
         """The sum from now on."""
-        buf, at = self._at(row, vector)
+        buf, at = self._at(self._totals or self._bufs, row, vector)
         self._k.store(buf, value, at)
 
     def add(self, row: int, vector: int, a: Expr, b: Expr) -> None:
         """acc[row, vector] += a * b, rounded once where the target has an instruction for it, else twice: its emulation
         would be a call for each lane."""
-        old, left, right = self.get(row, vector), self._wide(a, vector), self._wide(b, vector)
+        buf, at = self._at(self._bufs, row, vector)
+        old, left, right = self._k.load(buf, at, self.widths[vector]), self._wide(a, vector), self._wide(b, vector)
         if is_float(self.dtype):
             new = tir.llvm("llvm.fmuladd", self.dtype, self.widths[vector], left, right, old)
         else:
             new = left * right + old
-        self.put(row, vector, new)
+        self._k.store(buf, new, at)
 
     def _wide(self, x: Expr, vector: int) -> Expr:
         return tir.splat(x, self.widths[vector], self.dtype)
 
     def get(self, row: int, vector: int) -> Expr:
-        """The sum so far."""
-        buf, at = self._at(row, vector)
+        """The sum so far, without a chain that has not ended."""
+        buf, at = self._at(self._totals or self._bufs, row, vector)
         return self._k.load(buf, at, self.widths[vector])
+
+
+def totals(k: Kernel, sums: Sequence[Buf], terms: int) -> tuple[list[Buf], Settle | None]:
+    """Where sums of that many terms are in the end, and what ends a chain of them; short ones, and those of integers,
+    stay where they are made."""
+    long = [sum for sum in sums if is_float(sum.dtype) and terms > CHAIN]
+    made = {id(sum): k.local("total", sum.size, sum.dtype) for sum in long}
+    for sum in long:
+        k.store(made[id(sum)], zeros(sum.dtype, sum.size), 0)
+
+    def settle() -> None:
+        for sum in long:
+            total = made[id(sum)]
+            k.store(total, k.load(total, 0, sum.size) + k.load(sum, 0, sum.size), 0)
+            k.store(sum, zeros(sum.dtype, sum.size), 0)
+
+    return [made.get(id(sum), sum) for sum in sums], settle if long else None
+
+
+@contextmanager
+def chained(
+    k: Kernel,
+    settle: Settle | None,
+    extents: Sequence[Value],
+    each: int = 1,
+    most: Sequence[int] = (),
+    span: int = 0,
+) -> Iterator[tuple[Expr, ...]]:
+    """Loops over the terms of sums, nested as the extents say; within the last of them `each` terms are added.
+
+    `settle()` follows whenever at most CHAIN terms have been added, and after the last; None where sums need no chains.
+    `most` are the largest values of the extents, where these are known only when the kernel runs. The loops settle
+    after `span` steps of a single one, if that is given.
+    """
+    sizes, at, chains = most or [int(extent) for extent in extents], [], False
+    with ExitStack() as stack:
+        for number, (extent, size) in enumerate(zip(extents, sizes, strict=True)):
+            steps = span or CHAIN // (each * math.prod(sizes[number + 1 :]))  # 0: the loops within settle
+            if settle is None or chains or steps == 0 or size <= steps:
+                at.append(stack.enter_context(k.loop(extent, name="k")))
+            else:
+                steps = span or ceildiv(size, ceildiv(size, steps))
+                at.append(stack.enter_context(_chains(k, settle, extent, size, steps)))
+                chains = True
+        yield tuple(at)
+    if settle is not None and not chains:
+        settle()
+
+
+def around_and_within(settle: Settle | None, terms: int) -> tuple[Settle | None, Settle | None]:
+    """What ends a chain in the outer and in the inner of two uses of `chained`, where something is to be done between
+    their loops: the inner one settles if its `terms` are too many for a chain."""
+    return (settle, None) if terms <= CHAIN else (None, settle)
+
+
+@contextmanager
+def _chains(k: Kernel, settle: Settle, extent: Value, size: int, span: int) -> Iterator[Expr]:
+    """A loop that settles after every so many steps; its extent is `size` at most."""
+    even = isinstance(extent, int) and extent % span == 0
+    with k.loop(extent // span if even else tir.floordiv(extent + (span - 1), span), name="chain") as chain:
+        first = k.bind(chain * span, "first")
+        with k.loop(span if even else tir.minimum(extent - first, span), name="k") as i:
+            at = k.bind(tir.index(first + i), "at")
+            k.ranges.bind(at, size)
+            yield at
+        settle()
 
 
 def lane_sums(k: Kernel, vectors: Sequence[Expr]) -> Expr:

@@ -140,13 +140,13 @@ class _Emit:
                 self._unit(u, part, keep)
 
         def fold(at: Value, lanes: int) -> None:
-            totals = {}
+            made = {}
             for n, buf in partial.items():
                 total = k.load(buf, at, lanes)
                 for p in range(1, cut.parts):
                     total = k.let(self.algebra.fold(n.op.name, total, k.load(buf, at + p * cut.kept, lanes)))
-                totals[n] = total
-            self._finish(at, lanes, totals)
+                made[n] = total
+            self._finish(at, lanes, made)
 
         mk.along(k, cut.kept, self.cpu.lanes, fold)
 
@@ -173,32 +173,42 @@ class _Emit:
         def block(start: Value, size: int) -> None:
             cuts = mk.widths(size, self.cpu.lanes)
             sums = [self._new(lanes) for lanes in cuts]
-            with self._rows(part) as folded:
+            wholes, settle = totals(k, sums, self._terms(part))
+            with self._rows(part, settle) as folded:
                 expressions = Expressions(k, self.group, self.bindings)
                 for v, lanes in enumerate(cuts):
                     last = expressions.along(start + v * self.cpu.lanes, lanes, width)
                     self._add(sums[v], expressions, self._index(kept, folded, last), lanes)
             for v, lanes in enumerate(cuts):
-                totals = {n: k.let(k.load(buf, 0, lanes)) for n, buf in sums[v].items()}
-                done(row * width + (start + v * self.cpu.lanes), lanes, totals)
+                found = {n: k.let(k.load(buf, 0, lanes)) for n, buf in wholes[v].items()}
+                done(row * width + (start + v * self.cpu.lanes), lanes, found)
 
         number = tir.index(0) if cut.blocks == 1 else k.let(tir.floormod(unit, cut.blocks), "block")
         mk.runs(k, width, cut.block, number, 1, block)
 
+    def _terms(self, part: Expr | None) -> int:
+        """Terms along the folded axes but the last, or of one part of the first of them."""
+        return size_of(tuple(self._outer(part)))
+
+    def _outer(self, part: Expr | None) -> list[int]:
+        """Steps of the loops over the folded axes but the last."""
+        sizes = [r.size for r in self.cut.outer_folded]
+        return [mk.ceildiv(sizes[0], self.cut.parts), *sizes[1:]] if sizes and part is not None else sizes
+
     @contextmanager
-    def _rows(self, part: Expr | None) -> Iterator[Index]:
-        """Loops over the folded axes but the last, or over one part of the first of them."""
-        k, sizes = self.k, [r.size for r in self.cut.outer_folded]
-        if not sizes or part is None:
-            with k.nest(sizes) as at:
+    def _rows(self, part: Expr | None, settle: mk.Settle | None, each: int = 1) -> Iterator[Index]:
+        """Loops over the folded axes but the last, or over one part of the first of them, for `each` terms."""
+        k, most = self.k, self._outer(part)
+        if not most or part is None:
+            with mk.chained(k, settle, most, each) as at:
                 yield at
             return
-        first, count = mk.share(k, sizes[0], self.cut.parts, part)
-        with k.loop(count, name="row") as i:
+        size = self.cut.outer_folded[0].size
+        first, count = mk.share(k, size, self.cut.parts, part)
+        with mk.chained(k, settle, [count, *most[1:]], each, most) as (i, *inner):
             row = k.let(tir.index(first + i), "at")
-            k.ranges.bind(row, sizes[0])
-            with k.nest(sizes[1:]) as at:
-                yield (row, *at)
+            k.ranges.bind(row, size)
+            yield (row, *inner)
 
     def _along(self, kept: Index, part: Expr | None, done: Callable[[Totals], None]) -> None:
         """One result: vectors along the last axis, several sums in flight, what fills no vector in a sum of its own."""
@@ -208,29 +218,34 @@ class _Emit:
         flight = 1 if shared or full < 2 * VECTORS else VECTORS
         sums = [self._new(lanes) for _ in range(flight)] if full else []
         left = [self._new(rest)] if rest else []
+        steps = mk.ceildiv(full, self.cut.parts) if shared else full // flight + full % flight + (rest > 0)
+        wholes, settle = totals(k, [*sums, *left], self._terms(part) * steps)
+        outer, inner = mk.around_and_within(settle, steps)
 
         def add(folded: Index, sum: dict[Node, Buf], at: Value, width: int) -> None:
             expressions = Expressions(k, self.group, self.bindings)
             self._add(sum, expressions, self._index(kept, folded, expressions.along(at, width, n)), width)
 
-        with self._rows(part) as folded:
+        with self._rows(part, outer, steps) as folded:
             if shared:
                 assert part is not None
                 first, count = mk.share(k, full, self.cut.parts, part)
-                with k.loop(count, name="v") as v:
+                with mk.chained(k, inner, [count], most=[steps]) as (v,):
                     add(folded, sums[0], (first + v) * lanes, lanes)
                 if rest:
                     with k.when(tir.compare("equal", part, tir.index(0))):
                         add(folded, left[0], full * lanes, rest)
             else:
-                with k.loop(full // flight, name="v") as v:
+                with mk.chained(k, inner, [full // flight]) as (v,):
                     for f in range(flight if full else 0):
                         add(folded, sums[f], (v * flight + f) * lanes, lanes)
                 for v in range(full - full % flight, full):
                     add(folded, sums[0], v * lanes, lanes)
                 if rest:
                     add(folded, left[0], full * lanes, rest)
-        done({root: combined(k, self.algebra, root, [*sums, *left]) for root in self.cut.roots})
+            if inner is not None:
+                inner()
+        done({root: combined(k, self.algebra, root, wholes) for root in self.cut.roots})
 
     def _index(self, kept: Index, folded: Index, last: Value) -> Index:
         """The index in the space from the positions along its runs."""
@@ -264,6 +279,16 @@ class _Emit:
         values = [expressions.at(n, unflatten(place, n.shape)) for n in outputs]
         for buf, value in zip(self.bindings.outputs, values, strict=True):
             k.store(buf, value, at)
+
+
+def totals(k: Kernel, sums: list[dict[Node, Buf]], terms: int) -> tuple[list[dict[Node, Buf]], mk.Settle | None]:
+    """Where sums of so many terms are in the end, and what ends a chain of those that are added (`mk.totals`)."""
+    places = [(i, n) for i, vectors in enumerate(sums) for n in vectors if n.op.name == "sum"]
+    found, settle = mk.totals(k, [sums[i][n] for i, n in places], terms)
+    wholes = [dict(vectors) for vectors in sums]
+    for (i, n), buf in zip(places, found, strict=True):
+        wholes[i][n] = buf
+    return wholes, settle
 
 
 def combined(k: Kernel, algebra: VectorAlgebra, n: Node, sums: list[dict[Node, Buf]]) -> Expr:

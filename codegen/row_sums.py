@@ -56,8 +56,10 @@ class RowSums:
         def some(at: tir.Value, lanes: int) -> None:
             total = k.local("total", lanes, "f32")
             k.store(total, tir.splat(tir.const(0.0, "f32"), lanes), 0)
-            with k.loop(mk.ceildiv(n, self.run), name="run") as run:
+            runs = mk.ceildiv(n, self.run)
+            (whole,), settle = mk.totals(k, [total], runs)
+            with mk.chained(k, settle, [runs]) as (run,):
                 k.store(total, k.load(total, 0, lanes) + k.load(self.space, run * rows + at, lanes), 0)
-            k.store(self.to, k.load(total, 0, lanes), at)
+            k.store(self.to, k.load(whole, 0, lanes), at)
 
         mk.along(k, rows, self.cpu.lanes, some)

@@ -8,7 +8,7 @@ from gluongraph.codegen.expression import Expressions, always, count_as_one, siz
 from gluongraph.codegen.loops import DEAR, PARALLEL, offered
 from gluongraph.codegen.math import VectorAlgebra, identity, wide
 from gluongraph.codegen.pull import Load
-from gluongraph.codegen.reduce import VECTORS, combined, fold_lanes, folds
+from gluongraph.codegen.reduce import VECTORS, combined, fold_lanes, folds, totals
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
 from gluongraph.ir import Node, topological
@@ -114,7 +114,8 @@ class _Row:
         full = self.columns // lanes
         flight = VECTORS if full >= 2 * VECTORS else 1  # sums side by side: each waits for its last addition
         sums = [{n: self._new(n, lanes) for n in stage} for _ in range(flight)] if full else []
-        totals: dict[Node, Expr] = {}
+        wholes, settle = totals(k, sums, full // flight)
+        found: dict[Node, Expr] = {}
         needed = _above([m.src[0] for m in stage], set(folds(self.group)))
         keep = [n for n in needed if n in kept and n not in self.buffers]
         made = {n: k.local("row", self.columns, "f32" if n.dtype == "bf16" else n.dtype) for n in keep}
@@ -136,17 +137,19 @@ class _Row:
                 k.store(sums[n], self.algebra.fold(n.op.name, k.load(sums[n], 0, lanes), value), 0)
 
         if full:
-            with k.loop(full // flight, name="step") as s:
+            with mk.chained(k, settle, [full // flight]) as (s,):
                 for f, vectors in enumerate(sums):
                     add(vectors, k.let((s * flight + f) * lanes))
             for v in range(full - full % flight, full):
                 add(sums[0], v * lanes)
-            totals = {n: combined(k, self.algebra, n, sums) for n in stage}
+            if settle is not None:
+                settle()
+            found = {n: combined(k, self.algebra, n, wholes) for n in stage}
         if rest := self.columns % lanes:
             for n, value in sweep(full * lanes, rest).items():
                 tail = fold_lanes(k, self.algebra, n.op.name, value)
-                totals[n] = self.algebra.fold(n.op.name, totals[n], tail) if full else tail
-        for n, total in totals.items():
+                found[n] = self.algebra.fold(n.op.name, found[n], tail) if full else tail
+        for n, total in found.items():
             self.known[n] = always(k.let(self.algebra.cast(total, n.dtype)))
         self.buffers.update(made)
 

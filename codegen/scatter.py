@@ -17,10 +17,10 @@ from functools import partial, reduce
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
 from gluongraph.codegen.contraction import epilogue
-from gluongraph.codegen.index_ops import first_places
+from gluongraph.codegen.index_ops import RowTotals
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tir import Buf, Expr, Kernel, Value
-from gluongraph.dtypes import DTYPES, is_float
+from gluongraph.dtypes import is_float
 from gluongraph.ir import Node
 from gluongraph.ops.leaf import is_zero
 from gluongraph.plan import Candidate, Group
@@ -30,7 +30,7 @@ def _claim(group: Group, cpu: Cpu) -> Candidate | None:
     if group.pattern != "scatter" or (table := _table(group)) is None:
         return None
     (rows, width), count = table.shape, table.src[1].ty.size
-    return Candidate("scatter", count * width * DTYPES[table.dtype].nbytes + 4 * (count + rows))
+    return Candidate("scatter", RowTotals.workspace(rows, width, count, table.dtype))
 
 
 def _table(group: Group) -> Node | None:
@@ -67,10 +67,8 @@ class _Job:
         (self.rows, self.width), self.count = table.shape, table.src[1].ty.size
         self.indices, self.updates = memory[table.src[1]], memory[table.src[2]]
         self.store = epilogue(k, group, bindings, table)
-        summed = self.count * self.width * DTYPES[table.dtype].nbytes
-        self.sums = k.view(space, table.dtype)
-        self.first = k.view(space, "i32", summed)
-        self.said = self.first.at(self.count)
+        self.totals = RowTotals(k, cpu, space, (self.rows, self.width, self.count), table.dtype)
+        self.sums, self.first, self.said = self.totals.sums, self.totals.first, self.totals.said
         self.dtype = table.dtype
 
     def _row(self, place: Expr) -> Expr:
@@ -79,24 +77,8 @@ class _Job:
         return self.k.bind(tir.minimum(tir.maximum(named, 0), self.rows - 1), "row")
 
     def add_up(self) -> None:
-        """The sums, at the first place of each row. Columns are shared out, so that threads do not change the order."""
-        k, width = self.k, self.width
-        first_places(k, self._row, self.count, self.said, self.first)
-        steps = mk.ceildiv(width, self.lanes)
-        pieces = mk.pieces(steps, self.cpu, float(width * self.count))
-
-        def add(at: Expr, lanes: int) -> None:
-            with k.loop(self.count, name="place") as place:
-                first = k.bind(k.load(self.first, place), "first")
-                new, to = k.load(self.updates, place * width + at, lanes), k.bind(first * width + at, "to")
-                with k.when(tir.compare("equal", first, place)):
-                    k.store(self.sums, new, to)
-                with k.when(tir.compare("not_equal", first, place)):
-                    k.store(self.sums, k.load(self.sums, to, lanes) + new, to)
-
-        with k.loop(pieces, "parallel", "piece") as piece:
-            start, number = mk.share(k, steps, pieces, piece)
-            mk.runs(k, width, self.lanes, start, number, add)
+        """The sums, at the first place of each row."""
+        self.totals.add_up(self._row, self.updates)
 
     def all_rows(self) -> None:
         """Every row of the results, from its sum or from zero."""

@@ -43,10 +43,10 @@ class WeightGrad(conv_channels.ToWeights):
         plane = (self.rows * self.vectors | 1) * lanes
         made = k.local("made", COUNT * plane, self.dtype)
         with k.loop(COUNT, name="p") as p:
-            acc = mk.Tile(k, rows, (lanes,) * vectors, self.dtype)
+            acc = mk.Tile(k, rows, (lanes,) * vectors, self.dtype, number)
             x = k.bind(p * self.x.plane + tir.floordiv(c, lanes) * (number * lanes), "x")
             g = k.bind(p * self.g.plane + place[1] * (number * lanes), "g")
-            with k.loop(number, name="tile") as t:
+            with mk.chained(k, acc.settle, [number]) as (t,):
                 near, at = k.bind(x + t * lanes, "near"), k.bind(g + t * lanes, "at")
                 right = [k.bind(k.load(xs, near + v * (number * lanes), lanes), "x") for v in range(vectors)]
                 for r in range(rows):

@@ -116,14 +116,15 @@ class _ToPixels(Filtering):
             if self.made % self.rows:
                 number = k.bind(tir.minimum(self.made - step * self.rows, self.rows), "number")
             for size in sizes(k, number, self.rows, self.made):
-                acc = mk.Tile(k, size, (self.lanes,) * self.beside, self.dtype)
-                with k.loop(self.height, name="kh") as kh:
+                acc = mk.Tile(k, size, (self.lanes,) * self.beside, self.dtype, self.height * self.reduced)
+                outer, inner = mk.around_and_within(acc.settle, self.reduced)
+                with mk.chained(k, outer, [self.height], self.reduced) as (kh,):
                     source = k.bind(row + kh - self.padding[0], "source")
                     slot = tir.floormod(source + self.height, self.height) * self.runs + run
                     x = k.bind(p * self._ring + slot * (self.reduced * self.beside * self.lanes), "x")
                     w = k.bind(p * self._weights + (step * self.height + kh) * (self.reduced * self.rows), "w")
                     inside = tir.logical("and", source >= 0, source < self.source[0])
-                    with k.when(inside), k.loop(self.reduced, name="c") as c:
+                    with k.when(inside), mk.chained(k, inner, [self.reduced]) as (c,):
                         tiles = ((c * self.beside + t) * self.lanes for t in range(self.beside))
                         loaded = [k.bind(k.load(ring, x + at, self.lanes), "x") for at in tiles]
                         for r in range(size):

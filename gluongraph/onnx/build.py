@@ -11,7 +11,7 @@ from gluongraph import ops, reference
 from gluongraph.builders.mxlayers import moved
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import DTypeError, FormatError, MXNetError, ShapeError, UnsupportedError, amount
-from gluongraph.ir import Node
+from gluongraph.ir import Node, topological
 from gluongraph.onnx import functions
 from gluongraph.onnx.model import FunctionDef, GraphDef, NodeDef, Reference
 from gluongraph.onnx.program import Program, check_types, graphs_of
@@ -141,8 +141,11 @@ class Building:
         return made[0] if len(made) == 1 else tuple(made)
 
     def _folded(self, value: Value) -> Value:
-        """Numbers that depend on nothing but constants, computed now: shapes are made of them."""
+        """Numbers that depend on nothing but constants, computed now: shapes are made of them. Random ones, which read
+        the state of their generator, are drawn at each call."""
         if not isinstance(value, Node) or value.op.name in CONSTANTS or value.ty.size > FOLDED:
+            return value
+        if not all(n.src or n.op.name in CONSTANTS for n in topological([value])):
             return value
         (array,) = reference.evaluate([value], {})
         return constant(array)

@@ -35,7 +35,9 @@ from gluongraph.ops.elementwise import (
     log,
     log1p,
     maximum,
+    maximum_even,
     minimum,
+    minimum_even,
     mod,
     mul,
     neg,
@@ -89,7 +91,7 @@ from gluongraph.ops.output import output
 from gluongraph.ops.pool import avg_pool2d, max_pool2d
 from gluongraph.ops.pool_nd import avg_pool, max_pool, sum_pool
 from gluongraph.ops.random import bernoulli, normal, random_bits, uniform
-from gluongraph.ops.reduce import argmax, argmin, cumsum, max, mean, min, prod, sum
+from gluongraph.ops.reduce import amax, amin, argmax, argmin, cumsum, max, mean, min, prod, sum
 from gluongraph.ops.rounding import round_by_chance
 from gluongraph.ops.rows import first_of, put_rows
 from gluongraph.ops.scan import scan
@@ -103,6 +105,8 @@ __all__ = [
     "add",
     "after",
     "allreduce",
+    "amax",
+    "amin",
     "argmax",
     "argmin",
     "argsort",
@@ -171,9 +175,11 @@ __all__ = [
     "max_pool",
     "max_pool2d",
     "maximum",
+    "maximum_even",
     "mean",
     "min",
     "minimum",
+    "minimum_even",
     "mod",
     "moveaxis",
     "mul",

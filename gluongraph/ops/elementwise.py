@@ -22,6 +22,7 @@ from gluongraph.ops.build import (
     lift,
     need,
 )
+from gluongraph.ops.composite import composite
 from gluongraph.ops.samples import array, elementwise
 
 Infer = Callable[..., TensorType]
@@ -486,6 +487,35 @@ minimum = broadcasting(
         lower=binary("minimum"),
         samples=elementwise(2, dtypes=("f64", "i32")),
         doc="the smaller one; equal ones give their gradient to x",
+    )
+)
+
+
+def _halved(g: Node, z: Node, x: Node, y: Node) -> tuple[Node, Node]:
+    """The gradient to the one that is the result, half of it to each of two that are equal."""
+    both = ops.equal(x, y)
+    first, second = (ops.where(ops.equal(s, z), g, 0) for s in (x, y))
+    return ops.where(both, g * 0.5, first), ops.where(both, g * 0.5, second)
+
+
+maximum_even = broadcasting(
+    composite(
+        "maximum_even",
+        lambda x, y: maximum(x, y),
+        infer=alike("maximum_even", NUMBERS),
+        grad=_halved,
+        samples=elementwise(2, dtypes=("f64",)),
+        doc="the larger one; equal ones get half of the gradient each, as in PyTorch",
+    )
+)
+minimum_even = broadcasting(
+    composite(
+        "minimum_even",
+        lambda x, y: minimum(x, y),
+        infer=alike("minimum_even", NUMBERS),
+        grad=_halved,
+        samples=elementwise(2, dtypes=("f64",)),
+        doc="the smaller one; equal ones get half of the gradient each, as in PyTorch",
     )
 )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
+from gluongraph import ops, sums
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.ir import Node, Op, TensorType
 from gluongraph.ops.build import INTEGERS, NUMBERS, check_axes, misfit, need, normal_axis, without, wrong_dtype
@@ -40,9 +40,13 @@ def _clipped(indices: Any, n: int) -> Any:
 
 
 def _add_at(target: Any, where: Any, updates: Any) -> Any:
-    """target + updates at `where`, one after the other; 16-bit floats in f32."""
+    """target + updates at the rows `where`, or at single elements if that is a tuple; 16-bit floats in f32."""
     wide = target.astype(np.float32) if target.dtype.itemsize == 2 else target.copy()
-    np.add.at(wide, where, updates.astype(wide.dtype, copy=False))
+    updates = updates.astype(wide.dtype, copy=False)
+    if isinstance(where, tuple):
+        sums.add_rows(wide.reshape(-1), np.ravel_multi_index(where, wide.shape).reshape(-1), updates.reshape(-1))
+    else:
+        sums.add_rows(wide, where.reshape(-1), updates.reshape(-1, *wide.shape[1:]))
     return wide.astype(target.dtype, copy=False)
 
 

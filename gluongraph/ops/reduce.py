@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
+from gluongraph import ops, sums
 from gluongraph.dtypes import is_float
 from gluongraph.ir import Node, Op, TensorType
 from gluongraph.ops.build import FLOATS, NUMBERS, Axes, check_axes, misfit, need, normal_axes, normal_axis, without
@@ -66,8 +66,8 @@ def _wide(fold: Callable[..., Any]) -> Callable[..., Any]:
     def numpy(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         dtype = x.dtype
         if dtype.itemsize == _HALF:
-            return fold(x, axes, np.float32, None, keepdims).astype(dtype)
-        return fold(x, axes, dtype, None, keepdims)
+            return fold(x, axes, np.float32, keepdims).astype(dtype)
+        return fold(x, axes, dtype, keepdims)
 
     return numpy
 
@@ -95,7 +95,7 @@ SUM = Op(
     "sum",
     kind="reduce",
     infer=_folded("sum"),
-    numpy=_wide(np.add.reduce),
+    numpy=_wide(sums.total),
     grad=lambda g, y, x, axes, keepdims: (spread(g, x, axes),),
     lower=_lower("sum"),
     samples=_SAMPLES,
@@ -105,7 +105,7 @@ PROD = Op(
     "prod",
     kind="reduce",
     infer=_folded("prod"),
-    numpy=_wide(np.multiply.reduce),
+    numpy=_wide(lambda x, axes, dtype, keepdims: np.multiply.reduce(x, axes, dtype, keepdims=keepdims)),
     grad=_prod_grad,
     lower=_lower("prod"),
     samples=_SAMPLES,
@@ -166,16 +166,11 @@ def _cumsum_lower(e: Any, i: Any, x: Any, axis: int) -> Any:
     return e.reduce("sum", (x.shape[axis],), element, x.dtype)
 
 
-def _cumsum(x: Any, axis: int) -> Any:
-    wide = np.float32 if x.dtype.itemsize == _HALF else x.dtype
-    return np.cumsum(x, axis, wide).astype(x.dtype, copy=False)
-
-
 CUMSUM = Op(
     "cumsum",
     kind="reduce",
     infer=_cumsum_type,
-    numpy=_cumsum,
+    numpy=sums.running,
     grad=lambda g, y, x, axis: (ops.flip(ops.cumsum(ops.flip(g, axis), axis), axis),),
     lower=_cumsum_lower,
     samples=each(
@@ -193,12 +188,44 @@ def cumsum(x: Node, axis: int) -> Node:
     return CUMSUM(x, axis=normal_axis("cumsum", axis, x.ty.rank))
 
 
-# -- composites: mean, argmax, argmin
+# -- composites: mean, amax, amin, argmax, argmin
 
 
 def average(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
     """The sum over the axes, by the number of elements."""
     return ops.sum(x, axes, keepdims) * (1 / math.prod(x.shape[a] for a in axes))
+
+
+def _shared_grad(g: Node, y: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> tuple[Node]:
+    """Elements that equal the result get equal parts of the gradient."""
+    best = ops.equal(x, spread(y, x, axes))
+    parts = ops.sum(ops.cast(best, x.dtype), axes, keepdims)
+    return (ops.where(best, spread(g / parts, x, axes), 0),)
+
+
+def _shared(name: str, build: Callable[..., Node], doc: str) -> Op:
+    return composite(
+        name,
+        lambda x, axes, keepdims: build(x, axes, keepdims),
+        infer=_folded(name.removeprefix("a")),
+        grad=_shared_grad,
+        samples=_SAMPLES,
+        doc=doc,
+    )
+
+
+AMAX = _shared("amax", max, "The largest over the axes; equal ones share the gradient evenly, as in PyTorch's amax.")
+AMIN = _shared("amin", min, "The smallest over the axes; equal ones share the gradient evenly, as in PyTorch's amin.")
+
+
+def amax(x: Node, axis: Axes = None, keepdims: bool = False) -> Node:
+    """The largest element over an axis or several, or over all; equal ones share the gradient."""
+    return AMAX(x, axes=normal_axes("amax", axis, x.ty.rank), keepdims=keepdims)
+
+
+def amin(x: Node, axis: Axes = None, keepdims: bool = False) -> Node:
+    """The smallest element over an axis or several, or over all; equal ones share the gradient."""
+    return AMIN(x, axes=normal_axes("amin", axis, x.ty.rank), keepdims=keepdims)
 
 
 def _mean_type(x: TensorType, axes: tuple[int, ...], keepdims: bool) -> TensorType:

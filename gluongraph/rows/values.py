@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.storage import Array
+from gluongraph.sums import add_rows
 
 
 class Rows:
@@ -22,7 +23,7 @@ class Rows:
         rows, place = np.unique(self.indices, return_inverse=True)
         wide = np.float32 if self.values.dtype.itemsize == 2 else self.values.dtype
         sums = np.zeros((len(rows), *self.shape[1:]), wide)
-        np.add.at(sums, place, self.values.astype(wide, copy=False))
+        add_rows(sums, place.reshape(-1), self.values.astype(wide, copy=False))
         return rows.astype(np.int64), sums.astype(self.values.dtype, copy=False)
 
     def dense(self) -> Array:

@@ -16,7 +16,7 @@ from onnx import AttributeProto, TensorProto, helper
 import gluongraph as mx
 from gluongraph import autograd, debug, gluon, nd
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, UnsupportedError
-from gluongraph.onnx import report
+from gluongraph.onnx import program, report
 
 
 def loaded(name: str, **how: Any) -> Any:
@@ -222,6 +222,112 @@ def test_updates_of_the_training_domain() -> None:
     w, v = net(*args, nd.array([1], dtype="int64"))
     np.testing.assert_allclose(v.asnumpy(), [12, 22])
     np.testing.assert_allclose(w.asnumpy(), [-0.2, -0.2], rtol=1e-5)
+
+
+DRAWN = [
+    ("RandomUniformLike", "shape", {"low": 2.0, "high": 4.0}, 3.0),
+    ("RandomNormalLike", "shape", {"mean": 3.0, "scale": 0.5}, 3.0),
+    ("Bernoulli", "chance", {}, 0.25),
+    ("RandomUniform", "", {"shape": [50, 20], "low": 2.0, "high": 4.0}, 3.0),
+    ("RandomNormal", "", {"shape": [50, 20], "mean": 3.0, "scale": 0.5}, 3.0),
+]
+
+
+def test_all_random_operators_are_tested() -> None:
+    assert {name for name, *_ in DRAWN} == program.DRAWING
+
+
+@pytest.mark.parametrize(("name", "source", "attrs", "mean"), DRAWN, ids=[name for name, *_ in DRAWN])
+def test_random_numbers_in_the_shape_of_a_constant(name: str, source: str, attrs: dict[str, Any], mean: float) -> None:
+    """They are drawn at each call, eager and compiled; the constant tells their shape, or how likely they are."""
+    constants = {"shape": np.zeros((50, 20), "f4"), "chance": np.full((50, 20), 0.25, "f4")}
+    nodes = [models.node(name, source, "r", **attrs), models.node("Add", "x r", "y")]
+    net = mx.onnx.load(models.model(nodes, {"x": [50, 20]}, ["y"], {source: constants[source]} if source else {}))
+    x = nd.zeros((50, 20))
+    first, second = net(x).asnumpy(), net(x).asnumpy()
+    assert (first != second).any() and abs(first.mean() - mean) < 0.1
+    net.hybridize()
+    with debug.override(backend="reference"):
+        third, fourth = net(x).asnumpy(), net(x).asnumpy()
+    assert (third != fourth).any() and abs(third.mean() - mean) < 0.1
+
+
+def test_stochastic_depth_of_a_torch_model(tmp_path: Path) -> None:
+    """As in torchvision's networks: whole samples are left out by noise of a shape that is known."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = torch.nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            noise = torch.empty([64, 1]).bernoulli_(0.5).div_(0.5)
+            return x + self.dense(x) * noise
+
+    theirs, x, file = Net().train(), torch.randn(64, 4), tmp_path / "net.onnx"
+    with pytest.warns(Warning):  # PyTorch's own, about its exporter
+        torch.onnx.export(
+            theirs, (x,), file, input_names=["x"], dynamo=False, do_constant_folding=False,
+            training=torch.onnx.TrainingMode.TRAINING,
+        )  # fmt: skip
+    net, mine = mx.onnx.load(file), nd.array(x.numpy())
+    with autograd.record():
+        y = net(mine)
+    y.backward()
+    kept = (y.asnumpy() != x.numpy()).all(axis=1)
+    assert 16 < kept.sum() < 48
+    want = (x + 2 * theirs.dense(x)).detach().numpy()
+    np.testing.assert_allclose(y.asnumpy()[kept], want[kept], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(net.collect_params()["dense.bias"].grad().asnumpy(), 2.0 * kept.sum(), rtol=1e-5)
+
+
+def gradients(proto: Any, *xs: Any) -> list[Any]:
+    """Of the inputs, from 1, 2, ... for the elements of the result."""
+    net, arrays = mx.onnx.load(proto), [nd.array(x) for x in xs]
+    for a in arrays:
+        a.attach_grad()
+    with autograd.record():
+        y = net(*arrays)
+    y.backward(nd.array(np.arange(1, y.size + 1).reshape(y.shape)))
+    return [a.grad.asnumpy() for a in arrays]
+
+
+EQUAL = np.array([[1, 3, 3, 0], [2, 2, 2, 2], [0, 5, 1, 5]], "f4")
+SHARES = np.array([[0, 0.5, 0.5, 0], [0.5, 0.5, 0.5, 0.5], [0, 1.5, 0, 1.5]], "f4")
+
+
+@pytest.mark.parametrize(("name", "sign"), [("ReduceMax", 1), ("ReduceMin", -1)])
+def test_equal_extremes_share_the_gradient(name: str, sign: int) -> None:
+    """As in PyTorch's amax; MXNet's nd.max gives each of them the whole."""
+    proto = models.model([models.node(name, "x a", "y", keepdims=0)], {"x": [3, 4]}, ["y"], {"a": np.array([1])})
+    np.testing.assert_array_equal(gradients(proto, sign * EQUAL)[0], SHARES)
+    x = nd.array(EQUAL)
+    x.attach_grad()
+    with autograd.record():
+        y = nd.max(x, axis=1)
+    y.backward()
+    np.testing.assert_array_equal(x.grad.asnumpy(), SHARES > 0)
+
+
+@pytest.mark.parametrize(("name", "sign"), [("Max", 1), ("Min", -1)])
+def test_of_two_equal_elements_each_has_half_of_the_gradient(name: str, sign: int) -> None:
+    proto = models.model([models.node(name, "x y", "z")], {"x": [4], "y": [4]}, ["z"])
+    x, y = (sign * np.array(a, "f4") for a in ([1, 5, 2, np.inf], [1, 4, 3, np.inf]))
+    for found, want in zip(gradients(proto, x, y), ([0.5, 2, 0, 2], [0.5, 0, 3, 2]), strict=True):
+        np.testing.assert_array_equal(found, want)
+
+
+def test_the_largest_of_a_channel_has_the_gradient_once() -> None:
+    proto = models.model([models.node("GlobalMaxPool", "x", "y")], {"x": [1, 3, 4]}, ["y"])
+    want = [[0, 1, 0, 0], [2, 0, 0, 0], [0, 3, 0, 0]]
+    np.testing.assert_array_equal(gradients(proto, EQUAL[None])[0][0], want)
+
+
+def test_the_norm_of_zeros_has_no_gradient() -> None:
+    """PyTorch's has none; the square root's would be infinite, and spoil all that it is multiplied with."""
+    proto = models.model([models.node("ReduceL2", "x a", "y", keepdims=0)], {"x": [2, 2]}, ["y"], {"a": np.array([1])})
+    np.testing.assert_allclose(gradients(proto, np.array([[0, 0], [3, 4]], "f4"))[0], [[0, 0], [1.2, 1.6]], rtol=1e-6)
 
 
 def test_a_torch_model_and_one_training_step(tmp_path: Path) -> None:

@@ -223,14 +223,14 @@ def mean(at: Site, *xs: Node) -> Node:
 
 @operator("Max")
 def max(at: Site, *xs: Node) -> Node:
-    """The largest of all arrays, elementwise"""
-    return reduce(ops.maximum, xs)
+    """The largest of all arrays, elementwise; of two that are equal each gets half of the gradient"""
+    return reduce(ops.maximum_even, xs)
 
 
 @operator("Min")
 def min(at: Site, *xs: Node) -> Node:
-    """The smallest of all arrays, elementwise"""
-    return reduce(ops.minimum, xs)
+    """The smallest of all arrays, elementwise; of two that are equal each gets half of the gradient"""
+    return reduce(ops.minimum_even, xs)
 
 
 # -- products

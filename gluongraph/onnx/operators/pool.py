@@ -148,8 +148,11 @@ def global_average_pool(at: Site, x: Node) -> Node:
 
 @operator("GlobalMaxPool")
 def global_max_pool(at: Site, x: Node) -> Node:
-    """The largest element of each channel"""
-    return ops.max(x, axis=_inner(x), keepdims=True)
+    """The largest element of each channel; the first of equal ones has its gradient, as in other windows"""
+    if not is_float(x.dtype):
+        return ops.max(x, axis=_inner(x), keepdims=True)
+    rank = x.ty.rank - 2
+    return ops.max_pool(x, x.shape[2:], (1,) * rank, (0,) * rank)
 
 
 @operator("GlobalLpPool", since=2)

@@ -54,8 +54,11 @@ def _mean(x: Node, axes: Axes) -> Node:
 
 
 def _norm(x: Node, axes: Axes) -> Node:
+    """The gradient where all are 0 is 0, as in PyTorch: padding that is normalized must not spoil the others'."""
     wide = ops.cast(x, "f32") if x.dtype in ("f16", "bf16") or not is_float(x.dtype) else x
-    return ops.cast(ops.sqrt(ops.sum(ops.mul(wide, wide), axis=axes, keepdims=True)), x.dtype)
+    total = ops.sum(ops.mul(wide, wide), axis=axes, keepdims=True)
+    none = ops.equal(total, 0)
+    return ops.cast(ops.where(none, 0, ops.sqrt(ops.where(none, 1, total))), x.dtype)
 
 
 def _log_sum_exp(x: Node, axes: Axes) -> Node:
@@ -72,9 +75,9 @@ _TABLE: dict[str, Reduce] = {
     "ReduceL2": _norm,
     "ReduceLogSum": lambda x, axes: ops.log(ops.sum(x, axis=axes, keepdims=True)),
     "ReduceLogSumExp": _log_sum_exp,
-    "ReduceMax": _extreme(ops.max, True),
+    "ReduceMax": _extreme(ops.amax, True),
     "ReduceMean": _mean,
-    "ReduceMin": _extreme(ops.min, False),
+    "ReduceMin": _extreme(ops.amin, False),
     "ReduceProd": _kept(ops.prod),
     "ReduceSum": _kept(ops.sum),
     "ReduceSumSquare": lambda x, axes: ops.sum(ops.mul(x, x), axis=axes, keepdims=True),
