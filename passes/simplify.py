@@ -162,6 +162,16 @@ def _joined_beside(n: Node, x: Node, a: Node, b: Node, **_: Node) -> Node | None
     return None if joined is None else ops.add(x, joined)
 
 
+def _without_nothing(n: Node, any: Node) -> Node | None:
+    """Sources without elements add none: so the first of one turn of a loop meets no others."""
+    if n.op.name != "concat":
+        return None
+    parts = [s for s in n.src if s.ty.size]
+    if not parts or len(parts) == len(n.src):
+        return None
+    return parts[0] if len(parts) == 1 else ops.concat(*parts, axis=n.attrs["axis"])
+
+
 def _joins(n: Node, axis: int) -> bool:
     return n.op.name == "concat" and n.attrs["axis"] == axis
 
@@ -262,4 +272,5 @@ RULES: list[Rule] = [
     (p.matmul(x, y), _transposed_operand),
     (p.transpose(p.matmul(x, y)), _transposed_product),
     (hole("any"), _before_expand),
+    (hole("any"), _without_nothing),
 ]

@@ -40,7 +40,10 @@ def padded(which: int, left: int, right: int, rows: int = 1) -> Node:
     return op("pad", (X, Y)[which], before=(rows, left), after=(2 * rows, right), value=0.0)
 
 
+NOTHING = op("slice", X, begin=(0, 1), end=(2, 1), strides=(1, 1))  # f32[2,0]
 CASES: dict[str, tuple[Node, Node]] = {
+    "x beside nothing": (op("concat", X, NOTHING, axis=1), X),
+    "x and y around nothing": (op("concat", X, NOTHING, Y, axis=1), op("concat", X, Y, axis=1)),
     "x * 1": (op("mul", X, k(1)), X),
     "1 * x": (op("mul", k(1), X), X),
     "i * 1": (op("mul", INT, k(1, INT)), INT),
