@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from gluongraph import debug
+from gluongraph.builders.mxops import zeros_like
 from gluongraph.errors import HostCallError, MXNetError, ShapeError, TraceError, located
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.rows import values as rows
@@ -131,8 +132,9 @@ def backward(
 ) -> None:
     """Gradients of the sum of <head_grads, heads> into the marked arrays that they depend on.
 
-    Head gradients are all ones by default. Marked arrays that the heads do not depend on keep what they have. The
-    record is used up unless `retain_graph`. `train_mode` changes nothing: layers decided on it in the forward.
+    Head gradients are all ones by default. Marked arrays that the heads do not depend on keep what they have. Those that
+    no gradient flows to, as through floor, get zeros, and so do arrays of integers. The record is used up unless
+    `retain_graph`. `train_mode` changes nothing: layers decided on it in the forward.
 
     Raises:
         MXNetError: a head was not recorded, nothing marked is behind it, or its record has been used up.
@@ -154,7 +156,8 @@ def grad(
 ) -> list[NDArray]:
     """The gradients of the heads by `variables`, as a list; `.grad` is not touched.
 
-    With `create_graph` they are recorded themselves, so that they can be differentiated again.
+    With `create_graph` they are recorded themselves, so that they can be differentiated again. Where no gradient
+    flows, as through floor, it is zeros.
 
     Raises:
         MXNetError: a head does not depend on one of the variables, was not recorded, or its record has been used up.
@@ -171,8 +174,8 @@ def grad(
     arrays = _listed(variables)
     if STATE.tracer is not None:
         return STATE.tracer.grad(_listed(heads), arrays, head_grads)
-    sources = [source_of(a) for a in arrays]
-    if None in sources:
+    sources = [source for source in map(source_of, arrays) if source is not None]
+    if len(sources) < len(arrays):
         raise MXNetError(located(_UNREACHED, help="call attach_grad() on it, before the record begins"))
     starts = _starts(_listed(heads), head_grads)
     retain = create_graph if retain_graph is None else retain_graph
@@ -180,24 +183,28 @@ def grad(
     if create_graph:
         with _Mode(True, train_mode):
             again = [(source, NDArray(g)) for source, g in starts]
-            found = reverse(again, wanted.__contains__, _pull_recorded, lambda a, b: a + b, retain)
-    else:
-        with np.errstate(all="ignore"):
-            begin: list[tuple[Source, Array | rows.Rows]] = list(starts)
-            plain = reverse(begin, wanted.__contains__, pull_arrays, rows.add, retain)
-        devices = {source: a.context for source, a in zip(sources, arrays, strict=True)}
-        found = {source: NDArray(_own(g), devices[source]) for source, g in plain.items()}
-    missing = [s for s in sources if s not in found]
-    if missing:
+            recorded = reverse(again, wanted.__contains__, _pull_recorded, lambda a, b: a + b, retain)
+            _check_reached(recorded, sources)
+            found = zip(map(recorded.__getitem__, sources), arrays, strict=True)
+            return [invoke(zeros_like, a) if g is None else g for g, a in found]
+    with np.errstate(all="ignore"):
+        begin: list[tuple[Source, Array | rows.Rows]] = list(starts)
+        plain = reverse(begin, wanted.__contains__, pull_arrays, rows.add, retain)
+    _check_reached(plain, sources)
+    return [NDArray(_own(a, plain[source]), a.context) for source, a in zip(sources, arrays, strict=True)]
+
+
+def _check_reached(found: Container[Source], sources: Iterable[Source]) -> None:
+    if any(source not in found for source in sources):
         raise MXNetError(located(_UNREACHED, help="the heads have to be computed from it, under autograd.record()"))
-    return [found[s] for s in sources if s is not None]
 
 
 _UNREACHED = "grad: a variable that the heads do not depend on"
 
 
-def _own(g: Array | rows.Rows) -> Array:
-    return np.array(rows.dense(g), order="C")
+def _own(array: NDArray, g: Array | rows.Rows | None) -> Array:
+    """A gradient of the array in memory of its own; None stands for zeros."""
+    return np.zeros(array.shape, array.dtype) if g is None else np.array(rows.dense(g), order="C")
 
 
 def _is_leaf(source: Source) -> bool:
@@ -220,8 +227,7 @@ def _starts(heads: list[NDArray], head_grads: Any) -> list[tuple[Source, Array]]
             raise MXNetError(
                 located(
                     "backward: this array is not in a computational graph: it was not computed under"
-                    " autograd.record() from an array with attach_grad(), or no gradient flows through what computed it"
-                    " (a comparison, rounding, argmax, BlockGrad, ...)",
+                    " autograd.record() from an array with attach_grad(), or it was detached from that",
                     help="put the computation under `with autograd.record():`, and attach_grad() before it",
                 )
             )
@@ -322,7 +328,7 @@ class Function:
 
         def pull(*heads: Array) -> list[Array | None]:
             with pause():
-                found = self.backward(*(NDArray(_own(h)) for h in heads))
+                found = self.backward(*(NDArray(np.array(h, order="C")) for h in heads))
             listed: Iterable[Any] = [found] if isinstance(found, NDArray) else found
             return [None if g is None else g.storage.array for g in listed]
 

@@ -23,7 +23,7 @@ def gradients(
     *,
     origins: MutableMapping[Node, Origin] | None = None,
 ) -> list[Node | None]:
-    """d sum_i <grads[i], outputs[i]> / d wrt: one node per entry of `wrt`, None where no gradient flows.
+    """d sum_i <grads[i], outputs[i]> / d wrt: one node per entry of `wrt`, None where no gradient flows, which is zero.
 
     Nodes in `wrt` may depend on one another: each gets its total derivative. `origins` tells where the forward
     nodes came from; the gradient nodes are noted there too, with " backward" behind the scope.
@@ -41,7 +41,8 @@ def gradients(
 def differentiate(graph: Graph, loss: str, wrt: Sequence[str], scale: Node | None = None) -> Graph:
     """The graph with the outputs "grad:<name>" added: gradients of the sum of the output `loss`, times `scale`.
 
-    Inputs that the loss does not depend on get no such output.
+    Of inputs that the loss depends on without a gradient, as on x in floor(x), it is zeros; inputs that the loss does
+    not depend on, or through `detach` only, get no such output.
 
     Raises:
         MXNetError: `loss` or a name in `wrt` does not exist or is not of a float type.
@@ -56,13 +57,40 @@ def differentiate(graph: Graph, loss: str, wrt: Sequence[str], scale: Node | Non
     origins = dict(graph.origins)
     start = ones(y.ty) if scale is None else ops.broadcast_to(ops.cast(scale, y.dtype), y.shape)
     found = gradients([y], [start], [graph.inputs[name] for name in wrt], origins=origins)
-    added = {f"grad:{name}": g for name, g in zip(wrt, found, strict=True) if g is not None}
+    known = depended_on([y]) if None in found else frozenset()
+    added: dict[str, Node] = {}
+    for name, g in zip(wrt, found, strict=True):
+        if g is not None:
+            added[f"grad:{name}"] = g
+        elif (x := graph.inputs[name]) in known:
+            added[f"grad:{name}"] = zeros(x.ty)
     return Graph(graph.inputs, {**graph.outputs, **added}, graph.updates, origins)
+
+
+def depended_on(results: Iterable[Node]) -> frozenset[Node]:
+    """The results and all that they are computed from, but for what lies behind `detach`.
+
+    A gradient by such a node is a gradient by something that was recorded: where none flows it is zero.
+    """
+    seen: set[Node] = set()
+    stack = list(results)
+    while stack:
+        n = stack.pop()
+        if n not in seen:
+            seen.add(n)
+            if not n.attrs.get("detached"):
+                stack.extend(n.src)
+    return frozenset(seen)
 
 
 def ones(type: TensorType) -> Node:
     """A splat of 1: the gradient of a sum."""
     return _splat(1.0, type)
+
+
+def zeros(type: TensorType) -> Node:
+    """A splat of 0: the gradient where none flows."""
+    return _splat(0.0 if is_float(type.dtype) else 0, type)
 
 
 def _splat(value: float | int, type: TensorType) -> Node:
@@ -107,7 +135,7 @@ def _pull(n: Node, known: Mapping[int, Node]) -> Sequence[Node | None]:
     if n.op.grad is not None:
         if not isinstance(n.type, tuple):
             return n.op.grad(known[0], n, *n.src, **n.attrs)
-        gs = tuple(known[i] if i in known else _splat(0.0 if is_float(t.dtype) else 0, t) for i, t in enumerate(n.type))
+        gs = tuple(known[i] if i in known else zeros(t) for i, t in enumerate(n.type))
         ys = tuple(OPS["item"](n, index=i) for i in range(len(n.type)))
         return n.op.grad(gs, ys, *n.src, **n.attrs)
     if n.op.body is not None:  # a composite without a rule of its own: through its body, and no further than that

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from gluongraph import debug, finite
-from gluongraph.differentiate import gradients
-from gluongraph.dtypes import is_float, numpy_dtype
+from gluongraph.differentiate import gradients, zeros
+from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import MXNetError
 from gluongraph.ir import OPS, Node, TensorType, node
 from gluongraph.ops.composite import inline, results_of
@@ -58,37 +58,36 @@ class Function:
         self.call = _checked(_program(self.inputs, self.results, inline=False), self.inputs, self.results)
         # Results that may be views of arguments, as numpy gives them for movement ops, or constants of the function.
         self.aliases = tuple(i for i, n in enumerate(self.results) if _may_alias(n))
-        self._recorded: dict[tuple[bool, ...], Recorded | None] = {}
+        self._recorded: dict[tuple[bool, ...], Recorded] = {}
 
-    def recorded(self, mask: tuple[bool, ...]) -> Recorded | None:
-        """The function that also keeps what its gradient reads; None if no gradient flows to these arguments."""
+    def recorded(self, mask: tuple[bool, ...]) -> Recorded:
+        """The function that also keeps what its gradient by these arguments reads."""
         try:
             return self._recorded[mask]
         except KeyError:
             made = self._recorded[mask] = self._record(mask)
             return made
 
-    def _record(self, mask: tuple[bool, ...]) -> Recorded | None:
+    def _record(self, mask: tuple[bool, ...]) -> Recorded:
         wrt = [x for x, wanted in zip(self.inputs, mask, strict=True) if wanted]
         heads = [leaf(f"g{i}", n.ty) for i, n in enumerate(self.results)]
-        found = gradients(self.results, heads, wrt)
-        if all(g is None for g in found):
-            return None
-        return Recorded(self, mask, heads, found)
+        return Recorded(self, mask, heads, gradients(self.results, heads, wrt))
 
 
 class Recorded:
     """A `Function` and its gradient.
 
     `forward(*arrays)` gives the results and then the saved values; `backward(*saved, *heads)` a gradient for each
-    argument that `wants` one, which are those of the mask that one flows to. `floats` are the results that have one.
+    argument that `wants` one, which are those of the mask that one flows to. `constant` are the others of the mask; ()
+    if there are none.
     """
 
     def __init__(self, function: Function, mask: Sequence[bool], heads: Sequence[Node], found: Sequence[Node | None]):
         self.function = function
         reached = iter(found)
         self.wants = tuple(w and next(reached) is not None for w in mask)
-        self.floats = tuple(i for i, n in enumerate(function.results) if is_float(n.dtype))
+        constant = tuple(masked and not wanted for masked, wanted in zip(mask, self.wants, strict=True))
+        self.constant = constant if True in constant else ()
         wanted = [g for g in found if g is not None]
         emitted = _Text(function.inputs, inline=True)
         for n in function.results:
@@ -107,14 +106,13 @@ class Recorded:
         arguments, heads = given[: self._count], given[self._count :]
         wrt = [x for x, wanted in zip(arguments, self.wants, strict=True) if wanted]
         found = gradients(results_of(self._build(*arguments)), heads, wrt)
-        return tuple(
-            OPS["const"](value=0.0, dtype=x.dtype, shape=x.shape) if g is None else g
-            for x, g in zip(wrt, found, strict=True)
-        )
+        return tuple(zeros(x.ty) if g is None else g for x, g in zip(wrt, found, strict=True))
 
 
 def _backward(function: Function, given: Sequence[Node], wanted: Sequence[Node]) -> Callable[..., Sequence[Any]]:
     """The program that computes gradients: arrays, or where it is a sum of rows, `Rows`."""
+    if not wanted:
+        return lambda *arrays: ()
     parts = [row_gradient(g) or (g,) for g in wanted]
     flat = [n for part in parts for n in part]
     program = _checked(_program(given, flat, inline=False), given, flat, _named(function))

@@ -20,7 +20,7 @@ from gluongraph.handle import DEFAULT, Handle
 from gluongraph.ir import Node, attr_key
 from gluongraph.plain import PLAIN, extents, is_flat, plain
 from gluongraph.storage import Array, View
-from gluongraph.tape import STATE, Entry, mark, no_value, outlived, source_of, tracked
+from gluongraph.tape import STATE, Entry, mark, no_value, outlived, source_of, sources_of, tracked
 
 if not TYPE_CHECKING:  # a checker is to go on knowing what is in this file
 
@@ -173,7 +173,7 @@ class NDArray(Handle):
     def detach(self) -> NDArray:
         """The same memory, apart from the record: no gradient flows through it."""
         if STATE.tracer is not None or self._storage is None:
-            return invoke(mxops.stop_gradient, self)
+            return invoke(mxops.detach, self)
         other = NDArray.__new__(NDArray)
         other._storage, other._ctx, other.name = self._storage, self._ctx, self.name
         other._view, other._part, other._alias = self._view, self._part, True
@@ -435,8 +435,10 @@ def _part(array: NDArray, plan: mxshapes.Plan) -> NDArray:
     if STATE.tracer is not None or array._storage is None:
         return invoke(mxshapes.index, array, plan=plan)
     part = NDArray(_index_view(plan)(array._storage.array).copy(order="C"), array._ctx)
-    if STATE.recording and is_float(array.type.dtype) and (source := source_of(array)) is not None:
-        part._source = (Entry(_PartGradient(array, part, plan), (), [source], (array,)), 0)
+    if STATE.recording and (source := source_of(array)) is not None:
+        flows = is_float(array.type.dtype)
+        parents, constants = ([source], ()) if flows else ((), [source])
+        part._source = (Entry(_PartGradient(array, part, plan), (), parents, (array,), constants), 0)
     return part
 
 
@@ -549,15 +551,16 @@ def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
             _same_device(handles)
     if state.recording:
         mask = tuple([tracked(h) for h in handles])
-        if True in mask and (recorded := function.recorded(mask)) is not None:
+        if True in mask:
+            recorded = function.recorded(mask)
             values = state.run(recorded.forward, *arrays)
             count = len(recorded.zeros)
-            wanted = [h for h, flows in zip(handles, recorded.wants, strict=True) if flows]
-            parents = [source for source in map(source_of, wanted) if source is not None]
-            entry = Entry(recorded, values[count:], parents, tuple(handles))
+            parents = sources_of(handles, recorded.wants)
+            constants = sources_of(handles, recorded.constant) if recorded.constant else ()
+            entry = Entry(recorded, values[count:], parents, tuple(handles), constants)
             results = _wrapped(function, values[:count], arrays, ctx)
-            for i in recorded.floats:
-                results[i]._source = (entry, i)
+            for i, result in enumerate(results):
+                result._source = (entry, i)
             return results[0] if function.single else results
     if function.single:
         value = state.run(function.call, *arrays)[0]

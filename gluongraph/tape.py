@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -57,9 +57,12 @@ class Leaf:
         self.grad, self.req, self.fresh, self.spent = grad, req, False, False
         self.by_rows: Any = grad if grad.stype == "row_sparse" else None  # the buffer, if it keeps touched rows only
 
-    def put(self, g: Array | Rows) -> None:
-        """Write or add a gradient."""
-        if self.by_rows is not None:
+    def put(self, g: Array | Rows | None) -> None:
+        """Write or add a gradient; None stands for zeros."""
+        if g is None:
+            if self.req != "add":
+                self.clear()
+        elif self.by_rows is not None:
             self.by_rows.receive(g, self.req == "add")
         elif self.req == "add":
             self.grad.storage.array += dense(g)
@@ -89,29 +92,37 @@ class Entry:
     """One recorded call: its gradient, the values that it reads (None once used up), and whose gradients it gives.
 
     `args` are the call's arguments and `parents` those of them, by where they came from, that get a gradient.
+    `constants` are those that the results depend on and that no gradient flows to, such as x of floor(x): their
+    gradient is zero, which is not computed.
     """
 
-    __slots__ = ("args", "gradient", "number", "parents", "saved")
+    __slots__ = ("args", "constants", "gradient", "number", "parents", "saved")
 
     def __init__(
-        self, gradient: Gradient, saved: tuple[Any, ...], parents: Sequence[Source], args: tuple[NDArray, ...] = ()
+        self,
+        gradient: Gradient,
+        saved: tuple[Any, ...],
+        parents: Sequence[Source],
+        args: tuple[NDArray, ...] = (),
+        constants: Sequence[Source] = (),
     ):
         self.number = next_number()
         self.gradient: Gradient = gradient
         self.saved: tuple[Any, ...] | None = saved
         self.parents: Sequence[Source] = parents
+        self.constants: Sequence[Source] = constants
         self.args = args
 
     def free(self) -> None:
         """Let go of the values, and of what came before."""
-        self.saved, self.parents, self.args = None, (), ()
+        self.saved, self.parents, self.constants, self.args = None, (), (), ()
 
 
 Source = tuple[Entry, int] | Leaf
 
 
 def tracked(array: NDArray) -> bool:
-    """Does a gradient flow to this array?"""
+    """Is this array part of the record: marked, or computed from what is?"""
     return array._source is not None or (array._leaf is not None and array._leaf.req != "null")
 
 
@@ -120,6 +131,12 @@ def source_of(array: NDArray) -> Source | None:
     if array._source is not None:
         return array._source
     return array._leaf if array._leaf is not None and array._leaf.req != "null" else None
+
+
+def sources_of(arrays: Iterable[NDArray], chosen: Iterable[bool]) -> list[Source]:
+    """Where the chosen ones of these arrays stand in the record."""
+    found = [source_of(a) for a, wanted in zip(arrays, chosen, strict=True) if wanted]
+    return [source for source in found if source is not None]
 
 
 def mark(array: NDArray, grad: NDArray, req: str) -> None:
@@ -157,8 +174,10 @@ def reverse(
     pull: Callable[[Entry, list[T | None]], Sequence[T | None]],
     add: Callable[[T, T], T],
     retain: bool,
-) -> dict[Source, T]:
+) -> dict[Source, T | None]:
     """Walk back from the heads: the gradients of all sources that are `wanted`.
+
+    None stands for zeros: the heads depend on the source, and no gradient flows to it.
 
     Raises:
         MXNetError: a part of the way has been used up by an earlier backward; nothing has happened then.
@@ -166,7 +185,7 @@ def reverse(
     heads = list(heads)
     order = _reachable(source for source, _ in heads)
     table: dict[Entry, dict[int, T]] = {}
-    found: dict[Source, T] = {}
+    found: dict[Source, T | None] = {}
 
     def give(source: Source, g: T) -> None:
         if isinstance(source, tuple):
@@ -177,21 +196,38 @@ def reverse(
             g = known[source[1]]
             found[source] = g
         elif wanted(source):
-            found[source] = add(found[source], g) if source in found else g
+            before = found.get(source)
+            found[source] = g if before is None else add(before, g)
 
     for source, g in heads:
         give(source, g)
     for entry in order:
         known = table.pop(entry, None)
-        if known is not None:
+        if known is not None and entry.parents:
             heads_of = [known.get(i) for i in range(len(entry.gradient.zeros))]
             for parent, g_or_none in zip(entry.parents, pull(entry, heads_of), strict=True):
                 if g_or_none is not None:
                     give(parent, g_or_none)
+    for source in _sources(order):
+        if source not in found and wanted(source):
+            found[source] = None
     if not retain:
         for entry in order:
             entry.free()
     return found
+
+
+def _sources(entries: Iterable[Entry]) -> Iterator[Source]:
+    """All that these entries depend on, through constants as well; of what has been used up nothing is known."""
+    stack = list(entries)
+    seen = set(stack)
+    while stack:
+        entry = stack.pop()
+        for source in (*entry.parents, *entry.constants):
+            yield source
+            if isinstance(source, tuple) and source[0] not in seen:
+                seen.add(source[0])
+                stack.append(source[0])
 
 
 def _reachable(heads: Iterable[Source]) -> list[Entry]:
@@ -222,7 +258,7 @@ def pull_arrays(entry: Entry, heads: list[Array | Rows | None]) -> Sequence[Arra
     return gradient.backward(*entry.saved, *filled)
 
 
-def write(found: Mapping[Source, Array | Rows]) -> None:
+def write(found: Mapping[Source, Array | Rows | None]) -> None:
     """Put gradients where the marked arrays want them."""
     for leaf, g in found.items():
         if isinstance(leaf, Leaf) and leaf.req != "null":

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from gluongraph import debug, finite, ops
+from gluongraph.builders.mxops import detach
 from gluongraph.builders.mxshapes import index, index_plan, index_put
 from gluongraph.context import Context
-from gluongraph.differentiate import gradients, ones
+from gluongraph.differentiate import depended_on, gradients, ones, zeros
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.eager import leaf
 from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin, warn
@@ -235,7 +236,7 @@ class Tracer:
             return array._node
         else:
             found = self.now[self.capture(array)]
-        return ops.stop_gradient(found) if array._alias and array._leaf is None else found
+        return detach(found) if array._alias and array._leaf is None else found
 
     def capture(self, array: NDArray) -> str:
         """The input that an array from outside has become."""
@@ -289,10 +290,13 @@ class Tracer:
         nodes = [self.node(h) for h in heads]
         given = [None] * len(nodes) if head_grads is None else list(head_grads)
         starts = [ones(n.ty) if g is None else self.node(g) for n, g in zip(nodes, given, strict=True)]
-        found = gradients(nodes, starts, [self.node(v) for v in variables])
+        wrt = [self.node(v) for v in variables]
+        found = gradients(nodes, starts, wrt)
         if None in found:
-            raise MXNetError(located("grad: a variable that the heads do not depend on"))
-        return [traced(g) for g in found if g is not None]
+            known = depended_on(nodes)
+            if any(g is None and x not in known for g, x in zip(found, wrt, strict=True)):
+                raise MXNetError(located("grad: a variable that the heads do not depend on"))
+        return [traced(zeros(x.ty) if g is None else g) for g, x in zip(found, wrt, strict=True)]
 
     # -- writing
 

@@ -289,6 +289,11 @@ def cast(data: Node, dtype: Any) -> Node:
     return ops.cast(data, dtype_name(dtype))
 
 
+def detach(data: Node) -> Node:
+    """x, apart from the record: what is computed from it does not depend on x."""
+    return ops.stop_gradient(data, detached=True)
+
+
 def stop_gradient(data: Node) -> Node:
     """data, through which no gradient flows"""
     return ops.stop_gradient(data)

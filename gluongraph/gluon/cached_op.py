@@ -15,18 +15,18 @@ import numpy as np
 from gluongraph import debug, engine, random
 from gluongraph import storage as storages
 from gluongraph.context import current_context
-from gluongraph.differentiate import gradients
+from gluongraph.differentiate import depended_on, gradients, zeros
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.eager import leaf, spans
 from gluongraph.errors import MXNetError, located
-from gluongraph.ir import OPS, Graph, Node, topological
+from gluongraph.ir import Graph, Node, topological
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import items
 from gluongraph.rows.updates import row_gradient
 from gluongraph.rows.values import Rows
 from gluongraph.storage import Array
-from gluongraph.tape import STATE, Entry, source_of, tracked
-from gluongraph.trace import Traced, is_rng, scope, trace
+from gluongraph.tape import STATE, Entry, sources_of, tracked
+from gluongraph.trace import Traced, is_argument, is_rng, scope, trace
 
 if TYPE_CHECKING:
     from gluongraph.gluon.block import HybridBlock
@@ -137,6 +137,7 @@ def _wish(array: NDArray) -> int:
 class _Recorded:
     """The two halves, and the gradient that the tape keeps (see `gluongraph.tape.Gradient`).
 
+    `wants` tells of each argument whether a gradient flows to it, `constant` whether the outputs depend on it without.
     `by_rows` has for each gradient the shape of the array if it comes as numbers of rows and values, else None.
     """
 
@@ -147,10 +148,11 @@ class _Recorded:
         backward: Graph,
         wants: Sequence[bool],
         by_rows: Sequence[tuple[int, ...] | None],
+        constant: Sequence[bool],
     ):
         self.traced, self.wants, self.by_rows = traced, tuple(wants), tuple(by_rows)
+        self.constant = tuple(constant)
         self.outputs = tuple(traced.graph.outputs)
-        self.floats = tuple(i for i, n in enumerate(traced.graph.outputs.values()) if is_float(n.dtype))
         self.zeros = tuple((n.shape, numpy_dtype(n.dtype)) for n in traced.graph.outputs.values())
         self._forward = Runner(forward, traced.captured)
         self._backward = Runner(backward, traced.captured)
@@ -164,11 +166,11 @@ class _Recorded:
         ctx = arrays[0].context if arrays else current_context()
         outputs = [NDArray(results[n], ctx) for n in self.outputs]
         args = (*arrays, *self.traced.captured.values())
-        parents = [s for a, wanted in zip(args, self.wants, strict=True) if wanted and (s := source_of(a)) is not None]
+        parents, constants = sources_of(args, self.wants), sources_of(args, self.constant)
         states = [NDArray(np.array(state, np.uint32), ctx) for state in words.values()]
-        entry = Entry(self, (words, *saved), parents, (*args, *states))
-        for i in self.floats:
-            outputs[i]._source = (entry, i)
+        entry = Entry(self, (words, *saved), parents, (*args, *states), constants)
+        for i, output in enumerate(outputs):
+            output._source = (entry, i)
         return self.traced.restore(dict(zip(self.outputs, outputs, strict=True)))
 
     @property
@@ -193,14 +195,11 @@ class _Recorded:
         _rebuild(graph.outputs.values(), table)
         wrt = [a for a, wanted in zip(arguments, self.wants, strict=False) if wanted]
         found = gradients([table[n] for n in graph.outputs.values()], heads, wrt)
-        return tuple(
-            OPS["const"](value=0.0, dtype=x.dtype, shape=x.shape) if g is None else g
-            for x, g in zip(wrt, found, strict=True)
-        )
+        return tuple(zeros(x.ty) if g is None else g for x, g in zip(wrt, found, strict=True))
 
 
 def _record(traced: Traced, mask: Sequence[int]) -> _Recorded | None:
-    """Differentiate and cut; None if no gradient flows to what the mask names."""
+    """Differentiate and cut; None if the outputs depend on nothing that the mask names."""
     graph = _inlined(traced.graph)
     names = [*(n for n in graph.inputs if n.startswith("data")), *traced.captured]
     wrt = [graph.inputs[n] for n, wanted in zip(names, mask, strict=True) if wanted]
@@ -208,10 +207,13 @@ def _record(traced: Traced, mask: Sequence[int]) -> _Recorded | None:
     heads = [leaf(f"{HEAD}{i}", n.ty) if is_float(n.dtype) else None for i, n in enumerate(outputs)]
     origins = dict(graph.origins)
     found = gradients(outputs, heads, wrt, origins=origins)
-    if all(g is None for g in found):
-        return None
     reached = iter(found)
     wants = [bool(wanted) and next(reached) is not None for wanted in mask]
+    known = depended_on(outputs)
+    flows = zip(names, mask, wants, strict=True)
+    constant = [bool(w) and not wanted and (is_argument(n) or graph.inputs[n] in known) for n, w, wanted in flows]
+    if not any(wants) and not any(constant):
+        return None
     wishes = [wish for wish, wanted in zip(mask, wants, strict=True) if wanted]
     grads = [g for g in found if g is not None]
     parts = [(wish == BY_ROWS and row_gradient(g)) or (g,) for wish, g in zip(wishes, grads, strict=True)]
@@ -226,7 +228,7 @@ def _record(traced: Traced, mask: Sequence[int]) -> _Recorded | None:
     origins.update((made, origins[n]) for n, made in _rebuild(results, table).items() if n in origins)
     outs = {f"grad{i}": table[n] for i, n in enumerate(results)}
     inputs = {n.attrs["name"]: n for n in topological(outs.values()) if n.op.name == "input"}
-    return _Recorded(traced, forward, Graph(inputs, outs, {}, origins), wants, by_rows)
+    return _Recorded(traced, forward, Graph(inputs, outs, {}, origins), wants, by_rows, constant)
 
 
 def _inlined(graph: Graph) -> Graph:

@@ -353,11 +353,14 @@ isfinite = Op(
 stop_gradient = Op(
     "stop_gradient",
     kind="elementwise",
-    infer=lambda x: x,
-    numpy=lambda x: x,
-    lower=lambda e, i, x: x(*i),
-    samples=elementwise(dtypes=("i32",)),
-    doc="x, which counts as a constant when differentiating",
+    infer=lambda x, detached=False: x,
+    numpy=lambda x, detached=False: x,
+    lower=lambda e, i, x, detached=False: x(*i),
+    samples=lambda rng: [
+        *elementwise(dtypes=("i32",))(rng),
+        ((array(rng, (3, 33), "f32"),), {"detached": True}),
+    ],
+    doc="x, which counts as a constant when differentiating; if detached, x counts as not recorded at all",
 )
 
 
