@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, overload
 
@@ -14,7 +16,7 @@ from gluongraph.builders import mximages, mxindex, mxlayers, mxmath, mxops, mxsh
 from gluongraph.context import Context, check_context, current_context
 from gluongraph.differentiate import gradients
 from gluongraph.dtypes import dtype_name, is_float
-from gluongraph.eager import Function, observers
+from gluongraph.eager import Function, leaf, observers
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.handle import DEFAULT, Handle
 from gluongraph.ir import Node, attr_key
@@ -34,15 +36,28 @@ if not TYPE_CHECKING:  # a checker is to go on knowing what is in this file
 MAX_FUNCTIONS = 8192  # Python numbers are part of a function; a program that counts must not fill the memory
 
 
+def of_arrays(build: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the builder's arguments if all of them are arrays, or numbers in their place; else ().
+
+    MXNet's operators of this kind take any keywords besides, and ignore them.
+    """
+    wants = {name: kind for name, kind in build.__annotations__.items() if name != "return"}
+    several = build.__code__.co_flags & inspect.CO_VARARGS
+    return tuple(wants) if not several and set(wants.values()) <= {"Node", "Value"} else ()
+
+
 @overload
 def _method(build: Callable[..., Node]) -> Callable[..., NDArray]: ...
 @overload
 def _method(build: Callable[..., Sequence[Node]]) -> Callable[..., list[NDArray]]: ...
 def _method(build: Callable[..., Any]) -> Callable[..., Any]:
     """The builder as a method; like MXNet's methods it also takes `out`, which np.sum(array) hands on."""
+    only = of_arrays(build)
 
     @wraps(build, assigned=("__name__", "__doc__"))
     def method(self: NDArray, /, *args: Any, out: NDArray | None = None, **kwargs: Any) -> Any:
+        if kwargs and only:
+            kwargs = {name: value for name, value in kwargs.items() if name in only}
         made = invoke(build, self, *args, **kwargs)
         if out is None:
             return made
@@ -280,12 +295,31 @@ class NDArray(Handle):
         given = _spread("transpose: axes", order, axes)
         return invoke(mxshapes.transpose, self, given or None)
 
+    def flatten(self, inplace: bool = False) -> NDArray:
+        """All axes but the first as one. With `inplace` it shares its memory with this array."""
+        return self._reshaped(mxshapes.flatten, inplace)
+
+    def expand_dims(self, axis: int, inplace: bool = False) -> NDArray:
+        """With an axis of 1 put in. With `inplace` it shares its memory with this array."""
+        return self._reshaped(mxshapes.expand_dims, inplace, axis=axis)
+
+    def squeeze(self, axis: int | Sequence[int] | None = None, inplace: bool = False) -> NDArray:
+        """Without axes of 1, all or these. With `inplace` it shares its memory with this array."""
+        return self._reshaped(mxshapes.squeeze, inplace, axis=axis)
+
+    def _reshaped(self, build: Callable[..., Node], inplace: bool, **how: Any) -> NDArray:
+        """What `build` makes; with `inplace` by way of `reshape`, whose results are views."""
+        if not inplace:
+            return invoke(build, self, **how)
+        return self.reshape(build(leaf("data", self.type), **how).shape)
+
     def backward(self, out_grad: NDArray | None = None, retain_graph: bool = False, train_mode: bool = True) -> None:
         """Gradients of the sum of this array, or of <out_grad, this array>, into the marked arrays."""
         from gluongraph import autograd
 
         autograd.backward([self], None if out_grad is None else [out_grad], retain_graph, train_mode)
 
+    take = _method(mxshapes.take)
     abs = _method(mxops.abs)
     sign = _method(mxops.sign)
     exp = _method(mxops.exp)
@@ -319,9 +353,6 @@ class NDArray(Handle):
     zeros_like = _method(mxops.zeros_like)
     ones_like = _method(mxops.ones_like)
     reshape_like = _method(mxshapes.reshape_like)
-    flatten = _method(mxshapes.flatten)
-    expand_dims = _method(mxshapes.expand_dims)
-    squeeze = _method(mxshapes.squeeze)
     swapaxes = _method(mxshapes.swapaxes)
     broadcast_to = _method(mxshapes.broadcast_to)
     broadcast_like = _method(mxshapes.broadcast_like)
@@ -332,7 +363,6 @@ class NDArray(Handle):
     slice = _method(mxshapes.slice)
     slice_axis = _method(mxshapes.slice_axis)
     slice_like = _method(mxshapes.slice_like)
-    take = _method(mxshapes.take)
     pick = _method(mxshapes.pick)
     one_hot = _method(mxshapes.one_hot)
     softmax = _method(mxlayers.softmax)
@@ -595,7 +625,8 @@ def _function(key: tuple[Any, ...], build: Callable[..., Any], args: Any, attrs:
 
     if len(_FUNCTIONS) >= MAX_FUNCTIONS:
         _FUNCTIONS.clear()
-    made = _FUNCTIONS[key] = Function(on_nodes, types)
+    with naming_what_is_no_array(build, args, attrs):
+        made = _FUNCTIONS[key] = Function(on_nodes, types)
     for observe in observers:
         observe(made, build, args)
     return made
@@ -612,6 +643,30 @@ def attribute(value: Any) -> Any:
     if isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype.kind in "iu":
         return tuple(found.tolist())
     return found
+
+
+@contextmanager
+def naming_what_is_no_array(build: Callable[..., Any], args: Sequence[Any], attrs: Mapping[str, Any]) -> Iterator[None]:
+    """Within: an error that a builder makes of something else than an array says so.
+
+    Raises:
+        TypeError: an argument is a number or a list where the builder takes arrays only.
+    """
+    try:
+        yield
+    except (AttributeError, TypeError) as error:
+        names = build.__code__.co_varnames[: build.__code__.co_argcount] if hasattr(build, "__code__") else ()
+        given = {**dict(zip(names, args, strict=False)), **attrs}
+        wants = getattr(build, "__annotations__", {})
+        if len(names) < len(args) and build.__code__.co_flags & inspect.CO_VARARGS:
+            several = build.__code__.co_varnames[build.__code__.co_argcount + build.__code__.co_kwonlyargcount]
+            given |= {f"{several}[{i}]": value for i, value in enumerate(args[len(names) :])}
+            wants = wants | {name: wants.get(several) for name in given if name.startswith(f"{several}[")}
+        for name, value in given.items():
+            if wants.get(name) == "Node" and not isinstance(value, (NDArray, Node)):
+                message = f"{build.__name__}: {name} expects an NDArray, got {value!r}"
+                raise TypeError(located(message, help="make an array of it: nd.array(...)")) from error
+        raise
 
 
 def _hashable(value: Any) -> bool:

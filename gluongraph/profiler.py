@@ -209,10 +209,9 @@ def _observe(function: eager.Function, build: Callable[..., Any], args: tuple[An
     name = operator_name(build, args)
     record = function._record
 
-    def recorded(mask: tuple[bool, ...]) -> eager.Recorded | None:
+    def recorded(mask: tuple[bool, ...]) -> eager.Recorded:
         made = record(mask)
-        if made is not None:
-            made.forward, made.backward = _timed(name, made.forward), _timed(f"_backward_{name}", made.backward)
+        made.forward, made.backward = _timed(name, made.forward), _timed(f"_backward_{name}", made.backward)
         return made
 
     function.call = _timed(name, function.call)

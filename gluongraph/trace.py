@@ -19,7 +19,7 @@ from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.eager import leaf
 from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin, warn
 from gluongraph.ir import Graph, Node, TensorType, recording_origins, topological
-from gluongraph.ndarray import NDArray, attribute, traced
+from gluongraph.ndarray import NDArray, attribute, naming_what_is_no_array, traced
 from gluongraph.ops.composite import results_of
 from gluongraph.plain import plain
 from gluongraph.storage import Array
@@ -96,16 +96,20 @@ class Traced:
         return _mapped(put, self.outputs)
 
 
-def trace(fn: Callable[..., Any], args: Sequence[Any], *, training: bool) -> Traced:
+def trace(
+    fn: Callable[..., Any], args: Sequence[Any], *, training: bool, names: Mapping[int, str] | None = None
+) -> Traced:
     """The graph of fn(*args). Arrays among the arguments, nested as they may be, count by their types only.
 
     A TensorType may stand for an array. Arrays that `fn` reads from elsewhere become live inputs; what it writes into
-    them becomes `graph.updates`. Python numbers are part of the program.
+    them becomes `graph.updates`. Python numbers are part of the program. `names` says what to call those that have a
+    name which must not be another's, by the id of their storage; others are called as the arrays are, numbered where
+    that name is taken.
 
     Raises:
         TraceError: `fn` wants numbers of traced values, or gives back values of another trace.
     """
-    tracer = Tracer()
+    tracer = Tracer(names)
     before = STATE.tracer, STATE.recording, STATE.training
     STATE.tracer, STATE.recording, STATE.training = tracer, False, training
     try:
@@ -186,7 +190,9 @@ class _Scope(AbstractContextManager[None]):
 class Tracer:
     """A trace in progress: what has been read from outside, what has been written there."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: Mapping[int, str] | None = None) -> None:
+        self.given = given or {}  # id of a storage -> the name of its input
+        self.taken = frozenset(self.given.values())
         self.arguments: dict[str, Node] = {}
         self.captured: dict[str, NDArray] = {}
         self.names: dict[int, str] = {}  # id of a storage -> its input; `captured` keeps the storage alive
@@ -245,7 +251,7 @@ class Tracer:
         if name is not None and self.captured[name]._alias:
             self.captured[name] = array  # perhaps the handle that gradients belong to
         if name is None:
-            name = self._free_name(array.name or f"capture{self.unnamed}")
+            name = self.given.get(id(storage)) or self._free_name(array.name or f"capture{self.unnamed}")
             self.unnamed += not array.name
             self.names[id(storage)] = name
             self.captured[name] = array
@@ -254,7 +260,7 @@ class Tracer:
 
     def _free_name(self, wanted: str) -> str:
         name, number = wanted, 0
-        while name in self.captured or name in self.arguments or is_rng(name):
+        while name in self.captured or name in self.arguments or name in self.taken or is_rng(name):
             number += 1
             name = f"{wanted}_{number}"
         return name
@@ -271,12 +277,13 @@ class Tracer:
 
     def call(self, build: Callable[..., Any], args: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
         """`invoke` within the trace."""
-        made = build(
-            *(self._operand(a) if isinstance(a, NDArray) else plain(a) for a in args),
-            **{k: self._operand(a) if isinstance(a, NDArray) else attribute(a) for k, a in attrs.items()},
-        )
+        with naming_what_is_no_array(build, args, attrs):
+            made = build(
+                *(self._operand(a) if isinstance(a, NDArray) else plain(a) for a in args),
+                **{k: self._operand(a) if isinstance(a, NDArray) else attribute(a) for k, a in attrs.items()},
+            )
+            nodes = [traced(n) for n in results_of(made)]
         arrays = [a for a in (*args, *attrs.values()) if isinstance(a, NDArray)]
-        nodes = [traced(n) for n in results_of(made)]
         for each in nodes if arrays else ():
             each._ctx = arrays[0]._ctx
         return nodes[0] if isinstance(made, Node) and not isinstance(made.type, tuple) else nodes

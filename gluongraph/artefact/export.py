@@ -228,14 +228,14 @@ class _Maker:
         trainer = self.step.trainer
         told = {
             "key": key,
-            "name": parameter.name,
+            "name": parameter.key,
             "dtype": dtype_name(parameter.dtype),
             "shape": list(parameter.shape),
             "grad_req": parameter.grad_req,
             "grad_stype": parameter.grad_stype,
             "index": None,
         }
-        if trainer is None or parameter.name not in trainer.names:
+        if trainer is None or parameter.key not in trainer.names:
             return told
         told["index"] = trainer.index(parameter)
         if parameter.grad_req != "null":
@@ -246,7 +246,7 @@ class _Maker:
     def _sources(self, parameters: Mapping[str, Any]) -> Any:
         """A function that tells of each array of state what it begins as."""
         key_of = {id(p.data().storage): key for key, p in parameters.items()}
-        name_of = {p.name: key for key, p in parameters.items()}
+        name_of = {p.key: key for key, p in parameters.items()}
 
         def value(name: str, array: NDArray) -> dict[str, Any]:
             prefix = next((p for p in (AVERAGE, WINDOW, GRAD) if name.startswith(p)), "")

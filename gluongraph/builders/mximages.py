@@ -6,7 +6,7 @@ Layouts with the channels last are those of MXNet: data NWC, NHWC, NDHWC, weight
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -156,13 +156,15 @@ def Pooling(
 ) -> Node:
     """Over windows of one, two or three axes: "max", "avg", "sum", or "lp", the p_value-th root of the sum of powers.
 
-    With pooling_convention="full" the last window may hang over. With `global_pool` the window is everything.
+    With pooling_convention="full" the last window may hang over. With "same", of data with one axis beside samples and
+    channels, a window begins at every multiple of the stride, so that several may hang over the end; there is no `pad`.
+    With `global_pool` the window is everything.
     """
     last, axes = _is_last("Pooling", data, layout), data.ty.rank - 2
     if pool_type not in _POOLS:
         raise MXNetError(located(f"Pooling: no pool_type {pool_type!r}; there are {', '.join(_POOLS)}"))
-    if pooling_convention not in ("valid", "full"):
-        raise MXNetError(located(f"Pooling: no pooling_convention {pooling_convention!r}; there are valid, full"))
+    if pooling_convention not in ("valid", "full", "same"):
+        raise MXNetError(located(f"Pooling: no pooling_convention {pooling_convention!r}; there are valid, full, same"))
     if pool_type == "lp" and p_value not in (1, 2, 3):
         raise MXNetError(located(f"Pooling: p_value is 1, 2 or 3 for lp, not {p_value!r}"))
     if global_pool:
@@ -176,12 +178,30 @@ def Pooling(
         "padding": _each("Pooling", "pad", pad, 0, axes),
         "ceil": pooling_convention == "full",
     }
+    data = _first(data, last)
+    if pooling_convention == "same":
+        fill = -math.inf if pool_type == "max" else 0
+        data, inside = _all_begun(data, how, fill), _all_begun(ops.full(data.shape, 1, data.dtype), how, 0)
+        count_include_pad = True
     local: dict[Any, Callable[[Node], Node]] = {
         ops.max: lambda x: ops.max_pool(x, **how),
         ops.mean: lambda x: ops.avg_pool(x, **how, count_include_pad=count_include_pad),
         ops.sum: lambda x: ops.sum_pool(x, **how),
     }
-    return _back(_POOLS[pool_type](_first(data, last), p_value, lambda x, reduce: local[reduce](x)), last)
+    made = _POOLS[pool_type](data, p_value, lambda x, reduce: local[reduce](x))
+    if pooling_convention == "same" and pool_type == "avg":
+        made = ops.div(made, local[ops.mean](inside))  # the mean over what lies inside
+    return _back(made, last)
+
+
+def _all_begun(x: Node, how: Mapping[str, Any], fill: float) -> Node:
+    """Data with so much behind its end that a window fits at every multiple of the stride."""
+    if x.ty.rank != 3 or any(how["padding"]):
+        what = f"pooling_convention='same' of {x.ty} with pad={how['padding']}"
+        raise MXNetError(located(f"Pooling: {what}", help="it is for data (batch, channels, width), without pad"))
+    (kernel,), (stride,) = how["kernel"], how["stride"]
+    behind = (math.ceil(x.shape[2] / stride) - 1) * stride + kernel - x.shape[2]
+    return ops.pad(x, (0, 0, 0), (0, 0, max(behind, 0)), fill)
 
 
 def _lp(data: Node, p: int, over: Callable[..., Node]) -> Node:
@@ -267,11 +287,25 @@ def BilinearResize2D(
 ) -> Node:
     """Images of another height and width, interpolated linearly: of the size given, scaled, or with mode="like" alike.
 
+    mode="odd_scale" scales h - 1 of an odd height h and adds 1; "to_even_up", "to_even_down", "to_odd_up" and
+    "to_odd_down" make height and width even or odd by one pixel more or less.
+
     With `align_corners` the centers of the corner pixels stay the corners, otherwise the outer edges.
     """
-    if mode not in ("size", "like"):
-        raise MXNetError(located(f"BilinearResize2D: no mode {mode!r}; there are size and like"))
-    if mode == "like":
+    if mode not in ("size", "like", "odd_scale", *_PARITY):
+        message = f"BilinearResize2D: no mode {mode!r}; there are size, like, odd_scale, {', '.join(_PARITY)}"
+        raise MXNetError(located(message))
+    if mode in _PARITY:
+        odd, step = _PARITY[mode]
+        height, width = (n if n % 2 == odd else n + step for n in data.shape[2:])
+    elif mode == "odd_scale":
+        if scale_height is None or scale_width is None:
+            raise MXNetError(located("BilinearResize2D: mode='odd_scale' needs scale_height and scale_width"))
+        height, width = (
+            int((n - n % 2) * scale) + n % 2
+            for n, scale in zip(data.shape[2:], (scale_height, scale_width), strict=True)
+        )
+    elif mode == "like":
         if like is None:
             raise MXNetError(located('BilinearResize2D: mode="like" needs `like`, images of the size that is wanted'))
         height, width = like.shape[2:]
@@ -280,6 +314,10 @@ def BilinearResize2D(
     for axis, size in ((3, width), (2, height)):
         data = _mapped(data, axis, _interpolation(data.shape[axis], size, align_corners))
     return data
+
+
+# mode -> whether extents become odd, and what is added to those that are not so
+_PARITY = {"to_even_up": (0, 1), "to_even_down": (0, -1), "to_odd_up": (1, 1), "to_odd_down": (1, -1)}
 
 
 def _interpolation(old: int, new: int, align_corners: bool) -> np.ndarray[Any, Any]:

@@ -189,17 +189,41 @@ def moved(moving: Node, batch: Node, momentum: float) -> Node:
     return ops.add(ops.mul(moving, momentum), ops.mul(batch, 1.0 - momentum))
 
 
-def LayerNorm(data: Node, gamma: Node, beta: Node, axis: int = -1, eps: float = 1e-5) -> Node:
-    """(data - mean) / sqrt(var + eps) * gamma + beta along an axis"""
-    return ops.layer_norm(data, gamma, beta, axis=axes_of(data, axis)[0], eps=eps)
+def LayerNorm(
+    data: Node, gamma: Node, beta: Node, axis: int = -1, eps: float = 1e-5, output_mean_var: bool = False
+) -> Any:
+    """(data - mean) / sqrt(var + eps) * gamma + beta along an axis
+
+    With `output_mean_var` also the mean and sqrt(var + eps), of 1 along the axis.
+    """
+    (at,) = axes_of(data, axis)
+    made = ops.layer_norm(data, gamma, beta, axis=at, eps=eps)
+    return (made, *_mean_and_deviation(data, (at,), eps)) if output_mean_var else made
 
 
-def GroupNorm(data: Node, gamma: Node, beta: Node, num_groups: int = 1, eps: float = 1e-5) -> Node:
-    """(data - mean) / sqrt(var + eps) * gamma + beta over each sample's groups of channels; gamma is (num_groups,)."""
+def _mean_and_deviation(x: Node, axes: tuple[int, ...], eps: float) -> tuple[Node, Node]:
+    """The mean and sqrt(var + eps) over these axes, which stay as 1."""
+    mean = ops.mean(x, axes, keepdims=True)
+    apart = ops.sub(x, mean)
+    return mean, ops.sqrt(ops.add(ops.mean(ops.mul(apart, apart), axes, keepdims=True), eps))
+
+
+def GroupNorm(
+    data: Node, gamma: Node, beta: Node, num_groups: int = 1, eps: float = 1e-5, output_mean_var: bool = False
+) -> Any:
+    """(data - mean) / sqrt(var + eps) * gamma + beta over each sample's groups of channels; gamma is (num_groups,).
+
+    With `output_mean_var` also the mean and sqrt(var + eps), of shape (samples, num_groups).
+    """
     for each in (gamma, beta):
         if each.shape != (num_groups,):
             raise ShapeError(located(f"GroupNorm: num_groups={num_groups}, and gamma {gamma.ty}, beta {beta.ty}"))
-    return ops.group_norm(data, gamma, beta, eps=eps)
+    made = ops.group_norm(data, gamma, beta, eps=eps)
+    if not output_mean_var:
+        return made
+    groups = ops.reshape(data, (data.shape[0], num_groups, data.ty.size // (data.shape[0] * num_groups)))
+    mean, deviation = (ops.reshape(x, groups.shape[:2]) for x in _mean_and_deviation(groups, (2,), eps))
+    return made, mean, deviation
 
 
 def InstanceNorm(data: Node, gamma: Node, beta: Node, eps: float = 1e-3) -> Node:
@@ -207,6 +231,11 @@ def InstanceNorm(data: Node, gamma: Node, beta: Node, eps: float = 1e-3) -> Node
     if gamma.shape != data.shape[1:2]:
         raise ShapeError(located(f"InstanceNorm: gamma and beta have an element for each channel of {data.ty}"))
     return ops.group_norm(data, gamma, beta, eps=eps)
+
+
+def dropped(data: Node) -> Node:
+    """What `dropout` gives with p=1: zeros, through which no gradient flows"""
+    return ops.where(ops.full(data.shape, False, "bool"), data, 0)
 
 
 def dropout(data: Node, state: Node, p: float, axes: tuple[int, ...] = (), draw: int = 0) -> Node:

@@ -64,13 +64,19 @@ def _triangle(A: Node, lower: bool) -> Node:
     return ops.less_equal(columns, rows) if lower else ops.greater_equal(columns, rows)
 
 
-def potrf(A: Node) -> Node:
-    """The lower triangle L with L Lᵀ = A (Cholesky), for symmetric positive definite matrices; NaN for others"""
-    return ops.cholesky(A)
+def potrf(A: Node, lower: bool = True) -> Node:
+    """The lower triangle L with L Lᵀ = A (Cholesky), for symmetric positive definite matrices; NaN for others
+
+    With lower=False Lᵀ, the upper triangle U with Uᵀ U = A.
+    """
+    made = ops.cholesky(A)
+    return made if lower else _turned(made)
 
 
-def potri(A: Node) -> Node:
-    """(L Lᵀ)⁻¹, where L is the lower triangle of A, as potrf gives it"""
+def potri(A: Node, lower: bool = True) -> Node:
+    """(L Lᵀ)⁻¹, where L is the lower triangle of A, as potrf gives it; with lower=False (Uᵀ U)⁻¹ of the upper one"""
+    if not lower:
+        A = _turned(A)
     rank = A.ty.rank
     one = ops.equal(ops.iota(A.shape, rank - 2), ops.iota(A.shape, rank - 1))
     return ops.solve_triangular(A, ops.solve_triangular(A, ops.cast(one, A.dtype)), True)
@@ -111,6 +117,20 @@ def det(A: Node) -> Node:
 
 def _one_axis(x: Node) -> Node:
     return x if x.ty.rank else ops.reshape(x, (1,))
+
+
+def gelqf(A: Node) -> tuple[Node, Node]:
+    """[Q, L] with A = L Q: Q has orthonormal rows, L is a lower triangle; A has at most as many rows as columns"""
+    return ops.gelqf(A)
+
+
+def syevd(A: Node) -> tuple[Node, Node]:
+    """[U, λ] of symmetric matrices, with A = Uᵀ diag(λ) U: the rows of U are eigenvectors, λ goes upwards
+
+    The largest element of each eigenvector is positive. Where eigenvalues are equal the gradient through U is not
+    finite.
+    """
+    return ops.syevd(A)
 
 
 def sumlogdiag(A: Node) -> Node:

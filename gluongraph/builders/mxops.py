@@ -14,7 +14,7 @@ from gluongraph import ops
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir import Node
-from gluongraph.ops.build import Binary, Value, dtype_of
+from gluongraph.ops.build import INTEGERS, Binary, Value, broadcast, dtype_of
 
 Axes = int | Sequence[int] | None
 
@@ -51,8 +51,15 @@ def multiply(lhs: Value, rhs: Value) -> Node:
 
 
 def divide(lhs: Value, rhs: Value) -> Node:
-    """lhs / rhs"""
-    return ops.div(lhs, rhs)
+    """lhs / rhs; of integers the whole quotient, cut off towards zero, and 0 where rhs is 0"""
+    if dtype_of(lhs, rhs) not in INTEGERS or not any(isinstance(each, Node) for each in (lhs, rhs)):
+        return ops.div(lhs, rhs)
+    x, y = broadcast("div", lhs, rhs)
+    down = ops.floordiv(x, y)
+    if x.dtype.startswith("u"):
+        return down
+    exact = ops.equal(ops.mul(down, y), x)
+    return ops.where(ops.logical_or(exact, ops.greater_equal(down, 0)), down, ops.add(down, 1))
 
 
 def modulo(lhs: Value, rhs: Value) -> Node:

@@ -25,12 +25,12 @@ def reshape(data: Node, shape: Sequence[int], reverse: bool = False) -> Node:
 def reshaped(old: tuple[int, ...], wanted: tuple[int, ...], reverse: bool = False) -> tuple[int, ...]:
     """The shape that MXNet's reshape codes mean for an array of shape `old`.
 
+    With `reverse` both are read from the end: what splits an axis stands before its -4.
+
     >>> reshaped((2, 3, 4), (-3, 0)), reshaped((2, 3, 4), (0, -1)), reshaped((6, 4), (-4, 2, -1, 0))
     ((6, 4), (2, 12), (2, 3, 4))
     """
     if reverse:
-        if -4 in wanted:
-            raise MXNetError(located("reshape: -4 and reverse=True do not go together"))
         return reshaped(old[::-1], wanted[::-1])[::-1]
     new: list[int] = []
     at, i = 0, 0
@@ -49,7 +49,10 @@ def reshaped(old: tuple[int, ...], wanted: tuple[int, ...], reverse: bool = Fals
                 parts = [wanted[i + 1], wanted[i + 2]]
                 if -1 in parts:
                     other = parts[1 - parts.index(-1)]
-                    parts[parts.index(-1)] = old[at] // other
+                    parts[parts.index(-1)] = old[at] // other if other else 0
+                if math.prod(parts) != old[at]:
+                    message = f"reshape: an axis of {old[at]} is not split into {wanted[i + 1]} and {wanted[i + 2]}"
+                    raise ShapeError(located(message, help="one of the two may be -1: it is computed from the other"))
                 new.extend(parts)
                 i += 2
             else:
@@ -287,24 +290,28 @@ def class_index(op: str, label: Node, classes: int, ignored: int | None = None, 
 
 
 def take(a: Node, indices: Node, axis: int = 0, mode: str = "clip") -> Node:
-    """The slices of `a` at `indices` along an axis; indices beyond the end are clipped, or wrapped around."""
+    """The slices of `a` at `indices` along an axis. Indices out of range are clipped, with mode="wrap" wrapped around,
+    with mode="raise" an error when they are computed."""
     (at,) = axes_of(a, axis)
-    return ops.take(a, _bounded(as_index(indices), a.shape[at], mode), axis=at)
+    return ops.take(a, _bounded("take", indices, a.shape[at], mode), axis=at)
 
 
-def _bounded(indices: Node, extent: int, mode: str) -> Node:
+def _bounded(op: str, indices: Node, extent: int, mode: str) -> Node:
+    if mode == "raise":
+        help = 'mode="clip" takes the first or last instead, mode="wrap" counts on'
+        return ops.checked_index(indices, extent, what=f"{op}: index", help=help)
     if mode == "wrap":
-        return ops.mod(indices, extent)
+        return ops.mod(as_index(indices), extent)
     if mode != "clip":
-        raise MXNetError(located(f"take: mode is 'clip' or 'wrap', not {mode!r}"))
-    return indices
+        raise MXNetError(located(f"{op}: mode is 'clip', 'wrap' or 'raise', not {mode!r}"))
+    return as_index(indices)
 
 
 def pick(data: Node, index: Node, axis: int = -1, keepdims: bool = False, mode: str = "clip") -> Node:
     """One element per position along an axis: out[i] = data[i, index[i]]"""
     (at,) = axes_of(data, axis)
     kept = (*data.shape[:at], 1, *data.shape[at + 1 :])
-    chosen = _bounded(ops.reshape(as_index(index), kept), data.shape[at], mode)
+    chosen = _bounded("pick", ops.reshape(index, kept), data.shape[at], mode)
     found = ops.gather(data, chosen, axis=at)
     return found if keepdims else ops.reshape(found, tuple(n for i, n in enumerate(kept) if i != at) or (1,))
 

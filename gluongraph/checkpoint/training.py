@@ -36,15 +36,15 @@ class Training:
             raise MXNetError(located("this was compiled without a trainer, and has nothing to resume", help=help))
         self.step, self.trainer = step, step.trainer
         self.parameters: dict[str, Parameter] = {}
-        self.keys: dict[str, str] = {}  # the parameter's own name -> the one in files
+        self.keys: dict[str, str] = {}  # the parameter's own key -> the one in files
         known = step.net._structural() if isinstance(step.net, Block) else {}
-        for key, parameter in (*known.items(), *((p.name, p) for p in self.trainer.params)):
-            if parameter.name not in self.keys:
+        for key, parameter in (*known.items(), *((p.key, p) for p in self.trainer.params)):
+            if parameter.key not in self.keys:
                 if key in self.parameters:
                     raise MXNetError(
                         located(f"the trainer's parameter {key} has the name of another one's place in the net")
                     )
-                self.keys[parameter.name], self.parameters[key] = key, parameter
+                self.keys[parameter.key], self.parameters[key] = key, parameter
         if not any(p.deferred for p in self.trainer.params):
             self.trainer.prepare()
 

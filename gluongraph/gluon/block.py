@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from collections import OrderedDict
@@ -11,10 +12,10 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from gluongraph import nd, trace
+from gluongraph import nd, params, trace
 from gluongraph.context import Context, current_context
 from gluongraph.errors import HostCallError, MXNetError, NamesInstead, is_own_file, located, runs_a_layer, warn
-from gluongraph.gluon import files, watch
+from gluongraph.gluon import files, structure, watch
 from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
 from gluongraph.gluon.watch import Edits, is_setting
@@ -81,10 +82,7 @@ class Block(NamesInstead):
     """
 
     _instead: ClassVar[Mapping[str, str]] = {
-        "load": "make the net, then load_parameters; SymbolBlock.imports(file, inputs, params) where the code is gone",
         "optimize_for": "hybridize()",
-        "register_op_hook": "register_forward_hook sees what a block gives; GG_CHECK=nan names the op that makes a NaN",
-        "save": "save_parameters writes the arrays, HybridBlock.export the network too",
         **dict.fromkeys(("_children", "_reg_params"), "super().__init__() comes first in the __init__ of a block"),
     }
 
@@ -282,6 +280,29 @@ class Block(NamesInstead):
             filename, self._structural(), ctx, allow_missing, ignore_extra, cast_dtype, dtype_source, legacy=legacy
         )
 
+    def save(self, prefix: str) -> None:
+        """Write the parameters to <prefix>-model.params, and what the blocks are called to <prefix>-model.json.
+
+        Raises:
+            FormatError: several children of a block have the same name; nothing is written.
+        """
+        text = json.dumps(structure.described(self))
+        self.save_parameters(f"{prefix}-model.params")
+        params.whole(f"{prefix}-model.json", lambda file: file.write(text.encode()))
+
+    def load(self, prefix: str) -> None:
+        """Read what `save` wrote, here or in MXNet, into the same blocks made in the same order.
+
+        Children get the keys that they had then; the computation is that of the blocks, not of a graph in the file.
+
+        Raises:
+            FormatError: the files are of other blocks; nothing is changed by the first.
+        """
+        file = f"{prefix}-model.json"
+        with open(file, encoding="utf-8") as opened:
+            structure.take_keys(self, opened.read(), file)
+        self.load_parameters(f"{prefix}-model.params")
+
     def save_params(self, filename: str) -> None:
         """MXNet's first format, by full name without the prefix; deprecated: `save_parameters`."""
         warn("save_params is deprecated; save_parameters takes its place")
@@ -303,6 +324,12 @@ class Block(NamesInstead):
     def register_forward_hook(self, hook: Callable[[Block, tuple[Any, ...], Any], Any]) -> HookHandle:
         """hook(block, inputs, outputs) after each forward."""
         return HookHandle(self._forward_hooks, hook)
+
+    def register_op_hook(self, callback: Callable[[str, str, NDArray], Any], monitor_all: bool = False) -> None:
+        """callback(name, operator, array) for each output of the operators that hybridized children run; for each input
+        too with `monitor_all`. Names and values are those of the graph that `export` writes, in prediction mode."""
+        for child in self._children.values():
+            child.register_op_hook(callback, monitor_all)
 
     @runs_a_layer
     def __call__(self, *args: Any) -> Any:
@@ -371,6 +398,7 @@ class HybridBlock(Block):
         super().__init__(prefix, params)
         self._active = False
         self._cached: CachedOp | None = None
+        self._op_hook: tuple[Callable[[str, str, NDArray], Any], bool] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -476,6 +504,14 @@ class HybridBlock(Block):
 
         return export(self, path, inputs, dynamic_batch, batch_axis)
 
+    def register_op_hook(self, callback: Callable[[str, str, NDArray], Any], monitor_all: bool = False) -> None:
+        super().register_op_hook(callback, monitor_all)
+        self._op_hook = (callback, monitor_all)
+
+    def _computed(self, *args: Any) -> Any:
+        """What the block computes, layer by layer."""
+        return Block.__call__(self, *args)
+
     def infer_shape(self, *args: Any) -> None:
         """Set the unknown extents of this block's own parameters from its inputs; layers override it.
 
@@ -516,12 +552,18 @@ class HybridBlock(Block):
                 cached = self.__dict__["_cached"] = CachedOp(self)
             if cached.in_python is None:
                 try:
-                    return cached(*args)
+                    made = cached(*args)
                 except HostCallError as reason:
                     cached.in_python = str(reason).split("\n")[0]
                     warn(
                         f"the hybridized block {self.name!r} is not compiled, it runs in eager mode: {cached.in_python}"
                     )
+                else:
+                    if self._op_hook is not None:
+                        from gluongraph.gluon import op_hooks
+
+                        op_hooks.show(self, args, *self._op_hook)
+                    return made
         return super()._run(*args)
 
     def _settle(self, args: tuple[Any, ...]) -> None:

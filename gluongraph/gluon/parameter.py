@@ -67,7 +67,7 @@ class Parameter(Multipliers, NamesInstead):
                 error = MXNetError if given in (*STYPES, "csr") else AssertionError  # as MXNet has it
                 raise error(located(message, help="leave it out; csr and row-sparse weights are kept dense"))
         self._grad_stype = grad_stype
-        self.name = name
+        self.name = self._key = name
         self.init = init
         self._shape = None if shape is None else extents(shape)
         self._dtype = dtype_name(dtype)
@@ -241,9 +241,20 @@ class Parameter(Multipliers, NamesInstead):
         self._arrays = arrays
         Edits.count += 1
         for number, array in enumerate(arrays):
-            array.name = f"{self.name}@{array.context}" if number else self.name
+            array.name = f"{self.key}@{array.context}" if number else self.key
             if self._grad_req != "null":
                 array.attach_grad(self._grad_req, self._grad_stype)
+
+    @property
+    def key(self) -> str:
+        """What its Trainer and compiled steps call it: its name, with a number where another one has that name."""
+        return self._key
+
+    @key.setter
+    def key(self, key: str) -> None:
+        self._key = key
+        for number, array in enumerate(self._arrays or ()):
+            array.name = f"{key}@{array.context}" if number else key
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

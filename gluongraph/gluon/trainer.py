@@ -69,11 +69,9 @@ class Trainer:
         update_on_kvstore: bool | None = None,
     ):
         self._params = _listed(params)
-        self._names = tuple(p.name for p in self._params)
-        self._position = {p.name: i for i, p in enumerate(self._params)}
-        if len(self._position) != len(self._params):
-            twice = next(n for n in self._names if self._names.count(n) > 1)
-            raise ValueError(f"two parameters are called {twice!r}; give one of their blocks another prefix")
+        _tell_apart(self._params)
+        self._names = tuple(p.key for p in self._params)
+        self._position = {p.key: i for i, p in enumerate(self._params)}
         self._contexts, self._edits = self._one_context(), Edits.count
         check_kvstore(kvstore)
         self._optimizer = self._make_optimizer(optimizer, optimizer_params)
@@ -145,12 +143,16 @@ class Trainer:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters' names, in index order."""
+        """The parameters' keys, in index order: their names, numbered where several have the same."""
         return self._names
+
+    def input_names(self) -> dict[int, str]:
+        """What compiled steps call the memory of the parameters, by the id of its storage."""
+        return {id(a.storage): a.name for p in self._params for a in p._arrays or ()}
 
     def index(self, parameter: Parameter) -> int:
         """The index that the optimizer counts this parameter by."""
-        return self._position[parameter.name]
+        return self._position[parameter.key]
 
     @property
     def contexts(self) -> Sequence[Context]:
@@ -250,7 +252,7 @@ class Trainer:
             once=on_store,
             summed=store is not None,
             threshold=store.threshold if isinstance(store, KVStore) else None,
-            by_rows=frozenset(p.name for p in self._params if p.grad_stype == "row_sparse"),
+            by_rows=frozenset(p.key for p in self._params if p.grad_stype == "row_sparse"),
         )
         changed = any(getattr(type(self), name) is not getattr(Trainer, name) for name in _HOOKS)
         self.in_python = changed or not own or not self._optimizer.has_formula
@@ -274,7 +276,7 @@ class Trainer:
         """The array of an input: "dense0_weight", or on another context than the first "dense0_weight@cpu(1)"."""
         names = self.exchange.replicas
         parameter = self._params[self.exchange.indices[name]]
-        return parameter.list_data()[names[parameter.name].index(name)]
+        return parameter.list_data()[names[parameter.key].index(name)]
 
     def state_arrays(self, names: Iterable[str]) -> dict[str, NDArray]:
         """The optimizer's states of these replicas, "<replica>/<state>" -> array."""
@@ -294,8 +296,8 @@ class Trainer:
         if isinstance(self._kvstore, KVStore) and self.exchange.threshold is not None:
             for parameter in dict.fromkeys(self._params[self.exchange.indices[name]] for name in names):
                 if parameter.grad_req != "null":
-                    kept = self._kvstore.residuals(parameter.name, parameter.list_data())
-                    named = zip(self.exchange.replicas[parameter.name], kept, strict=True)
+                    kept = self._kvstore.residuals(parameter.key, parameter.list_data())
+                    named = zip(self.exchange.replicas[parameter.key], kept, strict=True)
                     found |= {RESIDUAL + name: array for name, array in named}
         return found
 
@@ -378,7 +380,7 @@ class Trainer:
                 if p.grad_stype == "row_sparse":
                     share_rows(grads)
                     continue
-                total = self.reduced(p.name, p.list_data())
+                total = self.reduced(p.key, p.list_data())
                 for grad in grads:
                     grad.storage.write(total)
             elif self._update_on_kvstore:
@@ -473,6 +475,18 @@ def _listed(params: Any) -> list[Parameter]:
     if not params:
         raise TypeError("a Trainer needs at least one parameter")
     return list(dict.fromkeys(params))
+
+
+def _tell_apart(params: Sequence[Parameter]) -> None:
+    """Give a key of its own to every parameter that has the name of one before it."""
+    taken: dict[str, Parameter] = {}
+    for p in params:
+        if taken.setdefault(p.key, p) is not p:
+            number = 1
+            while any(f"{p.name}_{number}" == other.key for other in params):
+                number += 1
+            p.key = f"{p.name}_{number}"
+            taken[p.key] = p
 
 
 def _check_compression(params: Iterable[Parameter]) -> None:

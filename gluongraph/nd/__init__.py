@@ -241,14 +241,16 @@ def Dropout(
 ) -> NDArray:
     """data / (1 - p) where a random number says keep, else 0; the data itself outside of training (mode "training").
 
-    The elements along `axes` share one random number.
+    The elements along `axes` share one random number. p=1 gives zeros.
     """
     if mode not in ("training", "always"):
         raise MXNetError(located(f"Dropout: mode is 'training' or 'always', not {mode!r}"))
-    if not 0 <= p < 1:
-        raise MXNetError(located(f"Dropout: p is a probability below 1, not {p!r}"))
+    if not 0 <= p <= 1:
+        raise MXNetError(located(f"Dropout: p is a probability, not {p!r}"))
     if p == 0 or (mode == "training" and not STATE.training):
         return data
+    if p == 1:
+        return invoke(mxlayers.dropped, data)
     state, draw = random.source(data.context)
     return invoke(mxlayers.dropout, data, state, p=float(p), axes=tuple(axes), draw=draw)
 
@@ -291,15 +293,18 @@ def BatchNorm(
     axis: int = 1,
     name: str | None = None,
     cudnn_off: bool = False,
-) -> NDArray:
+    output_mean_var: bool = False,
+) -> Any:
     """Normalized over all axes but one, with the batch's mean and variance in training, else with the moving ones.
 
     In training the moving ones are updated: moving = momentum * moving + (1 - momentum) * batch. Data of 16 bits with
-    vectors of 32 is computed in 32. With `fix_gamma` gamma is 1.
+    vectors of 32 is computed in 32. With `fix_gamma` gamma is 1. With `output_mean_var` also the mean and
+    1 / sqrt(var + eps) that the data was normalized with.
     """
     how = {"axis": axis, "eps": eps, "fix_gamma": fix_gamma}
     if not STATE.training or use_global_stats:
-        return invoke(mxlayers.batch_norm_by_moving, data, gamma, beta, moving_mean, moving_var, **how)
+        y = invoke(mxlayers.batch_norm_by_moving, data, gamma, beta, moving_mean, moving_var, **how)
+        return [y, moving_mean.copy(), rsqrt(moving_var + eps)] if output_mean_var else y
     y, mean, var = invoke(mxlayers.batch_norm, data, gamma, beta, **how)
     before, STATE.recording = STATE.recording, False
     try:
@@ -307,7 +312,7 @@ def BatchNorm(
             moving[:] = invoke(mxlayers.moved, moving, batch.detach(), momentum=momentum)
     finally:
         STATE.recording = before
-    return y
+    return [y, mean, rsqrt(var + eps)] if output_mean_var else y
 
 
 # -- functions that are builders behind `invoke`
@@ -431,6 +436,7 @@ depth_to_space = _function(mxindex.depth_to_space)
 space_to_depth = _function(mxindex.space_to_depth)
 diag = _function(mxindex.diag)
 khatri_rao = _function(mxindex.khatri_rao)
+
 take = _function(mxshapes.take)
 pick = choose_element_0index = _function(mxshapes.pick)
 batch_take = _function(mxshapes.batch_take)
@@ -457,8 +463,8 @@ batch_dot = _function(mxlayers.batch_dot)
 matmul = _function(mxlayers.matmul)
 Activation = _function(mxlayers.Activation)
 FullyConnected = _function(mxlayers.FullyConnected)
-LayerNorm = _function(mxlayers.LayerNorm)
-GroupNorm = _function(mxlayers.GroupNorm)
+LayerNorm: Callable[..., Any] = _function(mxlayers.LayerNorm)  # an array, or with output_mean_var three
+GroupNorm: Callable[..., Any] = _function(mxlayers.GroupNorm)
 InstanceNorm = _function(mxlayers.InstanceNorm)
 Convolution = _function(mximages.Convolution, ignored=TUNING)
 Deconvolution = _function(mximages.Deconvolution, ignored=TUNING)
@@ -480,6 +486,7 @@ make_loss = _function(mxoutputs.make_loss)
 linalg_gemm, linalg_gemm2 = linalg.gemm, linalg.gemm2
 linalg_syrk, linalg_trmm = linalg.syrk, linalg.trmm
 linalg_potrf, linalg_potri, linalg_trsm = linalg.potrf, linalg.potri, linalg.trsm
+linalg_gelqf, linalg_syevd = linalg.gelqf, linalg.syevd
 linalg_inverse, linalg_det, linalg_slogdet = linalg.inverse, linalg.det, linalg.slogdet
 linalg_sumlogdiag = linalg.sumlogdiag
 linalg_extractdiag, linalg_makediag = linalg.extractdiag, linalg.makediag

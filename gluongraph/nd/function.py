@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 from gluongraph.errors import MissingError, located
 from gluongraph.ir import Node
-from gluongraph.ndarray import NDArray, invoke
+from gluongraph.ndarray import NDArray, invoke, of_arrays
 
 # What MXNet's operators take beside their meaning: how to tune, never what to compute.
 TUNING = ("workspace", "cudnn_tune", "cudnn_off")
@@ -29,13 +29,17 @@ def function(build: Callable[..., Any], name: str | None = None, ignored: Collec
     """The builder as a function of arrays; `ignored` are arguments of MXNet's that change nothing here.
 
     Every such function also takes `out`, an array (or a list of them) that the result is written into, and `name`,
-    which names a node of MXNet's graphs and means nothing here.
+    which names a node of MXNet's graphs and means nothing here. One that takes arrays alone ignores other keywords, as
+    in MXNet.
     """
+    only = of_arrays(build)
 
     @wraps(build, assigned=("__doc__",))
     def call(*args: Any, out: Any = None, name: str | None = None, **kwargs: Any) -> Any:
         for unused in ignored:
             kwargs.pop(unused, None)
+        if kwargs and only:
+            kwargs = {key: value for key, value in kwargs.items() if key in only}
         made = invoke(build, *args, **kwargs)
         return made if out is None else into(out, made)
 

@@ -57,7 +57,7 @@ from gluongraph.ops.elementwise import (
 )
 from gluongraph.ops.index import gather, one_hot, scatter_add, take
 from gluongraph.ops.leaf import const, full, input, iota, literal, ones, zeros
-from gluongraph.ops.linalg import cholesky, inverse, slogdet, solve_triangular
+from gluongraph.ops.linalg import cholesky, gelqf, inverse, slogdet, solve_triangular, syevd
 from gluongraph.ops.logic import (
     equal,
     greater,
@@ -147,6 +147,7 @@ __all__ = [
     "full",
     "fused",
     "gather",
+    "gelqf",
     "gelu",
     "greater",
     "greater_equal",
@@ -221,6 +222,7 @@ __all__ = [
     "sub",
     "sum",
     "sum_pool",
+    "syevd",
     "take",
     "tanh",
     "transpose",

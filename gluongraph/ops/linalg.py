@@ -287,3 +287,155 @@ def slogdet(A: Node) -> tuple[Node, Node]:
     """The sign of the determinant, and the logarithm of its size."""
     sign, log = ops.items(SLOGDET(A))
     return sign, log
+
+
+# -- gelqf: reflections, one for each row
+
+
+def _lq_type(A: TensorType) -> tuple[TensorType, TensorType]:
+    need("gelqf", FLOATS, A)
+    if A.rank < 2 or A.shape[-2] > A.shape[-1]:
+        raise misfit("gelqf", "needs matrices with at most as many rows as columns", A)
+    return A, TensorType((*A.shape[:-1], A.shape[-2]), A.dtype)
+
+
+def _lq(A: Node) -> Nodes:
+    x = _batched(A)
+    batch, m, n = x.shape
+    turns = ops.one_hot(ops.iota((m,)), n, "f32")
+    like = ops.zeros(TensorType((batch, n, n), x.dtype))
+    eye = ops.cast(ops.equal(ops.iota(like.shape, 1), ops.iota(like.shape, 2)), x.dtype)
+
+    def row(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
+        r, q = carries
+        e, since = _unit(rows[0], like), _since(rows[0], like)
+        at = ops.matmul(_unit(ops.part(rows[0], 0, 0, m), r), r, ta=True)  # the turn's row of r: (batch, 1, n)
+        line = _turned(at) * since
+        first, rest = ops.sum(line * e, 1, keepdims=True), line * (since - e)
+        size = ops.sqrt(ops.sum(line * line, 1, keepdims=True))
+        signed = ops.where(ops.less(first, 0), -size, size)
+        v = ops.where(ops.equal(ops.sum(rest * rest, 1, keepdims=True), 0), 0, line + e * signed)
+        length = ops.sum(v * v, 1, keepdims=True)
+        v2 = v * (2 / ops.where(ops.equal(length, 0), 1, length))
+        return (r - ops.matmul(ops.matmul(r, v), v2, tb=True), q - ops.matmul(v2, ops.matmul(v, q, ta=True))), ()
+
+    (r, q), _ = ops.scan(row, [x, eye], [turns])
+    lower = _lower(ops.part(r, 2, 0, m))
+    return ops.reshape(ops.part(q, 1, 0, m), A.shape), ops.reshape(lower, (*A.shape[:-1], m))
+
+
+def _numpy_lq(A: Any) -> Any:
+    q, r = np.linalg.qr(np.swapaxes(A, -1, -2))
+    return tuple(np.ascontiguousarray(np.swapaxes(x, -1, -2)) for x in (q, r))
+
+
+def _lq_grad(g: Nodes, y: Nodes, A: Node) -> tuple[Node]:
+    (gq, gl), (q, lower) = g, y
+    inner = ops.matmul(lower, gl, ta=True) - ops.matmul(gq, q, tb=True)
+    triangle = _lower(inner)
+    both = triangle + _turned(_without_diagonal(triangle))
+    return (solve_triangular(lower, gq + ops.matmul(both, q), True),)
+
+
+GELQF = composite(
+    "gelqf",
+    _lq,
+    infer=_lq_type,
+    numpy=_or_nan(_numpy_lq),
+    grad=_lq_grad,
+    samples=lambda rng: [
+        ((array(rng, shape, dtype),), {}) for shape in ((3, 5), (2, 4, 4), (2, 1, 3)) for dtype in ("f32", "f64")
+    ],
+    numeric="full",
+    doc="Q with orthonormal rows and the lower triangle L, with A = L Q",
+)
+
+
+def gelqf(A: Node) -> tuple[Node, Node]:
+    """Q with orthonormal rows and the lower triangle L, with A = L Q; signs are those of LAPACK."""
+    q, lower = ops.items(GELQF(A))
+    return q, lower
+
+
+# -- syevd: Jacobi's rotations, each of which makes one element 0
+
+SWEEPS = 12  # over all elements beside the diagonal; it converges quadratically, for float64 within 6 to 10 of them
+
+
+def _eigen_type(A: TensorType) -> tuple[TensorType, TensorType]:
+    return _square("syevd", A), TensorType(A.shape[:-1], A.dtype)
+
+
+def _eigen(A: Node) -> Nodes:
+    x = _batched(A)
+    x = (x + _turned(x)) * 0.5
+    n = x.shape[-1]
+    eye = ops.cast(ops.equal(ops.iota(x.shape, 1), ops.iota(x.shape, 2)), x.dtype)
+    pairs = np.array([(p, q) for p in range(n) for q in range(p + 1, n)] * SWEEPS, np.int32).reshape(-1, 2)
+    if not len(pairs):
+        return ops.reshape(eye, A.shape), ops.reshape(x, A.shape[:-1])
+    turns = [ops.one_hot(ops.literal(np.ascontiguousarray(pairs[:, k])), n, "f32") for k in range(2)]
+
+    def rotation(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
+        m, u = carries
+        p, q = (_unit(row, x) for row in rows)
+        mp, mq = ops.matmul(m, p), ops.matmul(m, q)
+        pp, pq, qq = (ops.sum(a * b, 1, keepdims=True) for a, b in ((mp, p), (mp, q), (mq, q)))
+        none = ops.equal(pq, 0)
+        theta = (qq - pp) / (ops.where(none, 1, pq) * 2)
+        t = ops.cast(ops.where(ops.less(theta, 0), -1, 1), theta.dtype) / (ops.abs(theta) + ops.sqrt(theta * theta + 1))
+        t = ops.where(none, 0, t)
+        c = 1 / ops.sqrt(t * t + 1)
+        s = t * c
+        # the rotation: columns p and q become c p - s q and s p + c q
+        to_p, to_q = p * (c - 1) - q * s, p * s + q * (c - 1)
+        m = m + ops.matmul(ops.matmul(m, to_p), p, tb=True) + ops.matmul(ops.matmul(m, to_q), q, tb=True)
+        m = m + ops.matmul(p, ops.matmul(to_p, m, ta=True)) + ops.matmul(q, ops.matmul(to_q, m, ta=True))
+        u = u + ops.matmul(p, ops.matmul(to_p, u, ta=True)) + ops.matmul(q, ops.matmul(to_q, u, ta=True))
+        return (m, u), ()
+
+    (m, u), _ = ops.scan(rotation, [x, eye], turns)
+    values = ops.sum(m * eye, 2)
+    order = ops.one_hot(ops.argsort(values, 1), n, x.dtype)  # (batch, place, which)
+    u = ops.matmul(order, u)
+    made = ops.reshape(ops.matmul(order, ops.reshape(values, (*values.shape, 1))), A.shape[:-1])
+    largest = ops.one_hot(ops.argmax(ops.abs(u), 2), n, x.dtype)
+    sign = ops.sum(u * largest, 2, keepdims=True)
+    return ops.reshape(ops.where(ops.less(sign, 0), -u, u), A.shape), made
+
+
+def _numpy_eigen(A: Any) -> Any:
+    values, columns = np.linalg.eigh((A + np.swapaxes(A, -1, -2)) / 2)
+    u = np.swapaxes(columns, -1, -2)
+    largest = np.take_along_axis(u, np.abs(u).argmax(-1)[..., None], -1)
+    return np.ascontiguousarray(np.where(largest < 0, -u, u)), values
+
+
+def _eigen_grad(g: Nodes, y: Nodes, A: Node) -> tuple[Node]:
+    (gu, gv), (u, values) = g, y
+    rank = A.ty.rank
+    down = ops.expand(ops.expand_dims(values, rank - 1), A.shape)
+    apart = down - ops.expand(ops.expand_dims(values, rank - 2), A.shape)  # λ of the row - λ of the column
+    one = ops.equal(ops.iota(A.shape, rank - 2), ops.iota(A.shape, rank - 1))
+    inner = ops.matmul(gu, u, tb=True) / ops.where(one, 1, apart)
+    inner = ops.where(one, ops.expand(ops.expand_dims(gv, rank - 1), A.shape), inner)
+    made = ops.matmul(u, ops.matmul(inner, u), ta=True)
+    return ((made + _turned(made)) * 0.5,)
+
+
+SYEVD = composite(
+    "syevd",
+    _eigen,
+    infer=_eigen_type,
+    numpy=_or_nan(_numpy_eigen),
+    grad=_eigen_grad,
+    samples=_samples((5,), (2, 3, 3), (2, 4)),
+    numeric="full",
+    doc="U and λ with (A + Aᵀ) / 2 = Uᵀ diag(λ) U: the rows of U are eigenvectors, λ goes upwards",
+)
+
+
+def syevd(A: Node) -> tuple[Node, Node]:
+    """U and λ with A = Uᵀ diag(λ) U: λ goes upwards; rows of U are eigenvectors, their largest elements positive."""
+    u, values = ops.items(SYEVD(A))
+    return u, values

@@ -412,12 +412,16 @@ class Optimizer:
             types.insert(len(types) if self.master_last else 0, master)
         return [array.type for array in arrays_of(state)] == types
 
-    def update(self, index: Index, weight: NDArray, grad: NDArray, state: Any) -> None:
-        """Count, and overwrite one weight and its state. An error leaves everything as it was.
+    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """Count, and overwrite one weight and its state; or one after the other, given lists. An error leaves that
+        weight and its state as they were.
 
         Raises:
             MXNetError: the state is not as `create_state` makes it, for other settings perhaps.
         """
+        if isinstance(index, (list, tuple)):
+            self._each(self.update, index, weight, grad, state)
+            return
         states, names = arrays_of(state), tuple(self.states(weight.type))
         if len(states) != len(names):
             message = f"{type(self).__name__} keeps {' and '.join(names) or 'nothing'} of parameter {index!r}, "
@@ -436,8 +440,20 @@ class Optimizer:
         for array, value in zip((weight, *states), new, strict=True):
             array.storage.write(value.storage.array)
 
-    def update_multi_precision(self, index: Index, weight: NDArray, grad: NDArray, state: Any) -> None:
+    def _each(self, update: Callable[..., None], *lists: Sequence[Any]) -> None:
+        """`update` of each element of the lists."""
+        if len({len(each) for each in lists}) > 1:
+            sizes = ", ".join(str(len(each)) for each in lists)
+            message = f"{type(self).__name__}.update: lists of {sizes} indices, weights, gradients and states"
+            raise MXNetError(located(message, help="one of each for every weight"))
+        for each in zip(*lists, strict=True):
+            update(*each)
+
+    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """`update`; with a master weight, of that one, which is then rounded into the weight."""
+        if isinstance(index, (list, tuple)):
+            self._each(self.update_multi_precision, index, weight, grad, state)
+            return
         if not self.has_master(weight.type):
             self.update(index, weight, grad, state)
             return

@@ -212,7 +212,7 @@ def _keep_copies(made: Made, trainer: Trainer | None, options: Options) -> None:
 
 def _trained(trainer: Trainer, traced: Traced) -> tuple[str, ...]:
     """Replicas of the trainer's parameters that the trace read and that want a gradient, in trainer order."""
-    wanted = (p.name for p in trainer.params if p.grad_req != "null")
+    wanted = (p.key for p in trainer.params if p.grad_req != "null")
     return tuple(r for name in wanted for r in trainer.exchange.replicas[name] if r in traced.captured)
 
 

@@ -135,6 +135,7 @@ class Variants:
             each = len(arrays) // len(contexts)
             check_call(function, each)
             given = [NDArray(a, contexts[i // each] if each else ALONE[0]) for i, a in enumerate(arrays)]
-            traced = trace(shared or function, given, training=call.training)
+            names = {} if self.trainer is None else self.trainer.input_names()
+            traced = trace(shared or function, given, training=call.training, names=names)
         made = graph_of(call, traced, self.trainer, self.options, self.averages, self.window)
         return made, traced, shared

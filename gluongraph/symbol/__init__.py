@@ -115,7 +115,7 @@ class Symbol:
 
     def list_outputs(self) -> list[str]:
         """A name for each output: that of its node, and `_output`."""
-        return [_output_name(self.nodes[n], k) for n, k in self.heads]
+        return [output_name(self.nodes[n], k) for n, k in self.heads]
 
     def get_internals(self) -> Symbol:
         """All nodes' first outputs as outputs: `symbol.get_internals()["relu0_fwd_output"]`."""
@@ -139,7 +139,8 @@ class Symbol:
         params.whole(fname, lambda file: file.write(self.tojson().encode()))
 
 
-def _output_name(node: SymbolNode, which: int) -> str:
+def output_name(node: SymbolNode, which: int) -> str:
+    """What MXNet calls an output of a node: its name and `_output`, numbered from the second on."""
     if node.op == VARIABLE:
         return node.name
     return f"{node.name}_output{which}" if which else f"{node.name}_output"

@@ -88,24 +88,31 @@ def _weighted(losses: Node, weight: float | None, sample_weight: Node | None) ->
 
 
 def fitted(weight: Node, losses: Node) -> Node:
-    """The sample weight in a shape that broadcasts to that of the losses.
+    """The sample weight in a shape that broadcasts with that of the losses.
 
-    One that would make the result larger than the losses (one of shape (N,) beside losses (N, 1), say) is taken for
-    their first axes: each sample has its weight, and nothing is multiplied out.
+    One that does not, or that has an element for each sample of losses (N, 1), counts for their first axes: nothing is
+    multiplied out there.
     """
     rank, shape = losses.ty.rank, weight.shape
-    if len(shape) <= rank and all(a in (1, b) for a, b in zip(shape[::-1], losses.shape[::-1], strict=False)):
-        return weight
     while shape and shape[-1] == 1:
         shape = shape[:-1]
-    if shape != losses.shape[: len(shape)]:
+    leading = len(shape) < rank and shape == losses.shape[: len(shape)]
+    if leading and shape and all(n == 1 for n in losses.shape[len(shape) :]):
+        return ops.reshape(weight, shape + (1,) * (rank - len(shape)))
+    if _broadcast(weight.shape, losses.shape):
+        return weight
+    if not leading:
         raise ShapeError(
             located(
                 f"the sample weight {weight.ty} does not fit losses {losses.ty}",
-                help="it has a shape that broadcasts to that of the losses, or is one number for each sample",
+                help="it has a shape that broadcasts with that of the losses, or is one number for each sample",
             )
         )
     return ops.reshape(weight, shape + (1,) * (rank - len(shape)))
+
+
+def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    return all(1 in (m, n) or m == n for m, n in zip(a[::-1], b[::-1], strict=False))
 
 
 def like(name: str, pred: Node, label: Node) -> Node:

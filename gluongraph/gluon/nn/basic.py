@@ -64,8 +64,8 @@ class Dropout(HybridBlock):
     """In training, each element is 0 with probability `rate`, else divided by 1 - rate; along `axes` all alike."""
 
     def __init__(self, rate: float, axes: Sequence[int] = (), **kwargs: Any):
-        if not 0 <= rate < 1:
-            raise ValueError(f"the rate of Dropout is a probability below 1, not {rate}")
+        if not 0 <= rate <= 1:
+            raise ValueError(f"the rate of Dropout is a probability, not {rate}")
         super().__init__(**kwargs)
         self._rate, self._axes = rate, tuple(axes)
 

@@ -26,8 +26,8 @@ class DropoutCell(HybridRecurrentCell):
     def __init__(
         self, rate: float, axes: Sequence[int] = (), prefix: str | None = None, params: ParameterDict | None = None
     ):
-        if not 0 <= rate < 1:
-            raise ValueError(f"the rate of DropoutCell is a probability below 1, not {rate}")
+        if not 0 <= rate <= 1:
+            raise ValueError(f"the rate of DropoutCell is a probability, not {rate}")
         super().__init__(prefix, params)
         self._rate, self._axes = rate, tuple(axes)
 
