@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-machines lint bench clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-examples
@@ -15,6 +15,10 @@ demo: $(VENV)/.has-examples
 # A file's tests stay in one of them, since what they share (libraries of kernels, exported steps) is compiled once there.
 test: $(VENV)/.has-test
 	@OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+
+# The same with numpy's BLAS and our targets as on other processors, as far as this one can execute them.
+test-machines: $(VENV)/.has-test
+	@OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(PY) tests/install/machines.py $(ARGS)
 
 lint: $(VENV)/.has-dev
 	@$(PY) -m ruff check

@@ -1,13 +1,18 @@
 #include "code.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <set>
 #include <utility>
 
+#include "cores.h"
 #include "error.h"
 
 namespace gg {
@@ -49,16 +54,61 @@ TVMFFIAny any(bool value) {
 }
 
 // A function that TVM's runtime has registered, called with these arguments; the result is the caller's.
-template <size_t N>
-TVMFFIAny call(const std::string& name, TVMFFIAny (&&arguments)[N]) {
+TVMFFIAny call(const std::string& name, const TVMFFIAny* arguments, size_t count) {
   const TVMFFIByteArray bytes = bytes_of(name);
   TVMFFIObjectHandle function = nullptr;
   if (TVMFFIFunctionGetGlobal(&bytes, &function) != 0 || function == nullptr) fail("TVM's runtime has no ", name);
   TVMFFIAny result{};
-  const int failed = TVMFFIFunctionCall(function, arguments, N, &result);
+  const int failed = TVMFFIFunctionCall(function, const_cast<TVMFFIAny*>(arguments), static_cast<int32_t>(count), &result);
   TVMFFIObjectDecRef(function);
   if (failed) raised(name);
   return result;
+}
+
+template <size_t N>
+TVMFFIAny call(const std::string& name, const TVMFFIAny (&arguments)[N]) {
+  return call(name, arguments, N);
+}
+
+std::set<int> tasks() {
+  std::set<int> found;
+  std::error_code none;
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/task", none)) {
+    found.insert(std::stoi(each.path().filename().string()));
+  }
+  return found;
+}
+
+// Starts the workers of the calling thread, each on one of these cores; its own is the first that is left. TVM would bind
+// them to the machine's first cores, whatever the affinity of the process, and the calling thread with them.
+void bind(const std::vector<int>& cores) {
+  const std::set<int> before = tasks();
+  call("runtime.NumThreads", nullptr, 0);
+  auto core = cores.begin() + 1;
+  for (const int task : tasks()) {
+    if (before.count(task) || core == cores.end()) continue;
+    const size_t count = static_cast<size_t>(*core) + 1, bytes = CPU_ALLOC_SIZE(count);
+    cpu_set_t* mask = CPU_ALLOC(count);
+    if (mask == nullptr) return;
+    CPU_ZERO_S(bytes, mask);
+    CPU_SET_S(static_cast<size_t>(*core++), bytes, mask);
+    sched_setaffinity(task, bytes, mask);  // fails where the core has been taken from us: then it goes where it likes
+    CPU_FREE(mask);
+  }
+}
+
+std::once_flag configured;
+int asked_for = 0;  // threads; 0: as the environment and the cores say
+
+// Before the first kernel of the process: how many threads there are, and where. They are bound where this process has a
+// thread for each of its cores: of fewer it could not be told which ones others leave free.
+void configure() {
+  const std::vector<int> mine = cores(affinity());
+  const int count = asked_for > 0 ? asked_for : threads(mine, quota());
+  const bool told = std::getenv("TVM_BIND_THREADS") != nullptr;
+  setenv("TVM_BIND_THREADS", "0", 0);
+  setenv("TVM_NUM_THREADS", std::to_string(count).c_str(), 1);
+  if (!told && count > 1 && static_cast<size_t>(count) == mine.size()) bind(mine);
 }
 
 }  // namespace
@@ -98,6 +148,7 @@ Code::~Code() {
 }
 
 void Code::operator()(DLTensor* table) const {
+  std::call_once(configured, configure);
   TVMFFIAny argument{}, result{};
   argument.type_index = kTVMFFIInt;
   argument.v_int64 = reinterpret_cast<int64_t>(table);
@@ -105,11 +156,7 @@ void Code::operator()(DLTensor* table) const {
 }
 
 void set_threads(int count) {
-  if (count > 0) {
-    setenv("TVM_NUM_THREADS", std::to_string(count).c_str(), 1);
-  } else {
-    unsetenv("TVM_NUM_THREADS");
-  }
+  asked_for = count > 0 ? count : within(cores(affinity()), quota());
 }
 
 }  // namespace gg

@@ -40,7 +40,8 @@ class Code {
   TVMFFIObjectHandle module_ = nullptr, function_ = nullptr;
 };
 
-// Threads of parallel kernels in this process; 0: as many as there are cores. Has no effect once a kernel has run.
+// Threads of parallel kernels in this process; 0: one for each physical core that it may use, within its quota, whatever
+// the environment says. Has no effect once a kernel has run.
 void set_threads(int count);
 
 }  // namespace gg

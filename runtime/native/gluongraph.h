@@ -44,8 +44,10 @@ GG_API void gg_free(gg_training *training);
 /* Why the last call on this training failed, or the last load of this thread; "" if it did not. */
 GG_API const char *gg_error(const gg_training *training);
 
-/* Threads of parallel kernels, in this process; 0: one for each core. To be said before the first step. Results do not
-   depend on it. */
+/* Threads of parallel kernels, in this process; 0: one for each physical core that it may use, by its affinity and the
+   quota of its control group. Without this call GG_THREADS, TVM_NUM_THREADS or OMP_NUM_THREADS may say, else it is as with
+   0. Where there are as many threads as cores, those that TVM starts are bound to one each, unless TVM_BIND_THREADS is set.
+   To be said before the first step. Results do not depend on it. */
 GG_API void gg_set_threads(int count);
 
 /* One update by a batch: arrays in the order and of the types that gg_batch tells. */

@@ -195,7 +195,7 @@ void predict(const gg::Options& options, const Training& training, Walk& walk) {
 }
 
 int run(const gg::Options& options) {
-  if (options.threads) gg_set_threads(*options.threads);  // else TVM_NUM_THREADS may say
+  if (options.threads) gg_set_threads(*options.threads);  // else the environment may say
   const char* path = options.artefact.c_str();
   const Training training(options.key ? gg_load_signed(path, options.key->c_str()) : gg_load(path), gg_free);
   if (training == nullptr) fail(gg_error(nullptr));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import struct
@@ -12,10 +13,11 @@ from typing import Any
 import bare
 import numpy as np
 import pytest
+from processors import PROCESSORS
 
 import gluongraph as mx
 from gluongraph import gluon, nd, reference
-from gluongraph.codegen import machine_code
+from gluongraph.codegen import machine_code, targets
 from gluongraph.codegen.build import ENTRY, entry, kernel
 from gluongraph.codegen.targets import TARGETS, Target, cpu_flags, target
 from gluongraph.errors import CompileError
@@ -112,6 +114,39 @@ def test_the_environment_names_the_default_target(monkeypatch: pytest.MonkeyPatc
 def test_threads_have_as_many_pieces_each(monkeypatch: pytest.MonkeyPatch, threads: int, pieces: int) -> None:
     monkeypatch.setattr("gluongraph.codegen.targets.threads", lambda: threads)
     assert target("cpu").cpu.chunks == pieces and target("x86-64-v3").cpu.chunks == 8
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_the_target_of_each_processor(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, features, name = PROCESSORS[processor]
+    told_to_be(monkeypatch, machine, features)
+    assert target().name == name and targets.runs_here(target())
+    for row in TARGETS.values():  # what is recorded is enough for the rows that it runs, and one feature less is not
+        lacking = set(row.needs).difference(features.split())
+        assert targets.runs_here(row) == (row.cpu is not None and row.machine == platform.machine() and not lacking)
+    for need in TARGETS[name].needs:
+        told_to_be(monkeypatch, machine, " ".join(flag for flag in features.split() if flag != need))
+        assert target().name != name and need not in target().needs
+
+
+def test_tiles_that_linux_keeps_from_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flags of a virtual machine may name them all the same."""
+    machine, features, _ = PROCESSORS["Sapphire Rapids"]
+    told_to_be(monkeypatch, machine, features, tiles=False)
+    assert target().name == "x86-64-v4"
+
+
+def test_a_processor_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    told_to_be(monkeypatch, "riscv64", "")
+    assert (target().name, target().tvm) == ("riscv64", {"kind": "llvm"})
+
+
+def told_to_be(monkeypatch: pytest.MonkeyPatch, machine: str, features: str, tiles: bool = True) -> None:
+    """Let this be another machine, as Python and Linux tell it."""
+    monkeypatch.delenv("GG_TARGET", raising=False)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(targets, "cpu_flags", lambda: frozenset(features.split()))
+    monkeypatch.setattr(targets, "_tiles_granted", lambda: tiles)
 
 
 def test_targets_that_are_not_there() -> None:

@@ -186,20 +186,25 @@ def test_threads_change_no_bit(kernels: Kernels) -> None:
         assert made[0].tobytes() == made[1].tobytes()
 
 
-def test_which_layers_it_is_for() -> None:
-    layer = Conv(4 * K, 16, 32, 32, 16, **SAME)
+@pytest.mark.parametrize(("on", "many"), [("x86-64-v4", 256), ("x86-64-v3", 512), ("x86-64", 1024)])
+def test_which_layers_it_is_for(on: str, many: int) -> None:
+    """By the target, whatever this machine is; `many` channels by as many no longer fit beside each other."""
+    cpu = TARGETS[on].cpu
+    assert cpu is not None
+    layer = Conv(4 * cpu.lanes, 16, 32, 32, 16, **SAME)
 
     def first(c: Conv) -> set[str]:
-        return {conv.ways(op, c, "f32", HOST.cpu)[0] for op in OPS}
+        return {conv.ways(op, c, "f32", cpu)[0] for op in OPS}
 
     assert first(layer) == first(replace(layer, c=64, o=64, h=8, w=8)) == {"winograd"}
-    assert first(replace(layer, c=256, o=256)) == {"winograd", "images"}
+    assert first(replace(layer, c=many // 2, o=many // 2)) == {"winograd"}
+    assert first(replace(layer, c=many, o=many)) == {"winograd", "images"}
     few, narrow, badly_covered = replace(layer, c=3), replace(layer, w=4), replace(layer, w=9)
     assert first(few) == first(narrow) == first(badly_covered) == {"images"}
-    lenet = Conv(4 * K, 20, 12, 12, 50, (5, 5), blocks=True)
-    assert [conv.ways(op, lenet, "f32", HOST.cpu)[0] for op in OPS] == ["winograd", "images", "winograd"]
+    lenet = Conv(4 * cpu.lanes, 20, 12, 12, 50, (5, 5), blocks=True)
+    assert [conv.ways(op, lenet, "f32", cpu)[0] for op in OPS] == ["winograd", "images", "winograd"]
     for other in ({"stride": (2, 1)}, {"dilation": (1, 2)}, {"groups": 2}, {"kernel": (3, 7)}):
-        assert all(conv.ways(op, replace(layer, **other), "f32", HOST.cpu) == ["images"] for op in OPS)
+        assert all(conv.ways(op, replace(layer, **other), "f32", cpu) == ["images"] for op in OPS)
 
 
 def test_which_layers_of_few_images_it_is_for() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,25 @@ def test_light_models() -> None:
     for case in report.light():
         if case.name in ("light_inception_v1", "light_shufflenet", "light_squeezenet"):
             assert report.run(case).kind == PASSED, case.name
+
+
+def test_wrong_numbers_of_a_light_model_are_wrong() -> None:
+    """Its own error in float32 excuses what is ill-conditioned, and nothing else."""
+    conditioned = {}
+    for case in report.light():
+        if case.name in ("light_shufflenet", "light_squeezenet"):
+            ((given, wanted),) = case.data
+            exact, moved = report.own_error(case.model, _named(case, given), 0)
+            np.testing.assert_allclose(exact, wanted[0], rtol=1e-6)
+            conditioned[case.name] = moved < 1e-9
+            wrong = replace(case, data=[(given, [(each * 1.01).astype(np.float32) for each in wanted])])
+            assert report.run(wrong).kind == WRONG or not conditioned[case.name]
+    assert conditioned == {"light_shufflenet": True, "light_squeezenet": False}
+
+
+def _named(case: report.Case, given: Sequence[Any]) -> dict[str, Any]:
+    stored = {tensor.name for tensor in case.model.graph.initializer}
+    return dict(zip([v.name for v in case.model.graph.input if v.name not in stored], given, strict=True))
 
 
 @pytest.mark.parametrize("name", COMPILED)
