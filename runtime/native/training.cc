@@ -33,6 +33,7 @@ double number_at(const Tensor& tensor, size_t i) {
   const std::string_view name = tensor.dtype->name;
   if (name == "f64") return read(double{});
   if (name == "f32") return static_cast<double>(read(float{}));
+  if (name == "i32") return static_cast<double>(read(int32_t{}));
   if (name == "bf16") return static_cast<double>(from_bfloat16(read(uint16_t{})));
   if (name == "f16") return static_cast<double>(from_float16(read(uint16_t{})));
   return std::numeric_limits<double>::quiet_NaN();
