@@ -9,7 +9,7 @@ from functools import partial
 
 from gluongraph.codegen import conv, gemm, gemm_choice, gemm_library, gemm_tiles, row_sums
 from gluongraph.codegen.conv import Conv
-from gluongraph.codegen.expression import Expressions, count_as_one, flat, unflatten
+from gluongraph.codegen.expression import Expressions, as_one, count_as_one, flat, unflatten
 from gluongraph.codegen.gemm import Operand
 from gluongraph.codegen.gemm_choice import Kind, Strategy
 from gluongraph.codegen.gemm_library import Calls
@@ -38,9 +38,10 @@ def anchor(group: Group, names: tuple[str, ...], sums: bool = False) -> Node | N
 
 
 def epilogue(
-    k: Kernel, group: Group, bindings: Bindings, finished: Node, sums: RowSums | None = None
+    k: Kernel, group: Group, bindings: Bindings, finished: Node, sums: RowSums | None = None, first: int | None = None
 ) -> Callable[[tuple[Value, ...], Expr], None]:
-    """A function that takes an index and the contraction's value there, and stores the group's outputs.
+    """A function that takes an index and the contraction's value there, and stores the group's outputs. Axes from the
+    `first` on, if one is given, count as one: the last of the index is the position along all of them.
 
     All outputs are computed before the first is stored: one may overwrite what another reads.
     """
@@ -50,7 +51,10 @@ def epilogue(
     def write(index: tuple[Value, ...], value: Expr) -> None:
         known = k.let(cast(value, "f16") if finished.dtype == "f16" else value)
         expressions = Expressions(k, group, bindings, {finished: lambda *_: known})
-        lanes = vector_index(index, known)
+        if first is None:
+            lanes = vector_index(index, known)
+        else:
+            lanes = as_one(finished.shape, index[:first], ramp(index[-1], lanes_of(known)))
         results = [expressions.at(n, lanes) for n, _ in whole]
         if sums is not None:
             sums.add(expressions.at(sums.summed.src[0], lanes))
@@ -256,7 +260,8 @@ def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, way: str =
     geometry, dtype = geometry_of(product), _operands(product)
     memory = bindings.by_node(group)
     first, second = (memory[s] for s in product.src)
-    store, workspace = epilogue(k, group, bindings, product), bindings.workspace
+    first_of_run = 1 if plain_name(product) == "conv2d_weight_grad" else None if geometry.blocks else 2
+    store, workspace = epilogue(k, group, bindings, product, first=first_of_run), bindings.workspace
     assert workspace is not None  # every way to convolve rearranges its operands or results
 
     def pixels(buf: Buf, shape: tuple[int, ...]) -> Callable[[Value, Value, Value, int], Expr]:

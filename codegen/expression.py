@@ -131,7 +131,7 @@ def always(value: Expr) -> Load:
 
 
 def count_as_one(nodes: Iterable[Node], shape: tuple[int, ...], first: int) -> bool:
-    """May the axes of `shape` from `first` on be counted as one, p, by the index (..., 0, 0, p)?
+    """May the axes of `shape` from `first` on be counted as one, by the index that `as_one` gives?
 
     The row-major position is the same. Broadcasts must happen along all of these axes or none, and no node that gets
     such an index may look at single coordinates.
@@ -139,6 +139,19 @@ def count_as_one(nodes: Iterable[Node], shape: tuple[int, ...], first: int) -> b
     tail = shape[first:]
     reached = (n for n in nodes if n.ty.rank == len(shape) and n.shape[first:] == tail)
     return all(d == 1 for d in tail) or all(_passes(n, first) for n in reached)
+
+
+def as_one(shape: tuple[int, ...], head: Index, at: Value) -> Index:
+    """The index of position `at` along all axes behind those of `head`."""
+    first = len(head)
+    place = place_of(shape, first)
+    return (*head, *(at if a == place else 0 for a in range(first, len(shape))))
+
+
+def place_of(shape: tuple[int, ...], first: int) -> int:
+    """Where the position along the axes from `first` on stands in an index, reaching beyond the end of that axis: the
+    last that is longer than 1. On an axis of size 1 a broadcast along others would take it for 0."""
+    return max((a for a in range(first, len(shape)) if shape[a] > 1), default=len(shape) - 1)
 
 
 def _passes(n: Node, first: int) -> bool:

@@ -72,7 +72,8 @@ def _pieces(pool: Node, cpu: Cpu) -> int:
 def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     pool = anchor(group, NAMES)
     assert pool is not None
-    memory, store = bindings.by_node(group), epilogue(k, group, bindings, pool)
+    first = None if _in_blocks(pool) else 2
+    memory, store = bindings.by_node(group), epilogue(k, group, bindings, pool, first=first)
     sources, pieces = [memory[s] for s in pool.src], _pieces(pool, cpu)
 
     def plane(piece: Expr, plane: Expr) -> None:

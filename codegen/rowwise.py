@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gluongraph.codegen import microkernel as mk
 from gluongraph.codegen import tir
-from gluongraph.codegen.expression import Expressions, always, count_as_one, size_of, unflatten
+from gluongraph.codegen.expression import Expressions, always, as_one, count_as_one, place_of, size_of, unflatten
 from gluongraph.codegen.loops import DEAR, PARALLEL, offered
 from gluongraph.codegen.math import VectorAlgebra, identity, wide
 from gluongraph.codegen.pull import Load
@@ -96,8 +96,7 @@ class _Row:
         return {n for n, sweeps in seen.items() if sweeps > 1 and n.shape == self.domain and n.op.name in DEAR}
 
     def _index(self, at: Value, lanes: int) -> tuple[Value, ...]:
-        count = len(self.domain) - self.start
-        return (*unflatten(self.row, self.domain[: self.start]), *((0,) * (count - 1)), tir.ramp(at, lanes))
+        return as_one(self.domain, unflatten(self.row, self.domain[: self.start]), tir.ramp(at, lanes))
 
     def _expressions(self) -> Expressions:
         """Values over what is known by now: finished reductions, and rows on the stack."""
@@ -107,7 +106,7 @@ class _Row:
         return Expressions(self.k, self.group, self.bindings, known)
 
     def _row(self, buf: Buf) -> Load:
-        return lambda *index: self.k.load(buf, index[-1])
+        return lambda *index: self.k.load(buf, index[place_of(self.domain, self.start)])
 
     def _stage(self, stage: list[Node], kept: set[Node]) -> None:
         k, lanes = self.k, self.cpu.lanes
