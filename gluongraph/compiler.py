@@ -300,6 +300,7 @@ def built(plan: Plan, on: Target) -> Artefact | None:
     from gluongraph.codegen.build import build
     from gluongraph.codegen.rules import offer
 
+    check_sizes(plan)
     now = debug.settings()
     if now.dump or now.log or now.debug:
         text = printer.show_plan(plan)
@@ -310,6 +311,21 @@ def built(plan: Plan, on: Target) -> Artefact | None:
     made = 0 if artefact is None else artefact.compiled
     debug.log("target", f"{on.name}: {amount(len(plan.launches), 'launch')}, {amount(made, 'kernel')} compiled now")
     return artefact
+
+
+LARGEST = 2**31 - 2**16  # elements of an array: kernels count in 32 bits, and some a tile beyond the end
+
+
+def check_sizes(plan: Plan) -> None:
+    """Raise CompileError for an array of more elements than kernels can count: they would read and write elsewhere."""
+    found = {buffer.name: buffer.type for buffer in plan.buffers.values()}
+    for launch in plan.kernels.values():  # a reshape goes by a position in the whole, which need not lie in memory
+        reshaped = (n for n in launch.group.body.nodes() if n.op.name == "reshape")
+        found |= {f"a reshape in {launch.kernel}": n.ty for n in reshaped if n.ty.size > LARGEST}
+    for name, type in found.items():
+        if type.size > LARGEST:
+            message = f"{name} is {type}: arrays of compiled code have at most {LARGEST} elements"
+            raise CompileError(located(message, help="make the batch smaller, or split the array"))
 
 
 def edited(graph: Graph) -> Graph:

@@ -16,12 +16,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import FormatError, Origin
+from gluongraph.errors import FormatError, Origin, VerifyError
 from gluongraph.ir import OPS, Attr, Graph, Node, TensorType, Types, node, topological
 
 FORMAT = "gluongraph-ir"
 VERSION = 1
 _TYPE = re.compile(r"(\w+)\[((?:\d+(?:,\d+)*)?)\]")
+
+# What rules raise of attributes too many or too few, or of other kinds than they take, and of shapes that do not fit.
+REFUSALS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, VerifyError)
 
 Json = Any  # what the json module reads and writes
 
@@ -109,7 +112,7 @@ def loads(text: str) -> Graph:
     """
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"not JSON: {error}") from None
     return from_data(data)
 
@@ -153,10 +156,10 @@ def _node(row: Json, nodes: list[Node], graphs: list[Graph]) -> Node:
     _expect(op in OPS, f"there is no op {op!r}")
     _expect(all(type(s) is int and 0 <= s < len(nodes) for s in src), f"{op}: sources {src} are not nodes before it")
     given: Types = tuple(map(type_of, types)) if isinstance(types, list) else type_of(types)
-    values = {k: _unpack(v, graphs) for k, v in attrs.items()}
     try:
+        values = {k: _unpack(v, graphs) for k, v in attrs.items()}
         made = node(OPS[op], tuple(nodes[s] for s in src), values, again, given if op == "input" else None)
-    except (LookupError, TypeError, ValueError) as error:  # attributes too many or too few, shapes that do not fit
+    except REFUSALS as error:
         raise FormatError(f"{op}: {error}") from None
     _expect(made.type == given, f"{op}: the file says {types}, its rule says {made.type}")
     return made

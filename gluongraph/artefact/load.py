@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gluongraph import checkpoint, debug, index_checks, initializer, random, serialize
+from gluongraph import checkpoint, debug, index_checks, initializer, random
 from gluongraph.artefact import code, entries, file, host, signing, structure
 from gluongraph.artefact import numbers as how
 from gluongraph.artefact.file import Artefact
+from gluongraph.artefact.graphs import graph_of
 from gluongraph.artefact.moment import OF_GROUPS, current
 from gluongraph.artefact.optimizer import ExportedOptimizer, Shapes, optimizer_of
 from gluongraph.artefact.signing import Verdict
@@ -342,7 +343,7 @@ class ExportedVariant(Variant):
         index_checks.raise_error(self._graph(), values)
 
     def _graph(self) -> Graph:
-        return serialize.loads(self.variants.artefact.arrays[self.told["graph"]].tobytes().decode())
+        return graph_of(self.told, self.variants.artefact.arrays[self.told["graph"]].tobytes().decode())
 
     def _lower_again(self) -> Compiled:
         """The graph after all stages, gone through again here."""
