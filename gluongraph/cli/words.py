@@ -154,9 +154,12 @@ def sentence(error: BaseException) -> str:
 
 
 def random_array(ty: TensorType, number: int) -> Array:
-    """An array for somebody who looks at times and memory: normal numbers, or whole ones from 0 to 9; repeatable."""
+    """An array for somebody who looks at times and memory: normal numbers, or 0 and 1; repeatable.
+
+    Whole numbers are labels and token ids, which steps check: nobody knows here how many classes there are but two.
+    """
     draw = np.random.default_rng(number)
     family = DTYPES[ty.dtype].family
     if family == "float":
         return draw.standard_normal(ty.shape, np.float32).astype(numpy_dtype(ty.dtype))
-    return draw.integers(0, 2 if family == "bool" else 10, ty.shape).astype(numpy_dtype(ty.dtype))
+    return draw.integers(0, 2, ty.shape).astype(numpy_dtype(ty.dtype))

@@ -18,8 +18,8 @@ from gluongraph.cli import COMMANDS, main
 pytestmark = pytest.mark.usefixtures("demo_environment")
 
 # Commands whose examples take minutes: how many of the last ones are run. That of bundle needs a C++ compiler, and runs
-# in the tests of the runner.
-LONG = {"bench": 1, "bundle": 0, "tune": 1}
+# in the tests of the runner; those of key need the package cryptography, and run in tests/trust.
+LONG = {"bench": 1, "bundle": 0, "key": 0, "tune": 1}
 
 
 def examples(command: str) -> list[str]:
@@ -43,12 +43,8 @@ def test_examples_run(
     if command in ("diff", "replay"):
         with debug.override(dump=str(folder / "dump")):
             assert main(["compile", "train.py"]) == 0
-    if command in ("inspect", "train", "key"):
+    if command in ("inspect", "train"):
         assert main(["compile", "train.py", "-o", "step.gga"]) == 0
-    if command == "key":
-        pytest.importorskip("cryptography")
-        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-        (folder / "ada.pub").write_text(f"ed25519:{'1f' * 32} ada\n")
     found = examples(command)
     assert found, f"gluongraph {command} --help shows no example"
     for line in found[len(found) - LONG.get(command, len(found)) :]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
+import shlex
 import stat
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from attack import X, Y, resigned, training
 import gluongraph as mx
 from gluongraph import cli
 from gluongraph.artefact import file, keys, signing
+from gluongraph.cli import key
 
 NOT_MINE = "it was not exported by this user on this machine"
 ADA = "ed25519:" + "1f" * 32
@@ -308,6 +310,22 @@ def test_keys_are_made_once(own_keys: pathlib.Path, capsys: pytest.CaptureFixtur
     assert stat.S_IMODE((own_keys / "signing.key").stat().st_mode) == 0o600
     (own_keys / "signing.key").write_text("something else\n")
     assert cli.main(["key", "show"]) == 2 and "signing.key is damaged" in capsys.readouterr().err
+
+
+def test_the_examples_of_the_help(
+    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("cryptography")
+    monkeypatch.chdir(path.parent)
+    lines = [
+        line.split("#")[0].strip() for line in str(key.__doc__).splitlines() if line.startswith("  gluongraph key")
+    ]
+    assert [line.split()[2] for line in lines] == list(key.TAKES)
+    for line in lines:
+        command, _, output = line.partition(" > ")
+        assert cli.main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+        if output:
+            pathlib.Path(output).write_text(capsys.readouterr().out)
 
 
 def test_who_has_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
