@@ -18,6 +18,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -61,11 +62,23 @@ def block(seeds: list[int]) -> list[dict[str, Any]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def end_with(parent: int) -> None:
+    """Let this process end when the one that started it has ended, however that was."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def results(seeds: list[int], processes: int, until: float) -> Iterator[dict[str, Any]]:
     """What came of each, as blocks are done; none is begun after `until`."""
     blocks = iter([seeds[i : i + BLOCK] for i in range(0, len(seeds), BLOCK)])
     # A process ends after some blocks: what it has compiled stays mapped until then.
-    with ProcessPoolExecutor(processes, get_context("spawn"), max_tasks_per_child=5) as pool:
+    spawn, own = get_context("spawn"), (os.getpid(),)
+    with ProcessPoolExecutor(processes, spawn, end_with, own, max_tasks_per_child=5) as pool:
         running = [pool.submit(block, each) for each, _ in zip(blocks, range(processes), strict=False)]
         while running:
             yield from running.pop(0).result()

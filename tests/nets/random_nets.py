@@ -14,6 +14,7 @@ import numpy as np
 
 import gluongraph as mx
 from gluongraph import gluon, nd
+from gluongraph.errors import ShapeError
 from gluongraph.gluon import nn, rnn
 
 Array = Any
@@ -141,7 +142,7 @@ def _arithmetic(c: Chance, x: Array) -> Piece:
     return Piece(f"{name} {axis}", choices[name])
 
 
-def _branches(c: Chance, x: Array, depth: int) -> Piece:
+def _branches(c: Chance, x: Array) -> Piece:
     """A residual, a gate or a concatenation of pieces that keep the shape."""
     kind = c.choice(("residual", "gate", "concat", "twice"))
     axis = c.randrange(1, x.ndim)
@@ -290,7 +291,7 @@ PIECES: dict[int, list[tuple[int, Callable[[Chance, Array], Piece]]]] = {
 
 def _piece(c: Chance, x: Array) -> Piece:
     if c.random() < 0.2:
-        return _branches(c, x, 1)
+        return _branches(c, x)
     weights, makers = zip(*PIECES[x.ndim], strict=True)
     return c.choices(makers, weights)[0](c, x)
 
@@ -316,7 +317,7 @@ def _start(c: Chance, rng: np.random.Generator, net: Net) -> tuple[np.ndarray[An
     return x, nd.array(x, dtype="float64")
 
 
-def _settle(net: Net, piece: Piece, x: Array, rng: np.random.Generator) -> Array:
+def _settle(piece: Piece, x: Array, rng: np.random.Generator) -> Array:
     """Weights of the piece, and what it makes of x."""
     piece.initialize(mx.init.Normal(0.5))
     piece.cast("float64")
@@ -375,11 +376,14 @@ def draw(seed: int) -> Drawn:
     net = Net()
     data, x = _start(c, rng, net)
     for piece in net.pieces:
-        x = _settle(net, piece, x, rng)
+        x = _settle(piece, x, rng)
     wanted = c.randint(1, 4)
     for _ in range(wanted + 8):
         piece = _piece(c, x)
-        y = _settle(net, piece, x, rng)
+        try:
+            y = _settle(piece, x, rng)
+        except ShapeError:  # a window that is larger than what is left of an image
+            continue
         if 2 <= y.ndim <= 4 and y.size <= LARGEST and min(y.shape) and np.isfinite(y.asnumpy()).all():
             net.add(piece)
             x, wanted = y, wanted - 1
@@ -387,7 +391,7 @@ def draw(seed: int) -> Drawn:
             break
     if not any(p.grad_req != "null" for p in net.collect_params().values()):
         net.add(_same_dense(c, x))
-        x = _settle(net, net.pieces[-1], x, rng)
+        x = _settle(net.pieces[-1], x, rng)
     loss, label = _loss(c, rng, x)
     optimizer, settings = c.choice(OPTIMIZERS)
     settings = {"learning_rate": 0.05, "wd": c.choice((0.0, 0.01)), **settings}
