@@ -177,7 +177,7 @@ def digits(batch: int = 64, pixels: int = 8, optimizer: str = "adam") -> tuple[G
     net.add(nn.Flatten(), nn.Dense(48, activation="relu"), nn.Dropout(0.3), nn.Dense(10))
     rng = np.random.default_rng(0)
     x = rng.standard_normal((batch, 1, pixels, pixels)).astype("f")
-    return step_graph(net, (nd.array(x), nd.array(rng.integers(0, 10, batch).astype("i"))), optimizer)
+    return step_graph(net, (nd.array(x), nd.array(rng.integers(0, 10, batch).astype("i"), dtype="int32")), optimizer)
 
 
 def lenet(batch: int = 128, optimizer: str = "sgd") -> tuple[Graph, dict[str, str]]:
@@ -187,7 +187,7 @@ def lenet(batch: int = 128, optimizer: str = "sgd") -> tuple[Graph, dict[str, st
     net.add(nn.Flatten(), nn.Dense(500, activation="tanh"), nn.Dense(10))
     rng = np.random.default_rng(0)
     x = rng.standard_normal((batch, 1, 28, 28)).astype("f")
-    return step_graph(net, (nd.array(x), nd.array(rng.integers(0, 10, batch).astype("i"))), optimizer)
+    return step_graph(net, (nd.array(x), nd.array(rng.integers(0, 10, batch).astype("i"), dtype="int32")), optimizer)
 
 
 def values(graph: Graph, roles: Mapping[str, str]) -> Arrays:
