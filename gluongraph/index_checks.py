@@ -41,6 +41,12 @@ def unchecked(graph: Graph) -> Graph:
     return graph.map(lambda n: ops.cast(n.src[0], n.dtype) if n.op is CHECKED_INDEX else n)
 
 
+def plain(graph: Graph) -> Graph:
+    """The graph without checks, and without the flag of code that was written down with it."""
+    outputs = {name: n for name, n in graph.outputs.items() if name != INDEX_FLAG}
+    return unchecked(graph.with_results(outputs, graph.updates))
+
+
 def descriptions(graph: Graph) -> list[str]:
     """What a graph checks, for who cannot compute the values: 'Embedding: token id, from 0 to 99'."""
     told = (f"{n.attrs['what']}, from {n.attrs['low']} to {n.attrs['high'] - 1}" for n in checks_of(graph))

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 
-from gluongraph import debug, printer
+from gluongraph import debug, index_checks, printer
 from gluongraph.codegen.rules import beside, offer, whole
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tuned import Table
@@ -47,7 +47,7 @@ def prepared(graph: Graph, on: Target, quiet: bool = False) -> Graph:
 
 def stages(graph: Graph, on: Target) -> Iterator[tuple[str, Graph]]:
     """The graph as traced, and after each pass by its name: what `plan_of` goes through, for somebody who looks."""
-    without = left_out()
+    without, graph = left_out(), index_checks.flagged(graph)
     yield "traced", graph
     for each in PIPELINE:
         if each.__name__ not in without:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gluongraph import index_checks
 from gluongraph.cli import Refused, subject
 from gluongraph.cli.inspect import planned
 from gluongraph.cli.words import random_array, sentence
@@ -74,7 +75,7 @@ def case(options: argparse.Namespace) -> tuple[Graph, dict[str, Array]]:
     if not is_written(path):
         return _of_step(subject.find(options.subject, options))
     subject.refuse_all(options, options.subject)
-    graph = next(iter(written(path).stages.values()))
+    graph = index_checks.plain(next(iter(written(path).stages.values())))  # made-up indices may be out of range
     if (path / INPUTS).exists():
         return graph, _recorded(path / INPUTS, graph)
     return graph, {name: made_up(name, n, i) for i, (name, n) in enumerate(graph.inputs.items())}
@@ -87,7 +88,7 @@ def _of_step(found: subject.Subject) -> tuple[Graph, dict[str, Array]]:
     planned(found)
     step = found.step
     step.predict(*found.batch) if step.trainer is None else step(*found.batch)  # scalars are written by a call
-    return step.graph, {name: np.array(array) for name, array in step.reads(*found.batch).items()}
+    return index_checks.plain(step.graph), {name: np.array(array) for name, array in step.reads(*found.batch).items()}
 
 
 def _recorded(file: Path, graph: Graph) -> dict[str, Array]:

@@ -44,7 +44,7 @@ def test_differences(work: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.
     assert "sqrt" in data["parts"][0]["counts"] and all(mark in "+-" for mark, _ in data["parts"][0]["changes"])
     with debug.override(dump=str(tmp_path / "dump")):
         told(capsys, 0, "compile", "train.py")
-    assert "launches: 8, the same" in told(capsys, 0, "diff", "train.py", str(tmp_path / "dump"))
+    assert "launches: 9, the same" in told(capsys, 0, "diff", "train.py", str(tmp_path / "dump"))
     assert told(capsys, 2, "diff", "train.py") == ""
 
 
@@ -56,9 +56,9 @@ def test_artefacts(work: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.Ca
         run = ("--batch-size", "64", "--discard", "--no-shuffle", "--save", str(tmp_path / f"run{len(losses)}"))
         losses.append(json.loads(told(capsys, 0, "train", name, "data.npz", *run, "--json"))["epochs"])
     assert losses[0] == losses[1]
-    assert "launches: 8, the same" in told(capsys, 0, "diff", "train.py:make_step", artefact)
+    assert "launches: 9, the same" in told(capsys, 0, "diff", "train.py:make_step", artefact)
     steps = json.loads(told(capsys, 0, "inspect", artefact, "--json", "--repeat", "1"))["steps"]
-    assert len(steps) == 8 and all(step["seconds"] > 0 for step in steps)
+    assert len(steps) == 9 and all(step["seconds"] > 0 for step in steps)
     assert "result: 13 agree" in told(capsys, 0, "replay", artefact)
     for wrong in (("train", artefact, "data.npz", "-o", "x.onnx"), ("compile", "train.py", "-o", "x.bin")):
         told(capsys, 2, *wrong)

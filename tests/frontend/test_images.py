@@ -106,7 +106,7 @@ ERRORS: list[tuple[Any, str]] = [
     (lambda: nd.L2Normalization(IMAGES, mode="row"), "the modes are instance, channel, spatial"),
     (lambda: nd.UpSampling(IMAGES, scale=0, sample_type="nearest"), "a scale of 1 or more"),
     (lambda: nd.UpSampling(IMAGES, nd.ones((2, 3, 3, 3)), scale=2, sample_type="nearest"), "by whole factors"),
-    (lambda: nd.contrib.BilinearResize2D(IMAGES, mode="odd_scale"), "there are size and like"),
+    (lambda: nd.contrib.BilinearResize2D(IMAGES, mode="odd_scale"), "mode='odd_scale' needs"),
     (lambda: nd.contrib.BilinearResize2D(IMAGES, mode="like"), "needs `like`"),
     (lambda: nd.LeakyReLU(IMAGES, act_type="prelu"), "needs `gamma`"),
     (lambda: nd.softmax(IMAGES, use_length=True), "a length for each line"),

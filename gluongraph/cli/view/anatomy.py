@@ -11,7 +11,7 @@ from gluongraph.cli.view.listing import Listing, listing
 from gluongraph.cost import costs
 from gluongraph.errors import Origin
 from gluongraph.ir import Graph
-from gluongraph.plan import Buffer, Plan
+from gluongraph.plan import INDEX_FLAG, Buffer, Plan
 from gluongraph.printer import show
 from gluongraph.updates import SCALAR
 
@@ -172,7 +172,7 @@ def phases_of(plan: Plan, made: Sequence[Mapping[str, int]]) -> list[str]:
     if not updating:
         return ["forward"] * len(plan.launches)
     last = {b.name: i for i, launch in enumerate(plan.launches) for b in launch.writes}
-    results = [b.name for name, b in plan.outputs.items() if name.startswith("out")]
+    results = [b.name for name, b in plan.outputs.items() if name.startswith("out") or name == INDEX_FLAG]
     statistics = [b.name for launch in plan.launches for b in launch.writes if b.space == "state"]
     stack = [last[name] for name in (*results, *statistics) if name in last]
     needed: set[int] = set()

@@ -15,6 +15,7 @@ import networkx as nx
 
 from gluongraph.errors import Origin
 from gluongraph.ir import Graph, Node
+from gluongraph.plan import INDEX_FLAG
 from gluongraph.updates import SCALAR
 
 PHASES = ("forward", "backward", "update")
@@ -76,7 +77,9 @@ def phases_of(graph: Graph) -> dict[Node, str]:
             updating.add(n)
             if n.op.name != "fused":  # a kernel may make a gradient beside an update
                 spreading.add(n)
-    needed = {n for name, n in graph.outputs.items() if name.startswith("out")} or set(graph.outputs.values())
+    needed = {n for name, n in graph.outputs.items() if name.startswith("out") or name == INDEX_FLAG} or set(
+        graph.outputs.values()
+    )
     needed |= {n for n in graph.updates.values() if n not in updating}  # running statistics
     for n in reversed(nodes):
         if n in needed:

@@ -327,7 +327,7 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="4 states, not 1"):
         stacked()(x, [x])
     with pytest.raises(ValueError, match="probability"):
-        rnn.DropoutCell(1.0)
+        rnn.DropoutCell(1.5)
     with pytest.raises(NotImplementedError, match="state_info"):
         rnn.RecurrentCell().begin_state(1)
     with pytest.raises(ValueError, match="hybrid"):
