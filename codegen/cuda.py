@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from gluongraph.codegen import scan, te, tir
@@ -23,11 +23,13 @@ from gluongraph.codegen.rule import Bindings, bind
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.codegen.te_lower import Stages, fold_length, kept_shape, small, stage, transposition
 from gluongraph.codegen.tir import Buf, Expr, Value
-from gluongraph.ir import Node
+from gluongraph.ir import Node, topological
 from gluongraph.plan import Candidate, Group, Plan
 from gluongraph.storage import aligned
 
 THREADS = "threads"
+LARGEST_GRID = 2**31 - 1  # threads, counted in 32 bits
+MARGIN = 1024  # what the last thread blocks of a space may go beyond it, at most
 SHORT = 32  # a fold of no more elements than this is done by one thread
 
 
@@ -46,10 +48,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Lowering:
-    """The kernels of a group in order; `kept` are values in the workspace, with their byte offsets there."""
+    """The kernels of a group in order; `kept` are values in the workspace, with their byte offsets there. So are `late`
+    ones, where they are to lie over an operand: see `_late`."""
 
     parts: tuple[Part, ...]
     kept: tuple[tuple[Node, int], ...] = ()
+    late: tuple[tuple[Node, int], ...] = ()
 
     @property
     def rule(self) -> str:
@@ -59,7 +63,7 @@ class Lowering:
     @property
     def workspace(self) -> int:
         """Bytes between the kernels."""
-        return max((at + aligned(n.ty.nbytes) for n, at in self.kept), default=0)
+        return max((at + aligned(n.ty.nbytes) for n, at in (*self.kept, *self.late)), default=0)
 
 
 def claim(group: Group) -> Candidate | None:
@@ -87,6 +91,25 @@ def emit(kernel: GpuKernel, group: Group, bindings: Bindings) -> None:
         places.done(part)
 
 
+def _late(lowering: Lowering, inputs: Iterable[Node]) -> Lowering:
+    """With room for results that may lie over an operand which other threads of their kernel still read: a row's new
+    state, of which each element of the row reads the old. Such a result is copied to its place by a kernel of its own.
+    """
+    found, at = [], lowering.workspace
+    for part in lowering.parts:
+        for n in part.results:
+            others = [m for m in part.results if m.shape != n.shape]
+            if any(x.ty == n.ty and any(_reads(m, x) for m in others) for x in inputs):
+                found.append((n, at))
+                at += aligned(n.ty.nbytes)
+    return replace(lowering, late=tuple(found))
+
+
+def _reads(n: Node, x: Node) -> bool:
+    """Is a value made of x?"""
+    return any(m is x for m in topological([n]))
+
+
 def _plain(group: Group) -> Group:
     """The group apart from what shares memory: lowerings are legal either way, and found before it is known."""
     return Group(group.body, group.pattern)
@@ -101,7 +124,7 @@ def lowered(group: Group) -> Lowering:
     folds = {n: length for n, length in lengths.items() if length is not None}
     if not folds:
         return _turned(lengths, results, inputs) or Lowering(_pointwise(results))
-    return _together(group, folds, results, inputs) or _apart(folds, results, inputs)
+    return _late(_together(group, folds, results, inputs) or _apart(folds, results, inputs), inputs)
 
 
 def _turned(nodes: Iterable[Node], results: tuple[Node, ...], inputs: tuple[Node, ...]) -> Lowering | None:
@@ -174,14 +197,21 @@ class _Places:
         self.write: dict[Node, list[Buf]] = {}
         for n, buf in zip(group.body.outputs.values(), bindings.outputs, strict=True):
             self.write.setdefault(n, []).append(buf)
-        for n, at in lowering.kept:
+        self.copies: dict[Node, list[Buf]] = {}  # where late results belong
+        over = {j for j, _ in group.inplace}
+        shared = {n for j, n in enumerate(group.body.outputs.values()) if j in over}
+        for n, at in (*lowering.kept, *((n, at) for n, at in lowering.late if n in shared)):
             assert bindings.workspace is not None
+            if n in self.write:
+                self.copies[n] = self.write[n]
             self.write[n] = [kernel.view(bindings.workspace, n.dtype, at)]
 
     def done(self, part: Part) -> None:
         """What a kernel has computed is there to be read by the next."""
         for n in part.results:
             self.read.setdefault(n, self.write[n][0])
+            for buf in self.copies.get(n, ()):
+                self.kernel.copy(self.write[n][0], buf)
 
     def loads(self) -> dict[Node, Load]:
         """How to read each value that is in memory."""
@@ -199,17 +229,32 @@ class _Places:
 def _threads(kernel: GpuKernel, part: Part, places: _Places) -> None:
     """A thread for each element; folds are loops of that thread. Results of one shape are computed together, all of
     them before the first is stored: one may overwrite what another reads."""
-    pull = Pull(CudaAlgebra(kernel), places.loads())
     spaces: dict[tuple[int, ...], list[Node]] = {}
     for n in part.results:
         spaces.setdefault(n.shape, []).append(n)
-    with kernel.each(*(math.prod(shape) for shape in spaces)) as places_in:
-        for (shape, nodes), (at, inside) in zip(spaces.items(), places_in, strict=True):
-            with kernel.when(inside):
-                index = unflatten(at, shape)
-                values = [kernel.let(pull.element(n, index)) for n in nodes]
-                for n, value in zip(nodes, values, strict=True):
-                    places.store(n, value, index)
+    for shapes in _grids(spaces):
+        pull = Pull(CudaAlgebra(kernel), places.loads())
+        with kernel.each(*map(math.prod, shapes)) as places_in:
+            for shape, (at, inside) in zip(shapes, places_in, strict=True):
+                with kernel.when(inside):
+                    index = unflatten(at, shape)
+                    values = [kernel.let(pull.element(n, index)) for n in spaces[shape]]
+                    for n, value in zip(spaces[shape], values, strict=True):
+                        places.store(n, value, index)
+
+
+def _grids(shapes: Iterable[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
+    """Spaces that are one grid together: as many as 32 bits can count the elements of."""
+    found: list[list[tuple[int, ...]]] = []
+    total = LARGEST_GRID
+    for shape in shapes:
+        size = math.prod(shape) + MARGIN
+        if total + size > LARGEST_GRID:
+            found.append([])
+            total = 0
+        found[-1].append(shape)
+        total += size
+    return found
 
 
 def _scheduled(kernel: GpuKernel, part: Part, stages: Stages, places: _Places) -> None:
@@ -235,7 +280,7 @@ def _scheduled(kernel: GpuKernel, part: Part, stages: Stages, places: _Places) -
                     places.store(n, results[n], at[n])
 
     sources = [(places.read[n], n.shape or (1,)) for n in stages.sources]
-    te.place(stages.func, kernel, sources, write)
+    te.place(stages.func, kernel, sources, write, stages.outside)
 
 
 def _constantly(value: Expr) -> Load:

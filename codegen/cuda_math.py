@@ -88,12 +88,19 @@ class TeAlgebra(CudaAlgebra):
     def __init__(self) -> None:
         super().__init__(Inline("stage"))
         self.made: Expr = None  # the fold of the rule that ran last
+        self.ranges = tir.Ranges()  # of the axes of stages
 
     def reduce(
         self, name: str, extents: Sequence[int], element: Callable[..., Expr], dtype: str, lanes: int | None = None
     ) -> Expr:
         """A fold of TVM's, in f32 where the elements are 16-bit floats."""
-        self.made = te.fold(name, extents, lambda *at: self.cast(element(*at), wide(dtype)))
+
+        def one(*at: Expr) -> Expr:
+            for axis, extent in zip(at, extents, strict=True):
+                self.ranges.bind(axis, extent)
+            return self.cast(element(*at), wide(dtype))
+
+        self.made = te.fold(name, extents, one)
         return self.made
 
 

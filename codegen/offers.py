@@ -12,6 +12,7 @@ from dataclasses import astuple
 from functools import cache as once
 from pathlib import Path
 
+from gluongraph import store
 from gluongraph.codegen import cache, tuned
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tuned import Table
@@ -52,11 +53,8 @@ class Offers:
         if self._path is None or len(self._known) == self._saved:
             return
         rows = {k: None if c is None else list(astuple(c)) for k, c in self._known.items()}
-        try:
-            cache.note(self._path, json.dumps(rows))
+        if store.note(self._path, json.dumps(rows)):
             self._saved = len(rows)
-        except OSError:  # a cache that cannot be written is asked again, that is all
-            return
 
 
 def key_of(group: Group) -> str:
@@ -65,16 +63,13 @@ def key_of(group: Group) -> str:
 
 
 def _read(path: Path) -> dict[str, Candidate | None]:
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        return {key: None if row is None else Candidate(*row) for key, row in rows.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
+    rows = json.loads(store.noted(path) or "{}")
+    return {key: None if row is None else Candidate(*row) for key, row in rows.items()}
 
 
 def offers(target: Target, ask: Ask) -> Offers:
     """The offers for a target; one object for each place where they are kept."""
-    base = cache.folder()
+    base = store.folder()
     return _offers(target, ask, base, tuned.table(target))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gluongraph import nvidia
 from gluongraph.codegen import libraries
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tiles import ASK_FOR_TILES
@@ -96,7 +97,7 @@ TARGETS: dict[str, Target] = {
 
 def target(name: str = "cpu") -> Target:
     """The row of that name; 'cpu' is the best row that this machine can run, with a piece of work for each of its
-    threads; "cuda:sm_80" is cuda for that GPU.
+    threads; "cuda" is for the GPU that is here, or for sm_90 where none is; "cuda:sm_80" is for that GPU.
 
     Raises:
         CompileError: no such row.
@@ -107,6 +108,8 @@ def target(name: str = "cpu") -> Target:
     if row not in TARGETS or (arch and not (row == "cuda" and re.fullmatch(r"sm_\d+a?", arch))):
         raise CompileError(f"unknown target {name!r}; there are cpu, {', '.join(TARGETS)}, cuda:sm_80 and the like")
     found = TARGETS[row]
+    if row == "cuda" and not arch and (version := nvidia.capability()) is not None:
+        arch = nvidia.architecture(version)
     return found if not arch else replace(found, options=tuple({**dict(found.options), "arch": arch}.items()))
 
 

@@ -8,17 +8,27 @@ of results can be computed from it and written, in place too.
 from __future__ import annotations
 
 import math
-import shutil
-import subprocess
-import tempfile
+import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from gluongraph.codegen.machine_code import make_target
-from gluongraph.codegen.tir import Buf, Expr, Kernel, Lazy, PrimFunc, index, name_of, tirx, tvm, tvm_dtype
-from gluongraph.errors import CompileError
+from gluongraph.codegen.tir import (
+    Buf,
+    Expr,
+    Kernel,
+    Lazy,
+    PrimFunc,
+    Value,
+    index,
+    maximum,
+    minimum,
+    name_of,
+    tirx,
+    tvm,
+    tvm_dtype,
+)
 
 Tensor = Any  # a stage or a placeholder
 Shape = tuple[int, ...]
@@ -31,7 +41,6 @@ te = Lazy("tvm.te")
 s_tir = Lazy("tvm.s_tir")
 ffi = Lazy("tvm_ffi")
 gpu = Lazy("tvm.s_tir.dlight.gpu")
-nvcc = Lazy("tvm.support.nvcc")
 
 
 def placeholder(name: str, shape: Shape, dtype: str) -> Tensor:
@@ -72,7 +81,7 @@ def schedules(
             continue  # a rule that looked fit and was not: dlight raises where it should decline
         if schedule is None:
             continue
-        made = schedule.mod["main"]
+        made = _in_reach(schedule.mod["main"])
         if _is_bound(made) and _stores(made.body, {made.params[-1]}) == 1:
             yield name, made
 
@@ -82,18 +91,26 @@ def place(
     kernel: Kernel,
     inputs: Sequence[tuple[Buf, Shape]],
     write: Callable[[tuple[Expr, ...], tuple[Expr, ...]], None],
+    outside: Container[int] = (),
 ) -> None:
     """Put the loops of a scheduled function into a kernel: input i is read from a flat buffer, and where the last stage
-    is stored, `write(index, values)` makes statements of its own."""
+    is stored, `write(index, values)` makes statements of its own.
+
+    Inputs `outside` are read at places beyond their ends too, by values that are thrown away, as those at a
+    convolution's padding are: schedules copy them to shared memory before anybody asks whether they count. Such a read
+    is one of the first or last element instead.
+    """
     func = s_tir.renew_defs(func)  # a loop's turn may do the same twice: each has variables of its own
     *params, result = func.params
     flats = {p: (buf, shape) for p, (buf, shape) in zip(params, inputs, strict=True)}
+    loose = {p for i, p in enumerate(params) if i in outside}
 
     def load(node: Any) -> Any:
         if node.source not in flats:
             return node
         buf, shape = flats[node.source]
-        return kernel.load(buf, _flat(shape, node.indices))
+        at = _flat(shape, node.indices)
+        return kernel.load(buf, maximum(minimum(at, buf.size - 1), 0) if node.source in loose else at)
 
     def store(node: Any) -> Any:
         if not node.buffer.same_as(result):
@@ -142,6 +159,59 @@ def _flat(shape: Shape, at: Sequence[Expr]) -> Expr:
     for n, i in zip(shape, at, strict=True):
         place = place * n + i
     return index(place)
+
+
+REACH = 65535  # thread blocks along y and z of a grid, in CUDA; along x there are 2^31 - 1
+
+
+def _in_reach(func: PrimFunc) -> PrimFunc:
+    """The function with grids that CUDA starts: one that is too large along y or z has all of its blocks along x."""
+    if all(max(blocks[1:]) <= REACH for blocks, _ in launches(func)):
+        return func
+    return func.with_body(_along_x(func.body))
+
+
+def _along_x(node: Any) -> Any:
+    """A statement whose loops over thread blocks are one, with x running fastest as in the grid it was."""
+    kind = type(node).__name__
+    if kind == "SeqStmt":
+        return tirx.SeqStmt([_along_x(s) for s in node.seq])
+    if kind == "SBlockRealize":
+        return _with_body(node, _along_x(node.block.body))
+    if kind != "For":
+        return node
+    if node.thread_binding is None:
+        return _with_body(node, _along_x(node.body))
+    sizes = dict(zip(_BLOCKS, _extents(list(_nests(node, {})), "blockIdx"), strict=True))
+    at = tirx.Var("block", "int32")
+    numbers, before = {}, 1
+    for tag, size in sizes.items():
+        numbers[tag] = tirx.floormod(tirx.floordiv(at, index(before)), index(size))
+        before *= size
+
+    def loop(inner: Any) -> Any:
+        number = numbers.get(inner.thread_binding.thread_tag) if inner.thread_binding is not None else None
+        return inner if number is None else tirx.SeqStmt([tirx.Bind(inner.loop_var, number), inner.body])
+
+    body = ffi.structural_map(node, [(tirx.For, loop)])
+    axis = tirx.IterVar(tvm.ir.Range(0, before), tirx.Var("blockIdx.x", "int32"), 1, "blockIdx.x")
+    return tirx.For(at, index(0), index(before), _BOUND, body, axis)
+
+
+def _with_body(node: Any, body: Any) -> Any:
+    """A loop or a block of other statements."""
+    if type(node).__name__ == "For":
+        return tirx.For(node.loop_var, node.min, node.extent, node.kind, body, node.thread_binding, node.annotations)
+    block = node.block
+    inner = s_tir.SBlock(
+        block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init,
+        block.alloc_buffers, block.match_buffers, block.annotations,
+    )  # fmt: skip
+    return s_tir.SBlockRealize(node.iter_values, node.predicate, inner)
+
+
+_BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+_BOUND = 4  # of TVM's ForKind: to a thread or a thread block
 
 
 def _is_bound(func: PrimFunc) -> bool:
@@ -209,6 +279,11 @@ def _is_arithmetic(body: Any) -> bool:
 _CONDITIONS = frozenset({"Bind", "Select", "Call", "EQ", "NE", "LT", "LE", "GT", "GE", "And", "Or", "Not"})
 
 
+def is_conditional(at: Value) -> bool:
+    """Does an index take one of several values: the larger, the smaller, one by a condition?"""
+    return not isinstance(at, int | float) and not _kinds(at).isdisjoint({*_CONDITIONS, "Min", "Max"})
+
+
 def _kinds(value: Any) -> set[str]:
     """The kinds of expression in a value."""
     kinds: set[str] = set()
@@ -231,34 +306,8 @@ def _stores(body: Any, buffers: Container[Any]) -> int:
 def source(functions: Sequence[PrimFunc], options: dict[str, Any]) -> str:
     """The CUDA source of functions, not compiled any further."""
     module = tvm.IRModule({name_of(f): f for f in functions})
-    with compiling(lambda code: code):
+    with as_source():
         return cuda_source(tirx.build(module, make_target(options), pipeline="s_tir"))
-
-
-def binary(source: str, arch: str) -> bytes | None:
-    """CUDA source as machine code for `arch` ("sm_90"), with PTX for later ones; by nvcc, or NVRTC where cuda-bindings
-    are. None where neither is: then the source is compiled when it is loaded.
-
-    Raises:
-        CompileError: the compiler does not take the source.
-    """
-    if shutil.which("nvcc"):
-        return _nvcc(source, arch)
-    try:
-        return bytes(nvcc.compile_cuda(source, target_format="cubin", arch=arch, compiler="nvrtc"))
-    except (ImportError, RuntimeError):
-        return None
-
-
-def _nvcc(source: str, arch: str) -> bytes:
-    both = f"arch={arch.replace('sm_', 'compute_')},code=[{arch},{arch.replace('sm_', 'compute_')}]"
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "kernels.cu").write_text(source, encoding="utf-8")
-        command = ["nvcc", "-w", "-fatbin", "-gencode", both, "kernels.cu", "-o", "kernels.fatbin"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        if done.returncode:
-            raise CompileError(f"nvcc does not take the kernels: {done.stderr[:2000]}")
-        return Path(folder, "kernels.fatbin").read_bytes()
 
 
 def cuda_source(module: Any) -> str:
@@ -266,13 +315,19 @@ def cuda_source(module: Any) -> str:
     return "\n".join(str(part.inspect_source()) for part in module.imports)
 
 
+_FALLBACK = "TVM_COMPILE_FORCE_FALLBACK"
+
+
 @contextmanager
-def compiling(compile: Callable[[str], Any]) -> Iterator[None]:
-    """Within: TVM hands CUDA source to this function instead of its own compiler."""
-    name = "tvm_callback_cuda_compile"
-    before = ffi.get_global_func(name)
-    ffi.register_global_func(name, compile, override=True)
+def as_source() -> Iterator[None]:
+    """Within: modules that TVM builds hold CUDA source. Once its CUDA runtime is in the process, which needs a driver,
+    they would hold what its own choice of compiler makes of that, or fail without one."""
+    before = os.environ.get(_FALLBACK)
+    os.environ[_FALLBACK] = "1"
     try:
         yield
     finally:
-        ffi.register_global_func(name, before, override=True)
+        if before is None:
+            del os.environ[_FALLBACK]
+        else:
+            os.environ[_FALLBACK] = before

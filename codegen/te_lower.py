@@ -20,7 +20,8 @@ TREE = 160  # a stage repeats what it reads twice: expressions with more operati
 class Stages:
     """Folds that one kernel does, scheduled by a rule of dlight.
 
-    `sources` are the arguments read in their own shape, `folds` what the last stage hands over at an index of `shape`.
+    `sources` are the arguments read in their own shape, `folds` what the last stage hands over at an index of `shape`;
+    `outside` are positions of sources that the stages read beyond their ends too (see `te.place`).
     """
 
     rule: str
@@ -28,6 +29,7 @@ class Stages:
     sources: tuple[Node, ...]
     folds: tuple[Node, ...]
     shape: tuple[int, ...]
+    outside: tuple[int, ...] = ()
 
 
 class _Folds(Exception):
@@ -105,9 +107,10 @@ def stage(
         return None
     tensors = {n: te.placeholder(f"x{i}", placed(n.shape), n.dtype) for i, n in enumerate(sources)}
     made: dict[Node, te.Tensor] = {}
-    stored: dict[Node, Load] = {n: _element(t) for n, t in tensors.items()}
+    algebra, outside = TeAlgebra(), set[Node]()
+    stored: dict[Node, Load] = {n: _watched(n, t, algebra, outside) for n, t in tensors.items()}
     for n in folds:
-        tensor = _fold_stage(n, stored, f"fold{len(made)}")
+        tensor = _fold_stage(n, stored, f"fold{len(made)}", algebra)
         if tensor is None:
             return None
         made[n] = tensor
@@ -115,7 +118,8 @@ def stage(
     last = te.compute("finished", placed(shape), lambda *at: te.finished([_row(n, made[n], at) for n in folds]))
     stages = [*tensors.values(), last]
     rules = te.RULES if len(folds) == 1 else ("GeneralReduction", "RMSNorm")
-    found = [Stages(rule, func, sources, folds, shape) for rule, func in te.schedules(stages, options, rules)]
+    loose = tuple(i for i, n in enumerate(sources) if n in outside)
+    found = [Stages(rule, func, sources, folds, shape, loose) for rule, func in te.schedules(stages, options, rules)]
     few = math.prod(shape) <= FEW  # then one block is all there is to have
     return next((s for s in found if te.grids(s.func)[0][0] > 1), found[0] if found and few else None)
 
@@ -153,6 +157,20 @@ def _element(tensor: te.Tensor) -> Load:
     return lambda *index: tensor(*map(tir.index, index or (0,)))
 
 
+def _watched(n: Node, tensor: te.Tensor, algebra: TeAlgebra, outside: set[Node]) -> Load:
+    """How a stage reads n, which becomes one of those `outside` where an index may lie beyond its ends. So may one that
+    the rule keeps within them: TVM drops that where the value is asked for under a condition that says the same, and a
+    schedule then takes the read out of the condition."""
+
+    def element(*index: Value) -> Expr:
+        kept = any(te.is_conditional(i) for i in index)
+        if kept or not all(algebra.ranges.within(i, extent) for i, extent in zip(index, n.shape, strict=True)):
+            outside.add(n)
+        return _element(tensor)(*index)
+
+    return element
+
+
 def _fold_element(n: Node, tensor: te.Tensor) -> Load:
     """How other stages read a fold: sums of 16-bit floats are held in f32."""
     algebra = TeAlgebra()
@@ -163,13 +181,15 @@ def _fold_element(n: Node, tensor: te.Tensor) -> Load:
     return element
 
 
-def _fold_stage(n: Node, stored: dict[Node, Load], name: str) -> te.Tensor | None:
+def _fold_stage(n: Node, stored: dict[Node, Load], name: str, algebra: TeAlgebra) -> te.Tensor | None:
     """The stage of a fold; None if its rule does more than fold."""
-    algebra = TeAlgebra()
     whole = True
 
     def element(*at: Value) -> Expr:
         nonlocal whole
+        algebra.made = None
+        for axis, extent in zip(at, placed(kept_shape(n)), strict=True):
+            algebra.ranges.bind(axis, extent)
         value = Pull(algebra, stored).lower(n, _full_index(n, at[: len(kept_shape(n))]))
         whole = whole and algebra.made is not None and value.same_as(algebra.made)
         return value if whole else tir.const(0, n.dtype)

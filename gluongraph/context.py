@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Mapping
 from functools import cache, lru_cache
 from numbers import Integral
 from typing import ClassVar
 
+from gluongraph import nvidia
 from gluongraph.errors import MXNetError, located
 
 DEVICES = {"cpu": 1, "gpu": 2}  # the DLPack numbers, which are MXNet's too
@@ -127,14 +127,7 @@ def set_default(ctx: Context) -> None:
 @lru_cache(maxsize=1)
 def num_gpus() -> int:
     """How many CUDA devices the driver reports; 0 without a driver."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
+    return nvidia.count()
 
 
 def check_context(ctx: Context) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph import nvidia
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import CompileError
 from gluongraph.plan import INDEX_FLAG
@@ -34,12 +34,7 @@ class Device:
         """Is there such a device, with a driver that answers?"""
         if self.kind == CPU:
             return True
-        try:
-            driver = ctypes.CDLL("libcuda.so.1")
-        except OSError:
-            return False
-        count = ctypes.c_int(0)
-        return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and self.number < count.value
+        return self.number < nvidia.count()
 
 
 class Memory:
@@ -190,7 +185,11 @@ class DeviceExecutor:
             self.send()
         if self.program.scalar_bytes:
             self._all_scalars.upload(self._scalars)
-        self._function(self._table.address)
+        with (
+            loader.on_stream_of_copies(self.device.kind, self.device.number),
+            loader.device_errors("the launch of a kernel"),
+        ):
+            self._function(self._table.address)
         if self._flag is not None and self._fetched(self._flag):
             scalars = {name: np.asarray(self.scalar(name)) for name in self.program.positions("scalar")}
             self._refuse({**self._state, **scalars, **dict(zip(self.input_names, inputs, strict=True))})
@@ -215,7 +214,8 @@ class DeviceExecutor:
         for name, array in state.items():
             self._spans[name].download(array)
         try:
-            yield [self._table.tensor(i) for i in range(len(self.program.args))]
+            with loader.on_stream_of_copies(self.device.kind, self.device.number):
+                yield [self._table.tensor(i) for i in range(len(self.program.args))]
         finally:
             for name, array in state.items():
                 self._spans[name].upload(array)

@@ -10,11 +10,11 @@ import ctypes
 import hashlib
 import importlib
 import importlib.util
+import itertools
 import os
-import shutil
-import sys
-from collections.abc import Callable
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,16 @@ from typing import Any
 import numpy as np
 from ml_dtypes import bfloat16
 
+from gluongraph import cuda_compiler, nvidia
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import CompileError, located
-from gluongraph.process import cores_to_bind, importing_tvm, threads
+from gluongraph.errors import CompileError, MXNetError, located
+from gluongraph.process import cores_to_bind, import_tvm, threads
 from gluongraph.runtime.library import Library, start_workers
 
 Tensor = Any  # a tvm_ffi tensor
 Entry = Callable[..., None]
+Bytes = bytes | memoryview
+NO_BINARIES: Mapping[str, Bytes] = {}
 
 
 @cache
@@ -63,8 +66,7 @@ def _ffi() -> Any:
     """The Python package tvm_ffi, and what `_libraries` brings."""
     # Only arrays of our own travel: the bridge to torch tensors would import torch.
     os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
-    with importing_tvm():
-        import tvm_ffi
+    tvm_ffi = import_tvm("tvm_ffi")
     _libraries()
     return tvm_ffi
 
@@ -80,22 +82,55 @@ def _library(name: str, package: str = "tvm") -> Path:
     return path
 
 
-def load_library(path: Path, gpu: bool = False) -> Any:
-    """The module in a shared library that codegen wrote. Loading runs its code: only load what you trust.
+def load_code(library: Bytes, what: str, gpu: bool = False, binaries: Mapping[str, Bytes] = NO_BINARIES) -> Any:
+    """The module in the bytes of a shared library that codegen wrote; `what` names it in errors. Loading runs its code:
+    only load what you trust. For a GPU there are `binaries`, machine code by file name.
+
+    The system loads files, so the bytes become one without a name: what is loaded is what the caller has checked,
+    whatever happens to the file that they were read from.
 
     Raises:
-        CompileError: there is no library, or it is not one of this machine's.
+        CompileError: they are no library, or not one of this machine's.
     """
     if gpu:
         _cuda()
-        _BINARIES.update((file.stem, file) for file in path.parent.glob("*.fatbin"))
+        _BINARIES.update((name.partition(".")[0], bytes(code)) for name, code in binaries.items())
+    path = ""
     try:
-        return _ffi().load_module(str(path)) if gpu else Library(_libraries(), str(path))
-    except RuntimeError as error:
-        reason = str(error).rpartition(f"{path}: ")[2]
-        raise CompileError(
-            located(f"cannot load {path}: {reason}", help=f"delete {path.parent}: the step is then compiled again")
-        ) from error
+        with _file_of(library) as path:
+            if gpu:
+                return _ffi().get_global_func("ffi.Module.load_from_file.so")(path, "so")
+            return Library(_libraries(), path)
+    except (RuntimeError, OSError) as error:
+        reason = str(error).rpartition(f"{path}: ")[2] if isinstance(error, RuntimeError) else error.strerror
+        raise CompileError(located(f"cannot load {what}: {reason}")) from error
+
+
+_loads = itertools.count(1)
+
+
+@contextmanager
+def _file_of(content: Bytes) -> Iterator[str]:
+    """Within: a file with this content, in memory; where the system has no such files, a temporary one."""
+    try:
+        handle = os.memfd_create("gluongraph", os.MFD_CLOEXEC)
+    except OSError:
+        handle, path = tempfile.mkstemp(prefix="gluongraph-", suffix=".so")
+    else:
+        # The system takes a path that it has loaded before for the same library, and handles are used again: each load
+        # spells the same folder in another way, its number in slashes and dots.
+        spelled = "".join("./" if bit == "1" else "/" for bit in f"{next(_loads):b}")
+        path = f"/proc/self/fd/{spelled}{handle}"
+    try:
+        with open(handle, "wb", buffering=0, closefd=False) as file:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[file.write(rest) :]
+        yield path
+    finally:
+        os.close(handle)
+        if not path.startswith("/proc/"):
+            os.unlink(path)
 
 
 def function(module: Any, name: str) -> Entry:
@@ -125,36 +160,96 @@ def _runtime(name: str) -> Callable[..., Any]:
 
 @cache
 def _cuda() -> None:
-    """TVM's CUDA runtime in the process; it needs NVIDIA's driver."""
+    """TVM's CUDA runtime in the process; it needs NVIDIA's driver, and CUDA's runtime library."""
     _ffi()
     library = _library("libtvm_runtime_cuda.so")
+    _load_cudart()
     try:
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
     except OSError as error:
-        raise CompileError(f"no CUDA on this machine: {error}") from error
+        raise CompileError(f"no CUDA on this machine: {error}{_cuda_help(str(error))}") from error
     importlib.import_module("tvm.support.nvcc")  # first: it registers the same name, and may do so only once
     _ffi().register_global_func("tvm_callback_cuda_compile", _compiled, override=True)
 
 
-_BINARIES: dict[str, Path] = {}  # digest of CUDA source -> its machine code
+CUDART = "libcudart.so.13"  # what TVM's library is linked with: CUDA 12 has another
+
+
+def _load_cudart() -> None:
+    """CUDA's runtime library: that which is in the process already, as PyTorch's is, or that of the Python package
+    nvidia-cuda-runtime, which lies where the system does not look. Where neither is, the system looks."""
+    with suppress(OSError):
+        ctypes.CDLL(CUDART, ctypes.RTLD_GLOBAL | os.RTLD_NOLOAD)
+        return
+    for path in nvidia.packaged(CUDART):
+        with suppress(OSError):
+            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+            return
+
+
+def _cuda_help(reason: str) -> str:
+    """What to do about a library that is missing."""
+    if "libcudart" in reason:
+        return "\n  help: pip install 'gluongraph[cuda]', or install CUDA 13"
+    return "\n  help: install NVIDIA's driver, 580 or newer" if "libcuda" in reason else ""
+
+
+_BINARIES: dict[str, bytes] = {}  # digest of CUDA source -> its machine code
 
 
 def _compiled(source: str, *_: Any) -> bytes:
-    """Machine code of CUDA source: what codegen left beside the library, or made now where TVM's compiler is."""
-    if (file := _BINARIES.get(hashlib.sha256(source.encode()).hexdigest())) is not None:
-        return file.read_bytes()
-    nvcc = sys.modules["tvm.support.nvcc"]
-    mode = "nvcc" if shutil.which("nvcc") else "nvrtc"
-    return bytes(nvcc.compile_cuda(source, "fatbin" if mode == "nvcc" else "cubin", compiler=mode))
+    """Machine code of CUDA source: what codegen left beside the library, or made now for the GPU that is here."""
+    if (code := _BINARIES.get(hashlib.sha256(source.encode()).hexdigest())) is not None:
+        return code
+    version = nvidia.capability()
+    made = cuda_compiler.binary(source, nvidia.architecture(version)) if version else None
+    if made is None:
+        raise CompileError(f"here is no compiler for the step's CUDA source\n  help: {cuda_compiler.HELP}")
+    return made
 
 
 def allocate(nbytes: int, kind: int, number: int) -> Tensor:
-    """Bytes on a device, of DLPack type `kind`."""
+    """Bytes on a device, of DLPack type `kind`.
+
+    Raises:
+        MXNetError: the device has no room for them.
+    """
     ffi = _ffi()
     if kind != 1:
         _cuda()
     device = ffi.device({1: "cpu", 2: "cuda"}[kind], number)
-    return _runtime("TVMTensorAllocWithScope")(ffi.Shape((nbytes,)), ffi.dtype("uint8"), device, None)
+    with device_errors(f"{nbytes:,} bytes of its memory"):
+        return _runtime("TVMTensorAllocWithScope")(ffi.Shape((nbytes,)), ffi.dtype("uint8"), device, None)
+
+
+@contextmanager
+def device_errors(wanted: str) -> Iterator[None]:
+    """Within: what a device refuses is an MXNetError that names what was wanted of it, with CUDA's own reason.
+
+    Some of them come late: what a kernel has done wrong is told by a copy after it.
+    """
+    try:
+        yield
+    except MXNetError:
+        raise
+    except Exception as error:  # of many types, which tvm_ffi makes of names
+        reason = str(error).partition("// func_name")[0].strip()  # TVM's error goes on with the source of all kernels
+        raise MXNetError(located(f"the device does not give {wanted}: {reason}")) from error
+
+
+@contextmanager
+def on_stream_of_copies(kind: int, number: int) -> Iterator[None]:
+    """Within: kernels run on the stream that `copy_in` and `copy_out` use, after the copies before and ahead of those
+    after them. Others in the process may have set another stream for TVM's kernels, as its bridge to PyTorch does."""
+    if kind == 1:
+        yield
+        return
+    set_stream, before = _libraries().TVMFFIEnvSetStream, ctypes.c_void_p()
+    set_stream(kind, number, None, ctypes.byref(before))
+    try:
+        yield
+    finally:
+        set_stream(kind, number, before, None)
 
 
 def address(tensor: Tensor) -> int:
@@ -164,18 +259,21 @@ def address(tensor: Tensor) -> int:
 
 def copy_in(tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
     """The bytes of an array of the host into a tensor."""
-    _runtime("TVMTensorCopyFromBytes")(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+    with device_errors("a copy to it"):
+        _runtime("TVMTensorCopyFromBytes")(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
 
 
 def copy_out(tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
     """The bytes of a tensor into an array of the host."""
-    _runtime("TVMTensorCopyToBytes")(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+    with device_errors("a copy from it"):
+        _runtime("TVMTensorCopyToBytes")(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
 
 
 def synchronize(kind: int, number: int) -> None:
     """Wait until everything that was started on a device is done."""
     ffi = _ffi()
-    _runtime("Device_StreamSync")(ffi.device({1: "cpu", 2: "cuda"}[kind], number), 0)
+    with device_errors("what it was asked for"):
+        _runtime("Device_StreamSync")(ffi.device({1: "cpu", 2: "cuda"}[kind], number), 0)
 
 
 class _Type(ctypes.Structure):

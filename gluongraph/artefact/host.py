@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import gluongraph
+from gluongraph import cuda_compiler, nvidia
 from gluongraph.codegen.targets import usable_flags
 
 ABI = ("tvm", "tvm-ffi")  # what compiled code is linked against
@@ -44,15 +44,11 @@ def misfit(told: Mapping[str, Any]) -> str:
 
 def _cuda_misfit(target: Mapping[str, Any]) -> str:
     """Why code for a GPU must not run on this machine's."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return f"it is for a GPU, {target['arch']}, and here is no driver of one"
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    device = ctypes.c_int()
-    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
-        return f"it is for a GPU, {target['arch']}, and here is none"
-    for attribute, place in ((75, major), (76, minor)):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
-        driver.cuDeviceGetAttribute(ctypes.byref(place), attribute, device)
-    here = f"sm_{major.value}{minor.value}"
-    return "" if here == target["arch"] else f"it is for {target['arch']}, and this GPU is {here}"
+    arch, code = target["arch"], target.get("code", "cubin")
+    if (version := nvidia.capability()) is None:
+        return f"it is for a GPU, {arch}, and here is none" + ("" if nvidia.driver() else ", or no driver of one")
+    if not nvidia.fits(arch, code, version):
+        return f"it is for {arch}, and this GPU is {nvidia.architecture(version)}"
+    if code == "source" and not cuda_compiler.compiler():
+        return "it holds CUDA source alone, and here is no compiler of that"
+    return ""

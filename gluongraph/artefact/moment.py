@@ -20,7 +20,7 @@ OF_GROUPS = {WEIGHTS: file.PARAMS, STATES: file.STATES, REST: file.REST}
 def current(step: TrainStep) -> tuple[dict[str, Array], Mapping[str, Any] | None]:
     """The arrays of a step by their names in the file, and all else that it is; None where nothing is trained."""
     if step.trainer is None:
-        found = step.net._structural() if isinstance(step.net, Block) else {}
+        found = step.net._collect_params_with_prefix() if isinstance(step.net, Block) else {}
         return {file.PARAMS + key: p.data().storage.array for key, p in found.items()}, None
     content = checkpoint.taken(step, None, None)
     content.about["parts"]["random"] = {"gluongraph": content.about["parts"]["random"]["gluongraph"]}

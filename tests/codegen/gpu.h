@@ -1,8 +1,9 @@
 // Runs the CUDA source of a kernel on a CPU: every thread of a block is a fiber, and fibers change places where threads
-// wait for each other. Blocks run one after the other. `order` says in which order the threads of a block get their turn:
-// a kernel whose result depends on it has a race.
+// wait for each other. Blocks run one after the other. `order` says who comes first: 1 the last thread of a block, 2 the
+// last block as well. A kernel whose result depends on it has a race.
 #include <algorithm>
 #include <cmath>
+#include <csetjmp>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -33,7 +34,8 @@ namespace gpu {
 enum State { READY, AT_BARRIER, AT_SHUFFLE, DONE };
 
 struct Thread {
-  ucontext_t context;
+  jmp_buf place;     // where it goes on; of a fiber that has been started
+  bool started = false;
   dim3 index;
   State state;
   int turn;          // which of the two slots the next shuffle uses
@@ -41,21 +43,39 @@ struct Thread {
   std::vector<char> stack;
 };
 
-static std::vector<Thread> threads;
+// Fibers are kept from block to block, and change places by _longjmp: swapcontext asks the system each time.
+static std::vector<Thread> threads(1024);
+static size_t count;  // threads of a block
 static Thread *current;
-static ucontext_t home;
+static jmp_buf home;
 static dim3 block, blocks, size;
 static std::function<void()> *body;
 
 static void wait(State state) {
   current->state = state;
-  swapcontext(&current->context, &home);
+  if (!_setjmp(current->place)) _longjmp(home, 1);
 }
 
 static void run() {
-  (*body)();
-  current->state = DONE;
-  swapcontext(&current->context, &home);
+  for (;;) {
+    (*body)();
+    wait(DONE);
+  }
+}
+
+static __attribute__((noinline)) void resume(Thread &t) {
+  current = &t;
+  if (_setjmp(home)) return;
+  if (t.started) _longjmp(t.place, 1);
+  t.started = true;
+  t.stack.resize(32 * 1024);
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = t.stack.data();
+  context.uc_stack.ss_size = t.stack.size();
+  context.uc_link = nullptr;
+  makecontext(&context, run, 0);
+  setcontext(&context);
 }
 
 // The value of another thread of the warp, or the own one if there is no such thread.
@@ -66,7 +86,7 @@ static double shuffle(double value, size_t other) {
   self->slot[slot] = value;
   wait(AT_SHUFFLE);
   size_t lane = self - threads.data();
-  return other / 32 == lane / 32 && other < threads.size() ? threads[other].slot[slot] : value;
+  return other / 32 == lane / 32 && other < count ? threads[other].slot[slot] : value;
 }
 
 static size_t lane() { return current - threads.data(); }
@@ -74,47 +94,41 @@ static size_t lane() { return current - threads.data(); }
 // Threads that wait for their warp go on when all of the warp wait or are done; else the block's barrier opens.
 static bool release() {
   bool any = false;
-  for (size_t first = 0; first < threads.size(); first += 32) {
-    size_t end = std::min(first + 32, threads.size());
+  for (size_t first = 0; first < count; first += 32) {
+    size_t end = std::min(first + 32, count);
     for (size_t i = first; i < end; i++)
       if (threads[i].state == AT_SHUFFLE) threads[i].state = READY, any = true;
   }
   if (any) return true;
-  for (Thread &t : threads)
-    if (t.state == AT_BARRIER) t.state = READY, any = true;
+  for (size_t i = 0; i < count; i++)
+    if (threads[i].state == AT_BARRIER) threads[i].state = READY, any = true;
   return any;
 }
 
 static void run_block(bool backwards) {
   int n = size.x * size.y * size.z;
-  threads.resize(n);
+  count = n;
   for (int i = 0; i < n; i++) {
     Thread &t = threads[i];
     t.index = {i % size.x, i / size.x % size.y, i / size.x / size.y};
     t.state = READY;
     t.turn = 0;
-    t.stack.resize(32 * 1024);
-    getcontext(&t.context);
-    t.context.uc_stack.ss_sp = t.stack.data();
-    t.context.uc_stack.ss_size = t.stack.size();
-    t.context.uc_link = &home;
-    makecontext(&t.context, run, 0);
   }
   do {
     for (int i = 0; i < n; i++) {
-      current = &threads[backwards ? n - 1 - i : i];
-      if (current->state == READY) swapcontext(&home, &current->context);
+      Thread &t = threads[backwards ? n - 1 - i : i];
+      if (t.state == READY) resume(t);
     }
   } while (release());
 }
 
-static void launch(dim3 grid, dim3 threads_, bool backwards, std::function<void()> kernel) {
+static void launch(dim3 grid, dim3 threads_, int order, std::function<void()> kernel) {
   blocks = grid, size = threads_, body = &kernel;
   for (int z = 0; z < grid.z; z++)
     for (int y = 0; y < grid.y; y++)
       for (int x = 0; x < grid.x; x++) {
-        block = {x, y, z};
-        run_block(backwards);
+        block = order > 1 ? dim3{grid.x - 1 - x, grid.y - 1 - y, grid.z - 1 - z} : dim3{x, y, z};
+        run_block(order > 0);
       }
 }
 

@@ -38,35 +38,50 @@ class Emulator:
         self.arguments = {name: [str(p.name) for p in f.params] for name, f in made.items()}
         self.source = te.source(list(made.values()), CUDA.tvm)
         self.kernels = {name: _parameters(text) for name, text in KERNEL.findall(self.source)}
-        (folder / "kernels.cc").write_text(self._program())
-        here = Path(__file__).parent
-        command = ["g++", "-O1", "-w", "-std=c++17", "-shared", "-fPIC", f"-I{here}", "kernels.cc", "-o", "kernels.so"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[:4000]
-        self.library = ctypes.CDLL(str(folder / "kernels.so"))
+        self.library = ctypes.CDLL(str(compiled_for_fibers(self.source, folder)))
 
-    def _program(self) -> str:
-        bodies = self.source[self.source.index('extern "C" __global__') :].replace(
-            "__shared__ alignas(64)", "alignas(64) __shared__"
-        )
-        bodies = re.sub(r"\n#.*?(?=\nextern \"C\" __global__)", "", bodies, flags=re.S)
-        return "\n".join(['#include "gpu.h"', bodies, *(_entry(n, p) for n, p in self.kernels.items())])
-
-    def call(self, name: str, arrays: Sequence[np.ndarray[Any, Any]], backwards: bool = False) -> None:
-        """Start every kernel of a function, in order."""
+    def call(self, name: str, arrays: Sequence[np.ndarray[Any, Any]], order: int = 0) -> None:
+        """Start every kernel of a function, one after the other. `order`: see gpu.h."""
         memory = dict(zip(self.arguments[name], arrays, strict=True))
         workspace = next((a for n, a in memory.items() if n.startswith("workspace")), None)  # kernels take views of it
         for kernel, (blocks, threads) in self._launches(name):
             found = [memory.get(p.removesuffix("_ptr"), workspace) for _, p in self.kernels[kernel]]
             pointers = [a.ctypes.data for a in found if a is not None]
             assert len(pointers) == len(found)
-            dims = (ctypes.c_int * 7)(*blocks, *threads, backwards)
-            self.library[f"run_{kernel}"]((ctypes.c_void_p * len(pointers))(*pointers), dims)
+            dims = (ctypes.c_int * 7)(*blocks, *threads, order)
+            values = [ctypes.c_void_p(p) for p in pointers]
+            places = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+            self.library[f"run_{kernel}"](places, dims)
 
     def _launches(self, name: str) -> Iterable[tuple[str, Any]]:
         grids = self.grids[name]
         kernels = [f"{name}_kernel"] + [f"{name}_kernel_{i}" for i in range(1, len(grids))]
         return zip(kernels, grids, strict=True)
+
+
+def compiled_for_fibers(source: str, folder: Path) -> Path:
+    """CUDA source as a shared library that runs it on the CPU: `run_NAME(addresses of arguments, grid)`."""
+    bodies = source[source.index('extern "C" __global__') :].replace("__shared__ alignas(64)", "alignas(64) __shared__")
+    bodies = re.sub(r"\n#.*?(?=\nextern \"C\" __global__)", "", bodies, flags=re.S)
+    entries = [_entry(name, _parameters(text)) for name, text in KERNEL.findall(source)]
+    (folder / "kernels.cc").write_text("\n".join(['#include "gpu.h"', bodies, *entries]))
+    here = Path(__file__).parent
+    command = [
+        "g++",
+        "-O1",
+        "-w",
+        "-U_FORTIFY_SOURCE",
+        "-std=c++17",
+        "-shared",
+        "-fPIC",
+        f"-I{here}",
+        "kernels.cc",
+        "-o",
+        "kernels.so",
+    ]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:4000]
+    return folder / "kernels.so"
 
 
 def _parameters(text: str) -> list[tuple[str, str]]:
@@ -76,15 +91,16 @@ def _parameters(text: str) -> list[tuple[str, str]]:
 
 
 def _entry(name: str, parameters: list[tuple[str, str]]) -> str:
-    args = ", ".join(f"({kind})a[{i}]" for i, (kind, _) in enumerate(parameters))
+    names = "".join(f"auto p{i} = *({kind}*)a[{i}]; " for i, (kind, _) in enumerate(parameters))
+    args = ", ".join(f"p{i}" for i in range(len(parameters)))
     return (
         f'extern "C" void run_{name}(void** a, int* d) '
-        f"{{ gpu::launch({{d[0], d[1], d[2]}}, {{d[3], d[4], d[5]}}, d[6], [=] {{ {name}({args}); }}); }}"
+        f"{{ {names}gpu::launch({{d[0], d[1], d[2]}}, {{d[3], d[4], d[5]}}, d[6], [=] {{ {name}({args}); }}); }}"
     )
 
 
 def run(
-    plan: Plan, emulator: Emulator, given: dict[str, np.ndarray[Any, Any]], backwards: bool = False, prefix: str = ""
+    plan: Plan, emulator: Emulator, given: dict[str, np.ndarray[Any, Any]], order: int = 0, prefix: str = ""
 ) -> dict[str, Any]:
     """Run a plan's launches; `given` are inputs, states and scalars by name, states are written in place."""
     memory: dict[str, np.ndarray[Any, Any]] = {n: np.ascontiguousarray(a).reshape(-1) for n, a in given.items()}
@@ -98,7 +114,7 @@ def run(
         return memory[buffer.name]
 
     for launch in plan.launches:
-        emulator.call(prefix + launch.kernel, [place(b) for b in launch.arguments], backwards)
+        emulator.call(prefix + launch.kernel, [place(b) for b in launch.arguments], order)
     return {name: memory[b.name].reshape(b.type.shape) for name, b in {**plan.outputs, **plan.updates}.items()}
 
 

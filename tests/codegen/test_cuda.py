@@ -1,16 +1,18 @@
-"""CUDA without a GPU: every op and whole training steps, their source run by an emulator of threads, in two orders.
+"""CUDA without a GPU: how groups become kernels, and whole training steps, their source run by an emulator of threads.
+
+Every op, and the way through TVM's runtime library, are in test_fake_gpu.py.
 
 Where nvcc is, the same source is compiled for sm_90. Timing, and what a real GPU does, is in benchmarks/cuda_check.py.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ import pytest
 import gluongraph as mx
 from gluongraph import gluon, nd, ops, reference
 from gluongraph.codegen import build, cuda, te, te_lower
+from gluongraph.compiler import lower
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
+from gluongraph.errors import CompileError
 from gluongraph.gluon import nn
 from gluongraph.ir import OPS, Graph, Node, Op, TensorType
 from gluongraph.ops.random import MULTIPLIERS, ROUNDS
@@ -33,7 +37,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import gpu
 
 Arrays = dict[str, np.ndarray[Any, Any]]
-ORDERS = pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to build the emulator of threads with")
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc: CUDA source is not compiled for sm_90")
 
@@ -85,37 +88,6 @@ def case(op: Op, arrays: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Graph,
     return Graph(inputs, {f"y{j}": n for j, n in enumerate(results)}), given
 
 
-class Samples:
-    """All cases in one CUDA module: compiled once."""
-
-    def __init__(self, folder: Path):
-        self.cases = {name: (graph, given) for name, graph, given in cases()}
-        self.plans = {
-            name: plan_of(graph, dict.fromkeys(graph.inputs, "input")) for name, (graph, _) in self.cases.items()
-        }
-        functions = {}
-        for name, plan in self.plans.items():
-            for kernel, launch in plan.kernels.items():
-                functions[f"{name}_{kernel}"] = build.kernel(replace(launch, kernel=f"{name}_{kernel}"), gpu.CUDA)
-        self.emulator = gpu.Emulator(functions, folder)
-
-
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Samples:
-    return Samples(tmp_path_factory.mktemp("samples"))
-
-
-@needs_compiler
-@ORDERS
-@pytest.mark.parametrize("name", [name for name, _, _ in cases()])
-def test_op(samples: Samples, name: str, backwards: bool) -> None:
-    graph, given = samples.cases[name]
-    plan = samples.plans[name]
-    in_f32 = any(n.op.kind == "random" for n in graph.nodes())  # random numbers are made in f32, whatever their dtype
-    got = gpu.run(plan, samples.emulator, given, backwards, f"{name}_")
-    compare(got, reference.run(graph, given)[0], 2e-5 if in_f32 else 0.0)
-
-
 @pytest.mark.parametrize("name", ["normal_1", "uniform_1", "dropout_1"])
 def test_words_of_random_numbers_are_computed_once(name: str) -> None:
     """The ten rounds read each product twice: written out for each reader, they were two thousand times as long."""
@@ -123,11 +95,6 @@ def test_words_of_random_numbers_are_computed_once(name: str) -> None:
     plan = plan_of(graph, dict.fromkeys(graph.inputs, "input"))
     source = te.source(list(gpu.functions(plan).values()), gpu.CUDA.tvm)
     assert source.count(str(MULTIPLIERS[0])) == ROUNDS
-
-
-@needs_nvcc
-def test_op_samples_compile(samples: Samples, tmp_path: Path) -> None:
-    nvcc(samples.emulator.source, tmp_path)
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
@@ -155,10 +122,12 @@ class Captured(Exception):
     """Carries a step's graph out of the front end."""
 
 
-def step_graph(net: Any, batch: tuple[Any, ...], optimizer: str) -> tuple[Graph, dict[str, str]]:
+def step_graph(
+    net: Any, batch: tuple[Any, ...], optimizer: str, hyper: Mapping[str, Any] | None = None
+) -> tuple[Graph, dict[str, str]]:
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     net.initialize(mx.init.Xavier())
-    trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 1e-3})
+    trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 1e-3, **(hyper or {})})
 
     def lower(graph: Graph, roles: Mapping[str, str], forward: Any) -> Any:
         raise Captured(graph, roles)
@@ -244,9 +213,9 @@ def test_step_is_right(model: Any, tmp_path: Path) -> None:
     outputs, updates = reference.run(graph, given)
     plan = plan_of(graph, roles)
     emulator = gpu.Emulator(gpu.functions(plan), tmp_path)
-    for backwards in (False, True):
+    for order in (0, 1, 2):
         memory = {name: a.copy() for name, a in given.items()}
-        compare(gpu.run(plan, emulator, memory, backwards), {**outputs, **updates})
+        compare(gpu.run(plan, emulator, memory, order), {**outputs, **updates})
 
 
 def test_artefact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,12 +253,19 @@ def test_update_in_the_epilogue_is_one_kernel() -> None:
     assert rules(Group(body([moment, w - moment * 0.1], x, g, w, m), "gemm", ((0, 3), (1, 2)))) == "dlight.Matmul"
 
 
+def state_of_rows(g: Node, w: Node, h: Node) -> list[Node]:
+    """Weights and history, as GroupAdaGrad has them."""
+    new = h + ops.sum(g * g, 1, keepdims=True) * (1 / g.shape[1])
+    return [w - g / ops.expand(ops.sqrt(new), g.shape), new]
+
+
 def updates() -> Iterator[Any]:
     """Groups that write over what they read, one for each way that a schedule stores its result."""
 
     def one(rule: str, shapes: list[tuple[int, ...]], outputs: Any, inplace: tuple[tuple[int, int], ...]) -> Any:
         x = inputs(*shapes)
         pattern = "loop" if rule == "threads" else "reduce" if len(shapes) == 2 else "gemm"
+        pattern = "rowwise" if outputs is state_of_rows else pattern
         return pytest.param(rule, Group(body(outputs(*x), *x), pattern, inplace), id=f"{rule}-{shapes[0]}")
 
     def product(a: Node, b: Node, y: Node) -> list[Node]:
@@ -310,6 +286,10 @@ def updates() -> Iterator[Any]:
         ((0, 1),),
     )
     yield one("threads", [(7, 3), (7, 3)], lambda a, b: [b, a], ((0, 0), (1, 1)))
+    # Every element of a row reads the row's old state.
+    yield one("dlight.Reduction", [(9, 300), (9, 300), (9, 1)], state_of_rows, ((0, 1), (1, 2)))
+    yield one("dlight.Reduction", [(70, 40), (70, 40), (70, 1)], state_of_rows, ((0, 1), (1, 2)))
+    yield one("threads+threads", [(90, 30), (90, 30), (90, 1)], state_of_rows, ((0, 1), (1, 2)))
     yield one("dlight.Transpose", [(70, 33), (33, 70)], lambda a, y: [y - ops.transpose(a), y * 2.0], ((0, 1),))
 
 
@@ -322,12 +302,25 @@ def test_in_place(rule: str, group: Group, tmp_path: Path) -> None:
     reads = tuple(Buffer(f"x{i}", t, "state") for i, t in enumerate(group.inputs))
     over = dict(group.inplace)
     writes = tuple(reads[over[j]] if j in over else Buffer(f"o{j}", t, "output") for j, t in enumerate(group.outputs))
-    plan = Plan((Launch("k0", group, candidate, reads, writes),), {}, {f"y{j}": w for j, w in enumerate(writes)})
+    size = candidate.workspace
+    workspace = Buffer("workspace", TensorType((size,), "u8"), "scratch", 0) if size else None
+    launch = Launch("k0", group, candidate, reads, writes, workspace)
+    plan = Plan((launch,), {}, {f"y{j}": w for j, w in enumerate(writes)})
     emulator = gpu.Emulator(gpu.functions(plan), tmp_path)
     given = values(group.body, dict.fromkeys(group.body.inputs, "state"))
-    for backwards in (False, True):
+    for order in (0, 1, 2):
         memory = {name: a.copy() for name, a in given.items()}
-        compare(gpu.run(plan, emulator, memory, backwards), reference.run(group.body, given)[0])
+        compare(gpu.run(plan, emulator, memory, order), reference.run(group.body, given)[0])
+
+
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_data_grad", "conv2d_weight_grad"])
+def test_reads_at_a_padding_stay_in_the_array(name: str) -> None:
+    """Schedules read them before they ask whether they count: at the first or last element of the array instead."""
+    graph = next(graph for other, graph, _ in cases() if other == f"{name}_1")
+    plan = plan_of(graph, dict.fromkeys(graph.inputs, "input"))
+    source = te.source(list(gpu.functions(plan).values()), gpu.CUDA.tvm)
+    reads = re.findall(r"x0_\d+_ptr\[(max\(min\()?", source)
+    assert reads and all(reads)
 
 
 def test_rows_and_row_values_in_one_kernel() -> None:
@@ -351,6 +344,54 @@ def test_several_spaces_are_one_kernel(tmp_path: Path) -> None:
     plan = memory(schedule(select(graph, cuda.claim, plan_of), roles))
     functions = gpu.functions(plan)
     assert [te.grids(f) for f in functions.values()] == [[(18, 32)]]
+    given = values(graph, roles)
+    compare(gpu.run(plan, gpu.Emulator(functions, tmp_path), given), reference.run(graph, given)[0])
+
+
+def test_grids_are_counted_in_32_bits() -> None:
+    """Updates of large parameters are several grids: together they have more elements than an index can count."""
+    x = [ops.input(f"x{i}", TensorType((1_000_000_000 - i,), "i8")) for i in range(5)]
+    group = Group(body([a + a for a in x], *x), "loop")
+    candidate = cuda.claim(group)
+    assert candidate is not None
+    reads, writes = ([Buffer(f"{name}{i}", a.ty, "state") for i, a in enumerate(x)] for name in "xy")
+    launch = Launch("k0", group, candidate, tuple(reads), tuple(writes))
+    assert [blocks for blocks, _ in te.grids(build.kernel(launch, gpu.CUDA))] == [7812500, 7812500, 3906250]
+
+
+@pytest.mark.parametrize("rows", [2**16, 2**18])
+def test_results_that_cannot_be_counted_are_refused(rows: int) -> None:
+    x, a, b = inputs((rows, 1), (rows, 4), (4, 2**15))
+    wide = ops.expand(x, (rows, 2**15))
+    for results in ([wide * 2.0], [ops.matmul(a, b)], [ops.softmax(wide * 2.0), ops.exp(x)]):
+        graph = body(results, x, a, b)
+        with pytest.raises(CompileError, match=r"arrays of compiled code have at most 2147418112 elements"):
+            lower(graph, dict.fromkeys(graph.inputs, "input"), on=gpu.CUDA)
+
+
+@pytest.mark.parametrize("shape", [(2**17, 2, 3), (3, 2**22, 2), (2, 3, 2**22)])
+def test_grids_are_those_that_cuda_starts(shape: tuple[int, int, int]) -> None:
+    """Of 65,535 blocks at most along y and z: whatever a schedule gives more is laid along x."""
+    n, rows, columns = shape
+    x, w = inputs((n, rows, 3), (n, 3, columns))
+    graph = body([ops.matmul(x, w), ops.sum(x, 2), ops.transpose(x, (0, 2, 1))], x, w)
+    plan = plan_of(graph, dict.fromkeys(graph.inputs, "input"))
+    found = [grid for f in gpu.functions(plan).values() for grid in te.launches(f)]
+    for (along_x, *others), threads in found:
+        assert along_x < 2**31 and max(others) <= te.REACH and threads[2] <= 64
+    assert max(blocks[0] for blocks, _ in found) > te.REACH
+
+
+@needs_compiler
+def test_a_grid_laid_along_x_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(te, "REACH", 4)
+    x, w = inputs((5, 70, 33), (5, 33, 190))
+    graph = body([ops.matmul(x, w)], x, w)
+    roles = dict.fromkeys(graph.inputs, "input")
+    cuda.lowered.cache_clear()
+    functions = gpu.functions(plan := plan_of(graph, roles))
+    cuda.lowered.cache_clear()
+    assert [te.launches(f) for f in functions.values()] == [[((45, 1, 1), (8, 16, 1))]]
     given = values(graph, roles)
     compare(gpu.run(plan, gpu.Emulator(functions, tmp_path), given), reference.run(graph, given)[0])
 
