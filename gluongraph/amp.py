@@ -47,6 +47,7 @@ _PRODUCTS: dict[str, Callable[..., Any]] = {
     "FullyConnected": mxlayers.FullyConnected,
 }
 _target: str | None = None  # what init was called with
+_amp_initialized = False  # MXNet's name of whether there has been a call of `init`
 
 
 def list_lp16_ops(target_dtype: str = "float16") -> list[str]:
@@ -60,14 +61,14 @@ def init(target_dtype: Any = "float16") -> None:
     Raises:
         ValueError: another type; or a second call with another type than the first one.
     """
-    global _target
+    global _target, _amp_initialized
     name = dtype_name(target_dtype)
     if name not in ("f16", "bf16"):
         raise ValueError(f"amp.init: target_dtype is float16 or bfloat16, not {target_dtype!r}")
     if _target not in (None, name):
         raise ValueError(f"amp.init has been called with another type before, {_target}")
     if _target is None:
-        _target = name
+        _target, _amp_initialized = name, True
         for op, build in _PRODUCTS.items():
             setattr(nd, op, function(_low(build, name), op, TUNING))
 

@@ -30,9 +30,9 @@ class NotSupportedForSparseNDArray(MXNetError):
         super().__init__(f"{getattr(function, '__name__', function)}{other} of {args} does not exist for sparse arrays")
 
 
-def py_str(x: bytes) -> str:
-    """The text that bytes hold in UTF-8."""
-    return x.decode("utf-8")
+def py_str(x: bytes | str) -> str:
+    """The text that bytes hold in UTF-8; texts are what they are, as names that callbacks get."""
+    return x if isinstance(x, str) else x.decode("utf-8")
 
 
 def data_dir_default() -> str:

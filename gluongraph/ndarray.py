@@ -21,7 +21,7 @@ from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.handle import DEFAULT, Handle
 from gluongraph.ir import Node, attr_key
 from gluongraph.plain import PLAIN, extents, is_flat, plain
-from gluongraph.storage import Array, View
+from gluongraph.storage import Array, View, given_array
 from gluongraph.tape import STATE, Entry, mark, no_value, outlived, source_of, sources_of, tracked
 
 if not TYPE_CHECKING:  # a checker is to go on knowing what is in this file
@@ -201,6 +201,11 @@ class NDArray(Handle):
 
     # -- reading and writing parts
 
+    @staticmethod
+    def _basic_indexing_slice_is_contiguous(slc_key: Sequence[slice], shape: Sequence[int]) -> bool:
+        """Does what the slices choose lie without gaps in an array of the shape? MXNet's name of the question."""
+        return np.empty(tuple(shape), np.bool_)[tuple(slc_key)].flags.c_contiguous
+
     def __getitem__(self, key: Any) -> NDArray:
         plan, indices = mxshapes.index_plan(key, self.shape)
         if indices:
@@ -236,6 +241,8 @@ class NDArray(Handle):
         self._check_write(value)
         if isinstance(value, NDArray):
             value = value.storage.array
+        elif not isinstance(value, np.ndarray | np.generic | int | float):
+            value = given_array(value)
         if isinstance(value, np.ndarray) and value.size == 1:
             value = value.reshape(())  # numpy takes no array for one element
         parts = tuple(map(_numpy_key, mxshapes.basic_key(key, self.shape)))
@@ -424,7 +431,7 @@ def _index_array(part: Any) -> NDArray:
     """An array that selects, from what stood between the brackets."""
     if isinstance(part, NDArray):
         return part
-    array = np.asarray(part)
+    array = given_array(part)
     if array.dtype == bool:
         raise MXNetError(located("indexing with a mask has a result whose shape depends on values", help="use where()"))
     if array.dtype.kind in "USO":  # texts, and what is no number

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
+from gluongraph import json_text
 from gluongraph.errors import warn
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Registry(Generic[T]):
             raise AssertionError(f"arguments go with the name of a {self._kind}, not with {spec!r}")
         if isinstance(spec, self._base):
             return spec
-        read = json.loads(spec) if isinstance(spec, str) else spec
+        read = json_text.parse(spec) if isinstance(spec, str) else spec
         if isinstance(read, list) and len(read) == 2:
             return self.create(read[0], **read[1])
         if isinstance(read, Mapping) and self._kind in read:

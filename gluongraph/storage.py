@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.errors import DTypeError, located
+
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is; what lies in an arena starts on such a boundary
 
 _MAPPED = 1 << 16  # bytes: below that a mapping of its own costs more than it saves
@@ -26,6 +28,25 @@ def aligned(nbytes: int) -> int:
 def native(array: Array) -> Array:
     """The array in the byte order of this machine: itself, if it has that."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def given_array(given: Any, dtype: Any = None, copy: bool = False) -> Array:
+    """numpy's array of what a user gives: numbers, lists, arrays of numpy or of another library.
+
+    Raises:
+        DTypeError: it is of a library that does not hand it over, as PyTorch's tensors that require gradients.
+    """
+    try:
+        if hasattr(given, "__array__") and not isinstance(given, np.ndarray | np.generic):
+            given = np.asarray(given)  # asked for a copy, a library that does not know of copies is warned of
+        return np.array(given, dtype, order="C") if copy else np.asarray(given, dtype)
+    except (RuntimeError, TypeError) as error:
+        if isinstance(error, TypeError) and (type(given).__module__ == "numpy" or not hasattr(given, "__array__")):
+            raise
+        kind = f"{type(given).__module__}.{type(given).__name__}".removeprefix("builtins.")
+        reason = " ".join(str(error).split())
+        help = "of a torch tensor t take t.detach().cpu(): no gradient goes from here to there"
+        raise DTypeError(located(f"numbers of a {kind} cannot be had: {reason}", help=help)) from error
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:

@@ -44,7 +44,7 @@ def isinf(data: Node) -> Node:
     return ops.cast(ops.equal(ops.abs(data), math.inf), data.dtype)
 
 
-def allclose(a: Node, b: Node, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Node:
+def allclose(a: Node, b: Node, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = True) -> Node:
     """1 if |a - b| <= atol + rtol |b| everywhere, else 0; an array of shape ()"""
     near = ops.less_equal(ops.abs(ops.sub(a, b)), ops.add(ops.mul(ops.abs(b), rtol), atol))
     near = ops.logical_or(near, ops.equal(a, b))  # infinities are near themselves

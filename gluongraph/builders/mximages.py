@@ -175,7 +175,7 @@ def Pooling(
     how: dict[str, Any] = {
         "kernel": _each("Pooling", "kernel", kernel, 1, axes),
         "stride": _each("Pooling", "stride", stride, 1, axes),
-        "padding": _each("Pooling", "pad", pad, 0, axes),
+        "padding": _each("Pooling", "pad", pad if pooling_convention != "same" or np.any(pad) else None, 0, axes),
         "ceil": pooling_convention == "full",
     }
     data = _first(data, last)

@@ -189,12 +189,15 @@ class Block(NamesInstead):
                     "neither initialized nor trained; use nn.Sequential, or register_child on each"
                 )
 
-    def _structural(self, prefix: str = "") -> dict[str, Parameter]:
-        """Parameters by their place in the tree: '0.weight'."""
+    def _collect_params_with_prefix(self, prefix: str = "") -> dict[str, Parameter]:
+        """Parameters by their place in the tree, '0.weight': their names in files.
+
+        Blocks may override it, as in MXNet, to keep names that their files have.
+        """
         dot = prefix + "." if prefix else ""
         found = {dot + name: parameter for name, parameter in self._reg_params.items()}
         for key, child in self._children.items():
-            found.update(child._structural(dot + key))
+            found.update(child._collect_params_with_prefix(dot + key))
         return found
 
     def register_child(self, block: Block, name: str | None = None) -> None:
@@ -247,7 +250,7 @@ class Block(NamesInstead):
     def save_parameters(self, filename: str, deduplicate: bool = False) -> None:
         """Write all parameters, by structural name ('0.weight'), to a safetensors file."""
         table, seen = {}, set()
-        for name, parameter in self._structural().items():
+        for name, parameter in self._collect_params_with_prefix().items():
             if deduplicate and id(parameter) in seen:
                 continue
             seen.add(id(parameter))
@@ -276,9 +279,8 @@ class Block(NamesInstead):
             raise ValueError(f"dtype_source is 'current' or 'saved', not {dtype_source!r}")
         whole = self.collect_params()
         legacy = {name.removeprefix(self.prefix): p for name, p in whole.items()}
-        files.fill(
-            filename, self._structural(), ctx, allow_missing, ignore_extra, cast_dtype, dtype_source, legacy=legacy
-        )
+        own = self._collect_params_with_prefix()
+        files.fill(filename, own, ctx, allow_missing, ignore_extra, cast_dtype, dtype_source, legacy=legacy)
 
     def save(self, prefix: str) -> None:
         """Write the parameters to <prefix>-model.params, and what the blocks are called to <prefix>-model.json.
@@ -351,7 +353,18 @@ class Block(NamesInstead):
         raise NotImplementedError(f"{type(self).__name__} says what it computes in forward(self, x, ...)")
 
     def summary(self, *inputs: Any) -> None:
-        """Print each layer's output shape and number of parameters for these inputs."""
+        """Print each layer's output shape and number of parameters for these inputs.
+
+        Raises:
+            AssertionError: a layer is hybridized, so that its own layers are not called one by one.
+        """
+
+        def check(block: Block) -> None:
+            if getattr(block, "_active", False):
+                help = "call it before hybridize(), or hybridize(False) first"
+                raise AssertionError(located(f"summary: {block.name!r} is hybridized", help=help))
+
+        self.apply(check)
         rows: list[tuple[str, str, int]] = []
 
         def note(block: Block, _args: tuple[Any, ...], out: Any) -> None:

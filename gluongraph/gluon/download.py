@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
-import shutil
 import socket
-import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import IO, Any
 
+from gluongraph import disk
 from gluongraph.errors import warn
 
 _REPOSITORY = "https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/"
@@ -41,17 +44,24 @@ def download(
     if os.path.exists(name) and not overwrite and (sha1_hash is None or check_sha1(name, sha1_hash)):
         return name
     if not verify_ssl:
-        warn(f"the server of {url} is not verified (verify_ssl=False)")
+        warn(f"Unverified HTTPS request: the server of {url} may be another one (verify_ssl=False)")
     for left in range(max(retries, 1) - 1, -1, -1):
         try:
             _fetch(url, name, sha1_hash, verify_ssl)
             return name
         except OSError as error:
-            nowhere = isinstance(getattr(error, "reason", None), socket.gaierror)  # no network: it stays so
+            nowhere = _unknown_name(error)  # no network: it stays so
             if nowhere or left == 0:
                 raise OSError(f"{url} could not be downloaded ({error}); put the file at {name} yourself") from error
             print(f"download of {url} failed ({error}), {left} more attempt{'s' if left > 1 else ''}")
     raise AssertionError("not reached")
+
+
+def _unknown_name(error: BaseException | None) -> bool:
+    """Is it for want of the server's address?"""
+    reason = getattr(error, "reason", None) or (error.args[0] if error is not None and error.args else None)
+    reason = getattr(reason, "reason", reason)  # of what requests has tried
+    return isinstance(reason, socket.gaierror) or "NameResolution" in type(reason).__name__
 
 
 def _target(url: str, path: str | None) -> str:
@@ -68,25 +78,42 @@ def _target(url: str, path: str | None) -> str:
 
 def _fetch(url: str, name: str, sha1_hash: str | None, verify_ssl: bool) -> None:
     """One attempt. What is being fetched has a name of its own until it is whole."""
-    import ssl  # here: few programs fetch anything, and all would wait for these when they start
-    import urllib.request
-
     folder = os.path.dirname(os.path.abspath(name))
-    context = None if verify_ssl else ssl._create_unverified_context()
-    with urllib.request.urlopen(url, context=context) as source:
+    with closing(_opened(url, verify_ssl)) as source:
         print(f"downloading {name} from {url}")
         os.makedirs(folder, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".download-")
-        try:
-            with open(handle, "wb") as file:
-                shutil.copyfileobj(source, file)
-            if sha1_hash is not None and not check_sha1(temporary, sha1_hash):
+
+        def write(file: IO[bytes]) -> None:
+            digest = hashlib.sha1()
+            while chunk := source.read(1 << 20):
+                digest.update(chunk)
+                file.write(chunk)
+            if sha1_hash is not None and digest.hexdigest() != sha1_hash:
                 raise OSError(f"the SHA-1 of its content is not {sha1_hash}")
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, name)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+
+        disk.whole(Path(name), write, 0o644)
+
+
+def _opened(url: str, verify_ssl: bool) -> Any:
+    """What the server sends, to be read: by the package requests, as in MXNet, where it is installed.
+
+    requests brings certificates of its own, and takes the settings of proxies that its users know.
+    """
+    try:
+        # Here: few programs fetch anything, and all would wait for it when they start.
+        get: Any = importlib.import_module("requests").get
+    except ImportError:
+        get = None
+    if get is None or not url.startswith(("http:", "https:")):
+        import ssl
+        import urllib.request
+
+        context = None if verify_ssl else ssl._create_unverified_context()
+        return urllib.request.urlopen(url, context=context)
+    answer = get(url, stream=True, verify=verify_ssl, headers={"Accept-Encoding": "identity"})
+    if answer.status_code != 200:
+        raise OSError(f"the server answered {answer.status_code}")
+    return answer.raw
 
 
 def data_dir() -> str:

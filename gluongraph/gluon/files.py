@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gluongraph import params
+from gluongraph import json_text, params
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import FormatError, located
@@ -76,7 +76,7 @@ def read(filename: str) -> tuple[dict[str, Array], dict[str, str]]:
         data = file.read()
     try:
         arrays: dict[str, Array] = safetensors.numpy.load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        header = json_text.parse(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except Exception as error:  # safetensors has an error type of its own, without a public name
         raise FormatError(f"{filename} is neither a safetensors file nor MXNet's: {error}") from None
     texts: dict[str, str] = header.get("__metadata__", {})

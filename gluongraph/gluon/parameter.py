@@ -17,6 +17,7 @@ from gluongraph.gluon.watch import Edits
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.multipliers import Multipliers
 from gluongraph.plain import extents
+from gluongraph.storage import given_array
 from gluongraph.tape import concrete
 from gluongraph.updates import is_reserved
 
@@ -150,6 +151,48 @@ class Parameter(Multipliers, NamesInstead):
             return ()
         init, contexts, data = self._waiting
         return init, contexts, self._global_init, data
+
+    @_deferred_init.setter
+    def _deferred_init(self, waiting: tuple[Any, ...]) -> None:
+        self._waiting = None
+        if waiting:
+            init, contexts, self._global_init, data = waiting
+            self._waiting = init, contexts, data
+
+    # Further names of MXNet's, which subclasses copy from one parameter to another. Gradients and contexts hang on the
+    # arrays, and are not set apart from them.
+    _var: Any = None
+    _trainer: Any = None
+    _ctx_map: Any = None
+
+    @property
+    def _data(self) -> list[NDArray] | None:
+        return self._arrays
+
+    @_data.setter
+    def _data(self, arrays: list[NDArray] | None) -> None:
+        self._arrays = arrays
+
+    @property
+    def _grad(self) -> list[NDArray] | None:
+        return None if self._arrays is None or self._grad_req == "null" else self.list_grad()
+
+    @_grad.setter
+    def _grad(self, arrays: list[NDArray] | None) -> None:
+        pass
+
+    @property
+    def _ctx_list(self) -> list[Context] | None:
+        return None if self._arrays is None else self.list_ctx()
+
+    @_ctx_list.setter
+    def _ctx_list(self, contexts: list[Context] | None) -> None:
+        pass
+
+    def _check_and_get(self, arrays: list[NDArray] | None, ctx: Any = None) -> Any:
+        """Those of `arrays` on a context; all for ctx=list."""
+        found = self._ready_arrays() if arrays is None else arrays
+        return found if ctx is list else self._at(found, ctx)
 
     def var(self) -> Any:
         """A Symbol, a variable of the parameter's name."""
@@ -397,7 +440,7 @@ class Constant(Parameter):
     """
 
     def __init__(self, name: str, value: Any):
-        array = value.asnumpy() if isinstance(value, NDArray) else np.asarray(value, np.float32)
+        array = value.asnumpy() if isinstance(value, NDArray) else given_array(value, np.float32)
         self.value = array
         super().__init__(
             name,
@@ -511,7 +554,7 @@ class ParameterDict:
         if not isinstance(found, Constant):
             raise AssertionError(f"{full!r} is a parameter, not a constant")
         if value is not None:
-            given = value.asnumpy() if isinstance(value, NDArray) else np.asarray(value)
+            given = value.asnumpy() if isinstance(value, NDArray) else given_array(value)
             if given.shape != found.value.shape or not np.array_equal(given.astype(found.value.dtype), found.value):
                 raise AssertionError(f"constant {full!r} exists with another value")
         return found

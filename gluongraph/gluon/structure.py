@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gluongraph import json_text
 from gluongraph.errors import FormatError, located
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def take_keys(block: Block, text: str, where: str) -> None:
         FormatError: the text is no such description, or one of another tree.
     """
     try:
-        told = json.loads(text)
+        told = json_text.parse(text)
         renamed = list(_renamed(block, told, iter(range(2**31))))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         message = f"{where} does not describe the blocks of {block.name!r}: {error}"

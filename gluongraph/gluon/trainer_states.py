@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from gluongraph import json_text
 from gluongraph.errors import FormatError, located
 from gluongraph.gluon import files
 from gluongraph.optimizer.updater import packed, unpacked
@@ -43,6 +44,16 @@ def load(trainer: Trainer, filename: str) -> None:
         FormatError: not such a file, or one for another optimizer or other parameters; nothing is changed.
     """
     about, arrays = _read(filename)
+    try:
+        _load(trainer, filename, about, arrays)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(located(f"{filename} is not as save_states writes it: {error!r}")) from None
+
+
+def _load(trainer: Trainer, filename: str, about: dict[str, Any], arrays: dict[str, Array]) -> None:
+    """Raises FormatError, or what Python raises of a strange structure."""
     optimizer, progress = trainer.optimizer, about["progress"]
     if progress["optimizer"] != type(optimizer).__name__:
         message = f"{filename} is of {progress['optimizer']}, the trainer uses {type(optimizer).__name__}"
@@ -61,10 +72,11 @@ def load(trainer: Trainer, filename: str) -> None:
             _check(trainer, name, states[name], filename)
         else:
             states[name] = unpacked(form, arrays)
+    residuals = {key: unpacked(form, arrays) for key, form in about["residuals"].items()}
     numbers = {name: index for index, name in enumerate(trainer.names)}
     counts = [[numbers[name], t] for name, t in progress["counts"].items()]
     optimizer.resume({**progress, "counts": counts})
-    trainer.set_states(states, {key: unpacked(form, arrays) for key, form in about["residuals"].items()})
+    trainer.set_states(states, residuals)
 
 
 def _by_name(form: Any) -> bool:
@@ -90,7 +102,11 @@ def _read(filename: str) -> tuple[dict[str, Any], dict[str, Array]]:
     arrays, texts = files.read(filename)
     if KEY not in texts:
         raise FormatError(located(f"{filename} is not a file of trainer states", help="save_states writes such files"))
-    about: dict[str, Any] = json.loads(texts[KEY])
-    if about["format"] != FORMAT:
-        raise FormatError(located(f"{filename} has format {about['format']}; this version reads {FORMAT}"))
+    try:
+        about: dict[str, Any] = json_text.parse(texts[KEY])
+        format = about["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(located(f"{filename} is not as save_states writes it: {error}")) from None
+    if format != FORMAT:
+        raise FormatError(located(f"{filename} has format {format}; this version reads {FORMAT}"))
     return about, arrays

@@ -6,11 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
 from gluongraph.ndarray import NDArray
 from gluongraph.registry import Registry
-from gluongraph.storage import Array
+from gluongraph.storage import Array, given_array
 
 _Class = TypeVar("_Class", bound="type[EvalMetric]")
 Names = Sequence[str] | None
@@ -130,7 +128,7 @@ def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool 
 def arrays(given: Any) -> list[Array]:
     """A list of numpy arrays from one array or several, of NDArray or numpy."""
     items = given if isinstance(given, list | tuple) else [given]
-    return [x.asnumpy() if isinstance(x, NDArray) else np.asarray(x) for x in items]
+    return [x.asnumpy() if isinstance(x, NDArray) else given_array(x) for x in items]
 
 
 def paired(metric: str, labels: Any, preds: Any) -> list[tuple[Array, Array]]:

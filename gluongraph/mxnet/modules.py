@@ -31,7 +31,8 @@ class Facade(ModuleType):
         path = _path(self.__name__)
         if name == "__all__":
             own = {attribute for module, attribute in ATTRIBUTES if module == path}
-            return sorted(n for n in {*dir(self._target), *own} if not n.startswith("_"))
+            names = (n for n in dir(self._target) if not _inner(vars(self._target).get(n)))
+            return sorted(n for n in {*names, *own} if not n.startswith("_"))
         if name == "__version__" and not path:
             return VERSION
         if (place := ATTRIBUTES.get((path, name))) is not None:
@@ -88,6 +89,11 @@ class Absent(ModuleType):
             self()
 
         return (type(self.__name__, (), {"__new__": refuse}),)
+
+
+def _inner(value: Any) -> bool:
+    """Is it of the graph's own making, which modules import to work with? `import *` must not bring it along."""
+    return str(getattr(value, "__module__", "")).startswith(("gluongraph.builders.", "gluongraph.ops."))
 
 
 def _covers_a_module(owner: ModuleType, name: str) -> bool:

@@ -65,7 +65,7 @@ from gluongraph.ndarray import NDArray as NDArray
 from gluongraph.ndarray import invoke as invoke
 from gluongraph.ndarray import placed
 from gluongraph.plain import extents
-from gluongraph.storage import native
+from gluongraph.storage import given_array, native
 from gluongraph.tape import STATE
 from gluongraph.tape import concrete as concrete
 
@@ -88,7 +88,7 @@ def array(source_array: Any, ctx: Context | None = None, dtype: Any = None) -> N
         made = source_array.astype(dtype or source_array.dtype)
         return made if STATE.tracer is not None else placed(made.detach(), ctx or source_array.context)
     wanted = numpy_dtype(dtype_name(dtype or "float32"))
-    values = np.array(source_array, wanted, order="C")
+    values = given_array(source_array, wanted, copy=True)
     if STATE.tracer is not None:
         made = invoke(_literal, values.tobytes(), dtype_name(wanted), values.shape)
         return made
@@ -178,14 +178,17 @@ def eye(N: int, M: int = 0, k: int = 0, ctx: Context | None = None, dtype: Any =
 
 
 def from_numpy(ndarray: Any, zero_copy: bool = True) -> NDArray:
-    """A numpy array as NDArray of the same dtype; the same memory, with `zero_copy`."""
-    values = np.asarray(ndarray)
+    """A numpy array as NDArray of the same dtype; the same memory, with `zero_copy`, which numpy may then only read."""
+    values = given_array(ndarray)
     if zero_copy and not values.flags.c_contiguous:
         raise ValueError("from_numpy: only contiguous arrays can share their memory; use zero_copy=False")
     if zero_copy and not values.dtype.isnative:
         raise ValueError(f"from_numpy: {values.dtype} has the byte order of other machines; use zero_copy=False")
     values = native(values)
     dtype_name(values.dtype)
+    if zero_copy and values is ndarray:
+        values = ndarray.view()  # writes through the NDArray are seen in both
+        ndarray.flags.writeable = False
     return placed(NDArray(values if zero_copy else np.array(values, order="C")), None)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from gluongraph import random
 from gluongraph.builders import mxindex, mxops, mxshapes
 from gluongraph.context import Context
+from gluongraph.dtypes import is_float
 from gluongraph.ir import Node
 from gluongraph.nd.function import function
 from gluongraph.ndarray import NDArray
@@ -38,6 +39,8 @@ _BINARY: dict[str, Callable[..., Any]] = {
 
 def _with_scalar(build: Callable[..., Any], name: str, swapped: bool) -> Callable[..., Any]:
     def by_number(data: Any, scalar: float = 1.0, is_int: bool = True) -> Any:
+        if not is_int and not is_float(data.dtype):
+            data = mxops.cast(data, "float64")
         return build(scalar, data) if swapped else build(data, scalar)
 
     by_number.__doc__ = f"{build.__doc__}, with `scalar` as {'lhs' if swapped else 'rhs'}"
@@ -55,15 +58,19 @@ _grad_add = function(mxops.add, "_grad_add")
 _backward_gather_nd = function(mxindex.scatter_nd, "_backward_gather_nd")
 
 
-def _cropped(lhs: Node, value: Any, begin: Sequence[int], end: Sequence[int]) -> Node:
-    """lhs with `value` in the place of lhs[begin:end]"""
-    key = tuple(slice(b, e) for b, e in zip(begin, end, strict=True))
+Bounds = Sequence[int | None]
+
+
+def _cropped(lhs: Node, value: Any, begin: Bounds, end: Bounds, step: Bounds = ()) -> Node:
+    """lhs with `value` in the place of lhs[begin:end:step]"""
+    steps = step or (None,) * len(begin)
+    key = tuple(slice(b, e, s) for b, e, s in zip(begin, end, steps, strict=True))
     return mxshapes.index_put(lhs, value, plan=mxshapes.index_plan(key, lhs.shape)[0])
 
 
-def _cropped_number(data: Node, scalar: float = 0.0, begin: Sequence[int] = (), end: Sequence[int] = ()) -> Node:
-    """data with a number in the place of data[begin:end]"""
-    return _cropped(data, scalar, begin, end)
+def _cropped_number(data: Node, scalar: float = 0.0, begin: Bounds = (), end: Bounds = (), step: Bounds = ()) -> Node:
+    """data with a number in the place of data[begin:end:step]"""
+    return _cropped(data, scalar, begin, end, step)
 
 
 _crop_assign = _slice_assign = function(_cropped, "_crop_assign")

@@ -77,6 +77,31 @@ def boolean_mask(data: NDArray, index: NDArray, axis: int = 0) -> NDArray:
     return invoke(mxshapes.take, data, NDArray(rows, data.context), axis=axis)
 
 
+def SyncBatchNorm(
+    data: NDArray,
+    gamma: NDArray,
+    beta: NDArray,
+    moving_mean: NDArray,
+    moving_var: NDArray,
+    eps: float = 1e-3,
+    momentum: float = 0.9,
+    fix_gamma: bool = True,
+    use_global_stats: bool = False,
+    output_mean_var: bool = False,
+    ndev: int = 1,
+    key: str = "",
+) -> Any:
+    """`nd.BatchNorm` along axis 1 over the batch of one device; with `output_mean_var` also the mean and variance.
+
+    `ndev` and `key` say which devices share a batch in MXNet.
+    """
+    from gluongraph.nd import BatchNorm  # which imports this module
+
+    vectors = (gamma, beta, moving_mean, moving_var)
+    made = BatchNorm(data, *vectors, eps, momentum, fix_gamma, use_global_stats, output_mean_var=output_mean_var)
+    return [made[0], made[1], 1 / made[2] ** 2 - eps] if output_mean_var else made
+
+
 def rand_zipfian(
     true_classes: NDArray, num_sampled: int, range_max: int, ctx: Any = None
 ) -> tuple[NDArray, NDArray, NDArray]:

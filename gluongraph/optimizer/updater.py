@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import autograd
+from gluongraph import autograd, json_text
 from gluongraph.context import Context
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import FormatError
@@ -126,8 +126,8 @@ def _read(states: bytes) -> tuple[dict[str, Any], dict[Index, State]]:
 
     try:
         arrays = load(bytes(states))
-        header = json.loads(states[8 : 8 + int.from_bytes(states[:8], "little")])
-        about = json.loads(header["__metadata__"]["updater"])
+        header = json_text.parse(states[8 : 8 + int.from_bytes(states[:8], "little")])
+        about = json_text.parse(header["__metadata__"]["updater"])
         if about["format"] != FORMAT:
             raise FormatError(f"states of format {about['format']}; this version reads {FORMAT}")
         return about, {index: unpacked(form, arrays) for index, form in about["states"]}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gluongraph import params
+from gluongraph import json_text, params
 from gluongraph.errors import FormatError, MissingError, MXNetError, located
 from gluongraph.later import imported_later
 from gluongraph.storage import Array
@@ -155,7 +155,7 @@ def load(fname: str | os.PathLike[str]) -> Symbol:
 def load_json(json_str: str, what: str = "the text") -> Symbol:
     """Read the text of a symbol file. Raises FormatError if it is none."""
     try:
-        found = json.loads(json_str)
+        found = json_text.parse(json_str)
         nodes = [
             SymbolNode(
                 n["op"],

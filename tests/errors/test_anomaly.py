@@ -58,7 +58,8 @@ class Training:
             self.trainer.step(4)
 
     def state(self) -> dict[str, Any]:
-        arrays = dict(zip(self.net._structural(), (p.data() for p in self.net.collect_params().values()), strict=True))
+        values = (p.data() for p in self.net.collect_params().values())
+        arrays = dict(zip(self.net._collect_params_with_prefix(), values, strict=True))
         arrays |= self.trainer.state_arrays(self.trainer.names)
         drawn = mx.random.get_state(mx.cpu())
         return {

@@ -323,3 +323,76 @@ def test_gradients_reach_the_parameters() -> None:
             values.append(float((net(x) ** 2).sum().asscalar()))
             net_w[:] = before
         assert grad[at] == pytest.approx((values[0] - values[1]) / (2 * eps), rel=2e-2, abs=1e-3)
+
+
+class Renamed(nn.HybridBlock):
+    """As the attention of gluonnlp's BERT: its files have names of an earlier version."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with self.name_scope():
+            self.query_weight = self.params.get("query_weight", shape=(2, 3))
+
+    def _collect_params_with_prefix(self, prefix: str = "") -> dict[str, gluon.Parameter]:
+        dot = prefix + "." if prefix else ""
+        return {dot + "proj_" + name.replace("_", "."): p for name, p in self._reg_params.items()}
+
+    def hybrid_forward(self, F: Any, x: Any, query_weight: Any) -> Any:
+        return F.dot(x, query_weight, transpose_b=True)
+
+
+def test_names_in_files_are_those_that_a_block_gives(tmp_path: pathlib.Path) -> None:
+    net, other = nn.HybridSequential(), nn.HybridSequential()
+    net.add(Renamed())
+    other.add(Renamed())
+    net.initialize()
+    weight = net[0].query_weight.data().asnumpy()
+    net.save_parameters(str(tmp_path / "own"))
+    nd.save(str(tmp_path / "theirs"), {"0.proj_query.weight": nd.array(weight + 1)})  # MXNet's format
+    other.load_parameters(str(tmp_path / "own"))
+    assert other[0].query_weight.data().asnumpy().tolist() == weight.tolist()
+    other.load_parameters(str(tmp_path / "theirs"))
+    assert other[0].query_weight.data().asnumpy().tolist() == (weight + 1).tolist()
+    assert list(nd.load(str(tmp_path / "own"))) == ["0.proj_query.weight"]
+
+
+def test_summary_of_a_hybridized_block_is_refused() -> None:
+    net = nn.HybridSequential()
+    net.add(nn.Dense(2))
+    net.initialize()
+    net.hybridize()
+    with pytest.raises(AssertionError, match="is hybridized"):
+        net.summary(nd.ones((1, 3)))
+    net.hybridize(False)
+    net.summary(nd.ones((1, 3)))
+
+
+class Dropped(gluon.Parameter):
+    """As gluonnlp's WeightDropParameter: it takes the place of a parameter, with its internals."""
+
+    def __init__(self, of: gluon.Parameter):
+        self._deferred_init = of._deferred_init
+        super().__init__(name=of.name, shape=of.shape, dtype=of.dtype, init=of.init, allow_deferred_init=True)
+        self._var, self._data, self._grad = of._var, of._data, of._grad
+        self._ctx_list, self._ctx_map, self._trainer = of._ctx_list, of._ctx_map, of._trainer
+
+    def data(self, ctx: Any = None) -> Any:
+        return nd.Dropout(self._check_and_get(self._data, ctx), 0.5)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_parameter_in_the_place_of_another(before: bool) -> None:
+    layer = nn.Dense(40, in_units=30, use_bias=False)
+    if before:
+        layer.initialize()
+    layer.weight = Dropped(layer.weight)
+    layer.params._params[layer.weight.name] = layer.weight
+    if not before:
+        layer.initialize()
+    x = nd.ones((2, 30))
+    assert (layer(x).asnumpy() == layer(x).asnumpy()).all()
+    with autograd.record():
+        one, other = layer(x), layer(x)
+    one.backward()
+    assert (one.asnumpy() != other.asnumpy()).any(), "other weights are dropped"
+    assert (layer.weight.grad().asnumpy() == 0).any() and (layer.weight.grad().asnumpy() != 0).any()

@@ -71,7 +71,7 @@ def test_parameters(name: str) -> None:
     assert result.shape == (1, 1000)
     rows = [
         f"{p.name.removeprefix(net.prefix)} {place} {list(p.shape or ())}"
-        for p, place in zip(net.collect_params().values(), net._structural(), strict=True)
+        for p, place in zip(net.collect_params().values(), net._collect_params_with_prefix(), strict=True)
     ]
     assert hashlib.sha256("\n".join(rows).encode()).hexdigest()[:12] == PARAMETERS[name], rows
 
@@ -137,7 +137,7 @@ def test_a_compiled_step_is_the_eager_one() -> None:
                 losses = loss(net(images), labels)
             losses.backward()
             trainer.step(4)
-        found.append({name: p.data().asnumpy() for name, p in net._structural().items()})
+        found.append({name: p.data().asnumpy() for name, p in net._collect_params_with_prefix().items()})
     for name, value in found[0].items():
         np.testing.assert_allclose(found[1][name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 

@@ -452,3 +452,35 @@ def test_op_hooks() -> None:
     net(x)
     inputs = ["net_dense0_fwd_data", "net_dense0_fwd_weight", "net_dense0_fwd_bias"]
     assert [n for n, _, _ in seen][:5] == [*inputs, "net_dense0_fwd_output", "net_tanh0_fwd_input0"]
+
+
+def test_numpys_array_may_only_be_read_while_an_ndarray_shares_it() -> None:
+    given = np.zeros((2, 3), np.float32)
+    shared = nd.from_numpy(given)
+    with pytest.raises(ValueError, match="read-only"):
+        given[0, 0] = 1
+    shared[1, 2] = 7
+    assert given[1, 2] == 7 and nd.from_numpy(given).asnumpy()[1, 2] == 7
+
+
+def test_pooling_by_same_takes_a_padding_of_zeros() -> None:
+    x = nd.array(np.arange(10.0).reshape(1, 1, 10))
+    how = {"kernel": 2, "stride": 2, "pool_type": "max", "pooling_convention": "same"}
+    assert nd.Pooling(x, pad=(0, 0, 0), **how).asnumpy().tolist() == nd.Pooling(x, **how).asnumpy().tolist()
+
+
+def test_sync_batch_norm_gives_the_variance() -> None:
+    x = nd.array(np.random.default_rng(0).normal(2, 3, (8, 3, 5)))
+    gamma, beta, mean, var = nd.ones(3), nd.zeros(3), nd.zeros(3), nd.ones(3)
+    with autograd.train_mode():
+        y, middle, spread = nd.contrib.SyncBatchNorm(x, gamma, beta, mean, var, output_mean_var=True, key="k", ndev=2)
+    values = x.asnumpy()
+    np.testing.assert_allclose(middle.asnumpy(), values.mean((0, 2)), rtol=1e-5)
+    np.testing.assert_allclose(spread.asnumpy(), values.var((0, 2)), rtol=1e-4)
+    np.testing.assert_allclose(y.asnumpy().mean((0, 2)), 0, atol=1e-5)
+
+
+def test_whether_slices_lie_without_gaps() -> None:
+    contiguous = nd.NDArray._basic_indexing_slice_is_contiguous
+    assert contiguous((slice(1, 3), slice(None)), (4, 5)) and contiguous((slice(1, 2), slice(0, 3)), (4, 5))
+    assert not contiguous((slice(0, 2), slice(0, 3)), (4, 5)) and not contiguous((slice(None, None, 2),), (4,))

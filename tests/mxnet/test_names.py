@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import logging
 import multiprocessing.pool
@@ -284,3 +285,32 @@ def test_the_first_form_of_autograd() -> None:
     assert autograd.set_is_training(True) is False and autograd.set_is_training(False) is True
     with pytest.raises(AssertionError, match="by arrays"):
         autograd.grad(lambda x: x)(1)
+
+
+@pytest.mark.usefixtures("shim")
+def test_import_star_brings_nothing_of_the_inner_works() -> None:
+    """`from mxnet.autograd import *` must not put a builder in the place of `nd.zeros_like`."""
+    from gluongraph.mxnet.modules import _inner
+
+    for module in ("mxnet.autograd", "mxnet.ndarray", "mxnet.gluon", "mxnet.test_utils", "mxnet.gluon.nn"):
+        found: dict[str, Any] = {}
+        exec(f"from {module} import *", found)
+        assert not [name for name, value in found.items() if _inner(value)], module
+
+
+@pytest.mark.usefixtures("shim")
+def test_texts_and_files_of_libraries(tmp_path: pathlib.Path) -> None:
+    from mxnet.base import py_str
+    from mxnet.gluon.model_zoo import model_store
+
+    assert py_str(b"a") == py_str("a") == "a"
+    model_store._model_sha1["own"] = hashlib.sha1(b"weights").hexdigest()
+    try:
+        file = tmp_path / f"own-{model_store.short_hash('own')}.params"
+        file.write_bytes(b"weights")
+        assert model_store.get_model_file("own", root=str(tmp_path)) == str(file)
+        file.write_bytes(b"other")
+        with pytest.raises(OSError, match="another checksum"):
+            model_store.get_model_file("own", root=str(tmp_path))
+    finally:
+        del model_store._model_sha1["own"]

@@ -24,6 +24,7 @@ import numpy as np
 
 from gluongraph import random
 from gluongraph.gluon.data import transport
+from gluongraph.interrupts import watch_parent
 
 Read = Callable[[Any], Any]  # indices -> batch
 MOST_AHEAD = 32  # jobs given to a process at a time: their messages fit into the connection, so that nobody blocks
@@ -70,7 +71,7 @@ class _Worker:
         self.connection, other = multiprocessing.Pipe()
         self.jobs: dict[int, Any] = {}
         self.process = context.Process(
-            target=_work, args=(other, self.connection, read), name="dataloader", daemon=True
+            target=_work, args=(other, self.connection, read, os.getpid()), name="dataloader", daemon=True
         )
         with warnings.catch_warnings():
             # Python 3.12 warns of forking a process with threads. Those of BLAS and TVM do not run in the child, which
@@ -192,9 +193,10 @@ def _stop(owner: int, workers: list[_Worker]) -> None:
         worker.process.join()
 
 
-def _work(connection: Connection[Any, Any], other: Connection[Any, Any], read: Read) -> None:
-    """What a process does: read batches until nobody holds the other end of its connection."""
+def _work(connection: Connection[Any, Any], other: Connection[Any, Any], read: Read, parent: int) -> None:
+    """What a process does: read batches until nobody holds the other end of its connection, or the parent is gone."""
     other.close()
+    watch_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler that was inherited is not meant for it
     # A compiled block looks for helpers of the thread that calls it. Those of the forked thread are not here; a new

@@ -6,7 +6,20 @@ import os
 from pathlib import Path
 
 from gluongraph.errors import located
-from gluongraph.gluon.download import data_dir
+from gluongraph.gluon.download import check_sha1, data_dir
+
+_model_sha1: dict[str, str] = {}  # of files whose content is known: libraries add theirs
+
+
+def short_hash(name: str) -> str:
+    """The eight digits that the name of a model's file ends with.
+
+    Raises:
+        ValueError: no library has said what the file is.
+    """
+    if name not in _model_sha1:
+        raise ValueError(located(f"no trained weights of {name} are known"))
+    return _model_sha1[name][:8]
 
 
 def _folder(root: str | None) -> Path:
@@ -17,13 +30,15 @@ def get_model_file(name: str, root: str | None = None) -> str:
     """The file <name>-<hash>.params, or <name>.params, in a folder; by default `models` in MXNET_HOME or ~/.mxnet.
 
     Raises:
-        OSError: there is none; where to put it.
+        OSError: there is none; where to put it. Or it is not the one that is known.
     """
     folder = _folder(root)
     found = sorted(p for p in folder.glob(f"{name}*.params") if p.stem == name or p.stem.rpartition("-")[0] == name)
     if not found:
         help = f"put MXNet's file there, {name}-<hash>.params; none are downloaded"
         raise OSError(located(f"no weights of {name} are in {folder}", help=help))
+    if name in _model_sha1 and not check_sha1(str(found[-1]), _model_sha1[name]):
+        raise OSError(located(f"{found[-1]} has another checksum than the weights of {name}", help="copy it again"))
     return str(found[-1])
 
 

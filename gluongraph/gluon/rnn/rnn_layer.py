@@ -69,7 +69,7 @@ class _RecurrentLayer(HybridBlock):
                 for kind in kinds:
                     yield f"{direction}{layer}_{kind}", kind
 
-    def _structural(self, prefix: str = "") -> dict[str, Parameter]:
+    def _collect_params_with_prefix(self, prefix: str = "") -> dict[str, Parameter]:
         """As MXNet's files name them: by the cells that the layer could be taken apart into."""
         dot = prefix + "." if prefix else ""
         found = {}

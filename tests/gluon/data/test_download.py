@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import os
 import pathlib
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -53,7 +54,18 @@ def url(tmp_path: pathlib.Path) -> str:
     return (tmp_path / "source" / "data").as_uri()
 
 
-def test_retries(server: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("requests", [True, False])
+def test_retries(
+    server: str,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    requests: bool,
+) -> None:
+    if requests:
+        pytest.importorskip("requests")
+    else:
+        monkeypatch.setitem(sys.modules, "requests", None)
     with pytest.raises(OSError, match=r"503.*put the file at .*data yourself"):
         download(f"{server}/data", str(tmp_path), retries=2)
     assert _Handler.requests == 2 and os.listdir(tmp_path) == []

@@ -42,7 +42,8 @@ def eager_is_hybridized(table: Mapping[str, tuple[Any, tuple[int, ...]]], tolera
         autograd.backward(results, heads)
         rows = {f"{name} result": y.asnumpy() for name, y in zip(table, results, strict=True)}
         rows.update({f"{name} input": x.grad.asnumpy() for name, x in zip(table, arrays, strict=True)})
-        rows.update({k: p.grad().asnumpy() for k, p in net._structural().items() if p.grad_req != "null"})
+        own = net._collect_params_with_prefix()
+        rows.update({k: p.grad().asnumpy() for k, p in own.items() if p.grad_req != "null"})
         found.append(rows)
     for name, value in found[0].items():
         scale = max(1.0, float(np.abs(value).max()))

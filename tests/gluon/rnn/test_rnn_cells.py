@@ -289,7 +289,7 @@ def test_names_text_and_shared_parameters() -> None:
     zoneout = rnn.ZoneoutCell(cell, 0.2, 0.3)
     assert repr(zoneout) == "ZoneoutCell(p_out=0.2, p_state=0.3, LSTMCell(None -> 24))"
     assert zoneout.prefix == "c_zoneout" and list(zoneout.collect_params()) == list(cell.collect_params())
-    assert next(iter(zoneout._structural())) == "base_cell.i2h_weight"
+    assert next(iter(zoneout._collect_params_with_prefix())) == "base_cell.i2h_weight"
     stack = stacked()
     assert len(stack) == 3 and isinstance(stack[0], rnn.LSTMCell)
     assert repr(stack).splitlines()[1] == "(0): LSTMCell(None -> 16)"

@@ -219,8 +219,9 @@ def test_parameters_states_and_text() -> None:
     h, c = layer.begin_state(N, nd.ones, dtype="float64")
     assert h.shape == (4, N, 2) and c.dtype == np.float64 and (c.asnumpy() == 1).all()
     assert layer.begin_state(batch_size=2, func=nd.random.uniform, low=2, high=3)[0].min().asscalar() >= 2
-    assert list(layer._structural())[:2] == ["_unfused.0.l_cell.i2h_weight", "_unfused.0.l_cell.h2h_weight"]
-    assert list(rnn.GRU(2)._structural())[:2] == ["_unfused.0.i2h_weight", "_unfused.0.h2h_weight"]
+    names = list(layer._collect_params_with_prefix())
+    assert names[:2] == ["_unfused.0.l_cell.i2h_weight", "_unfused.0.l_cell.h2h_weight"]
+    assert list(rnn.GRU(2)._collect_params_with_prefix())[:2] == ["_unfused.0.i2h_weight", "_unfused.0.h2h_weight"]
     own = rnn.RNN(3, i2h_bias_initializer="ones", h2h_weight_initializer=mx.init.Constant(2), input_size=1)
     own.initialize()
     assert own.l0_i2h_bias.data().asnumpy().tolist() == [1, 1, 1] and (own.l0_h2h_weight.data().asnumpy() == 2).all()
