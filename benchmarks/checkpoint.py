@@ -64,7 +64,7 @@ def digest(net: Any, trainer: gluon.Trainer) -> str:
     for parameter in net.collect_params().values():
         for array in (parameter.data(), *trainer.state_arrays([parameter.name]).values()):
             found.update(array.asnumpy().tobytes())
-    found.update(repr((trainer.optimizer.counts(), mx.random.get_state())).encode())
+    found.update(repr((sorted(trainer.optimizer.counts().values()), mx.random.get_state())).encode())
     return found.hexdigest()
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from gluongraph import debug
+from gluongraph import cuda_compiler, debug
 from gluongraph.codegen import cache, cuda, linking, machine_code, te, tir
 from gluongraph.codegen.cache import Artefact
 from gluongraph.codegen.cuda_math import GpuKernel
@@ -18,6 +19,7 @@ from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import emit
 from gluongraph.codegen.targets import Target
 from gluongraph.errors import CompileError
+from gluongraph.interrupts import in_parallel
 from gluongraph.plan import INDEX_FLAG, Launch, Plan
 from gluongraph.process import threads
 from gluongraph.program import program_of
@@ -29,9 +31,9 @@ def build(plan: Plan, target: Target) -> Artefact:
     """The artefact of a plan, from the cache if the same plan was built before for the same target."""
     key, gpu = cache.key(plan, target), target.cpu is None
     program = program_of(plan)
-    found, shown = cache.find(key, program), debug.wants("code") or bool(debug.settings().dump)
+    found, shown = cache.find(key, program, gpu), debug.wants("code") or bool(debug.settings().dump)
     if found is not None and not shown:
-        return Artefact(program, found, gpu=gpu)
+        return found
     started = time.perf_counter()
     launches = tuple(plan.kernels.values())
     for launch in launches if shown else ():
@@ -39,15 +41,18 @@ def build(plan: Plan, target: Target) -> Artefact:
         debug.log("code", text)
         debug.dump(f"{launch.kernel}.txt", text)
     if found is not None:  # written for the reader only
-        return Artefact(program, found, gpu=gpu)
-    entries, module, library = {ENTRY: entry(plan, gpu)}, None, None
+        return found
+    entries = {ENTRY: entry(plan, gpu)}
     write = _write_gpu if gpu else _write
     try:
         linker = linking.linker(linking.command_for(target.machine))
-        library = cache.store(key, program, lambda path: write(launches, entries, path, target, linker))
-    except CompileError:  # nothing links on this machine: the code lives in this process only
+        made = cache.keep(key, program, lambda path: write(launches, entries, path, target, linker), gpu)
+    except (CompileError, OSError):  # nothing links on this machine: the code lives in this process only
+        if gpu:  # or CUDA's compiler does not take it; and a module for a GPU runs from a library alone
+            raise
         module = machine_code.link([kernel(launch, target) for launch in launches], entries, target.tvm)
-    return Artefact(program, library, module, len(launches), time.perf_counter() - started, gpu)
+        made = Artefact(program, None, module, gpu=gpu)
+    return replace(made, compiled=len(launches), seconds=time.perf_counter() - started)
 
 
 Launches = Sequence[Launch]
@@ -65,20 +70,21 @@ def _write(launches: Launches, entries: Entries, library: Path, target: Target, 
         module = machine_code.link(functions, {} if i else entries, target.tvm)
         return machine_code.write_object(module, f"{folder}/{i}.o")
 
-    with tempfile.TemporaryDirectory(prefix="gluongraph-") as folder, ThreadPoolExecutor(threads()) as pool:
-        objects = []
+    def tasks() -> Iterator[Callable[[], str]]:
         for i in range(count):
-            functions = [kernel(launch, target) for launch in launches[i::count]]
-            objects.append(pool.submit(compiled, functions, i))
-        linker(str(library), [made.result() for made in objects])
+            yield partial(compiled, [kernel(launch, target) for launch in launches[i::count]], i)
+
+    with tempfile.TemporaryDirectory(prefix="gluongraph-", ignore_cleanup_errors=True) as folder:
+        linker(str(library), in_parallel(tasks(), threads()))
 
 
 def _write_gpu(launches: Launches, entries: Entries, library: Path, target: Target, linker: Linker) -> None:
     """The library, and beside it machine code named by the digest of the source that the library holds."""
-    module = machine_code.link([kernel(launch, target) for launch in launches], entries, target.tvm)
-    machine_code.export(module, str(library), linker)
-    source = te.cuda_source(module)
-    if source and (binary := te.binary(source, target.tvm["arch"])) is not None:
+    with te.as_source():
+        module = machine_code.link([kernel(launch, target) for launch in launches], entries, target.tvm)
+        machine_code.export(module, str(library), linker)
+        source = te.cuda_source(module)
+    if source and (binary := cuda_compiler.binary(source, target.tvm["arch"])) is not None:
         library.with_name(f"{hashlib.sha256(source.encode()).hexdigest()}.fatbin").write_bytes(binary)
 
 

@@ -1,33 +1,34 @@
-"""Artefacts on disk, by content: the same plan for the same target is compiled once for all processes.
+"""Artefacts by content: the same plan for the same target is compiled once for all processes.
 
-An entry is a folder `<key>/` with `step.so` and `program.json`, written under a temporary name and renamed, so that
-a reader sees all of it or nothing. `GG_CACHE` says where; `GG_CACHE=0` turns the cache off.
+An entry of the store (`gluongraph/store.py`) has `step.so` and `program.json`; on GPUs their machine code as well.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
-import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache as once
 from pathlib import Path
 from typing import Any
 
-from gluongraph import ops
+from gluongraph import ops, store
 from gluongraph.codegen.targets import Target
-from gluongraph.errors import CompileError, warn
+from gluongraph.errors import CompileError
 from gluongraph.plan import Plan
 from gluongraph.program import Program, program_of
 from gluongraph.serialize import fingerprint
+from gluongraph.store import Entry
+
+LIBRARY, PROGRAM = "step.so", "program.json"
 
 
 @dataclass(frozen=True)
 class Artefact:
-    """Compiled code and its description. `path` is None where nothing could be linked and `module` holds the code."""
+    """Compiled code and its description: its files, by name, as they were when their digests were compared. `path` is
+    where the library lies, None where it is not kept; where nothing could be linked `module` holds the code."""
 
     program: Program
     path: Path | None
@@ -35,15 +36,12 @@ class Artefact:
     compiled: int = 0  # kernels compiled now; 0 when the cache had them
     seconds: float = 0.0
     gpu: bool = False  # do its kernels run on a GPU?
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
-
-def folder() -> Path | None:
-    """Where artefacts are kept: GG_CACHE, else gluongraph under the user's cache folder; None when turned off."""
-    text = os.environ.get("GG_CACHE", "")
-    if text == "0":
-        return None
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(text) if text else Path(base) / "gluongraph"
+    @property
+    def binaries(self) -> dict[str, bytes]:
+        """Machine code of a GPU, by file name."""
+        return {name: data for name, data in self.files.items() if name.endswith(".fatbin")}
 
 
 def key(plan: Plan, target: Target) -> str:
@@ -95,64 +93,36 @@ def digest_of(text: str, *folders: Path) -> str:
     return digest.hexdigest()
 
 
-def note(path: Path, text: str) -> None:
-    """Write a small file of the cache, whole or not at all: readers and other writers never see a part of it.
+def find(key: str, program: Program, gpu: bool = False) -> Artefact | None:
+    """What was stored for such a program under the key, if the entry is whole."""
+    base = store.folder()
+    entry = store.get(base / key) if base is not None else None
+    if entry is None or entry.files.get(PROGRAM) != _text(program) or LIBRARY not in entry.files:
+        return None
+    return of_entry(entry, program, gpu)
+
+
+def of_entry(entry: Entry, program: Program, gpu: bool) -> Artefact:
+    """The artefact that an entry holds."""
+    path = entry.path / LIBRARY if entry.path is not None else None
+    return Artefact(program, path, gpu=gpu, files=entry.files)
+
+
+def keep(key: str, program: Program, write: Callable[[Path], None], gpu: bool = False) -> Artefact:
+    """A new entry; `write(path)` makes the library, and may leave other files beside it.
 
     Raises:
-        OSError: it cannot be written; nothing is left of it.
+        CompileError: it cannot be made.
+        OSError: no temporary file can be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    base = store.folder()
+    with tempfile.TemporaryDirectory(prefix="gluongraph-") as name:
+        made = Path(name)
+        write(made / LIBRARY)
+        (made / PROGRAM).write_bytes(_text(program))
+        entry = store.put(base / key if base is not None else None, made)
+    return of_entry(entry, program, gpu)
 
 
-def find(key: str, program: Program) -> Path | None:
-    """The library of such a program that was stored under the key, if the entry is whole."""
-    base = folder()
-    if base is None:
-        return None
-    library = base / key / "step.so"
-    try:
-        described = library.with_name("program.json").read_text(encoding="utf-8") == program.nameless().to_json()
-    except (OSError, ValueError):
-        return None
-    return library if described and library.exists() else None
-
-
-def store(key: str, program: Program, write: Callable[[Path], None]) -> Path:
-    """Write an entry; `write(path)` makes the library. Returns where the library lies. With the cache off, or where
-    nothing can be written, which is warned of, a temporary folder of this process holds it."""
-    base, draft = _begun(key)
-    try:
-        write(draft / "step.so")
-        (draft / "program.json").write_text(program.nameless().to_json(), encoding="utf-8")
-        place = base / key
-        try:
-            draft.rename(place)
-        except OSError:  # another process was first; its entry is as good, unless it is broken
-            if find(key, program) is None:
-                shutil.rmtree(place, ignore_errors=True)
-                draft.rename(place)
-        return place / "step.so"
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _begun(key: str) -> tuple[Path, Path]:
-    """The folder that will hold an entry, and one in it to write the entry into."""
-    base = folder()
-    if base is not None:
-        try:
-            base.mkdir(parents=True, exist_ok=True)
-            return base, Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=base))
-        except OSError as wrong:
-            warn(
-                f"what is compiled is not kept: {base} cannot be written ({wrong.strerror})\n"
-                "  help: name a folder that can be in GG_CACHE, or set GG_CACHE=0"
-            )
-    base = Path(tempfile.mkdtemp(prefix="gluongraph-"))
-    return base, Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=base))
+def _text(program: Program) -> bytes:
+    return program.nameless().to_json().encode()

@@ -10,13 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache as once
 from pathlib import Path
 
 import numpy as np
 
-from gluongraph import ops
+from gluongraph import ops, store
 from gluongraph.codegen import cache
 from gluongraph.codegen.cache import Artefact
 from gluongraph.codegen.targets import Target
@@ -43,41 +42,32 @@ def planner() -> str:
 
 def find(key: str, graph: Graph, gpu: bool) -> Artefact | None:
     """The artefact that such a graph became, with this one's names; None where an entry is missing or damaged."""
-    base = cache.folder()
-    if base is None:
+    base = store.folder()
+    if base is None or (text := store.noted(base / f"plan-{key}.json")) is None:
         return None
-    try:
-        digest, text = (base / f"plan-{key}.json").read_text(encoding="utf-8").split("\n", 1)
-        if _digest(text) != digest:
-            return None
-        entry = json.loads(text)
-        library = base / entry["code"] / "step.so"
-        description = library.with_name("program.json").read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
-    if _digest(description) != entry["program"] or not library.exists():
+    told = json.loads(text)
+    entry = store.get(base / told["code"])
+    if entry is None or _digest(description := entry.files[cache.PROGRAM].decode()) != told["program"]:
         return None
     names = tuple(graph.inputs)
-    inputs = {position: names[i] for position, i in entry["inputs"]}
+    inputs = {position: names[i] for position, i in told["inputs"]}
     program = Program.from_json(description).named(inputs, tuple(graph.outputs), graph.inputs)
-    return Artefact(program, library, gpu=gpu)
+    return cache.of_entry(entry, program, gpu)
 
 
 def remember(key: str, graph: Graph, artefact: Artefact) -> None:
     """Note what the graph has become. Where the cache is off or cannot be written, the next start is cold, no more."""
-    base = cache.folder()
-    if base is None or artefact.path is None or artefact.path.parent.parent != base:
+    base = store.folder()
+    if base is None or artefact.path is None:
         return
     number = {name: i for i, name in enumerate(graph.inputs)}
     args = enumerate(artefact.program.args)
-    entry = {
+    told = {
         "code": artefact.path.parent.name,
         "program": _digest(artefact.program.nameless().to_json()),
         "inputs": [[position, number[arg.name]] for position, arg in args if arg.name in number],
     }
-    text = json.dumps(entry)
-    with suppress(OSError):
-        cache.note(base / f"plan-{key}.json", f"{_digest(text)}\n{text}")
+    store.note(base / f"plan-{key}.json", json.dumps(told))
 
 
 def _digest(text: str) -> str:

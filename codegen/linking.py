@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluongraph.errors import CompileError, located
+from gluongraph.interrupts import guarded
 
 Linker = Callable[..., None]
 COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
@@ -46,7 +47,7 @@ def linker(command: Sequence[str]) -> Linker:
     """
 
     def link(output: str, objects: Sequence[str], **_: Any) -> None:
-        done = subprocess.run([*command, "-shared", "-o", output, *objects], capture_output=True, text=True)
+        done = subprocess.run(guarded([*command, "-shared", "-o", output, *objects]), capture_output=True, text=True)
         if done.returncode:
             raise CompileError(f"cannot link {output}: {' '.join(command)}: {done.stderr.strip()}")
 

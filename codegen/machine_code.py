@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gluongraph.codegen.linking import Linker
 from gluongraph.codegen.tir import SYMBOL, Kernel, PrimFunc, index, name_of, tirx, tvm
 from gluongraph.errors import CompileError
-from gluongraph.process import calling_tvm
+from gluongraph.interrupts import aside, calling_python
 
 
 def make_target(options: dict[str, Any]) -> Any:
@@ -28,16 +29,24 @@ def build_kernels(functions: Sequence[PrimFunc], options: dict[str, Any]) -> Any
 
     A kernel takes its tensors as they come: whoever calls it sees to their sizes and dtypes.
     """
-    module, target = tvm.IRModule({name_of(f): f for f in functions}), make_target(options)
-    with calling_tvm():
-        if options["kind"] != "llvm":
-            return tirx.build(module, target, pipeline="s_tir")
-        return tvm.get_global_func("target.build.llvm")(_lowered(module, target), target)
+    return aside(partial(_built, functions, make_target(options), options["kind"]))
 
 
-def _lowered(module: Any, target: Any) -> Any:
+def _built(functions: Sequence[PrimFunc], target: Any, kind: str) -> Any:
+    if kind != "llvm":
+        with calling_python():
+            return tirx.build(tvm.IRModule({name_of(f): f for f in functions}), target, pipeline="s_tir")
+    lowered = {}
+    for function in functions:
+        with calling_python():  # for one function at a time: the end of the process waits for it
+            lowered[name_of(function)] = _lowered(function, target)
+    return tvm.get_global_func("target.build.llvm")(tvm.IRModule(lowered), target)
+
+
+def _lowered(function: PrimFunc, target: Any) -> PrimFunc:
     """What LLVM makes code of: by those of TVM's passes that loops over flat buffers need. All of them take four times
     as long, and the code is the same."""
+    name = name_of(function)
     own = tirx.transform
     passes = [
         own.BindTarget(target),
@@ -50,7 +59,7 @@ def _lowered(module: Any, target: Any) -> Any:
         own.LowerTVMBuiltin(),
         own.LowerIntrin(),
     ]
-    return tvm.transform.Sequential(passes)(module)
+    return tvm.transform.Sequential(passes)(tvm.IRModule({name: function}))[name]
 
 
 TAG, VALUE, DATA = 13, 15, 1  # what TVM calls parts of a TVMFFIAny, and the address of a DLTensor's elements

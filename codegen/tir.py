@@ -6,7 +6,6 @@ writes loops (buffers are variables, `Bind` statements instead of nested lets) s
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError
-from gluongraph.process import importing_tvm
+from gluongraph.process import import_tvm
 
 Expr = Any  # a TVM expression: scalar, or vector of `lanes_of(x)` elements
 PrimFunc = Any
@@ -30,8 +29,7 @@ class Lazy:
 
     def __getattr__(self, attribute: str) -> Any:
         if self._module is None:
-            with importing_tvm():
-                self._module = importlib.import_module(self._name)
+            self._module = import_tvm(self._name)
         return getattr(self._module, attribute)
 
 
@@ -264,6 +262,11 @@ class Ranges:
         """0 <= var < extent from now on."""
         if isinstance(var, tirx.Var):
             self._analyzer.bind(var, tvm.ir.Range(0, extent))
+
+    def within(self, x: Value, extent: int) -> bool:
+        """Is 0 <= x < extent known?"""
+        bound = self._analyzer.const_int_bound(index(x))
+        return int(bound.min_value) >= 0 and int(bound.max_value) < extent
 
     def simplify(self, x: Value) -> Expr:
         """An equal expression, simpler where the ranges allow."""
@@ -568,12 +571,13 @@ class Kernel:
         return made
 
     def succeed(self, function: str, args: Buf, count: int, result: Buf) -> None:
-        """Call a packed function; where it fails, this one does."""
+        """Call a packed function; where it fails, this one does, with the error that it has left."""
         given = (tirx.reinterpret("handle", tirx.const(0, "int64")), self.address(args, 0), tirx.const(count, "int32"))
         code = tirx.call_extern("int32", SYMBOL + function, *given, self.address(result, 0))
-        told = [tvm.ir.StringImm(f"{function} has failed")]
-        # The condition comes first, whatever TVM 0.27 calls the first argument.
-        self._emit(tirx.AssertStmt(code == tirx.const(0, "int32"), tvm.ir.StringImm("RuntimeError"), told))
+        found = tirx.Var(self._unique("code"), "int32")
+        self._emit(tirx.Bind(found, code))
+        with self.when(compare("not_equal", found, index(0))):
+            self._emit(tirx.Evaluate(tirx.tvm_throw_last_error()))
 
     def return_unless_zero(self, address: Expr) -> None:
         """Return 0 from the function where there is another i32 than 0 at the address."""

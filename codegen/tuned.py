@@ -10,15 +10,16 @@ import hashlib
 import json
 import os
 import platform
-import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache as once
 from pathlib import Path
 from typing import Any
 
+from gluongraph import store
 from gluongraph.codegen import cache
 from gluongraph.codegen.targets import Target
+from gluongraph.errors import warn
 from gluongraph.plan import Candidate
 from gluongraph.process import threads
 
@@ -64,37 +65,31 @@ class Table:
         return _digest({key: asdict(row.candidate) for key, row in self._rows.items()})
 
     def put(self, found: dict[str, Found]) -> None:
-        """Remember, and write down: with what others have found since, by renaming, so that a reader sees a whole file.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Remember, and write down, with what others have found since."""
         self._rows |= found
         if self.path is None:
             return
         self._rows = _read(self.path) | self._rows
         rows = {key: asdict(row) for key, row in self._rows.items()}
-        data = {"format": FORMAT, "version": VERSION, "machine": machine(), "digest": _digest(rows), "rows": rows}
-        cache.note(self.path, json.dumps(data, indent=1))
+        data = {"format": FORMAT, "version": VERSION, "machine": machine(), "rows": rows}
+        store.note(self.path, json.dumps(data, indent=1))
 
 
 def _read(path: Path) -> dict[str, Found]:
-    """The rows of a file; none, with a warning, where it is not as it was written."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError:
+    """The rows of a file. Of a damaged one there are none, which is warned of: nothing measures them again unasked."""
+    there = path.exists()
+    if (text := store.noted(path)) is None:
+        if there:
+            warn(f"{path} was damaged and is removed: `gluongraph tune`, or tune=True, measures again")
         return {}
-    try:
-        data = json.loads(text)
-        if (data["format"], data["version"]) != (FORMAT, VERSION) or data["digest"] != _digest(data["rows"]):
-            raise ValueError("its digest is another")
-        return {
-            key: Found(Candidate(**row["candidate"]), float(row["seconds"]), float(row["usual"]))
-            for key, row in data["rows"].items()
-        }
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        warnings.warn(f"{path} is left out, it is not as a tuner wrote it: {error}", stacklevel=2)
+    data = json.loads(text)
+    if (data["format"], data["version"]) != (FORMAT, VERSION):
+        warn(f"{path} is left out: it is of version {data['version']}, and this gluongraph reads {VERSION}")
         return {}
+    return {
+        key: Found(Candidate(**row["candidate"]), float(row["seconds"]), float(row["usual"]))
+        for key, row in data["rows"].items()
+    }
 
 
 def _digest(rows: Any) -> str:
@@ -128,7 +123,7 @@ def _caches() -> list[str]:
 def table(target: Target) -> Table:
     """The table for a target on this machine; one object for each place where it is kept."""
     off = os.environ.get("GG_TUNED", "") == "0"
-    return _table(target, None if off else cache.folder(), threads(), off)
+    return _table(target, None if off else store.folder(), threads(), off)
 
 
 @once

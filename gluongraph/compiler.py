@@ -14,12 +14,13 @@ import numpy as np
 
 from gluongraph import debug, engine, index_checks, printer, process
 from gluongraph.codegen import known, tuned
-from gluongraph.codegen.cache import Artefact
+from gluongraph.codegen.cache import LIBRARY, Artefact
 from gluongraph.codegen.targets import Target, runs_here, with_libraries
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.errors import CompileError, MXNetError, amount, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
+from gluongraph.interrupts import import_whole, in_one_line
 from gluongraph.ir import Graph, Node
 from gluongraph.precision.table import in_whole, precision_of
 from gluongraph.runtime import loader
@@ -189,6 +190,7 @@ class Request:
     @cached_property
     def choice(self) -> Choice:
         """The plan, and the graph of kernels that it was made from."""
+        import_whole("gluongraph.planning")  # with networkx: half imported, it could not be imported again
         from gluongraph.planning import choice
 
         return choice(self.checked, self.roles, self.forward, self.on, self.thrift, self.measured)
@@ -248,9 +250,10 @@ class Compiled:
         artefact = self.artefact
         if artefact is None:
             raise CompileError("there is no compiled code: GG_BACKEND or GG_CHECK has graphs interpreted")
-        if artefact.path is None:
+        if artefact.module is not None:
             return artefact.module
-        return loader.load_library(artefact.path, artefact.gpu)
+        what = str(artefact.path or "compiled code")
+        return loader.load_code(artefact.files[LIBRARY], what, artefact.gpu, artefact.binaries)
 
 
 def interprets() -> bool:
@@ -258,6 +261,7 @@ def interprets() -> bool:
     return any(debug.how())
 
 
+@in_one_line("compilation")
 def lower(
     graph: Graph,
     roles: Mapping[str, str],

@@ -2,8 +2,8 @@
 
 | variable | does |
 |---|---|
-| `GG_DEBUG=1..5` | 1 targets and totals; 2 launches; 3 passes; 4 the graph after each changing pass; 5 generated code |
-| `GG_LOG=fuse,memory` | the named artifacts only: target, pass, a pass's own name, memory (the plan), code |
+| `GG_DEBUG=1..5` | 1 targets, totals, damage; 2 launches; 3 passes; 4 the graph after each changing pass; 5 code |
+| `GG_LOG=fuse,memory` | the named artifacts only: target, cache, pass, a pass's own name, memory (the plan), code |
 | `GG_DUMP=dir` | writes graphs, after each pass, plan and code into that folder; those of the next into graph2/, ... |
 | `GG_VERIFY=1` | checks the graph after every pass |
 | `GG_STOP=pass`, `GG_SKIP=pass,pass` | runs, after a pass, only what there is no code without; leaves passes out |
@@ -27,7 +27,7 @@ from gluongraph.errors import MXNetError
 BACKENDS = ("", "reference")
 CHECKS = ("", "nan")
 # Which GG_DEBUG level prints an artifact; one that is not named here is printed from level 4 on (it is a graph).
-ARTIFACTS = {"target": 1, "total": 1, "launch": 2, "pass": 3, "plan": 3, "code": 5}
+ARTIFACTS = {"target": 1, "total": 1, "cache": 1, "launch": 2, "pass": 3, "plan": 3, "code": 5}
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,16 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 
-from gluongraph import runtime
+from gluongraph import runtime, store
 from gluongraph.artefact import file, host, signing
-from gluongraph.codegen import cache
 from gluongraph.errors import CompileError, FormatError, MXNetError, located
+from gluongraph.interrupts import guarded, in_parallel
 from gluongraph.process import threads
+from gluongraph.store import Entry
 
 NATIVE = Path(runtime.__file__).parent / "native"
 HEADER = NATIVE / "gluongraph.h"
@@ -71,14 +72,17 @@ def bundle(
     place = Path(folder)
     if place.exists() and any(place.iterdir()):
         raise FileExistsError(located(f"{place} is there, and is not empty", help="give another folder"))
-    made = built()
-    shutil.copytree(made, place, symlinks=False, dirs_exist_ok=True)
-    place.chmod(0o755)  # what lies in the cache is private
+    runner = _runner()
+    (place / "lib").mkdir(parents=True, exist_ok=True)
+    for name, data in runner.files.items():  # the bytes whose digests were compared, not the cache's files once more
+        if embed or name != f"lib/{LIBRARY}":
+            (place / name).write_bytes(data)
+            (place / name).chmod(0o755)
+    for name, target in runner.links.items():
+        shutil.copy(target, place / name)
     if embed:
         (place / "include").mkdir()
         shutil.copy(HEADER, place / "include")
-    else:
-        (place / "lib" / LIBRARY).unlink()
     licenses = place / "licenses"
     licenses.mkdir()
     for package in ("apache-tvm", "apache-tvm-ffi"):
@@ -98,22 +102,20 @@ def built() -> Path:
     Raises:
         CompileError: there is no C++ compiler, or it fails.
     """
-    base = cache.folder() or Path(tempfile.mkdtemp(prefix="gluongraph-"))
-    place = base / f"runner-{_key()}"
-    if place.exists():
-        return place
-    base.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=".runner-", dir=base))
-    try:
-        _build(draft)
-        try:
-            draft.rename(place)
-        except OSError:  # another process was first
-            if not place.exists():
-                raise
-        return place
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    if (path := _runner().path) is None:
+        raise CompileError(located("the runner cannot be kept", help="GG_CACHE, or else TMPDIR, names a folder for it"))
+    return path
+
+
+def _runner() -> Entry:
+    """The runner as the cache has it, or compiled now. Raises what `built` does."""
+    base = store.folder() or store.temporary()
+    place = base / f"runner-{_key()}" if base is not None else None
+    if place is not None and (found := store.get(place)) is not None:
+        return found
+    with tempfile.TemporaryDirectory(prefix="gluongraph-") as name:
+        _build(Path(name))
+        return store.put(place, Path(name))
 
 
 def _build(folder: Path) -> None:
@@ -126,8 +128,7 @@ def _build(folder: Path) -> None:
     sources = sorted(NATIVE.glob("*.cc"))
     objects = {source.name: folder / f"{source.stem}.o" for source in sources}
     lines = [[*compiler(), "-c", str(source), "-o", str(objects[source.name])] for source in sources]
-    with ThreadPoolExecutor(threads()) as pool:
-        list(pool.map(_compiled, lines))
+    in_parallel([partial(_compiled, line) for line in lines], threads())
     for output in (folder / PROGRAM, folder / "lib" / LIBRARY):
         _compiled([*compiler(), *linked([str(path) for path in objects.values()], output)])
     for path in objects.values():
@@ -164,7 +165,7 @@ def linked(sources: Sequence[str], output: Path) -> list[str]:
 
 
 def _compiled(line: Sequence[str]) -> None:
-    done = subprocess.run(line, capture_output=True, text=True)
+    done = subprocess.run(guarded(line), capture_output=True, text=True)
     if done.returncode:
         raise CompileError(f"{line[0]} cannot compile the runner: {done.stderr.strip()[-2000:]}")
 

@@ -6,10 +6,10 @@ compiler. They ask `engine.get("compile")`, and the first question that has no a
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any
 
+from gluongraph.interrupts import import_whole
 from gluongraph.process import collecting_later
 
 _SERVICES: dict[str, Callable[..., Any]] = {}
@@ -29,7 +29,7 @@ def get(name: str) -> Callable[..., Any]:
     """
     if name not in _SERVICES:
         with collecting_later():
-            importlib.import_module(_PROVIDER)
+            import_whole(_PROVIDER)
     try:
         return _SERVICES[name]
     except KeyError:

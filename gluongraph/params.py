@@ -8,14 +8,16 @@ and elements. Older arrays, without a storage type and with shapes of 32 bits, a
 from __future__ import annotations
 
 import errno
+import math
 import os
 import struct
-import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from gluongraph import disk
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import FormatError
 from gluongraph.storage import Array
@@ -23,6 +25,7 @@ from gluongraph.storage import Array
 FILE, HEAD = 0x112, 16  # what a file begins with, and how many bytes tell
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # V3: written under MXNet's numpy semantics, with arrays of no axes
 DENSE, ROW_SPARSE, CSR = 0, 1, 2
+LARGEST = 2**48  # elements of an array: more bytes than a process can address
 FLAGS = {0: "f32", 1: "f64", 2: "f16", 3: "u8", 4: "i32", 5: "i8", 6: "i64", 7: "bool", 12: "bf16"}
 _FLAG_OF = {numpy_dtype(name): flag for flag, name in FLAGS.items()}
 
@@ -54,7 +57,10 @@ class _Reader:
         ndim = self.take("I") if ndim is None else ndim
         if ndim > 32:
             raise FormatError(f"{self.what}: an array of {ndim} axes at byte {self.at}")
-        return tuple(self.take(letter) for _ in range(ndim))
+        found = tuple(self.take(letter) for _ in range(ndim))
+        if any(n < 0 for n in found) or math.prod(n or 1 for n in found) > LARGEST:
+            raise FormatError(f"{self.what}: an array of shape {list(found)} before byte {self.at}")
+        return found
 
     def dtype(self) -> np.dtype[Any]:
         flag = self.take("i")
@@ -80,7 +86,10 @@ def parse(data: bytes, what: str) -> tuple[list[Array], list[str]]:
     reader = _Reader(data, what)
     reader.bytes(HEAD)
     arrays = [_array(reader) for _ in range(reader.take("Q"))]
-    names = [reader.bytes(reader.take("Q")).decode() for _ in range(reader.take("Q"))]
+    try:
+        names = [reader.bytes(reader.take("Q")).decode() for _ in range(reader.take("Q"))]
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{what}: a name before byte {reader.at} is no text: {error.reason}") from None
     return arrays, names
 
 
@@ -111,12 +120,16 @@ def _array(reader: _Reader) -> Array:
         stored = others[1][1]  # MXNet writes shape (0,) for values that it has not counted yet
     values = reader.array(stored, dtype)
     indices = [reader.array(s, d) for d, s in others]
-    made = np.zeros(shape, dtype)
-    if kind == ROW_SPARSE:
-        made[indices[0]] = values
-    else:
-        begins, columns = indices
-        made[np.repeat(np.arange(shape[0]), np.diff(begins)), columns] = values
+    try:
+        made = np.zeros(shape, dtype)
+        if kind == ROW_SPARSE:
+            made[indices[0]] = values
+        else:
+            begins, columns = indices
+            made[np.repeat(np.arange(shape[0]), np.diff(begins)), columns] = values
+    except (ValueError, IndexError, TypeError, MemoryError) as error:
+        message = f"{reader.what}: a sparse array of shape {list(shape)} before byte {reader.at} does not fit: {error}"
+        raise FormatError(message) from None
     return made
 
 
@@ -160,16 +173,7 @@ def whole(filename: str, write: Callable[[IO[bytes]], object]) -> None:
         OSError: there is no such folder, no room, no right to write; it names the file that was asked for.
     """
     need_folder(filename)
-    folder, name = os.path.split(os.path.abspath(filename))
-    temporary = os.path.join(folder, f".saving-{os.getpid()}-{threading.get_ident()}-{name}")
     try:
-        with open(temporary, "xb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())  # or the name could be on disk before what it names
-        os.replace(temporary, filename)
+        disk.whole(Path(filename), write)
     except OSError as wrong:  # names the other file, or none where a disk is full
         raise OSError(wrong.errno, wrong.strerror, filename) from wrong
-    finally:
-        if os.path.exists(temporary):
-            os.unlink(temporary)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, partial
-from typing import Any
+from functools import cache
+from types import ModuleType
 
 from gluongraph.cores import cores, quota
+from gluongraph.interrupts import import_whole
 
 THREADS = ("GG_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS")  # who may say how many, the first before the others
 # Parameters of glibc's mallopt, from malloc.h.
@@ -89,60 +88,13 @@ def collecting_later() -> Iterator[None]:
             gc.enable()
 
 
-@contextmanager
-def importing_tvm() -> Iterator[None]:
-    """Within: `import torch` and `import cuda` fail unless they are there already, and an interrupt waits.
+def import_tvm(name: str) -> ModuleType:
+    """TVM's package of this name, imported as `import_whole` does; `import torch` and `import cuda` fail meanwhile.
 
     tvm_ffi imports both wherever they are installed; that takes seconds, or 50 ms, and serves tensors and streams that
-    nobody gives it here. An import that was interrupted halfway can be neither used nor done again.
+    nobody gives it here.
     """
-    held: list[tuple[Any, ...]] = []
-    modules: dict[str, Any] = sys.modules
-    hidden = [name for name in ("torch", "cuda") if name not in modules]
-    modules.update(dict.fromkeys(hidden))  # None: what Python documents as "cannot be imported"
-    try:
-        with _interrupts(lambda before, *interrupt: held.append((before, *interrupt))):
-            yield
-    finally:
-        for name in hidden:
-            del modules[name]
-    for before, *interrupt in held:
-        before(*interrupt)
-
-
-@contextmanager
-def calling_tvm() -> Iterator[None]:
-    """Within: an interrupt ends as what its handler raises. TVM makes an error without a message of it."""
-    raised: list[BaseException] = []
-
-    def pass_on(before: Callable[..., Any], *interrupt: Any) -> None:
-        try:
-            before(*interrupt)
-        except BaseException as error:
-            raised.append(error)
-            raise
-
-    with _interrupts(pass_on):
-        try:
-            yield
-        except BaseException:
-            if raised:
-                raise raised[0] from None
-            raise
-
-
-@contextmanager
-def _interrupts(handle: Callable[..., Any]) -> Iterator[None]:
-    """Within: an interrupt calls `handle(the handler before, *what that takes)`. Only the main thread gets any."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    signal.signal(signal.SIGINT, partial(handle, before))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
+    return import_whole(name, hidden=("torch", "cuda"))
 
 
 share_cores()

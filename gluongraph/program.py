@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from gluongraph import json_text
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError
 from gluongraph.plan import SPACES, Plan, fresh
@@ -111,7 +112,7 @@ class Program:
             CompileError: another format, or not a program at all.
         """
         try:
-            data: dict[str, Any] = json.loads(text)
+            data: dict[str, Any] = json_text.parse(text)
             if data["format"] != FORMAT:
                 raise CompileError(f"program format {data['format']}, this version reads {FORMAT}")
             return Program(

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from gluongraph import json_text
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import FormatError, Origin, VerifyError
 from gluongraph.ir import OPS, Attr, Graph, Node, TensorType, Types, node, topological
@@ -111,8 +112,8 @@ def loads(text: str) -> Graph:
         FormatError: not such a text, another version, or a graph that today's ops refuse or type otherwise.
     """
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = json_text.parse(text)
+    except ValueError as error:
         raise FormatError(f"not JSON: {error}") from None
     return from_data(data)
 

@@ -22,6 +22,7 @@ import math
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph import disk, json_text
 from gluongraph.errors import FormatError, located, warn
 from gluongraph.runtime import tensorfile
 from gluongraph.storage import Array
@@ -158,7 +160,7 @@ def _fill(folder: Path, content: Content, number: int) -> None:
         "files": files,
     }
     _written(folder / MANIFEST, [_text({**told, "sha256": _digest(told)})])
-    _synchronize(folder)
+    disk.synchronize(folder)
 
 
 def _text(told: Any, indent: int | None = 1) -> Array:
@@ -195,7 +197,7 @@ def _commit(temporary: Path, place: Path, step: int) -> Path:
                 raise
             place = place_for(place.parent, step)
         else:
-            _synchronize(place.parent)
+            disk.synchronize(place.parent)
             return place
 
 
@@ -220,14 +222,6 @@ def _link(link: Path, to: Saved) -> None:
     temporary = link.with_name(f"{_TEMPORARY}{link.name}-{os.getpid()}")
     os.symlink(to.path.name, temporary)
     os.replace(temporary, link)
-
-
-def _synchronize(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager
@@ -331,55 +325,99 @@ def _others(place: Path) -> str:
 
 def _manifest(path: Path) -> Saved:
     """What the manifest says, if it is as it was written."""
-    told = _json(path / MANIFEST, path)
+    told = _parsed(_bytes(path, MANIFEST), path, MANIFEST)
     if not isinstance(told, dict) or told.get("format") != FORMAT:
         raise Damaged(f"{path} is damaged: its {MANIFEST} is not that of a checkpoint")
     if told.get("sha256") != _digest(told):
         raise Damaged(f"{path} is damaged: its {MANIFEST} has been changed")
-    if told["format_version"] > VERSION:
-        message = f"{path} has format {told['format_version']}, and this version of gluongraph reads up to {VERSION}"
-        help = f"it was written by {', '.join(' '.join(each) for each in told['writer'].items())}: load it with that"
+    version, writer = told.get("format_version"), told.get("writer")
+    if not isinstance(version, int) or not isinstance(writer, dict):
+        raise Damaged(f"{path} is damaged: its {MANIFEST} does not say what wrote it")
+    if version > VERSION:
+        message = f"{path} has format {version}, and this version of gluongraph reads up to {VERSION}"
+        help = f"it was written by {', '.join(f'{name} {each}' for name, each in writer.items())}: load it with that"
         raise FormatError(located(message, help=help))
-    return Saved(path, told["number"], told["step"], told["metrics"], told["files"])
+    match told:
+        case {"number": int(number), "step": int(step), "metrics": dict(metrics), "files": dict(files)}:
+            if not all(isinstance(value, int | float) for value in metrics.values()):
+                raise Damaged(f"{path} is damaged: metrics in its {MANIFEST} are no numbers")
+            for name, row in files.items():
+                _check_row(path, name, row)
+            return Saved(path, number, step, metrics, files)
+    raise Damaged(f"{path} is damaged: its {MANIFEST} is not that of a checkpoint")
+
+
+def _check_row(folder: Path, name: str, row: Any) -> None:
+    """Raise Damaged unless this may be a file of a checkpoint. The digest of a manifest says that it is whole, not who
+    wrote it: no name in it leads out of the folder."""
+    if "/" in name or not disk.stays_within(name):
+        raise Damaged(f"{folder} is damaged: its {MANIFEST} names {name!r}, which is no file in it")
+    match row:
+        case {"bytes": int(size), "sha256": str()} if size >= 0:
+            return
+    raise Damaged(f"{folder} is damaged: its {MANIFEST} does not say what {name} is")
 
 
 def _read(saved: Saved) -> Content:
     """All of it, after every file's size and digest have been compared."""
     data = {name: _checked(saved.path, name, row) for name, row in saved.files.items()}
-    about = json.loads(data.pop(ABOUT).tobytes())
+    if ABOUT not in data:
+        raise Damaged(f"{saved.path} is damaged: it has no {ABOUT}")
+    about = _parsed(data.pop(ABOUT).tobytes(), saved.path, ABOUT)
     groups = {name.partition("-")[0]: tensorfile.parse(bytes, f"{saved.path}/{name}") for name, bytes in data.items()}
     return Content(saved.step, groups, about, saved.metrics)
 
 
 def _checked(folder: Path, name: str, row: Mapping[str, Any]) -> Array:
     """A file's bytes, if they are those that were written."""
-    path, digest = folder / name, hashlib.sha256()
-    try:
-        size = path.stat().st_size
+    digest = hashlib.sha256()
+    with _reading(folder, name), open(_opened(folder / name), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
         if size != row["bytes"]:
             raise Damaged(f"{folder} is damaged: {name} has {size} bytes instead of {row['bytes']}")
         data = np.empty(size, np.uint8)
-        with open(path, "rb") as file:
-            for at in range(0, size, CHUNK):
-                chunk = data[at : at + CHUNK].data
-                file.readinto(chunk)
-                digest.update(chunk)
-    except OSError as error:
-        raise Damaged(_unreadable(folder, name, error)) from None
+        for at in range(0, size, CHUNK):
+            chunk = data[at : at + CHUNK].data
+            file.readinto(chunk)
+            digest.update(chunk)
     if digest.hexdigest() != row["sha256"]:
         raise Damaged(f"{folder} is damaged: the content of {name} has changed")
     return data
 
 
-def _unreadable(folder: Path, name: str, error: OSError) -> str:
-    missing = isinstance(error, FileNotFoundError)
-    return f"{folder} is damaged: {name} {'is missing' if missing else f'cannot be read: {error.strerror}'}"
+def _bytes(folder: Path, name: str) -> bytes:
+    """The bytes of a small file."""
+    with _reading(folder, name), open(_opened(folder / name), "rb") as file:
+        return file.read()
 
 
-def _json(path: Path, folder: Path) -> Any:
+def _opened(path: Path) -> int:
+    """A file, open for reading: not what a link in its place leads to, and nothing to wait for, as a pipe is."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no file")
+    return handle
+
+
+@contextmanager
+def _reading(folder: Path, name: str) -> Iterator[None]:
+    """Within: an error of the system says that the checkpoint is damaged."""
     try:
-        return json.loads(path.read_bytes())
+        yield
     except OSError as error:
-        raise Damaged(_unreadable(folder, path.name, error)) from None
-    except (ValueError, RecursionError):
-        raise Damaged(f"{folder} is damaged: its {path.name} is no JSON") from None
+        if isinstance(error, FileNotFoundError):
+            why = "is missing"
+        elif error.errno == errno.ELOOP:
+            why = "is a link to another file"
+        else:
+            why = f"cannot be read: {error.strerror}"
+        raise Damaged(f"{folder} is damaged: {name} {why}") from None
+
+
+def _parsed(data: bytes, folder: Path, name: str) -> Any:
+    """What JSON says."""
+    try:
+        return json_text.parse(data)
+    except ValueError as error:
+        raise Damaged(f"{folder} is damaged: its {name} is no JSON: {error}") from None

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from gluongraph import json_text
 from gluongraph.dtypes import DTYPES, dtype_name, numpy_dtype
 from gluongraph.errors import FormatError
 from gluongraph.storage import Array
@@ -56,7 +57,7 @@ def parse_all(data: Array, what: str) -> tuple[dict[str, Array], dict[str, str]]
         start = _LENGTH + int.from_bytes(data[:_LENGTH].tobytes(), "little")
         if not _LENGTH < start <= min(data.nbytes, LONGEST):
             raise ValueError(f"a header of {start - _LENGTH} bytes in a file of {data.nbytes}")
-        header = json.loads(data[_LENGTH:start].tobytes(), object_pairs_hook=_once)
+        header = json_text.parse(data[_LENGTH:start].tobytes(), object_pairs_hook=_once)
         metadata = header.pop(METADATA, {})
         if not all(isinstance(text, str) for text in metadata.values()):
             raise ValueError("what it says of itself is no text")

@@ -87,12 +87,12 @@ def test_commands_are_there(page: pathlib.Path) -> None:
             assert words[0] in SCRIPTS, line
 
 
-# But for the one that another interpreter runs, which has MXNet, and the plugin of pytest.
+# But for the one that another interpreter runs, which has MXNet, the plugin of pytest, and the cases of a script.
 SCRIPTS = sorted(
     f"{folder}/{path.name}"
     for folder in ("benchmarks", "examples")
     for path in (ROOT / folder).glob("*.py")
-    if path.name not in ("mxnet_peer.py", "mxnet_suite_worker.py")
+    if path.name not in ("mxnet_peer.py", "mxnet_suite_worker.py", "clients_cases.py")
 )
 PEERS = {"torch": 'find_spec("torch")', "mxnet": "GG_MXNET_PYTHON"}  # and what a script that needs it asks for first
 HELP = """

@@ -3,61 +3,15 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gluongraph.cores import cores, quota
-from gluongraph.process import THREADS, calling_tvm, collecting_later, importing_tvm
-
-
-@pytest.fixture(autouse=True)
-def interruptible() -> Iterator[None]:
-    """As at a terminal: a job in the background ignores interrupts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_an_interrupt_waits_for_the_end_of_an_import() -> None:
-    whole = False
-    with pytest.raises(KeyboardInterrupt), importing_tvm():
-        interrupt()
-        whole = True
-    assert whole
-
-
-@pytest.mark.parametrize("name", ["torch", "cuda"])
-def test_what_tvm_would_import_for_others_is_hidden(name: str) -> None:
-    before = sys.modules.pop(name, None)
-    try:
-        with importing_tvm(), pytest.raises(ImportError):
-            importlib.import_module(name)
-        assert name not in sys.modules
-    finally:
-        if before is not None:
-            sys.modules[name] = before
-
-
-def test_an_interrupt_of_tvm_is_an_interrupt() -> None:
-    with pytest.raises(KeyboardInterrupt), calling_tvm():
-        try:
-            interrupt()
-        except KeyboardInterrupt:
-            raise RuntimeError from None  # as TVM does
-    with pytest.raises(RuntimeError, match="another"), calling_tvm():
-        raise RuntimeError("another error")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+from gluongraph.process import THREADS, collecting_later
 
 
 @pytest.mark.parametrize("on", [True, False])

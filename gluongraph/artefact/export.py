@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import index_checks, params, serialize
+from gluongraph import index_checks, nvidia, params, serialize
 from gluongraph.artefact import file, host, signing, structure
 from gluongraph.artefact import numbers as how
 from gluongraph.artefact.moment import current
 from gluongraph.checkpoint.training import Training
+from gluongraph.codegen.cache import LIBRARY
 from gluongraph.codegen.linking import command_for
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.targets import target as find_target
@@ -170,7 +171,7 @@ class _Maker:
         arrays = [np.zeros(t.shape, numpy_dtype(t.dtype)) for t in types]
         made, traced, _ = self.variants.made(call, arrays)
         compiled = self.variants.lower(made.graph, made.roles, made.forward)
-        if compiled.artefact is None or compiled.artefact.path is None:
+        if compiled.artefact is None or not compiled.artefact.files:
             reason = (
                 "GG_BACKEND or GG_CHECK has graphs interpreted" if compiled.artefact is None else "nothing links it"
             )
@@ -188,7 +189,7 @@ class _Maker:
         sources = self._sources(parameters)
         told = {
             "writer": host.versions(),
-            "target": _target(self.on),
+            "target": _target(self.on) | ({"code": self._gpu_code()} if self.on.cpu is None else {}),
             "precision": step.options.precision.name,
             "options": {
                 name: getattr(step.options, name)
@@ -222,7 +223,7 @@ class _Maker:
         step = self.step
         if step.trainer is not None:
             return Training(step).parameters
-        return dict(step.net._structural()) if isinstance(step.net, Block) else {}
+        return dict(step.net._collect_params_with_prefix()) if isinstance(step.net, Block) else {}
 
     def _parameter(self, key: str, parameter: Any) -> dict[str, Any]:
         trainer = self.step.trainer
@@ -290,13 +291,19 @@ class _Maker:
         }
         return {"optimizer": told}
 
+    def _gpu_code(self) -> str:
+        """What the machine code of all entries is, as `nvidia.fits` has it."""
+        made = [e.compiled.artefact for e in self.entries]
+        binaries = [next(iter(artefact.binaries.values()), None) for artefact in made if artefact is not None]
+        return min(map(nvidia.kind_of, binaries), key=("source", "cubin", "fatbin").index, default="source")
+
     def _entry(self, e: _Entry) -> dict[str, Any]:
         artefact = e.compiled.artefact
-        assert artefact is not None and artefact.path is not None
+        assert artefact is not None
         program = artefact.program
-        self.arrays[file.CODE + e.name] = np.fromfile(artefact.path, np.uint8)
-        for binary in sorted(artefact.path.parent.glob("*.fatbin")) if artefact.gpu else ():
-            self.arrays[f"{file.CODE}{e.name}/{binary.name}"] = np.fromfile(binary, np.uint8)
+        self.arrays[file.CODE + e.name] = np.frombuffer(artefact.files[LIBRARY], np.uint8)
+        for name, binary in artefact.binaries.items():
+            self.arrays[f"{file.CODE}{e.name}/{name}"] = np.frombuffer(binary, np.uint8)
         text = serialize.dumps(e.compiled.traced, origins=False)
         self.arrays[file.GRAPHS + e.name] = np.frombuffer(text.encode(), np.uint8)
         for name, data in program.constants.items():

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import params
+from gluongraph import json_text, params
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import FormatError, located
 from gluongraph.runtime import tensorfile
@@ -101,7 +101,7 @@ def read(path: str | os.PathLike[str]) -> Artefact:
     if digest != metadata.get("sha256"):
         raise FormatError(_damaged(what, DESCRIPTOR))
     try:
-        told = json.loads(text.tobytes(), parse_constant=_refused)
+        told = json_text.parse(text.tobytes(), parse_constant=_refused)
         tensors = told["tensors"]
         if tensors.keys() != arrays.keys():
             raise FormatError(_damaged(what, next(iter(tensors.keys() ^ arrays.keys()))))

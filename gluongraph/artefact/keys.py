@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gluongraph import disk, private
 from gluongraph.errors import MXNetError, located
 
 LOCAL, SIGNING, TRUSTED = "local.key", "signing.key", "trusted.keys"
@@ -248,40 +249,28 @@ def _read(path: Path, secret: bool) -> str | None:
 
 
 def _expect_own(path: Path, found: os.stat_result, forbidden: int) -> None:
-    if found.st_uid != os.getuid():
-        raise KeyFileError(f"{path} belongs to another user (number {found.st_uid}), so its keys are not used")
-    if found.st_mode & forbidden:
-        right = 0o700 if stat.S_ISDIR(found.st_mode) else 0o600
-        message = f"{path} is open to others, so its keys are not used; chmod {right:o} {path} if all in it is yours"
+    if wrong := private.fault(path, found, forbidden):
+        message = f"{wrong}, so its keys are not used"
+        if found.st_uid == os.getuid():
+            right = 0o700 if stat.S_ISDIR(found.st_mode) else 0o600
+            message += f"; chmod {right:o} {path} if all in it is yours"
         raise KeyFileError(message)
 
 
 def _create(path: Path, text: str) -> bool:
     """Write a file that only this user may read, whole or not at all; False where there is one already."""
-    draft = _draft(path, text)
+    private.make(path.parent)
     try:
-        os.link(draft, path)  # unlike a rename it never takes the place of what another process has just made
+        disk.whole(path, lambda file: file.write(text.encode()), 0o600, replace=False)
     except FileExistsError:
         return False
-    finally:
-        draft.unlink()
     return True
 
 
 def _replace(path: Path, keys: Iterable[PublicKey]) -> None:
-    _draft(path, "".join(f"{key.line}\n" for key in keys)).replace(path)
-
-
-def _draft(path: Path, text: str) -> Path:
-    """The text in a file beside the one of that name, on disk."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(handle)
-    return draft
+    private.make(path.parent)
+    text = "".join(f"{key.line}\n" for key in keys)
+    disk.whole(path, lambda file: file.write(text.encode()), 0o600)
 
 
 def _no_cryptography(what: str) -> KeyFileError:

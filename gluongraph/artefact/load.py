@@ -97,7 +97,7 @@ class ExportedNet(Block):
         for parameter in parameters.values():
             self.params._params[parameter.name] = parameter
 
-    def _structural(self, prefix: str = "") -> dict[str, Parameter]:
+    def _collect_params_with_prefix(self, prefix: str = "") -> dict[str, Parameter]:
         return dict(self._of)
 
     def forward(self, *inputs: Any) -> Any:
@@ -334,7 +334,7 @@ class ExportedVariant(Variant):
         arrays, place = self.variants.artefact.arrays, self.told["code"]
         gpu = self.variants.artefact.told["target"]["kind"] == "cuda"
         binaries = {name.removeprefix(place + "/"): a for name, a in arrays.items() if name.startswith(place + "/")}
-        module = code.module_of(arrays[place], gpu, binaries)
+        module = code.module_of(arrays[place], self.variants.artefact.path, gpu, binaries)
         entry = loader.function(module, self.told["symbol"])
         program = entries.program_of(self.told, self.variants.artefact)
         return (DeviceExecutor if gpu else Executor)(entry, program, self._memory(), refuse=self._refuse)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gluongraph.cores import cores as own_cores
+from gluongraph.interrupts import guarded
 
 WORKER = Path(__file__).with_name("worker.py")
 Told = Callable[[], None]
@@ -87,7 +88,7 @@ class Worker:
     def __init__(self, contender: str, workload: str, on: Sequence[int], precision: str = "32", target: str = ""):
         self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed in close()
         python = interpreter(contender)
-        command = [python, str(WORKER), contender, workload, precision, ",".join(map(str, on))]
+        command = guarded([python, str(WORKER), contender, workload, precision, ",".join(map(str, on))])
         env = environment(len(on), target)
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=env

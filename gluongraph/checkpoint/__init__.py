@@ -16,7 +16,7 @@ import numpy as np
 import gluongraph
 from gluongraph import autograd
 from gluongraph.checkpoint import averages, generators, leftovers, progress, states, weights
-from gluongraph.checkpoint.training import REST, STATES, WEIGHTS, Groups, Part, Training, check_json, misfit
+from gluongraph.checkpoint.training import REST, STATES, WEIGHTS, Groups, Part, Put, Training, check_json, misfit
 from gluongraph.errors import located
 from gluongraph.ndarray import NDArray
 from gluongraph.runtime import checkpoint as disk
@@ -64,15 +64,23 @@ def put(step: TrainStep, content: Content) -> dict[str, Any]:
     Raises:
         FormatError: it does not fit; nothing is changed.
     """
-    training, parts = Training(step), content.about["parts"]
-    if strange := sorted(parts.keys() - PARTS.keys()):
-        raise misfit(f"the checkpoint holds {', '.join(strange)}, of which this version of gluongraph knows nothing")
-    ready = [part.put(training, content, parts.get(name)) for name, part in PARTS.items()]
+    try:
+        ready = _ready(step, content)
+        extra: dict[str, Any] = content.about["extra"]
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise misfit(f"the checkpoint is not as step.save writes it: {error!r}") from None
     with autograd.pause():
         for each in ready:
             each()
-    extra: dict[str, Any] = content.about["extra"]
     return extra
+
+
+def _ready(step: TrainStep, content: Content) -> list[Put]:
+    """What is to be done for each part, all of which fit. Raises FormatError, or what a strange structure leads to."""
+    training, parts = Training(step), content.about["parts"]
+    if strange := sorted(parts.keys() - PARTS.keys()):
+        raise misfit(f"the checkpoint holds {', '.join(strange)}, of which this version of gluongraph knows nothing")
+    return [part.put(training, content, parts.get(name)) for name, part in PARTS.items()]
 
 
 def keeping(keep: int | Keep | None, metrics: Mapping[str, Any] | None) -> Keep:

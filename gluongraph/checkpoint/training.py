@@ -11,6 +11,7 @@ from gluongraph.errors import FormatError, MXNetError, located
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.ir import TensorType
+from gluongraph.json_text import DEEPEST, depth_exceeds
 from gluongraph.ndarray import NDArray
 from gluongraph.runtime.checkpoint import Content
 from gluongraph.storage import Array
@@ -37,7 +38,7 @@ class Training:
         self.step, self.trainer = step, step.trainer
         self.parameters: dict[str, Parameter] = {}
         self.keys: dict[str, str] = {}  # the parameter's own key -> the one in files
-        known = step.net._structural() if isinstance(step.net, Block) else {}
+        known = step.net._collect_params_with_prefix() if isinstance(step.net, Block) else {}
         for key, parameter in (*known.items(), *((p.key, p) for p in self.trainer.params)):
             if parameter.key not in self.keys:
                 if key in self.parameters:
@@ -85,16 +86,22 @@ class Part:
 
 def check_json(value: Any, where: str) -> None:
     """Raise a TypeError that names the first thing in a value that would not come back from JSON as it is."""
+    if depth_exceeds(value, DEEPEST - 4):  # what lies around it in the file is nested as well
+        raise TypeError(located(f"{where} is nested deeper than {DEEPEST - 4} levels, or contains itself"))
+    _check_json(value, where)
+
+
+def _check_json(value: Any, where: str) -> None:
     if value is None or type(value) in (bool, int, float, str):
         return
     if type(value) is list:
         for i, each in enumerate(value):
-            check_json(each, f"{where}[{i}]")
+            _check_json(each, f"{where}[{i}]")
     elif type(value) is dict:
         for key, each in value.items():
             if type(key) is not str:
                 raise TypeError(located(f"{where} has the key {key!r}; in JSON keys are texts", help="use str(key)"))
-            check_json(each, f"{where}[{key!r}]")
+            _check_json(each, f"{where}[{key!r}]")
     else:
         help = "give dictionaries, lists, numbers, texts, True, False, None: float(x), x.tolist(), list(x)"
         raise TypeError(located(f"{where} is {type(value).__name__}, which JSON does not hold", help=help))

@@ -13,6 +13,8 @@ import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 
+from gluongraph.interrupts import ends_with
+
 COMMANDS = {  # name: what --help says of it
     "bench": "time training steps against other frameworks, and kernels against the machine",
     "bundle": "a folder that trains an exported step without Python",
@@ -59,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Failed as error:
         return complain(options.command, error, FAILED)
     except KeyboardInterrupt:
-        return complain(options.command, "interrupted", INTERRUPTED)
+        return ends_with(complain(options.command, "interrupted", INTERRUPTED))
     except BrokenPipeError:  # whoever was reading has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED

@@ -36,7 +36,10 @@ OPTIONAL = {  # package: the extra that installs it, and what needs it
     "onnx": ("onnx", "mx.onnx, export_onnx, commands given an .onnx file, examples/deploy.py"),
     "cryptography": ("sign", "gluongraph key make, signing artefacts, verifying those that others have signed"),
     "mkl": ("libraries", "mx.compile(libraries='mkl')"),
-    "cuda-bindings": ("cuda", "compiling for NVIDIA's GPUs"),
+    "nvidia-cuda-runtime": ("cuda", "running on NVIDIA's GPUs, unless CUDA 13 is installed"),
+    "nvidia-cuda-nvrtc": ("cuda", "compiling for NVIDIA's GPUs without nvcc"),
+    "nvidia-cuda-cccl": ("cuda", "compiling for NVIDIA's GPUs without nvcc"),
+    "cuda-bindings": ("cuda", "compiling for NVIDIA's GPUs without nvcc"),
 }
 
 
@@ -138,23 +141,30 @@ def linker() -> list[Finding]:
 
 def cuda() -> list[Finding]:
     """NVIDIA's driver, devices, and a compiler for them."""
+    from gluongraph import cuda_compiler
     from gluongraph.context import num_gpus
 
     count = num_gpus()
     if not count:
         return [Finding("CUDA", "no device; compiled for the CPU")]
-    compiler = shutil.which("nvcc") or (version_of("cuda-bindings") and "cuda-bindings")
+    compiler = shutil.which("nvcc") or cuda_compiler.compiler()
     advice = "" if compiler else "pip install 'gluongraph[cuda]' to compile for it"
     return [Finding("CUDA", f"{count} devices, compiler: {compiler or 'none'}", advice)]
 
 
 def cache() -> list[Finding]:
     """Where compiled code is kept, and how much there is."""
-    from gluongraph.codegen.cache import folder
+    from gluongraph import store
 
-    place = folder()
-    if place is None:
+    if os.environ.get("GG_CACHE", "") == "0":
         return [Finding("cache", "off, as GG_CACHE=0 says", "unset GG_CACHE: every process compiles anew")]
+    try:
+        place = store.asked_for()
+    except RuntimeError as error:
+        return [Finding("cache", f"none: {error}", "name a folder in GG_CACHE: every process compiles anew")]
+    if wrong := store.refusal(place):
+        found, _, advice = wrong.partition("\n  help: ")
+        return [Finding("cache", f"not used: {found}", advice)]
     files = list(_files(place))
     count = sum(path.name == "step.so" for path, _ in files)
     size = sum(size for _, size in files)

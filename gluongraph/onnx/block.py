@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from gluongraph import initializer, nd, ops, random
 from gluongraph.context import Context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
@@ -20,6 +18,7 @@ from gluongraph.onnx.build import Building
 from gluongraph.onnx.model import ValueDef
 from gluongraph.onnx.program import Program
 from gluongraph.onnx.reader import read
+from gluongraph.storage import given_array
 from gluongraph.tape import STATE
 
 
@@ -172,7 +171,7 @@ class ONNXBlock(HybridBlock):
         return [self._one(value, arg, free) for value, arg in zip(wanted, args, strict=True)]
 
     def _one(self, value: ValueDef, arg: Any, free: dict[str, int]) -> NDArray:
-        array = arg if isinstance(arg, NDArray) else nd.array(np.asarray(arg), dtype=value.dtype or None)
+        array = arg if isinstance(arg, NDArray) else nd.array(given_array(arg), dtype=value.dtype or None)
         given = array.type
         what = f"{self._program.model.what}: input {value}"
         if value.dtype and given.dtype != value.dtype:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from gluongraph.errors import MXNetError, located
+from gluongraph.interrupts import import_whole
 
 # Versions of the default domain whose changes the table knows; of older ones, operators that have not changed since.
 OLDEST = 7
@@ -19,7 +19,7 @@ def onnx(part: str = "") -> Any:
         MXNetError: it is not installed.
     """
     try:
-        return importlib.import_module(f"onnx.{part}" if part else "onnx")
+        return import_whole(f"onnx.{part}" if part else "onnx")
     except ModuleNotFoundError as missing:
         if (missing.name or "").split(".")[0] != "onnx":
             raise

@@ -10,7 +10,7 @@ from gluongraph.dtypes import dtype_name
 from gluongraph.errors import DTypeError, ShapeError, located
 from gluongraph.ir import TensorType
 from gluongraph.nd import NDArray
-from gluongraph.storage import Array, native
+from gluongraph.storage import Array, given_array, native
 
 
 def as_array(number: int, given: Any) -> Array:
@@ -19,11 +19,13 @@ def as_array(number: int, given: Any) -> Array:
         array = given.storage.array
     else:
         try:
-            array = native(np.asarray(given))
+            array = native(given_array(given))
             if array.dtype == np.float64 or (array.dtype.kind in "biu" and not hasattr(given, "dtype")):
                 array = array.astype(np.float32)  # as nd.array makes of it
             dtype_name(array.dtype)  # refuses what no op takes
         except (TypeError, ValueError) as error:
+            if isinstance(error, DTypeError) and hasattr(given, "requires_grad"):
+                raise
             kind = f"{type(given).__name__}" + (f" of {given.dtype}" if hasattr(given, "dtype") else "")
             message = f"argument {number} of the step is {kind}: {error}"
             raise DTypeError(located(message, help="give arrays of numbers, batch axis first")) from None

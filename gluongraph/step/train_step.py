@@ -470,7 +470,6 @@ class TrainStep:
         Raises:
             ValueError: that is no number of seconds.
             MXNetError: kernels do not run on this CPU: another target, or graphs that are interpreted.
-            OSError: what was found cannot be written into the cache.
         """
         from gluongraph.tuner import seconds_of
 

@@ -11,6 +11,7 @@ from gluongraph.context import Context, cpu
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.parameter import DeferredInitializationError
 from gluongraph.gluon.trainer import Trainer
+from gluongraph.interrupts import in_one_line
 from gluongraph.ir import Graph
 from gluongraph.nd import NDArray
 from gluongraph.process import collecting_later
@@ -116,6 +117,7 @@ class Variants:
             return ()
         return (self.trainer.structure, () if call.traces else self.window.names)
 
+    @in_one_line("compilation")
     @collecting_later()
     def _compile(
         self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...], tune: float = 0.0

@@ -107,9 +107,6 @@ def tune(plan: Plan, on: Target, seconds: float) -> Tuning:
     """Measure the kernels of a plan that have not been measured here, those that take most of a step's time first.
 
     After so many seconds no other kernel is begun. Finds are written into the table at once, kernel by kernel.
-
-    Raises:
-        OSError: the table cannot be written.
     """
     began, found = time.monotonic(), tuned.table(on)
     work, known = _work(plan, on)

@@ -6,8 +6,8 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from gluongraph.codegen import machine_code
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.targets import Target
 from gluongraph.dtypes import is_float, numpy_dtype
+from gluongraph.interrupts import in_parallel
 from gluongraph.ir import TensorType
 from gluongraph.plan import Buffer, Candidate, Launch
 from gluongraph.runtime import loader
@@ -121,8 +122,7 @@ def _compiled(launches: Sequence[Launch], on: Target) -> list[Callable[..., obje
     """The functions of some kernels, of as many modules as there are threads: the compiler takes most of the time."""
     parts = min(process.threads(), len(launches))
     written = [kernel(launch, on) for launch in launches]
-    with ThreadPoolExecutor(parts) as pool:
-        modules = list(pool.map(lambda i: machine_code.build_kernels(written[i::parts], on.tvm), range(parts)))
+    modules = in_parallel([partial(machine_code.build_kernels, written[i::parts], on.tvm) for i in range(parts)], parts)
     return [loader.function(modules[i % parts], launch.kernel) for i, launch in enumerate(launches)]
 
 

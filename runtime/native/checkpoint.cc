@@ -75,7 +75,8 @@ Checkpoint read_checkpoint(const Saved& saved) {
     Checkpoint made;
     made.path = saved.path;
     for (const auto& [name, row] : saved.files.members()) {
-      if (name.find('/') != std::string::npos) fail(name, " is no file of it");
+      if (name.find('/') != std::string::npos || name == "..") fail("its ", kManifest, " names ", name, ", no file in it");
+      if (!fs::is_regular_file(fs::symlink_status(saved.path / name))) fail(name, " is missing, or no file but a link");
       Memory file = read_file(saved.path / name);
       const uint64_t bytes = row.at("bytes").unsigned_integer();
       if (file.size() != bytes) fail(name, " has ", file.size(), " bytes instead of ", bytes);

@@ -84,7 +84,7 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """Weights, running statistics, optimizer states, sums, counts, and what the generators draw next."""
-        parameters = self.net._structural()
+        parameters = self.net._collect_params_with_prefix()
         own = {p.name: key for key, p in parameters.items()}
         arrays = {f"{key}@{a.context}": a.asnumpy() for key, p in parameters.items() for a in p.list_data()}
         for name, array in self.trainer.state_arrays(self.trainer.states).items():

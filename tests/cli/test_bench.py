@@ -219,7 +219,9 @@ def test_a_chart_has_a_bar_for_each_peer() -> None:
     )
 
 
-COMMANDS = sorted(f.name for f in BENCHMARKS.glob("*.py") if "argparse" in f.read_text() or "cli" in f.read_text())
+COMMANDS = sorted(
+    f.name for f in BENCHMARKS.glob("*.py") if "argparse" in f.read_text() or "gluongraph.cli" in f.read_text()
+)
 
 
 @pytest.mark.parametrize("script", COMMANDS)

@@ -86,6 +86,17 @@ def test_doctor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
     assert {"what", "found", "advice", "fatal"} == set(json.loads(capsys.readouterr().out)[0])
 
 
+def test_doctor_says_that_a_cache_is_open_to_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o777)
+    monkeypatch.setenv("GG_CACHE", str(tmp_path))
+    with pytest.warns(UserWarning, match="is open to others"):
+        assert main(["doctor", "--json"]) == 0
+    (row,) = [row for row in json.loads(capsys.readouterr().out) if row["what"] == "cache"]
+    assert row["found"].startswith(f"not used: {tmp_path} is open to others") and "chmod go-w" in row["advice"]
+
+
 def test_doctor_counts_while_others_compile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GG_CACHE", str(tmp_path))
     (tmp_path / "kept").mkdir()

@@ -75,12 +75,14 @@ def test_a_file_that_is_not_as_it_was_written_is_left_out(folder: pathlib.Path, 
     table(CPU).put({key_of(group): some(group)})
     (path,) = folder.glob("tuned-*.json")
     if harm == "edited":
-        data = json.loads(path.read_text())
+        digest, text = path.read_text().split("\n", 1)
+        data = json.loads(text)
         next(iter(data["rows"].values()))["candidate"]["workspace"] += 64
-        harm = json.dumps(data)
+        harm = f"{digest}\n{json.dumps(data, indent=1)}"
     path.write_text(harm)
-    with pytest.warns(UserWarning, match="is left out"):
+    with pytest.warns(UserWarning, match=r"tuned-.*json was damaged and is removed: `gluongraph tune`"):
         assert len(type(table(CPU))(path)) == 0
+    assert not path.exists() and len(type(table(CPU))(path)) == 0, "told once"
 
 
 def test_the_table_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

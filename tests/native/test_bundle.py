@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pathlib
@@ -17,6 +18,7 @@ from trainings import images, run
 
 import gluongraph as mx
 from gluongraph import cli, deploy
+from gluongraph.runtime import checkpoint
 from gluongraph.runtime.checkpoint import load
 
 
@@ -167,6 +169,24 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(
     done = run(runner, artefact, "--load", newest.parent, *train)
     assert done.returncode == 2 and "is damaged" in done.stderr
     assert os.readlink(tmp_path / "run/last") == "step-00000003"
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/secret", "..", "a link"])
+def test_a_checkpoint_that_names_files_elsewhere_is_refused(
+    name: str, artefact: pathlib.Path, runner: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    train = ["--data", artefact.with_name("data.safetensors"), "--steps", "1", "--drop-last"]
+    assert run(runner, artefact, *train, "--save", tmp_path / "run").returncode == 0
+    place, secret = (tmp_path / "run" / "last").resolve(), tmp_path / "secret"
+    secret.write_bytes(b"what no checkpoint may name")
+    (place / "a link").symlink_to(secret)
+    name = str(secret) if name == "/secret" else name
+    told = json.loads((place / "MANIFEST.json").read_text())
+    told["files"][name] = {"bytes": 27, "sha256": hashlib.sha256(secret.read_bytes()).hexdigest()}
+    (place / "MANIFEST.json").write_text(json.dumps({**told, "sha256": checkpoint._digest(told)}))
+    done = run(runner, artefact, "--load", place, *train)
+    assert done.returncode == 2 and "is damaged: " in done.stderr
+    assert ("no file but a link" if name == "a link" else f"names {name}, no file in it") in done.stderr
 
 
 def test_cmake_builds_it_too(tmp_path: pathlib.Path) -> None:

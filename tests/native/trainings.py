@@ -113,7 +113,7 @@ def go(step: Any, data: tuple[Array, Array], numbers: range) -> list[float]:
 
 def weights(step: Any) -> dict[str, Array]:
     """All parameters, as they are."""
-    return {key: p.data().asnumpy().copy() for key, p in step.net._structural().items()}
+    return {key: p.data().asnumpy().copy() for key, p in step.net._collect_params_with_prefix().items()}
 
 
 def run(

@@ -85,7 +85,7 @@ def _deep(entry: dict[str, Any], data: dict[str, Any]) -> None:
         (_role_of_scratch, "does not say of each input"),
         (_unlisted_input, "not among the inputs"),
         (_no_op, "there is no op 'system'"),
-        (_deep, "recursion"),
+        (_deep, "nested too deeply"),
     ],
 )
 def test_graphs_that_no_program_was_traced_to(

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gluongraph import serialize
+from gluongraph import json_text, serialize
 from gluongraph.errors import FormatError
 from gluongraph.ir import Attr, Graph, topological
 from gluongraph.onnx.export.functions import Functions, op_of
@@ -173,7 +173,7 @@ class _Reader:
     def _about(self, value: Any, count: int) -> list[str]:
         """The names that the IR has for a value."""
         try:
-            found = json.loads(value.doc_string)
+            found = json_text.parse(value.doc_string)
         except ValueError:
             found = None
         if not isinstance(found, list) or len(found) != count or not all(isinstance(n, str) for n in found):
@@ -195,6 +195,6 @@ class _Reader:
         if a.type == kinds.GRAPH:
             return {"graph": self.graph(a.g, {}, depth + 1)}
         try:
-            return json.loads(a.s)
+            return json_text.parse(a.s)
         except ValueError:
             raise FormatError(f"{self.what}: the attribute {a.name!r} is {a.s!r}, which is no JSON") from None

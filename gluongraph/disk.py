@@ -1,0 +1,152 @@
+"""Files and folders that appear whole and on disk, or not at all; and drafts of them that killed processes leave.
+
+A draft has a name of its own, `.saving-<process>-<random>`, until all of it is on disk; then it is renamed. Its writer
+holds a lock (flock) on it, which the system takes back when the process ends in any way: a draft without a lock is one
+that nobody will finish, and the next writer in that folder removes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+DRAFT = ".saving-"
+_NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # what file systems say that cannot synchronize folders
+
+
+def whole(path: Path, write: Callable[[IO[bytes]], object], mode: int = 0o666, replace: bool = True) -> None:
+    """Write a file: `write` gets a draft of it, which takes its name once it is on disk. `mode`: its rights, of which
+    the umask takes some away.
+
+    Raises:
+        OSError: it cannot be written; what was there before is as it was.
+        FileExistsError: something has its name, and is not to be replaced.
+    """
+    sweep(path.parent)
+    handle, draft = _begun(path.parent, lambda draft: os.open(draft, _NEW_FILE, mode))
+    try:
+        with open(handle, "wb", buffering=1 << 16) as file:  # locked until it has its name
+            write(file)
+            file.flush()
+            os.fsync(handle)  # or the name could be on disk before what it names
+            if replace:
+                os.replace(draft, path)
+            else:
+                os.link(draft, path)
+        synchronize(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def draft_folder(base: Path) -> Iterator[Path]:
+    """Within: a new folder that only this user may enter, to be filled and renamed; removed if it has not been."""
+    sweep(base)
+    handle, draft = _begun(base, _new_folder)
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        os.close(handle)
+
+
+def put(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a new file of a draft folder, with exactly these rights."""
+    handle = os.open(path, _NEW_FILE, mode)
+    with open(handle, "wb") as file:
+        os.fchmod(handle, mode)
+        file.write(data)
+        file.flush()
+        os.fsync(handle)
+
+
+def synchronize(folder: Path) -> None:
+    """Wait until the names in a folder are on disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED:
+            raise
+    finally:
+        os.close(handle)
+
+
+def name_of_draft() -> str:
+    """A name that no other draft has."""
+    return f"{DRAFT}{os.getpid()}-{os.urandom(8).hex()}"
+
+
+def stays_within(name: str) -> bool:
+    """Does a name that a file tells lead to something in the folder it is meant for, and not elsewhere?
+
+    >>> [stays_within(name) for name in ("lib/step.so", "../step.so", "/step.so", "a/../../b", "", ".")]
+    [True, False, False, False, False, False]
+    """
+    parts = name.split("/")
+    return not {"", ".", ".."} & set(parts) and "\0" not in name
+
+
+def sweep(folder: Path) -> None:
+    """Remove the drafts in a folder whose writers have ended. What cannot be looked at or locked is left alone."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for path in [Path(entry.path) for entry in entries if entry.name.startswith(DRAFT)]:
+            with suppress(OSError):
+                _remove_abandoned(path)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove a draft, if nobody holds its lock. Raises OSError: somebody does, or nobody can tell."""
+    is_folder = path.is_dir() and not path.is_symlink()
+    how = os.O_RDONLY | os.O_DIRECTORY if is_folder else os.O_RDWR  # NFS locks what is open for writing alone
+    handle = os.open(path, how | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_folder:
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    finally:
+        os.close(handle)
+
+
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _new_folder(path: Path) -> int:
+    os.mkdir(path, 0o700)
+    os.chmod(path, 0o700)  # whatever the umask
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _begun(folder: Path, make: Callable[[Path], int]) -> tuple[int, Path]:
+    """A new draft, open and locked."""
+    while True:
+        draft = folder / name_of_draft()
+        handle = make(draft)
+        try:
+            if _locked(handle) and os.path.samestat(os.fstat(handle), os.stat(draft)):
+                return handle, draft
+        except FileNotFoundError:
+            pass  # another process has swept it away before it was locked
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    """Take the lock of a draft; False where another process has it, which sweeps the draft away."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks, where nobody sweeps
+    return True

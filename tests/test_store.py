@@ -1,0 +1,370 @@
+"""The store under the cache: what is damaged, whose it is, what cannot be written, and drafts of killed writers."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from gluongraph import compiler, debug, deploy, disk, ops, private, store
+from gluongraph.codegen import offers, tuned
+from gluongraph.codegen.targets import target as find_target
+from gluongraph.ir import Graph, TensorType
+from gluongraph.plan import Candidate
+
+ROOT = pytest.mark.skipif(os.getuid() != 0, reason="folders of other users are made by the superuser alone")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
+    """A cache for each test alone, and passes that nobody watches."""
+    place = tmp_path / "kept" / "cache"
+    monkeypatch.setenv("GG_CACHE", str(place))
+    with debug.override(verify=False):
+        yield place
+
+
+def product() -> tuple[Graph, dict[str, str]]:
+    """y = x * w, w = w + x."""
+    a, b = (ops.input(name, TensorType((4, 5))) for name in "xw")
+    return Graph({"x": a, "w": b}, {"y": a * b}, {"w": b + a}), {"x": "input", "w": "state"}
+
+
+def run() -> bool:
+    """Run the graph, compiled or from the cache, and look at its numbers: has it been compiled now?"""
+    made = compiler.lower(*product())
+    w, x = np.full((4, 5), 3, np.float32), np.arange(20, dtype=np.float32).reshape(4, 5)
+    (y,) = made.executor({"w": w})([x])
+    assert np.array_equal(y, 3 * x) and np.array_equal(w, 3 + x) and made.artefact is not None
+    return bool(made.artefact.compiled)
+
+
+def damage(path: pathlib.Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "cut":
+        path.write_bytes(data[:-7])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "longer":
+        path.write_bytes(data + b"x")
+    elif how == "missing":
+        path.unlink()
+    elif how == "a folder":
+        path.unlink()
+        path.mkdir()
+    elif how == "a link":
+        path.rename(path.with_name("elsewhere"))
+        path.symlink_to("elsewhere")
+    elif how == "another user's":
+        os.chown(path, 12345, -1)
+    else:
+        at = {"first bit": 0, "middle bit": len(data) // 2, "last bit": len(data) - 1}[how]
+        path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+
+
+HARM = ["cut", "empty", "longer", "missing", "a folder", "a link", "first bit", "middle bit", "last bit"]
+
+
+@pytest.mark.parametrize("how", [*HARM, pytest.param("another user's", marks=ROOT)])
+@pytest.mark.parametrize("name", ["*/step.so", "*/program.json", "*/files.json", "plan-*.json", "offers-*.json"])
+def test_damage_is_seen_and_mended(folder: pathlib.Path, name: str, how: str) -> None:
+    assert run() == 1
+    (file,) = folder.glob(name)
+    damage(file, how)
+    if "offers" in name:  # read by a process that compiles
+        offers._offers.cache_clear()
+        (code,) = folder.glob("*/step.so")
+        (plan,) = folder.glob("plan-*.json")
+        shutil.rmtree(code.parent), plan.unlink()
+    assert run() == ("plan" not in name), "code is made again, or what is known of it asked again"
+    assert run() == 0 and file.is_file() and not file.is_symlink()
+    assert not list(folder.glob(f"{disk.DRAFT}*")), "nothing is left of what was damaged"
+
+
+@pytest.mark.parametrize("how", HARM)
+def test_damage_is_told_at_the_first_level(folder: pathlib.Path, capsys: pytest.CaptureFixture[str], how: str) -> None:
+    assert run() == 1
+    (file,) = folder.glob("*/step.so")
+    damage(file, how)
+    with debug.override(debug=1):
+        assert run() == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "is removed" in line]
+    assert line.startswith(f"{file.parent} is removed, and made again if it is wanted: ") and "step.so" in line
+
+
+def test_entries_of_other_names(folder: pathlib.Path) -> None:
+    """Each is whole, but is not what its name says."""
+    assert run() == 1
+    (entry,) = folder.glob("*/")
+    (plan,) = folder.glob("plan-*.json")
+    entry.rename(entry.with_name("another"))
+    plan.rename(folder / "plan-of-another.json")
+    assert store.get(folder / "another") is None and store.noted(folder / "plan-of-another.json") is None
+    assert not list(folder.glob("*another*"))
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/outside", "lib/../../outside"])
+def test_an_entry_names_nothing_outside_of_it(folder: pathlib.Path, tmp_path: pathlib.Path, name: str) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "file").write_bytes(b"1")
+    path = folder / "entry"
+    store.put(path, tmp_path / "made")
+    text = store._listing(store.Entry(None, {name: b"1"}, {}))
+    (path / store.LISTING).write_bytes(store._sealed(f"entry/{store.LISTING}", text))
+    assert store.get(path) is None and not path.exists()
+
+
+def test_what_is_loaded_is_what_was_checked(folder: pathlib.Path) -> None:
+    """Changed between the look at its digest and the load; and cut while it runs, which was a bus error."""
+    assert run() == 1
+    made = compiler.lower(*product())
+    (file,) = folder.glob("*/step.so")
+    damage(file, "middle bit")
+    w, x = np.full((4, 5), 3, np.float32), np.ones((4, 5), np.float32)
+    runner = made.executor({"w": w})
+    file.write_bytes(b"")
+    assert np.array_equal(runner([x])[0], 3 * x) and np.array_equal(w, 3 + x)
+
+
+def test_other_code_under_the_same_key_is_replaced(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    path, made = folder / "entry", tmp_path / "made"
+    made.mkdir()
+    for text in ("one", "two", "two"):
+        (made / "file").write_text(text)
+        entry, found = store.put(path, made), store.get(path)
+        assert found == entry and found.files == {"file": text.encode()} and found.path == path
+
+
+def test_notes(tmp_path: pathlib.Path, folder: pathlib.Path) -> None:
+    """A folder in the place of one is damage too."""
+    note = folder / "note.json"
+    assert store.noted(note) is None
+    assert store.note(note, "first\nline") and store.note(note, "second") and store.noted(note) == "second"
+    note.unlink()
+    note.mkdir()
+    assert store.noted(note) is None and store.note(note, "third") and store.noted(note) == "third"
+    assert [path.name for path in folder.iterdir()] == ["note.json"]
+
+
+# -- whose it is
+
+
+@pytest.mark.parametrize("mask", [0, 0o002, 0o077, 0o277])
+def test_folders_are_private_whatever_the_umask(folder: pathlib.Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        assert run() == 1 and run() == 0
+    finally:
+        os.umask(before)
+    for path in (folder.parent, folder, *folder.rglob("*")):
+        assert not path.stat().st_mode & 0o077, path
+        assert not path.is_dir() or path.stat().st_mode & 0o700 == 0o700, path
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "said"),
+    [
+        pytest.param(
+            12345, 0o700, r"belongs to another user \(number 12345\).*\n  help: name one of your own", marks=ROOT
+        ),
+        (None, 0o770, r"is open to others.*\n  help: chmod go-w"),
+        (None, 0o702, r"is open to others.*\n  help: chmod go-w"),
+    ],
+)
+def test_folders_that_others_may_write_are_not_used(
+    folder: pathlib.Path, owner: int | None, mode: int, said: str
+) -> None:
+    assert run() == 1
+    before = sorted(path.stat().st_mtime_ns for path in folder.rglob("*"))
+    if owner is not None:
+        os.chown(folder, owner, -1)
+    folder.chmod(mode)
+    with pytest.warns(UserWarning, match=rf"not kept: {folder} {said}"):
+        assert run() == 1
+    assert run() == 0, "a private folder takes its place, and the warning comes once"
+    place = store.folder()
+    assert place is not None and place != folder and not place.stat().st_mode & 0o077
+    assert sorted(path.stat().st_mtime_ns for path in folder.rglob("*")) == before
+    folder.chmod(0o755)
+    if owner is None:
+        assert store.folder() == folder and run() == 0, "others may read"
+
+
+def test_what_root_owns_will_do(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an image of a machine has it: root can write anything anyway. Keys must be the user's own."""
+    found = os.stat_result((0o40755, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert private.fault(tmp_path, found, root=True) == "" != private.fault(tmp_path, found)
+
+
+@ROOT
+def test_made_by_somebody_else_meanwhile(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at the folder, which is not there, and the first file in it."""
+    make = private.make
+
+    def overtaken(place: pathlib.Path) -> None:
+        make(place)
+        if place == folder:
+            os.chown(folder, 12345, -1)
+
+    monkeypatch.setattr(private, "make", overtaken)
+    with pytest.warns(UserWarning, match=r"cannot be written \(.*belongs to another user"):
+        assert run() == 1
+    assert not list(folder.iterdir())
+
+
+# -- what cannot be written
+
+
+@pytest.fixture
+def full(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
+    """A disk of few pages."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24k,mode=700", "tmpfs", str(place)]
+    if os.getuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no disk can be mounted here")
+    monkeypatch.setenv("GG_CACHE", str(place))
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_write(full: pathlib.Path) -> None:
+    with pytest.warns(UserWarning, match=r"not kept: .*disk cannot be written \(No space left on device\)\n  help: "):
+        assert run() == 1
+    assert run() == 0, "a temporary folder has it"
+    assert not list(full.rglob("step.so")) and not list(full.glob(f"{disk.DRAFT}*"))
+    tuned.table(find_target()).put(
+        {f"kernel {i} " + 1000 * "x": tuned.Found(Candidate("loop"), 1.0, 2.0) for i in range(40)}
+    )
+    assert not list(full.glob("tuned*")), "nor does what was measured fit; it is known in this process"
+    assert len(tuned.table(find_target())) == 40
+
+
+def test_neither_cache_nor_temporary_folder(
+    tmp_path: pathlib.Path, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then code is in memory alone."""
+    folder.parent.mkdir()
+    folder.write_text("a file")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    monkeypatch.setattr(store, "_temporary", None)
+    with pytest.warns(UserWarning, match=r"cache cannot be written \(File exists\)"):
+        assert run() == 1
+    assert run() == 1
+
+
+# -- the runner
+
+
+def test_bundles_take_the_runner_that_was_built(
+    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = []
+
+    def build(place: pathlib.Path) -> None:  # that it compiles is tested elsewhere, and takes a minute
+        built.append(place)
+        (place / "lib").mkdir()
+        (place / "lib" / "libtvm_ffi.so").symlink_to("/lib/one")
+        (place / "gg-run").write_bytes(b"a program")
+        (place / "gg-run").chmod(0o755)
+
+    monkeypatch.setattr(deploy, "_build", build)
+    place = deploy.built()
+    assert deploy.built() == place and len(built) == 1 and os.access(place / "gg-run", os.X_OK)
+    damage(place / "gg-run", "middle bit")
+    assert deploy._runner().files == {"gg-run": b"a program"} and len(built) == 2
+    (place / "lib" / "libtvm_ffi.so").unlink()
+    (place / "lib" / "libtvm_ffi.so").symlink_to("/tmp/another")
+    assert deploy._runner().links == {"lib/libtvm_ffi.so": "/lib/one"} and len(built) == 3
+    assert deploy.built() == place and len(built) == 3
+
+
+# -- drafts
+
+WRITER = """
+import pathlib, sys, time
+from gluongraph import disk
+place = pathlib.Path(sys.argv[1])
+def slowly(file):
+    file.write(b"half")
+    file.flush()
+    print("ready", flush=True)
+    time.sleep(60)
+if sys.argv[2] == "file":
+    disk.whole(place / "file", slowly)
+else:
+    with disk.draft_folder(place) as draft, open(draft / "part", "wb") as file:
+        slowly(file)
+"""
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_drafts_of_killed_writers_go_and_those_of_others_stay(tmp_path: pathlib.Path, what: str) -> None:
+    run = [sys.executable, "-c", WRITER, str(tmp_path), what]
+    dead, alive = (subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for _ in range(2))
+    try:
+        for process in (dead, alive):
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        drafts = {path.name.split("-")[1]: path for path in tmp_path.iterdir()}
+        assert set(drafts) == {str(dead.pid), str(alive.pid)}
+        dead.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # it has ended; its number is still taken
+        disk.whole(tmp_path / "other", lambda file: file.write(b"whole"))
+        assert {path.name for path in tmp_path.iterdir()} == {"other", drafts[str(alive.pid)].name}
+    finally:
+        for process in (dead, alive):
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+    disk.sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_draft_that_is_swept_before_it_is_locked(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another is begun."""
+    locked, seen = disk._locked, []
+
+    def late(handle: int) -> bool:
+        if not seen:
+            seen.append(1)
+            disk.sweep(tmp_path)
+        return locked(handle)
+
+    monkeypatch.setattr(disk, "_locked", late)
+    disk.whole(tmp_path / "file", lambda file: file.write(b"whole"))
+    assert (tmp_path / "file").read_bytes() == b"whole" and len(list(tmp_path.iterdir())) == 1
+    seen.clear()
+    with disk.draft_folder(tmp_path) as draft:
+        disk.put(draft / "part", b"whole")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_file_that_must_not_be_replaced(tmp_path: pathlib.Path) -> None:
+    disk.whole(tmp_path / "file", lambda file: file.write(b"one"), replace=False)
+    with pytest.raises(FileExistsError):
+        disk.whole(tmp_path / "file", lambda file: file.write(b"two"), replace=False)
+    assert (tmp_path / "file").read_bytes() == b"one" and len(list(tmp_path.iterdir())) == 1
+
+
+# -- all of it at once
+
+
+@pytest.mark.parametrize("what", [("kills", "--count", "6"), ("flips", "--count", "8", "--cuts", "4")], ids=str)
+def test_kills_and_damage(what: tuple[str, ...]) -> None:
+    """A few of what the benchmark does by hundreds."""
+    script = pathlib.Path(__file__).parent.parent / "benchmarks" / "cache.py"
+    done = subprocess.run([sys.executable, script, *what], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 bad, 0 wrong, 0 crashed" in done.stdout
