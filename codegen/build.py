@@ -23,6 +23,7 @@ from gluongraph.interrupts import in_parallel
 from gluongraph.plan import INDEX_FLAG, Launch, Plan
 from gluongraph.process import threads
 from gluongraph.program import program_of
+from gluongraph.progress import task
 
 ENTRY = "step"
 
@@ -68,20 +69,27 @@ def _write(launches: Launches, entries: Entries, library: Path, target: Target, 
 
     def compiled(functions: Sequence[tir.PrimFunc], i: int) -> str:
         module = machine_code.link(functions, {} if i else entries, target.tvm)
-        return machine_code.write_object(module, f"{folder}/{i}.o")
+        written = machine_code.write_object(module, f"{folder}/{i}.o")
+        done(len(functions))
+        return written
 
     def tasks() -> Iterator[Callable[[], str]]:
         for i in range(count):
             yield partial(compiled, [kernel(launch, target) for launch in launches[i::count]], i)
 
-    with tempfile.TemporaryDirectory(prefix="gluongraph-", ignore_cleanup_errors=True) as folder:
+    temporary = tempfile.TemporaryDirectory(prefix="gluongraph-", ignore_cleanup_errors=True)
+    with temporary as folder, task(len(launches), "kernels") as done:
         linker(str(library), in_parallel(tasks(), threads()))
 
 
 def _write_gpu(launches: Launches, entries: Entries, library: Path, target: Target, linker: Linker) -> None:
     """The library, and beside it machine code named by the digest of the source that the library holds."""
-    with te.as_source():
-        module = machine_code.link([kernel(launch, target) for launch in launches], entries, target.tvm)
+    with te.as_source(), task(len(launches), "kernels") as done:
+        written = []
+        for launch in launches:
+            written.append(kernel(launch, target))
+            done()
+        module = machine_code.link(written, entries, target.tvm)
         machine_code.export(module, str(library), linker)
         source = te.cuda_source(module)
     if source and (binary := cuda_compiler.binary(source, target.tvm["arch"])) is not None:

@@ -23,6 +23,7 @@ from gluongraph.interpreted import Interpreted
 from gluongraph.interrupts import import_whole, in_one_line
 from gluongraph.ir import Graph, Node
 from gluongraph.precision.table import in_whole, precision_of
+from gluongraph.progress import quiet, task
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor, Refuse
@@ -57,6 +58,7 @@ def compile(
     activations: str | None = None,
     tune: bool | float = False,
     libraries: str | Sequence[str] = (),
+    progress: bool = True,
 ) -> TrainStep:
     """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
 
@@ -87,6 +89,8 @@ def compile(
             for so many seconds, or a minute if True. What is found is kept, for other steps too. See docs/tuning.md.
         libraries: "mkl" lets a tuner try the matrix products of that library as well, where it is installed; they
             are called where they were measured to be faster. An exported step never calls them. See docs/tuning.md.
+        progress: on a terminal, compiling and tuning show how far they are, in one line; False, or GG_PROGRESS=0 in the
+            environment, shows nothing.
 
     Raises:
         ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1;
@@ -118,7 +122,8 @@ def compile(
         from gluongraph.tuner import seconds_of
 
         seconds = seconds_of(tune)
-    build = partial(lower, on=with_libraries(find_target(target), libraries), thrift=thrift, tune=seconds)
+    on = with_libraries(find_target(target), libraries)
+    build = partial(lower, on=on, thrift=thrift, tune=seconds, progress=progress)
     cast = partial(cast_to, low=how.low, on=find_target(target)) if how.low else None
     options = Options(
         *(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly),
@@ -193,7 +198,8 @@ class Request:
         import_whole("gluongraph.planning")  # with networkx: half imported, it could not be imported again
         from gluongraph.planning import choice
 
-        return choice(self.checked, self.roles, self.forward, self.on, self.thrift, self.measured)
+        with task(0, "planning"):
+            return choice(self.checked, self.roles, self.forward, self.on, self.thrift, self.measured)
 
     @cached_property
     def key(self) -> str:
@@ -270,26 +276,29 @@ def lower(
     on: Target | None = None,
     thrift: Thrift = ALL_KEPT,
     tune: float = 0.0,
+    progress: bool = True,
 ) -> Compiled:
     """One graph -> code. `roles` says of each input whether it is "state", "scalar" or "input" (see plan.SPACES).
 
     `forward` names the outputs and updates that no gradient goes into; what they need may be computed again, as
-    `thrift` says. `tune`: so many seconds are spent on measuring candidates for its kernels first.
+    `thrift` says. `tune`: so many seconds are spent on measuring candidates for its kernels first. `progress`: show on
+    a terminal how far it is.
     """
     on = on or find_target()
     debug.next_graph()
     graph, tuning = edited(graph), None
     asked = Request(graph, roles, forward, on, thrift)
-    if tune and runs_here(on) and not interprets():
-        from gluongraph.tuner import tune as measure
+    with quiet(not progress), task(0, "compiling"):
+        if tune and runs_here(on) and not interprets():
+            from gluongraph.tuner import tune as measure
 
-        tuning = measure(asked.choice.plan, on, tune)
-        asked = Request(graph, roles, forward, on, thrift) if tuning.changed else asked
-    artefact = asked.find()
-    if artefact is None:
-        artefact = built(asked.choice.plan, on)
-        if asked.key and artefact is not None:
-            known.remember(asked.key, asked.checked, artefact)
+            tuning = measure(asked.choice.plan, on, tune)
+            asked = Request(graph, roles, forward, on, thrift) if tuning.changed else asked
+        artefact = asked.find()
+        if artefact is None:
+            artefact = built(asked.choice.plan, on)
+            if asked.key and artefact is not None:
+                known.remember(asked.key, asked.checked, artefact)
     process.give_back_freed_memory()  # what compiling took, and parameters and states before they moved into arenas
     return Compiled(asked, artefact, tuning)
 

@@ -10,6 +10,7 @@
 | `GG_BACKEND=reference` | runs graphs in numpy: is it the model or the compiler? |
 | `GG_CHECK=nan` | names the first op, its layer and its line, that makes a NaN or an infinity |
 | `GG_EDIT=file` | writes the graph to the file, waits, reads it back and goes on |
+| `GG_PROGRESS=0` | no moving line on a terminal while something long is compiled, exported or tuned |
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def parse(environ: Mapping[str, str]) -> Settings:
         raise MXNetError(f"GG_DEBUG={debug}: a number from 0 to 5")
     if (count := given.get("GG_THREADS", "")) and not (count.isdecimal() and int(count) > 0):
         raise MXNetError(f"GG_THREADS={count}: a number from 1 on, or nothing")
-    for name, allowed in (("GG_BACKEND", BACKENDS), ("GG_CHECK", CHECKS)):
+    for name, allowed in (("GG_BACKEND", BACKENDS), ("GG_CHECK", CHECKS), ("GG_PROGRESS", ("", "0", "1"))):
         if given.get(name, "") not in allowed:
             raise MXNetError(f"{name}={given[name]}: {' or '.join(filter(None, allowed))}, or nothing")
     return Settings(

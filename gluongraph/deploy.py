@@ -29,6 +29,7 @@ from gluongraph.artefact import file, host, signing
 from gluongraph.errors import CompileError, FormatError, MXNetError, located
 from gluongraph.interrupts import guarded, in_parallel
 from gluongraph.process import threads
+from gluongraph.progress import quiet, task
 from gluongraph.store import Entry
 
 NATIVE = Path(runtime.__file__).parent / "native"
@@ -48,11 +49,13 @@ def bundle(
     folder: str | os.PathLike[str],
     embed: bool = False,
     trust: str = signing.KEYS,
+    progress: bool = True,
 ) -> int:
     """Put an artefact, the runner and the libraries that it needs into a new folder; gives the number of bytes.
 
     With `embed` a library and its header are there as well, for programs of one's own in C. The code of the artefact is
-    what will run, and must be trusted as `mx.load` has it.
+    what will run, and must be trusted as `mx.load` has it. The runner is compiled at the first call, which takes half a
+    minute; on a terminal it shows how far it is, without `progress` or with GG_PROGRESS=0 it does not.
 
     Raises:
         FormatError: there is no artefact, it is damaged, or is not for CPUs.
@@ -72,7 +75,8 @@ def bundle(
     place = Path(folder)
     if place.exists() and any(place.iterdir()):
         raise FileExistsError(located(f"{place} is there, and is not empty", help="give another folder"))
-    runner = _runner()
+    with quiet(not progress):
+        runner = _runner()
     (place / "lib").mkdir(parents=True, exist_ok=True)
     for name, data in runner.files.items():  # the bytes whose digests were compared, not the cache's files once more
         if embed or name != f"lib/{LIBRARY}":
@@ -128,9 +132,16 @@ def _build(folder: Path) -> None:
     sources = sorted(NATIVE.glob("*.cc"))
     objects = {source.name: folder / f"{source.stem}.o" for source in sources}
     lines = [[*compiler(), "-c", str(source), "-o", str(objects[source.name])] for source in sources]
-    in_parallel([partial(_compiled, line) for line in lines], threads())
-    for output in (folder / PROGRAM, folder / "lib" / LIBRARY):
-        _compiled([*compiler(), *linked([str(path) for path in objects.values()], output)])
+    outputs = (folder / PROGRAM, folder / "lib" / LIBRARY)
+    with task(len(lines) + len(outputs), "building the runner") as done:
+
+        def compiled(line: Sequence[str]) -> None:
+            _compiled(line)
+            done()
+
+        in_parallel([partial(compiled, line) for line in lines], threads())
+        for output in outputs:
+            compiled([*compiler(), *linked([str(path) for path in objects.values()], output)])
     for path in objects.values():
         path.unlink()
 

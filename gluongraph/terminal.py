@@ -1,13 +1,9 @@
-"""What is shown to people and machines: tables, bars of progress, JSON."""
+"""What commands print for people and machines: tables, JSON."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -33,21 +29,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def as_json(data: Any) -> None:
     """Print data for machines."""
     print(json.dumps(data, indent=1))
-
-
-@contextmanager
-def progress(total: int, what: str) -> Iterator[Callable[..., None]]:
-    """A function to be called `total` times while something long is done: a bar, where a person is looking.
-
-    It may be given a few words on how things are.
-    """
-    if not sys.stderr.isatty() or importlib.util.find_spec("tqdm") is None:
-        yield lambda words="": None
-        return
-    with importlib.import_module("tqdm").tqdm(total=total, desc=what, leave=False) as bar:
-
-        def further(words: str = "") -> None:
-            bar.set_postfix_str(words, refresh=False)
-            bar.update()
-
-        yield further

@@ -29,6 +29,7 @@ BASE = {
         "private",
         "process",
         "program",
+        "progress",
     ),
     *("reference", "rewrite", "serialize", "storage", "store", "sums", "verify"),
 }

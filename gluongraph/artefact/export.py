@@ -25,6 +25,7 @@ from gluongraph.gluon.block import Block
 from gluongraph.ir import TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.precision.scaling import GOOD, SCALE
+from gluongraph.progress import quiet, task
 from gluongraph.step.averages import AVERAGE
 from gluongraph.step.batch import as_array
 from gluongraph.step.graphs import CALLS, Made
@@ -49,6 +50,7 @@ def export(
     batch_sizes: Sequence[int] | None,
     modes: Sequence[str] | None,
     target: str | None,
+    progress: bool,
 ) -> None:
     """Write a step as an artefact; see `TrainStep.export`."""
     params.need_folder(os.fspath(path))  # before anything is compiled
@@ -58,9 +60,11 @@ def export(
     on = find_target(target or step.options.target)
     command_for(on.machine)  # raises, before anything is compiled
     maker = _Maker(step, on)
-    for mode in wanted:
-        for number, each in enumerate(types if mode != "apply" else [()]):
+    entries = [(mode, *each) for mode in wanted for each in enumerate(types if mode != "apply" else [()])]
+    with quiet(not progress), task(len(entries), "exporting") as done:
+        for mode, number, each in entries:
             maker.add(mode, number, each)
+            done()
     file.write(path, *maker.finish(), signing.signatures)
 
 

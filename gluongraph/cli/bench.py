@@ -28,7 +28,8 @@ from gluongraph.bench.worker import CONTENDERS
 from gluongraph.bench.workloads import WORKLOADS, find
 from gluongraph.cli import Refused, chosen
 from gluongraph.cli.words import count
-from gluongraph.terminal import as_json, progress, table
+from gluongraph.progress import task
+from gluongraph.terminal import as_json, table
 
 OWN, PROBE = "gluongraph", "bandwidth"
 PEERS = [name for name in CONTENDERS if not name.startswith(OWN) and name != PROBE]
@@ -89,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
     contenders = (options.own, *([LIBRARIES] if options.libraries else []), *options.against, PROBE)
     if not options.json:
         print(report.head())
-    with progress(len(names) * (len(contenders) + blocks), "measuring") as further:
+    with task(len(names) * (len(contenders) + blocks), "measuring") as further:
         for name in names:
             ours = options.own == OWN
             repeat = max(3, blocks) if options.kernels and ours else 0

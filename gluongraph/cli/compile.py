@@ -21,7 +21,8 @@ from gluongraph.cli import Refused, chosen, subject
 from gluongraph.cli.inspect import planned
 from gluongraph.cli.words import count, sentence
 from gluongraph.errors import MXNetError
-from gluongraph.terminal import as_json, progress, table
+from gluongraph.progress import task
+from gluongraph.terminal import as_json, table
 
 MODES = ("step", "evaluate", "predict")
 
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     sizes = options.batch_sizes or [len(found.batch[0])]
     batches = [tuple(_resized(array, rows) for array in found.batch) for rows in sizes]
     made = []
-    with progress(len(sizes) * len(modes), "compiling") as further:
+    with task(len(sizes) * len(modes), "compiling") as further:
         for rows, batch in zip(sizes, batches, strict=True):
             for mode in modes:
                 made.append(_compile(subject.Subject(found.name, found.step, batch), mode, rows, options))

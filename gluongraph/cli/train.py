@@ -35,8 +35,9 @@ from gluongraph.cli import INTERRUPTED, Refused, subject
 from gluongraph.cli.inspect import planned
 from gluongraph.cli.words import arrays, count, sentence
 from gluongraph.errors import amount
+from gluongraph.progress import task
 from gluongraph.storage import Array
-from gluongraph.terminal import as_json, progress
+from gluongraph.terminal import as_json
 
 if TYPE_CHECKING:
     from gluongraph.gluon.data import DataLoader
@@ -184,7 +185,7 @@ class Training:
         """All epochs that are left, or until somebody asks to stop."""
         past, options = self.past, self.options
         left = (options.epochs - past.epoch) * len(self.loader)
-        with progress(left, "training") as further:
+        with task(left, "training") as further:
             while past.epoch < options.epochs and not self._over(stop):
                 if not self._epoch(stop, further):
                     return
@@ -209,7 +210,7 @@ class Training:
             past.seen += values.shape[0] if values.shape else 1
             past.step += 1
             self.done += 1
-            further(f"loss {past.loss:.4f}")
+            further(words=f"loss {past.loss:.4f}")
             last = self.loader.state_dict()["batches"] == len(self.loader)
             if not last and every and past.step % every == 0:
                 self._save()

@@ -374,6 +374,7 @@ class TrainStep:
         batch_sizes: Sequence[int] | None = None,
         modes: Sequence[str] | None = None,
         target: str | None = None,
+        progress: bool = True,
     ) -> None:
         """Write the step as an artefact: one file that trains on where this program is not. See docs/artefact.md.
 
@@ -385,6 +386,7 @@ class TrainStep:
             batch_sizes: instead, the last of these with other first extents: `[32, 5]`.
             modes: some of step, evaluate, predict, grads, accumulate, apply; by default all.
             target: a row of `gluongraph.codegen.targets`, or "cuda:sm_90"; by default that of the step.
+            progress: on a terminal, show how far it is; GG_PROGRESS=0 in the environment shows nothing either.
 
         Raises:
             MXNetError: no shapes are known yet; or what it does cannot be written down: several contexts, an optimizer
@@ -394,7 +396,7 @@ class TrainStep:
         """
         from gluongraph.artefact.export import export
 
-        export(self, path, batches, batch_sizes, modes, target)
+        export(self, path, batches, batch_sizes, modes, target, progress)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the graph of the last call as ONNX: of a step forward, backward and update, and what they update.

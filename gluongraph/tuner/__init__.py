@@ -19,7 +19,8 @@ from gluongraph.codegen.tuned import Found
 from gluongraph.errors import amount, located
 from gluongraph.passes.cost import expected
 from gluongraph.plan import Candidate, Launch, Plan
-from gluongraph.terminal import progress, table
+from gluongraph.progress import task
+from gluongraph.terminal import table
 from gluongraph.tuner.contest import Contest
 
 SECONDS = 60.0  # what tune=True spends
@@ -111,7 +112,7 @@ def tune(plan: Plan, on: Target, seconds: float) -> Tuning:
     began, found = time.monotonic(), tuned.table(on)
     work, known = _work(plan, on)
     outcomes: list[Outcome] = []
-    with progress(len(work), "tuning") as further:
+    with task(len(work), "tuning") as further:
         for key, (launch, calls, candidates) in work.items():
             if time.monotonic() - began >= seconds:
                 break
@@ -122,7 +123,7 @@ def tune(plan: Plan, on: Target, seconds: float) -> Tuning:
             made = Outcome(launch.kernel, launch.label, rule, calls, len(candidates), *times, setting, best.exact)
             outcomes.append(made)
             debug.log("target", f"tuned {made}")
-            further(f"{sum(o.saved for o in outcomes) * 1e3:.2f} ms saved a step")
+            further(words=f"{sum(o.saved for o in outcomes) * 1e3:.2f} ms saved a step")
     return Tuning(outcomes, known, len(work) - len(outcomes), time.monotonic() - began)
 
 

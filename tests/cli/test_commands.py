@@ -15,7 +15,6 @@ import pytest
 
 from gluongraph.cli import COMMANDS, Refused, doctor, main, ops
 from gluongraph.ir import OPS
-from gluongraph.terminal import progress
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -126,12 +125,6 @@ def test_doctor_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeyp
     assert main(["doctor"]) == 1
     told = capsys.readouterr().out
     assert "pip install 'apache-tvm==" in told and "install gcc, clang or lld" in told
-
-
-def test_progress_shows_nothing_unless_somebody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress(3, "working") as further:
-        further()
-    assert capsys.readouterr().err == ""
 
 
 def test_every_command_is_a_module_of_its_own() -> None:
