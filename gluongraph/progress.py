@@ -98,6 +98,7 @@ def _show(ended: threading.Event) -> None:
         monitor_interval = 0  # it would start a thread that speeds up what is drawn here anyway
 
     with Bar(total=1, leave=False, file=sys.stderr, ncols=_width(), nrows=20, delay=DELAY, bar_format=_TIMED) as bar:
+        bar.delay = 0  # only the empty line of its beginning was to be left out
         while _draw(bar) and not ended.wait(PERIOD):
             pass
 
