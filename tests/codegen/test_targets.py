@@ -13,7 +13,8 @@ from typing import Any
 import bare
 import numpy as np
 import pytest
-from processors import PROCESSORS
+import tvm
+from processors import FOLDER, PROCESSORS
 
 import gluongraph as mx
 from gluongraph import gluon, nd, reference
@@ -117,35 +118,65 @@ def test_threads_have_as_many_pieces_each(monkeypatch: pytest.MonkeyPatch, threa
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
-def test_the_target_of_each_processor(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine, features, name = PROCESSORS[processor]
-    told_to_be(monkeypatch, machine, features)
-    assert target().name == name and targets.runs_here(target())
+def test_the_target_of_each_processor(processor: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recorded = PROCESSORS[processor]
+    told_to_be(monkeypatch, recorded.machine, recorded.file)
+    assert target().name == recorded.target and targets.runs_here(target())
     for row in TARGETS.values():  # what is recorded is enough for the rows that it runs, and one feature less is not
-        lacking = set(row.needs).difference(features.split())
+        lacking = set(row.needs).difference(recorded.features)
         assert targets.runs_here(row) == (row.cpu is not None and row.machine == platform.machine() and not lacking)
-    for need in TARGETS[name].needs:
-        told_to_be(monkeypatch, machine, " ".join(flag for flag in features.split() if flag != need))
-        assert target().name != name and need not in target().needs
+    for need in TARGETS[recorded.target].needs:
+        less = tmp_path / need
+        less.write_text("flags\t: " + " ".join(flag for flag in recorded.features if flag != need))
+        told_to_be(monkeypatch, recorded.machine, less)
+        assert target().name != recorded.target and need not in target().needs
+
+
+def test_every_recorded_processor_has_its_target() -> None:
+    assert set(FOLDER.iterdir()) == {processor.file for processor in PROCESSORS.values()}
+    assert {processor.target for processor in PROCESSORS.values()} == TARGETS.keys() - {"cuda"}
+    for file in FOLDER.iterdir():
+        assert re.match(r"# (\S+/\S+( #\d+)?, |recorded for this project )", file.read_text()), "where it is from"
+
+
+LINUX_NAMES = {"bmi": "bmi1", "crc32": "sse4_2", "lzcnt": "abm", "prfchw": "3dnowprefetch", "sse3": "pni"}
+# What AVX cannot be without, what is for systems, tuning, and what LLVM uses only where a program names it.
+NOT_USED = """
+    64bit 64bit-mode avx cmov crc32 cx16 cx8 fxsr mmx nopl sahf sse sse2 sse3 sse4.1 sse4.2 ssse3 x87 xsave
+    clflushopt cldemote clwb enqcmd fsgsbase invpcid pconfig pku ptwrite rdpid rdrnd rdseed serialize shstk tsxldtrk
+    uintr waitpkg wbnoinvd xsavec xsaveopt xsaves movdir64b movdiri adx aes amx-int8 pclmul sha vaes vpclmulqdq
+    allow-light-256-bit ermsb fsrm idivq-to-divl macrofusion prefer-256-bit vzeroupper
+"""
+TUNING = re.compile("false-deps-|fast-|slow-|no-bypass-delay-|tuning-")
+
+
+@pytest.mark.parametrize("name", [name for name, row in TARGETS.items() if row.cpu and row.machine == "x86_64"])
+def test_what_the_compiler_takes_for_granted(name: str) -> None:
+    """A processor that lacks any of it does not get the row: its code would end in an illegal instruction."""
+    features = tvm.target.codegen.llvm_get_cpu_features(machine_code.make_target(TARGETS[name].tvm))
+    used = {str(f) for f in features if f not in NOT_USED.split() and not TUNING.match(str(f))}
+    linux = set(TARGETS[name].needs) | {need.replace("_", "") for need in TARGETS[name].needs}
+    missing = {f for f in used if LINUX_NAMES.get(f, f.replace("-", "").replace(".", "_")) not in linux}
+    assert not missing
 
 
 def test_tiles_that_linux_keeps_from_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flags of a virtual machine may name them all the same."""
-    machine, features, _ = PROCESSORS["Sapphire Rapids"]
-    told_to_be(monkeypatch, machine, features, tiles=False)
+    recorded = PROCESSORS["sapphire_rapids_amx_guest"]
+    told_to_be(monkeypatch, recorded.machine, recorded.file, tiles=False)
     assert target().name == "x86-64-v4"
 
 
-def test_a_processor_of_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    told_to_be(monkeypatch, "riscv64", "")
+def test_a_processor_of_no_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    told_to_be(monkeypatch, "riscv64", tmp_path / "none")
     assert (target().name, target().tvm) == ("riscv64", {"kind": "llvm"})
 
 
-def told_to_be(monkeypatch: pytest.MonkeyPatch, machine: str, features: str, tiles: bool = True) -> None:
+def told_to_be(monkeypatch: pytest.MonkeyPatch, machine: str, cpuinfo: Path, tiles: bool = True) -> None:
     """Let this be another machine, as Python and Linux tell it."""
     monkeypatch.delenv("GG_TARGET", raising=False)
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr(targets, "cpu_flags", lambda: frozenset(features.split()))
+    monkeypatch.setattr(targets, "CPUINFO", cpuinfo)
     monkeypatch.setattr(targets, "_tiles_granted", lambda: tiles)
 
 
