@@ -133,7 +133,7 @@ def backward(
     """Gradients of the sum of <head_grads, heads> into the marked arrays that they depend on.
 
     Head gradients are all ones by default. Marked arrays that the heads do not depend on keep what they have. Those
-    that no gradient flows to, as through floor, get zeros, and so do arrays of integers. The record is used up unless
+    that no gradient flows to, as through floor, get zeros. Those of integers are cut off. The record is used up unless
     `retain_graph`. `train_mode` changes nothing: layers decided on it in the forward.
 
     Raises:

@@ -7,12 +7,20 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from gluongraph import ops
-from gluongraph.dtypes import is_float
+from gluongraph.dtypes import is_float, is_integer
 from gluongraph.errors import MXNetError, Origin, VerifyError
 from gluongraph.ir import OPS, Graph, Node, TensorType, recording_origins
 from gluongraph.ops.composite import inline
 
 BACKWARD = "backward"
+# What integers have gradients through, beside movement: derivatives of these by integers are integers. Gradients that
+# come back through a cast to floats are cut off, as in MXNet.
+INTEGRAL = frozenset(
+    {
+        *("cast", "neg", "abs", "relu", "add", "sub", "mul", "pow", "maximum", "minimum", "where", "matmul"),
+        *("sum", "prod", "max", "min", "cumsum", "take", "gather", "gather_grad", "scatter_add"),
+    }
+)
 K = TypeVar("K")
 
 
@@ -25,12 +33,14 @@ def gradients(
 ) -> list[Node | None]:
     """d sum_i <grads[i], outputs[i]> / d wrt: one node per entry of `wrt`, None where no gradient flows, which is zero.
 
-    Nodes in `wrt` may depend on one another: each gets its total derivative. `origins` tells where the forward
-    nodes came from; the gradient nodes are noted there too, with " backward" behind the scope.
+    Nodes in `wrt` may depend on one another: each gets its total derivative. Integers have one if they are in `wrt`, or
+    are computed from such by what is `INTEGRAL`: a cast of floats to integers has none. `origins` tells where the
+    forward nodes came from; the gradient nodes are noted there too, with " backward" behind the scope.
     """
     cotangents: dict[Node, Node] = {}
+    of_integers = any(is_integer(x.dtype) for x in wrt)
     for y, g in zip(outputs, grads, strict=True):
-        if g is None or not is_float(y.dtype):
+        if g is None or not (is_float(y.dtype) or (of_integers and is_integer(y.dtype))):
             continue
         if g.type != y.type:
             raise MXNetError(f"backward: the gradient {g.ty} does not fit its head {y.ty}")
@@ -106,7 +116,9 @@ def _walk(
     """Pull cotangents back to `wrt`; what lies behind `boundary` is not looked at."""
     whole: dict[Node, Node] = dict(cotangents)  # of nodes with one result
     parts: dict[Node, dict[int, Node]] = {}  # of nodes with several
-    for n in reversed(_active(whole, wrt, boundary)):
+    between = _active(whole, wrt, boundary)
+    integers = _integers(between, wrt)
+    for n in reversed(between):
         if n in boundary or not n.src:
             continue
         with _noting(n, origins):
@@ -117,8 +129,10 @@ def _walk(
             known = parts.get(n, {}) if isinstance(n.type, tuple) else {0: whole[n]} if n in whole else {}
             if not known:
                 continue
-            for x, gx in zip(n.src, _pull(n, known), strict=True):
-                if gx is None or isinstance(x.type, tuple) or not is_float(x.dtype):
+            if n in whole and not is_float(n.dtype) and n not in integers:
+                continue
+            for x, gx in zip(n.src, _pull(n, known, integers), strict=True):
+                if gx is None or isinstance(x.type, tuple) or not (is_float(x.dtype) or x in integers):
                     continue
                 if gx.type != x.type:
                     raise VerifyError(f"{n.op.name}: its gradient rule gives {gx.ty} for a source {x.ty}")
@@ -130,7 +144,20 @@ def _add(table: dict[K, Node], key: K, g: Node) -> None:
     table[key] = ops.add(table[key], g) if key in table else g
 
 
-def _pull(n: Node, known: Mapping[int, Node]) -> Sequence[Node | None]:
+def _integers(between: Sequence[Node], wrt: Sequence[Node]) -> frozenset[Node]:
+    """Those of the nodes between `wrt` and the results, sources first, that are integers and have gradients."""
+    found = {x for x in wrt if is_integer(x.dtype)}
+    for n in between if found else ():
+        if not isinstance(n.type, tuple) and is_integer(n.dtype) and not found.isdisjoint(n.src) and _is_integral(n):
+            found.add(n)
+    return frozenset(found)
+
+
+def _is_integral(n: Node) -> bool:
+    return n.op.kind == "movement" or n.op.name in INTEGRAL
+
+
+def _pull(n: Node, known: Mapping[int, Node], integers: frozenset[Node]) -> Sequence[Node | None]:
     """Cotangents of the sources of `n` from those of its results (`known`, by index)."""
     if n.op.grad is not None:
         if not isinstance(n.type, tuple):
@@ -143,7 +170,8 @@ def _pull(n: Node, known: Mapping[int, Node]) -> Sequence[Node | None]:
         cotangents: dict[Node, Node] = {}
         for i, g in known.items():
             _add(cotangents, results[i], g)
-        at = dict(zip(n.src, _walk(cotangents, tuple(n.src), frozenset(n.src), None), strict=True))
+        wrt = tuple(x for x in n.src if isinstance(x.type, tuple) or is_float(x.dtype) or x in integers)
+        at = dict(zip(wrt, _walk(cotangents, wrt, frozenset(n.src), None), strict=True))
         return tuple(at.pop(x, None) for x in n.src)  # a source that is used twice has its whole gradient once
     return (None,) * len(n.src)
 

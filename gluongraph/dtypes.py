@@ -81,3 +81,8 @@ _NUMPY = {name: row.numpy for name, row in DTYPES.items()}
 def is_float(name: str) -> bool:
     """True of f16, bf16, f32 and f64."""
     return DTYPES[name].family == "float"
+
+
+def is_integer(name: str) -> bool:
+    """True of the integers, signed or not; bool is none."""
+    return DTYPES[name].family in ("int", "uint")

@@ -15,7 +15,7 @@ from gluongraph import debug
 from gluongraph.builders import mximages, mxindex, mxlayers, mxmath, mxops, mxshapes
 from gluongraph.context import Context, check_context, current_context
 from gluongraph.differentiate import gradients
-from gluongraph.dtypes import dtype_name, is_float
+from gluongraph.dtypes import dtype_name
 from gluongraph.eager import Function, leaf, observers
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.handle import DEFAULT, Handle
@@ -473,7 +473,7 @@ def _part(array: NDArray, plan: mxshapes.Plan) -> NDArray:
         return invoke(mxshapes.index, array, plan=plan)
     part = NDArray(_index_view(plan)(array._storage.array).copy(order="C"), array._ctx)
     if STATE.recording and (source := source_of(array)) is not None:
-        flows = is_float(array.type.dtype)
+        flows = array.type.dtype != "bool"
         parents, constants = ([source], ()) if flows else ((), [source])
         part._source = (Entry(_PartGradient(array, part, plan), (), parents, (array,), constants), 0)
     return part

@@ -16,7 +16,7 @@ from gluongraph import debug, engine, random
 from gluongraph import storage as storages
 from gluongraph.context import current_context
 from gluongraph.differentiate import depended_on, gradients, zeros
-from gluongraph.dtypes import is_float, numpy_dtype
+from gluongraph.dtypes import numpy_dtype
 from gluongraph.eager import leaf, spans
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir import Graph, Node, topological
@@ -204,7 +204,7 @@ def _record(traced: Traced, mask: Sequence[int]) -> _Recorded | None:
     names = [*(n for n in graph.inputs if n.startswith("data")), *traced.captured]
     wrt = [graph.inputs[n] for n, wanted in zip(names, mask, strict=True) if wanted]
     outputs = list(graph.outputs.values())
-    heads = [leaf(f"{HEAD}{i}", n.ty) if is_float(n.dtype) else None for i, n in enumerate(outputs)]
+    heads = [None if n.dtype == "bool" else leaf(f"{HEAD}{i}", n.ty) for i, n in enumerate(outputs)]
     origins = dict(graph.origins)
     found = gradients(outputs, heads, wrt, origins=origins)
     reached = iter(found)

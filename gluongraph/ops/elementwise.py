@@ -377,7 +377,7 @@ CAST = Op(
     kind="elementwise",
     infer=_cast_type,
     numpy=_cast,
-    grad=lambda g, y, x, dtype: (ops.cast(g, x.dtype) if is_float(x.dtype) and is_float(dtype) else None,),
+    grad=lambda g, y, x, dtype: (None if "bool" in (x.dtype, dtype) else ops.cast(g, x.dtype),),
     lower=lambda e, i, x, dtype: e.cast(x(*i), dtype),
     samples=lambda rng: [
         ((array(rng, (3, 33), source, 0, 9),), {"dtype": target})
@@ -449,8 +449,10 @@ div = broadcasting(
 )
 
 
-def _pow_grad(g: Node, z: Node, x: Node, y: Node) -> tuple[Node, Node]:
+def _pow_grad(g: Node, z: Node, x: Node, y: Node) -> tuple[Node, Node | None]:
     """log x exists for x > 0 only; elsewhere z does not depend on y smoothly, and its gradient is 0."""
+    if not is_float(x.dtype):  # integers have no powers below 0, and no logarithm
+        return g * y * x ** (ops.maximum(y, 1) - 1), None
     positive = ops.greater(x, 0)
     return g * y * x ** (y - 1), g * z * ops.where(positive, ops.log(ops.where(positive, x, 1)), 0)
 

@@ -82,7 +82,8 @@ def _prod_grad(g: Node, y: Node, x: Node, axes: tuple[int, ...], keepdims: bool)
     zero = ops.equal(x, 0)
     zeros = spread(SUM(ops.cast(zero, x.dtype), axes=axes, keepdims=keepdims), x, axes)
     others = spread(PROD(ops.where(zero, 1, x), axes=axes, keepdims=keepdims), x, axes)
-    rest = ops.where(ops.equal(zeros, ops.cast(zero, x.dtype)), others / ops.where(zero, 1, x), 0)
+    divide = ops.div if is_float(x.dtype) else ops.floordiv  # of integers nothing is left over
+    rest = ops.where(ops.equal(zeros, ops.cast(zero, x.dtype)), divide(others, ops.where(zero, 1, x)), 0)
     return (spread(g, x, axes) * rest,)
 
 

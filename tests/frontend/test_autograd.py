@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from gluongraph import autograd, nd
+from gluongraph import autograd, gluon, nd
 from gluongraph.errors import MXNetError, ShapeError
 from gluongraph.ndarray import NDArray
 
@@ -213,7 +214,61 @@ def test_values_are_kept_as_they_were() -> None:
     assert grad_of(x) == [6]
 
 
-def test_integers_have_no_gradient() -> None:
+INTEGERS: dict[str, tuple[Callable[[NDArray], NDArray], Any]] = {  # the gradients are those of MXNet 1.9.1
+    "product": (lambda x: x * x, [[2, 4, 6], [8, 10, 12]]),
+    "power": (lambda x: x**2, [[2, 4, 6], [8, 10, 12]]),
+    "prod": (nd.prod, [[720, 360, 240], [180, 144, 120]]),
+    "part": (lambda x: x[1:], [[0, 0, 0], [1, 1, 1]]),
+    "element": (lambda x: x[0, 1], [[0, 1, 0], [0, 0, 0]]),
+    "take": (lambda x: nd.take(x, nd.array([0, 0, 1])), [[2, 2, 2], [1, 1, 1]]),
+    "broadcast": (lambda x: nd.broadcast_add(x, x[0:1]), [[3, 3, 3], [1, 1, 1]]),
+    "condition": (lambda x: (x > 2) * x, [[0, 0, 1], [1, 1, 1]]),
+    "topk": (lambda x: nd.topk(x, k=2, ret_typ="value"), [[0, 1, 1], [0, 1, 1]]),
+    "max": (lambda x: x.max(), [[0, 0, 0], [0, 0, 1]]),
+    "clip": (lambda x: x.clip(2, 4), [[0, 1, 1], [1, 0, 0]]),
+    "cut off": (lambda x: x.astype("float32") * 2.7, [[2, 2, 2], [2, 2, 2]]),
+    "another type": (lambda x: x.astype("int64") * 3, [[3, 3, 3], [3, 3, 3]]),
+    "remainder": (lambda x: x % 2, [[0, 0, 0], [0, 0, 0]]),
+}
+
+
+class Apply(gluon.HybridBlock):
+    """A function as a block."""
+
+    def __init__(self, function: Callable[[NDArray], NDArray]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: NDArray) -> NDArray:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("way", ["eager", "hybridized"])
+@pytest.mark.parametrize("name", INTEGERS)
+def test_gradients_of_integers(name: str, way: str) -> None:
+    function, expected = INTEGERS[name]
+    block = Apply(function)
+    block.hybridize(way == "hybridized")
+    x = nd.array([[1, 2, 3], [4, 5, 6]], dtype="int32")
+    x.attach_grad()
+    for _ in range(2):
+        with autograd.record():
+            y = block(x)
+        y.backward()
+        assert x.grad.dtype == np.int32 and x.grad.asnumpy().tolist() == expected
+
+
+def test_a_gradient_of_integers_through_a_mask() -> None:
+    x = nd.array([[1, 2, 3], [4, 5, 6]], dtype="int32")
+    x.attach_grad("add")
+    for _ in range(3):
+        with autograd.record():
+            y = nd.contrib.boolean_mask(x, nd.array([0, 1])).sum()
+        y.backward()
+    assert x.grad.asnumpy().tolist() == [[0, 0, 0], [3, 3, 3]]
+
+
+def test_indices_have_no_gradient() -> None:
     x, i = marked(1, 2, 3), nd.array([2, 0], dtype="int32")
     i.attach_grad()
     with autograd.record():

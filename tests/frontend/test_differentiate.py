@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from gluongraph import ops, reference
-from gluongraph.differentiate import differentiate, gradients
+from gluongraph.differentiate import INTEGRAL, differentiate, gradients
+from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, Origin, VerifyError
 from gluongraph.ir import OPS, Graph, Node, Op, TensorType
 from gluongraph.verify import verify
@@ -90,6 +93,40 @@ def test_integer_sources_are_skipped() -> None:
     expected = np.zeros((2, 3))
     np.add.at(expected, (np.arange(2)[:, None], VALUES[INDEX]), VALUES[B])
     np.testing.assert_allclose(value(ga), expected)
+
+
+MOVEMENT = {"reshape", "transpose", "expand", "slice", "concat", "pad", "flip"}
+
+
+@pytest.mark.parametrize("name", sorted((INTEGRAL | MOVEMENT) - {"cast"}))
+def test_gradients_of_integers_are_those_of_equal_floats(name: str) -> None:
+    found = 0
+    for arrays, attrs in OPS[name].samples(np.random.default_rng(0)):  # type: ignore[misc]
+        if "dtype" in attrs:
+            continue
+        asked = [i for i, a in enumerate(arrays) if a.dtype.kind not in "biu"]
+        whole = [np.ceil(a.astype(np.float64)) if i in asked else a for i, a in enumerate(arrays)]
+
+        def of(dtype: Any) -> list[Any]:
+            given = [a.astype(dtype) if i in asked else a for i, a in enumerate(whole)]  # noqa: B023
+            return _gradients(name, given, asked, attrs)  # noqa: B023
+
+        expected, integers = of(np.float64), of(np.int64)
+        for of_floats, of_integers in zip(expected, integers, strict=True):
+            if of_integers is not None:
+                assert of_integers.dtype == np.int64
+                np.testing.assert_array_equal(of_integers, of_floats)
+                found += 1
+    assert found
+
+
+def _gradients(name: str, arrays: list[np.ndarray], asked: list[int], attrs: dict[str, Any]) -> list[Any]:
+    """The gradients of an op by the arguments `asked` for, with a head of twos."""
+    inputs = [ops.input(f"x{i}", TensorType(a.shape, dtype_name(a.dtype))) for i, a in enumerate(arrays)]
+    y = OPS[name](*inputs, **attrs)
+    made = gradients([y], [ops.full(y.shape, 2, y.dtype)], [inputs[i] for i in asked])
+    table = dict(zip(inputs, arrays, strict=True))
+    return [None if g is None else np.asarray(reference.evaluate([g], table)[0]) for g in made]
 
 
 def test_head_of_another_type() -> None:
