@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from gluongraph import cuda_compiler, debug
+from gluongraph import cuda_compiler, debug, disk
 from gluongraph.codegen import cache, cuda, linking, machine_code, te, tir
 from gluongraph.codegen.cache import Artefact
 from gluongraph.codegen.cuda_math import GpuKernel
@@ -77,8 +76,7 @@ def _write(launches: Launches, entries: Entries, library: Path, target: Target, 
         for i in range(count):
             yield partial(compiled, [kernel(launch, target) for launch in launches[i::count]], i)
 
-    temporary = tempfile.TemporaryDirectory(prefix="gluongraph-", ignore_cleanup_errors=True)
-    with temporary as folder, task(len(launches), "kernels") as done:
+    with disk.temporary_folder() as folder, task(len(launches), "kernels") as done:
         linker(str(library), in_parallel(tasks(), threads()))
 
 

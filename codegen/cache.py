@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache as once
 from pathlib import Path
 from typing import Any
 
-from gluongraph import ops, store
+from gluongraph import disk, ops, store
 from gluongraph.codegen.targets import Target
 from gluongraph.errors import CompileError
 from gluongraph.plan import Plan
@@ -116,8 +115,7 @@ def keep(key: str, program: Program, write: Callable[[Path], None], gpu: bool = 
         OSError: no temporary file can be written.
     """
     base = store.folder()
-    with tempfile.TemporaryDirectory(prefix="gluongraph-") as name:
-        made = Path(name)
+    with disk.temporary_folder() as made:
         write(made / LIBRARY)
         (made / PROGRAM).write_bytes(_text(program))
         entry = store.put(base / key if base is not None else None, made)

@@ -119,6 +119,7 @@ def compile(
         hold_states(trainer, optimizer_state)
     seconds = 0.0
     if tune is not False:
+        import_whole("gluongraph.tuner")
         from gluongraph.tuner import seconds_of
 
         seconds = seconds_of(tune)
@@ -158,6 +159,7 @@ def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:
 
 def cast_to(graph: Graph, low: str, on: Target) -> Graph:
     """The pass `amp`, run as all passes are."""
+    import_whole("gluongraph.planning")
     from gluongraph.passes import amp
     from gluongraph.planning import run
 
@@ -290,6 +292,7 @@ def lower(
     asked = Request(graph, roles, forward, on, thrift)
     with quiet(not progress), task(0, "compiling"):
         if tune and runs_here(on) and not interprets():
+            import_whole("gluongraph.tuner")
             from gluongraph.tuner import tune as measure
 
             tuning = measure(asked.choice.plan, on, tune)

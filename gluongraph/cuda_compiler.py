@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
+from gluongraph import disk
 from gluongraph.errors import CompileError
-from gluongraph.interrupts import guarded
+from gluongraph.interrupts import guarded, import_whole
 
 HELP = "install a CUDA toolkit, whose nvcc is then found in PATH, or: pip install 'gluongraph[cuda]'"
 
@@ -38,14 +37,14 @@ def binary(source: str, arch: str) -> bytes | None:
 
 def _nvcc(source: str, arch: str) -> bytes:
     virtual = arch.replace("sm_", "compute_")
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "kernels.cu").write_text(source, encoding="utf-8")
+    with disk.temporary_folder() as folder:
+        (folder / "kernels.cu").write_text(source, encoding="utf-8")
         code = f"arch={virtual},code=[{arch},{virtual}]"
         command = ["nvcc", "-w", "-fatbin", "-gencode", code, "kernels.cu", "-o", "kernels.fatbin"]
         done = subprocess.run(guarded(command), cwd=folder, capture_output=True, text=True)
         if done.returncode:
             raise CompileError(f"nvcc does not take the kernels for {arch}: {done.stderr[:2000]}")
-        return Path(folder, "kernels.fatbin").read_bytes()
+        return (folder / "kernels.fatbin").read_bytes()
 
 
 # What the headers of the language leave out: NVRTC knows none of a host's.
@@ -58,8 +57,7 @@ _PREAMBLE = """#include <cuda/std/limits>
 
 def _nvrtc(source: str, arch: str) -> bytes:
     try:
-        from cuda.bindings import nvrtc
-
+        nvrtc = import_whole("cuda.bindings.nvrtc")
         made = _done(nvrtc, nvrtc.nvrtcCreateProgram((_PREAMBLE + source).encode(), b"kernels.cu", 0, None, None))
     except (ImportError, RuntimeError) as error:  # RuntimeError: its library is not there
         raise CompileError(f"NVRTC cannot be used: {error}\n  help: {HELP}") from error
@@ -86,9 +84,8 @@ def _done(nvrtc: Any, result: tuple[Any, ...]) -> Any:
 
 def _headers() -> list[str]:
     """The folders of CUDA's headers: those of its runtime and of its C++ library."""
-    from cuda.pathfinder import find_nvidia_header_directory
-
-    found = {name: find_nvidia_header_directory(name) for name in ("cudart", "cccl")}
+    find = import_whole("cuda.pathfinder").find_nvidia_header_directory
+    found = {name: find(name) for name in ("cudart", "cccl")}
     if missing := [package for name, package in _PACKAGES.items() if not found[name]]:
         raise CompileError(f"CUDA's headers are not all here\n  help: pip install {' '.join(missing)}")
     return [str(folder) for folder in found.values()]

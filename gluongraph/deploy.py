@@ -18,13 +18,12 @@ import os
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 
-from gluongraph import runtime, store
+from gluongraph import disk, runtime, store
 from gluongraph.artefact import file, host, signing
 from gluongraph.errors import CompileError, FormatError, MXNetError, located
 from gluongraph.interrupts import guarded, in_parallel
@@ -117,9 +116,9 @@ def _runner() -> Entry:
     place = base / f"runner-{_key()}" if base is not None else None
     if place is not None and (found := store.get(place)) is not None:
         return found
-    with tempfile.TemporaryDirectory(prefix="gluongraph-") as name:
-        _build(Path(name))
-        return store.put(place, Path(name))
+    with disk.temporary_folder() as folder:
+        _build(folder)
+        return store.put(place, folder)
 
 
 def _build(folder: Path) -> None:

@@ -11,12 +11,14 @@ import errno
 import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 DRAFT = ".saving-"
+TEMPORARY = ".gluongraph-"  # in the system's folder for temporary files, where others have drafts of theirs
 _NOT_SUPPORTED = {errno.EINVAL, errno.ENOTSUP, errno.EBADF}  # what file systems say that cannot synchronize folders
 
 
@@ -45,15 +47,25 @@ def whole(path: Path, write: Callable[[IO[bytes]], object], mode: int = 0o666, r
 
 
 @contextmanager
-def draft_folder(base: Path) -> Iterator[Path]:
+def draft_folder(base: Path, prefix: str = DRAFT) -> Iterator[Path]:
     """Within: a new folder that only this user may enter, to be filled and renamed; removed if it has not been."""
-    sweep(base)
-    handle, draft = _begun(base, _new_folder)
+    handle, draft = begun_folder(base, prefix)
     try:
         yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
         os.close(handle)
+
+
+def temporary_folder() -> AbstractContextManager[Path]:
+    """Within: a new temporary folder. Those of killed processes are removed."""
+    return draft_folder(Path(tempfile.gettempdir()), TEMPORARY)
+
+
+def begun_folder(base: Path, prefix: str) -> tuple[int, Path]:
+    """A new draft of a folder, and the handle that keeps it from being swept for as long as it is open."""
+    sweep(base, prefix)
+    return _begun(base, _new_folder, prefix)
 
 
 def put(path: Path, data: bytes, mode: int = 0o600) -> None:
@@ -78,9 +90,9 @@ def synchronize(folder: Path) -> None:
         os.close(handle)
 
 
-def name_of_draft() -> str:
+def name_of_draft(prefix: str = DRAFT) -> str:
     """A name that no other draft has."""
-    return f"{DRAFT}{os.getpid()}-{os.urandom(8).hex()}"
+    return f"{prefix}{os.getpid()}-{os.urandom(8).hex()}"
 
 
 def stays_within(name: str) -> bool:
@@ -93,10 +105,10 @@ def stays_within(name: str) -> bool:
     return not {"", ".", ".."} & set(parts) and "\0" not in name
 
 
-def sweep(folder: Path) -> None:
+def sweep(folder: Path, prefix: str = DRAFT) -> None:
     """Remove the drafts in a folder whose writers have ended. What cannot be looked at or locked is left alone."""
     with suppress(OSError), os.scandir(folder) as entries:
-        for path in [Path(entry.path) for entry in entries if entry.name.startswith(DRAFT)]:
+        for path in [Path(entry.path) for entry in entries if entry.name.startswith(prefix)]:
             with suppress(OSError):
                 _remove_abandoned(path)
 
@@ -125,10 +137,10 @@ def _new_folder(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
-def _begun(folder: Path, make: Callable[[Path], int]) -> tuple[int, Path]:
+def _begun(folder: Path, make: Callable[[Path], int], prefix: str = DRAFT) -> tuple[int, Path]:
     """A new draft, open and locked."""
     while True:
-        draft = folder / name_of_draft()
+        draft = folder / name_of_draft(prefix)
         handle = make(draft)
         try:
             if _locked(handle) and os.path.samestat(os.fstat(handle), os.stat(draft)):

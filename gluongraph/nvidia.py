@@ -6,6 +6,8 @@ import ctypes
 import re
 from pathlib import Path
 
+from gluongraph.interrupts import import_whole
+
 Version = tuple[int, int]  # compute capability: (9, 0) of an H100
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
 
@@ -84,7 +86,7 @@ def kind_of(binary: bytes | None) -> str:
 def packaged(library: str) -> list[Path]:
     """Where NVIDIA's Python packages have put a library: "libcudart.so.13" of nvidia-cuda-runtime."""
     try:
-        import nvidia  # a namespace that several packages share
+        nvidia = import_whole("nvidia")  # a namespace that several packages share
     except ImportError:
         return []
     return sorted(path for folder in nvidia.__path__ for path in Path(folder).glob(f"*/lib/{library}"))

@@ -98,8 +98,8 @@ def temporary() -> Path | None:
     global _temporary
     if _temporary is None or not _temporary.is_dir():
         try:
-            _temporary = Path(tempfile.mkdtemp(prefix="gluongraph-"))
-            _temporary.chmod(0o700)
+            # The handle stays open, so that nobody takes the folder for one that a killed process has left.
+            _, _temporary = disk.begun_folder(Path(tempfile.gettempdir()), disk.TEMPORARY)
         except OSError:
             return None
         atexit.register(_remove, _temporary, os.getpid())

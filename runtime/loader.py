@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import importlib
 import importlib.util
 import itertools
 import os
@@ -25,6 +24,7 @@ from ml_dtypes import bfloat16
 from gluongraph import cuda_compiler, nvidia
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError, MXNetError, located
+from gluongraph.interrupts import import_whole
 from gluongraph.process import cores_to_bind, import_tvm, threads
 from gluongraph.runtime.library import Library, start_workers
 
@@ -168,7 +168,7 @@ def _cuda() -> None:
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise CompileError(f"no CUDA on this machine: {error}{_cuda_help(str(error))}") from error
-    importlib.import_module("tvm.support.nvcc")  # first: it registers the same name, and may do so only once
+    import_whole("tvm.support.nvcc")  # first: it registers the same name, and may do so only once
     _ffi().register_global_func("tvm_callback_cuda_compile", _compiled, override=True)
 
 

@@ -294,7 +294,7 @@ def test_bundles_take_the_runner_that_was_built(
 
 WRITER = """
 import pathlib, sys, time
-from gluongraph import disk
+from gluongraph import disk, store
 place = pathlib.Path(sys.argv[1])
 def slowly(file):
     file.write(b"half")
@@ -303,14 +303,24 @@ def slowly(file):
     time.sleep(60)
 if sys.argv[2] == "file":
     disk.whole(place / "file", slowly)
+elif sys.argv[2] == "cache":
+    with open(store.temporary() / "part", "wb") as file:
+        slowly(file)
+elif sys.argv[2] == "temporary":
+    with disk.temporary_folder() as draft, open(draft / "part", "wb") as file:
+        slowly(file)
 else:
     with disk.draft_folder(place) as draft, open(draft / "part", "wb") as file:
         slowly(file)
 """
 
 
-@pytest.mark.parametrize("what", ["file", "folder"])
-def test_drafts_of_killed_writers_go_and_those_of_others_stay(tmp_path: pathlib.Path, what: str) -> None:
+@pytest.mark.parametrize("what", ["file", "folder", "temporary", "cache"])
+def test_drafts_of_killed_writers_go_and_those_of_others_stay(
+    tmp_path: pathlib.Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     run = [sys.executable, "-c", WRITER, str(tmp_path), what]
     dead, alive = (subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for _ in range(2))
     try:
@@ -321,7 +331,9 @@ def test_drafts_of_killed_writers_go_and_those_of_others_stay(tmp_path: pathlib.
         dead.send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)  # it has ended; its number is still taken
         disk.whole(tmp_path / "other", lambda file: file.write(b"whole"))
-        assert {path.name for path in tmp_path.iterdir()} == {"other", drafts[str(alive.pid)].name}
+        with disk.temporary_folder() as folder:
+            left = {path.name for path in tmp_path.iterdir()} - {folder.name}
+        assert left == {"other", drafts[str(alive.pid)].name}
     finally:
         for process in (dead, alive):
             process.kill()
@@ -329,6 +341,8 @@ def test_drafts_of_killed_writers_go_and_those_of_others_stay(tmp_path: pathlib.
             assert process.stdout is not None
             process.stdout.close()
     disk.sweep(tmp_path)
+    with disk.temporary_folder():
+        pass
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 

@@ -21,10 +21,12 @@ from pathlib import Path
 
 from gluongraph import disk, private
 from gluongraph.errors import MXNetError, located
+from gluongraph.interrupts import import_whole
 
 LOCAL, SIGNING, TRUSTED = "local.key", "signing.key", "trusted.keys"
 LENGTH = 32  # bytes of each key
 _LINE = re.compile(r"ed25519:([0-9a-f]{64})(?:\s+(\S.*?))?\s*")
+_ED25519 = "cryptography.hazmat.primitives.asymmetric.ed25519"
 _PRIVATE = "ed25519-private:"
 
 
@@ -56,13 +58,12 @@ class PublicKey:
             KeyFileError: the package cryptography is missing.
         """
         try:
-            from cryptography.exceptions import InvalidSignature
-            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+            ed25519, exceptions = import_whole(_ED25519), import_whole("cryptography.exceptions")
         except ImportError:
             raise _no_cryptography("a signature cannot be verified") from None
         try:
-            Ed25519PublicKey.from_public_bytes(self.data).verify(signature, message)
-        except (InvalidSignature, ValueError):
+            ed25519.Ed25519PublicKey.from_public_bytes(self.data).verify(signature, message)
+        except (exceptions.InvalidSignature, ValueError):
             return False
         return True
 
@@ -132,10 +133,10 @@ def make(name: str = "") -> PublicKey:
         OSError: it cannot be written.
     """
     try:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        ed25519 = import_whole(_ED25519)
     except ImportError:
         raise _no_cryptography("keys cannot be made") from None
-    key = Ed25519PrivateKey.generate()
+    key = ed25519.Ed25519PrivateKey.generate()
     made = PublicKey(key.public_key().public_bytes_raw(), name)
     path = folder() / SIGNING
     if not _create(path, f"{_PRIVATE}{key.private_bytes_raw().hex()}\n{made.line}\n"):
@@ -164,10 +165,10 @@ def sign(message: bytes) -> tuple[bytes, bytes] | None:
     if (pair := _pair()) is None:
         return None
     try:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        ed25519 = import_whole(_ED25519)
     except ImportError:
         raise _no_cryptography(f"{folder() / SIGNING} cannot sign") from None
-    key = Ed25519PrivateKey.from_private_bytes(pair[0])
+    key = ed25519.Ed25519PrivateKey.from_private_bytes(pair[0])
     return key.public_key().public_bytes_raw(), key.sign(message)
 
 

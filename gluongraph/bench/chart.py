@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
+
+from gluongraph.interrupts import import_whole
 
 Ratios = Mapping[str, Mapping[str, float]]
 
@@ -64,7 +65,7 @@ def svg(ratios: Ratios) -> str:
 
 
 def _png(ratios: Ratios, path: Path) -> None:
-    figures = importlib.import_module("matplotlib.figure")
+    figures = import_whole("matplotlib.figure")
     peers = peers_of(ratios)
     figure = figures.Figure(figsize=(8, 1 + 0.2 * sum(len(found) + 1 for found in ratios.values())))
     axes = figure.add_subplot()

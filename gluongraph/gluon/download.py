@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import socket
 from contextlib import closing
@@ -12,6 +11,7 @@ from typing import IO, Any
 
 from gluongraph import disk
 from gluongraph.errors import warn
+from gluongraph.interrupts import import_whole
 
 _REPOSITORY = "https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/"
 
@@ -101,7 +101,7 @@ def _opened(url: str, verify_ssl: bool) -> Any:
     """
     try:
         # Here: few programs fetch anything, and all would wait for it when they start.
-        get: Any = importlib.import_module("requests").get
+        get: Any = import_whole("requests").get
     except ImportError:
         get = None
     if get is None or not url.startswith(("http:", "https:")):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from gluongraph import json_text, params
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import FormatError, located
+from gluongraph.interrupts import import_whole
 from gluongraph.storage import Array
 
 if TYPE_CHECKING:
@@ -28,11 +29,10 @@ DIGEST = "sha256"
 
 def save(filename: str, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:
     """Write named arrays, and texts beside them; the file appears whole or not at all."""
-    import safetensors.numpy  # here and in `read`: `import gluongraph` need not wait for it
-
+    safetensors: Any = import_whole("safetensors.numpy")  # here: `import gluongraph` need not wait for it
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}  # others are written scrambled
     texts = dict(metadata or {})
-    data = safetensors.numpy.save(arrays, metadata={**texts, DIGEST: _digest(arrays, texts)})
+    data = safetensors.save(arrays, metadata={**texts, DIGEST: _digest(arrays, texts)})
     params.whole(filename, lambda file: file.write(data))
 
 
@@ -70,12 +70,12 @@ def read(filename: str) -> tuple[dict[str, Array], dict[str, str]]:
         FileNotFoundError: there is no such file.
         FormatError: it is something else, or damaged.
     """
-    import safetensors.numpy
+    safetensors: Any = import_whole("safetensors.numpy")
 
     with open(filename, "rb") as file:
         data = file.read()
     try:
-        arrays: dict[str, Array] = safetensors.numpy.load(data)
+        arrays: dict[str, Array] = safetensors.load(data)
         header = json_text.parse(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except Exception as error:  # safetensors has an error type of its own, without a public name
         raise FormatError(f"{filename} is neither a safetensors file nor MXNet's: {error}") from None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.errors import FormatError
+from gluongraph.interrupts import import_whole
 from gluongraph.storage import Array
 
 COLOR, GRAY, UNCHANGED = 1, 0, -1  # OpenCV's numbers, which are MXNet's
@@ -15,10 +16,9 @@ COLOR, GRAY, UNCHANGED = 1, 0, -1  # OpenCV's numbers, which are MXNet's
 
 def _pillow() -> Any:
     try:
-        import PIL.Image
+        return import_whole("PIL.Image")
     except ImportError as error:
         raise ImportError("reading and writing images needs Pillow: pip install 'gluongraph[data]'") from error
-    return PIL.Image
 
 
 def decode(data: Any, flag: int = COLOR, to_rgb: bool = True) -> Array:

@@ -11,6 +11,7 @@ from gluongraph import autograd, json_text
 from gluongraph.context import Context
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import FormatError
+from gluongraph.interrupts import import_whole
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.base import Optimizer
 from gluongraph.optimizer.counting import Index
@@ -72,14 +73,12 @@ class Updater:
 
     def get_states(self, dump_optimizer: bool = False) -> bytes:
         """The states as bytes (safetensors); with `dump_optimizer` also the optimizer's counts and rate."""
-        from safetensors.numpy import save
-
         arrays: dict[str, Array] = {}
         forms = [[index, packed(state, str(index), arrays)] for index, state in self.states.items()]
         about: dict[str, Any] = {"format": FORMAT, "states": forms}
         if dump_optimizer:
             about["optimizer"] = self.optimizer.progress()
-        return bytes(save(arrays, {"updater": json.dumps(about)}))
+        return bytes(import_whole("safetensors.numpy").save(arrays, {"updater": json.dumps(about)}))
 
     def set_states(self, states: bytes) -> None:
         """Take over what `get_states` gave; where it tells of the optimizer, that goes on from there.
@@ -121,17 +120,15 @@ def unpacked(form: Any, arrays: dict[str, Array]) -> State:
 
 def _read(states: bytes) -> tuple[dict[str, Any], dict[Index, State]]:
     """What the bytes tell of the optimizer, and the states."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
+    safetensors: Any = import_whole("safetensors.numpy")
     try:
-        arrays = load(bytes(states))
+        arrays = safetensors.load(bytes(states))
         header = json_text.parse(states[8 : 8 + int.from_bytes(states[:8], "little")])
         about = json_text.parse(header["__metadata__"]["updater"])
         if about["format"] != FORMAT:
             raise FormatError(f"states of format {about['format']}; this version reads {FORMAT}")
         return about, {index: unpacked(form, arrays) for index, form in about["states"]}
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (import_whole("safetensors").SafetensorError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"these are no states of an Updater: {error!r}") from None

@@ -14,6 +14,7 @@ from gluongraph.errors import ArgumentError, MXNetError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.gluon.turns import by_turns
 from gluongraph.interpreted import Interpreted
+from gluongraph.interrupts import import_whole
 from gluongraph.ir import Graph
 from gluongraph.nd import NDArray
 from gluongraph.plan import Launch, Plan
@@ -473,6 +474,7 @@ class TrainStep:
             ValueError: that is no number of seconds.
             MXNetError: kernels do not run on this CPU: another target, or graphs that are interpreted.
         """
+        import_whole("gluongraph.tuner")
         from gluongraph.tuner import seconds_of
 
         tuning = self._main(batch, seconds_of(seconds))[0].compiled.tuning

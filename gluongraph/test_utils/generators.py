@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.interrupts import import_whole
 from gluongraph.storage import Array
 
 Generator = Callable[[int], Any]  # gives that many independent draws
@@ -46,8 +47,7 @@ def chi_square_check(
 
     `buckets` are intervals in ascending order, or the values of a discrete distribution; they hold all that is drawn.
     """
-    from scipy import stats
-
+    stats = import_whole("scipy.stats")
     samples = np.asarray(generator(nsamples)).ravel()
     expected = nsamples * np.asarray(probs, np.float64)
     if isinstance(buckets[0], (tuple, list)):
