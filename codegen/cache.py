@@ -64,11 +64,15 @@ def _described(plan: Plan) -> str:
     return "\n".join(lines)
 
 
+SOURCES = (Path(__file__).parent, Path(ops.__file__).parent)
+
+
 @once
 def code() -> str:
     """A digest of what turns a plan into code: the sources of this package and of the ops' rules, and TVM's version,
     which stands in a file at the top of its packages (to import `importlib.metadata` for it takes 15 ms)."""
-    return digest_of("", Path(__file__).parent, Path(ops.__file__).parent, package("tvm"), package("tvm_ffi"))
+    versions = [file for name in ("tvm", "tvm_ffi") for file in sorted(package(name).glob("*.py"))]
+    return digest_of("", *SOURCES, *versions)
 
 
 def package(name: str) -> Path:
@@ -83,13 +87,19 @@ def package(name: str) -> Path:
     return Path(spec.origin).parent
 
 
-def digest_of(text: str, *folders: Path) -> str:
-    """A digest of a text and of the Python files in folders."""
+def digest_of(text: str, *sources: Path) -> str:
+    """A digest of a text and of Python files: of each folder all below it, with their places there."""
     digest = hashlib.sha256(text.encode())
-    for folder in folders:
-        for file in sorted(folder.glob("*.py")):
-            digest.update(file.read_bytes())
+    for source in sources:
+        for file in files_of(source):
+            data = file.read_bytes()
+            digest.update(f"\0{file.relative_to(source.parent)}\0{len(data)}\0".encode() + data)
     return digest.hexdigest()
+
+
+def files_of(source: Path) -> list[Path]:
+    """The Python files below a folder, in their order; or the file itself."""
+    return [source] if source.is_file() else sorted(source.rglob("*.py"))
 
 
 def find(key: str, program: Program, gpu: bool = False) -> Artefact | None:

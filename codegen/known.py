@@ -36,8 +36,13 @@ def key(graph: Graph, roles: Mapping[str, str], asked: str, target: Target) -> s
 def planner() -> str:
     """A digest of what turns a graph into a plan, rules and ops aside: the sources of the passes, of what they share
     and of what chooses among plans; numpy's version, since `fold` computes with it."""
+    return cache.digest_of(np.__version__, *sources())
+
+
+def sources() -> list[Path]:
+    """Files and folders that take part in planning, beside those of `cache.SOURCES`."""
     shared = Path(ops.__file__).parent.parent
-    return cache.digest_of(np.__version__, shared, shared / "step", cache.package("gluongraph.passes"))
+    return [*sorted(shared.glob("*.py")), shared / "step", cache.package("gluongraph.passes")]
 
 
 def find(key: str, graph: Graph, gpu: bool) -> Artefact | None:
