@@ -15,6 +15,7 @@ from gluongraph.gluon import trainer_states
 from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
 from gluongraph.gluon.parameter import Parameter, ParameterDict
 from gluongraph.gluon.store_choice import check_kvstore, chosen_store, updates_on
+from gluongraph.gluon.trainer_updater import TrainerUpdater
 from gluongraph.gluon.turns import by_turns
 from gluongraph.gluon.watch import Edits
 from gluongraph.kvstore import KVStore, KVStoreBase
@@ -194,6 +195,12 @@ class Trainer:
         """The name in MXNet of `scaler`, where amp.init_trainer has been called."""
         return self.scaler if self.skips else None
 
+    @property
+    def _updaters(self) -> list[TrainerUpdater]:
+        """MXNet's name of what shows the states on each context."""
+        self.prepare()
+        return [TrainerUpdater(self, place) for place in range(1 if self._exchange.once else len(self._contexts))]
+
     def set_learning_rate(self, lr: float) -> None:
         """Change the rate from the next update on.
 
@@ -239,6 +246,8 @@ class Trainer:
                 store.set_gradient_compression(self._compression_params)
             if on_store and not own:
                 store.set_optimizer(self._optimizer)
+            elif isinstance(store, KVStore) and on_store and store is not self._kvstore_params["kvstore"]:
+                store.set_updater(TrainerUpdater(self))  # of a store that only the trainer has
             for p, replicas in arrays.items():
                 if p.grad_req == "null":
                     replicas = replicas[:1]  # running statistics of contexts may differ, and go on to
