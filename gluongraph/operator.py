@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gluongraph import autograd, nd
+from gluongraph.argument_texts import argument_text
 from gluongraph.context import Context, current_context
 from gluongraph.eager import spans
 from gluongraph.errors import HostCallError, MXNetError, ShapeError, located
@@ -145,9 +146,17 @@ class OperatorArguments:
 
 
 def get_operator_arguments(op_name: str) -> OperatorArguments:
-    """The arguments of a function of `nd`. Raises MissingError if there is none of that name."""
-    arguments = inspect.signature(inspect.unwrap(getattr(nd, op_name))).parameters.values()
-    types = [str(p.annotation).replace("Node", "NDArray") for p in arguments]
+    """The arguments of a function of `nd`, their types as MXNet writes them.
+
+    Raises:
+        MissingError: there is none of that name.
+
+    >>> get_operator_arguments("Activation").types
+    ['NDArray-or-Symbol', "{'relu', 'sigmoid', 'softrelu', 'softsign', 'tanh'}, required"]
+    """
+    everything = inspect.signature(inspect.unwrap(getattr(nd, op_name))).parameters.values()
+    arguments = [p for p in everything if p.kind is not p.VAR_KEYWORD]
+    types = [argument_text(p) for p in arguments]
     return OperatorArguments(len(types), [p.name for p in arguments], types)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from gluongraph import ops
 from gluongraph.builders import mxops
@@ -32,7 +32,7 @@ def topk(
     data: Node,
     axis: int | None = -1,
     k: int = 1,
-    ret_typ: str = "indices",
+    ret_typ: Literal["indices", "value", "both", "mask"] = "indices",
     is_ascend: bool = False,
     dtype: Any = "float32",
 ) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from gluongraph import ops
 from gluongraph.builders.mxops import axes_of, softrelu, softsign
@@ -61,14 +61,14 @@ def softmax_cross_entropy(data: Node, label: Node) -> Node:
     return ops.reshape(ops.sum(each), (1,))
 
 
-def SoftmaxActivation(data: Node, mode: str = "instance") -> Node:
+def SoftmaxActivation(data: Node, mode: Literal["instance", "channel"] = "instance") -> Node:
     """softmax along the last axis, or with mode="channel" along axis 1."""
     if mode == "channel":
         return ops.softmax(data, axis=1)
     return ops.softmax(data, axis=data.ty.rank - 1)
 
 
-def Activation(data: Node, act_type: str) -> Node:
+def Activation(data: Node, act_type: Literal["relu", "sigmoid", "tanh", "softrelu", "softsign"]) -> Node:
     """One of relu, sigmoid, tanh, softrelu, softsign."""
     table: dict[str, Callable[[Node], Node]] = {
         "relu": ops.relu,
@@ -82,7 +82,12 @@ def Activation(data: Node, act_type: str) -> Node:
     return table[act_type](data)
 
 
-def LeakyReLU(data: Node, gamma: Node | None = None, act_type: str = "leaky", slope: float = 0.25) -> Node:
+def LeakyReLU(
+    data: Node,
+    gamma: Node | None = None,
+    act_type: Literal["leaky", "elu", "selu", "gelu", "prelu", "rrelu"] = "leaky",
+    slope: float = 0.25,
+) -> Node:
     """One of leaky, elu, selu, gelu, prelu (whose slopes are `gamma`)."""
     if act_type == "gelu":
         return ops.gelu(data, approximate=False)

@@ -34,7 +34,7 @@ class Mode:
     step: Callable[..., tuple[Nodes, Nodes]]
 
 
-def _rnn(ready: Any, states: Nodes, weight: Node, bias: Node, act: str | None) -> tuple[Nodes, Nodes]:
+def _rnn(ready: Any, states: Nodes, weight: Node, bias: Node, act: Any) -> tuple[Nodes, Nodes]:
     """h = act(x W_i + b_i + h W_h + b_h), without act the sum"""
     total = ops.add(ready, _dense(states[0], weight, bias))
     return (total if act is None else Activation(total, act),), ()
@@ -46,8 +46,8 @@ def _lstm(
     weight: Node,
     bias: Node,
     projection: Node | None = None,
-    act: str = "tanh",
-    gate: str = "sigmoid",
+    act: Any = "tanh",
+    gate: Any = "sigmoid",
     clip: Clip | None = None,
 ) -> tuple[Nodes, Nodes]:
     """c = f c + i g, held within `clip`; h = o act(c), or its projection"""

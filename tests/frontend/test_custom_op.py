@@ -11,6 +11,8 @@ import gluongraph as mx
 from gluongraph import autograd, gluon, nd, operator
 from gluongraph.errors import HostCallError, MXNetError, ShapeError
 
+ARRAY = "NDArray-or-Symbol"
+
 
 class Scaled(operator.CustomOp):
     """y = factor x, and z = x + state; the state counts calls."""
@@ -170,4 +172,23 @@ def test_errors() -> None:
         nd.Custom(nd.ones(2), op_type="test_failing")
     assert isinstance(caught.value.__cause__, KeyError)
     assert "test_shapes" in operator.get_all_registered() and "dot" in operator.get_all_registered_operators()
+
+
+@pytest.mark.parametrize(
+    "name,types",  # as MXNet 1.9.1 gives them
+    [
+        ("Activation", [ARRAY, "{'relu', 'sigmoid', 'softrelu', 'softsign', 'tanh'}, required"]),
+        ("broadcast_add", [ARRAY, ARRAY]),
+        ("where", [ARRAY, ARRAY, ARRAY]),
+        ("clip", [ARRAY, "float, required", "float, required"]),
+        ("expand_dims", [ARRAY, "int, required"]),
+        ("stack", [ARRAY + "[]", "int, optional, default='0'"]),
+    ],
+)
+def test_arguments_of_operators(name: str, types: list[str]) -> None:
+    found = operator.get_operator_arguments(name)
+    assert found.types == types and found.narg == len(found.names) == len(types)
     assert operator.get_operator_arguments("Activation").names == ["data", "act_type"]
+    assert operator.get_operator_arguments("topk").types[3] == (
+        "{'both', 'indices', 'mask', 'value'}, optional, default='indices'"
+    )
