@@ -65,7 +65,8 @@ def _triangle(A: Node, lower: bool) -> Node:
 
 
 def potrf(A: Node, lower: bool = True) -> Node:
-    """The lower triangle L with L Lᵀ = A (Cholesky), for symmetric positive definite matrices; NaN for others
+    """The lower triangle L with L Lᵀ = A (Cholesky), for symmetric positive definite matrices; for others an error
+    in eager mode, NaN in compiled code
 
     With lower=False Lᵀ, the upper triangle U with Uᵀ U = A.
     """
@@ -99,7 +100,7 @@ def _turned(A: Node) -> Node:
 
 
 def inverse(A: Node) -> Node:
-    """A⁻¹; NaN where there is none"""
+    """A⁻¹; where there is none an error in eager mode, NaN in compiled code"""
     return ops.inverse(A)
 
 

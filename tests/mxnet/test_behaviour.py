@@ -290,6 +290,32 @@ def test_modes_of_bilinear_resizing(mode: str, shape: tuple[int, int]) -> None:
 S = nd.array([[4.0, 1, 0.5], [1, 5, 2], [0.5, 2, 6]])
 
 
+@pytest.mark.parametrize(
+    "call,A,message",
+    [
+        ("potrf", [[0.0, 0], [0, 0]], r"potrf: the matrix of f32\[2,2\] is not positive definite"),
+        (
+            "potrf",
+            [[[4.0, 1], [1, 3]], [[1, 2], [2, 1]]],
+            r"potrf: the matrix number \(1,\) of f32\[2,2,2\] is not pos",
+        ),
+        ("inverse", [[1.0, 2], [2, 4]], r"inverse: the matrix of f32\[2,2\] is singular"),
+        ("potri", [[1.0, 0], [2, 0]], r"potri: the matrix of f32\[2,2\] is no triangle"),
+    ],
+)
+def test_matrices_without_a_factor_or_an_inverse(call: str, A: Any, message: str) -> None:
+    function, x, out = getattr(nd.linalg, call), nd.array(A), nd.ones(np.shape(A))
+    with pytest.raises(MXNetError, match=message):
+        function(x, out=out)
+    assert (out.asnumpy() == 1).all()
+    x[..., 0, 0] = np.nan  # what is no number already is handed on
+    if x.ndim == 2:
+        assert np.isnan(function(x).asnumpy()).any()
+    compiled = gluon.nn.HybridLambda(lambda F, x: F.linalg.potrf(x))
+    compiled.hybridize()
+    assert np.isnan(compiled(nd.zeros((2, 2))).asnumpy()).any(), "compiled code goes on with NaN"
+
+
 def test_upper_triangles() -> None:
     upper = nd.linalg.potrf(S, lower=False)
     np.testing.assert_allclose(upper.asnumpy()[:2], [[2, 0.5, 0.25], [0, 2.1794, 0.8603]], atol=1e-4)
