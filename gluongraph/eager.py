@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from types import CodeType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -28,13 +28,31 @@ from gluongraph.rows.values import Rows
 from gluongraph.storage import Array
 
 Arrays = tuple[Array, ...]
+P = ParamSpec("P")
+R = TypeVar("R")
 SMALL = 1024  # constants up to so many elements are kept with the function; larger ones are made at each call
 
 
 # Who wants to know, such as the profiler: called with each function that is made, its builder and its arguments;
-# and the context, by name, in which hybridized blocks and operators in Python run.
+# and the context, by name, in which hybridized blocks, operators in Python, and what makes arrays of nothing run.
 observers: list[Callable[[Function, Callable[..., Any], tuple[Any, ...]], None]] = []
 spans: list[Callable[[str], AbstractContextManager[None]]] = []
+
+
+def spanning(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator of a function that makes arrays without `Function`: to the profiler it is an operator of that name."""
+
+    def decorate(call: Callable[P, R]) -> Callable[P, R]:
+        @wraps(call)
+        def spanned(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not spans:
+                return call(*args, **kwargs)
+            with spans[0](name):
+                return call(*args, **kwargs)
+
+        return spanned
+
+    return decorate
 
 
 def leaf(name: str, type: TensorType) -> Node:

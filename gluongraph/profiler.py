@@ -221,10 +221,9 @@ def _observe(function: eager.Function, build: Callable[..., Any], args: tuple[An
 def _timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(call)
     def measured(*arrays: Any) -> Any:
-        inner = getattr(_SCOPE, "name", None)
         begin = time.perf_counter_ns()
         made = call(*arrays)
-        _PROFILE.span(*(("operator", name) if inner is None else ("Custom Operator", f"{inner}::{name}")), begin)
+        _PROFILE.span(*_shown(name), begin)
         if _PROFILE.live:
             size = sum(getattr(array, "nbytes", 0) for array in made) / 1e3
             with _PROFILE.lock:
@@ -236,15 +235,22 @@ def _timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _cached(name: str) -> Iterator[None]:
-    """Within: a hybridized block runs, or an operator in Python."""
-    category, before, begin = "operator", getattr(_SCOPE, "name", None), time.perf_counter_ns()
+    """Within: a hybridized block runs, an operator in Python, or what makes an array of nothing."""
+    before, begin = getattr(_SCOPE, "name", None), time.perf_counter_ns()
+    shown = _shown(name)
     if name.endswith("::pure_python"):
-        category, _SCOPE.name = "Custom Operator", name.removesuffix("::pure_python")
+        shown, _SCOPE.name = ("Custom Operator", name), name.removesuffix("::pure_python")
     try:
         yield
     finally:
         _SCOPE.name = before
-        _PROFILE.span(category, name, begin)
+        _PROFILE.span(*shown, begin)
+
+
+def _shown(name: str) -> tuple[str, str]:
+    """The category and the name of an operator, which may be called by one in Python."""
+    inner = getattr(_SCOPE, "name", None)
+    return ("operator", name) if inner is None else ("Custom Operator", f"{inner}::{name}")
 
 
 # -- what programs mark

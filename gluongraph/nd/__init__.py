@@ -16,6 +16,7 @@ from gluongraph import random as random
 from gluongraph.builders import mxcorrelation, mxctc, mximages, mxindex, mxlayers, mxmath, mxops, mxoutputs, mxshapes
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name, numpy_dtype
+from gluongraph.eager import spanning
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir import Node
 from gluongraph.nd import contrib as contrib
@@ -99,10 +100,15 @@ def _literal(data: bytes, dtype: str, shape: tuple[int, ...]) -> Node:
     return ops.literal(np.frombuffer(data, numpy_dtype(dtype)).reshape(shape))
 
 
+@spanning("_full")
 def full(
     shape: Shape, val: float, ctx: Context | None = None, dtype: Any = None, out: NDArray | None = None
 ) -> NDArray:
     """An array filled with one number."""
+    return _filled(shape, val, ctx, dtype, out)
+
+
+def _filled(shape: Shape, val: float, ctx: Context | None, dtype: Any, out: NDArray | None = None) -> NDArray:
     if out is not None:
         out[:] = val
         return out
@@ -112,6 +118,7 @@ def full(
     return placed(NDArray(np.full(size, val, numpy_dtype(name))), ctx)
 
 
+@spanning("_zeros")
 def zeros(
     shape: Shape,
     ctx: Context | None = None,
@@ -123,11 +130,12 @@ def zeros(
     """An array of zeros."""
     check_storage("nd.zeros", stype)
     if out is not None or STATE.tracer is not None:
-        return full(shape, 0, ctx, dtype, out)
+        return _filled(shape, 0, ctx, dtype, out)
     made = np.zeros(extents(shape), numpy_dtype(dtype_name(dtype or "float32")))  # takes no memory until it is written
     return placed(NDArray(made), ctx)
 
 
+@spanning("_ones")
 def ones(
     shape: Shape,
     ctx: Context | None = None,
@@ -136,15 +144,16 @@ def ones(
     name: str | None = None,
 ) -> NDArray:
     """An array of ones."""
-    return full(shape, 1, ctx, dtype, out)
+    return _filled(shape, 1, ctx, dtype, out)
 
 
 def empty(shape: Shape, ctx: Context | None = None, dtype: Any = None, stype: str | None = None) -> NDArray:
     """An array to be filled; it holds zeros."""
     check_storage("nd.empty", stype)
-    return full(shape, 0, ctx, dtype)
+    return _filled(shape, 0, ctx, dtype)
 
 
+@spanning("_arange")
 def arange(
     start: float,
     stop: float | None = None,
@@ -165,6 +174,7 @@ def arange(
     return array(np.repeat(values, repeat), ctx, dtype)
 
 
+@spanning("_linspace")
 def linspace(
     start: float, stop: float, num: int, endpoint: bool = True, ctx: Context | None = None, dtype: Any = None
 ) -> NDArray:
@@ -172,6 +182,7 @@ def linspace(
     return array(np.linspace(start, stop, num, endpoint), ctx, dtype)
 
 
+@spanning("_eye")
 def eye(N: int, M: int = 0, k: int = 0, ctx: Context | None = None, dtype: Any = None) -> NDArray:
     """Ones on the k-th diagonal, zeros elsewhere."""
     return array(np.eye(N, M or N, k), ctx, dtype)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from gluongraph import autograd, eager, gluon, nd, profiler
+from gluongraph import autograd, eager, gluon, nd, operator, profiler
 from gluongraph.errors import MXNetError
 
 
@@ -40,6 +41,29 @@ def test_ops_gradients_and_hybridized_blocks(running: pathlib.Path) -> None:
     assert found["_backward_sqrt"]["Count"] == 1 and found["CachedOp d"]["Count"] == 1
     assert all(0 < row["Min"] <= row["Avg"] <= row["Max"] <= row["Total"] + 1e-9 for row in found.values())
     assert "_plus_scalar" in profiler.dumps() and json.loads(profiler.dumps(format="json"))["Memory"]["operator"]
+
+
+def test_what_makes_arrays_is_an_operator(running: pathlib.Path) -> None:
+    class Made(operator.CustomOp):
+        def forward(self, is_train: bool, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
+            self.assign(out_data[0], req[0], in_data[0] + nd.zeros(2))
+
+    @operator.register("test_profiler_made")
+    class MadeProp(operator.CustomOpProp):
+        def create_operator(self, ctx: Any, in_shapes: Any, in_dtypes: Any) -> operator.CustomOp:
+            return Made()
+
+    x = nd.ones((3, 2))
+    nd.full(3, 7), nd.arange(4), nd.linspace(0, 1, 3), nd.eye(2), nd.zeros(3)
+    profiler.dumps(reset=True)
+    for _ in range(2):
+        nd.ones((3, 2)), nd.full(3, 7), nd.arange(4), nd.linspace(0, 1, 3), nd.eye(2), nd.zeros(3)
+    found = json.loads(profiler.dumps(format="json", reset=True))["Time"]["operator"]
+    made = ("_ones", "_full", "_arange", "_linspace", "_eye", "_zeros")
+    assert {name: row["Count"] for name, row in found.items()} == dict.fromkeys(made, 2)
+    nd.Custom(x, op_type="test_profiler_made")
+    found = json.loads(profiler.dumps(format="json"))["Time"]["Custom Operator"]
+    assert found["test_profiler_made::_zeros"]["Count"] == found["test_profiler_made::pure_python"]["Count"] == 1
 
 
 def test_what_programs_mark(running: pathlib.Path) -> None:
