@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import reduce
 
 from gluongraph import ops
+from gluongraph.dtypes import is_float
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir import Node
 
@@ -33,7 +34,10 @@ def CTCLoss(
 
     The blank is class 0 and 0 ends a label (`blank_label` "first"), or it is class C - 1 and -1 ends a label ("last"),
     unless `label_lengths` (N,) tells the lengths. `data_lengths` (N,) says how many of the T frames count. A label that
-    needs more frames than there are costs 0 and has no gradient.
+    needs more frames than there are costs 0 and has no gradient. Behind its end a label may hold anything.
+
+    Raises:
+        IndexRangeError: when it is computed, a label holds the blank, or what is no class.
     """
     if blank_label not in ("first", "last"):
         raise MXNetError(located(f"CTCLoss: blank_label is 'first' or 'last', not {blank_label!r}"))
@@ -41,8 +45,8 @@ def CTCLoss(
     symbols = label_lengths if use_label_lengths else None
     _check(data, label, frames, symbols)
     blank, end = (0, 0) if blank_label == "first" else (data.shape[2] - 1, -1)
-    label = ops.cast(label, "i32")
     symbols = _length_of(label, end) if symbols is None else _held(symbols, label.shape[1])
+    label = _classes(label, symbols, data.shape[2], end)
     frames = None if frames is None else _held(frames, data.shape[0])
     data = data if frames is None else _within(data, frames)
     log_p = ops.log_softmax(ops.cast(data, "f64" if data.dtype == "f64" else "f32"), axis=2)
@@ -77,8 +81,25 @@ def _within(data: Node, frames: Node) -> Node:
     return ops.where(ops.reshape(counts, (*data.shape[:2], 1)), data, 0.0)
 
 
+def _classes(label: Node, symbols: Node, count: int, end: int) -> Node:
+    """The labels as integers; each that counts has to be a class other than the blank."""
+    low, blank = (1, "first") if end == 0 else (0, "last")
+    help = (
+        f"the {blank} of the {count} classes is the blank; {end} ends a label, unless label_lengths say where it ends"
+    )
+    counts = _counts(label, symbols)
+    checked = ops.checked_index(label, count - 1 + low, low=low, counts=counts, what="CTCLoss: label", help=help)
+    return ops.cast(checked, "i32")
+
+
+def _counts(label: Node, symbols: Node) -> Node:
+    """Does a place of a label stand before its end?"""
+    return ops.less(ops.iota(label.shape, 1, "i32"), ops.reshape(symbols, (-1, 1)))
+
+
 def _length_of(label: Node, end: int) -> Node:
     """How many symbols stand before the first `end`."""
+    label = label if is_float(label.dtype) or label.dtype == "i64" else ops.cast(label, "i32")
     ended = ops.cumsum(ops.cast(ops.equal(label, end), "i32"), axis=1)
     return ops.sum(ops.cast(ops.equal(ended, 0), "i32"), axis=1)
 
@@ -92,8 +113,7 @@ def _repeated(label: Node) -> Node:
 
 def _repeats(label: Node, symbols: Node) -> Node:
     """How often a symbol follows itself: there the path needs a blank between."""
-    counts = ops.less(ops.iota(label.shape, 1, "i32"), ops.reshape(symbols, (-1, 1)))
-    return ops.sum(ops.cast(ops.logical_and(_repeated(label), counts), "i32"), axis=1)
+    return ops.sum(ops.cast(ops.logical_and(_repeated(label), _counts(label, symbols)), "i32"), axis=1)
 
 
 def _last(log_p: Node, label: Node, frames: Node | None, blank: int) -> Node:

@@ -12,6 +12,7 @@ import pytest
 import gluongraph as mx
 from gluongraph import autograd, debug, gluon, nd, ops
 from gluongraph.builders import mxctc
+from gluongraph.errors import IndexRangeError
 from gluongraph.ir import TensorType, topological
 
 RNG = np.random.default_rng(3)
@@ -155,6 +156,40 @@ def test_frames_are_turns_of_one_loop() -> None:
         return [n.op.name for n in topological([found])]
 
     assert graph(10) == graph(1000) and graph(10).count("scan") == 1
+
+
+@pytest.mark.parametrize("wrong", [3, 4, -2, 1.5, np.nan, 2**40])
+@pytest.mark.parametrize("lengths", [False, True])
+def test_labels_that_are_no_classes(wrong: float, lengths: bool) -> None:
+    """An error, also from a compiled step, which has then changed nothing; behind the end of a label they are free."""
+    net, loss = gluon.nn.Dense(4, in_units=4, flatten=False), gluon.loss.CTCLoss()
+    net.initialize(mx.init.Xavier())
+    function = (lambda x, y, n: loss(net(x), y, None, n)) if lengths else (lambda x, y, n: loss(net(x), y))
+    step = mx.compile(function, trainer=gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}))
+    scores, symbols = SCORES.astype(np.float32), np.array([3, 2, 1], np.int32)
+    bad, free = LABELS.astype(np.float64), LABELS.astype(np.float64)
+    bad[1, 0], free[2, 2] = wrong, wrong
+    expected = function(*map(nd.array, (scores, LABELS, symbols))).asnumpy()
+    np.testing.assert_array_equal(function(*map(nd.array, (scores, free, symbols))).asnumpy(), expected)
+    np.testing.assert_allclose(step.evaluate(scores, free, symbols).asnumpy(), expected, rtol=1e-5)
+    before = net.weight.data().asnumpy()
+    for call in (lambda *batch: function(*map(nd.array, batch)), step.evaluate, step):
+        with pytest.raises(IndexRangeError, match=r"CTCLoss: label \S+ at \(1, 0\) is not an integer from 0 to 2"):
+            call(scores, bad, symbols)
+    np.testing.assert_array_equal(net.weight.data().asnumpy(), before)
+    step(scores, free, symbols)
+    assert (net.weight.data().asnumpy() != before).any()
+
+
+def test_labels_of_blank_first() -> None:
+    """0 ends a label, and is an error where lengths say that it counts."""
+    scores = nd.array(SCORES.swapaxes(0, 1))
+    for end, count in ((0, [2, 1, 1]), (-5, [2, 1, 1])):
+        labels = nd.array([[1, 3, 0], [2, 0, end], [3, 0, end]])
+        assert (nd.CTCLoss(scores, labels).asnumpy() > 0).all()
+        nd.CTCLoss(scores, labels, None, nd.array(count), use_label_lengths=True).asnumpy()
+    with pytest.raises(IndexRangeError, match=r"CTCLoss: label 0 at \(0, 2\) is not an integer from 1 to 3"):
+        nd.CTCLoss(scores, labels, None, nd.array([3, 1, 1]), use_label_lengths=True)
 
 
 T, L = nd.ones((4, 2, 3)), nd.ones((2, 2))

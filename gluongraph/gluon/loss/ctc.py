@@ -19,6 +19,7 @@ class CTCLoss(Loss):
     Raises:
         AssertionError: another layout.
         ShapeError: shapes that do not fit; labels longer than predictions.
+        IndexRangeError: when it is computed, a label holds the blank, or what is no class.
     """
 
     def __init__(self, layout: str = "NTC", label_layout: str = "NT", weight: float | None = None, **kwargs: Any):

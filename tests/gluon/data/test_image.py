@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import sys
 from typing import Any
 
 import numpy as np
@@ -232,6 +233,7 @@ def test_what_cannot_be_decoded() -> None:
 
 
 def test_without_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    for name in ("PIL", "PIL.Image"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"needs Pillow: pip install 'gluongraph\[data\]'"):
         image.imdecode(b"some")
