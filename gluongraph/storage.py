@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import weakref
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +30,26 @@ def aligned(nbytes: int) -> int:
 def native(array: Array) -> Array:
     """The array in the byte order of this machine: itself, if it has that."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+_SHARED: dict[int, weakref.ref[Array]] = {}  # by identity: the arrays that `shared_view` has made read-only
+
+
+def shared_view(array: Array) -> Array:
+    """A view of the array that may be written as before, while the array itself becomes read-only.
+
+    An array that was lent before is made a view of once more, as writable as the first one.
+    """
+    known = _SHARED.get(id(array))
+    if known is not None and known() is array:
+        with suppress(ValueError):  # what it is a part of has become read-only
+            array.flags.writeable = True
+    made = array.view()
+    if made.flags.writeable:
+        key = id(array)
+        _SHARED[key] = weakref.ref(array, lambda _: _SHARED.pop(key, None))
+    array.flags.writeable = False
+    return made
 
 
 def given_array(given: Any, dtype: Any = None, copy: bool = False) -> Array:

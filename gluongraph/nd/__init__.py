@@ -66,7 +66,7 @@ from gluongraph.ndarray import NDArray as NDArray
 from gluongraph.ndarray import invoke as invoke
 from gluongraph.ndarray import placed
 from gluongraph.plain import extents
-from gluongraph.storage import given_array, native
+from gluongraph.storage import given_array, native, shared_view
 from gluongraph.tape import STATE
 from gluongraph.tape import concrete as concrete
 
@@ -189,7 +189,13 @@ def eye(N: int, M: int = 0, k: int = 0, ctx: Context | None = None, dtype: Any =
 
 
 def from_numpy(ndarray: Any, zero_copy: bool = True) -> NDArray:
-    """A numpy array as NDArray of the same dtype; the same memory, with `zero_copy`, which numpy may then only read."""
+    """A numpy array as NDArray of the same dtype; the same memory, with `zero_copy`, which numpy may then only read.
+
+    Memory that numpy could only read before, other than by `from_numpy`, is not written here either.
+
+    Raises:
+        ValueError: memory that cannot be shared: not contiguous, or in the byte order of other machines.
+    """
     values = given_array(ndarray)
     if zero_copy and not values.flags.c_contiguous:
         raise ValueError("from_numpy: only contiguous arrays can share their memory; use zero_copy=False")
@@ -198,8 +204,7 @@ def from_numpy(ndarray: Any, zero_copy: bool = True) -> NDArray:
     values = native(values)
     dtype_name(values.dtype)
     if zero_copy and values is ndarray:
-        values = ndarray.view()  # writes through the NDArray are seen in both
-        ndarray.flags.writeable = False
+        values = shared_view(ndarray)  # writes through the NDArray are seen in both
     return placed(NDArray(values if zero_copy else np.array(values, order="C")), None)
 
 

@@ -56,6 +56,30 @@ def test_from_numpy_and_dlpack_share_memory() -> None:
         nd.from_numpy(np.zeros((3, 3))[:, 1])
 
 
+def test_an_array_is_shared_twice() -> None:
+    source = np.zeros(3, np.float32)
+    first, second = nd.from_numpy(source), nd.from_numpy(source)
+    first[0], second[1] = 1, 2
+    assert first.asnumpy().tolist() == second.asnumpy().tolist() == source.tolist() == [1, 2, 0]
+    with pytest.raises(ValueError, match="read-only"):
+        source[0] = 5
+    del source
+    first[2] = 3
+    assert second.asnumpy().tolist() == [1, 2, 3]
+
+
+def test_memory_that_is_read_only_is_not_written() -> None:
+    source = np.frombuffer(bytes(8), np.float32)
+    for _ in range(2):
+        with pytest.raises(ShapeError, match="read-only"):
+            nd.from_numpy(source)[:] = 1
+    own = np.zeros(2, np.float32)
+    own.flags.writeable = False
+    with pytest.raises(ShapeError, match="read-only"):
+        nd.from_numpy(own)[:] = 1
+    assert source.tolist() == own.tolist() == [0, 0]
+
+
 def test_asnumpy_is_a_copy() -> None:
     x = nd.zeros((2,))
     x.asnumpy()[:] = 1
