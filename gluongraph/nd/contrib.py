@@ -27,6 +27,8 @@ from gluongraph.nd.multi import multi_adamw_update as multi_adamw_update
 from gluongraph.nd.multi import multi_lamb_update as multi_lamb_update
 from gluongraph.nd.multi import multi_mp_adamw_update as multi_mp_adamw_update
 from gluongraph.nd.multi import multi_mp_lamb_update as multi_mp_lamb_update
+from gluongraph.nd.regions import ROIAlign as ROIAlign
+from gluongraph.nd.regions import RROIAlign as RROIAlign
 from gluongraph.nd.update import adamw_update as adamw_update
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.tape import STATE
