@@ -45,11 +45,13 @@ def digests(workload: str, target: str, precision: str) -> str:
     from gluongraph.bench.workloads import find
     from gluongraph.codegen.targets import target as find_target
     from gluongraph.compiler import Request
+    from gluongraph.name import NameManager
     from gluongraph.step.graphs import CALLS
     from gluongraph.step.thrift import ALL_KEPT
 
     on = find_target(target)
-    step, batches = step_of(find(workload), precision=precision, target=target)
+    with NameManager():  # parameters are updated in the order of their names, as in MXNet: dense10 before dense9
+        step, batches = step_of(find(workload), precision=precision, target=target)
     assert step.trainer is not None
     step._variants.prepare(step.trainer, batches[0])
     made, _, _ = step._variants.made(CALLS["step"], [part.asnumpy() for part in batches[0]])
