@@ -1,9 +1,9 @@
 """The cases of benchmarks/clients.py; `python benchmarks/clients.py --here NAME` runs one of them in this process.
 
 Libraries written for MXNet are imported as they are, with gluongraph in MXNet's place. What numpy 2 took away is put
-back. Two of gluonts' estimators are left out: WaveNetEstimator reads the row behind its table's last, which MXNet
-clips in silence and gluongraph refuses; LSTNetEstimator asks whether F is mx.ndarray. torch is kept out: gluoncv
-refuses to be imported beside one that is newer than itself.
+back. One of gluonts' estimators is left out: WaveNetEstimator reads the row behind its table's last, which MXNet
+clips in silence and gluongraph refuses. torch is kept out: gluoncv refuses to be imported beside one that is newer
+than itself.
 """
 
 from __future__ import annotations
@@ -112,14 +112,15 @@ def estimated(name: str, dimensions: int = 0, **how: Any) -> None:
     case(f"gluonts.{name}")(run)
 
 
-def _without(name: str, **how: Any) -> None:
+def _without(name: str, dimensions: int = 0, **how: Any) -> None:
     """A case of one that is not told the frequency."""
 
     def run() -> None:
         import gluonts.mx as gm
 
         given = {k: v() if callable(v) else v for k, v in how.items()}
-        forecasts(getattr(gm, name)(prediction_length=6, trainer=trainer(), **given), series(3), 3)
+        estimator = getattr(gm, name)(prediction_length=6, trainer=trainer(), **given)
+        forecasts(estimator, series(3, dimensions), 3)
 
     case(f"gluonts.{name}")(run)
 
@@ -131,6 +132,10 @@ estimated("DeepStateEstimator", cardinality=[3], num_layers=1, num_cells=8, past
 estimated("DeepVAREstimator", 2, target_dim=2, num_layers=1, num_cells=8, num_parallel_samples=10)
 estimated("GPVAREstimator", 2, target_dim=2, num_layers=1, num_cells=8, num_parallel_samples=10)
 estimated("GaussianProcessEstimator", cardinality=3, context_length=24, trainer=lambda: trainer(hybridize=False))
+_without(
+    "LSTNetEstimator", 2, num_series=2, context_length=30, skip_size=3, ar_window=4, channels=6, rnn_num_cells=6,
+    skip_rnn_num_cells=4,
+)  # fmt: skip
 estimated("MQCNNEstimator", channels_seq=[4, 4, 4])
 estimated("MQRNNEstimator")
 estimated("NBEATSEstimator", num_stacks=2, widths=[8], num_blocks=[1], num_block_layers=[2])

@@ -22,13 +22,13 @@ with collecting_later():
         lr_scheduler,
         metric,
         nd,
-        ndarray,
         optimizer,
         random,
         symbol,
     )
     from gluongraph import initializer as init
     from gluongraph import kvstore as kv
+    from gluongraph import nd as ndarray  # one module by both names, as in MXNet: blocks ask whether F is it
     from gluongraph import symbol as sym
     from gluongraph.attribute import AttrScope
     from gluongraph.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus

@@ -27,9 +27,12 @@ from gluongraph.tape import STATE, Entry, mark, no_value, outlived, source_of, s
 if not TYPE_CHECKING:  # a checker is to go on knowing what is in this file
 
     def __getattr__(name: str) -> Any:
-        """`mx.ndarray` is MXNet's long name of `mx.nd`: what is not here is there."""
+        """To MXNet's users this is `mx.nd.ndarray`, which has the functions of `mx.nd` too, and some names inside."""
         if name.startswith("__"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if place := importlib.import_module("gluongraph.mxnet.names").ATTRIBUTES.get(("ndarray.ndarray", name)):
+            module, _, attribute = place.partition(":")
+            return getattr(importlib.import_module(module), attribute)
         return getattr(importlib.import_module("gluongraph.nd"), name)
 
 

@@ -23,8 +23,9 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
-from gluongraph import eager, ndarray
+from gluongraph import eager
 from gluongraph.errors import MXNetError, located, warn
+from gluongraph.ndarray import forget_functions
 from gluongraph.params import whole
 
 SORTS = {"total": "Total", "avg": "Avg", "min": "Min", "max": "Max", "count": "Count"}
@@ -113,7 +114,7 @@ def set_state(state: str = "stop", profile_process: str = "worker") -> None:
     _PROFILE.running, _PROFILE.paused = state == "run", False
     eager.observers[:] = [_observe] if _PROFILE.running else []
     eager.spans[:] = [_cached] if _PROFILE.running else []
-    ndarray.forget_functions()  # they are made again, with a clock around them or without
+    forget_functions()  # they are made again, with a clock around them or without
 
 
 def pause(profile_process: str = "worker") -> None:

@@ -14,6 +14,7 @@ from gluongraph.ndarray import NDArray
 from gluongraph.symbol import Symbol
 
 py_slice = slice
+tensor_types = (Symbol, NDArray)
 
 _DTYPE_MX_TO_NP: dict[int, Any] = dict(
     enumerate((np.float32, np.float64, np.float16, np.uint8, np.int32, np.int8, np.int64, np.bool_))

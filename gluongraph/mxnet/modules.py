@@ -55,7 +55,9 @@ class Facade(ModuleType):
         raise MissingError(message)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, Facade) and _covers_a_module(self._target, name):
+        if isinstance(value, Facade) and (
+            _covers_a_module(self._target, name) or (_path(self.__name__), name) in ATTRIBUTES
+        ):
             return  # the import of mxnet.a.b would put the module in the place of what a calls b
         super().__setattr__(name, value)
 

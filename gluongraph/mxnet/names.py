@@ -61,6 +61,8 @@ MODULES: dict[str, str] = {
 
 # Attributes of MXNet's modules that are something else here: (module, attribute) -> what it is, as module:attribute.
 ATTRIBUTES: dict[tuple[str, str], str] = {
+    ("", "nd"): "gluongraph:nd",  # no facades: what `hybrid_forward` gets as F is to be mx.nd and mx.ndarray
+    ("", "ndarray"): "gluongraph:nd",
     ("gluon.block", "SymbolBlock"): "gluongraph.gluon:SymbolBlock",
     ("gluon.block", "DeferredInitializationError"): "gluongraph.gluon:DeferredInitializationError",
     ("gluon.parameter", "DeferredInitializationError"): "gluongraph.gluon:DeferredInitializationError",
@@ -70,6 +72,7 @@ ATTRIBUTES: dict[tuple[str, str], str] = {
     **{
         (module, name): f"gluongraph.mxnet.internals:{name}"
         for module, names in {
+            **dict.fromkeys(("gluon", "gluon.parameter"), ("tensor_types",)),
             "gluon.block": ("_flatten", "_regroup", "_indent"),
             "gluon.model_zoo.vision.resnet": ("_conv3x3",),
             "gluon.utils": ("_brief_print_list", "_get_repo_file_url", "_get_repo_url", "_indent", "replace_file"),

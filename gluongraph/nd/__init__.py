@@ -6,6 +6,7 @@ Arithmetic broadcasts as in numpy. Functions are eager, recorded or traced, as `
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -73,7 +74,14 @@ from gluongraph.tape import concrete as concrete
 Shape = int | Sequence[int]
 
 
-__getattr__ = no_such(__name__, globals())
+_no_such = no_such(__name__, globals())
+
+
+def __getattr__(name: str) -> Any:
+    """MXNet's modules of functions and of the array, which `nd` has all names of, are in it too."""
+    if name in ("op", "ndarray"):
+        return sys.modules[__name__ if name == "op" else "gluongraph.ndarray"]
+    return _no_such(name)
 
 
 # -- making arrays

@@ -507,14 +507,14 @@ def test_update_operators_with_a_copy_in_32_bits() -> None:
 
 
 def test_a_rate_that_changes_makes_no_new_function() -> None:
-    from gluongraph import ndarray
+    from gluongraph.ndarray import _FUNCTIONS
 
     weight, grad = nd.ones((2,)), nd.ones((2,))
     nd.sgd_update(weight, grad, lr=0.5, out=weight)
-    before = len(ndarray._FUNCTIONS)
+    before = len(_FUNCTIONS)
     for lr in (0.1, 0.2, 0.3):
         nd.sgd_update(weight, grad, lr=lr, out=weight)
-    assert len(ndarray._FUNCTIONS) == before
+    assert len(_FUNCTIONS) == before
 
 
 # -- compiled: the same numbers
