@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 
-def imported_later(package: str, modules: Collection[str] = (), **called: str) -> Callable[[str], Any]:
+def imported_later(
+    package: str, modules: Collection[str] = (), members: Mapping[str, str] = MappingProxyType({}), **called: str
+) -> Callable[[str], Any]:
     """The `__getattr__` of a package: these modules in it are attributes without having been imported; so are those
-    that are `called` otherwise, `img="image"`. Of MXNet's names that do not exist it says what to do instead."""
+    that are `called` otherwise, `img="image"`, and the `members` of other modules, {"ImageIter": "gluongraph.io"}. Of
+    MXNet's names that do not exist it says what to do instead."""
 
     def find(name: str) -> Any:
         if name in modules or name in called:
             return importlib.import_module(f"{package}.{called.get(name, name)}")
+        if name in members:
+            return getattr(importlib.import_module(members[name]), name)
         if not name.startswith("__"):
             imported = (
                 sys._getframe(1).f_code.co_filename == "<frozen importlib._bootstrap>"

@@ -40,7 +40,7 @@ from gluongraph.image.functions import (
 )
 from gluongraph.later import imported_later
 
-__getattr__ = imported_later(__name__)
+__getattr__ = imported_later(__name__, members={"ImageIter": "gluongraph.io.image_iter"})
 
 __all__ = [
     "Augmenter",

@@ -169,7 +169,7 @@ def test_what_is_missing_is_named(name: str, says: str) -> None:
         ("viz", r"Block\.summary"),
         ("sym.FullyConnected", r"HybridBlock"),
         ("gluon.model_zoo.text", "load_parameters"),
-        ("image.ImageIter", "DataLoader"),
+        ("image.ImageDetIter", "DataLoader"),
         ("init.FusedRNN", "initializer of its own"),
     ],
 )
