@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import nd
+from gluongraph.contrib import pretrained
 from gluongraph.contrib.text import Vocabulary
 from gluongraph.errors import located, warn
 from gluongraph.ndarray import NDArray
@@ -149,6 +150,42 @@ class CompositeEmbedding(_TokenEmbedding):
         self._adopt(vocabulary, listed)
 
 
+class _Pretrained(_TokenEmbedding):
+    """An embedding whose files MXNet's server has; they are fetched into `embedding_root`, ~/.mxnet/embeddings."""
+
+    _default = ""
+
+    def __init__(
+        self,
+        pretrained_file_name: str | None = None,
+        embedding_root: str | None = None,
+        init_unknown_vec: Make = nd.zeros,
+        vocabulary: Vocabulary | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        root = pretrained.default_root() if embedding_root is None else embedding_root
+        path = pretrained.fetched(type(self)._files_of(), pretrained_file_name or self._default, root)
+        self._load(path, " ", init_unknown_vec, "utf8")
+        self._take_vocabulary(vocabulary)
+
+    @classmethod
+    def _files_of(cls) -> str:
+        return next(each.__name__.lower() for each in cls.__mro__ if _Pretrained in each.__bases__)
+
+
+class GloVe(_Pretrained):
+    """Vectors of tokens from co-occurrences in large corpora (Pennington and others, 2014)."""
+
+    _default = "glove.840B.300d.txt"
+
+
+class FastText(_Pretrained):
+    """Vectors of tokens from the vectors of their parts (Bojanowski and others, 2017), of many languages."""
+
+    _default = "wiki.simple.vec"
+
+
 TokenEmbedding = _TokenEmbedding
 _REGISTRY = Registry(_TokenEmbedding, "token embedding")
 
@@ -159,8 +196,31 @@ def register(embedding_cls: type[_TokenEmbedding]) -> type[_TokenEmbedding]:
     return embedding_cls
 
 
+for _each in (GloVe, FastText, CustomEmbedding):
+    register(_each)
+
+
+def get_pretrained_file_names(embedding_name: str | None = None) -> Any:
+    """The files of an embedding that can be fetched, as a list; of all that are registered, as a dict of lists.
+
+    Raises:
+        KeyError: none of that name is registered.
+    """
+    classes = _REGISTRY.classes()
+    if embedding_name is None:
+        return {name: _file_names(cls) for name, cls in classes.items()}
+    if embedding_name not in classes:
+        help = f"there are {', '.join(sorted(classes))}"
+        raise KeyError(located(f"no token embedding is called {embedding_name!r}", help=help))
+    return _file_names(classes[embedding_name])
+
+
+def _file_names(cls: type[_TokenEmbedding]) -> list[str]:
+    return list(pretrained.listed(cls._files_of())) if issubclass(cls, _Pretrained) else []
+
+
 def create(embedding_name: str, **kwargs: Any) -> _TokenEmbedding:
-    """A registered embedding by its name. GloVe's and FastText's files are not downloaded: CustomEmbedding reads them.
+    """A registered embedding by its name, `create("glove", pretrained_file_name="glove.6B.50d.txt")`.
 
     Raises:
         AssertionError: none of that name is registered.

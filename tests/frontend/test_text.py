@@ -5,9 +5,11 @@ from __future__ import annotations
 import pathlib
 import zipfile
 from collections import Counter
+from hashlib import sha1
 
 import pytest
 
+from gluongraph.contrib import embedding, pretrained
 from gluongraph.contrib.text import Vocabulary, count_tokens_from_str
 from gluongraph.gluon import contrib
 
@@ -51,3 +53,61 @@ def test_wikitext_from_the_archive(tmp_path: pathlib.Path, monkeypatch: pytest.M
         file.writestr("wikitext-2/wiki.test.tokens", " a b \n")
     monkeypatch.setattr(contrib.data.text, "download", lambda *args, **kwargs: str(tmp_path / "small.zip"))
     assert len(contrib.data.WikiText2(str(tmp_path), "test", seq_len=1)) == 2
+
+
+# -- GloVe's and FastText's files
+
+VECTORS = "<unk> 9 9\nhello 1 2\nworld 3 4\n"
+
+
+@pytest.fixture
+def server(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """A folder in the place of MXNet's server, with one archive of GloVe's that holds two files."""
+    archive = tmp_path / "server" / "gluon" / "embeddings" / "glove" / "glove.6B.zip"
+    archive.parent.mkdir(parents=True)
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("glove.6B.50d.txt", VECTORS)
+        made.writestr("../outside.txt", "never written")
+    known = pretrained.Listed(sha1(VECTORS.encode()).hexdigest(), archive.name, sha1(archive.read_bytes()).hexdigest())
+    files = {"glove.6B.50d.txt": known, "glove.6B.100d.txt": known._replace(sha1="0" * 40)}
+    monkeypatch.setattr(pretrained, "listed", lambda name: files if name == "glove" else {})
+    monkeypatch.setenv("MXNET_GLUON_REPO", (tmp_path / "server").as_uri())
+    monkeypatch.setenv("MXNET_HOME", str(tmp_path / "home"))
+    return archive
+
+
+def test_pretrained_vectors(server: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    made = embedding.create("glove", pretrained_file_name="glove.6B.50d.txt")
+    assert isinstance(made, embedding.GloVe) and made.idx_to_token == ["<unk>", "hello", "world"]
+    assert made.get_vecs_by_tokens(["world", "other"]).asnumpy().tolist() == [[3, 4], [9, 9]]
+    folder = tmp_path / "home" / "embeddings" / "glove"
+    assert sorted(path.name for path in folder.iterdir()) == ["glove.6B.50d.txt", "glove.6B.zip"]
+    server.unlink()  # what is there is not fetched again
+    words = Vocabulary(Counter(["hello"]))
+    again = embedding.GloVe("glove.6B.50d.txt", embedding_root=str(tmp_path / "home" / "embeddings"), vocabulary=words)
+    assert again.idx_to_token == ["<unk>", "hello"] and again.idx_to_vec.asnumpy().tolist() == [[9, 9], [1, 2]]
+
+
+def test_vectors_that_cannot_be_had(server: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(KeyError, match=r"glove has no file 'glove\.7B\.txt'"):
+        embedding.GloVe("glove.7B.txt")
+    with pytest.raises(OSError, match=r"glove\.6B\.zip does not contain glove\.6B\.100d\.txt"):
+        embedding.GloVe("glove.6B.100d.txt")
+    server.write_bytes(b"damaged")
+    (tmp_path / "home" / "embeddings" / "glove" / server.name).unlink()
+    with pytest.raises(OSError, match="put the file at"):
+        embedding.GloVe("glove.6B.50d.txt")
+    with pytest.raises(KeyError, match="glove"):
+        embedding.get_pretrained_file_names("glov")
+
+
+def test_names_of_pretrained_files() -> None:
+    found = embedding.get_pretrained_file_names()
+    assert len(found["glove"]) == 10 and len(found["fasttext"]) == 327 and found["customembedding"] == []
+    assert (
+        embedding.get_pretrained_file_names("fasttext") == found["fasttext"] and "wiki.simple.vec" in found["fasttext"]
+    )
+    for name in ("glove", "fasttext"):
+        for file, known in pretrained.listed(name).items():
+            assert len(known.sha1) == len(known.archive_sha1) == 40 and known.archive.endswith(".zip")
+            assert file.split(".")[0] == known.archive.split(".")[0]
