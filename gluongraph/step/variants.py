@@ -74,10 +74,14 @@ class Variants:
         try:
             trainer.prepare()
         except DeferredInitializationError:
-            check_call(self.function, len(batch))
-            given = [as_array(i, b[0] if is_shared_out(b) else b) for i, b in enumerate(batch)]
-            trace(self.function, [NDArray(a) for a in given], training=True)
+            self._complete(batch)
             trainer.prepare()
+
+    @in_one_line("compilation")
+    def _complete(self, batch: Sequence[Any]) -> None:
+        check_call(self.function, len(batch))
+        given = [as_array(i, b[0] if is_shared_out(b) else b) for i, b in enumerate(batch)]
+        trace(self.function, [NDArray(a) for a in given], training=True)
 
     def find(self, mode: str, batch: Sequence[Any], tune: float = 0.0) -> tuple[Variant, list[Array]]:
         """The variant for this call, compiled if it is the first of its kind, and the arrays of the batch.
