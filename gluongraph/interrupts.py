@@ -225,10 +225,15 @@ def in_one_line(what: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        if os.environ.get("GG_DEBUG", "0") in ("", "0"):
-            vars(error).setdefault(_CUT, f"{what} was interrupted, {user_origin()}")
-            _hook()
+        show_in_one_line(error, what)
         raise
+
+
+def show_in_one_line(error: KeyboardInterrupt, what: str) -> None:
+    """Note at the interrupt what it cut, for the case that it ends the program."""
+    if os.environ.get("GG_DEBUG", "0") in ("", "0"):
+        vars(error).setdefault(_CUT, f"{what} was interrupted, {user_origin()}")
+        _hook()
 
 
 _CUT = "gluongraph_interrupted"  # attribute of an exception: what it cut

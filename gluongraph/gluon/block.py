@@ -19,26 +19,20 @@ from gluongraph.gluon import files, structure, watch
 from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
 from gluongraph.gluon.watch import Edits, is_setting
+from gluongraph.name import NameManager
 from gluongraph.ndarray import NDArray
 
 _Forward = TypeVar("_Forward", bound=Callable[..., Any])
 
 
 class _Names(threading.local):
-    """Which block's `name_scope` is open, and how many blocks of each kind have been named outside of any."""
+    """Which blocks' `name_scope` is open, the innermost last."""
 
     def __init__(self) -> None:
         self.open: list[Block] = []
-        self.counts: dict[str, int] = {}
 
 
 _NAMES = _Names()
-
-
-def _numbered(counts: dict[str, int], hint: str) -> str:
-    number = counts.get(hint, 0)
-    counts[hint] = number + 1
-    return f"{hint}{number}_"
 
 
 class _NameScope:
@@ -94,7 +88,8 @@ class Block(NamesInstead):
         parent = _NAMES.open[-1] if _NAMES.open else None
         self._unnamed = prefix == ""
         if prefix is None:
-            prefix = _numbered(_NAMES.counts if parent is None else parent._name_counts, hint)
+            names = NameManager.current if parent is None else parent._names_below
+            prefix = names.get(None, hint) + "_"
         self._prefix = prefix if parent is None else parent.prefix + prefix
         if params is not None:
             self._params = ParameterDict(params.prefix, params)
@@ -102,7 +97,7 @@ class Block(NamesInstead):
             self._params = ParameterDict(prefix)
         else:
             self._params = ParameterDict(parent.params.prefix + prefix, parent.params._shared)
-        self._name_counts: dict[str, int] = {}
+        self._names_below: NameManager = NameManager()  # of the blocks made within its name_scope
         self._name = self._prefix.removesuffix("_")
         self._children: OrderedDict[str, Block] = OrderedDict()
         self._reg_params: dict[str, Parameter] = {}
@@ -615,7 +610,7 @@ _HYBRIDIZE_ARGUMENTS = frozenset(
 )
 
 
-_OWN_DICTS = ("_children", "_forward_hooks", "_forward_pre_hooks", "_name_counts", "_reg_params")
+_OWN_DICTS = ("_children", "_forward_hooks", "_forward_pre_hooks", "_reg_params")
 
 
 def _blocks_in(value: Any) -> Iterator[Block]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PLAIN = (bool, int, float, str, type(None), np.generic)
 _BOOKKEEPING = frozenset(
     {
-        *("_active", "_cached", "_prefix", "_name", "_name_counts"),
+        *("_active", "_cached", "_prefix", "_name", "_names_below"),
         *("_children", "_reg_params", "_forward_hooks", "_forward_pre_hooks"),
     }
 )

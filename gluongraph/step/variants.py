@@ -11,7 +11,7 @@ from gluongraph.context import Context, cpu
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.parameter import DeferredInitializationError
 from gluongraph.gluon.trainer import Trainer
-from gluongraph.interrupts import in_one_line
+from gluongraph.interrupts import in_one_line, show_in_one_line
 from gluongraph.ir import Graph
 from gluongraph.nd import NDArray
 from gluongraph.process import collecting_later
@@ -74,14 +74,17 @@ class Variants:
         try:
             trainer.prepare()
         except DeferredInitializationError:
-            self._complete(batch)
-            trainer.prepare()
+            self._complete(trainer, batch)
+        except KeyboardInterrupt as error:  # `in_one_line` around it would cost every step a microsecond
+            show_in_one_line(error, "compilation")
+            raise
 
     @in_one_line("compilation")
-    def _complete(self, batch: Sequence[Any]) -> None:
+    def _complete(self, trainer: Trainer, batch: Sequence[Any]) -> None:
         check_call(self.function, len(batch))
         given = [as_array(i, b[0] if is_shared_out(b) else b) for i, b in enumerate(batch)]
         trace(self.function, [NDArray(a) for a in given], training=True)
+        trainer.prepare()
 
     def find(self, mode: str, batch: Sequence[Any], tune: float = 0.0) -> tuple[Variant, list[Array]]:
         """The variant for this call, compiled if it is the first of its kind, and the arrays of the batch.

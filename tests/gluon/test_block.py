@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gluongraph as mx
 from gluongraph import autograd, gluon, init, nd
 from gluongraph.errors import FormatError
 from gluongraph.gluon import Block, HybridBlock, nn
@@ -396,3 +397,15 @@ def test_a_parameter_in_the_place_of_another(before: bool) -> None:
     one.backward()
     assert (one.asnumpy() != other.asnumpy()).any(), "other weights are dropped"
     assert (layer.weight.grad().asnumpy() == 0).any() and (layer.weight.grad().asnumpy() != 0).any()
+
+
+def test_names_come_from_the_name_manager() -> None:
+    """As in MXNet 1.9.1: a manager of one's own counts from 0, and Prefix goes before the names of outer blocks."""
+    with mx.name.NameManager():
+        assert [nn.Dense(1).name for _ in range(2)] == ["dense0", "dense1"]
+        with mx.name.Prefix("left_"):
+            net = nn.HybridSequential()
+            with net.name_scope():
+                net.add(nn.Dense(1))
+        assert (net.name, net[0].name) == ("left_hybridsequential0", "left_hybridsequential0_dense0")
+        assert nn.Dense(1).name == "dense2"
