@@ -37,7 +37,7 @@ def CTCLoss(
     needs more frames than there are costs 0 and has no gradient. Behind its end a label may hold anything.
 
     Raises:
-        IndexRangeError: when it is computed, a label holds the blank, or what is no class.
+        IndexRangeError: when it is computed, a label holds what is no class.
     """
     if blank_label not in ("first", "last"):
         raise MXNetError(located(f"CTCLoss: blank_label is 'first' or 'last', not {blank_label!r}"))
@@ -82,13 +82,13 @@ def _within(data: Node, frames: Node) -> Node:
 
 
 def _classes(label: Node, symbols: Node, count: int, end: int) -> Node:
-    """The labels as integers; each that counts has to be a class other than the blank."""
-    low, blank = (1, "first") if end == 0 else (0, "last")
+    """The labels as integers; each that counts has to be a class. The blank may be one, as in MXNet."""
+    blank = "first" if end == 0 else "last"
     help = (
         f"the {blank} of the {count} classes is the blank; {end} ends a label, unless label_lengths say where it ends"
     )
     counts = _counts(label, symbols)
-    checked = ops.checked_index(label, count - 1 + low, low=low, counts=counts, what="CTCLoss: label", help=help)
+    checked = ops.checked_index(label, count, counts=counts, what="CTCLoss: label", help=help)
     return ops.cast(checked, "i32")
 
 

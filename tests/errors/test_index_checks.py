@@ -226,7 +226,7 @@ CALLS: list[tuple[str, Callable[[Any], Any], float, float]] = [
     ("softmax_cross_entropy", lambda k: nd.softmax_cross_entropy(nd.ones((1, 3)), nd.array([k])), 2, 3),
     ("SoftmaxOutput", lambda k: nd.SoftmaxOutput(nd.ones((1, 3)), nd.array([k])), -1, -2),
     ("CTCLoss", lambda k: nd.CTCLoss(nd.ones((2, 1, 3)), nd.array([[k]])), 2, 3),
-    ("CTCLoss", lambda k: gluon.loss.CTCLoss()(nd.ones((1, 2, 3)), nd.array([[1, k]])), 0, 2),  # the blank
+    ("CTCLoss", lambda k: gluon.loss.CTCLoss()(nd.ones((1, 2, 3)), nd.array([[1, k]])), 0, 3),
     ("SVMOutput", lambda k: nd.SVMOutput(nd.ones((1, 3)), nd.array([k])), 0, -1),
 ]
 
