@@ -17,7 +17,7 @@ import numpy as np
 
 import gluongraph as mx
 from gluongraph import gluon, nd, ops, reference
-from gluongraph.codegen import cuda
+from gluongraph.codegen.cuda import rules
 from gluongraph.codegen.targets import target
 from gluongraph.compiler import lower
 from gluongraph.dtypes import dtype_name
@@ -116,7 +116,7 @@ def check_step(steps: int) -> int:
         losses[where] = [float(step(nd.array(x), nd.array(y)).asnumpy().mean()) for x, y in batches]
     apart = float(np.abs(np.array(losses["cuda"]) / np.array(losses["cpu"]) - 1).max())
     print(f"\nlosses over {steps} steps: {losses['cpu'][0]:.4f} to {losses['cpu'][-1]:.4f}, at most {apart:.1e} apart")
-    print(cuda.table(step.plan))
+    print(rules.table(step.plan))
     for row in step.profile(*batches[0]):
         print(row)
     return int(not apart < 1e-4)

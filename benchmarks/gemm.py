@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops, process
-from gluongraph.codegen import machine_code
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.rules import offer
 from gluongraph.codegen.targets import target
+from gluongraph.codegen.tvm import machine_code
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import Graph, TensorType
 from gluongraph.plan import Buffer, Group, Launch

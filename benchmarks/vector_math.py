@@ -17,9 +17,9 @@ os.environ.update(OMP_NUM_THREADS="1", GG_THREADS="1")
 
 import numpy as np
 
-from gluongraph.codegen import machine_code, tir
-from gluongraph.codegen.math import CpuAlgebra
+from gluongraph.codegen.expr.algebra import CpuAlgebra
 from gluongraph.codegen.targets import target
+from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.runtime import loader
 
 NAMES = (

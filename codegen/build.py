@@ -10,13 +10,15 @@ from functools import partial
 from pathlib import Path
 
 from gluongraph import cuda_compiler, debug, disk
-from gluongraph.codegen import cache, cuda, linking, machine_code, te, tir
-from gluongraph.codegen.cache import Artefact
-from gluongraph.codegen.cuda_math import GpuKernel
-from gluongraph.codegen.linking import Linker
+from gluongraph.codegen.cache import artifacts
+from gluongraph.codegen.cache.artifacts import Artefact
+from gluongraph.codegen.cuda import rules
+from gluongraph.codegen.cuda.cuda_math import GpuKernel
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import emit
 from gluongraph.codegen.targets import Target
+from gluongraph.codegen.tvm import linking, machine_code, te, tir
+from gluongraph.codegen.tvm.linking import Linker
 from gluongraph.errors import CompileError
 from gluongraph.interrupts import in_parallel
 from gluongraph.plan import INDEX_FLAG, Launch, Plan
@@ -29,9 +31,9 @@ ENTRY = "step"
 
 def build(plan: Plan, target: Target) -> Artefact:
     """The artefact of a plan, from the cache if the same plan was built before for the same target."""
-    key, gpu = cache.key(plan, target), target.cpu is None
+    key, gpu = artifacts.key(plan, target), target.cpu is None
     program = program_of(plan)
-    found, shown = cache.find(key, program, gpu), debug.wants("code") or bool(debug.settings().dump)
+    found, shown = artifacts.find(key, program, gpu), debug.wants("code") or bool(debug.settings().dump)
     if found is not None and not shown:
         return found
     started = time.perf_counter()
@@ -46,7 +48,7 @@ def build(plan: Plan, target: Target) -> Artefact:
     write = _write_gpu if gpu else _write
     try:
         linker = linking.linker(linking.command_for(target.machine))
-        made = cache.keep(key, program, lambda path: write(launches, entries, path, target, linker), gpu)
+        made = artifacts.keep(key, program, lambda path: write(launches, entries, path, target, linker), gpu)
     except (CompileError, OSError):  # nothing links on this machine: the code lives in this process only
         if gpu:  # or CUDA's compiler does not take it; and a module for a GPU runs from a library alone
             raise
@@ -98,7 +100,7 @@ def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
     """The code of one kernel. On a GPU it is code of the host, which starts one grid of threads or several."""
     if target.cpu is None:
         gpu = GpuKernel(launch.kernel)
-        cuda.emit(gpu, launch.group, bind(gpu, launch))
+        rules.emit(gpu, launch.group, bind(gpu, launch))
         return gpu.finish()
     k = tir.Kernel(launch.kernel)
     emit(k, launch.group, launch.candidate, bind(k, launch), target.cpu)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gluongraph.codegen.libraries import Library
-from gluongraph.codegen.tir import Buf, Kernel
+from gluongraph.codegen.contraction.libraries import Library
+from gluongraph.codegen.tvm.tir import Buf, Kernel
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group, Launch
 

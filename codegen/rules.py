@@ -6,23 +6,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache as once
 
-from gluongraph.codegen import cuda
-from gluongraph.codegen.attention import ATTENTION
-from gluongraph.codegen.attention import suits as attends
-from gluongraph.codegen.contraction import CONV, GEMM
-from gluongraph.codegen.contraction import images_beside as convolved_beside
-from gluongraph.codegen.index_ops import FALLBACK, INDEX_RULES
-from gluongraph.codegen.loops import LOOP
-from gluongraph.codegen.offers import Ask, Offers, offers
-from gluongraph.codegen.pool import POOL
-from gluongraph.codegen.pool import images_beside as pooled_beside
-from gluongraph.codegen.reduce import REDUCE
-from gluongraph.codegen.rowwise import ROWWISE
+from gluongraph.codegen.cache.selections import Ask, Offers, offers
+from gluongraph.codegen.contraction.attention import ATTENTION
+from gluongraph.codegen.contraction.attention import suits as attends
+from gluongraph.codegen.contraction.contraction import CONV, GEMM
+from gluongraph.codegen.contraction.contraction import images_beside as convolved_beside
+from gluongraph.codegen.cpu.index_ops import FALLBACK, INDEX_RULES
+from gluongraph.codegen.cpu.loops import LOOP
+from gluongraph.codegen.cpu.pool import POOL
+from gluongraph.codegen.cpu.pool import images_beside as pooled_beside
+from gluongraph.codegen.cpu.reduce import REDUCE
+from gluongraph.codegen.cpu.rowwise import ROWWISE
+from gluongraph.codegen.cpu.scan import scan_rule
+from gluongraph.codegen.cpu.scatter import SCATTER
+from gluongraph.codegen.cuda import rules
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
-from gluongraph.codegen.scan import scan_rule
-from gluongraph.codegen.scatter import SCATTER
 from gluongraph.codegen.targets import Target
-from gluongraph.codegen.tir import Kernel
+from gluongraph.codegen.tvm.tir import Kernel
 from gluongraph.ir import Node
 from gluongraph.plan import Candidate, Group
 
@@ -85,5 +85,5 @@ def alternatives(group: Group, candidate: Candidate, target: Target) -> tuple[Ca
 def _asker(target: Target) -> Ask:
     cpu = target.cpu
     if cpu is None:
-        return cuda.claim
+        return rules.claim
     return lambda group: next((c for rule in RULES if (c := rule.claim(group, cpu)) is not None), None)

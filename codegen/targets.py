@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from gluongraph import nvidia
-from gluongraph.codegen import libraries
+from gluongraph.codegen.contraction import libraries
+from gluongraph.codegen.contraction.amx import ASK_FOR_TILES
 from gluongraph.codegen.rule import Cpu
-from gluongraph.codegen.tiles import ASK_FOR_TILES
 from gluongraph.errors import CompileError, located
 from gluongraph.process import threads
 
@@ -122,7 +122,7 @@ def target(name: str = "cpu") -> Target:
 
 
 def with_libraries(target: Target, names: str | Sequence[str]) -> Target:
-    """The target with these libraries as candidates for matrix products; see `codegen/libraries.py`.
+    """The target with these libraries as candidates for matrix products; see `codegen/contraction/libraries.py`.
 
     Raises:
         CompileError: one is unknown, or not installed; or the target is a GPU.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gluongraph import debug, engine, index_checks, printer, process
-from gluongraph.codegen import known, tuned
-from gluongraph.codegen.cache import LIBRARY, Artefact
+from gluongraph.codegen.cache import measurements, plans
+from gluongraph.codegen.cache.artifacts import LIBRARY, Artefact
 from gluongraph.codegen.targets import Target, runs_here, with_libraries
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.errors import CompileError, MXNetError, amount, located
@@ -184,10 +184,10 @@ class Request:
     forward: Collection[str]
     on: Target
     thrift: Thrift
-    measured: tuned.Table = field(init=False)
+    measured: measurements.Table = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "measured", tuned.table(self.on).copy())
+        object.__setattr__(self, "measured", measurements.table(self.on).copy())
 
     @cached_property
     def checked(self) -> Graph:
@@ -210,11 +210,11 @@ class Request:
             return ""
         results = (*self.checked.outputs, *self.checked.updates)
         spared = [name in self.forward for name in results]
-        return known.key(self.checked, self.roles, f"{self.thrift} {spared} {self.measured.digest}", self.on)
+        return plans.key(self.checked, self.roles, f"{self.thrift} {spared} {self.measured.digest}", self.on)
 
     def find(self) -> Artefact | None:
         """The artefact, where the cache has it."""
-        return known.find(self.key, self.checked, gpu=self.on.cpu is None) if self.key else None
+        return plans.find(self.key, self.checked, gpu=self.on.cpu is None) if self.key else None
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def lower(
         if artefact is None:
             artefact = built(asked.choice.plan, on)
             if asked.key and artefact is not None:
-                known.remember(asked.key, asked.checked, artefact)
+                plans.remember(asked.key, asked.checked, artefact)
     process.give_back_freed_memory()  # what compiling took, and parameters and states before they moved into arenas
     return Compiled(asked, artefact, tuning)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 
 from gluongraph import debug, index_checks, printer
+from gluongraph.codegen.cache.measurements import Table
 from gluongraph.codegen.rules import beside, offer, whole
 from gluongraph.codegen.targets import Target
-from gluongraph.codegen.tuned import Table
 from gluongraph.errors import MXNetError
 from gluongraph.ir import Graph, Node
 from gluongraph.passes import PIPELINE, inline, layout, memory, schedule, select

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import process
-from gluongraph.codegen import probe
+from gluongraph.codegen.cpu import probe
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.cost import Level, Machine

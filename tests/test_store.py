@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gluongraph import compiler, debug, deploy, disk, ops, private, store
-from gluongraph.codegen import offers, tuned
+from gluongraph.codegen.cache import measurements, selections
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.ir import Graph, TensorType
 from gluongraph.plan import Candidate
@@ -80,7 +80,7 @@ def test_damage_is_seen_and_mended(folder: pathlib.Path, name: str, how: str) ->
     (file,) = folder.glob(name)
     damage(file, how)
     if "offers" in name:  # read by a process that compiles
-        offers._offers.cache_clear()
+        selections._offers.cache_clear()
         (code,) = folder.glob("*/step.so")
         (plan,) = folder.glob("plan-*.json")
         shutil.rmtree(code.parent), plan.unlink()
@@ -244,11 +244,11 @@ def test_a_disk_that_is_full_in_the_middle_of_a_write(full: pathlib.Path) -> Non
         assert run() == 1
     assert run() == 0, "a temporary folder has it"
     assert not list(full.rglob("step.so")) and not list(full.glob(f"{disk.DRAFT}*"))
-    tuned.table(find_target()).put(
-        {f"kernel {i} " + 1000 * "x": tuned.Found(Candidate("loop"), 1.0, 2.0) for i in range(40)}
+    measurements.table(find_target()).put(
+        {f"kernel {i} " + 1000 * "x": measurements.Found(Candidate("loop"), 1.0, 2.0) for i in range(40)}
     )
     assert not list(full.glob("tuned*")), "nor does what was measured fit; it is known in this process"
-    assert len(tuned.table(find_target())) == 40
+    assert len(measurements.table(find_target())) == 40
 
 
 def test_neither_cache_nor_temporary_folder(

@@ -15,10 +15,10 @@ from gluongraph.artefact import file, host, signing, structure
 from gluongraph.artefact import numbers as how
 from gluongraph.artefact.moment import current
 from gluongraph.checkpoint.training import Training
-from gluongraph.codegen.cache import LIBRARY
-from gluongraph.codegen.linking import command_for
+from gluongraph.codegen.cache.artifacts import LIBRARY
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.targets import target as find_target
+from gluongraph.codegen.tvm.linking import command_for
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.block import Block

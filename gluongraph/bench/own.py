@@ -12,7 +12,7 @@ import gluongraph as mx
 from gluongraph import autograd, gluon, nd
 from gluongraph.bench import nets, transformers
 from gluongraph.bench.workloads import Workload, batches, update_shapes
-from gluongraph.codegen.libraries import LIBRARIES
+from gluongraph.codegen.contraction.libraries import LIBRARIES
 from gluongraph.cost import costs
 from gluongraph.gluon import eager_update
 from gluongraph.plan import Plan

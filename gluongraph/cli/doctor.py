@@ -129,7 +129,7 @@ def _means(cpu: Cpu | None) -> str:
 
 def linker() -> list[Finding]:
     """What links compiled code, so that it can be kept."""
-    from gluongraph.codegen.linking import command_for
+    from gluongraph.codegen.tvm.linking import command_for
     from gluongraph.errors import CompileError
 
     try:
@@ -183,8 +183,8 @@ def _files(place: Path) -> Iterator[tuple[Path, int]]:
 
 def tuned() -> list[Finding]:
     """What has been measured on this processor, by this version."""
+    from gluongraph.codegen.cache.measurements import table
     from gluongraph.codegen.targets import target
-    from gluongraph.codegen.tuned import table
 
     found = table(target())
     if found.path is None:

@@ -33,7 +33,7 @@ from gluongraph.storage import Array
 from gluongraph.updates import GRAD
 
 if TYPE_CHECKING:
-    from gluongraph.codegen.cache import Artefact
+    from gluongraph.codegen.cache.artifacts import Artefact
     from gluongraph.runtime.profile import Profile
     from gluongraph.tuner import Tuning
 

@@ -1,4 +1,4 @@
-"""Measures the candidates of a step's kernels on this machine, and remembers the fastest of each (codegen/tuned.py).
+"""Measures the candidates of a step's kernels on this machine, and keeps the fastest (codegen/cache/measurements.py).
 
 Asked for by `mx.compile(..., tune=True)`, `step.tune(*batch)` and `gluongraph tune`; docs/tuning.md tells users.
 """
@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gluongraph import debug
-from gluongraph.codegen import tuned
-from gluongraph.codegen.offers import key_of
+from gluongraph.codegen.cache import measurements
+from gluongraph.codegen.cache.measurements import Found
+from gluongraph.codegen.cache.selections import key_of
 from gluongraph.codegen.rules import alternatives, offer
 from gluongraph.codegen.targets import Target
-from gluongraph.codegen.tuned import Found
 from gluongraph.errors import amount, located
 from gluongraph.passes.cost import expected
 from gluongraph.plan import Candidate, Launch, Plan
@@ -109,7 +109,7 @@ def tune(plan: Plan, on: Target, seconds: float) -> Tuning:
 
     After so many seconds no other kernel is begun. Finds are written into the table at once, kernel by kernel.
     """
-    began, found = time.monotonic(), tuned.table(on)
+    began, found = time.monotonic(), measurements.table(on)
     work, known = _work(plan, on)
     outcomes: list[Outcome] = []
     with task(len(work), "tuning") as further:
@@ -136,7 +136,7 @@ def _work(plan: Plan, on: Target) -> tuple[Work, int]:
     launches: dict[str, list[Launch]] = {}
     for launch in plan.launches:
         launches.setdefault(key_of(launch.group), []).append(launch)
-    offers, table = offer(on), tuned.table(on)
+    offers, table = offer(on), measurements.table(on)
     work: Work = {}
     for key in sorted(launches, key=lambda key: -sum(map(expected, launches[key]))):
         first = launches[key][0]

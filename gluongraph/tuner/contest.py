@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from gluongraph import process
-from gluongraph.codegen import machine_code
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.targets import Target
+from gluongraph.codegen.tvm import machine_code
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.interrupts import in_parallel
 from gluongraph.ir import TensorType

@@ -12,8 +12,8 @@ from exporting import run, state, training
 
 import gluongraph as mx
 from gluongraph.artefact import file
-from gluongraph.codegen import linking
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
+from gluongraph.codegen.tvm import linking
 from gluongraph.errors import CompileError
 
 MACHINES = {"x86_64": 62, "aarch64": 183}  # e_machine of ELF

@@ -14,10 +14,11 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from gluongraph.codegen import build, te
-from gluongraph.codegen.cuda_math import C_TYPES
+from gluongraph.codegen import build
+from gluongraph.codegen.cuda.cuda_math import C_TYPES
 from gluongraph.codegen.targets import TARGETS, Target
-from gluongraph.codegen.tir import name_of
+from gluongraph.codegen.tvm import te
+from gluongraph.codegen.tvm.tir import name_of
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.plan import Buffer, Plan
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops, reference
-from gluongraph.codegen import machine_code, tir
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import emit, offer
 from gluongraph.codegen.targets import Target, target
+from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.ir import Graph, Node, TensorType
 from gluongraph.passes.inline import inline

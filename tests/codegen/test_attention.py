@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gluongraph import ops, reference
-from gluongraph.codegen.attention import LONGEST, suits
+from gluongraph.codegen.contraction.attention import LONGEST, suits
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
 from gluongraph.compiler import lower
 from gluongraph.dtypes import numpy_dtype

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gluongraph import ops
-from gluongraph.codegen import conv_tile_blocks
-from gluongraph.codegen.conv import Conv
+from gluongraph.codegen.contraction import conv_tile_blocks
+from gluongraph.codegen.contraction.conv import Conv
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
 from gluongraph.ir import Node, TensorType
 from gluongraph.ops.blocks import IN_BLOCKS, blocked

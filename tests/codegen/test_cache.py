@@ -15,8 +15,8 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import gluon, ops
-from gluongraph.codegen import cache
 from gluongraph.codegen.build import KERNELS
+from gluongraph.codegen.cache import artifacts
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.compiler import compile_graph, lower
 from gluongraph.gluon import nn
@@ -69,7 +69,7 @@ def scale(names: dict[str, str], shape: tuple[int, ...] = (4, 5)) -> tuple[Graph
 
 
 def key(graph: Graph, roles: dict[str, str], target: str = "x86-64") -> str:
-    return cache.key(plan_of(graph, roles, CPU)[0], TARGETS[target])
+    return artifacts.key(plan_of(graph, roles, CPU)[0], TARGETS[target])
 
 
 def test_what_the_key_depends_on() -> None:
@@ -97,7 +97,7 @@ def test_the_plan_within_a_scan_counts() -> None:
     assert launch.group.inner is not None
     for other in ({"scratch_bytes": 1 << 20}, {"launches": launch.group.inner.launches[::-1]}):
         group = replace(launch.group, inner=replace(launch.group.inner, **other))
-        assert cache.key(replace(plan, launches=(replace(launch, group=group),)), CPU) != cache.key(plan, CPU)
+        assert artifacts.key(replace(plan, launches=(replace(launch, group=group),)), CPU) != artifacts.key(plan, CPU)
 
 
 TAKEN = ("v0", "v1", "const0", "workspace0", "workspace1", "unused", "x", "y")
@@ -129,10 +129,10 @@ def test_a_broken_entry_is_made_again(folder: pathlib.Path, file: str) -> None:
     assert made is not None
     path = made.path
     assert path is not None
-    found = cache.find(path.parent.name, made.program)
+    found = artifacts.find(path.parent.name, made.program)
     assert found is not None and found.path == path and found.files == made.files
     path.with_name(file).unlink()
-    assert cache.find(path.parent.name, made.program) is None
+    assert artifacts.find(path.parent.name, made.program) is None
     again = lower(graph, roles).artefact
     assert again is not None and again.compiled > 0 and again.path == path and path.with_name(file).exists()
     assert {p.name for p in folder.iterdir() if p.is_dir()} == {path.parent.name}, "no drafts are left"

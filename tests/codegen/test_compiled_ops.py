@@ -10,10 +10,10 @@ import pytest
 from kernels import spoiled
 
 from gluongraph import ops, reference
-from gluongraph.codegen import machine_code, tir
 from gluongraph.codegen.build import bind
 from gluongraph.codegen.rules import emit, offer
 from gluongraph.codegen.targets import target
+from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.compiler import compile_graph
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.ir import OPS, Graph, TensorType

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import conv, conv_bands, conv_channels, conv_points, conv_tiles, machine_code, tir
-from gluongraph.codegen.conv import Conv
-from gluongraph.codegen.microkernel import accumulator
+from gluongraph.codegen.contraction import conv, conv_bands, conv_channels, conv_points, conv_tiles
+from gluongraph.codegen.contraction.conv import Conv
+from gluongraph.codegen.contraction.microkernel import accumulator
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
+from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import CompileError
 
@@ -287,7 +288,7 @@ def test_threads_change_no_bit(kind: str) -> None:
 
 def test_weights_too_large_for_sums_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces that own output channels alone find the same."""
-    monkeypatch.setattr("gluongraph.codegen.conv_weights.SMALL", 0)
+    monkeypatch.setattr("gluongraph.codegen.contraction.conv_weights.SMALL", 0)
     check(*run("weight_grad", CASES["lenet"]))
     check(*run("weight_grad", Conv(50, 6, 5, 5, 11, (3, 3), groups=1)))
 

@@ -22,7 +22,10 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import gluon, nd, ops, reference
-from gluongraph.codegen import build, cuda, te, te_lower
+from gluongraph.codegen import build
+from gluongraph.codegen.cuda import rules as cuda_rules
+from gluongraph.codegen.cuda import te_lower
+from gluongraph.codegen.tvm import te
 from gluongraph.compiler import lower
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.errors import CompileError
@@ -44,7 +47,7 @@ needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc: C
 def plan_of(graph: Graph, roles: Mapping[str, str]) -> Plan:
     for each in PIPELINE:
         graph = each(graph)
-    return memory(schedule(select(graph, cuda.claim, plan_of), roles))
+    return memory(schedule(select(graph, cuda_rules.claim, plan_of), roles))
 
 
 def compare(got: Mapping[str, Any], want: Mapping[str, Any], least: float = 0.0) -> None:
@@ -182,7 +185,7 @@ def planned(model: Callable[[], tuple[Graph, dict[str, str]]]) -> Plan:
 def test_step_fills_the_machine(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Every kernel has several thread blocks, all loops are bound, and which rule made it is told."""
     plan = planned(model)
-    table = cuda.table(plan)
+    table = cuda_rules.table(plan)
     with capsys.disabled():
         print(f"\n{model.__name__}\n{table}")
     assert len(table.splitlines()) == len(plan.kernels) + 1
@@ -242,7 +245,7 @@ def inputs(*shapes: tuple[int, ...]) -> list[Node]:
 
 
 def rules(group: Group) -> str:
-    candidate = cuda.claim(group)
+    candidate = cuda_rules.claim(group)
     assert candidate is not None
     return candidate.rule
 
@@ -297,7 +300,7 @@ def updates() -> Iterator[Any]:
 @pytest.mark.parametrize(("rule", "group"), list(updates()))
 def test_in_place(rule: str, group: Group, tmp_path: Path) -> None:
     """Each element is read, then written, by one thread and once."""
-    candidate = cuda.claim(group)
+    candidate = cuda_rules.claim(group)
     assert candidate is not None and candidate.rule == rule
     reads = tuple(Buffer(f"x{i}", t, "state") for i, t in enumerate(group.inputs))
     over = dict(group.inplace)
@@ -341,7 +344,7 @@ def test_several_spaces_are_one_kernel(tmp_path: Path) -> None:
     fused = ops.fused(x, y, z, body=group.body, pattern="loop")
     graph = Graph({"x0": x, "x1": y, "x2": z}, {f"y{j}": ops.item(fused, index=j) for j in range(3)})
     roles = dict.fromkeys(graph.inputs, "input")
-    plan = memory(schedule(select(graph, cuda.claim, plan_of), roles))
+    plan = memory(schedule(select(graph, cuda_rules.claim, plan_of), roles))
     functions = gpu.functions(plan)
     assert [te.grids(f) for f in functions.values()] == [[(18, 32)]]
     given = values(graph, roles)
@@ -352,7 +355,7 @@ def test_grids_are_counted_in_32_bits() -> None:
     """Updates of large parameters are several grids: together they have more elements than an index can count."""
     x = [ops.input(f"x{i}", TensorType((1_000_000_000 - i,), "i8")) for i in range(5)]
     group = Group(body([a + a for a in x], *x), "loop")
-    candidate = cuda.claim(group)
+    candidate = cuda_rules.claim(group)
     assert candidate is not None
     reads, writes = ([Buffer(f"{name}{i}", a.ty, "state") for i, a in enumerate(x)] for name in "xy")
     launch = Launch("k0", group, candidate, tuple(reads), tuple(writes))
@@ -388,9 +391,9 @@ def test_a_grid_laid_along_x_is_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     x, w = inputs((5, 70, 33), (5, 33, 190))
     graph = body([ops.matmul(x, w)], x, w)
     roles = dict.fromkeys(graph.inputs, "input")
-    cuda.lowered.cache_clear()
+    cuda_rules.lowered.cache_clear()
     functions = gpu.functions(plan := plan_of(graph, roles))
-    cuda.lowered.cache_clear()
+    cuda_rules.lowered.cache_clear()
     assert [te.launches(f) for f in functions.values()] == [[((45, 1, 1), (8, 16, 1))]]
     given = values(graph, roles)
     compare(gpu.run(plan, gpu.Emulator(functions, tmp_path), given), reference.run(graph, given)[0])
@@ -402,12 +405,12 @@ def test_folds_of_different_shape_go_through_a_workspace(tmp_path: Path) -> None
     product = ops.matmul(x, w)
     norm = ops.sum(product * product, 1, keepdims=True)
     group = Group(body([product / ops.expand(ops.sqrt(norm), product.shape), norm], x, w), "opaque")
-    candidate = cuda.claim(group)
+    candidate = cuda_rules.claim(group)
     assert candidate is not None and candidate.rule == "dlight.Matmul+dlight.Reduction+threads"
     assert candidate.workspace == 40 * 64 * 4
     fused = ops.fused(x, w, body=group.body, pattern="opaque")
     graph = Graph({"x0": x, "x1": w}, {f"y{j}": ops.item(fused, index=j) for j in range(2)})
-    plan = memory(schedule(select(graph, cuda.claim, plan_of), {"x0": "input", "x1": "input"}))
+    plan = memory(schedule(select(graph, cuda_rules.claim, plan_of), {"x0": "input", "x1": "input"}))
     given = values(graph, {"x0": "input", "x1": "input"})
     emulator = gpu.Emulator(gpu.functions(plan), tmp_path)
     compare(gpu.run(plan, emulator, given), reference.run(graph, given)[0])
@@ -425,7 +428,7 @@ def test_a_sum_of_everything_is_one_block() -> None:
 @pytest.mark.parametrize(("graph", "given"), [pytest.param(*rest, id=name) for name, *rest in cases(loops=True)])
 def test_loop(graph: Graph, given: Arrays) -> None:
     """The loop runs on the host, and here its kernels do too, without threads."""
-    from gluongraph.codegen import machine_code
+    from gluongraph.codegen.tvm import machine_code
     from gluongraph.program import program_of
     from gluongraph.runtime import loader
     from gluongraph.runtime.executor import Executor

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import gemm, gemm_choice, machine_code, tir
-from gluongraph.codegen.gemm_choice import Kind
+from gluongraph.codegen.contraction import gemm, gemm_strategy
+from gluongraph.codegen.contraction.gemm_strategy import Kind
 from gluongraph.codegen.targets import target
+from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import CompileError
 
@@ -41,7 +42,7 @@ def product(
     batch, m, n, kk = shape
     k = tir.Kernel("product")
     a, b = operand(k, "a", batch, m, kk, a_kind), operand(k, "b", batch, kk, n, b_kind)
-    dtype = gemm_choice.choose(batch, m, n, kk, a_kind, b_kind, where.cpu).dtype
+    dtype = gemm_strategy.choose(batch, m, n, kk, a_kind, b_kind, where.cpu).dtype
     out = k.param("c", batch * m * n, dtype)
     need = gemm.workspace(batch, m, n, kk, a_kind, b_kind, where.cpu)
     space = k.param("space", max(need, 1), "u8")
@@ -110,7 +111,7 @@ def test_other_dtypes(dtypes: tuple[str, str], layout: tuple[str, str]) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
 def test_operands_that_are_computed(layout: tuple[str, str]) -> None:
     a, b = Kind(layout[0], plain=False), Kind(layout[1], plain=False)
-    how = gemm_choice.choose(1, 70, 600, 33, a, b, HOST.cpu)
+    how = gemm_strategy.choose(1, 70, 600, 33, a, b, HOST.cpu)
     assert how.form == "inner" or (how.pack_a and how.pack_b)
     check(*product((1, 70, 600, 33), a, b))
 
@@ -137,7 +138,7 @@ def test_long_sums_in_several_passes(layout: tuple[str, str]) -> None:
     """The last of them shorter, and no whole vectors: what is packed by pieces, what is before, sums that wait."""
     a, b, shape = Kind(layout[0], plain=False), Kind(layout[1]), (2, 67, 150, 523)
     for batch in (1, 2):
-        how = gemm_choice.choose(batch, *shape[1:], a, b, HOST.cpu)
+        how = gemm_strategy.choose(batch, *shape[1:], a, b, HOST.cpu)
         assert how.pack_a and how.passes(523) == 3
         one, two, want = product((batch, *shape[1:]), a, b, threads=(1, 2))
         check(one, want)
@@ -150,7 +151,7 @@ def test_b_is_packed_once_for_all_pieces(layout: tuple[str, str]) -> None:
     """Where many rows pass over a B that stays in the second cache."""
     small = replace(HOST, cpu=replace(HOST.cpu, l1=1 << 14, l2=1 << 18))
     a, b, shape = Kind(layout[0]), Kind(layout[1]), (1, 1030, 67, 130)
-    assert gemm_choice.choose(*shape, a, b, small.cpu).ahead
+    assert gemm_strategy.choose(*shape, a, b, small.cpu).ahead
     one, two, want = product(shape, a, b, small, threads=(1, 2))
     check(one, want)
     assert np.array_equal(one, two)
@@ -159,7 +160,7 @@ def test_b_is_packed_once_for_all_pieces(layout: tuple[str, str]) -> None:
 def test_panels_are_packed_where_many_rows_pass_over_them() -> None:
     """Packing an element takes as long as many multiply-adds: with few rows B is read where it lies."""
     plain = Kind()
-    packed = [gemm_choice.choose(1, m, 256, 1024, plain, plain, HOST.cpu).pack_b for m in (8, 20, 48, 512, 2048)]
+    packed = [gemm_strategy.choose(1, m, 256, 1024, plain, plain, HOST.cpu).pack_b for m in (8, 20, 48, 512, 2048)]
     assert packed == [False, False, False, True, True]
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gluongraph import ops, reference
-from gluongraph.codegen import gemm_tiles
-from gluongraph.codegen.gemm_choice import Kind
+from gluongraph.codegen.contraction import gemm_amx
+from gluongraph.codegen.contraction.gemm_strategy import Kind
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
 from gluongraph.compiler import lower
 from gluongraph.dtypes import numpy_dtype
@@ -54,7 +54,7 @@ def test_tiles() -> None:
     cpu = target().cpu
     assert cpu is not None
     kind = Kind(dtype="bf16")
-    assert gemm_tiles.suits(*SHAPE, kind, kind, cpu)
+    assert gemm_amx.suits(*SHAPE, kind, kind, cpu)
     check(products("bf16", *SHAPE), "cpu")
     check(products("bf16", *WIDE), "cpu")
     check(products("bf16", *LONG), "cpu")
@@ -79,11 +79,11 @@ def test_what_is_no_product_for_tiles() -> None:
     cpu = TARGETS["sapphirerapids"].cpu
     assert cpu is not None
     bf16, f16, f32 = (Kind(dtype=dtype) for dtype in ("bf16", "f16", "f32"))
-    assert gemm_tiles.suits(1, 64, 64, 64, bf16, bf16, cpu)
-    assert not gemm_tiles.suits(1, 64, 64, 64, f16, f16, cpu)
-    assert not gemm_tiles.suits(1, 64, 64, 64, f32, f32, cpu)
-    assert not gemm_tiles.suits(1, 64, 8, 640, bf16, bf16, cpu)  # a tile would be half empty
-    assert not gemm_tiles.suits(1, 16, 16, 16, bf16, bf16, cpu)  # too little work to copy for
+    assert gemm_amx.suits(1, 64, 64, 64, bf16, bf16, cpu)
+    assert not gemm_amx.suits(1, 64, 64, 64, f16, f16, cpu)
+    assert not gemm_amx.suits(1, 64, 64, 64, f32, f32, cpu)
+    assert not gemm_amx.suits(1, 64, 8, 640, bf16, bf16, cpu)  # a tile would be half empty
+    assert not gemm_amx.suits(1, 16, 16, 16, bf16, bf16, cpu)  # too little work to copy for
     other = TARGETS["x86-64-v4"].cpu
     assert other is not None
-    assert not gemm_tiles.suits(1, 64, 64, 64, bf16, bf16, other)
+    assert not gemm_amx.suits(1, 64, 64, 64, bf16, bf16, other)

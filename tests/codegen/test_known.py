@@ -14,7 +14,7 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import compiler, debug, gluon, ops, planning
-from gluongraph.codegen import known, tuned
+from gluongraph.codegen.cache import measurements, plans
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.gluon import nn
@@ -96,7 +96,7 @@ def test_what_the_key_depends_on() -> None:
     here = find_target()
 
     def key(graph: Graph, roles: dict[str, str], asked: str = "", target: Any = here) -> str:
-        return known.key(graph, roles, asked, target)
+        return plans.key(graph, roles, asked, target)
 
     graph, roles = product()
     same = {key(graph, roles), key(*product("wxz")), key(*product("abx"))}
@@ -127,10 +127,10 @@ def test_what_was_measured_is_another_plan(planned: list[Graph]) -> None:
     (graph, roles), here = product(), find_target()
     for _ in range(2):
         before = compiler.lower(graph, roles)
-    tuned.table(here).put({"a kernel": tuned.Found(Candidate("loop"), 1e-6, 2e-6)})
+    measurements.table(here).put({"a kernel": measurements.Found(Candidate("loop"), 1e-6, 2e-6)})
     compiler.lower(graph, roles)
     assert len(planned) == 2
-    assert not len(before.request.measured) and len(tuned.table(here)) == 1
+    assert not len(before.request.measured) and len(measurements.table(here)) == 1
     assert show_plan(before.plan) == show_plan(compiler.lower(graph, roles).plan) and len(planned) == 4
 
 
@@ -185,7 +185,7 @@ def test_code_that_is_gone_is_made_again(folder: pathlib.Path, planned: list[Gra
 def test_other_sources_are_other_plans(planned: list[Graph], monkeypatch: pytest.MonkeyPatch) -> None:
     graph, roles = product()
     compiler.lower(graph, roles)
-    monkeypatch.setattr(known, "planner", lambda: "a pass has been changed")
+    monkeypatch.setattr(plans, "planner", lambda: "a pass has been changed")
     compiler.lower(graph, roles)
     assert len(planned) == 2
 

@@ -11,13 +11,13 @@ from kernels import spoiled
 
 import gluongraph as mx
 from gluongraph import gluon, ops, process
-from gluongraph.codegen import machine_code
 from gluongraph.codegen.build import kernel
-from gluongraph.codegen.libraries import LIBRARIES, find
-from gluongraph.codegen.offers import key_of
+from gluongraph.codegen.cache.measurements import Found, table
+from gluongraph.codegen.cache.selections import key_of
+from gluongraph.codegen.contraction.libraries import LIBRARIES, find
 from gluongraph.codegen.rules import alternatives, offer
 from gluongraph.codegen.targets import TARGETS, Target, target, with_libraries
-from gluongraph.codegen.tuned import Found, table
+from gluongraph.codegen.tvm import machine_code
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import CompileError
 from gluongraph.ir import OPS, Graph, TensorType, node

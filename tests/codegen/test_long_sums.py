@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from gluongraph import ops, reference, sums
-from gluongraph.codegen import machine_code, tir
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import alternatives, emit, offer
 from gluongraph.codegen.targets import target
+from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import Node, TensorType
 from gluongraph.plan import Buffer, Group, Launch

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gluongraph import ops
-from gluongraph.codegen.loops import merged_axes
+from gluongraph.codegen.cpu.loops import merged_axes
 from gluongraph.ir import Node
 from gluongraph.plan import Group
 

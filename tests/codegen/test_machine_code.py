@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gluongraph.codegen import machine_code
-from gluongraph.codegen.machine_code import PART, Call, Entry
 from gluongraph.codegen.targets import target
-from gluongraph.codegen.tir import Kernel
+from gluongraph.codegen.tvm import machine_code
+from gluongraph.codegen.tvm.machine_code import PART, Call, Entry
+from gluongraph.codegen.tvm.tir import Kernel
 from gluongraph.program import Arg
 from gluongraph.runtime import loader
 from gluongraph.runtime.table import CPU, Table

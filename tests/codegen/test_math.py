@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import machine_code, tir, vector_math
-from gluongraph.codegen.math import CpuAlgebra
+from gluongraph.codegen.expr import vector_math
+from gluongraph.codegen.expr.algebra import CpuAlgebra
 from gluongraph.codegen.targets import target
+from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.runtime import loader
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gluongraph import ops
-from gluongraph.codegen import machine_code, tir
-from gluongraph.codegen.contraction import GEMM
+from gluongraph.codegen.contraction.contraction import GEMM
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.targets import target
+from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.ir import Node
 from gluongraph.ops.matmul import MATMUL
 from gluongraph.plan import Buffer, Group, Launch

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gluongraph import ops, reference
-from gluongraph.codegen import tir
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import emit
 from gluongraph.codegen.targets import target
+from gluongraph.codegen.tvm import tir
 from gluongraph.compiler import compile_graph
 from gluongraph.ir import Graph, Node, TensorType
 

@@ -7,14 +7,14 @@ import shutil
 from pathlib import Path
 
 import gluongraph
-from gluongraph import passes, runtime
-from gluongraph.codegen import cache, known
+from gluongraph import codegen, passes, runtime
+from gluongraph.codegen.cache import artifacts, plans
 
 # What turns a graph into code; the files that they import, anywhere, take part in it.
 MAKERS = ("gluongraph.codegen.build", "gluongraph.planning", "gluongraph.index_checks")
 PACKAGE = Path(gluongraph.__file__).parent
 PLACES = {
-    "gluongraph.codegen": Path(cache.__file__).parent,
+    "gluongraph.codegen": Path(codegen.__file__).parent,
     "gluongraph.passes": Path(passes.__file__).parent,
     "gluongraph.runtime": Path(runtime.__file__).parent,
 }
@@ -60,7 +60,7 @@ def closure(modules: tuple[str, ...]) -> set[Path]:
 
 
 def test_every_file_that_takes_part_counts() -> None:
-    counted = {file for source in (*cache.SOURCES, *known.sources()) for file in cache.files_of(source)}
+    counted = {file for source in (*artifacts.SOURCES, *plans.sources()) for file in artifacts.files_of(source)}
     needed = closure(MAKERS)
     assert len(needed) > 100  # or the search has lost its way
     assert not needed - counted
@@ -68,22 +68,22 @@ def test_every_file_that_takes_part_counts() -> None:
 
 def test_moving_and_changing_any_file_is_seen(tmp_path: Path) -> None:
     """Copies of the folders themselves: each file changed, moved into a sub-folder, removed, and a new one."""
-    for source in (*cache.SOURCES, PLACES["gluongraph.passes"]):
+    for source in (*artifacts.SOURCES, PLACES["gluongraph.passes"]):
         folder = Path(shutil.copytree(source, tmp_path / source.name, ignore=shutil.ignore_patterns("__pycache__")))
         (folder / "below").mkdir()
-        before = cache.digest_of("", folder)
-        for file in cache.files_of(folder):
+        before = artifacts.digest_of("", folder)
+        for file in artifacts.files_of(folder):
             text = file.read_bytes()
             file.write_bytes(text + b"#")
-            assert cache.digest_of("", folder) != before, file
+            assert artifacts.digest_of("", folder) != before, file
             file.write_bytes(text)
             moved = file.rename(folder / "below" / file.name)
-            inside = cache.digest_of("", folder)
+            inside = artifacts.digest_of("", folder)
             assert inside != before, file
             moved.write_bytes(text + b"#")
-            assert cache.digest_of("", folder) != inside, file
+            assert artifacts.digest_of("", folder) != inside, file
             moved.write_bytes(text)
             moved.rename(file)
-        assert cache.digest_of("", folder) == before
+        assert artifacts.digest_of("", folder) == before
         (folder / "below" / "new.py").write_text("")
-        assert cache.digest_of("", folder) != before
+        assert artifacts.digest_of("", folder) != before

@@ -18,9 +18,10 @@ from processors import FOLDER, PROCESSORS
 
 import gluongraph as mx
 from gluongraph import gluon, nd, reference
-from gluongraph.codegen import machine_code, targets
+from gluongraph.codegen import targets
 from gluongraph.codegen.build import ENTRY, entry, kernel
 from gluongraph.codegen.targets import TARGETS, Target, cpu_flags, target
+from gluongraph.codegen.tvm import machine_code
 from gluongraph.errors import CompileError
 from gluongraph.plan import Plan
 from gluongraph.planning import plan_of

@@ -12,12 +12,12 @@ import pytest
 from kernels import spoiled
 
 from gluongraph import ops, reference
-from gluongraph.codegen import machine_code
 from gluongraph.codegen.build import kernel
-from gluongraph.codegen.offers import key_of
+from gluongraph.codegen.cache.measurements import Found, table
+from gluongraph.codegen.cache.selections import key_of
 from gluongraph.codegen.rules import alternatives, offer
 from gluongraph.codegen.targets import TARGETS, target
-from gluongraph.codegen.tuned import Found, table
+from gluongraph.codegen.tvm import machine_code
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import OPS, Graph, TensorType, node
 from gluongraph.plan import Buffer, Candidate, Group, Launch

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen import conv, machine_code, tir
-from gluongraph.codegen.conv import Conv
+from gluongraph.codegen.contraction import conv
+from gluongraph.codegen.contraction.conv import Conv
 from gluongraph.codegen.targets import TARGETS, target
+from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.ops.blocks import IN_BLOCKS, blocked
 from gluongraph.ops.conv import CONV2D, DATA_GRAD, WEIGHT_GRAD
 from gluongraph.runtime import loader
@@ -155,7 +156,7 @@ def test_hard_numbers(kernels: Kernels, name: str, kind: str, op: str) -> None:
 
 def test_small_caches_and_large_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strips of few rows, whose sums add up; pieces that own output channels."""
-    monkeypatch.setattr("gluongraph.codegen.winograd_weights.SMALL", 0)
+    monkeypatch.setattr("gluongraph.codegen.contraction.winograd_weights.SMALL", 0)
     names = ("usual", "few")
     kernels = Kernels({name: CASES[name] for name in names}, replace(HOST, cpu=replace(HOST.cpu, l2=65536)))
     for name in names:

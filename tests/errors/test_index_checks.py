@@ -12,7 +12,7 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import autograd, gluon, nd, ops
-from gluongraph.codegen import machine_code
+from gluongraph.codegen.tvm import machine_code
 from gluongraph.errors import IndexRangeError, TraceError
 from gluongraph.index_checks import checks_of, flagged
 from gluongraph.ir import Graph, TensorType

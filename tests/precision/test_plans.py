@@ -8,8 +8,8 @@ import pytest
 
 from gluongraph import debug
 from gluongraph.bench import own, workloads
-from gluongraph.codegen import conv_tiles
-from gluongraph.codegen.contraction import geometry_of
+from gluongraph.codegen.contraction import conv_tiles
+from gluongraph.codegen.contraction.contraction import geometry_of
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.ir import Graph, Node
 from gluongraph.plan import Plan

@@ -13,10 +13,10 @@ import pytest
 import gluongraph as mx
 from gluongraph import gluon
 from gluongraph.cli import main
-from gluongraph.codegen.offers import key_of
+from gluongraph.codegen.cache.measurements import Found, table
+from gluongraph.codegen.cache.selections import key_of
 from gluongraph.codegen.rules import alternatives, offer
 from gluongraph.codegen.targets import target
-from gluongraph.codegen.tuned import Found, table
 from gluongraph.plan import Launch
 from gluongraph.step import TrainStep
 from gluongraph.tuner import Tuning, seconds_of

@@ -23,8 +23,9 @@ import numpy as np
 import gluongraph as mx
 from gluongraph import cuda_compiler, gluon, nd, nvidia, reference
 from gluongraph.bench.workloads import UPDATES
-from gluongraph.codegen import build, linking, machine_code, te
+from gluongraph.codegen import build
 from gluongraph.codegen.targets import target
+from gluongraph.codegen.tvm import linking, machine_code, te
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.gluon import nn
 from gluongraph.ir import Graph

@@ -1,0 +1,135 @@
+"""Which candidate was measured to be the fastest for a group, kept beside the artefacts: what a tuner found.
+
+The file is one for each target, processor, number of threads and version of the rules: measured elsewhere, or of other
+code, is not measured. `GG_TUNED=0` leaves it unread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cache as once
+from pathlib import Path
+from typing import Any
+
+from gluongraph import store
+from gluongraph.codegen.cache import artifacts
+from gluongraph.codegen.targets import Target
+from gluongraph.errors import warn
+from gluongraph.plan import Candidate
+from gluongraph.process import threads
+
+FORMAT, VERSION = "gluongraph-tuned", 1
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The fastest candidate for a group: its seconds, and those of the rule's own choice, measured side by side."""
+
+    candidate: Candidate
+    seconds: float
+    usual: float
+
+
+class Table:
+    """What has been found, by the key of a group; `path` is None where it lives in this process alone."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        self._rows = {} if path is None else _read(path)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Found]:
+        return iter(self._rows.values())
+
+    def get(self, key: str) -> Found | None:
+        """What was found for a group, if it has been measured."""
+        return self._rows.get(key)
+
+    def copy(self) -> Table:
+        """What has been found up to now."""
+        made = Table(None)
+        made._rows = dict(self._rows)
+        return made
+
+    @property
+    def digest(self) -> str:
+        """A digest of what it makes rules choose."""
+        return _digest({key: asdict(row.candidate) for key, row in self._rows.items()})
+
+    def put(self, found: dict[str, Found]) -> None:
+        """Remember, and write down, with what others have found since."""
+        self._rows |= found
+        if self.path is None:
+            return
+        self._rows = _read(self.path) | self._rows
+        rows = {key: asdict(row) for key, row in self._rows.items()}
+        data = {"format": FORMAT, "version": VERSION, "machine": machine(), "rows": rows}
+        store.note(self.path, json.dumps(data, indent=1))
+
+
+def _read(path: Path) -> dict[str, Found]:
+    """The rows of a file. Of a damaged one there are none, which is warned of: nothing measures them again unasked."""
+    there = path.exists()
+    if (text := store.noted(path)) is None:
+        if there:
+            warn(f"{path} was damaged and is removed: `gluongraph tune`, or tune=True, measures again")
+        return {}
+    data = json.loads(text)
+    if (data["format"], data["version"]) != (FORMAT, VERSION):
+        warn(f"{path} is left out: it is of version {data['version']}, and this gluongraph reads {VERSION}")
+        return {}
+    return {
+        key: Found(Candidate(**row["candidate"]), float(row["seconds"]), float(row["usual"]))
+        for key, row in data["rows"].items()
+    }
+
+
+def _digest(rows: Any) -> str:
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
+
+
+def machine() -> dict[str, Any]:
+    """What measured times hold for: the processor, its caches, the threads of a kernel."""
+    return {"processor": _processor(), "caches": _caches(), "threads": threads()}
+
+
+@once
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part")))
+    return next(named, platform.machine())
+
+
+@once
+def _caches() -> list[str]:
+    """The sizes of the first core's caches, as Linux tells them."""
+    try:
+        return [file.read_text(encoding="utf-8").strip() for file in sorted(_CACHES.glob("index*/size"))]
+    except OSError:
+        return []
+
+
+def table(target: Target) -> Table:
+    """The table for a target on this machine; one object for each place where it is kept."""
+    off = os.environ.get("GG_TUNED", "") == "0"
+    return _table(target, None if off else store.folder(), threads(), off)
+
+
+@once
+def _table(target: Target, base: Path | None, threads: int, off: bool) -> Table:
+    return Table(None if base is None else base / f"tuned-{_where(target)}.json")
+
+
+def _where(target: Target) -> str:
+    return hashlib.sha256(f"{target} {machine()} {artifacts.code()}".encode()).hexdigest()[:16]

@@ -1,0 +1,81 @@
+"""What rules have offered, remembered on disk beside the artefacts: a warm start asks no rule.
+
+Rules look at index arithmetic with TVM's analyzer, and a warm start is not to load TVM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import astuple
+from functools import cache as once
+from pathlib import Path
+
+from gluongraph import store
+from gluongraph.codegen.cache import artifacts, measurements
+from gluongraph.codegen.cache.measurements import Table
+from gluongraph.codegen.targets import Target
+from gluongraph.plan import Candidate, Group
+from gluongraph.serialize import fingerprint
+
+Ask = Callable[[Group], Candidate | None]
+
+
+class Offers:
+    """`offers(group)` is what `ask(group)` gives, asked once for each group, target and version of the rules.
+
+    `offers.tuned(group)` is what was found to be faster on this machine, if anything was.
+    """
+
+    def __init__(self, ask: Ask, path: Path | None, table: Table):
+        self._ask, self._path, self.table = ask, path, table
+        self._known: dict[str, Candidate | None] = _read(path) if path is not None else {}
+        self._saved = len(self._known)
+
+    def __call__(self, group: Group) -> Candidate | None:
+        return self._usual(group, key_of(group))
+
+    def tuned(self, group: Group, table: Table | None = None) -> Candidate | None:
+        """The candidate of the table, by default as it is now, or where there is none the rule's own. Not for kernels
+        within a scan: what was offered for the scan as a whole has counted the workspace of its rules' own choices."""
+        key = key_of(group)
+        found = (self.table if table is None else table).get(key)
+        return found.candidate if found is not None else self._usual(group, key)
+
+    def _usual(self, group: Group, key: str) -> Candidate | None:
+        if key not in self._known:
+            self._known[key] = self._ask(group)
+        return self._known[key]
+
+    def save(self) -> None:
+        """Write down what is new. Two processes at once lose nothing that they would not ask again."""
+        if self._path is None or len(self._known) == self._saved:
+            return
+        rows = {k: None if c is None else list(astuple(c)) for k, c in self._known.items()}
+        if store.note(self._path, json.dumps(rows)):
+            self._saved = len(rows)
+
+
+def key_of(group: Group) -> str:
+    """What offers are remembered by: the kernel with its shapes and dtypes."""
+    return f"{group.pattern} {fingerprint(group.body)}"
+
+
+def _read(path: Path) -> dict[str, Candidate | None]:
+    rows = json.loads(store.noted(path) or "{}")
+    return {key: None if row is None else Candidate(*row) for key, row in rows.items()}
+
+
+def offers(target: Target, ask: Ask) -> Offers:
+    """The offers for a target; one object for each place where they are kept."""
+    base = store.folder()
+    return _offers(target, ask, base, measurements.table(target))
+
+
+@once
+def _offers(target: Target, ask: Ask, base: Path | None, table: Table) -> Offers:
+    if base is None:
+        return Offers(ask, None, table)
+    digest = hashlib.sha256((repr(target) + artifacts.code()).encode()).hexdigest()[:16]
+    return Offers(ask, base / f"offers-{digest}.json", table)

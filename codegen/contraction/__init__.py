@@ -1,0 +1,1 @@
+"""Matrix products, convolutions and attention: rules, tiling, packing and the loops of their kernels."""

@@ -1,0 +1,505 @@
+"""Attention of bf16 operands in tiles (tiles.py), forward and backward; scores and softmax are float32.
+
+A piece of work is one head. What is multiplied is copied into tiles first. Then, a block of queries at a time: the
+scores of all keys that it sees, their softmax row by row, whose weights go into tiles as they are made, and products
+with those. The gradients of keys and values are summed with keys along rows, so that weights and slopes need not be
+turned: two rows of queries make a row of words. No T x S matrix is ever in memory. (Dao et al.: FlashAttention, 2022.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gluongraph.codegen.contraction import amx
+from gluongraph.codegen.contraction import microkernel as mk
+from gluongraph.codegen.contraction.amx import DEPTH, SIDE, WORDS, Add, Sums
+from gluongraph.codegen.contraction.attention_common import UNSEEN, Heads, Rows, Shape, Sight, larger, largest
+from gluongraph.codegen.cpu.reduce import fold_lanes
+from gluongraph.codegen.expr.algebra import VectorAlgebra
+from gluongraph.codegen.expr.vector_math import exp_below
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tvm import tir
+from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
+from gluongraph.ir import Node
+
+PAIR = 2 * SIDE  # rows, or columns, of what is summed at a time: two tiles; and so much of a sum goes into one
+SCALES = (1e-6, 1e6)  # within which a score that is not seen stays a number when it is scaled
+
+
+def suits(n: Node, cpu: Cpu) -> bool:
+    """Is there a unit for these operands? Of fewer queries or keys than tiles come in, products apart are faster."""
+    (small, large), shape = SCALES, Shape.of(n)
+    fits = min(shape.queries, shape.keys) >= PAIR and small <= abs(n.attrs["scale"]) <= large
+    return fits and amx.unit(cpu) is not None and n.src[0].dtype == "bf16"
+
+
+def workspace(n: Node, cpu: Cpu) -> int:
+    """Bytes of workspace that `emit` needs."""
+    sizes = _Sizes(Shape.of(n), n.op.name == "attention_grad")
+    return 4 * sizes.shape.pieces(cpu) * sizes.all
+
+
+def emit(k: Kernel, n: Node, sources: list[Heads], results: dict[int, Heads], space: Buf, cpu: Cpu) -> None:
+    """Write the loops; `results` by the number of the item."""
+    unit = amx.unit(cpu)
+    assert unit is not None
+    head = _Head(k, n, sources, space, unit)
+    unit.prepare(k)
+    body = head.forward if n.op.name == "attention" else head.backward
+    count = head.shape.pieces(cpu)
+    with k.loop(count, "parallel", "piece") as piece, unit.thread(k):
+        slot = k.bind(piece * head.sizes.all, "slot")
+        first, number = mk.share(k, head.shape.heads, count, piece)
+        with k.loop(number, name="unit") as u:
+            body(_Memory(head.sizes, head.words.at(slot), head.numbers.at(slot)), k.bind(first + u, "head"), results)
+
+
+def _pairs(extent: int) -> int:
+    """How many pairs of tiles hold so many rows or columns."""
+    return mk.ceildiv(extent, PAIR)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What a piece holds in its workspace: operands in tiles, and rows of sums."""
+
+    shape: Shape
+    backward: bool
+
+    @property
+    def keys(self) -> int:
+        return _pairs(self.shape.keys)
+
+    @property
+    def queries(self) -> int:
+        return _pairs(self.shape.queries)
+
+    @property
+    def block(self) -> int:
+        return _pairs(self.shape.block)
+
+    @property
+    def size(self) -> int:
+        return _pairs(self.shape.size)
+
+    @property
+    def width(self) -> int:
+        return _pairs(self.shape.width)
+
+    @property
+    def pitch(self) -> int:
+        """Elements between rows of scores: no power of two, else all would share few cache sets."""
+        return PAIR * self.keys + SIDE
+
+    @property
+    def words(self) -> dict[str, int]:
+        """The operands by name, with the pairs of tiles of each: lines of tiles times how deep they are."""
+        s, t, r, d, e = self.keys, self.queries, self.block, self.size, self.width
+        if not self.backward:
+            return {"q": t * d, "k": s * d, "v": e * s, "p": r * s}
+        return {
+            **{"q": t * d, "g": t * e, "k": s * d, "v": s * e},  # for scores and their slopes
+            **{"key": d * s, "query": d * t, "above": e * t},  # for gradients: what they are multiplied with
+            **{"p": s * r, "ds": s * r, "slopes": r * s},
+        }
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The sums by name, with the elements of each."""
+        rows, wide = PAIR * self.block, PAIR * max(self.size, self.width) + SIDE
+        found = {"scores": rows * self.pitch, "out": rows * wide}
+        if self.backward:
+            found |= {"dp": rows * self.pitch}
+            found |= {"dk": PAIR * self.size * self.pitch, "dv": PAIR * self.width * self.pitch}
+        return found
+
+    @property
+    def all(self) -> int:
+        """Elements of 4 bytes."""
+        return 2 * WORDS * sum(self.words.values()) + sum(self.numbers.values())
+
+
+class _Memory:
+    """The workspace of a piece by names."""
+
+    def __init__(self, sizes: _Sizes, words: Buf, numbers: Buf):
+        self._at: dict[str, Buf] = {}
+        at = 0
+        for name, pairs in sizes.words.items():
+            self._at[name] = words.at(at)
+            at += 2 * WORDS * pairs
+        for name, count in sizes.numbers.items():
+            self._at[name] = numbers.at(at)
+            at += count
+
+    def __getitem__(self, name: str) -> Buf:
+        return self._at[name]
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """An operand: lines of tiles, each so many deep, from tile `first` of each line on."""
+
+    buf: Buf
+    deep: int
+    first: Value = 0
+
+    def pair(self, k: Kernel, number: Value, step: Expr) -> list[tuple[Buf, Expr]]:
+        """Where the tiles of a pair of lines lie."""
+        at = k.bind((number * (2 * self.deep) + self.first + step) * WORDS, "at")
+        return [(self.buf, at), (self.buf, at + self.deep * WORDS)]
+
+
+class _Head:
+    """The loops of one head."""
+
+    def __init__(self, k: Kernel, n: Node, sources: list[Heads], space: Buf, unit: amx.Unit):
+        self.k, self.unit, self.algebra, self.scale = k, unit, VectorAlgebra(k), float(n.attrs["scale"])
+        backward = n.op.name == "attention_grad"
+        self.shape, self.sizes = Shape.of(n), _Sizes(Shape.of(n), backward)
+        self.words, self.numbers = k.view(space, "u32"), k.view(space, "f32")
+        self.g = sources[0]
+        self.q, self.keys, self.v, *masks = sources[backward:]
+        self.sight = Sight(k, n, masks[0].buf if masks else None)
+
+    def forward(self, memory: _Memory, number: Expr, results: dict[int, Heads]) -> None:
+        """y = softmax(scores) v"""
+        k, s, z = self.k, self.shape, self.sizes
+        q, keys, v, y = (each.rows(k, number) for each in (self.q, self.keys, self.v, results[0]))
+        self._lines(q, s.queries, s.size, memory["q"], z.size)
+        self._lines(keys, s.keys, s.size, memory["k"], z.size, turned=True)
+        self._columns(v, s.keys, s.width, memory["v"], z.keys)
+        scores, out = memory["scores"], memory["out"]
+
+        def block(first: Expr, rows: int) -> None:
+            self._scores(first, rows, memory["q"], memory["k"], z.size, scores)
+            tops, sums = self._tops(number, first, rows, scores), k.local("sums", rows, "f32")
+            with k.loop(rows, name="r") as r:
+                k.store(sums, self._weights(scores, r, self._seen(first, r), k.let(k.load(tops, r)), memory["p"]), r)
+            self._multiply(first, rows, z.width, _Tiles(memory["p"], z.keys), _Tiles(memory["v"], z.keys), out)
+            with k.loop(rows, name="r") as r:
+                over = k.let(tir.const(1.0, "f32") / k.load(sums, r))
+                self._hand_on(out, r, y, first + r, s.width, over)
+
+        mk.runs(k, s.queries, s.block, 0, mk.ceildiv(s.queries, s.block), block)
+
+    def backward(self, memory: _Memory, number: Expr, results: dict[int, Heads]) -> None:
+        """P = softmax(S);  dv = Pᵀ g;  dS = P (g vᵀ - Σ P g vᵀ) · scale;  dq = dS k;  dk = dSᵀ q"""
+        k, s, z = self.k, self.shape, self.sizes
+        g, q, keys, v = (each.rows(k, number) for each in (self.g, self.q, self.keys, self.v))
+        self._lines(q, s.queries, s.size, memory["q"], z.size)
+        self._lines(g, s.queries, s.width, memory["g"], z.width)
+        self._lines(keys, s.keys, s.size, memory["k"], z.size, turned=True)
+        self._lines(v, s.keys, s.width, memory["v"], z.width, turned=True)
+        outs = {i: each.rows(k, number) for i, each in results.items()}
+        # Gradients of keys and values: what is multiplied with what, and where the sums are.
+        turned = {1: ("query", q, s.size, "ds", "dk"), 2: ("above", g, s.width, "p", "dv")}
+        if 0 in outs:
+            self._columns(keys, s.keys, s.size, memory["key"], z.keys)
+        for i in outs.keys() & turned.keys():
+            name, source, size, _, sums = turned[i]
+            self._columns(source, s.queries, size, memory[name], z.queries, turned=True)
+            self._clear(memory[sums], PAIR * _pairs(size) * z.pitch)
+
+        def block(first: Expr, rows: int) -> None:
+            seen = self.sight.blocks(first, rows, PAIR)
+            self._scores(first, rows, memory["q"], memory["k"], z.size, memory["scores"])
+            self._scores(first, rows, memory["g"], memory["v"], z.width, memory["dp"])
+            self._slopes(number, first, rows, seen, memory)
+            if 0 in outs:
+                out = memory["out"]
+                self._multiply(
+                    first, rows, z.size, _Tiles(memory["slopes"], z.keys), _Tiles(memory["key"], z.keys), out
+                )
+                with k.loop(rows, name="r") as r:
+                    self._hand_on(out, r, outs[0], first + r, s.size)
+            start = k.bind(tir.floordiv(first, DEPTH), "deep")
+            for i in sorted(outs.keys() & turned.keys()):
+                name, _, size, right, sums = turned[i]
+                left, by = _Tiles(memory[name], z.queries, start), _Tiles(memory[right], z.block)
+                self._add(_pairs(size), seen, _pairs(rows), left, by, memory[sums])
+
+        mk.runs(k, s.queries, s.block, 0, mk.ceildiv(s.queries, s.block), block)
+        for i in sorted(outs.keys() & turned.keys()):
+            self._hand_on_turned(memory[turned[i][4]], outs[i], turned[i][2])
+
+    # -- operands into tiles
+
+    def _read(self, source: Rows, at: Expr, width: int) -> Callable[[int], Expr]:
+        """Reads so many numbers of each row below a place of a matrix."""
+        return lambda row: self.k.load(source.buf, at + row * source.pitch, width)
+
+    def _lines(self, source: Rows, rows: int, columns: int, to: Buf, deep: int, turned: bool = False) -> None:
+        """A line of tiles for 16 rows of a matrix whose columns are summed over: rows of A; `turned`, columns of B, of
+        whose last pair the second may be zeros: what is no key weighs 0, and 0 times what lies there may be NaN."""
+        k, lines = self.k, mk.ceildiv(rows, SIDE)
+
+        def line(start: Expr, size: int) -> None:
+            for first, depth, count in mk.split(columns, DEPTH):
+                with k.loop(count, name="k") as step:
+                    at = k.bind(start * source.pitch + step * DEPTH + first, "from")
+                    rows = amx.along(k, self._read(source, at, depth), size)
+                    place = tir.floordiv(start, SIDE) * deep + tir.floordiv(first, DEPTH) + step
+                    self._tile(to, place, rows, turned)
+
+        mk.runs(k, rows, SIDE, 0, lines, line)
+        if turned and lines % 2:
+            with k.loop(deep, name="k") as step:
+                self._tile(to, lines * deep + step, [amx.zeros()] * SIDE, turned=False)
+
+    def _columns(self, source: Rows, rows: int, columns: int, to: Buf, deep: int, turned: bool = False) -> None:
+        """A line of tiles for 16 columns of a matrix whose rows are summed over: columns of B; `turned`, rows of A."""
+        k = self.k
+
+        def across(start: Expr, depth: int) -> None:
+            for first, width, count in mk.split(columns, SIDE):
+                with k.loop(count, name="line") as line:
+                    at = k.bind(start * source.pitch + line * SIDE + first, "from")
+                    rows = amx.across(k, self._read(source, at, width), depth)
+                    place = (line + first // SIDE) * deep + tir.floordiv(start, DEPTH)
+                    self._tile(to, place, rows, turned)
+
+        mk.runs(k, rows, DEPTH, 0, mk.ceildiv(rows, DEPTH), across)
+
+    def _tile(self, to: Buf, place: Expr, rows: list[Expr], turned: bool) -> None:
+        at = self.k.bind(place * WORDS, "tile")
+        for r, row in enumerate(mk.transposed(self.k, rows) if turned else rows):
+            self.k.store(to, row, at + r * SIDE)
+
+    # -- products
+
+    def _seen(self, first: Expr, r: Expr) -> Value:
+        """How many pairs of tiles hold the keys that query `first + r` sees, or one that shares a pair with it."""
+        return self.sight.blocks(first + tir.floordiv(r, PAIR) * PAIR, PAIR, PAIR)
+
+    def _scores(self, first: Expr, rows: int, left: Buf, right: Buf, deep: int, out: Buf) -> None:
+        """out[r, j] = left[first + r] · right[j] for the keys that are seen."""
+        line = self.k.bind(tir.floordiv(first, PAIR), "line")
+        with self.k.loop(_pairs(rows), name="y") as y, self.k.loop(self._seen(first, y * PAIR), name="x") as x:
+            at = self.k.bind(y * (PAIR * self.sizes.pitch) + x * PAIR, "sums")
+            self._block(_Tiles(left, deep), line + y, _Tiles(right, deep), x, deep, out, at, self.sizes.pitch)
+
+    def _multiply(self, first: Expr, rows: int, across: int, left: _Tiles, right: _Tiles, out: Buf) -> None:
+        """out = left right, summed over the keys that are seen."""
+        with self.k.loop(_pairs(rows), name="y") as y, self.k.loop(across, name="x") as x:
+            at = self.k.bind(y * (PAIR * self._wide) + x * PAIR, "sums")
+            self._block(left, y, right, x, self._seen(first, y * PAIR), out, at, self._wide)
+
+    def _add(self, down: int, seen: Value, deep: int, left: _Tiles, right: _Tiles, out: Buf) -> None:
+        """out += left right for the keys that are seen, which are its columns."""
+        with self.k.loop(seen, name="x") as x, self.k.loop(down, name="y") as y:
+            at = self.k.bind(y * (PAIR * self.sizes.pitch) + x * PAIR, "sums")
+            self._block(left, y, right, x, deep, out, at, self.sizes.pitch, more=True)
+
+    @property
+    def _wide(self) -> int:
+        """Elements between rows of a product with keys or values."""
+        return PAIR * max(self.sizes.size, self.sizes.width) + SIDE
+
+    def _block(
+        self,
+        left: _Tiles,
+        y: Value,
+        right: _Tiles,
+        x: Value,
+        deep: Value,
+        out: Buf,
+        at: Expr,
+        pitch: int,
+        more: bool = False,
+    ) -> None:
+        k = self.k
+
+        def steps(add: Add) -> None:
+            with k.loop(deep, name="k") as step:
+                add(left.pair(k, y, step), right.pair(k, x, step))
+
+        sums = Sums(out, lambda i, j: at + (i * SIDE * pitch + j * SIDE), pitch)
+        self.unit.block(k, (2, 2), steps, sums, more=more)
+
+    # -- rows of scores
+
+    def _tops(self, number: Expr, first: Expr, rows: int, scores: Buf) -> Buf:
+        """Of each row, the score that is the largest once it is scaled. A loop of its own: what is done with one waits
+        until all of its row is known, and processors go on with the next rows meanwhile."""
+        tops = self.k.local("tops", rows, "f32")
+        with self.k.loop(rows, name="r") as r:
+            seen = self._seen(first, r)
+            self._hide(number, first, r, rows, seen, scores)
+            self.k.store(tops, self._top(scores, r, seen), r)
+        return tops
+
+    def _hide(self, number: Expr, first: Expr, r: Expr, rows: int, seen: Value, scores: Buf) -> None:
+        """The lowest score for keys that this query does not see, a lower one for what is no key."""
+        k, s = self.k, self.shape
+        row = scores.at(k.bind(r * self.sizes.pitch, "row"))
+        unseen = UNSEEN / self.scale
+
+        def one(j: Value, lanes: int) -> None:
+            at = k.bind(tir.index(j), "j")
+            k.store(row, self.sight.only(number, first + r, at, k.load(row, at, lanes), unseen), at)
+
+        if self.sight.mask is not None:
+            mk.along(k, s.keys, SIDE, one)
+        elif self.sight.causal:  # those from the first vector on that hides something
+            start = k.bind(tir.maximum(tir.floordiv(first + (r + self.sight.ahead + 1), SIDE), 0), "start")
+            end = k.bind(tir.index(seen * (PAIR // SIDE)), "end")
+            with k.loop(k.bind(tir.maximum(end - start, 0), "count"), name="v") as v:
+                one((start + v) * SIDE, SIDE)
+        for at, width, _ in mk.split(_pairs(s.keys) * PAIR - s.keys, SIDE):
+            k.store(row, tir.splat(tir.const(2 * unseen, "f32"), width), s.keys + at)
+
+    def _vectors(self, seen: Value, body: Callable[[Expr], None]) -> None:
+        """body(j) for each pair of vectors of a row that is seen in part."""
+        with self.k.loop(seen, name="j") as j:
+            body(self.k.bind(tir.index(j), "j"))
+
+    def _started(self, value: float) -> Buf:
+        """A running sum or maximum."""
+        made = self.k.local("total", SIDE, "f32")
+        self.k.store(made, tir.splat(tir.const(value, "f32"), SIDE), 0)
+        return made
+
+    def _sum(self, lanes: Buf) -> Expr:
+        return self.k.let(fold_lanes(self.k, self.algebra, "sum", self.k.load(lanes, 0, SIDE)))
+
+    def _top(self, scores: Buf, r: Expr, seen: Value) -> Expr:
+        k, sign = self.k, 1.0 if self.scale > 0 else -1.0
+        row, lanes = scores.at(k.bind(r * self.sizes.pitch, "row")), self._started(4 * UNSEEN / abs(self.scale))
+
+        def one(j: Expr) -> None:
+            first, second = (k.load(row, j * PAIR + half, SIDE) for half in (0, SIDE))
+            both = larger(first, second) if sign > 0 else larger(-first, -second)
+            k.store(lanes, larger(k.let(both), k.load(lanes, 0, SIDE)), 0)
+
+        self._vectors(seen, one)
+        return k.let(largest(k, k.load(lanes, 0, SIDE)) * tir.const(sign, "f32"))
+
+    def _exponential(self, row: Buf, at: Expr, top: Expr) -> Expr:
+        """exp((score - top) · scale): 1 for the largest to the bit, however it would be rounded when scaled."""
+        k = self.k
+        below = k.let(k.load(row, at, SIDE) - tir.splat(top, SIDE))
+        return k.let(exp_below(k, below, self.scale))
+
+    def _weights(self, scores: Buf, r: Expr, seen: Value, top: Expr, to: Buf) -> Expr:
+        """exp((scores - top) · scale) into tiles, rows of A; their sum."""
+        k, lanes = self.k, self._started(0.0)
+        row = scores.at(k.bind(r * self.sizes.pitch, "row"))
+        line = k.bind(tir.floordiv(r, SIDE) * (self.sizes.keys * WORDS) + tir.floormod(r, SIDE) * SIDE, "line")
+
+        def one(j: Expr) -> None:
+            found = [self._exponential(row, j * PAIR + half, top) for half in (0, SIDE)]
+            k.store(lanes, k.load(lanes, 0, SIDE) + (found[0] + found[1]), 0)
+            k.store(to, tir.halves(*found), line + j * WORDS)
+
+        self._vectors(seen, one)
+        return self._sum(lanes)
+
+    def _slopes(self, number: Expr, first: Expr, rows: int, seen: Value, memory: _Memory) -> None:
+        """Weights and slopes of the scores of a block, into tiles: of neighbouring queries, and slopes as rows too."""
+        k, scores, dp = self.k, memory["scores"], memory["dp"]
+        tops, factors = self._tops(number, first, rows, scores), k.local("factors", 3 * rows, "f32")
+        with k.loop(rows, name="r") as r:
+            self._factors(scores, dp, r, self._seen(first, r), k.let(k.load(tops, r)), factors)
+        for start, count, steps in mk.split(rows, 2):
+            with k.loop(steps, name="r") as step:
+                self._pair_of_rows(first, k.bind(step * 2 + start, "r"), count, seen, memory, factors)
+        if empty := PAIR * _pairs(rows) // 2 - mk.ceildiv(rows, 2):
+            with k.loop(empty, name="r") as step:
+                r = k.bind((step + mk.ceildiv(rows, 2)) * 2, "r")
+                self._vectors(seen, lambda j: self._put_words(memory, r, j, [amx.zeros()] * 4))
+
+    def _factors(self, scores: Buf, dp: Buf, r: Expr, seen: Value, top: Expr, to: Buf) -> None:
+        """scores = exp((scores - top) · scale);  one over their sum, their mean slope, and what slopes are scaled by:
+        0 in a row that sees nothing, since it weighs all keys alike."""
+        k, total, inner = self.k, self._started(0.0), self._started(0.0)
+        at = k.bind(r * self.sizes.pitch, "row")
+        row, slopes = scores.at(at), dp.at(at)
+
+        def one(j: Expr) -> None:
+            places = [j * PAIR + half for half in (0, SIDE)]
+            found = [self._exponential(row, place, top) for place in places]
+            k.store(total, k.load(total, 0, SIDE) + (found[0] + found[1]), 0)
+            for x, place in zip(found, places, strict=True):
+                k.store(row, x, place)
+                k.store(inner, k.load(inner, 0, SIDE) + x * k.load(slopes, place, SIDE), 0)
+
+        self._vectors(seen, one)
+        over = k.let(tir.const(1.0, "f32") / self._sum(total))
+        sees = tir.compare("greater", top * tir.const(self.scale, "f32"), tir.const(UNSEEN / 2, "f32"))
+        scale = tir.select(sees, tir.const(self.scale, "f32"), tir.const(0.0, "f32"))
+        for i, x in enumerate((over, self._sum(inner) * over, scale)):
+            k.store(to, x, r * 3 + i)
+
+    def _pair_of_rows(self, first: Expr, r: Expr, count: int, seen: Value, memory: _Memory, factors: Buf) -> None:
+        """p = exp / sum;  ds = p (dp - mean) · scale, of two queries, the second of them perhaps none."""
+        k = self.k
+        known = [
+            [k.let(tir.splat(k.let(k.load(factors, (r + i) * 3 + f)), SIDE)) for f in range(3)] for i in range(count)
+        ]
+
+        def one(j: Expr) -> None:
+            p: list[list[Expr]] = []
+            ds: list[list[Expr]] = []
+            for i, (over, mean, scale) in enumerate(known):
+                at = k.bind((r + i) * self.sizes.pitch + j * PAIR, "at")
+                p.append([k.let(k.load(memory["scores"], at + half, SIDE) * over) for half in (0, SIDE)])
+                slopes = [k.load(memory["dp"], at + half, SIDE) - mean for half in (0, SIDE)]
+                ds.append([k.let(slope * (weight * scale)) for slope, weight in zip(slopes, p[i], strict=True)])
+                self._put_row(memory["slopes"], r + i, j, tir.halves(*ds[i]))
+            if count == 1:
+                nothing = [tir.splat(tir.const(0.0, "f32"), SIDE)] * 2
+                p, ds = [*p, nothing], [*ds, nothing]
+            self._put_words(memory, r, j, [tir.pairs(x[0][half], x[1][half]) for x in (p, ds) for half in (0, 1)])
+
+        own = self._seen(first, r)
+        self._vectors(own, one)
+        if self.sight.ends:  # what other queries of the block see
+            with k.loop(k.bind(seen - own, "rest"), name="j") as j:
+                self._put_words(memory, r, k.bind(own + j, "j"), [amx.zeros()] * 4)
+
+    def _put_row(self, to: Buf, r: Expr, j: Expr, words: Expr) -> None:
+        """Slopes of one query for two vectors of keys: a row of a tile of A."""
+        line = tir.floordiv(r, SIDE) * (self.sizes.keys * WORDS) + tir.floormod(r, SIDE) * SIDE
+        self.k.store(to, words, self.k.bind(line, "line") + j * WORDS)
+
+    def _put_words(self, memory: _Memory, r: Expr, j: Expr, words: list[Expr]) -> None:
+        """Weights and slopes of two queries for two vectors of keys: a row of two tiles of B each."""
+        deep = self.sizes.block
+        inside = tir.floordiv(r, DEPTH) * WORDS + tir.floordiv(tir.floormod(r, DEPTH), 2) * SIDE
+        at = self.k.bind(j * (2 * deep * WORDS) + inside, "at")
+        for name, both in (("p", words[:2]), ("ds", words[2:])):
+            for half, row in enumerate(both):
+                self.k.store(memory[name], row, at + half * deep * WORDS)
+
+    # -- results
+
+    def _hand_on(self, out: Buf, r: Expr, to: Rows, row: Expr, columns: int, over: Expr | None = None) -> None:
+        """A row of sums into the result, times `over`."""
+        k = self.k
+
+        def one(j: Value, lanes: int) -> None:
+            x = k.load(out, r * self._wide + j, lanes)
+            k.store(to.buf, x if over is None else x * tir.splat(over, lanes), row * to.pitch + j)
+
+        mk.along(k, columns, SIDE, one)
+
+    def _hand_on_turned(self, sums: Buf, to: Rows, columns: int) -> None:
+        """Sums with keys along rows into the result, which has a row for each key."""
+        k, pitch = self.k, self.sizes.pitch
+
+        def keys(start: Expr, rows: int) -> None:
+            for first, width, count in mk.split(columns, SIDE):
+                with k.loop(count, name="c") as c:
+                    column = k.bind(c * SIDE + first, "column")
+                    square = [k.bind(k.load(sums, (column + i) * pitch + start, SIDE), "t") for i in range(SIDE)]
+                    for r, x in enumerate(mk.transposed(k, square)[:rows]):
+                        k.store(to.buf, tir.shuffle([x], range(width)), (start + r) * to.pitch + column)
+
+        mk.runs(k, self.shape.keys, SIDE, 0, mk.ceildiv(self.shape.keys, SIDE), keys)
+
+    def _clear(self, sums: Buf, size: int) -> None:
+        zero = tir.splat(tir.const(0.0, "f32"), SIDE)
+        with self.k.loop(size // SIDE, name="v") as v:
+            self.k.store(sums, zero, v * SIDE)

@@ -1,0 +1,287 @@
+"""Convolutions on CPUs and both their gradients: what a rule calls. The loops are in conv_pixels.py and conv_weights.py
+for many images, in winograd.py for those in blocks under three to five taps a row, in conv_channels.py for few images
+of many channels, in winograd_channels.py for those of three by three taps, in conv_bands.py where they are of few
+pixels, in conv_flat.py for few of all, in conv_points.py for those of one tap; for products of bf16 in
+conv_tile_blocks.py where images lie in blocks, else in conv_tiles.py.
+
+Sums have an order that depends on shapes and target only, never on threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gluongraph.codegen.contraction import (
+    conv_bands,
+    conv_channels,
+    conv_flat,
+    conv_pixels,
+    conv_points,
+    conv_tile_blocks,
+    conv_tile_pixels,
+    conv_tile_weights,
+    conv_tiles,
+    conv_weights,
+    winograd,
+    winograd_channel_weights,
+    winograd_channels,
+    winograd_pixels,
+    winograd_planes,
+    winograd_weights,
+)
+from gluongraph.codegen.contraction import microkernel as mk
+from gluongraph.codegen.contraction.conv_common import Conv, Pixels, Weights, WritePixels, WriteWeights
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
+
+__all__ = [
+    "Conv",
+    "blocks_workspace",
+    "data_grad_workspace",
+    "emit_data_grad",
+    "emit_forward",
+    "emit_in_blocks",
+    "emit_weight_grad",
+    "forward_workspace",
+    "images_beside",
+    "in_tiles",
+    "ways",
+    "weight_grad_workspace",
+]
+
+
+class _ToPixels(Protocol):
+    """Writes a convolution, or the gradient of its data."""
+
+    @property
+    def workspace(self) -> int: ...
+
+    def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None: ...
+
+
+class _ToWeights(Protocol):
+    """Writes the gradient of the weights."""
+
+    @property
+    def workspace(self) -> int: ...
+
+    def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None: ...
+
+
+class _InBlocks(Protocol):
+    """Writes any of the three for images that lie in blocks."""
+
+    @property
+    def workspace(self) -> int: ...
+
+    @property
+    def emit_in_blocks(self) -> Callable[..., None]: ...
+
+
+# By what lies in vectors, in the order of preference.
+_FORWARD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
+    "tiles": lambda conv, cpu, _: conv_tiles.Forward(conv, cpu),
+    "points": conv_points.Forward,
+    "winograd": winograd_channels.Forward,
+    "bands": conv_bands.Forward,
+    "channels": conv_channels.Forward,
+    "flat": conv_flat.Forward,
+    "images": conv_pixels.Forward,
+}
+_DATA_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
+    "tiles": lambda conv, cpu, _: conv_tiles.DataGrad(conv, cpu),
+    "points": conv_points.DataGrad,
+    "winograd": winograd_channels.DataGrad,
+    "bands": conv_bands.DataGrad,
+    "channels": conv_channels.DataGrad,
+    "flat": conv_flat.DataGrad,
+    "images": conv_pixels.DataGrad,
+}
+_WEIGHT_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToWeights]] = {
+    "tiles": lambda conv, cpu, _: conv_tiles.WeightGrad(conv, cpu),
+    "points": conv_points.WeightGrad,
+    "winograd": winograd_channel_weights.WeightGrad,
+    "channels": conv_channels.WeightGrad,
+    "flat": conv_flat.WeightGrad,
+    "images": conv_weights.WeightGrad,
+}
+_IN_BLOCKS: dict[str, dict[str, Callable[[Conv, Cpu, str], _InBlocks]]] = {
+    "conv2d": {
+        "tiles": lambda conv, cpu, _: conv_tile_pixels.Forward(conv, cpu),
+        "winograd": winograd_pixels.Forward,
+        "points": conv_points.Forward,
+        "images": conv_pixels.Forward,
+    },
+    "conv2d_data_grad": {
+        "tiles": lambda conv, cpu, _: conv_tile_pixels.DataGrad(conv, cpu),
+        "winograd": winograd_pixels.DataGrad,
+        "points": conv_points.DataGrad,
+        "images": conv_pixels.DataGrad,
+    },
+    "conv2d_weight_grad": {
+        "tiles": lambda conv, cpu, _: conv_tile_weights.WeightGrad(conv, cpu),
+        "winograd": winograd_weights.WeightGrad,
+        "points": conv_points.WeightGrad,
+        "images": conv_weights.WeightGrad,
+    },
+}
+
+_OPS = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
+
+
+def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
+    """How an op of that name can be written; first comes what the others are told by `way=""`."""
+    tables = {"conv2d": [*_FORWARD], "conv2d_data_grad": [*_DATA_GRAD], "conv2d_weight_grad": [*_WEIGHT_GRAD]}
+    if conv.blocks:
+        if conv_tile_blocks.suits(conv, cpu, dtype):
+            return ["tiles"]
+        sums = mk.accumulator(dtype)
+        if conv_points.suits(conv, cpu, sums):
+            found, first = ["points", "images"], conv_points.suits_blocks(op, conv, cpu, sums)
+        else:
+            found = ["winograd", "images"] if dtype == "f32" and winograd.can(conv) else ["images"]
+            first = winograd.suits(op, conv, cpu)
+        return found if first else found[::-1]
+    if conv_tiles.suits(conv, cpu, dtype):
+        return ["tiles"]
+    sums, channels = mk.accumulator(dtype), conv.o if op == "conv2d" else conv.c
+    can = {"flat", "images"}
+    if points := conv_points.suits(conv, cpu, sums):
+        can.add("points")
+    if dtype == "f32" and winograd_planes.can(conv, cpu):
+        can.add("winograd")
+    if conv_bands.can(op, conv, cpu, sums):
+        can.add("bands")
+    if conv_channels.can(conv, cpu, sums):
+        can.add("channels")
+    suits = {
+        "points": points,
+        "winograd": winograd_planes.suits(op, conv, cpu),
+        "bands": conv_bands.suits(op, conv, cpu, sums),
+        "channels": conv_channels.suits(conv, channels, cpu, sums),
+        "flat": conv_flat.suits(conv, cpu, sums),
+        "images": True,
+    }
+    return sorted((way for way in tables[op] if way in can), key=lambda way: not suits[way])
+
+
+def images_beside(conv: Conv, dtype: str, cpu: Cpu, met: bool) -> int:
+    """How many images had better lie side by side in memory; 0: each by itself.
+
+    Products of points are as fast on images by themselves: they take side by side what they have `met` so.
+    """
+    sums, fine = mk.accumulator(dtype), ("images", "points") if met else ("images",)
+    lanes = mk.lanes(cpu, sums)
+    if sums != "f32" or lanes == 1 or conv.n % lanes or conv.work < mk.SERIAL_WORK:
+        return 0
+    if conv_tile_blocks.suits(conv, cpu, dtype):
+        return lanes if met or conv.kernel != (1, 1) else 0
+    return lanes if all(ways(op, conv, dtype, cpu)[0] in fine for op in _OPS) else 0
+
+
+def forward_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
+    """Bytes that `emit_forward` needs; `dtype` is that of the operands."""
+    return _forward(conv, dtype, cpu, way).workspace
+
+
+def data_grad_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
+    """Bytes that `emit_data_grad` needs."""
+    return _data_grad(conv, dtype, cpu, way).workspace
+
+
+def weight_grad_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
+    """Bytes that `emit_weight_grad` needs."""
+    return _weight_grad(conv, dtype, cpu, way).workspace
+
+
+def blocks_workspace(op: str, conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
+    """Bytes that `emit_in_blocks` needs."""
+    return _in_blocks(op, conv, dtype, cpu, way).workspace
+
+
+def in_tiles(conv: Conv, dtype: str, cpu: Cpu) -> bool:
+    """Does a unit for tiles multiply in all three?"""
+    return ways("conv2d", conv, dtype, cpu)[0] == "tiles"
+
+
+def emit_forward(
+    k: Kernel,
+    conv: Conv,
+    dtype: str,
+    x: Pixels,
+    w: Weights,
+    write: WritePixels,
+    cpu: Cpu,
+    workspace: Buf,
+    way: str = "",
+) -> None:
+    """y[n, o, i, j] = sum over c, kh, kw of x[n, c, i*s + kh*d - p, j*s + kw*d - p] * w[o, c, kh, kw]."""
+    _forward(conv, dtype, cpu, way).emit(k, x, w, write, workspace)
+
+
+def emit_data_grad(
+    k: Kernel,
+    conv: Conv,
+    dtype: str,
+    g: Pixels,
+    w: Weights,
+    write: WritePixels,
+    cpu: Cpu,
+    workspace: Buf,
+    way: str = "",
+) -> None:
+    """The gradient of x from that of y: each g[n, o, i, j] times w, added where its x was read."""
+    _data_grad(conv, dtype, cpu, way).emit(k, g, w, write, workspace)
+
+
+def emit_weight_grad(
+    k: Kernel,
+    conv: Conv,
+    dtype: str,
+    x: Pixels,
+    g: Pixels,
+    write: WriteWeights,
+    cpu: Cpu,
+    workspace: Buf,
+    way: str = "",
+) -> None:
+    """The gradient of w from that of y: w[o, c, kh, kw] gets the sum of g[n, o, i, j] times the x that it met there."""
+    _weight_grad(conv, dtype, cpu, way).emit(k, x, g, write, workspace)
+
+
+def emit_in_blocks(
+    k: Kernel,
+    op: str,
+    conv: Conv,
+    dtype: str,
+    images: Buf,
+    second: Buf,
+    write: Callable[..., None],
+    cpu: Cpu,
+    workspace: Buf,
+    way: str = "",
+) -> None:
+    """An op of that name over images in blocks: `write` gets what WriteImages says, or WriteWeights of weights."""
+
+    def weights(o: Value, q: Value, lanes: int) -> Expr:
+        return k.load(second, o * conv.q + q, lanes)
+
+    other = second if op == "conv2d_weight_grad" else weights
+    _in_blocks(op, conv, dtype, cpu, way).emit_in_blocks(k, images, other, write, workspace)
+
+
+def _forward(conv: Conv, dtype: str, cpu: Cpu, way: str) -> _ToPixels:
+    return _FORWARD[way or ways("conv2d", conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))
+
+
+def _data_grad(conv: Conv, dtype: str, cpu: Cpu, way: str) -> _ToPixels:
+    return _DATA_GRAD[way or ways("conv2d_data_grad", conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))
+
+
+def _weight_grad(conv: Conv, dtype: str, cpu: Cpu, way: str) -> _ToWeights:
+    return _WEIGHT_GRAD[way or ways("conv2d_weight_grad", conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))
+
+
+def _in_blocks(op: str, conv: Conv, dtype: str, cpu: Cpu, way: str) -> _InBlocks:
+    return _IN_BLOCKS[op][way or ways(op, conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))

@@ -1,0 +1,152 @@
+"""Activations of convolutions in blocks of images, [block][channel][pixel][image of the block].
+
+A vector then holds one pixel of as many images as there are lanes: every lane is used at any width, stride or dilation.
+They lie so in memory already (`Conv.blocks`), or are copied by each kernel that reads them, and turned back.
+Pixels are counted row by row, p = h * W + w, and so are the weights of one output channel, q = (c * KH + kh) * KW + kw.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from gluongraph.codegen.contraction import microkernel as mk
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tvm import tir
+from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
+
+Pixels = Callable[[Value, Value, Value, int], Expr]  # (image, channel, pixel, lanes) -> values along the pixels
+Weights = Callable[[Value, Value, int], Expr]  # (output channel, q, lanes) -> values along q
+WritePixels = Callable[[Expr, Expr, Expr, Expr], None]  # (image, channel, pixel, values along the pixels)
+WriteImages = Callable[[Expr, Expr, Expr, Expr, Expr], None]  # (block, channel, row, column, values of its images)
+WriteWeights = Callable[[Expr, Expr, Expr], None]  # (output channel, q, values along q)
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Conv:
+    """The shapes of a convolution: n images of c channels, h x w pixels, o output channels. Do images lie in blocks?"""
+
+    n: int
+    c: int
+    h: int
+    w: int
+    o: int
+    kernel: Pair
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+    blocks: bool = False
+
+    @property
+    def out(self) -> Pair:
+        """Rows and columns of the result."""
+        sizes = zip((self.h, self.w), self.kernel, self.stride, self.padding, self.dilation, strict=True)
+        height, width = ((size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in sizes)
+        return height, width
+
+    @property
+    def q(self) -> int:
+        """Weights of one output channel."""
+        return self.c // self.groups * self.kernel[0] * self.kernel[1]
+
+    @property
+    def work(self) -> int:
+        """Multiply-adds."""
+        return self.n * self.o * self.q * self.out[0] * self.out[1]
+
+
+class Job(ABC):
+    """A convolution, or a gradient of one, that is to be written."""
+
+    def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
+        self.conv, self.cpu, self.dtype = conv, cpu, dtype
+        self.lanes = mk.lanes(cpu, dtype)
+        self.serial = conv.work < mk.SERIAL_WORK
+        self.inputs, self.outputs = conv.c // conv.groups, conv.o // conv.groups  # channels of a group
+
+    @property
+    @abstractmethod
+    def workspace(self) -> int:
+        """Bytes that writing it needs."""
+
+    def pieces(self, units: int) -> int:
+        """Parallel pieces of so many units of the work."""
+        return 1 if self.serial else mk.pieces(units, self.cpu)
+
+    def spread(self, k: Kernel, units: int, body: Callable[[Expr, Expr], None]) -> None:
+        """body(piece, unit) for every unit."""
+        mk.spread(k, units, self.pieces(units), body)
+
+    def slots(self, k: Kernel, workspace: Buf | None) -> Buf:
+        """The workspace as elements of the sums' dtype."""
+        return mk.workspace(k, workspace, self.dtype, self.workspace)
+
+
+def plane(conv: Conv, size: Pair) -> int:
+    """Vectors from one channel of a block to the next; in copies odd, else a pixel of all channels would share few
+    cache sets."""
+    pixels = size[0] * size[1]
+    return pixels if conv.blocks else pixels | 1
+
+
+def into_blocks(k: Kernel, job: Job, read: Pixels, channels: int, size: Pair, into: Buf, by_rows: bool = False) -> None:
+    """Copy the job's images, of so many channels and pixels, to [block][channel][pixel][image of the block], zeros
+    behind the last image. What is read at once ends with its row, if `by_rows`."""
+    images, pixels, side, dtype = job.conv.n, size[0] * size[1], job.lanes, job.dtype
+
+    def unit(_: Expr, unit: Expr) -> None:
+        block, channel = k.bind(tir.floordiv(unit, channels), "block"), k.bind(tir.floormod(unit, channels), "channel")
+        numbers: list[Expr] = [block * side + lane for lane in range(side)]
+        if images % side:
+            numbers = [k.bind(tir.minimum(number, images - 1), "image") for number in numbers]
+
+        def square(pixel: Value, width: int) -> None:
+            rows = [mk.padded(tir.cast(read(number, channel, pixel, width), dtype), side) for number in numbers]
+            zero = tir.splat(tir.const(0, dtype), side)
+            for lane in range(images % side, side) if images % side else ():
+                rows[lane] = tir.select(block * side + lane < images, rows[lane], zero)
+            at = k.bind((unit * plane(job.conv, size) + pixel) * side, "at")
+            for i, column in enumerate(mk.transposed(k, [k.bind(row, "t") for row in rows])[:width]):
+                k.store(into, column, at + i * side)
+
+        if not by_rows:
+            mk.along(k, pixels, side, square)
+            return
+        with k.loop(size[0], name="row") as row:
+            start = k.bind(row * size[1], "start")
+            mk.along(k, size[1], side, lambda column, width: square(start + column, width))
+
+    job.spread(k, mk.ceildiv(images, side) * channels, unit)
+
+
+@contextmanager
+def channel_step(
+    k: Kernel, groups: int, of_group: int, step: int, first: Value, count: Value
+) -> Iterator[tuple[Expr, Expr, Value]]:
+    """A loop over steps of channels, counted through all groups: (group, first channel of it, number of channels)."""
+    steps = mk.ceildiv(of_group, step)
+    with k.loop(count, name="step") as s:
+        at = k.bind(tir.index(first + s), "step")
+        group = tir.index(0)
+        if groups > 1:
+            group = k.bind(tir.floordiv(at, steps), "group")
+            at = k.bind(tir.floormod(at, steps), "step")
+        start = k.bind(at * step, "channel")
+        even = of_group % step == 0
+        yield group, start, step if even else k.bind(tir.minimum(of_group - start, step), "channels")
+
+
+def sizes(k: Kernel, number: Value, full: int, extent: int) -> Iterator[int]:
+    """The values that a number of channels may have, `full` or what is left of the extent; what the caller writes for
+    each is guarded by the condition that it has that value."""
+    if isinstance(number, int):
+        yield number
+        return
+    for size in (full, extent % full):
+        if size <= extent:
+            with k.when(tir.compare("equal", number, tir.index(size))):
+                yield size

@@ -1,0 +1,288 @@
+"""Convolutions of few images, as matrix products over flat pixels.
+
+Each channel is copied into a plane with zeros around it. Counted row after row in planes of one width, the pixels that
+a tap reads are the result's pixels shifted by a number that depends on the tap alone; so a tap's row of the matrix is a
+stretch of the plane, read where it lies. With a stride, rows and columns are dealt out to as many planes as it steps.
+The columns behind the end of a row are computed, and left out when rows are handed on.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from gluongraph.codegen.contraction import gemm
+from gluongraph.codegen.contraction import microkernel as mk
+from gluongraph.codegen.contraction.conv_common import Conv, Job, Pair, Pixels, Weights, WritePixels, WriteWeights
+from gluongraph.codegen.contraction.gemm import Operand
+from gluongraph.codegen.contraction.gemm_strategy import Kind
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tvm import tir
+from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
+from gluongraph.dtypes import DTYPES
+
+
+def suits(conv: Conv, cpu: Cpu, dtype: str) -> bool:
+    """Are there too few images to fill vectors with?"""
+    return conv.n <= mk.lanes(cpu, dtype) // 4
+
+
+@dataclass(frozen=True)
+class Planes:
+    """How channels of a source lie in planes: pixel (h, w) at row h * spread + shift, likewise its column; rows and
+    columns are dealt out to `stride` planes each. `out` is the result's size, in pixels that taps shift."""
+
+    channels: int  # of all images together
+    source: Pair
+    out: Pair
+    kernel: Pair
+    dilation: Pair
+    stride: Pair
+    spread: Pair
+    shift: Pair
+
+    @property
+    def width(self) -> int:
+        """Columns of a plane."""
+        return self.out[1] + (self.kernel[1] - 1) * self.dilation[1] // self.stride[1]
+
+    @property
+    def flat(self) -> int:
+        """Flat pixels of the result, with the columns behind the end of a row."""
+        return self.out[0] * self.width
+
+    def size(self, lanes: int) -> int:
+        """Elements of a plane, and those that whole vectors behind its end would read."""
+        rows = self.out[0] + (self.kernel[0] - 1) * self.dilation[0] // self.stride[0]
+        return (mk.ceildiv(rows * self.width + self.kernel[1] * self.dilation[1], lanes) + 1) * lanes
+
+    def total(self, lanes: int) -> int:
+        """Elements of all planes."""
+        return self.channels * self.stride[0] * self.stride[1] * self.size(lanes)
+
+    def tap(self, channel: Value, tap: Value, lanes: int) -> Expr:
+        """Where the stretch of a tap begins."""
+        rows, columns = (
+            tir.floordiv(tap, self.kernel[1]) * self.dilation[0],
+            tir.floormod(tap, self.kernel[1]) * self.dilation[1],
+        )
+        down, across = self.stride
+        plane = (channel * down + tir.floormod(rows, down)) * across + tir.floormod(columns, across)
+        return plane * self.size(lanes) + tir.floordiv(rows, down) * self.width + tir.floordiv(columns, across)
+
+    def inside(self, axis: int) -> tuple[int, int]:
+        """First and last + 1 of the source rows (columns) that lie in the planes."""
+        extent = (self.out[axis] - 1) * self.stride[axis] + (self.kernel[axis] - 1) * self.dilation[axis] + 1
+        found = [i for i in range(self.source[axis]) if 0 <= i * self.spread[axis] + self.shift[axis] < extent]
+        return (found[0], found[-1] + 1) if found else (0, 0)
+
+    def fill(self, k: Kernel, job: Job, read: Pixels, per_image: int, into: Buf) -> None:
+        """Copy the source into planes of zeros."""
+        lanes = job.lanes
+        own = self.stride[0] * self.stride[1] * self.size(lanes)
+        (top, bottom), (left, right) = self.inside(0), self.inside(1)
+
+        def unit(_: Expr, channel: Expr) -> None:
+            base = k.bind(channel * own, "base")
+            with k.loop(own // lanes, name="zero") as i:
+                k.store(into, tir.splat(tir.const(0, into.dtype), lanes), base + i * lanes)
+            image, of_image = tir.floordiv(channel, per_image), tir.floormod(channel, per_image)
+
+            def copy(h: Expr, w: Expr, width: int) -> None:
+                row, column = h * self.spread[0] + self.shift[0], w * self.spread[1] + self.shift[1]
+                (down, across), size = self.stride, self.size(lanes)
+                plane = tir.floormod(row, down) * across + tir.floormod(column, across)
+                at = plane * size + tir.floordiv(row, down) * self.width + tir.floordiv(column, across)
+                value = tir.cast(read(image, of_image, h * self.source[1] + w, width), into.dtype)
+                k.store(into, value, base + at)
+
+            step = lanes if self.spread[1] == self.stride[1] == 1 else 1
+            with k.loop(bottom - top, name="h") as h:
+                row = k.bind(h + top, "row")
+                for first, width, count in mk.split(right - left, step):
+                    with k.loop(count, name="w") as w:
+                        copy(row, k.bind(w * width + (left + first), "w"), width)
+
+        if bottom > top and right > left:
+            job.spread(k, self.channels, unit)
+        else:  # nothing of the source is ever read
+            with k.loop(self.total(lanes) // lanes, name="zero") as i:
+                k.store(into, tir.splat(tir.const(0, into.dtype), lanes), i * lanes)
+
+
+class _Flat(Job):
+    """What the three have in common."""
+
+    def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
+        super().__init__(conv, cpu, dtype)
+        self.taps = conv.kernel[0] * conv.kernel[1]
+
+    def _forward_planes(self) -> Planes:
+        conv = self.conv
+        size = (conv.h, conv.w)
+        return Planes(conv.n * conv.c, size, conv.out, conv.kernel, conv.dilation, conv.stride, (1, 1), conv.padding)
+
+    def _bytes(self, elements: int) -> int:
+        return elements * DTYPES[self.dtype].nbytes
+
+
+class _ToPixels(_Flat):
+    """Results are pixels: planes times weights, then rows handed on without what lies behind their ends."""
+
+    def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
+        super().__init__(conv, cpu, dtype)
+        self.planes, self.made, self.reduced = self._sides()
+        self.extents = (conv.n * conv.groups, self.made, self.planes.flat, self.reduced * self.taps)
+        self.exact = self.planes.width == self.planes.out[1]  # no columns behind the rows
+        self._result = 0 if self.exact else conv.n * conv.groups * self.made * self.planes.flat
+        kind = Kind("j", dtype)
+        self._product = gemm.workspace(*self.extents, kind, kind, cpu)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes."""
+        return self._bytes(self.planes.total(self.lanes) + self._result) + self._product
+
+    @abstractmethod
+    def _sides(self) -> tuple[Planes, int, int]:
+        """The planes of the source, and the channels of a group that are made, and summed over."""
+
+    @abstractmethod
+    def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
+        """(output channel, q) of the weight between two channels of a group."""
+
+    def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
+        """Write the loops."""
+        conv, planes = self.conv, self.planes
+        space = self.slots(k, workspace)
+        planes.fill(k, self, read, conv.groups * self.reduced, space)
+        flat = space.at(planes.total(self.lanes))
+
+        def weights(batch: Value, i: Value, q: Value, _: int) -> Expr:
+            o, at = self.weight(
+                tir.floormod(batch, conv.groups), i, tir.floordiv(q, self.taps), tir.floormod(q, self.taps)
+            )
+            return w(o, at, 1)
+
+        def pixels(batch: Value, q: Value, f: Value, lanes: int) -> Expr:
+            channel = batch * self.reduced + tir.floordiv(q, self.taps)
+            return k.load(space, planes.tap(channel, tir.floormod(q, self.taps), self.lanes) + f, lanes)
+
+        def finished(batch: Expr, i: Expr, f: Expr, value: Expr) -> None:
+            if self.exact:
+                channel = tir.floormod(batch, conv.groups) * self.made + i
+                write(tir.floordiv(batch, conv.groups), channel, f, value)
+            else:
+                k.store(flat, value, (batch * self.made + i) * planes.flat + f)
+
+        kind, behind = Kind("j", self.dtype), flat.at(self._result)
+        product = gemm.Product(*self.extents, Operand(weights, kind), Operand(pixels, kind), finished, self.cpu, behind)
+        gemm.emit(k, product)
+        if not self.exact:
+            self._hand_on(k, flat, write)
+
+    def _hand_on(self, k: Kernel, flat: Buf, write: WritePixels) -> None:
+        planes, channels = self.planes, self.conv.groups * self.made
+
+        def unit(_: Expr, plane: Expr) -> None:
+            image = k.bind(tir.floordiv(plane, channels), "image")
+            channel = k.bind(tir.floormod(plane, channels), "channel")
+            with k.loop(planes.out[0], name="h") as h:
+
+                def part(w: Value, width: int) -> None:
+                    value = k.bind(k.load(flat, plane * planes.flat + h * planes.width + w, width), "value")
+                    write(image, channel, k.bind(h * planes.out[1] + w, "pixel"), value)
+
+                mk.along(k, planes.out[1], self.lanes, part)
+
+        self.spread(k, self.conv.n * channels, unit)
+
+
+class Forward(_ToPixels):
+    """y from x and w."""
+
+    def _sides(self) -> tuple[Planes, int, int]:
+        return self._forward_planes(), self.outputs, self.inputs
+
+    def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
+        return group * self.made + made, reduced * self.taps + tap
+
+
+class DataGrad(_ToPixels):
+    """The gradient of x: a convolution of the spread gradient of y with the kernel turned around."""
+
+    def _sides(self) -> tuple[Planes, int, int]:
+        conv = self.conv
+        reach = [(k - 1) * d - p for k, d, p in zip(conv.kernel, conv.dilation, conv.padding, strict=True)]
+        planes = Planes(
+            conv.n * conv.o,
+            conv.out,
+            (conv.h, conv.w),
+            conv.kernel,
+            conv.dilation,
+            (1, 1),
+            conv.stride,
+            (reach[0], reach[1]),
+        )
+        return planes, self.inputs, self.outputs
+
+    def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
+        return group * self.reduced + reduced, made * self.taps + (self.taps - 1 - tap)
+
+
+class WeightGrad(_Flat):
+    """The gradient of w: products of the gradient of y, zeros behind its rows, with all stretches of the planes."""
+
+    def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
+        super().__init__(conv, cpu, dtype)
+        self.planes = self._forward_planes()
+        self.long = mk.ceildiv(self.planes.flat, self.lanes) * self.lanes  # flat pixels of an image, in whole vectors
+        self.extents = (conv.groups, self.outputs, conv.q, conv.n * self.long)
+        self._result = conv.n * conv.o * self.long
+        self._product = gemm.workspace(*self.extents, Kind("j", dtype), Kind("i", dtype), cpu)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes."""
+        return self._bytes(self.planes.total(self.lanes) + self._result) + self._product
+
+    def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
+        """Write the loops."""
+        conv, planes = self.conv, self.planes
+        space = self.slots(k, workspace)
+        planes.fill(k, self, x, conv.c, space)
+        flat = space.at(planes.total(self.lanes))
+        self._spread_rows(k, g, flat)
+
+        def gradient(group: Value, i: Value, at: Value, lanes: int) -> Expr:
+            return k.load(flat, (group * self.outputs + i) * (conv.n * self.long) + at, lanes)
+
+        def stretch(group: Value, at: Value, q: Value, lanes: int) -> Expr:
+            channel = tir.floordiv(at, self.long) * conv.c + group * self.inputs + tir.floordiv(q, self.taps)
+            start = planes.tap(channel, tir.floormod(q, self.taps), self.lanes)
+            return k.load(space, start + tir.floormod(at, self.long), lanes)
+
+        def finished(group: Expr, i: Expr, q: Expr, value: Expr) -> None:
+            write(group * self.outputs + i, q, value)
+
+        left, right = Operand(gradient, Kind("j", self.dtype)), Operand(stretch, Kind("i", self.dtype))
+        gemm.emit(k, gemm.Product(*self.extents, left, right, finished, self.cpu, flat.at(self._result)))
+
+    def _spread_rows(self, k: Kernel, g: Pixels, flat: Buf) -> None:
+        """Copy the gradient of y to [channel][image][flat pixel], with zeros behind its rows."""
+        conv, planes = self.conv, self.planes
+
+        def unit(_: Expr, unit: Expr) -> None:
+            channel, image = k.bind(tir.floordiv(unit, conv.n), "channel"), k.bind(tir.floormod(unit, conv.n), "image")
+            base = k.bind(unit * self.long, "base")
+            with k.loop(self.long // self.lanes, name="zero") as i:
+                k.store(flat, tir.splat(tir.const(0, self.dtype), self.lanes), base + i * self.lanes)
+            with k.loop(planes.out[0], name="h") as h:
+
+                def part(w: Value, width: int) -> None:
+                    value = tir.cast(g(image, channel, h * planes.out[1] + w, width), self.dtype)
+                    k.store(flat, value, base + h * planes.width + w)
+
+                mk.along(k, planes.out[1], self.lanes, part)
+
+        self.spread(k, conv.o * conv.n, unit)

@@ -1,0 +1,262 @@
+"""Convolutions of bf16 images in blocks whose result is pixels, by tiles (conv_tile_blocks.py): forward and the
+gradient of the data, a convolution of its own for the rows and columns that are a stride apart."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from gluongraph.codegen.contraction import amx
+from gluongraph.codegen.contraction import microkernel as mk
+from gluongraph.codegen.contraction.amx import DEPTH, SIDE, Add, Sums
+from gluongraph.codegen.contraction.conv_common import Conv, Pair, Weights, WriteImages
+from gluongraph.codegen.contraction.conv_tile_blocks import Axis, InBlocks, Phase, read_by, reading
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tvm import tir
+from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
+
+_Put = Callable[[Expr, int, Value, Value, int], None]  # see `_ToPixels._copy_weights`
+
+
+def _pairs(depth: int, words: int) -> list[tuple[int, int, int]]:
+    """How words are made of so many channels, c with c + words: (first word, words, numbers in each of them)."""
+    low, high = min(words, depth), max(0, depth - words)
+    cut = ((0, high, 2), (high, low - high, 1), (low, words - low, 0))
+    return [(first, count, numbers) for first, count, numbers in cut if count]
+
+
+class _ToPixels(InBlocks):
+    """A convolution whose result is pixels: tiles of channels that are made times tiles of pixels."""
+
+    def __init__(self, conv: Conv, cpu: Cpu):
+        self.conv = conv
+        self.source, self.target, self.reduced, self.made = self._sides()
+        # Of up to 16 channels tiles are half as deep: words are pairs of c and c + 8, not c + 16.
+        super().__init__(conv, cpu, words=SIDE if self.reduced > SIDE else SIDE // 2)
+        self.words, self.tile = self.unit.words, self.unit.words * SIDE  # of a row of weights, and of a tile
+        self.rows, self.columns = self.axis(0), self.axis(1)
+        self.deep, self.high = mk.ceildiv(self.reduced, DEPTH), mk.ceildiv(self.made, SIDE)
+        self.channels = min(2, self.high)  # tiles of a block
+        self.run = 16 // self.channels  # pixels of a row whose sums are handed on together
+        self.count, self.scale = max(phase.count for phase in self.rows.phases), self.rows.phases[0].scale
+        reach = max((at for phase in self.rows.phases for _, at in phase.taps), default=0)
+        line = self.deep * self.columns.extent * self.tile
+        # Strips of rows, each copied when it has its turn, so that a cache holds the copy.
+        strips = max(mk.ceildiv(cpu.chunks, self.blocks), mk.ceildiv(4 * line * self.rows.extent, cpu.l2 // 2))
+        self.down = min(strips, self.count)
+        self.held = (mk.ceildiv(self.count, self.down) - 1) * self.scale + reach + 1  # places of rows
+        self._copied = self.held * line  # by a piece
+        self._weights = self.high * self.deep * self.taps * self.tile
+        self.pitch = (self.run + 1) * SIDE  # not a power of two, else all rows would share few places of a cache
+        self._slot = self.channels * SIDE * self.pitch
+
+    # What forward and data gradient differ in.
+
+    @abstractmethod
+    def _sides(self) -> tuple[Pair, Pair, int, int]:
+        """Source and target rows and columns; channels that are summed over, and that are made."""
+
+    @abstractmethod
+    def axis(self, axis: int) -> Axis:
+        """How rows (columns) of the source are copied and read."""
+
+    @abstractmethod
+    def square(self, k: Kernel, w: Weights, put: _Put, made: Expr, size: int, start: Expr, depth: int) -> None:
+        """Put the weights of `size` channels from `made` on, and of `depth` from `start` on that are summed over."""
+
+    # What they share.
+
+    @property
+    def workspace(self) -> int:
+        """Bytes."""
+        return 4 * (self._weights + self.pieces(self.blocks * self.down) * (self._copied + self._slot))
+
+    def emit_in_blocks(self, k: Kernel, images: Buf, w: Weights, write: WriteImages, workspace: Buf) -> None:
+        """Write the loops."""
+        units = self.blocks * self.down
+        pieces = self.pieces(units)
+        weights = k.view(mk.workspace(k, workspace, "u8", self.workspace), "u32")
+        copies = weights.at(self._weights)
+        sums = k.view(workspace, "f32", 4 * (self._weights + pieces * self._copied))
+        self._copy_weights(k, weights, w)
+        self.unit.prepare(k)
+        with k.loop(pieces, "parallel", "piece") as piece, self.unit.thread(k):
+            copy, slot = copies.at(k.bind(piece * self._copied, "copy")), sums.at(k.bind(piece * self._slot, "slot"))
+            first, count = mk.share(k, units, pieces, piece)
+            with k.loop(count, name="unit") as u:
+                at = k.bind(tir.index(first + u), "unit")
+                block, y = k.bind(tir.floordiv(at, self.down), "block"), k.bind(tir.floormod(at, self.down), "y")
+                top, strip = mk.share(k, self.count, self.down, y)
+                self._copy(k, images, copy, block, top, strip)
+                for rows in self.rows.phases:
+                    inside = strip if rows.count == self.count else tir.minimum(rows.count - top, strip)
+                    job = _Rows(self, k, copy, weights, slot, write, block, rows, top, inside)
+                    mk.runs(k, self.high, self.channels, 0, mk.ceildiv(self.high, self.channels), job.channels)
+
+    def _copy(self, k: Kernel, images: Buf, into: Buf, block: Expr, top: Value, strip: Value) -> None:
+        """Tiles [deep][place of row][of column] of a strip: words are pairs of channels, columns images. A whole
+        tile at a time, so that it is written in one run."""
+        (height, width), rows, columns = self.source, self.rows, self.columns
+        first = k.bind(top * self.scale, "first")
+        count = strip * self.scale + (self.held - mk.ceildiv(self.count, self.down) * self.scale)
+        upper = k.bind(tir.minimum(tir.maximum(rows.inside[0] - first, 0), count), "upper")
+        lower = k.bind(tir.maximum(tir.minimum(rows.inside[1] - first, count), upper), "lower")
+        left, right = columns.inside
+
+        def place(d: Expr, u: Value, column: Value) -> Expr:
+            return ((d * self.held + u) * columns.extent + column) * self.tile
+
+        def zeros(d: Expr, first: Value, count: Value, column: int, across: int) -> None:
+            with k.loop(count, name="u") as u, k.loop(across * self.words, name="zero") as i:
+                k.store(into, amx.zeros(), place(d, first + u, column) + i * SIDE)
+
+        with k.loop(self.deep, name="d") as d:
+            zeros(d, 0, upper, 0, columns.extent)
+            zeros(d, lower, count - lower, 0, columns.extent)
+            for column, across in ((0, left), (right, columns.extent - right)):
+                if across:
+                    zeros(d, upper, lower - upper, column, across)
+
+        def channels(start: Expr, depth: int) -> None:
+            d = k.bind(tir.floordiv(start, DEPTH), "d")
+            with k.loop(lower - upper, name="u") as u, k.loop(right - left, name="x") as x:
+                row = (first + upper + u) * rows.skip - rows.before
+                pixel = row * width + (x + left) * columns.skip - columns.before
+                at = k.bind(((block * self.reduced + start) * (height * width) + pixel) * SIDE, "at")
+                to = k.bind(place(d, upper + u, left + x), "to")
+                for word, words, numbers in _pairs(depth, self.words):
+                    with k.loop(words, name="c") as c:
+                        channels = [c + (word + i * self.words) for i in range(numbers)]
+                        found = [k.load(images, at + channel * (height * width * SIDE), SIDE) for channel in channels]
+                        k.store(into, amx.words(k, *found) if found else amx.zeros(), to + (c + word) * SIDE)
+
+        mk.runs(k, self.reduced, DEPTH, 0, self.deep, channels)
+
+    def _copy_weights(self, k: Kernel, into: Buf, w: Weights) -> None:
+        """Tiles [channels that are made][deep][tap]: rows are channels that are made, words pairs of the others."""
+        taps = self.taps
+
+        def unit(_: Expr, unit: Expr) -> None:
+            tile, d = k.bind(tir.floordiv(unit, self.deep), "tile"), k.bind(tir.floormod(unit, self.deep), "d")
+            to = k.bind(unit * (taps * self.tile), "to")
+
+            def put(words: Expr, lanes: int, q: Value, at: Value, apart: int) -> None:
+                """Words along q, taps within channels: the first channel's at `at`, the next `apart` from them."""
+                each, width = tir.ramp(q, lanes), tir.splat(tir.const(taps, "i32"), lanes)
+                place = tir.floormod(each, width) * self.tile + tir.floordiv(each, width) * apart + (to + at)
+                k.store(into, words if lanes == SIDE else tir.shuffle([words], range(lanes)), place)
+
+            def channels(made: Expr, size: int) -> None:
+                def square(start: Expr, depth: int) -> None:
+                    if depth < self.words:
+                        with k.loop(taps * self.tile // SIDE, name="zero") as i:
+                            k.store(into, amx.zeros(), to + i * SIDE)
+                    self.square(k, w, put, made, size, start, depth)
+
+                mk.runs(k, self.reduced, DEPTH, d, 1, square)
+
+            mk.runs(k, self.made, SIDE, tile, 1, channels)
+
+        self.spread(k, self.high * self.deep, unit)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a phase of a block, that are being written: `count` of them from the `first`, where the copy begins."""
+
+    job: _ToPixels
+    k: Kernel
+    copied: Buf
+    weights: Buf
+    sums: Buf
+    write: WriteImages
+    block: Expr
+    rows: Phase
+    first: Value
+    count: Value
+
+    def channels(self, start: Expr, size: int) -> None:
+        """All their pixels, of `size` tiles of channels."""
+        k, job = self.k, self.job
+        shape = size, 4 // size
+        for columns in job.columns.phases:
+            with k.loop(self.count, name="t") as t:
+                run = partial(self._run, start, shape, columns, t)
+                mk.runs(k, columns.count, job.run, 0, mk.ceildiv(columns.count, job.run), run)
+
+    def _run(self, channel: Expr, shape: Pair, columns: Phase, t: Expr, start: Expr, count: int) -> None:
+        """Pixels one after another: their sums, and then what is made of them."""
+        k, job = self.k, self.job
+
+        def block(pixel: Expr, width: int) -> None:
+            steps = partial(self._steps, channel, (shape[0], width), columns, t, k.bind(start + pixel, "x"))
+            places = Sums(self.sums, lambda i, j: i * SIDE * job.pitch + (pixel + j) * SIDE, job.pitch)
+            job.unit.block(k, (shape[0], width), steps, places, more=False)
+
+        mk.runs(k, count, shape[1], 0, mk.ceildiv(count, shape[1]), block)
+        row = k.bind((self.first + t) * self.rows.step + self.rows.first, "row")
+        channels: Value = shape[0] * SIDE
+        if job.made % SIDE:
+            channels = k.bind(tir.minimum(job.made - channel * SIDE, channels), "channels")
+        with k.loop(channels, name="c") as c, k.loop(count, name="pixel") as p:
+            value = k.bind(k.load(self.sums, c * job.pitch + p * SIDE, SIDE), "value")
+            column = k.bind((start + p) * columns.step + columns.first, "column")
+            self.write(self.block, k.bind(channel * SIDE + c, "channel"), row, column, value)
+
+    def _steps(self, channel: Expr, shape: Pair, columns: Phase, t: Expr, x: Expr, add: Add) -> None:
+        """All that some neighbouring pixels are summed from."""
+        k, job, line = self.k, self.job, self.job.columns.extent
+        with k.loop(job.deep, name="d") as d:
+            plane = d * job.held + t * job.scale
+            source = k.bind((plane * line + x * columns.scale) * job.tile, "source")
+            made = k.bind((channel * job.deep + d) * (job.taps * job.tile), "made")
+            for kh, row in self.rows.taps:
+                for kw, column in columns.taps:
+                    tap, place = kh * job.conv.kernel[1] + kw, row * line + column
+                    a = [(self.weights, made + (i * job.deep * job.taps + tap) * job.tile) for i in range(shape[0])]
+                    b = [(self.copied, source + (place + j * columns.scale) * job.tile) for j in range(shape[1])]
+                    add(a, b)
+
+
+class Forward(_ToPixels):
+    def _sides(self) -> tuple[Pair, Pair, int, int]:
+        conv = self.conv
+        return (conv.h, conv.w), conv.out, conv.c, conv.o
+
+    def axis(self, axis: int) -> Axis:
+        return reading(self.conv, axis, self.conv.out[axis])
+
+    def square(self, k: Kernel, w: Weights, put: _Put, made: Expr, size: int, start: Expr, depth: int) -> None:
+        with k.loop(size, name="i") as i:
+            for first, count, numbers in _pairs(depth, self.words):
+
+                def along(q: Value, lanes: int, i: Expr = i, first: int = first, numbers: int = numbers) -> None:
+                    channels = [start + (first + n * self.words) for n in range(numbers)]
+                    pair = [w(made + i, channel * self.taps + q, lanes) for channel in channels]
+                    put(amx.words(k, *pair), lanes, q, i * self.words + first, 1)
+
+                mk.along(k, count * self.taps if numbers else 0, SIDE, along)
+
+
+class DataGrad(_ToPixels):
+    def _sides(self) -> tuple[Pair, Pair, int, int]:
+        conv = self.conv
+        return conv.out, (conv.h, conv.w), conv.o, conv.c
+
+    def axis(self, axis: int) -> Axis:
+        return read_by(self.conv, axis)
+
+    def square(self, k: Kernel, w: Weights, put: _Put, made: Expr, size: int, start: Expr, depth: int) -> None:
+        for first, count, numbers in _pairs(depth, self.words):
+            if not numbers:
+                continue
+            with k.loop(count, name="i") as i:
+
+                def along(q: Value, lanes: int, i: Expr = i, first: int = first, numbers: int = numbers) -> None:
+                    channels = [start + i + (first + n * self.words) for n in range(numbers)]
+                    pair = [w(channel, made * self.taps + q, lanes) for channel in channels]
+                    put(amx.words(k, *pair), lanes, q, i + first, self.words)
+
+                mk.along(k, size * self.taps, SIDE, along)

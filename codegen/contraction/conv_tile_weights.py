@@ -1,0 +1,256 @@
+"""The gradient of the weights of convolutions of bf16 images in blocks, by tiles (conv_tile_blocks.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from gluongraph.codegen.contraction import amx
+from gluongraph.codegen.contraction import microkernel as mk
+from gluongraph.codegen.contraction.amx import SIDE, WORDS, Add, Sums
+from gluongraph.codegen.contraction.conv_common import Conv, WriteWeights
+from gluongraph.codegen.contraction.conv_tile_blocks import InBlocks, reading
+from gluongraph.codegen.rule import SHARES, Cpu
+from gluongraph.codegen.tvm import tir
+from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
+
+HALF = WORDS // 2  # words of one pixel of 16 channels and images
+SMALL = 512 * 1024  # bytes of weights up to which pieces own images, each with sums of its own
+
+
+class WeightGrad(InBlocks):
+    """The gradient of w: output channels x input channels for each tap, summed over pixels, two at a time, and images.
+
+    Pieces of work own some rows of the images, with sums of their own that are added up at the end, or, of many
+    weights, some output channels.
+    """
+
+    def __init__(self, conv: Conv, cpu: Cpu):
+        super().__init__(conv, cpu)
+        self.pairs = mk.ceildiv(conv.out[1], 2)
+        self.rows, self.columns = reading(conv, 0, conv.out[0]), reading(conv, 1, 2 * self.pairs)
+        self.down, self.across = mk.ceildiv(conv.o, SIDE), mk.ceildiv(conv.c, SIDE)
+        self.apart = self.columns.phases[0].scale
+        self.each = mk.ceildiv(self.columns.extent, self.apart)  # columns of one remainder by it, side by side
+        self.line = self.each * self.apart * HALF
+        self.lines = self.blocks * conv.out[0]
+        # Tiles of the gradient are read where it lies, if they are whole: two pixels are a row's words.
+        self.lies = cpu.tiles and conv.o % SIDE == 0 and conv.out[1] % 2 == 0
+        g_line = self.down * self.pairs * WORDS
+        self._x = self.blocks * self.across * self.rows.extent * self.line
+        self._g = 0 if self.lies else self.lines * g_line
+        self.made, self.pitch = self.down * SIDE, self.across * SIDE  # channels in whole tiles
+        self._sums = self.taps * self.made * self.pitch
+        # Tiles of output and of input channels in a block of sums, and taps of a row of the kernel.
+        self.shape = (2, 2, 1) if conv.kernel[1] == 1 else (1, 1, min(3, conv.kernel[1]))
+        small = 4 * self._sums <= SMALL
+        self.by_line = 1 if self.serial or not small else min(self.lines, SHARES)
+        self.by_channel = 1 if self.serial or small else min(mk.ceildiv(self.down, self.shape[0]), cpu.chunks)
+        self.strip = max(1, cpu.l2 // 2 // (4 * (self._x // self.lines + g_line) + 1))
+
+    @property
+    def workspace(self) -> int:
+        """Bytes."""
+        return 4 * (self._x + self._g + self.by_line * self._sums)
+
+    def emit_in_blocks(self, k: Kernel, x: Buf, g: Buf, write: WriteWeights, workspace: Buf) -> None:
+        """Write the loops."""
+        xs = k.view(mk.workspace(k, workspace, "u8", self.workspace), "u32")
+        sums = k.view(workspace, "f32", 4 * (self._x + self._g))
+        self._copy_x(k, x, xs)
+        if self.lies:
+            gs = k.view(g, "f16")  # TVM has no address of bf16
+        else:
+            gs = xs.at(self._x)
+            self._copy_g(k, g, gs)
+        self.unit.prepare(k)
+        pieces = self.by_line * self.by_channel
+        with k.loop(pieces, "parallel", "piece") as piece, self.unit.thread(k):
+            part = k.bind(tir.floordiv(piece, self.by_channel), "part")
+            own = sums.at(k.bind(part * self._sums, "sums"))
+            lines = mk.share(k, self.lines, self.by_line, part)
+            steps, channels = mk.ceildiv(self.down, self.shape[0]), tir.floormod(piece, self.by_channel)
+            high = mk.share(k, steps, self.by_channel, k.bind(channels, "channels"))
+            self._piece(k, xs, gs, own, lines, high)
+        self._hand_on(k, sums, write)
+
+    def _place(self, column: Value) -> Expr:
+        """Where a column lies in a row: those that a stride brings together are neighbours."""
+        if self.apart == 1:
+            return column
+        return tir.floormod(column, self.apart) * self.each + tir.floordiv(column, self.apart)
+
+    def _copy_x(self, k: Kernel, x: Buf, into: Buf) -> None:
+        """Halves of tiles [block][channels][place of row][of column]: words are pairs of images, columns channels."""
+        conv, columns = self.conv, self.columns
+        left, right = columns.inside
+
+        def zeros(line: Expr, start: int, count: int) -> None:
+            with k.loop(count, name="column") as u:
+                at = k.bind(line + self._place(u + start) * HALF, "at")
+                for i in range(0, HALF, SIDE):
+                    k.store(into, amx.zeros(), at + i)
+
+        def line(block: Expr, tile: Expr, u: Expr) -> Expr:
+            return k.bind(((block * self.across + tile) * self.rows.extent + u) * self.line, "line")
+
+        def channels(block: Expr, u: Expr, row: Expr, first: Expr, size: int) -> None:
+            to = line(block, tir.floordiv(first, SIDE), u)
+
+            def pixels(start: Value, count: int) -> None:
+                """Two neighbours, if nothing lies between them, or one."""
+                pixel = row * conv.w + (start + left) * columns.skip - columns.before
+                at = k.bind(((block * conv.c + first) * (conv.h * conv.w) + pixel) * SIDE, "at")
+                found = [k.load(x, at + c * (conv.h * conv.w * SIDE), count * SIDE) for c in range(size)]
+                square = [k.bind(mk.padded(tir.words(numbers), SIDE), "t") for numbers in found]
+                square += [amx.zeros()] * (SIDE - size)
+                turned = mk.transposed(k, square)
+                for i in range(count):
+                    place = k.bind(to + self._place(start + (i + left)) * HALF, "place")
+                    for r, words in enumerate(turned[i * SIDE // 2 : (i + 1) * SIDE // 2]):
+                        k.store(into, words, place + r * SIDE)
+
+            mk.along(k, right - left, 2 if columns.skip == 1 else 1, pixels)
+            zeros(to, 0, left)
+            zeros(to, right, self.each * self.apart - right)
+
+        def unit(_: Expr, unit: Expr) -> None:
+            block = k.bind(tir.floordiv(unit, self.rows.extent), "block")
+            u = k.bind(tir.floormod(unit, self.rows.extent), "u")
+            inside = self.rows.holds(u)
+            with k.when(inside):
+                row = k.bind(u * self.rows.skip - self.rows.before, "row")
+                mk.runs(k, conv.c, SIDE, 0, self.across, partial(channels, block, u, row))
+            with k.when(tir.logical("not", inside)), k.loop(self.across, name="tile") as tile:
+                zeros(line(block, tile, u), 0, self.each * self.apart)
+
+        self.spread(k, self.blocks * self.rows.extent, unit)
+
+    def _copy_g(self, k: Kernel, g: Buf, into: Buf) -> None:
+        """Tiles [block][channels][row][pair of columns]: rows are channels, words pairs of images."""
+        conv, (height, width) = self.conv, self.conv.out
+
+        def unit(_: Expr, unit: Expr) -> None:
+            outer, row = k.bind(tir.floordiv(unit, height), "outer"), k.bind(tir.floormod(unit, height), "row")
+            block, tile = (
+                k.bind(tir.floordiv(outer, self.down), "block"),
+                k.bind(tir.floormod(outer, self.down), "tile"),
+            )
+
+            def channels(first: Expr, size: int) -> None:
+                with k.loop(size, name="c") as c:
+                    at = k.bind(((block * conv.o + first + c) * height + row) * (width * SIDE), "at")
+                    to = k.bind(unit * (self.pairs * WORDS) + c * SIDE, "to")
+
+                    def pair(start: Value, count: int) -> None:
+                        words = mk.padded(tir.words(k.load(g, at + start * SIDE, count * SIDE)), SIDE)
+                        k.store(into, words, to + tir.floordiv(start, 2) * WORDS)
+
+                    mk.along(k, width, 2, pair)
+
+            mk.runs(k, conv.o, SIDE, tile, 1, channels)
+
+        self.spread(k, self.blocks * self.down * height, unit)
+
+    def _piece(
+        self, k: Kernel, xs: Buf, gs: Buf, own: Buf, lines: tuple[Value, Value], high: tuple[Value, Value]
+    ) -> None:
+        """All sums of some output channels, of as many lines at a time as a cache holds."""
+        self._clear(k, own, *high)
+        with k.loop(tir.floordiv(lines[1] + (self.strip - 1), self.strip), name="strip") as s:
+            start = k.bind(tir.index(lines[0] + s * self.strip), "start")
+            count = k.bind(tir.minimum(lines[1] - s * self.strip, self.strip), "lines")
+
+            def rows(o: Expr, height: int) -> None:
+                def columns(c: Expr, width: int) -> None:
+                    with k.loop(self.conv.kernel[0], name="kh") as kh:
+                        for first, taps, repeats in mk.split(self.conv.kernel[1], self.shape[2]):
+                            for tap in range(first, first + taps * repeats, taps):
+                                block = (o, height), (c, width), (kh, range(tap, tap + taps))
+                                self._block(k, xs, gs, own, start, count, *block)
+
+                mk.runs(k, self.across, self.shape[1], 0, mk.ceildiv(self.across, self.shape[1]), columns)
+
+            mk.runs(k, self.down, self.shape[0], *high, rows)
+
+    def _clear(self, k: Kernel, own: Buf, first: Value, count: Value) -> None:
+        """The sums of some output channels."""
+
+        def some(o: Expr, height: int) -> None:
+            with k.loop(self.taps, name="tap") as tap, k.loop(height * self.pitch, name="zero") as i:
+                at = (tap * self.made + o * SIDE) * self.pitch + i * SIDE
+                k.store(own, tir.splat(tir.const(0, "f32"), SIDE), at)
+
+        mk.runs(k, self.down, self.shape[0], first, count, some)
+
+    def _block(
+        self,
+        k: Kernel,
+        xs: Buf,
+        gs: Buf,
+        own: Buf,
+        start: Expr,
+        count: Expr,
+        rows: tuple[Expr, int],
+        columns: tuple[Expr, int],
+        taps: tuple[Expr, Sequence[int]],
+    ) -> None:
+        """What some lines add to some taps of a row of the kernel: tiles of output channels by tiles of input ones."""
+        conv, (o, height), (c, width), (kh, across) = self.conv, rows, columns, taps
+        right = [(j, tap) for j in range(width) for tap in across]
+
+        def at(i: int, j: int) -> Expr:
+            tile, kw = right[j]
+            return ((kh * conv.kernel[1] + kw) * self.made + (o + i) * SIDE) * self.pitch + (c + tile) * SIDE
+
+        # Elements of the gradient from pair of columns to pair, and of a row; rows from tile to tile; bytes within one.
+        pair, line_of_g, rows_apart, pitch = WORDS, self.pairs * WORDS, conv.out[0], 0
+        if self.lies:
+            pair, line_of_g, rows_apart = 2 * SIDE, conv.out[1] * SIDE, SIDE * conv.out[0]
+            pitch = 2 * conv.out[0] * line_of_g
+
+        def steps(add: Add) -> None:
+            with k.loop(count, name="line") as number:
+                line = k.bind(start + number, "line")
+                block, y = k.bind(tir.floordiv(line, conv.out[0]), "block"), tir.floormod(line, conv.out[0])
+                y = k.bind(y, "y")
+                g_line = k.bind(((block * self.down + o) * rows_apart + y) * line_of_g, "g")
+                row = y * self.rows.phases[0].scale + kh * (1 if conv.kernel[0] == 1 else conv.dilation[0])
+                x_line = k.bind(((block * self.across + c) * self.rows.extent + row) * self.line, "x")
+                with k.loop(self.pairs, name="pair") as p:
+                    a = [(gs, g_line + i * (rows_apart * line_of_g) + p * pair) for i in range(height)]
+                    b = []
+                    for j, kw in right:
+                        shift, remainder = divmod(kw * conv.dilation[1], self.apart)
+                        place = remainder * self.each + shift + 2 * p
+                        b.append((xs, x_line + (j * self.rows.extent * self.line + place * HALF)))
+                    add(a, b, pitch=pitch)
+
+        self.unit.block(k, (height, len(right)), steps, Sums(own, at, self.pitch), more=True)
+
+    def _hand_on(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
+        """The pieces' sums added up, in the order of the weights, whose taps lie within their channels."""
+        conv, taps = self.conv, self.taps
+
+        def unit(_: Expr, o: Expr) -> None:
+            if self.by_line > 1:
+                self._total(k, sums, o)
+
+            def vector(q: Value, lanes: int) -> None:
+                each = tir.ramp(q, lanes)
+                tap, channel = (tir.splat(tir.const(taps, "i32"), lanes) for _ in range(2))
+                at = (tir.floormod(each, tap) * self.made + o) * self.pitch + tir.floordiv(each, channel)
+                write(o, q, k.bind(k.load(sums, at), "value"))
+
+            mk.along(k, conv.q, SIDE, vector)
+
+        self.spread(k, conv.o, unit)
+
+    def _total(self, k: Kernel, sums: Buf, o: Expr) -> None:
+        """What the pieces found for an output channel, added up where the first of them has it."""
+        with k.loop(self.taps, name="tap") as tap, k.loop(self.across, name="c") as c:
+            at = k.bind((tap * self.made + o) * self.pitch + c * SIDE, "at")
+            total = k.load(sums, at, SIDE)
+            for part in range(1, self.by_line):
+                total = total + k.load(sums, at + part * self._sums, SIDE)
+            k.store(sums, total, at)

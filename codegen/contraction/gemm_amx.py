@@ -1,0 +1,363 @@
+"""Matrix products of bf16 operands in tiles (tiles.py), on CPUs with AMX or AVX512-BF16.
+
+Operands are copied to tiles (tile_copy.py), but for an A of whole tiles whose rows run along k: its tiles are read
+where it lies. Each piece of work takes its rows of C, 32 at a time, through a stripe of columns whose B stays in L2, 32
+by 32 elements at a time; and then through the next stripe. Pieces have some rows and all columns, for which all threads
+copy B before, or some columns and all rows, and copy the B of each stripe when they come to it.
+
+What else there is to do is done among the steps of tiles, which leave a thread's other units idle: a block's sums are
+handed on while the next block is added up, and A is copied for the next rows, if all columns are one stripe.
+
+Where k runs along the columns of B, as in x W^T, and C has few rows, C^T = B^T A^T is computed and its sums are turned:
+to turn them is less work than to turn W, which is then read once and not written again.
+
+B comes from L2 at every block, and so does what is long of A. Tiles of theirs are loaded as passing by, so that the
+first cache keeps the rest of A, which every block of its rows reads, and the sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gluongraph.codegen.contraction import amx
+from gluongraph.codegen.contraction import microkernel as mk
+from gluongraph.codegen.contraction.amx import DEPTH, SIDE, WORDS, Add, Sums
+from gluongraph.codegen.contraction.amx_pack import BLOCK, Copied, line
+from gluongraph.codegen.contraction.gemm import Around, Operand, Product, Write
+from gluongraph.codegen.contraction.gemm_strategy import Kind
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tvm import tir
+from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
+
+LONGEST = 32  # blocks of a stripe
+KEPT = 20  # steps along k of A, 2 KiB each, that stay in a first cache of 48 KiB beside two blocks of sums
+FEW = 8  # times as many columns as rows has a product that is computed exchanged
+SMALLEST = 1 << 16  # multiply-adds for which copying pays
+
+
+def suits(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> bool:
+    """Is this a product for tiles?"""
+    large = min(m, n, kk) >= SIDE and batch * m * n * kk >= SMALLEST
+    return amx.unit(cpu) is not None and a.dtype == b.dtype == "bf16" and large
+
+
+def others(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> list[int]:
+    """Blocks in a stripe that may turn out to be faster than as many as the rule takes; no bit depends on them."""
+    usual = _sizes(batch, m, n, kk, a, b, cpu)
+    most = min(2 * LONGEST, usual.across)
+    return sorted({max(1, min(most, usual.long * part // 4)) for part in (1, 2, 8)} - {usual.long})
+
+
+def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> int:
+    """Bytes of workspace that `emit` needs; `long`: blocks in a stripe, by default as many as suit the cache."""
+    sizes = _sizes(batch, m, n, kk, a, b, cpu, long)
+    return 4 * (sizes.words_a + sizes.words_b + sizes.pieces * 2 * BLOCK * BLOCK)
+
+
+def run(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> int:
+    """Columns of a row that are written one after another."""
+    return SIDE if _sizes(batch, m, n, kk, a, b, cpu, long).exchanged else BLOCK
+
+
+class _Copy(Protocol):
+    """What is copied meanwhile: called at each step of a part of the work, and at the end of the part."""
+
+    def __call__(self, part: Expr, parts: int, step: Expr | None = None) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """How a product is cut."""
+
+    batch: int
+    m: int
+    n: int
+    kk: int
+    cpu: Cpu
+    lies: bool  # are tiles of A read where it lies?
+    given: int = 0  # blocks in a stripe, where somebody says how many
+    exchanged: bool = False  # are these the rows and columns of C^T?
+
+    @property
+    def down(self) -> int:
+        return mk.ceildiv(self.m, BLOCK)
+
+    @property
+    def across(self) -> int:
+        return mk.ceildiv(self.n, BLOCK)
+
+    @property
+    def deep(self) -> int:
+        return mk.ceildiv(self.kk, DEPTH)
+
+    @property
+    def line(self) -> int:
+        """Words of a block of rows of A, or of columns of B."""
+        return line(self.kk)
+
+    @property
+    def own(self) -> bool:
+        """Does each piece take some columns, and copy what it needs of B by itself? Where there are more of them than
+        rows, B is then fetched by one thread only; a large one stays in its L2 from copying to the last use."""
+        large = self.line * self.across > self._room
+        many = self.across >= self.down if large else self.across > max(self.down, self.cpu.chunks)
+        return many and self.batch == 1 and self.work >= mk.SERIAL_WORK
+
+    @property
+    def ahead(self) -> bool:
+        """Is A copied before as well? Else a piece copies each block of its rows when it comes to it."""
+        return self.stripes > 1 and not self.lies
+
+    @property
+    def work(self) -> int:
+        """Multiply-adds."""
+        return self.batch * self.m * self.n * self.kk
+
+    @property
+    def _room(self) -> int:
+        """Words of B that stay in L2: five eighths of it."""
+        return self.cpu.l2 * 5 // 8 // 4
+
+    @property
+    def words_a(self) -> int:
+        """Of all of A, or of two blocks for each piece."""
+        if self.lies:
+            return 0
+        return self.line * (self.batch * self.down if self.ahead else 2 * self.pieces)
+
+    @property
+    def words_b(self) -> int:
+        return self.line * (self.pieces * self.long if self.own else self.batch * self.across)
+
+    @property
+    def long(self) -> int:
+        """Blocks in a stripe, whose B stays in L2. Stripes are even, as many for each piece that has some by itself."""
+        if self.given:
+            return self.given
+        most, each = max(1, min(LONGEST, self._room // self.line)), self.cpu.chunks if self.own else 1
+        return mk.ceildiv(self.across, each * mk.ceildiv(self.across, each * most))
+
+    @property
+    def stripe(self) -> int:
+        """Columns of C that are made one block after another."""
+        return BLOCK * self.long
+
+    @property
+    def stripes(self) -> int:
+        return mk.ceildiv(self.n, self.stripe)
+
+    @property
+    def parts(self) -> int:
+        """Pieces that the blocks of rows are shared out to."""
+        return 1 if self.own else mk.pieces(self.batch * self.down, self.cpu, self.work)
+
+    @property
+    def columns(self) -> int:
+        """Pieces that the stripes are shared out to."""
+        return min(self.stripes, self.cpu.chunks) if self.own else 1
+
+    @property
+    def pieces(self) -> int:
+        return self.parts * self.columns
+
+
+def _sizes(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> _Sizes:
+    """As the operands are, or exchanged if fewer words are to be turned so."""
+    turned = (a.contiguous == "i") * m * kk // 2 + (b.contiguous == "i") * n * kk // 2
+    exchanged = (a.contiguous == "j") * m * kk // 2 + (b.contiguous == "j") * n * kk // 2 + m * n
+    exchange = FEW * m <= n and exchanged < turned
+    along, rows, columns = (b.contiguous == "i", n, m) if exchange else (a.contiguous == "j", m, n)
+    lies = cpu.tiles and along and rows % BLOCK == 0 and kk % DEPTH == 0
+    return _Sizes(batch, rows, columns, kk, cpu, lies, long, exchange)
+
+
+def emit(k: Kernel, of: Product, long: int = 0) -> None:
+    """Write the loops of the product; `long` as in `workspace`."""
+    unit, a, b, kk = amx.unit(of.cpu), of.a, of.b, of.kk
+    assert of.workspace is not None and unit is not None
+    sizes = _sizes(of.batch, of.m, of.n, kk, a.kind, b.kind, of.cpu, long)
+    if sizes.exchanged:
+        a, b = _transposed(b), _transposed(a)
+    words = k.view(of.workspace, "u32")
+    sums = k.view(of.workspace, "f32", 4 * (sizes.words_a + sizes.words_b))
+    left: Copied | Buf
+    if sizes.lies:
+        assert a.memory is not None
+        left = k.view(a.memory, "f16")  # TVM has no address of bf16
+    else:
+        along = a.kind.contiguous == "j"
+        left = Copied(k, words, a.read, of.batch, sizes.m, kk, along=along, turned=not along)
+        if sizes.ahead:
+            left.all(of.cpu)
+    along, there = b.kind.contiguous == "i", words.at(sizes.words_a)
+    right = Copied(k, there, _transposed(b).read, of.batch, sizes.n, kk, along=along, turned=along)
+    if not sizes.own:
+        right.all(of.cpu)
+    unit.prepare(k)
+    job = _Job(k, unit, sizes, left, right, sums, of.write, of.around)
+    with k.loop(sizes.pieces, "parallel", "piece") as piece, unit.thread(k):
+        job.piece(piece)
+
+
+def _transposed(x: Operand) -> Operand:
+    """Rows and columns exchanged."""
+    kind = replace(x.kind, contiguous="i" if x.kind.contiguous == "j" else "j")
+    return Operand(lambda batch, i, j, lanes: x.read(batch, j, i, lanes), kind, x.memory)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The product that is being written."""
+
+    k: Kernel
+    unit: amx.Unit
+    sizes: _Sizes
+    a: Copied | Buf  # as it lies
+    b: Copied
+    sums: Buf
+    write: Write
+    around: Around
+
+    def piece(self, piece: Expr) -> None:
+        """Its blocks of rows of C, through its stripes one after the other."""
+        k, s = self.k, self.sizes
+        first, count = mk.share(k, s.batch * s.down, s.parts, k.bind(tir.floordiv(piece, s.columns), "part"))
+        stripe, stripes = mk.share(k, s.stripes, s.columns, k.bind(tir.floormod(piece, s.columns), "x"))
+
+        def slot(unit: Value) -> Expr:
+            """Where A lies for the piece's block of rows of that number."""
+            return k.bind((piece * 2 + tir.floormod(unit, 2)) * s.line, "slot")
+
+        def through(j: Expr, width: int) -> None:
+            if s.own:
+                self.b.some(tir.floordiv(j, BLOCK), mk.ceildiv(width, BLOCK), k.bind(piece * (s.long * s.line), "b"))
+            if isinstance(self.a, Copied) and not s.ahead:
+                self.a.part(*self._block_of(tir.index(first)), slot(0))
+            with k.loop(count, name="unit") as u:
+                unit = k.bind(tir.index(first + u), "unit")
+
+                def copy(part: Expr, parts: int, step: Expr | None = None) -> None:
+                    """What is to be copied for the next block of rows: at each step of a part, or at the part's end."""
+                    if isinstance(self.a, Buf) or s.ahead or self.a.plain != (step is not None):
+                        return
+                    with k.when(u + 1 < count):
+                        place = (*self._block_of(k.bind(unit + 1, "next")), slot(u + 1))
+                        if step is not None:
+                            self.a.rows(*place, step, part, parts)
+                        else:
+                            self.a.part(*place, part, parts)
+
+                batch, y = self._block_of(unit)
+                if isinstance(self.a, Buf) or s.ahead:
+                    a = k.bind(unit * (BLOCK * s.kk if isinstance(self.a, Buf) else s.line), "a")
+                else:
+                    a = slot(u)
+                self._rows(piece, batch, a, k.bind(y * BLOCK, "i"), j, width, copy)
+
+        mk.runs(k, s.n, s.stripe, stripe, stripes, through)
+
+    def _block_of(self, unit: Expr) -> tuple[Expr, Expr]:
+        """Batch element and block of rows, of all of them."""
+        if self.sizes.batch == 1:
+            return tir.index(0), unit
+        down = self.sizes.down
+        return self.k.bind(tir.floordiv(unit, down), "batch"), self.k.bind(tir.floormod(unit, down), "y")
+
+    def _rows(self, piece: Expr, batch: Expr, a: Expr, i: Expr, j: Expr, width: int, copy: _Copy) -> None:
+        """A block of rows within a stripe. Each of its blocks of columns is a part for `copy`."""
+        k, s = self.k, self.sizes
+        blocks = mk.ceildiv(width, BLOCK)
+        b = k.bind(piece * s.long if s.own else batch * s.across + tir.floordiv(j, BLOCK), "b")
+
+        def slot(block: Value) -> Expr:
+            return k.bind((piece * 2 + tir.floormod(block, 2)) * (BLOCK * BLOCK), "sums")
+
+        with k.loop(blocks, name="block") as block:
+
+            def last(part: Expr, parts: int) -> None:
+                with k.when(block > 0):
+                    self._write(slot(block + 1), batch, i, k.bind(j + (block - 1) * BLOCK, "j"), BLOCK, part, parts)
+
+            b_at = k.bind((b + block) * s.line, "b")
+            self._block(slot(block), a, b_at, last, lambda step: copy(block, blocks, step))
+            copy(block, blocks)
+        done = (blocks - 1) * BLOCK
+        self._write(slot(tir.index(blocks - 1)), batch, i, k.bind(j + done, "j"), width - done, tir.index(0), 1)
+
+    def _block(
+        self, sums: Expr, a: Expr, b: Expr, last: Callable[[Expr, int], None], also: Callable[[Expr], None]
+    ) -> None:
+        """The sums of one block into memory. `last(part, parts)` hands on parts of the one before, and `also(step)` is
+        to be done at every step along k."""
+        k, s, among = self.k, self.sizes, self.unit.once
+        parts = max(p for p in ((1, 2, 4) if s.exchanged else (1, 2, 4, 8, 16, 32)) if p <= s.deep)
+        busy = parts if among else 0  # steps among which something is handed on
+
+        def steps(add: Add) -> None:
+            for first, end in itertools.pairwise(sorted({0, busy, min(KEPT, s.deep), s.deep})):
+                with k.loop(end - first, name="k") as number:
+                    step = k.bind(number + first, "step")
+                    left, pitch = self._left(a, step)
+                    right = _pair(self.b.to, k.bind(b + step * (2 * WORDS), "at"), WORDS)
+                    add(left, right, passing="b" if first < KEPT else "ab", pitch=pitch)
+                    if first < busy:
+                        last(step, parts)
+                    if among:
+                        also(step)
+
+        places = Sums(self.sums, lambda i, j: sums + (i * SIDE * BLOCK + j * SIDE), BLOCK)
+        self.unit.block(k, (2, 2), steps, places, more=False)
+        if not among:
+            last(tir.index(0), 1)
+            with k.loop(s.deep, name="k") as step:
+                also(step)
+
+    def _left(self, a: Expr, step: Expr) -> tuple[list[amx.Place], int]:
+        """Tiles of A of a step of a block that begins there, and the bytes between their rows."""
+        if isinstance(self.a, Buf):
+            return _pair(self.a, self.k.bind(a + step * DEPTH, "at"), SIDE * self.sizes.kk), 2 * self.sizes.kk
+        return _pair(self.a.to, self.k.bind(a + step * (2 * WORDS), "at"), WORDS), 0
+
+    def _write(self, sums: Expr, batch: Expr, i: Expr, j: Expr, width: int, part: Expr, parts: int) -> None:
+        """Hand on one of the parts of a block, of what C has of it."""
+        k, count = self.k, (4 if self.sizes.exchanged else BLOCK) // parts
+        with k.loop(count, name="r") as number:
+            at = k.bind(part * count + number, "at")
+            if self.sizes.exchanged:
+                self._square(sums, batch, i, j, k.bind(tir.floordiv(at, 2), "y"), k.bind(tir.floormod(at, 2), "x"))
+            else:
+                self._row(k.bind(sums + at * BLOCK, "sums"), batch, k.bind(i + at, "i"), j, width)
+
+    def _row(self, sums: Expr, batch: Expr, i: Expr, j: Expr, width: int) -> None:
+        k, m = self.k, self.sizes.m
+        with k.when(i < m) if m % BLOCK else nullcontext(), self.around(batch, i, j):
+            for at, lanes in zip(range(0, width, SIDE), mk.widths(width, SIDE), strict=True):
+                self.write(batch, i, j + at, k.load(self.sums, sums + at, lanes))
+
+    def _square(self, sums: Expr, batch: Expr, i: Expr, j: Expr, y: Expr, x: Expr) -> None:
+        """A quarter of a block of C^T: turned where it lies, and then by rows of C."""
+        k, (columns, rows) = self.k, (self.sizes.m, self.sizes.n)
+        start = k.bind(sums + (y * BLOCK + x) * SIDE, "square")
+        places = [start + r * BLOCK for r in range(SIDE)]
+        square = [k.bind(k.load(self.sums, at, SIDE), "t") for at in places]
+        for at, turned in zip(places, mk.transposed(k, square), strict=True):
+            k.store(self.sums, turned, at)
+
+        def lines(column: Expr, lanes: int) -> None:
+            with k.loop(SIDE, name="r") as r:
+                row = k.bind(j + x * SIDE + r, "row")
+                with k.when(row < rows) if rows % BLOCK else nullcontext(), self.around(batch, row, column):
+                    self.write(batch, row, column, k.load(self.sums, start + r * BLOCK, lanes))
+
+        line = k.bind(tir.floordiv(i, SIDE) + y, "line")
+        with k.when(line < mk.ceildiv(columns, SIDE)) if columns % BLOCK else nullcontext():
+            mk.runs(k, columns, SIDE, line, 1, lines)
+
+
+def _pair(buf: Buf, at: Expr, apart: int) -> list[amx.Place]:
+    """The tiles of a step of a block."""
+    return [(buf, at), (buf, at + apart)]

@@ -1,0 +1,303 @@
+"""Parts of register-blocked kernels: tiles of accumulators, lane reductions, transposition, work split into pieces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.tvm import tir
+from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
+from gluongraph.dtypes import DTYPES, is_float
+from gluongraph.errors import CompileError
+
+SERIAL_WORK = 50_000  # multiply-adds below which a parallel region (1-2 us) costs more than it saves
+# Terms that an accumulator adds up one after another. The rounding error of a chain grows with its length, so a longer
+# sum is made of chains: each starts from zero, and its result is added to a second accumulator. That is one addition
+# per accumulator and chain, less than 1 % of a loop over so many terms.
+CHAIN = 512
+Settle = Callable[[], None]  # ends a chain
+
+
+def accumulator(*dtypes: str) -> str:
+    """The dtype that products of these are summed in: f32 for 16-bit floats, else the widest of them."""
+    widest = max(dtypes, key=lambda d: (is_float(d), DTYPES[d].nbytes))
+    if is_float(widest):
+        return widest if DTYPES[widest].nbytes >= 4 else "f32"
+    return widest if DTYPES[widest].nbytes >= 4 else "i32"
+
+
+def lanes(cpu: Cpu, dtype: str) -> int:
+    """Elements of that dtype in one vector register."""
+    return max(1, cpu.lanes * 4 // DTYPES[dtype].nbytes)
+
+
+def ceildiv(a: int, b: int) -> int:
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+def widths(extent: int, lanes: int) -> tuple[int, ...]:
+    """The extent cut into vectors: full ones, and one of exactly the rest.
+
+    >>> widths(37, 16)
+    (16, 16, 5)
+    """
+    return (lanes,) * (extent // lanes) + ((extent % lanes,) if extent % lanes else ())
+
+
+def split(extent: int, step: int) -> tuple[tuple[int, int, int], ...]:
+    """The extent cut into (first, step, count) runs of equal steps, the rest as a run of its own.
+
+    >>> split(20, 6)
+    ((0, 6, 3), (18, 2, 1))
+    """
+    full, rest = divmod(extent, step)
+    runs = ((0, step, full),) if full else ()
+    return (*runs, (full * step, rest, 1)) if rest else runs
+
+
+def workspace(k: Kernel, space: Buf | None, dtype: str, need: int) -> Buf:
+    """The workspace as elements of that dtype, if it is large enough."""
+    if space is None or space.size * DTYPES[space.dtype].nbytes < need:
+        raise CompileError(f"{k.name} needs {need} bytes of workspace")
+    return space if space.dtype == dtype else k.view(space, dtype)
+
+
+class Tile:
+    """Accumulators, rows x vectors, zero at first; indexed by constants only, so that they live in registers.
+
+    Sums of more than CHAIN `terms` are made of chains: who adds the terms loops over them with `chained`.
+    """
+
+    def __init__(self, k: Kernel, rows: int, widths: Sequence[int], dtype: str, terms: int = 0):
+        self._k, self.rows, self.widths, self.dtype = k, rows, tuple(widths), dtype
+        self._stride = max(widths)
+        # A buffer for a few vectors each: what exceeds 1 KiB would not lie on the stack.
+        self._each = max(1, 512 // (self._stride * DTYPES[dtype].nbytes))
+        self._bufs = self._zeros("acc")
+        self._totals = self._zeros("total") if is_float(dtype) and terms > CHAIN else []
+
+    def _zeros(self, name: str) -> list[Buf]:
+        count, made = self.rows * len(self.widths), []
+        for first in range(0, count, self._each):
+            made.append(self._k.local(name, min(self._each, count - first) * self._stride, self.dtype))
+        for r in range(self.rows):
+            for v, width in enumerate(self.widths):
+                buf, at = self._at(made, r, v)
+                self._k.store(buf, zeros(self.dtype, width), at)
+        return made
+
+    def _at(self, bufs: Sequence[Buf], row: int, vector: int) -> tuple[Buf, int]:
+        buf, at = divmod(row * len(self.widths) + vector, self._each)
+        return bufs[buf], at * self._stride
+
+    @property
+    def settle(self) -> Settle | None:
+        """What ends a chain, if sums are made of several."""
+        return self._settle if self._totals else None
+
+    def _settle(self) -> None:
+        """Add the accumulators to the totals, and start from zero again."""
+        for r in range(self.rows):
+            for v, width in enumerate(self.widths):
+                (buf, at), (total, _) = self._at(self._bufs, r, v), self._at(self._totals, r, v)
+                self._k.store(total, self._k.load(total, at, width) + self._k.load(buf, at, width), at)
+                self._k.store(buf, zeros(self.dtype, width), at)
+
+    def put(self, row: int, vector: int, value: Expr) -> None:
+        """The sum from now on."""
+        buf, at = self._at(self._totals or self._bufs, row, vector)
+        self._k.store(buf, value, at)
+
+    def add(self, row: int, vector: int, a: Expr, b: Expr) -> None:
+        """acc[row, vector] += a * b, rounded once where the target has an instruction for it, else twice: its emulation
+        would be a call for each lane."""
+        buf, at = self._at(self._bufs, row, vector)
+        old, left, right = self._k.load(buf, at, self.widths[vector]), self._wide(a, vector), self._wide(b, vector)
+        if is_float(self.dtype):
+            new = tir.llvm("llvm.fmuladd", self.dtype, self.widths[vector], left, right, old)
+        else:
+            new = left * right + old
+        self._k.store(buf, new, at)
+
+    def _wide(self, x: Expr, vector: int) -> Expr:
+        return tir.splat(x, self.widths[vector], self.dtype)
+
+    def get(self, row: int, vector: int) -> Expr:
+        """The sum so far, without a chain that has not ended."""
+        buf, at = self._at(self._totals or self._bufs, row, vector)
+        return self._k.load(buf, at, self.widths[vector])
+
+
+def totals(k: Kernel, sums: Sequence[Buf], terms: int) -> tuple[list[Buf], Settle | None]:
+    """Where sums of that many terms are in the end, and what ends a chain of them; short ones, and those of integers,
+    stay where they are made."""
+    long = [sum for sum in sums if is_float(sum.dtype) and terms > CHAIN]
+    made = {id(sum): k.local("total", sum.size, sum.dtype) for sum in long}
+    for sum in long:
+        k.store(made[id(sum)], zeros(sum.dtype, sum.size), 0)
+
+    def settle() -> None:
+        for sum in long:
+            total = made[id(sum)]
+            k.store(total, k.load(total, 0, sum.size) + k.load(sum, 0, sum.size), 0)
+            k.store(sum, zeros(sum.dtype, sum.size), 0)
+
+    return [made.get(id(sum), sum) for sum in sums], settle if long else None
+
+
+@contextmanager
+def chained(
+    k: Kernel,
+    settle: Settle | None,
+    extents: Sequence[Value],
+    each: int = 1,
+    most: Sequence[int] = (),
+    span: int = 0,
+) -> Iterator[tuple[Expr, ...]]:
+    """Loops over the terms of sums, nested as the extents say; within the last of them `each` terms are added.
+
+    `settle()` follows whenever at most CHAIN terms have been added, and after the last; None where sums need no chains.
+    `most` are the largest values of the extents, where these are known only when the kernel runs. The loops settle
+    after `span` steps of a single one, if that is given.
+    """
+    sizes, at, chains = most or [int(extent) for extent in extents], [], False
+    with ExitStack() as stack:
+        for number, (extent, size) in enumerate(zip(extents, sizes, strict=True)):
+            steps = span or CHAIN // (each * math.prod(sizes[number + 1 :]))  # 0: the loops within settle
+            if settle is None or chains or steps == 0 or size <= steps:
+                at.append(stack.enter_context(k.loop(extent, name="k")))
+            else:
+                steps = span or ceildiv(size, ceildiv(size, steps))
+                at.append(stack.enter_context(_chains(k, settle, extent, size, steps)))
+                chains = True
+        yield tuple(at)
+    if settle is not None and not chains:
+        settle()
+
+
+def around_and_within(settle: Settle | None, terms: int) -> tuple[Settle | None, Settle | None]:
+    """What ends a chain in the outer and in the inner of two uses of `chained`, where something is to be done between
+    their loops: the inner one settles if its `terms` are too many for a chain."""
+    return (settle, None) if terms <= CHAIN else (None, settle)
+
+
+@contextmanager
+def _chains(k: Kernel, settle: Settle, extent: Value, size: int, span: int) -> Iterator[Expr]:
+    """A loop that settles after every so many steps; its extent is `size` at most."""
+    even = isinstance(extent, int) and extent % span == 0
+    with k.loop(extent // span if even else tir.floordiv(extent + (span - 1), span), name="chain") as chain:
+        first = k.bind(chain * span, "first")
+        with k.loop(span if even else tir.minimum(extent - first, span), name="k") as i:
+            at = k.bind(tir.index(first + i), "at")
+            k.ranges.bind(at, size)
+            yield at
+        settle()
+
+
+def lane_sums(k: Kernel, vectors: Sequence[Expr]) -> Expr:
+    """A vector of the lane sums of each vector; their number and their lanes are powers of two. The order of additions
+    is that of a fixed tree."""
+    lanes = tir.lanes_of(vectors[0])
+    items = list(vectors)
+    while len(items) > 1:
+        items = [_pair_sums(k, items[i : i + 2], lanes) for i in range(0, len(items), 2)]
+    (item,) = items
+    while lanes > len(vectors):
+        item = _pair_sums(k, [item], lanes // 2)
+        lanes //= 2
+    return item
+
+
+def _pair_sums(k: Kernel, vectors: Sequence[Expr], lanes: int) -> Expr:
+    """Sums of neighbouring lanes, of all vectors laid end to end."""
+    return k.bind(tir.shuffle(vectors, range(0, 2 * lanes, 2)) + tir.shuffle(vectors, range(1, 2 * lanes, 2)), "sums")
+
+
+def transposed(k: Kernel, rows: Sequence[Expr]) -> list[Expr]:
+    """The columns of a square of vectors: as many as each has lanes, a power of two."""
+    size = len(rows)
+    square = list(rows)
+    distance = 1
+    while distance < size:
+        upper = [lane if not lane & distance else size + (lane ^ distance) for lane in range(size)]
+        lower = [lane | distance if not lane & distance else size + lane for lane in range(size)]
+        for i in range(size):
+            if not i & distance:
+                pair = [square[i], square[i + distance]]
+                square[i] = k.bind(tir.shuffle(pair, upper), "t")
+                square[i + distance] = k.bind(tir.shuffle(pair, lower), "t")
+        distance *= 2
+    return square
+
+
+def padded(x: Expr, lanes: int) -> Expr:
+    """x with zeros behind it, up to that many lanes."""
+    have = tir.lanes_of(x)
+    if have == lanes:
+        return x
+    return tir.shuffle([x, zeros(tir.dtype_of(x), lanes - have)], range(lanes))
+
+
+def zeros(dtype: str, lanes: int) -> Expr:
+    """A vector of them."""
+    return tir.splat(tir.const(0, dtype), lanes)
+
+
+def spread(k: Kernel, units: int, count: int, body: Callable[[Expr, Expr], None]) -> None:
+    """body(piece, unit) for every unit of work, in `count` parallel pieces: the units of one piece run one after
+    another, so that a piece may own workspace."""
+    with k.loop(count, "parallel", "piece") as piece:
+        if count == units:
+            body(piece, piece)
+            return
+        first, number = share(k, units, count, piece)
+        with k.loop(number, name="unit") as u:
+            body(piece, k.bind(first + u, "unit"))
+
+
+def share(k: Kernel, steps: int, parts: int, part: Expr) -> tuple[Value, Value]:
+    """First step and number of steps of one of the even parts."""
+    if parts == 1:
+        return 0, steps
+    if steps % parts == 0:
+        return k.bind(part * (steps // parts), "first"), steps // parts
+    first = k.bind(tir.floordiv(part * steps, parts), "first")
+    return first, k.bind(tir.floordiv((part + 1) * steps, parts) - first, "steps")
+
+
+def pieces(units: int, cpu: Cpu, work: float = SERIAL_WORK) -> int:
+    """Into how many parallel pieces that many units are cut; `work` is what all of them cost, in multiply-adds."""
+    return min(units, cpu.chunks) if work >= SERIAL_WORK else 1
+
+
+def along(k: Kernel, n: int, lanes: int, body: Callable[[Value, int], None]) -> None:
+    """body(start, width) for full vectors, then for what is left."""
+    full, rest = divmod(n, lanes)
+    if full:
+        with k.loop(full, name="v") as v:
+            body(v * lanes if full > 1 else 0, lanes)
+    if rest:
+        body(full * lanes, rest)
+
+
+def runs(k: Kernel, extent: int, step: int, first: Value, count: Value, body: Callable[[Expr, int], None]) -> None:
+    """body(start, size) for steps first .. first+count-1 of the extent; only the last step may be shorter."""
+    full, rest = divmod(extent, step)
+    with k.loop(count, name="step") as s:
+        at = k.bind(tir.index(first + s), "at")
+        start = k.bind(at * step, "start")
+        if full:
+            if rest:
+                with k.when(at < full):
+                    body(start, step)
+            else:
+                body(start, step)
+        if rest:
+            if full:
+                with k.when(at >= full):
+                    body(start, rest)
+            else:
+                body(start, rest)

@@ -1,0 +1,1 @@
+"""Kernels of CPUs that are no contractions: elementwise loops, reductions, rows, scatter, pooling, scans."""

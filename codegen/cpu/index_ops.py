@@ -1,0 +1,358 @@
+"""Pattern "opaque": what is written better than element by element, and the fallback for any single operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+from gluongraph.codegen.contraction import microkernel as mk
+from gluongraph.codegen.cpu.loops import emit as emit_loops
+from gluongraph.codegen.cpu.loops import offered, sweep
+from gluongraph.codegen.expr.algebra import VectorAlgebra, wide
+from gluongraph.codegen.expr.expression import size_of
+from gluongraph.codegen.rule import Bindings, Cpu, Rule
+from gluongraph.codegen.tvm import tir
+from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
+from gluongraph.dtypes import DTYPES
+from gluongraph.ir import Node
+from gluongraph.plan import Candidate, Group
+
+Write = Callable[[Kernel, Node, Sequence[Buf], Bindings, Cpu], None]  # the buffers are those of the op's sources
+
+
+def _rule(
+    name: str, op: str, write: Write, dtypes: tuple[str, ...] = (), workspace: Callable[[Node], int] = lambda n: 0
+) -> Rule:
+    """A rule for groups of that one op (of these dtypes) on inputs of the group."""
+
+    def claim(group: Group, cpu: Cpu) -> Candidate | None:
+        outputs = list(group.body.outputs.values())
+        if len(outputs) != 1 or outputs[0].op.name != op or any(s.op.name != "input" for s in outputs[0].src):
+            return None
+        if (dtypes and outputs[0].dtype not in dtypes) or offered(name, group) is None:
+            return None
+        return Candidate(name, workspace(outputs[0]))
+
+    def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+        (n,), memory = group.body.outputs.values(), bindings.by_node(group)
+        write(k, n, [memory[s] for s in n.src], bindings, cpu)
+
+    return Rule(name, claim, emit)
+
+
+class RowTotals:
+    """Sums of the rows of `updates` that name the same row of a table, in the order in which they stand in a list. The
+    sum of all that name a row gets the place of the first of them.
+
+    A sum of more than CHAIN terms is made of chains: those behind the first lie in a slot of the row, of which there
+    are few, and are added to the sum when they end.
+    """
+
+    def __init__(self, k: Kernel, cpu: Cpu, space: Buf, sizes: tuple[int, int, int], dtype: str):
+        (self.rows, self.width, self.count), self.k, self.cpu, self.dtype = sizes, k, cpu, dtype
+        self.lanes, self.slots = mk.lanes(cpu, dtype), self.count // mk.CHAIN
+        self.sums = k.view(space, dtype)
+        self.chains = self.sums.at(self.count * self.width)
+        self.first = k.view(space, "i32", (self.count + self.slots) * self.width * DTYPES[dtype].nbytes)
+        self.said = self.first.at(self.count)
+        self.rank = self.said.at(self.rows)  # how many places before this one name its row
+        self.seen = self.rank.at(self.count)  # by the first place: how many name its row; then its slot; and by slot
+        self.slot, self.owner = self.seen.at(self.count), self.seen.at(2 * self.count)
+
+    @staticmethod
+    def workspace(rows: int, width: int, count: int, dtype: str) -> int:
+        """Bytes."""
+        slots = count // mk.CHAIN
+        numbers = 4 * count + slots if slots else count
+        return (count + slots) * width * DTYPES[dtype].nbytes + 4 * (rows + numbers)
+
+    def add_up(self, row: Callable[[Expr], Expr], updates: Buf) -> None:
+        """The sums, where `row(place)` is named. Columns are shared out, so that threads do not change the order."""
+        k, width = self.k, self.width
+        first_places(k, row, self.count, self.said, self.first)
+        slots = self._ranks() if self.slots else tir.index(0)
+        steps = mk.ceildiv(width, self.lanes)
+        pieces = mk.pieces(steps, self.cpu, float(width * self.count))
+
+        def add(at: Expr, lanes: int) -> None:
+            with k.loop(self.count, name="place") as place:
+                first = k.bind(k.load(self.first, place), "first")
+                new, to = k.load(updates, place * width + at, lanes), k.bind(first * width + at, "to")
+                with k.when(tir.compare("equal", first, place)):
+                    k.store(self.sums, new, to)
+                with k.when(tir.compare("not_equal", first, place)):
+                    self._one_more(place, first, at, to, new)
+            if self.slots:
+                self._rest_of_chains(slots, at, lanes)
+
+        with k.loop(pieces, "parallel", "piece") as piece:
+            start, number = mk.share(k, steps, pieces, piece)
+            mk.runs(k, width, self.lanes, start, number, add)
+
+    def _ranks(self) -> Expr:
+        """How many places before each name its row, and a slot for every row with more than one chain: their number."""
+        k = self.k
+        slots = k.local("slots", 1, "i32")
+        k.store(slots, tir.index(0), 0)
+        with k.loop(self.count, name="place") as place:
+            first = k.bind(k.load(self.first, place), "first")
+            alone = tir.compare("equal", first, place)
+            rank = k.bind(tir.select(alone, tir.index(0), k.load(self.seen, first)), "rank")
+            k.store(self.rank, rank, place)
+            k.store(self.seen, rank + 1, first)
+            with k.when(tir.compare("equal", rank, tir.index(mk.CHAIN + 1))):
+                number = k.bind(k.load(slots, 0), "number")
+                k.store(self.slot, number, first)
+                k.store(self.owner, first, number)
+                k.store(slots, number + 1, 0)
+        return k.bind(k.load(slots, 0), "slots")
+
+    def _one_more(self, place: Expr, first: Expr, at: Expr, to: Expr, new: Expr) -> None:
+        k, lanes = self.k, tir.lanes_of(new)
+
+        def add(buf: Buf, where: Expr, value: Expr) -> None:
+            k.store(buf, k.load(buf, where, lanes) + value, where)
+
+        if not self.slots:
+            add(self.sums, to, new)
+            return
+        rank = k.bind(k.load(self.rank, place), "rank")
+        with k.when(rank <= mk.CHAIN):
+            add(self.sums, to, new)
+        with k.when(rank > mk.CHAIN):
+            chain = k.bind(k.load(self.slot, first) * self.width + at, "chain")
+            number = k.bind(tir.floormod(rank - 1, mk.CHAIN), "number")
+            with k.when(tir.compare("equal", number, tir.index(0))):
+                k.store(self.chains, new, chain)
+            with k.when(number > 0):
+                add(self.chains, chain, new)
+            with k.when(tir.compare("equal", number, tir.index(mk.CHAIN - 1))):
+                add(self.sums, to, k.load(self.chains, chain, lanes))
+
+    def _rest_of_chains(self, slots: Expr, at: Expr, lanes: int) -> None:
+        """Add the chains that have not ended."""
+        k = self.k
+        with k.loop(slots, name="slot") as slot:
+            first = k.bind(k.load(self.owner, slot), "first")
+            last = k.bind(k.load(self.seen, first) - 2, "last")  # the number of its last term behind the first chain
+            with k.when(tir.compare("not_equal", tir.floormod(last, mk.CHAIN), tir.index(mk.CHAIN - 1))):
+                to = k.bind(first * self.width + at, "to")
+                chain = k.load(self.chains, slot * self.width + at, lanes)
+                k.store(self.sums, k.load(self.sums, to, lanes) + chain, to)
+
+
+def _scatter_space(n: Node) -> int:
+    """Bytes of workspace of a scatter_add: none where each row's updates are one chain."""
+    count = n.src[1].ty.size
+    return RowTotals.workspace(n.shape[0], size_of(n.shape[1:]), count, n.dtype) if count > mk.CHAIN else 0
+
+
+def _scatter_add(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
+    """x, then row after row of the updates added, in order; columns are shared out, so the order never changes. Of many
+    updates the sums are made first, and the first place that names a row brings that of all."""
+    (x, indices, updates), (y,) = sources, bindings.outputs
+    rows, width = n.shape[0], size_of(n.shape[1:])
+    count = n.src[1].ty.size
+
+    def row_of(place: Expr) -> Expr:
+        return k.let(tir.minimum(tir.maximum(tir.cast(k.load(indices, place), "i32"), 0), rows - 1), "row")
+
+    sums: RowTotals | None = None
+    if count > mk.CHAIN:
+        assert bindings.workspace is not None
+        sums = RowTotals(k, cpu, bindings.workspace, (rows, width, count), n.dtype)
+        sums.add_up(row_of, updates)
+        updates = sums.sums
+    steps = mk.ceildiv(width, cpu.lanes)
+    pieces = mk.pieces(steps, cpu, float(width * (rows + count)))
+    with k.loop(pieces, "parallel", "piece") as piece:
+        first, number = mk.share(k, steps, pieces, piece)
+
+        def copy(at: Expr, lanes: int) -> None:
+            with k.loop(rows, name="row") as r:
+                k.store(y, k.load(x, r * width + at, lanes), r * width + at)
+
+        def add(at: Expr, lanes: int) -> None:
+            with k.loop(count, name="update") as u:
+                here = None if sums is None else k.when(tir.compare("equal", k.load(sums.first, u), u))
+                with nullcontext() if here is None else here:
+                    place = k.let(row_of(u) * width + at, "place")
+                    k.store(y, k.load(y, place, lanes) + k.load(updates, u * width + at, lanes), place)
+
+        mk.runs(k, width, cpu.lanes, first, number, copy)
+        mk.runs(k, width, cpu.lanes, first, number, add)
+
+
+def _first_of(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
+    assert bindings.workspace is not None
+    (rows,), (y,) = sources, bindings.outputs
+    table = k.view(bindings.workspace, "i32")
+    first_places(k, lambda i: k.bind(tir.cast(k.load(rows, i), "i32"), "number"), n.ty.size, table, y)
+
+
+def first_places(k: Kernel, number_at: Callable[[Expr], Expr], count: int, table: Buf, firsts: Buf) -> None:
+    """For each place of a list the first place with the same number, into `firsts`.
+
+    A table over all numbers says where each stands first. It is never cleared: an entry is believed if it names an
+    earlier place and the number stands there, as in the sparse sets of Briggs and Torczon (1993)."""
+    with k.loop(count, name="i") as i:
+        number = number_at(i)
+        said = k.bind(k.load(table, number), "said")
+        earlier = tir.logical("and", tir.compare("greater_equal", said, tir.index(0)), tir.compare("less", said, i))
+        place = k.bind(tir.select(earlier, said, i), "place")
+        stands = tir.compare("equal", number_at(place), number)
+        first = k.bind(tir.select(stands, place, i), "first")
+        k.store(firsts, first, i)
+        k.store(table, first, number)
+
+
+def _put_rows(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
+    """Row after row to its place; what stays is copied before, unless it lies there already."""
+    (x, rows, values), (y,) = sources, bindings.outputs
+    count, width, lanes = n.src[1].ty.size, size_of(n.shape[1:]), mk.lanes(cpu, n.dtype)
+    if y is not x:
+        _copy_rows(k, cpu, x, y, (1, n.ty.size, n.ty.size))
+
+    def put(_: Expr, number: Expr) -> None:
+        row = k.bind(tir.cast(k.load(rows, number), "i32"), "row")
+
+        def write(at: Value, wide: int) -> None:
+            k.store(y, k.load(values, number * width + at, wide), row * width + at)
+
+        above, end = tir.compare("greater_equal", row, tir.index(0)), tir.index(n.shape[0])
+        with k.when(tir.logical("and", above, tir.compare("less", row, end))):
+            mk.along(k, width, lanes, write)
+
+    mk.spread(k, count, mk.pieces(count, cpu, float(count * width)), put)
+
+
+def _concat(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
+    """One source after another, each to its place in every row."""
+    (y,) = bindings.outputs
+    axis = n.attrs["axis"]
+    rows, width, start = size_of(n.shape[:axis]), size_of(n.shape[axis:]), 0
+    for x, s in zip(sources, n.src, strict=True):
+        size = size_of(s.shape[axis:])
+        _copy_rows(k, cpu, x, y.at(start), (rows, size, width))
+        start += size
+
+
+def _copy_rows(k: Kernel, cpu: Cpu, x: Buf, y: Buf, sizes: tuple[int, int, int]) -> None:
+    rows, size, width = sizes
+
+    def copy(outer: tuple[Value, ...], at: Value, lanes: int) -> None:
+        (row,) = outer
+        k.store(y, k.load(x, row * size + at, lanes), row * width + at)
+
+    sweep(k, cpu, (rows, size), mk.lanes(cpu, x.dtype), 1, copy)
+
+
+def _cumsum(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
+    """Along the last axis a vector at a time, by sums of neighbours at growing distance; along others all columns at
+    once. A long running sum is made of chains: what those before have come to is added to the sums of each."""
+    (x,), (y,), e = sources, bindings.outputs, VectorAlgebra(k)
+    axis, dtype = n.attrs["axis"], wide(n.dtype)
+    rows, length, width = size_of(n.shape[:axis]), n.shape[axis], size_of(n.shape[axis + 1 :])
+
+    def column(outer: tuple[Value, ...], at: Value, lanes: int) -> None:
+        (row,) = outer
+        total = k.local("total", lanes, dtype)
+        k.store(total, tir.splat(tir.const(0, dtype), lanes), 0)
+        (before,), settle = mk.totals(k, [total], length)
+        with mk.chained(k, settle, [length]) as (i,):
+            place = k.let((row * length + i) * width + at, "place")
+            k.store(total, k.load(total, 0, lanes) + e.cast(k.load(x, place, lanes), dtype), 0)
+            sums = k.load(total, 0, lanes)
+            k.store(y, sums if settle is None else k.load(before, 0, lanes) + sums, place)
+
+    if width > 1:
+        sweep(k, cpu, (rows, width), cpu.lanes, length, column)
+        return
+
+    def line(_: Expr, row: Expr) -> None:
+        total = k.local("total", 1, dtype)
+        k.store(total, tir.const(0, dtype), 0)
+        full, rest = divmod(length, cpu.lanes)
+        (before,), settle = mk.totals(k, [total], full)
+
+        def vector(at: Value, lanes: int) -> None:
+            place = k.let(tir.index(row * length + at), "place")
+            sums = _running(k, e.cast(k.load(x, place, lanes), dtype))
+            sums = k.let(sums + tir.splat(k.let(k.load(total, 0)), lanes))
+            k.store(y, sums if settle is None else sums + tir.splat(k.let(k.load(before, 0)), lanes), place)
+            k.store(total, tir.shuffle([sums], [lanes - 1]) if lanes > 1 else sums, 0)
+
+        if full:
+            with mk.chained(k, settle, [full]) as (v,):
+                vector(v * cpu.lanes, cpu.lanes)
+        if rest:
+            vector(full * cpu.lanes, rest)
+
+    mk.spread(k, rows, mk.pieces(rows, cpu, 4.0 * rows * length), line)
+
+
+def _running(k: Kernel, x: Expr) -> Expr:
+    """Sums of the first 1, 2, 3, ... lanes."""
+    lanes, distance = tir.lanes_of(x), 1
+    zero = tir.splat(tir.const(0, tir.dtype_of(x)), lanes)
+    while distance < lanes:
+        x = k.let(x)
+        x = x + tir.shuffle([zero, x], range(lanes - distance, 2 * lanes - distance))
+        distance *= 2
+    return k.let(x)
+
+
+def _max_pool_grad(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
+    """Each channel is set to zero; then window after window gives what it has to its first largest element."""
+    (x, y, g), (z,) = sources, bindings.outputs
+    planes, image, small = n.shape[0] * n.shape[1], n.shape[2:], n.src[1].shape[2:]
+
+    def plane(_: Expr, number: Expr) -> None:
+        start = k.let(number * size_of(image), "start")
+        mk.along(k, size_of(image), cpu.lanes, lambda at, lanes: k.store(z, _zeros(n.dtype, lanes), start + at))
+        with k.nest(small) as window:
+            place = k.let((number * small[0] + window[0]) * small[1] + window[1], "place")
+            first = start + _first_largest(k, n, x, start, window, k.let(k.load(y, place)))
+            first = k.let(first, "first")
+            k.store(z, k.load(z, first) + k.load(g, place), first)
+
+    mk.spread(k, planes, mk.pieces(planes, cpu, 10.0 * y.size), plane)
+
+
+def _zeros(dtype: str, lanes: int) -> Expr:
+    return tir.splat(tir.const(0, dtype), lanes)
+
+
+def _first_largest(k: Kernel, n: Node, x: Buf, start: Expr, window: tuple[Value, ...], largest: Expr) -> Expr:
+    """Where in its image a window has its first element equal to `largest`. Places outside of the image stand for those
+    at its edge, which such a window holds too."""
+    a, (height, width) = n.attrs, n.shape[2:]
+    rows, columns = (
+        [k.let(tir.minimum(tir.maximum(w * stride + (j - padding), 0), size - 1), "edge") for j in range(kernel)]
+        for w, kernel, stride, padding, size in zip(
+            window, a["kernel"], a["stride"], a["padding"], (height, width), strict=True
+        )
+    )
+    places = [k.let(r * width + c, "place") for r in rows for c in columns]
+    found = places[0]
+    for place in reversed(places):
+        found = tir.select(tir.compare("equal", k.load(x, start + place), largest), place, found)
+    return found
+
+
+def _claim_any(group: Group, cpu: Cpu) -> Candidate | None:
+    computing = [n for n in group.body.nodes() if n.op.kind != "leaf" and n.op.name not in ("expand", "reshape")]
+    if len(computing) > 1 or group.inplace or len({t.shape for t in group.outputs}) > 1:
+        return None
+    return offered("fallback", group)
+
+
+INDEX_RULES = (
+    _rule("scatter_add", "scatter_add", _scatter_add, ("f32", "f64"), _scatter_space),
+    _rule("first_of", "first_of", _first_of, workspace=lambda n: 4 * int(n.attrs["size"])),
+    _rule("put_rows", "put_rows", _put_rows),
+    _rule("max_pool_grad", "max_pool2d_grad", _max_pool_grad, ("f32", "f64")),
+    _rule("concat", "concat", _concat),
+    _rule("cumsum", "cumsum", _cumsum),
+)
+FALLBACK = Rule("fallback", _claim_any, emit_loops)

@@ -1,0 +1,178 @@
+"""Pattern "pool": pooling over windows that tile the image without overlap, and the gradients, in whole vectors.
+
+A run of columns is loaded as it lies and taken apart by its place in the window; results are put together again before
+they are stored. Other windows are pooled in pool_lines.py; their gradients are no part of this pattern's rule. Images
+in blocks are pooled in pool_blocks.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from gluongraph.codegen.contraction import microkernel as mk
+from gluongraph.codegen.contraction.contraction import anchor, epilogue, flat_tail
+from gluongraph.codegen.cpu import pool_lines
+from gluongraph.codegen.cpu.loops import PARALLEL, offered
+from gluongraph.codegen.cpu.pool_blocks import Blocks
+from gluongraph.codegen.cpu.pool_lines import Lines
+from gluongraph.codegen.expr.algebra import CpuAlgebra
+from gluongraph.codegen.rule import Bindings, Cpu, Rule
+from gluongraph.codegen.tvm import tir
+from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
+from gluongraph.ir import Node
+from gluongraph.plan import Candidate, Group
+
+Store = Callable[[Value, Expr], None]  # (pixel, values from there on)
+_PLAIN = ("max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad")
+_DTYPES = ("f32", "f16", "bf16")  # what is computed in float32
+NAMES = (*_PLAIN, *(f"{name}_blocks" for name in _PLAIN))
+
+
+def _tiles(pool: Node) -> bool:
+    """Do the windows lie side by side, inside the image?"""
+    a, grad = pool.attrs, "_grad" in pool.op.name
+    image = pool.shape if grad else pool.src[0].shape
+    small = pool.src[-1].shape if grad else pool.shape
+    inside = all(o * s <= d for o, s, d in zip(small[2:4], a["stride"], image[2:4], strict=True))
+    return tuple(a["kernel"]) == tuple(a["stride"]) and tuple(a["padding"]) == (0, 0) and inside and a["kernel"][1] <= 4
+
+
+def _claim(group: Group, cpu: Cpu) -> Candidate | None:
+    if group.pattern != "pool" or (pool := anchor(group, NAMES)) is None:
+        return None
+    if _in_blocks(pool):
+        suits = pool.dtype in _DTYPES and pool.shape[-1] == cpu.lanes and _tiles(pool)
+        return offered("pool", group) if suits else None
+    if not flat_tail(group, pool, 2):
+        return None
+    if pool.dtype not in _DTYPES:
+        return None
+    if _tiles(pool):
+        return offered("pool", group)
+    if not pool_lines.suits(pool) or offered("pool", group) is None:
+        return None
+    return Candidate("pool", 4 * _pieces(pool, cpu) * Lines(pool, cpu).size)
+
+
+def _in_blocks(pool: Node) -> bool:
+    return pool.op.name.endswith("_blocks")
+
+
+def images_beside(pool: Node, cpu: Cpu) -> int:
+    """How many images a pooling takes side by side; 0: as they are."""
+    suits = pool.op.name in _PLAIN and pool.dtype in _DTYPES and _tiles(pool) and pool.shape[0] % cpu.lanes == 0
+    return cpu.lanes if suits and cpu.lanes > 1 else 0
+
+
+def _pieces(pool: Node, cpu: Cpu) -> int:
+    parallel = max(pool.ty.size, *(s.ty.size for s in pool.src)) >= PARALLEL
+    return min(math.prod(pool.shape[:2]), cpu.chunks) if parallel else 1
+
+
+def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+    pool = anchor(group, NAMES)
+    assert pool is not None
+    first = None if _in_blocks(pool) else 2
+    memory, store = bindings.by_node(group), epilogue(k, group, bindings, pool, first=first)
+    sources, pieces = [memory[s] for s in pool.src], _pieces(pool, cpu)
+
+    def plane(piece: Expr, plane: Expr) -> None:
+        n, c = k.let(tir.floordiv(plane, pool.shape[1])), k.let(tir.floormod(plane, pool.shape[1]))
+        if _in_blocks(pool):
+            Blocks(k, pool, sources, plane, lambda row, column, value: store((n, c, row, column, 0), value)).emit()
+        elif _tiles(pool):
+            _Tiles(k, cpu, pool, sources, lambda pixel, value: store((n, c, 0, pixel), value)).plane(plane)
+        else:
+            lines = Lines(pool, cpu)
+            space = mk.workspace(k, bindings.workspace, "f32", 4 * pieces * lines.size)
+            own = space.at(k.let(piece * lines.size))
+            lines.plane(k, sources[0], own, plane, lambda pixel, value: store((n, c, 0, pixel), value))
+
+    mk.spread(k, math.prod(pool.shape[:2]), pieces, plane)
+
+
+class _Tiles:
+    """One pooling operation, or gradient of one, that is being written."""
+
+    def __init__(self, k: Kernel, cpu: Cpu, pool: Node, sources: list[Buf], store: Store):
+        self.k, self.cpu, self.pool, self.sources, self.store = k, cpu, pool, sources, store
+        self.grad = pool.op.name.endswith("_grad")
+        self.small = pool.src[-1].shape[2:] if self.grad else pool.shape[2:]
+        self.image = pool.shape[2:] if self.grad else pool.src[0].shape[2:]
+        self.rows, self.columns = pool.attrs["kernel"]
+        self.algebra = CpuAlgebra(k)
+
+    def plane(self, plane: Expr) -> None:
+        """One channel of one image."""
+        with self.k.loop(self.small[0], name="row") as row:
+            piece = self._spread_back if self.grad else self._gather
+            mk.along(self.k, self.small[1], self.cpu.lanes, lambda at, width: piece(plane, row, at, width))
+        if self.grad:
+            self._clear_rest()
+
+    def _window_row(self, buf: Buf, plane: Expr, row: Expr, at: Value, width: int, r: int) -> list[Expr]:
+        """Row r of `width` windows, taken apart: one vector for each column of the window."""
+        start = plane * (self.image[0] * self.image[1]) + (row * self.rows + r) * self.image[1] + at * self.columns
+        if self.columns == 1:
+            return [self._wide(buf, start, width)]
+        run = self._wide(buf, start, width * self.columns)
+        return [
+            self.k.let(tir.shuffle([run], range(j, width * self.columns, self.columns)), "part")
+            for j in range(self.columns)
+        ]
+
+    def _wide(self, buf: Buf, start: Expr, width: int) -> Expr:
+        """Elements in memory, as float32."""
+        return self.k.let(tir.cast(self.k.load(buf, start, width), "f32"))
+
+    def _gather(self, plane: Expr, row: Expr, at: Value, width: int) -> None:
+        parts = [p for r in range(self.rows) for p in self._window_row(self.sources[0], plane, row, at, width, r)]
+        name = "maximum" if self.pool.op.name == "max_pool2d" else "add"
+        total = parts[0]
+        for part in parts[1:]:
+            total = self.k.let(self.algebra.binary(name, total, part))
+        if name == "add":
+            total = total * (1.0 / (self.rows * self.columns))
+        self.store(row * self.small[1] + at, total)
+
+    def _spread_back(self, plane: Expr, row: Expr, at: Value, width: int) -> None:
+        k = self.k
+        place = plane * (self.small[0] * self.small[1]) + row * self.small[1] + at
+        zero = tir.splat(tir.const(0.0, "f32"), width)
+        rest = self._wide(self.sources[-1], place, width)
+        if self.pool.op.name == "avg_pool2d_grad":
+            rest = k.let(rest * (1.0 / (self.rows * self.columns)))
+        best = None if len(self.sources) == 1 else self._wide(self.sources[1], place, width)
+        for r in range(self.rows):
+            parts = []
+            if best is None:
+                parts = [rest] * self.columns
+            else:
+                for x in self._window_row(self.sources[0], plane, row, at, width, r):
+                    hit = tir.compare("equal", x, best)  # the first that is the largest takes all
+                    parts.append(k.let(tir.select(hit, rest, zero)))
+                    rest = k.let(tir.select(hit, zero, rest), "rest")
+            run = parts[0]
+            if self.columns > 1:
+                run = tir.shuffle(parts, [j * width + i for i in range(width) for j in range(self.columns)])
+            self.store((row * self.rows + r) * self.image[1] + at * self.columns, run)
+
+    def _clear_rest(self) -> None:
+        """No gradient where no window reaches: columns at the right, rows at the bottom."""
+        height, width = self.image
+        covered_rows, covered = self.small[0] * self.rows, self.small[1] * self.columns
+        if covered < width:
+            with self.k.loop(covered_rows, name="row") as row:
+                self._zeros(row * width + covered, width - covered)
+        if covered_rows < height:
+            self._zeros(covered_rows * width, (height - covered_rows) * width)
+
+    def _zeros(self, start: Value, count: int) -> None:
+        def piece(at: Value, width: int) -> None:
+            self.store(start + at, tir.splat(tir.const(0.0, "f32"), width))
+
+        mk.along(self.k, count, self.cpu.lanes, piece)
+
+
+POOL = Rule("pool", _claim, _emit)

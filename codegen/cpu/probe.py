@@ -1,0 +1,94 @@
+"""Kernels that do one thing as fast as a CPU can, again and again: what the rest is measured against.
+
+Peaks keep all operands in registers. Streams go through memory of a given size, each piece of work through its own
+share, so that small ones stay in the cache of the core that works on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gluongraph.codegen.contraction.amx import SIDE, Amx
+from gluongraph.codegen.expr.vector_math import fma
+from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.targets import Target
+from gluongraph.codegen.tvm import machine_code, tir
+from gluongraph.codegen.tvm.tir import Kernel, PrimFunc
+
+STREAMS = {"read": 1, "write": 1, "add": 3}  # sum(x); y = a number; y = y + x: how many arrays are read or written
+_CHAINS = 12  # sums side by side: enough for two units of a latency of five, few enough for 16 registers
+_ROUNDS = 20_000
+_TILE_FLOPS = 2 * SIDE * SIDE * 2 * SIDE  # of one instruction on tiles
+_UNROLLED = 4  # vectors side by side in a stream
+
+
+def peak(cpu: Cpu) -> tuple[PrimFunc, int, int]:
+    """Multiply-adds of f32: the kernel, the size of its argument, the operations that it does."""
+    k = Kernel("peak_f32")
+    x = k.param("x", cpu.chunks * cpu.lanes, "f32")
+    with k.loop(cpu.chunks, "parallel") as piece:
+        at = piece * cpu.lanes
+        factor = k.bind(k.load(x, at, cpu.lanes))
+        sums = k.local("sums", _CHAINS * cpu.lanes, "f32")
+        for c in range(_CHAINS):
+            k.store(sums, factor + float(c), c * cpu.lanes)
+        with k.loop(_ROUNDS):
+            for c in range(_CHAINS):
+                k.store(sums, fma(k.load(sums, c * cpu.lanes, cpu.lanes), factor, factor), c * cpu.lanes)
+        total = k.load(sums, 0, cpu.lanes)
+        for c in range(1, _CHAINS):
+            total = total + k.load(sums, c * cpu.lanes, cpu.lanes)
+        k.store(x, total * 0.0, at)
+    return k.finish(), x.size, 2 * cpu.chunks * _ROUNDS * _CHAINS * cpu.lanes
+
+
+def tile_peak(cpu: Cpu) -> tuple[PrimFunc, int, int]:
+    """The same of products of bf16 in tiles, on a CPU that has them."""
+    k = Kernel("peak_bf16")
+    x = k.param("x", cpu.chunks * SIDE * SIDE, "f32")
+    unit = Amx()
+    unit.prepare(k)
+    with k.loop(cpu.chunks, "parallel") as piece, unit.thread(k):
+        for t in range(8):
+            k.intrinsic("llvm.x86.tilezero", t)
+        with k.loop(_ROUNDS):
+            for t in range(4):
+                k.intrinsic("llvm.x86.tdpbf16ps", t, 4 + t // 2, 6 + t % 2)
+        k.intrinsic("llvm.x86.tilestored64", 0, k.address(x, piece * (SIDE * SIDE)), 4 * SIDE)
+    return k.finish(), x.size, cpu.chunks * _ROUNDS * 4 * _TILE_FLOPS
+
+
+def stream(kind: str, size: int, times: int, cpu: Cpu) -> PrimFunc:
+    """So many times through x and y of `size` numbers each: `read` sums up x, `write` fills y, `add` is y += x."""
+    k = Kernel(f"{kind}_{size}")
+    x, y = k.param("x", size, "f32"), k.param("y", size, "f32")
+    step = _UNROLLED * cpu.lanes
+    share = size // cpu.chunks // step
+    with k.loop(cpu.chunks, "parallel") as piece:
+        start = k.bind(piece * (share * step))
+        sums = k.local("sums", step, "f32")
+        for u in range(_UNROLLED):
+            k.store(sums, tir.splat(0.0, cpu.lanes), u * cpu.lanes)
+        with k.loop(times) as turn, k.loop(share) as i:
+            for u in range(_UNROLLED):
+                at = start + i * step + u * cpu.lanes
+                if kind == "read":
+                    k.store(sums, k.load(sums, u * cpu.lanes, cpu.lanes) + k.load(x, at, cpu.lanes), u * cpu.lanes)
+                elif kind == "write":
+                    k.store(y, tir.splat(tir.cast(tir.index(turn), "f32"), cpu.lanes), at)
+                else:
+                    k.store(y, k.load(y, at, cpu.lanes) + k.load(x, at, cpu.lanes), at)
+        if kind == "read":
+            for u in range(_UNROLLED):
+                k.store(y, k.load(sums, u * cpu.lanes, cpu.lanes), start + u * cpu.lanes)
+    return k.finish()
+
+
+def build(target: Target, streams: Sequence[tuple[int, int]]) -> Any:
+    """All of them for a CPU as one module; streams by size and how many times through."""
+    assert target.cpu is not None
+    cpu = target.cpu
+    kernels = [peak(cpu)[0], *([tile_peak(cpu)[0]] if cpu.tiles else [])]
+    kernels += [stream(kind, size, times, cpu) for size, times in streams for kind in STREAMS]
+    return machine_code.build_kernels(kernels, target.tvm)

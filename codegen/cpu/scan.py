@@ -1,0 +1,94 @@
+"""The structured loop: one kernel that runs the kernels of its body, turn after turn, on slices of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gluongraph.codegen.rule import Bindings, Cpu, Rule
+from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel
+from gluongraph.dtypes import DTYPES
+from gluongraph.plan import Buffer, Candidate, Group, Plan
+
+Emit = Callable[[Kernel, Group, Candidate, Bindings], None]
+
+
+def scan_rule(emit_inner: Callable[[Kernel, Group, Candidate, Bindings, Cpu], None]) -> Rule:
+    """The rule for pattern "scan"; `emit_inner` writes a kernel of the body by whichever rule was chosen for it."""
+
+    def write(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
+        emit(k, group, bindings, lambda k, g, candidate, b: emit_inner(k, g, candidate, b, cpu))
+
+    return Rule("scan", lambda group, cpu: claim(group), write)
+
+
+def claim(group: Group) -> Candidate | None:
+    """Scans whose body has been planned; the workspace is the scratch of one turn."""
+    if group.pattern != "scan" or group.inner is None:
+        return None
+    if group.inner.constants:
+        return None
+    workspace = group.inner.scratch_bytes * len(_dtypes(group.inner))
+    return Candidate("scan", workspace)
+
+
+def _dtypes(plan: Plan) -> list[str]:
+    """The dtypes among the scratch of one turn. Each gets memory of its own: TVM takes views of two dtypes for
+    independent, and would reorder across them."""
+    return list(dict.fromkeys(b.type.dtype for b in plan.buffers.values() if b.space == "scratch"))
+
+
+def emit(k: Kernel, group: Group, bindings: Bindings, emit_inner: Emit) -> None:
+    """Carries start as copies in their results and are then updated in place."""
+    scan, plan = group.scan, group.inner
+    assert plan is not None
+    carries, xs = scan.attrs["carries"], scan.attrs["xs"]
+    memory = bindings.by_node(group)
+    sources = [memory[s] for s in scan.src]
+    for i in range(carries):
+        k.copy(sources[i], bindings.outputs[i])
+    length: int = scan.attrs["length"]
+    scratch = _scratch(k, plan, bindings.workspace)
+    with k.loop(length, name="t") as turn:
+        t = length - 1 - turn if scan.attrs["reverse"] else turn
+        place: dict[str, Buf] = {f"c{i}": bindings.outputs[i] for i in range(carries)}
+        for i in range(xs):
+            place[f"x{i}"] = _slice(sources[carries + i], t, length)
+        for i, constant in enumerate(sources[carries + xs :]):
+            place[f"k{i}"] = constant
+        for i, y in enumerate(bindings.outputs[carries:]):
+            place[f"y{i}"] = _slice(y, t, length)
+
+        def buf(buffer: Buffer) -> Buf:
+            if buffer.space == "scratch":
+                return _part(scratch[buffer.type.dtype], buffer)
+            return place[buffer.name]
+
+        for launch in plan.launches:
+            reads = tuple(map(buf, launch.reads))
+            shared = {output: reads[i] for output, i in launch.group.inplace}
+            writes = tuple(shared[j] if j in shared else buf(w) for j, w in enumerate(launch.writes))
+            workspace = buf(launch.workspace) if launch.workspace else None
+            emit_inner(k, launch.group, launch.candidate, Bindings(reads, writes, workspace))
+
+
+def _scratch(k: Kernel, plan: Plan, workspace: Buf | None) -> dict[str, Buf]:
+    """The scratch of one turn, seen once for each dtype."""
+    found: dict[str, Buf] = {}
+    for i, dtype in enumerate(_dtypes(plan)):
+        assert workspace is not None
+        found[dtype] = k.view(workspace, dtype).at(i * plan.scratch_bytes // DTYPES[dtype].nbytes)
+    return found
+
+
+def _part(scratch: Buf, buffer: Buffer) -> Buf:
+    """One buffer in the scratch of its dtype. Its size counts: a scan in the body copies and slices by it."""
+    assert buffer.offset is not None
+    place = scratch.at(buffer.offset // DTYPES[buffer.type.dtype].nbytes)
+    return replace(place, size=buffer.type.size)
+
+
+def _slice(buf: Buf, t: Expr, length: int) -> Buf:
+    """What turn t sees of a stacked array."""
+    size = buf.size // length
+    return replace(buf.at(t * size), size=size)

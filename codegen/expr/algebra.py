@@ -1,0 +1,394 @@
+"""The algebra that `lower` rules are written in, over expressions of the kernel builder, any number of lanes.
+
+Elementary functions are those of `vector_math`; 16-bit floats are computed in f32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gluongraph.codegen.contraction import microkernel as mk
+from gluongraph.codegen.expr import vector_math
+from gluongraph.codegen.tvm import tir
+from gluongraph.codegen.tvm.tir import Expr, Kernel
+from gluongraph.dtypes import DTYPES, is_float, numpy_dtype
+from gluongraph.errors import CompileError
+
+_INTEGER_POWERS = 8  # x**n up to this n is multiplied out
+
+
+class CpuAlgebra:
+    """`gluongraph.ops.lowering.Algebra` on a CPU: expressions of `kernel`, every shared value named once."""
+
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+        self.lanes = 1  # of the index that is being evaluated; what `reduce` accumulates has as many
+
+    def const(self, value: float | int | bool, dtype: str) -> Expr:
+        """One number, in the lanes of whatever it meets."""
+        return tir.const(value, dtype)
+
+    def cast(self, x: Expr, dtype: str) -> Expr:
+        """Numbers to numbers; True is 1, and any number but 0 is True."""
+        if isinstance(x, int | float):
+            return tir.const(x, dtype)
+        have = tir.dtype_of(x)
+        if have == dtype:
+            return x
+        if dtype == "bool":
+            return tir.compare("not_equal", x, tir.const(0, have))
+        if (number := tir.number_of(x)) is not None and not is_float(dtype) and not is_float(have):
+            return tir.splat(tir.const(wrapped(number, dtype), dtype), tir.lanes_of(x))
+        if (have, dtype) == ("u64", "u32"):  # TVM bounds the words of Philox, and fails on numbers beyond 32 bits
+            x = tir.bitcast(x, "i64")
+        return tir.cast(x, dtype)
+
+    def bitcast(self, x: Expr, dtype: str) -> Expr:
+        """The same bits under another dtype."""
+        return tir.bitcast(x, dtype)
+
+    def where(self, condition: Expr, yes: Expr, no: Expr) -> Expr:
+        """yes where condition, else no."""
+        yes, no = self._even(yes, no)
+        return tir.select(condition, yes, no)
+
+    def unary(self, name: str, x: Expr) -> Expr:
+        """See Algebra."""
+        dtype = tir.dtype_of(x)
+        if name == "logical_not":
+            # named first: TVM would turn the contrary of x < y into y <= x, which is not so for NaN
+            return tir.logical("not", self.kernel.let(self.cast(x, "bool")))
+        if dtype in ("f16", "bf16"):
+            result = self.unary(name, self.kernel.let(tir.cast(x, "f32")))
+            return result if tir.dtype_of(result) == "bool" else tir.cast(result, dtype)
+        x = self.kernel.let(x)
+        if is_float(dtype):
+            if name in _EXACT:
+                return _EXACT[name](self, x)
+            return (vector_math.f32 if dtype == "f32" else vector_math.f64)(self.kernel, name, x)
+        if name in ("isnan", "isfinite"):
+            return tir.splat(tir.const(name == "isfinite", "bool"), tir.lanes_of(x))
+        if name in ("floor", "ceil", "round"):
+            return x
+        if name not in ("neg", "abs", "sign"):
+            raise CompileError(f"{name} of {dtype}: cast to a float first")
+        return _EXACT[name](self, x)
+
+    def binary(self, name: str, x: Expr, y: Expr) -> Expr:
+        """See Algebra."""
+        x, y = self._even(x, y)
+        dtype = tir.dtype_of(x)
+        if dtype in ("f32", "f64") and (guarded := self._guarded(name, x, y)) is not None:
+            return guarded
+        if name == "not_equal" and is_float(dtype):  # TVM's own is false where a NaN takes part
+            return tir.logical("not", self.kernel.let(tir.compare("equal", *self._wide(x, y))))
+        if name in _COMPARISONS:
+            return tir.compare(name, *self._wide(x, y))
+        if name in ("logical_and", "logical_or"):
+            return tir.logical(name[8:], self.cast(x, "bool"), self.cast(y, "bool"))
+        if dtype == "bool":
+            return self.cast(self.binary(name, tir.cast(x, "u8"), tir.cast(y, "u8")), "bool")
+        if dtype in ("f16", "bf16"):
+            return tir.cast(self.binary(name, *self._wide(x, y)), dtype)
+        return _BINARY[name](self, x, y)
+
+    def fma(self, x: Expr, y: Expr | float, z: Expr | float) -> Expr:
+        """x * y + z"""
+        return vector_math.fma(x, y, z)
+
+    def _guarded(self, name: str, x: Expr, y: Expr) -> Expr | None:
+        """What TVM would fold as if there were no infinities and no NaN: x * 0, x - x and x == x."""
+        if name == "mul":
+            x, y = (y, x) if tir.number_of(x) == 0 else (x, y)
+            return self.fma(x, y, -0.0) if tir.number_of(y) == 0 else None
+        if not tir.same(x, y):
+            return None
+        if name == "sub":
+            return self.fma(x, -1.0, x)
+        if name == "not_equal":
+            return self.unary("isnan", x)
+        return tir.logical("not", self.kernel.let(self.unary("isnan", x))) if name == "equal" else None
+
+    def named(self, x: Expr) -> Expr:
+        """See Algebra."""
+        return self.kernel.let(x)
+
+    def reduce(
+        self, name: str, extents: Sequence[int], element: Callable[..., Expr], dtype: str, lanes: int | None = None
+    ) -> Expr:
+        """Loops over the extents around an accumulator of as many lanes as the index that is being evaluated."""
+        k, lanes = self.kernel, self.lanes if lanes is None else lanes
+        kept = wide(dtype)
+        total = k.local("total", lanes, kept)
+        k.store(total, tir.splat(identity(name, kept), lanes), 0)
+        (whole,), settle = mk.totals(k, [total], math.prod(extents) if name == "sum" else 0)
+        with mk.chained(k, settle, extents) as at:
+            k.store(total, self.fold(name, k.load(total, 0, lanes), self.cast(element(*at), kept)), 0)
+        return self.cast(k.let(k.load(whole, 0, lanes)), dtype)
+
+    def fold(self, name: str, total: Expr, x: Expr) -> Expr:
+        """One more element into a sum, prod, max or min (where a NaN stays)."""
+        return self.binary({"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}[name], total, x)
+
+    def _even(self, x: Expr, y: Expr) -> tuple[Expr, Expr]:
+        """Both as expressions of equal lanes; a Python number takes the dtype of the other."""
+        if isinstance(x, int | float):
+            x = tir.const(x, "i32" if isinstance(y, int | float) else tir.dtype_of(y))
+        if isinstance(y, int | float):
+            y = tir.const(y, tir.dtype_of(x))
+        lanes = max(tir.lanes_of(x), tir.lanes_of(y))
+        return tir.splat(x, lanes), tir.splat(y, lanes)
+
+    def _wide(self, x: Expr, y: Expr) -> tuple[Expr, Expr]:
+        if tir.dtype_of(x) in ("f16", "bf16"):
+            return tir.cast(x, "f32"), tir.cast(y, "f32")
+        return x, y
+
+
+class VectorAlgebra(CpuAlgebra):
+    """The same with bf16 values as f32 numbers: rounded where a cast says so, and when stored.
+
+    TVM replaces the arithmetic of bf16 behind our back, and not in every place.
+    """
+
+    def const(self, value: float | int | bool, dtype: str) -> Expr:
+        """One number, in the lanes of whatever it meets."""
+        if dtype != "bf16":
+            return tir.const(value, dtype)
+        return tir.const(float(np.float32(value).astype(numpy_dtype("bf16"))), "f32")
+
+    def cast(self, x: Expr, dtype: str) -> Expr:
+        """Numbers to numbers; to bf16 by rounding an f32 to the nearest one with 8 digits."""
+        if not isinstance(x, int | float) and tir.dtype_of(x) == "bf16":
+            x = tir.cast(x, "f32")
+        return super().cast(x, dtype) if dtype != "bf16" else self.rounded(super().cast(x, "f32"))
+
+    def rounded(self, x: Expr) -> Expr:
+        """An f32 rounded to the digits of bf16, halves to even."""
+        x = self.kernel.let(x)
+        if (narrowed := self.kernel.narrowed(x)) is not None:
+            return narrowed
+        bits, sixteen = self.kernel.let(tir.bitcast(x, "u32")), tir.const(16, "u32")
+        up = (bits + tir.const(0x7FFF, "u32") + ((bits >> sixteen) & tir.const(1, "u32"))) >> sixteen
+        quiet = (bits >> sixteen) | tir.const(0x40, "u32")  # a NaN, whichever of its bits are left
+        return self.kernel.widened(tir.select(vector_math.is_nan(x), quiet, up))
+
+
+def wide(dtype: str) -> str:
+    """What sums of a dtype are kept in."""
+    return "f32" if dtype in ("f16", "bf16") else dtype
+
+
+def wrapped(number: float, dtype: str) -> int:
+    """An integer in the range of the dtype, as conversions between integers leave it."""
+    bits = 8 * DTYPES[dtype].nbytes
+    low = -(1 << (bits - 1)) if DTYPES[dtype].family == "int" else 0
+    return (int(number) - low) % (1 << bits) + low
+
+
+def identity(name: str, dtype: str) -> Expr:
+    """What a sum, prod, max or min starts from."""
+    if name in ("sum", "prod"):
+        return tir.const(0 if name == "sum" else 1, dtype)
+    if is_float(dtype):
+        return tir.const(-math.inf if name == "max" else math.inf, dtype)
+    row = DTYPES[dtype]
+    bits = 8 * row.nbytes
+    if row.family == "bool":
+        return tir.const(name == "min", dtype)
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if row.family == "int" else (0, 2**bits - 1)
+    return tir.const(low if name == "max" else high, dtype)
+
+
+# --- what every float has as instructions, and integers too where it says so
+
+
+def _neg(e: CpuAlgebra, x: Expr) -> Expr:
+    return -x if is_float(tir.dtype_of(x)) else tir.const(0, tir.dtype_of(x)) - x
+
+
+def _abs(e: CpuAlgebra, x: Expr) -> Expr:
+    dtype, lanes = tir.dtype_of(x), tir.lanes_of(x)
+    if is_float(dtype):
+        return tir.llvm("llvm.fabs", dtype, lanes, x)
+    return x if DTYPES[dtype].family != "int" else tir.select(x < 0, tir.const(0, dtype) - x, x)
+
+
+def _sign(e: CpuAlgebra, x: Expr) -> Expr:
+    dtype = tir.dtype_of(x)
+    zero, one = tir.const(0, dtype), tir.const(1, dtype)
+    above = tir.select(tir.compare("greater", x, zero), one, x)  # 0, -0 and NaN stay
+    return above if DTYPES[dtype].family == "uint" else tir.select(tir.compare("less", x, zero), zero - one, above)
+
+
+def _instruction(name: str) -> Callable[[CpuAlgebra, Expr], Expr]:
+    return lambda e, x: tir.llvm(f"llvm.{name}", tir.dtype_of(x), tir.lanes_of(x), x)
+
+
+def _rsqrt(e: CpuAlgebra, x: Expr) -> Expr:
+    dtype = tir.dtype_of(x)
+    return tir.splat(tir.const(1.0, dtype), tir.lanes_of(x)) / tir.llvm("llvm.sqrt", dtype, tir.lanes_of(x), x)
+
+
+def _relu(e: CpuAlgebra, x: Expr) -> Expr:
+    return _maximum(e, x, tir.const(0, tir.dtype_of(x)))
+
+
+_EXACT: dict[str, Callable[[CpuAlgebra, Expr], Expr]] = {
+    "neg": _neg,
+    "abs": _abs,
+    "sign": _sign,
+    "floor": _instruction("floor"),
+    "ceil": _instruction("ceil"),
+    "round": _instruction("rint"),  # halves to even, as numpy
+    "sqrt": _instruction("sqrt"),
+    "rsqrt": _rsqrt,
+    "isnan": lambda e, x: vector_math.is_nan(x),
+    "isfinite": lambda e, x: vector_math.is_finite(x),
+    "relu": _relu,
+}
+
+
+def _choose(name: str, e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
+    """The greater or less one; NaN if either is."""
+    dtype = tir.dtype_of(x)
+    if not is_float(dtype):
+        return tir.maximum(x, y) if name == "maximum" else tir.minimum(x, y)
+    x, y = e.kernel.let(x), e.kernel.let(y)
+    if (number := tir.number_of(y)) is not None and number == number:
+        # `y > x ? y : x` is one instruction, and keeps a NaN of x
+        return tir.select(tir.compare({"maximum": "greater", "minimum": "less"}[name], y, x), y, x)
+    # Not by `y != y`: TVM folds a comparison of a broadcast value with itself, and fails on floats.
+    return tir.llvm(f"llvm.{name}", dtype, tir.lanes_of(x), x, y)
+
+
+def _maximum(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
+    return _choose("maximum", e, *((y, x) if tir.number_of(x) is not None else (x, y)))
+
+
+def _minimum(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
+    return _choose("minimum", e, *((y, x) if tir.number_of(x) is not None else (x, y)))
+
+
+def _div(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
+    """x / 0 as x * inf, which is the same: TVM refuses to divide by a constant 0."""
+    dtype, number = tir.dtype_of(x), tir.number_of(y)
+    if number == 0 and is_float(dtype):
+        return x * tir.splat(tir.const(math.copysign(math.inf, number), dtype), tir.lanes_of(x))
+    return x / y
+
+
+def _divisor(e: CpuAlgebra, x: Expr, y: Expr) -> tuple[Expr, Expr]:
+    """A divisor that no processor traps on, and where it stands for another (0, or -1 below the least integer)."""
+    dtype = tir.dtype_of(y)
+    bad = tir.compare("equal", y, tir.const(0, dtype))
+    if DTYPES[dtype].family == "int":
+        bad = tir.logical("or", bad, tir.compare("equal", y, tir.const(-1, dtype)))
+    bad = e.kernel.let(bad)
+    return e.kernel.let(tir.select(bad, tir.const(1, dtype), y)), bad
+
+
+def _remainder(e: CpuAlgebra, x: Expr, y: Expr) -> tuple[Expr, Expr]:
+    """Of floats: the remainder with the sign of x, and whether its sign is not that of y. It is exact, which LLVM's own
+    for vectors is not: that is off by up to y where x is some thousand times y."""
+    dtype = tir.dtype_of(x)
+    zero = tir.const(0.0, dtype)
+    rest = e.kernel.let(vector_math.by_lane("fmodf" if dtype == "f32" else "fmod", x, y))
+    below = tir.logical("and", tir.compare("less", y, zero), tir.compare("greater", rest, zero))
+    above = tir.logical("and", tir.compare("greater", y, zero), tir.compare("less", rest, zero))
+    return rest, e.kernel.let(tir.logical("or", below, above))
+
+
+def _floordiv(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
+    """Rounded down; of integers, x // 0 is 0, as in numpy."""
+    dtype = tir.dtype_of(x)
+    zero = tir.const(0, dtype)
+    if is_float(dtype):
+        if tir.number_of(y) == 0:
+            return _div(e, x, y)
+        x, y = e.kernel.let(x), e.kernel.let(y)
+        rest, wrong = _remainder(e, x, y)
+        exact = (x - rest) / y - tir.select(wrong, tir.const(1.0, dtype), zero)
+        rounded = tir.llvm("llvm.rint", dtype, tir.lanes_of(x), e.kernel.let(exact))
+        return tir.select(tir.compare("equal", y, zero), x / y, rounded)
+    if tir.number_of(y) not in (None, 0, -1):
+        return tir.floordiv(x, y)
+    x, y = e.kernel.let(x), e.kernel.let(y)
+    divisor, bad = _divisor(e, x, y)
+    special = tir.select(tir.compare("equal", y, zero), zero, zero - x)
+    return tir.select(bad, special, tir.floordiv(x, divisor))
+
+
+def _floormod(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
+    """The remainder with the sign of y; of integers, x mod 0 is 0, as in numpy."""
+    dtype = tir.dtype_of(x)
+    zero = tir.const(0, dtype)
+    if is_float(dtype):
+        if tir.number_of(y) == 0:
+            return tir.splat(tir.const(math.nan, dtype), tir.lanes_of(x))
+        x, y = e.kernel.let(x), e.kernel.let(y)
+        rest, wrong = _remainder(e, x, y)
+        signed_zero = tir.llvm("llvm.copysign", dtype, tir.lanes_of(x), tir.splat(zero, tir.lanes_of(x)), y)
+        return tir.select(wrong, rest + y, tir.select(tir.compare("equal", rest, zero), signed_zero, rest))
+    if tir.number_of(y) not in (None, 0, -1):
+        return tir.floormod(x, y)
+    x, y = e.kernel.let(x), e.kernel.let(y)
+    divisor, bad = _divisor(e, x, y)
+    return tir.select(bad, zero, tir.floormod(x, divisor))
+
+
+def _pow(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
+    """x**y; small constant integers are multiplied out, halves are roots."""
+    k, dtype, exponent = e.kernel, tir.dtype_of(x), tir.number_of(y)
+    if exponent is not None and abs(exponent) <= _INTEGER_POWERS and exponent == int(exponent):
+        x, n = k.let(x), abs(int(exponent))
+        power = tir.splat(tir.const(1, dtype), tir.lanes_of(x))
+        while n:
+            power = k.let(power * x) if n % 2 else power
+            n //= 2
+            x = k.let(x * x) if n else x
+        return power if exponent >= 0 else tir.const(1, dtype) / power
+    if not is_float(dtype):
+        return _integer_pow(e, x, y)
+    if exponent == 0.5:
+        return tir.llvm("llvm.sqrt", dtype, tir.lanes_of(x), x)
+    return vector_math.pow32(k, k.let(x), k.let(y)) if dtype == "f32" else tir.libm("pow", x, y)
+
+
+def _integer_pow(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
+    """By squaring, bit after bit of the exponent."""
+    k, dtype, lanes = e.kernel, tir.dtype_of(x), tir.lanes_of(x)
+    one, zero = tir.const(1, dtype), tir.const(0, dtype)
+    y = k.let(y)
+    base, power = k.local("base", lanes, dtype), k.local("power", lanes, dtype)
+    k.store(base, x, 0)
+    k.store(power, tir.splat(one, lanes), 0)
+    with k.loop(8 * DTYPES[dtype].nbytes - 1, name="bit") as bit:
+        odd = tir.compare("not_equal", (y >> tir.splat(tir.cast(bit, dtype), lanes)) & one, zero)
+        square, old = k.let(k.load(base, 0, lanes)), k.let(k.load(power, 0, lanes))
+        k.store(power, tir.select(odd, old * square, old), 0)
+        k.store(base, square * square, 0)
+    return k.let(k.load(power, 0, lanes))
+
+
+_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
+_BINARY: dict[str, Callable[[CpuAlgebra, Expr, Expr], Expr]] = {
+    "add": lambda e, x, y: x + y,
+    "sub": lambda e, x, y: x - y,
+    "mul": lambda e, x, y: x * y,
+    "div": _div,
+    "pow": _pow,
+    "maximum": _maximum,
+    "minimum": _minimum,
+    "floordiv": _floordiv,
+    "floormod": _floormod,
+    "mod": _floormod,
+    "bitwise_xor": lambda e, x, y: x ^ y,
+    "bitwise_and": lambda e, x, y: x & y,
+    "bitwise_or": lambda e, x, y: x | y,
+    "shift_left": lambda e, x, y: x << y,
+    "shift_right": lambda e, x, y: x >> y,
+}

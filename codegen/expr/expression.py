@@ -1,0 +1,161 @@
+"""A group's values at an index: each node's `lower` rule, down to loads that know when elements lie side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from gluongraph.codegen.expr.algebra import VectorAlgebra
+from gluongraph.codegen.expr.evaluate import Index, Load, Pull
+from gluongraph.codegen.rule import Bindings
+from gluongraph.codegen.tvm import tir
+from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
+from gluongraph.ir import Node
+from gluongraph.plan import Group
+
+
+def flat(shape: tuple[int, ...], index: Index) -> Value:
+    """Row-major position of an index."""
+    at: Value = 0
+    for d, i in zip(shape, index, strict=True):
+        at = i if isinstance(at, int) and at == 0 else at * d + i
+    return at
+
+
+def unflatten(at: Value, shape: tuple[int, ...]) -> Index:
+    """The index at a row-major position. The first axis takes what is left, even beyond its end."""
+    index: list[Value] = []
+    for d in reversed(shape[1:]):
+        index.append(_floormod(at, d) if d > 1 else 0)
+        at = _floordiv(at, d) if d > 1 else at
+    return (*([at] if shape else []), *reversed(index))
+
+
+def _floormod(at: Value, d: int) -> Value:
+    return at % d if isinstance(at, int) else tir.floormod(at, tir.splat(tir.index(d), tir.lanes_of(at)))
+
+
+def _floordiv(at: Value, d: int) -> Value:
+    return at // d if isinstance(at, int) else tir.floordiv(at, tir.splat(tir.index(d), tir.lanes_of(at)))
+
+
+def size_of(shape: tuple[int, ...]) -> int:
+    """Number of elements."""
+    return math.prod(shape)
+
+
+class Expressions(Pull):
+    """The values of a group's body over its buffers, whose elements are named too.
+
+    An index may hold a vector, made by `tir.ramp` and arithmetic on it: the result then has as many lanes. `known`
+    gives values that are already there.
+    """
+
+    def __init__(self, k: Kernel, group: Group, bindings: Bindings, known: Mapping[Node, Load] | None = None):
+        super().__init__(VectorAlgebra(k), known or {})
+        self.k = k
+        self.memory: dict[Node, Buf] = bindings.by_node(group)
+        # The vector that indices are made from, and a variable to stand for one lane of it.
+        self._ramp: Expr | None = None
+        self._lane: Expr | None = None
+
+    def along(self, at: Value, lanes: int, extent: int) -> Expr:
+        """The index vector at, at + 1, ... on an axis of that extent. Who knows the extent gets better loads."""
+        self._ramp = tir.ramp(at, lanes)
+        if lanes > 1:
+            self._lane = tir.variable("lane")
+            self.k.ranges.bind(self._lane, extent)
+        return self._ramp
+
+    def at(self, n: Node, index: Index) -> Expr:
+        """n's element at an index, or its elements where a coordinate is a vector."""
+        self._see(index)
+        lanes = max([tir.lanes_of(i) for i in index], default=1)
+        self.algebra.lanes = lanes
+        value = self.element(n, index)
+        if isinstance(value, int | float):
+            value = self.algebra.const(value, n.dtype)
+        return tir.splat(value, lanes)
+
+    def _see(self, index: Index) -> None:
+        """Without `along`, the first evenly spaced vector of an index is what its vectors are made from."""
+        for i in index:
+            if isinstance(i, int | float) or tir.lanes_of(i) == 1 or tir.parts(i) is None:
+                continue
+            if self._ramp is None or not i.same_as(self._ramp):
+                self._ramp, self._lane = i, tir.variable("lane")
+
+    def lower(self, n: Node, index: Index) -> Expr:
+        """n's rule applied at an index; of what lies in memory, a load."""
+        if (root := self._stored(n)) is not None:
+            return self.load(self.memory[root], n, index)
+        return super().lower(n, index)
+
+    def _stored(self, n: Node) -> Node | None:
+        """The input that n is, or is a reshaped view of."""
+        while n.op.name == "reshape":
+            (n,) = n.src
+        return n if n in self.memory and n not in self.known else None
+
+    def load(self, buf: Buf, n: Node, index: Index) -> Expr:
+        """The elements of a buffer in the layout of n. bf16 comes as f32."""
+        value = self._load(buf, n.shape, index)
+        return tir.cast(value, "f32") if buf.dtype == "bf16" else value
+
+    def _load(self, buf: Buf, shape: tuple[int, ...], index: Index) -> Expr:
+        lanes = max([tir.lanes_of(i) for i in index], default=1)
+        if lanes == 1:
+            return self.k.load(buf, self.position(shape, index))
+        places = [tir.one_lane(i, self._ramp, self._lane) for i in index]
+        if not any(p is None for p in places):
+            position = self.position(shape, tuple(places))
+            step, ramp = self.k.ranges.linear(position, self._lane), tir.parts(self._ramp)
+            if step is not None and ramp is not None:
+                stride, start = step
+                start = self.k.ranges.simplify(start + ramp[0] * stride)
+                if stride == 0:
+                    return self.k.load(buf, start)
+                if stride == 1:
+                    return self.k.load(buf, start, lanes)
+                return self.k.load(buf, tir.ramp(start, lanes, stride))
+        return self.k.load(buf, tir.splat(flat(shape, index), lanes))
+
+    def position(self, shape: tuple[int, ...], index: Index) -> Expr:
+        """Where in memory the scalar index points."""
+        return self.k.ranges.simplify(flat(shape, index))
+
+
+def always(value: Expr) -> Load:
+    """A known value that is the same at every index, such as the sum of a row."""
+    return lambda *_: value
+
+
+def count_as_one(nodes: Iterable[Node], shape: tuple[int, ...], first: int) -> bool:
+    """May the axes of `shape` from `first` on be counted as one, by the index that `as_one` gives?
+
+    The row-major position is the same. Broadcasts must happen along all of these axes or none, and no node that gets
+    such an index may look at single coordinates.
+    """
+    tail = shape[first:]
+    reached = (n for n in nodes if n.ty.rank == len(shape) and n.shape[first:] == tail)
+    return all(d == 1 for d in tail) or all(_passes(n, first) for n in reached)
+
+
+def as_one(shape: tuple[int, ...], head: Index, at: Value) -> Index:
+    """The index of position `at` along all axes behind those of `head`."""
+    first = len(head)
+    place = place_of(shape, first)
+    return (*head, *(at if a == place else 0 for a in range(first, len(shape))))
+
+
+def place_of(shape: tuple[int, ...], first: int) -> int:
+    """Where the position along the axes from `first` on stands in an index, reaching beyond the end of that axis: the
+    last that is longer than 1. On an axis of size 1 a broadcast along others would take it for 0."""
+    return max((a for a in range(first, len(shape)) if shape[a] > 1), default=len(shape) - 1)
+
+
+def _passes(n: Node, first: int) -> bool:
+    if n.op.kind in ("elementwise", "random") or n.op.name in ("input", "const"):
+        return True
+    inner = n.src[0].shape[first:] if n.op.name == "expand" else ()
+    return n.op.name == "expand" and (inner == n.shape[first:] or all(d == 1 for d in inner))
