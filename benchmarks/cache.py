@@ -32,7 +32,7 @@ import checkpoint
 import gluongraph as mx
 from gluongraph import compiler, disk, gluon, ops, store
 from gluongraph.gluon import nn
-from gluongraph.ir import Graph, TensorType
+from gluongraph.ir.graph import Graph, TensorType
 
 BAD, WRONG, CRASHED, FINE = "bad", "wrong", "crashed", "fine"
 

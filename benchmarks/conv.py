@@ -58,7 +58,7 @@ def own(layer: Layer, wanted: Collection[str]) -> dict[str, Callable[[], object]
 
     from gluongraph import ops
     from gluongraph.compiler import compile_graph
-    from gluongraph.ir import Graph, TensorType
+    from gluongraph.ir.graph import Graph, TensorType
     from gluongraph.ops.conv import CONV2D, DATA_GRAD, WEIGHT_GRAD
 
     n, c, pixels, o, side, stride, groups = layer

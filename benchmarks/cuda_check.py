@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 
 import gluongraph as mx
-from gluongraph import gluon, nd, ops, reference
+from gluongraph import gluon, nd, ops
 from gluongraph.codegen.cuda import rules
 from gluongraph.codegen.targets import target
 from gluongraph.compiler import lower
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError
 from gluongraph.gluon import nn
-from gluongraph.ir import OPS, Graph, Op, TensorType
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import OPS, Graph, Op, TensorType
 from gluongraph.runtime.device import Device
 
 TOLERANCE = {2: 2e-2, 4: 2e-5, 8: 1e-11}  # of the largest element, by bytes of an element
@@ -62,7 +63,7 @@ def check_ops(names: Sequence[str]) -> int:
             wrong += 1
             continue
         got = dict(zip(executor.output_names, results, strict=True))
-        want = reference.run(graph, given)[0]
+        want = interpreter.run(graph, given)[0]
         bad = [f"{k}: off by {off:.1e}" for k, w in want.items() if (off := error_of(got[k], w)) > limit(OPS[name], w)]
         wrong += len(bad)
         rules = ", ".join(dict.fromkeys(launch.candidate.rule for launch in compiled.plan.launches))

@@ -28,8 +28,8 @@ from gluongraph.codegen.rules import offer
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.ir import Graph, TensorType
-from gluongraph.plan import Buffer, Group, Launch
+from gluongraph.ir.graph import Graph, TensorType
+from gluongraph.ir.plan import Buffer, Group, Launch
 from gluongraph.runtime import loader
 from gluongraph.storage import aligned_empty
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gluongraph.bench.workloads import Workload
-    from gluongraph.plan import Launch
+    from gluongraph.ir.plan import Launch
 
 DTYPES = ("f32", "bf16", "f16")
 # images, channels, pixels of a side, channels made, side of the kernel, stride
@@ -77,7 +77,7 @@ def compiled(build: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dtype
     from gluongraph import ops
     from gluongraph.compiler import compile_graph
     from gluongraph.dtypes import numpy_dtype
-    from gluongraph.ir import Graph, TensorType
+    from gluongraph.ir.graph import Graph, TensorType
 
     inputs = {f"x{i}": ops.input(f"x{i}", TensorType(shape, dtype)) for i, shape in enumerate(shapes)}
     sums = {} if dtype == "f32" else {"dtype": "f32"}

@@ -21,9 +21,9 @@ from gluongraph.codegen.tvm import linking, machine_code, te, tir
 from gluongraph.codegen.tvm.linking import Linker
 from gluongraph.errors import CompileError
 from gluongraph.interrupts import in_parallel
-from gluongraph.plan import INDEX_FLAG, Launch, Plan
+from gluongraph.ir.entry_point import program_of
+from gluongraph.ir.plan import INDEX_FLAG, Launch, Plan
 from gluongraph.process import threads
-from gluongraph.program import program_of
 from gluongraph.progress import task
 
 ENTRY = "step"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gluongraph.codegen.contraction.libraries import Library
 from gluongraph.codegen.tvm.tir import Buf, Kernel
-from gluongraph.ir import Node
-from gluongraph.plan import Candidate, Group, Launch
+from gluongraph.ir.graph import Node
+from gluongraph.ir.plan import Candidate, Group, Launch
 
 # Parts, at most, of a sum that several pieces add to: no matter how many pieces there are, it is the same to the bit.
 SHARES = 8

@@ -23,8 +23,8 @@ from gluongraph.codegen.cuda import rules
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tvm.tir import Kernel
-from gluongraph.ir import Node
-from gluongraph.plan import Candidate, Group
+from gluongraph.ir.graph import Node
+from gluongraph.ir.plan import Candidate, Group
 
 
 def emit(k: Kernel, group: Group, candidate: Candidate, bindings: Bindings, cpu: Cpu) -> None:

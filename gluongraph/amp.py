@@ -27,7 +27,7 @@ from gluongraph.builders import mximages, mxlayers
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import located
 from gluongraph.gluon.trainer import Trainer
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.nd.function import TUNING, function
 from gluongraph.precision.pins import float32, keep_float32
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import debug, engine, index_checks, printer, process
+from gluongraph import debug, engine, index_checks, process
 from gluongraph.codegen.cache import measurements, plans
 from gluongraph.codegen.cache.artifacts import LIBRARY, Artefact
 from gluongraph.codegen.targets import Target, runs_here, with_libraries
@@ -21,7 +21,8 @@ from gluongraph.errors import CompileError, MXNetError, amount, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
 from gluongraph.interrupts import import_whole, in_one_line
-from gluongraph.ir import Graph, Node
+from gluongraph.ir import printer
+from gluongraph.ir.graph import Graph, Node
 from gluongraph.precision.table import in_whole, precision_of
 from gluongraph.progress import quiet, task
 from gluongraph.runtime import loader
@@ -33,7 +34,7 @@ from gluongraph.step.states import hold_states
 from gluongraph.step.thrift import ALL_KEPT, Thrift, thrift_of
 
 if TYPE_CHECKING:
-    from gluongraph.plan import Plan
+    from gluongraph.ir.plan import Plan
     from gluongraph.step.footprint import Footprint
     from gluongraph.step.search import Choice
     from gluongraph.tuner import Tuning

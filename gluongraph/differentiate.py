@@ -9,8 +9,8 @@ from typing import TypeVar
 from gluongraph import ops
 from gluongraph.dtypes import is_float, is_integer
 from gluongraph.errors import MXNetError, Origin, VerifyError
-from gluongraph.ir import OPS, Graph, Node, TensorType, recording_origins
-from gluongraph.ops.composite import inline
+from gluongraph.ir.composite import inline
+from gluongraph.ir.graph import OPS, Graph, Node, TensorType, recording_origins
 
 BACKWARD = "backward"
 # What integers have gradients through, beside movement: derivatives of these by integers are integers. Gradients that

@@ -20,8 +20,8 @@ from gluongraph import debug, finite
 from gluongraph.differentiate import gradients, zeros
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import MXNetError
-from gluongraph.ir import OPS, Node, TensorType, node
-from gluongraph.ops.composite import inline, results_of
+from gluongraph.ir.composite import inline, results_of
+from gluongraph.ir.graph import OPS, Node, TensorType, node
 from gluongraph.ops.scan import run as run_scan
 from gluongraph.rows.updates import row_gradient
 from gluongraph.rows.values import Rows

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import reference
 from gluongraph.errors import NotFiniteError, Origin, user_origin
-from gluongraph.ir import Graph, Node
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import Graph, Node
 
 NAN, INFINITY = "a NaN", "an infinity"
 SHOWN = 3  # results that a message names
@@ -135,7 +135,7 @@ def run(graph: Graph, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
         NotFiniteError: one is not.
     """
     blame = Blame({n: np.asarray(values[name]) for name, n in graph.inputs.items()})
-    made = reference.run(graph, values, blame)
+    made = interpreter.run(graph, values, blame)
     results = [*graph.outputs.items(), *((f"new {name}", n) for name, n in graph.updates.items())]
     blame.check(results, {n: name for name, n in graph.inputs.items()}, graph.origins.get)
     return made
@@ -163,7 +163,7 @@ def watched(
         if not_finite(tuple(values[: len(results)])):
             given = dict(zip(inputs, arrays, strict=True))
             blame = Blame(given, trusting=not gradient_of)
-            reference.evaluate(results, given, blame)
+            interpreter.evaluate(results, given, blame)
             names = {n: f"argument {i}" for i, n in enumerate(inputs)}
             blame.check((("", n) for n in results), names, lambda n: _LOCAL.behind or _here(), what)
         return values

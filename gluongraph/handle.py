@@ -11,7 +11,7 @@ from gluongraph import params
 from gluongraph.context import Context, cpu
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import TraceError
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.storage import Array, Storage
 from gluongraph.tape import Entry, Leaf, no_value
 

@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gluongraph import ops, reference
+from gluongraph import ops
 from gluongraph.errors import IndexRangeError
-from gluongraph.ir import Graph, Node, topological
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import Graph, Node, topological
+from gluongraph.ir.plan import INDEX_FLAG
 from gluongraph.ops.checked_index import CHECKED_INDEX, refuse, violations
-from gluongraph.plan import INDEX_FLAG
 
 
 def checks_of(graph: Graph) -> list[Node]:
@@ -61,7 +62,7 @@ def raise_error(graph: Graph, values: Mapping[str, Any]) -> NoReturn:
     """
     for n in checks_of(graph):
         sources = list(n.src)
-        arrays = reference.evaluate(sources, dict(_given(sources, values)))
+        arrays = interpreter.evaluate(sources, dict(_given(sources, values)))
         how = {k: n.attrs[k] for k in ("low", "high", "ignored", "what", "help")}
         origin = graph.origins.get(n)
         made = f"\n  made by {origin.scope or 'the program'} at {origin.file}:{origin.line}" if origin else ""

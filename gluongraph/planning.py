@@ -6,17 +6,18 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 
-from gluongraph import debug, index_checks, printer
+from gluongraph import debug, index_checks
 from gluongraph.codegen.cache.measurements import Table
 from gluongraph.codegen.rules import beside, offer, whole
 from gluongraph.codegen.targets import Target
 from gluongraph.errors import MXNetError
-from gluongraph.ir import Graph, Node
+from gluongraph.ir import printer
+from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.plan import Plan
+from gluongraph.ir.verify import verify, verify_plan
 from gluongraph.passes import PIPELINE, inline, layout, memory, schedule, select
-from gluongraph.plan import Plan
 from gluongraph.step.search import Choice, thrifty
 from gluongraph.step.thrift import Thrift
-from gluongraph.verify import verify, verify_plan
 
 REQUIRED = {"inline", "fuse"}  # passes: there are kernels for primitives, and only in groups
 

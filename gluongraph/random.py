@@ -18,7 +18,7 @@ from gluongraph import ops
 from gluongraph.context import Context, current_context
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import ArgumentError, MXNetError, TraceError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.ndarray import NDArray, invoke, placed
 from gluongraph.plain import extents
 from gluongraph.storage import Array

@@ -1,4 +1,4 @@
-"""What this machine can do, measured: the roofs that `gluongraph.cost` holds kernels against."""
+"""What this machine can do, measured: the roofs that `gluongraph.ir.cost_model` holds kernels against."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gluongraph import process
 from gluongraph.codegen.cpu import probe
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.targets import target as find_target
-from gluongraph.cost import Level, Machine
 from gluongraph.errors import CompileError
+from gluongraph.ir.cost_model import Level, Machine
 from gluongraph.runtime import loader
 from gluongraph.storage import aligned_empty
 

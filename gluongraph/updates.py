@@ -9,7 +9,7 @@ from functools import partial
 from gluongraph import ops
 from gluongraph.context import Context, current_context
 from gluongraph.errors import MXNetError, located
-from gluongraph.ir import OPS, Graph, Node, TensorType, node, topological
+from gluongraph.ir.graph import OPS, Graph, Node, TensorType, node, topological
 from gluongraph.optimizer.arguments import check_number
 from gluongraph.optimizer.base import Optimizer, computed_in, noise_of
 from gluongraph.optimizer.counting import Index

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gluongraph.ir import Graph
+from gluongraph.ir.graph import Graph
 from gluongraph.passes.amp import amp
 from gluongraph.passes.cse import cse
 from gluongraph.passes.fold import fold

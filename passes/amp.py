@@ -25,9 +25,9 @@ import ml_dtypes
 
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ir.rewrite import in_bodies, made_from, rebuild, value
 from gluongraph.passes.inline import Keep, inline
-from gluongraph.rewrite import in_bodies, made_from, rebuild, value
 
 _WIDE = "f32"
 _CHOOSES = frozenset({"max_pool2d", "max_pool2d_grad"})

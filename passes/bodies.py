@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gluongraph import ops
 from gluongraph.errors import Origin
-from gluongraph.ir import Graph, Node
+from gluongraph.ir.graph import Graph, Node
 from gluongraph.ops.leaf import is_zero
 from gluongraph.passes.grouping import GATHERS, Draft, Drafts, Inlined, adds_rows
 

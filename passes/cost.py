@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gluongraph.cost import flops
-from gluongraph.ir import Graph, Node
-from gluongraph.plan import Launch, Plan
+from gluongraph.ir.cost_model import flops
+from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.plan import Launch, Plan
 
 # Seconds on one core of a server, from the kernels of GPT, BERT and ResNet-18; only their proportions count.
 MULTIPLY = 1 / 64e9  # a multiplication and an addition of a contraction

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gluongraph.ir import Graph, Node
-from gluongraph.rewrite import COMMUTATIVE, in_bodies, rebuild
+from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.rewrite import COMMUTATIVE, in_bodies, rebuild
 
 
 def cse(graph: Graph) -> Graph:

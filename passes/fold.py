@@ -9,8 +9,8 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES, numpy_dtype
-from gluongraph.ir import Graph, Node, TensorType, attr_key, node
-from gluongraph.rewrite import in_bodies, rebuild
+from gluongraph.ir.graph import Graph, Node, TensorType, attr_key, node
+from gluongraph.ir.rewrite import in_bodies, rebuild
 
 LIMIT = 1024  # elements: a larger array is cheaper to compute than to carry in the artefact
 _COMPUTED = frozenset({"elementwise", "movement", "reduce", "index", "contraction", "window"})

@@ -20,7 +20,7 @@ import math
 from bisect import insort
 from collections.abc import Callable
 
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ops.views import WRITTEN, written
 from gluongraph.passes.bodies import Bodies
 from gluongraph.passes.grouping import GATHERS, Draft, Drafts, Inlined, adds_rows, overwritten

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from gluongraph.ir import Graph, Node
+from gluongraph.ir.graph import Graph, Node
 from gluongraph.ops.leaf import is_zero
 
 MAX_NODES = 96  # a kernel larger than this compiles slowly and gains nothing

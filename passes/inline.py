@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gluongraph.errors import VerifyError
-from gluongraph.ir import Graph, Node
-from gluongraph.ops import composite
-from gluongraph.rewrite import in_bodies, made_from, rebuild, restamp
+from gluongraph.ir import composite
+from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.rewrite import in_bodies, made_from, rebuild, restamp
 
 Keep = Callable[[Node], bool]
 

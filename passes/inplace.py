@@ -6,7 +6,7 @@ as it needs before it writes there.
 
 from __future__ import annotations
 
-from gluongraph.ir import Graph, Node
+from gluongraph.ir.graph import Graph, Node
 
 VIEWS = frozenset({"reshape", "after"})
 _POINTWISE = frozenset({"loop", "gemm", "conv", "pool", "scatter", "reduce"})

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gluongraph import ops
-from gluongraph.ir import Graph, Node, node
+from gluongraph.ir.graph import Graph, Node, node
+from gluongraph.ir.rewrite import rebuild
 from gluongraph.ops.blocks import IN_BLOCKS, blocked, into_blocks, out_of_blocks
-from gluongraph.rewrite import rebuild
 
 Lanes = Callable[[Node, bool], int]
 

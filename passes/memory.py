@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, islice, product
 
-from gluongraph.ir import TensorType
-from gluongraph.plan import Buffer, Launch, Plan, fresh
+from gluongraph.ir.graph import TensorType
+from gluongraph.ir.plan import Buffer, Launch, Plan, fresh
 from gluongraph.storage import aligned
 
 # How often it is tried to place better. An attempt looks at most pairs of buffers, so of many buffers there are few.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gluongraph.errors import Origin
-from gluongraph.ir import Graph, Node
+from gluongraph.ir.graph import Graph, Node
 from gluongraph.ops.loops import loop
 
 

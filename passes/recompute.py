@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 
-from gluongraph.ir import Graph, Node
+from gluongraph.ir.graph import Graph, Node
 from gluongraph.passes.grouping import COMPARISONS, Inlined, overwritten
 
 # An instruction or two for a vector of elements.

@@ -22,7 +22,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 import networkx as nx
 
 from gluongraph import ops
-from gluongraph.ir import Graph, Node, topological
+from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ops.views import WRITTEN
 from gluongraph.passes.cost import DEAR
 from gluongraph.passes.grouping import COMPARISONS, Inlined

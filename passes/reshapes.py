@@ -8,8 +8,8 @@ hang together are moved all at once or not at all: what one half read of the oth
 from __future__ import annotations
 
 from gluongraph import ops
-from gluongraph.ir import Graph, Node
-from gluongraph.rewrite import in_bodies, made_from, value
+from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.rewrite import in_bodies, made_from, value
 
 Shape = tuple[int, ...]
 

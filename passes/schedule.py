@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from gluongraph import ops
 from gluongraph.errors import VerifyError
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ir.plan import INDEX_FLAG, Buffer, Candidate, Group, Launch, Plan, fresh
 from gluongraph.passes.inplace import VIEWS, may_overwrite, root
 from gluongraph.passes.order import Jobs, laid_over, order_of
 from gluongraph.passes.select import Selection
-from gluongraph.plan import INDEX_FLAG, Buffer, Candidate, Group, Launch, Plan, fresh
 from gluongraph.storage import aligned
 
 

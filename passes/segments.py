@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from gluongraph.ir import Graph, Node, topological
+from gluongraph.ir.graph import Graph, Node, topological
+from gluongraph.ir.rewrite import value
 from gluongraph.passes.grouping import Inlined
-from gluongraph.rewrite import value
 
 SMALL = 16  # what has so many times fewer bytes than the value that goes on does not count
 

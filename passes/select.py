@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from gluongraph import ops
 from gluongraph.errors import CompileError, located
-from gluongraph.ir import Graph, Node, topological
-from gluongraph.plan import Candidate, Group, Plan
+from gluongraph.ir.graph import Graph, Node, topological
+from gluongraph.ir.plan import Candidate, Group, Plan
 
 Offer = Callable[[Group], Candidate | None]
 Nest = Callable[[Graph, Mapping[str, str]], Plan]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gluongraph.errors import VerifyError
-from gluongraph.ir import Graph, Node
-from gluongraph.rewrite import in_bodies, rebuild
+from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.rewrite import in_bodies, rebuild
 
 
 def shapes(graph: Graph) -> Graph:

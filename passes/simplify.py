@@ -12,9 +12,9 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES
-from gluongraph.ir import Graph, Node
+from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.rewrite import Rule, hole, is_value, p, rewrite, value
 from gluongraph.passes.shapes import moves_nothing
-from gluongraph.rewrite import Rule, hole, is_value, p, rewrite, value
 
 x, y, c = hole("x"), hole("y"), hole("c")
 a, b = p.pad(hole("left")).named("a"), p.pad(hole("right")).named("b")  # parts with something around

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gluongraph.dtypes import is_float
-from gluongraph.ir import Graph, Node
+from gluongraph.ir.graph import Graph, Node
 from gluongraph.ops import views
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from gluongraph import nvidia
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import CompileError
-from gluongraph.plan import INDEX_FLAG
-from gluongraph.program import Arg, Program
+from gluongraph.ir.entry_point import Arg, Program
+from gluongraph.ir.plan import INDEX_FLAG
 from gluongraph.runtime import loader
 from gluongraph.runtime.executor import Refuse, out_of_range
 from gluongraph.runtime.table import CPU, CUDA, Table

@@ -11,8 +11,8 @@ import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import IndexRangeError
-from gluongraph.plan import INDEX_FLAG
-from gluongraph.program import Program
+from gluongraph.ir.entry_point import Program
+from gluongraph.ir.plan import INDEX_FLAG
 from gluongraph.runtime.library import Function
 from gluongraph.runtime.table import CPU, Table, address_of
 from gluongraph.storage import aligned_empty, populate

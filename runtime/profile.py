@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.cost import Cost, Machine, costs
 from gluongraph.errors import amount
-from gluongraph.plan import Plan
+from gluongraph.ir.cost_model import Cost, Machine, costs
+from gluongraph.ir.plan import Plan
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor

@@ -10,7 +10,7 @@ import numpy as np
 
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import CompileError
-from gluongraph.program import Arg
+from gluongraph.ir.entry_point import Arg
 
 Array = np.ndarray[Any, Any]
 CPU, CUDA = 1, 2  # DLPack's types of devices

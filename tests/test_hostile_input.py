@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import gluongraph as mx
-from gluongraph import gluon, json_text, nd, params, serialize
+from gluongraph import gluon, json_text, nd, params
 from gluongraph.errors import DTypeError, FormatError
 from gluongraph.gluon import files, nn
+from gluongraph.ir import serialize
 from gluongraph.json_text import DEEPEST
 from gluongraph.optimizer.updater import get_updater
 from gluongraph.runtime import tensorfile

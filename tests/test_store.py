@@ -17,8 +17,8 @@ import pytest
 from gluongraph import compiler, debug, deploy, disk, ops, private, store
 from gluongraph.codegen.cache import measurements, selections
 from gluongraph.codegen.targets import target as find_target
-from gluongraph.ir import Graph, TensorType
-from gluongraph.plan import Candidate
+from gluongraph.ir.graph import Graph, TensorType
+from gluongraph.ir.plan import Candidate
 
 ROOT = pytest.mark.skipif(os.getuid() != 0, reason="folders of other users are made by the superuser alone")
 

@@ -16,9 +16,9 @@ from typing import Any
 from gluongraph import disk, ops, store
 from gluongraph.codegen.targets import Target
 from gluongraph.errors import CompileError
-from gluongraph.plan import Plan
-from gluongraph.program import Program, program_of
-from gluongraph.serialize import fingerprint
+from gluongraph.ir.entry_point import Program, program_of
+from gluongraph.ir.plan import Plan
+from gluongraph.ir.serialize import fingerprint
 from gluongraph.store import Entry
 
 LIBRARY, PROGRAM = "step.so", "program.json"

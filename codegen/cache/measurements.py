@@ -20,7 +20,7 @@ from gluongraph import store
 from gluongraph.codegen.cache import artifacts
 from gluongraph.codegen.targets import Target
 from gluongraph.errors import warn
-from gluongraph.plan import Candidate
+from gluongraph.ir.plan import Candidate
 from gluongraph.process import threads
 
 FORMAT, VERSION = "gluongraph-tuned", 1

@@ -19,9 +19,9 @@ from gluongraph import ops, store
 from gluongraph.codegen.cache import artifacts
 from gluongraph.codegen.cache.artifacts import Artefact
 from gluongraph.codegen.targets import Target
-from gluongraph.ir import Graph
-from gluongraph.program import Program
-from gluongraph.serialize import fingerprint
+from gluongraph.ir.entry_point import Program
+from gluongraph.ir.graph import Graph
+from gluongraph.ir.serialize import fingerprint
 
 
 def key(graph: Graph, roles: Mapping[str, str], asked: str, target: Target) -> str:

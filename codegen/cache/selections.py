@@ -16,8 +16,8 @@ from gluongraph import store
 from gluongraph.codegen.cache import artifacts, measurements
 from gluongraph.codegen.cache.measurements import Table
 from gluongraph.codegen.targets import Target
-from gluongraph.plan import Candidate, Group
-from gluongraph.serialize import fingerprint
+from gluongraph.ir.plan import Candidate, Group
+from gluongraph.ir.serialize import fingerprint
 
 Ask = Callable[[Group], Candidate | None]
 

@@ -33,8 +33,8 @@ from gluongraph.codegen.expr.vector_math import exp_below
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
-from gluongraph.ir import Node
-from gluongraph.plan import Candidate, Group
+from gluongraph.ir.graph import Node
+from gluongraph.ir.plan import Candidate, Group
 
 BLOCK = QUERIES  # keys that a block of queries is multiplied with at a time
 LONGEST = 1 << 14  # keys whose scores, for a block of queries, still find room in a cache

@@ -8,9 +8,9 @@ from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.rule import Bindings, Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
+from gluongraph.ir.plan import Group
 from gluongraph.ops.views import View, read, written
-from gluongraph.plan import Group
 
 NAMES = ("attention", "attention_grad")
 QUERIES = 64  # a block of rows of scores, which stay in cache

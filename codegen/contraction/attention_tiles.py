@@ -21,7 +21,7 @@ from gluongraph.codegen.expr.vector_math import exp_below
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 PAIR = 2 * SIDE  # rows, or columns, of what is summed at a time: two tiles; and so much of a sum goes into one
 SCALES = (1e-6, 1e6)  # within which a score that is not seen stays a number when it is scaled

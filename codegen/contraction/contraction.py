@@ -18,9 +18,9 @@ from gluongraph.codegen.expr.expression import Expressions, as_one, count_as_one
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value, cast, lanes_of, ramp
 from gluongraph.dtypes import DTYPES
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
+from gluongraph.ir.plan import Candidate, Group
 from gluongraph.ops import blocks
-from gluongraph.plan import Candidate, Group
 from gluongraph.storage import aligned
 
 How = Strategy | int | Calls  # loops of our own; so many blocks in a stripe of tiles; a library's product

@@ -17,7 +17,7 @@ from gluongraph.codegen.expr.expression import flat
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 
 def workspace(summed: Node, run: int) -> int:

@@ -14,8 +14,8 @@ from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
-from gluongraph.ir import Node
-from gluongraph.plan import Candidate, Group
+from gluongraph.ir.graph import Node
+from gluongraph.ir.plan import Candidate, Group
 
 Write = Callable[[Kernel, Node, Sequence[Buf], Bindings, Cpu], None]  # the buffers are those of the op's sources
 

@@ -18,9 +18,9 @@ from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Inline, Kernel, Value
 from gluongraph.dtypes import DTYPES, is_float
-from gluongraph.ir import Node, topological
+from gluongraph.ir.graph import Node, topological
+from gluongraph.ir.plan import Candidate, Group
 from gluongraph.ops.random import RUN, WIDTH, normal_pair, words_of
-from gluongraph.plan import Candidate, Group
 
 PARALLEL = 1 << 14  # elements below which a parallel region (1-2 us) costs more than it saves
 BLOCK = 16  # elements of a cache line

@@ -20,8 +20,8 @@ from gluongraph.codegen.expr.algebra import CpuAlgebra
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
-from gluongraph.ir import Node
-from gluongraph.plan import Candidate, Group
+from gluongraph.ir.graph import Node
+from gluongraph.ir.plan import Candidate, Group
 
 Store = Callable[[Value, Expr], None]  # (pixel, values from there on)
 _PLAIN = ("max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from gluongraph.codegen.expr.algebra import CpuAlgebra
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 Store = Callable[[Value, Value, Expr], None]  # (row, column, values of the images)
 

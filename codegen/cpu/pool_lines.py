@@ -17,7 +17,7 @@ from gluongraph.codegen.expr.algebra import CpuAlgebra
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 ROWS = 16  # of a window, at most: they are written out
 STEP = 4  # columns from window to window, at most: a vector of results reads as many vectors of the line

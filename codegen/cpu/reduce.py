@@ -20,8 +20,8 @@ from gluongraph.codegen.rule import SHARES, Bindings, Cpu, Rule
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
-from gluongraph.ir import Node, topological
-from gluongraph.plan import Candidate, Group
+from gluongraph.ir.graph import Node, topological
+from gluongraph.ir.plan import Candidate, Group
 from gluongraph.storage import aligned
 
 VECTORS = 4  # sums in flight, side by side

@@ -11,8 +11,8 @@ from gluongraph.codegen.expr.expression import Expressions, always, as_one, coun
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
-from gluongraph.ir import Node, topological
-from gluongraph.plan import Candidate, Group
+from gluongraph.ir.graph import Node, topological
+from gluongraph.ir.plan import Candidate, Group
 
 BUFFERED = 8192  # elements of a row that may be kept between sweeps, in the first cache or near it
 LONG = 512  # elements of a row that memory has to be asked for: of shorter ones the processor finds the next by itself

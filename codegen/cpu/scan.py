@@ -8,7 +8,7 @@ from dataclasses import replace
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel
 from gluongraph.dtypes import DTYPES
-from gluongraph.plan import Buffer, Candidate, Group, Plan
+from gluongraph.ir.plan import Buffer, Candidate, Group, Plan
 
 Emit = Callable[[Kernel, Group, Candidate, Bindings], None]
 

@@ -21,9 +21,9 @@ from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import is_float
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
+from gluongraph.ir.plan import Candidate, Group
 from gluongraph.ops.leaf import is_zero
-from gluongraph.plan import Candidate, Group
 
 
 def _claim(group: Group, cpu: Cpu) -> Candidate | None:

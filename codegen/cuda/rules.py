@@ -24,8 +24,8 @@ from gluongraph.codegen.rule import Bindings, bind
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.codegen.tvm import te, tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Value
-from gluongraph.ir import Node, topological
-from gluongraph.plan import Candidate, Group, Plan
+from gluongraph.ir.graph import Node, topological
+from gluongraph.ir.plan import Candidate, Group, Plan
 from gluongraph.storage import aligned
 
 THREADS = "threads"

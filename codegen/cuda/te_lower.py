@@ -10,7 +10,7 @@ from gluongraph.codegen.cuda.cuda_math import CudaAlgebra, TeAlgebra
 from gluongraph.codegen.expr.evaluate import Load, Pull
 from gluongraph.codegen.tvm import te, tir
 from gluongraph.codegen.tvm.tir import Expr, Inline, PrimFunc, Value
-from gluongraph.ir import Node, topological
+from gluongraph.ir.graph import Node, topological
 
 FEW = 32  # results that one warp can hold
 TREE = 160  # a stage repeats what it reads twice: expressions with more operations than this get a kernel of their own

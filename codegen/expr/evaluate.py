@@ -9,7 +9,7 @@ from typing import Any
 from gluongraph.codegen.expr.algebra import CpuAlgebra
 from gluongraph.codegen.tvm.tir import Expr, Value
 from gluongraph.errors import CompileError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 Index = tuple[Value, ...]
 Load = Callable[..., Expr]  # load(*index): the element of a known value

@@ -10,8 +10,8 @@ from gluongraph.codegen.expr.evaluate import Index, Load, Pull
 from gluongraph.codegen.rule import Bindings
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
-from gluongraph.ir import Node
-from gluongraph.plan import Group
+from gluongraph.ir.graph import Node
+from gluongraph.ir.plan import Group
 
 
 def flat(shape: tuple[int, ...], index: Index) -> Value:

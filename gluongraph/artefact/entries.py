@@ -10,8 +10,8 @@ from gluongraph.artefact.file import Artefact
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import FormatError
 from gluongraph.formulas import Tape
-from gluongraph.plan import SPACES
-from gluongraph.program import Arg, Program
+from gluongraph.ir.entry_point import Arg, Program
+from gluongraph.ir.plan import SPACES
 from gluongraph.step.graphs import CALLS
 from gluongraph.updates import SCALAR
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gluongraph import serialize
 from gluongraph.errors import FormatError, VerifyError
-from gluongraph.ir import Graph, Node
-from gluongraph.verify import verify
+from gluongraph.ir import serialize
+from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.verify import verify
 
 ROLES = {"state", "scalar", "input"}
 OF_PASSES = {"fused"}  # what passes alone make: its pattern promises what a kernel rule then relies on

@@ -23,7 +23,7 @@ from gluongraph.formulas import Tape
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.gluon.trainer import Trainer
-from gluongraph.ir import Graph, TensorType
+from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
 from gluongraph.precision.copies import Copies, copy_of

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from gluongraph.artefact import numbers
 from gluongraph.errors import FormatError, MXNetError, located
 from gluongraph.formulas import Tape
-from gluongraph.ir import TensorType
+from gluongraph.ir.graph import TensorType
 from gluongraph.lr_scheduler import LRScheduler
 from gluongraph.optimizer import Optimizer
 from gluongraph.optimizer.base import MASTER

@@ -13,9 +13,9 @@ from gluongraph import autograd, gluon, nd
 from gluongraph.bench import nets, transformers
 from gluongraph.bench.workloads import Workload, batches, update_shapes
 from gluongraph.codegen.contraction.libraries import LIBRARIES
-from gluongraph.cost import costs
 from gluongraph.gluon import eager_update
-from gluongraph.plan import Plan
+from gluongraph.ir.cost_model import costs
+from gluongraph.ir.plan import Plan
 from gluongraph.roofline import machine
 from gluongraph.runtime.profile import profile
 from gluongraph.step import TrainStep

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gluongraph import ops
 from gluongraph.builders.mximages import Pooling
 from gluongraph.errors import MXNetError, ShapeError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 
 def Correlation(

@@ -16,7 +16,7 @@ from functools import reduce
 from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.errors import MXNetError, ShapeError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 NEVER = -1e30  # the logarithm of a probability of 0: finite, so that differences of two of them are numbers
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from gluongraph import ops
 from gluongraph.errors import ShapeError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 Pair = Sequence[int]
 

@@ -14,7 +14,7 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import MXNetError, ShapeError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 Extents = int | Sequence[int]  # one number for each axis, or one for all
 

@@ -12,7 +12,7 @@ from gluongraph.builders.mxops import Axes, axes_of
 from gluongraph.builders.mxshapes import as_index, from_front, row_major, squeeze
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 # -- order
 

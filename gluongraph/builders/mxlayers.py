@@ -11,7 +11,7 @@ from gluongraph.builders.mxops import axes_of, softrelu, softsign
 from gluongraph.builders.mxshapes import as_index, class_index
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, ShapeError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 
 def softmax(

@@ -11,7 +11,7 @@ from gluongraph import ops
 from gluongraph.builders.mxindex import extractdiag as extractdiag
 from gluongraph.builders.mxindex import makediag as makediag
 from gluongraph.errors import MXNetError, ShapeError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 
 def gemm(

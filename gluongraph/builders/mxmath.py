@@ -13,7 +13,7 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.dtypes import is_float
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.ops.build import Value
 
 HALVES = ("f16", "bf16")

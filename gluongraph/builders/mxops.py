@@ -13,7 +13,7 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.ops.build import INTEGERS, Binary, Value, broadcast, dtype_of
 
 Axes = int | Sequence[int] | None

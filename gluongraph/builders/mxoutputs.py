@@ -12,7 +12,7 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.builders.mxshapes import class_index
 from gluongraph.errors import MXNetError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 
 def SoftmaxOutput(

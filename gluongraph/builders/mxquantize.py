@@ -5,7 +5,7 @@ from __future__ import annotations
 from gluongraph import ops
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import DTypeError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 LIMITS = {"i8": 127.0, "u8": 255.0}  # int8 is centred on 0, from -127 to 127
 

@@ -10,7 +10,7 @@ import math
 
 from gluongraph import ops
 from gluongraph.errors import ShapeError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 Pair = tuple[int, int]
 

@@ -15,7 +15,7 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.builders.mxlayers import Activation, FullyConnected
 from gluongraph.errors import MXNetError, ShapeError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 Nodes = tuple[Node, ...]
 Clip = tuple[float, float, bool]  # least and largest cell state, and whether NaN counts as the least

@@ -13,7 +13,7 @@ from gluongraph import ops
 from gluongraph.builders.mxops import Axes, axes_of
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.ops.build import Value
 
 

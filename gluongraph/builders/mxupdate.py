@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 Made = tuple[Node, ...]
 

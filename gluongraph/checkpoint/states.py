@@ -9,7 +9,7 @@ from gluongraph.checkpoint.training import STATES, Groups, Part, Put, Training, 
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.trainer import Trainer
-from gluongraph.ir import TensorType
+from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.runtime.checkpoint import Content
 from gluongraph.storage import Array

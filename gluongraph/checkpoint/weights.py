@@ -8,7 +8,7 @@ from gluongraph.checkpoint.training import REST, WEIGHTS, Groups, Part, Put, Tra
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.parameter import Parameter
-from gluongraph.ir import TensorType
+from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.runtime.checkpoint import Content
 from gluongraph.storage import Array

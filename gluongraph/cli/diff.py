@@ -5,8 +5,8 @@
   gluongraph diff model.onnx --loss L2Loss --to-precision bf16-mixed        # of one model, two precisions
   gluongraph diff model.onnx --loss L2Loss --to-compile clip_norm=1.0 --json
 
-Each side is a SUBJECT, a graph that was written out (as text by `inspect --graph`, as JSON by gluongraph.serialize), or
-the folder of a GG_DUMP (GG_DUMP=dump python train.py), whose graphs and plan are taken as they are. What things are
+Each side is a SUBJECT, a graph that was written out (as text by `inspect --graph`, as JSON by gluongraph.ir.serialize),
+or the folder of a GG_DUMP (GG_DUMP=dump python train.py), whose graphs and plan are taken as they are. What things are
 called, and where they lie in memory, makes no difference. Exit codes: 0 nothing differs, 1 something does, 2 refused.
 """
 

@@ -109,8 +109,8 @@ def _print(found: subject.Subject, options: argparse.Namespace) -> int:
     from gluongraph.cli.view.drawing import drawing
     from gluongraph.cli.view.svg import around_a_pass
     from gluongraph.codegen.targets import target
+    from gluongraph.ir.printer import show, show_plan
     from gluongraph.planning import stages
-    from gluongraph.printer import show, show_plan
 
     planned(found)
     if options.plan:

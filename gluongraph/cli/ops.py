@@ -27,7 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the table."""
-    from gluongraph.ir import KINDS, OPS
+    from gluongraph.ir.graph import KINDS, OPS
 
     importlib.import_module("gluongraph.ops")  # declares them
     if options.kind is not None and options.kind not in KINDS:

@@ -26,7 +26,7 @@ from gluongraph.cli import Refused, subject
 from gluongraph.cli.inspect import planned
 from gluongraph.cli.words import random_array, sentence
 from gluongraph.errors import FormatError, MXNetError
-from gluongraph.ir import Graph, Node
+from gluongraph.ir.graph import Graph, Node
 from gluongraph.storage import Array
 from gluongraph.terminal import as_json, table
 from gluongraph.trace import is_rng
@@ -115,8 +115,8 @@ def made_up(name: str, n: Node, number: int) -> Array:
 
 
 def _write(folder: Path, graph: Graph, values: Mapping[str, Array]) -> None:
-    from gluongraph import serialize
     from gluongraph.cli.view.exhibit import CASE, INPUTS
+    from gluongraph.ir import serialize
     from gluongraph.runtime import tensorfile
 
     folder.mkdir()

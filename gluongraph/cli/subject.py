@@ -20,7 +20,7 @@ import numpy as np
 from gluongraph.cli import Failed, Refused
 from gluongraph.cli.words import Named, Shape, arrays, count, named, random_array, sentence, settings, shape
 from gluongraph.errors import MXNetError, amount, is_own_file
-from gluongraph.ir import TensorType
+from gluongraph.ir.graph import TensorType
 from gluongraph.storage import Array
 
 if TYPE_CHECKING:

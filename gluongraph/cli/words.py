@@ -16,7 +16,7 @@ import numpy as np
 from gluongraph.cli import Refused
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import FormatError
-from gluongraph.ir import TensorType
+from gluongraph.ir.graph import TensorType
 from gluongraph.storage import Array
 
 _SHAPE = re.compile(r"(?:([^=:]+)=)?(?:(\w+):)?(\d+(?:,\d+)*)")

@@ -19,7 +19,7 @@ from gluongraph.differentiate import depended_on, gradients, zeros
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.eager import leaf, spans
 from gluongraph.errors import MXNetError, located
-from gluongraph.ir import Graph, Node, topological
+from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import items
 from gluongraph.rows.updates import row_gradient

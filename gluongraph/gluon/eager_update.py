@@ -13,7 +13,7 @@ from gluongraph import autograd, debug, engine, random
 from gluongraph import storage as storages
 from gluongraph.eager import Function, leaf
 from gluongraph.gluon.row_update import update_by_rows
-from gluongraph.ir import Graph, Node
+from gluongraph.ir.graph import Graph, Node
 from gluongraph.ndarray import NDArray
 from gluongraph.rows.array import RowSparseNDArray
 from gluongraph.tape import STATE

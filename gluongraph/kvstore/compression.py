@@ -7,7 +7,7 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.errors import MXNetError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 DEFAULT_THRESHOLD = 0.5
 

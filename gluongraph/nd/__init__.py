@@ -19,7 +19,7 @@ from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.eager import spanning
 from gluongraph.errors import MXNetError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.nd import contrib as contrib
 from gluongraph.nd import dlpack
 from gluongraph.nd import image as image

@@ -12,7 +12,7 @@ from gluongraph import random
 from gluongraph.builders import mxindex, mxops, mxshapes
 from gluongraph.context import Context
 from gluongraph.dtypes import is_float
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.nd.function import function
 from gluongraph.ndarray import NDArray
 

@@ -9,7 +9,7 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.builders import mxops, mxshapes
 from gluongraph.errors import MXNetError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.nd.function import function
 from gluongraph.ndarray import NDArray
 

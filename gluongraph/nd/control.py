@@ -12,7 +12,7 @@ from gluongraph import ops
 from gluongraph.builders import mxshapes
 from gluongraph.context import Context
 from gluongraph.errors import ShapeError, TraceError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.ndarray import NDArray, invoke, traced
 from gluongraph.ops.loops import fresh, over
 from gluongraph.tape import STATE

@@ -16,7 +16,7 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import MXNetError, ShapeError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.nd.function import function
 from gluongraph.ndarray import NDArray, invoke
 

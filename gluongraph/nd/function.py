@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any, TypeVar, overload
 
 from gluongraph.errors import MissingError, located
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.ndarray import NDArray, invoke, of_arrays
 
 # What MXNet's operators take beside their meaning: how to tune, never what to compute.

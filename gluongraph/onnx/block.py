@@ -12,7 +12,7 @@ from gluongraph.dtypes import DTYPES, dtype_name, is_float
 from gluongraph.errors import ArgumentError, DTypeError, MXNetError, ShapeError, amount, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import ParameterDict
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.onnx.build import Building
 from gluongraph.onnx.model import ValueDef

@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gluongraph import ops, reference
+from gluongraph import ops
 from gluongraph.builders.mxlayers import moved
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import DTypeError, FormatError, MXNetError, ShapeError, UnsupportedError, amount
-from gluongraph.ir import Node, topological
+from gluongraph.ir import interpreter
+from gluongraph.ir.composite import results_of
+from gluongraph.ir.graph import Node, topological
 from gluongraph.onnx import functions
 from gluongraph.onnx.model import FunctionDef, GraphDef, NodeDef, Reference
 from gluongraph.onnx.program import Program, check_types, graphs_of
 from gluongraph.onnx.site import CONSTANTS, FOLDED, Site, Value, Values, constant
 from gluongraph.onnx.table import Row
 from gluongraph.onnx.tensors import LARGEST
-from gluongraph.ops.composite import results_of
 from gluongraph.trace import scope
 
 NODES = 1 << 20  # operators of one build: more come from a loop that is unrolled without end
@@ -147,7 +148,7 @@ class Building:
             return value
         if not all(n.src or n.op.name in CONSTANTS for n in topological([value])):
             return value
-        (array,) = reference.evaluate([value], {})
+        (array,) = interpreter.evaluate([value], {})
         return constant(array)
 
     # -- randomness and running statistics

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.errors import FormatError
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.onnx.model import NUMBERS, FunctionDef, GraphDef, NodeDef
 from gluongraph.onnx.package import onnx
 from gluongraph.onnx.reader import Reader

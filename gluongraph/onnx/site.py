@@ -10,7 +10,7 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import FormatError, UnsupportedError, amount
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.model import GraphDef, NodeDef
 from gluongraph.onnx.tensors import LARGEST, dtype_of
 from gluongraph.storage import Array

@@ -9,12 +9,12 @@ Builders take nodes and Python numbers, broadcast as numpy does, and count axes 
 <sum(mul) : f32[2]>
 """
 
-from gluongraph.ir import OPERATORS
+from gluongraph.ir.composite import inline
+from gluongraph.ir.graph import OPERATORS
 from gluongraph.ops.blocks import into_blocks, out_of_blocks
 from gluongraph.ops.build import broadcast_to
 from gluongraph.ops.checked_index import checked_index
 from gluongraph.ops.collective import allreduce
-from gluongraph.ops.composite import inline
 from gluongraph.ops.control import after, call, fused, item, items
 from gluongraph.ops.conv import conv2d, conv2d_data_grad, conv2d_weight_grad
 from gluongraph.ops.conv_nd import conv, conv_transpose

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops.conv import CONV2D, DATA_GRAD, WEIGHT_GRAD
 from gluongraph.ops.pool import AVG_POOL2D, AVG_POOL2D_GRAD, MAX_POOL2D, MAX_POOL2D_GRAD
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import DTypeError, ShapeError, located
-from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.plain import extents, plain
 
 Value = Node | float | int | bool  # what builders take for an array

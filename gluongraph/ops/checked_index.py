@@ -10,7 +10,7 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.errors import IndexRangeError, located
-from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops.build import misfit, need, wrong_dtype
 from gluongraph.ops.samples import array
 

@@ -6,7 +6,7 @@ from functools import reduce
 
 import numpy as np
 
-from gluongraph.ir import Node, Op
+from gluongraph.ir.graph import Node, Op
 from gluongraph.ops.build import NUMBERS
 from gluongraph.ops.elementwise import alike
 from gluongraph.ops.samples import Array, elementwise

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.ir import Graph, Node, Op, TensorType, Types
+from gluongraph.ir.composite import substitute
+from gluongraph.ir.graph import Graph, Node, Op, TensorType, Types
 from gluongraph.ops.build import misfit
-from gluongraph.ops.composite import substitute
 from gluongraph.ops.samples import array
 
 # -- item
@@ -86,9 +86,9 @@ def _fused_type(*args: TensorType, body: Graph, pattern: str) -> tuple[TensorTyp
 
 def apply_body(*args: Any, body: Graph, pattern: str = "") -> tuple[Any, ...]:
     """The outputs of a body in numpy."""
-    from gluongraph import reference
+    from gluongraph.ir import interpreter
 
-    outputs, _ = reference.run(body, dict(zip(body.inputs, args, strict=True)))
+    outputs, _ = interpreter.run(body, dict(zip(body.inputs, args, strict=True)))
     return tuple(outputs.values())
 
 

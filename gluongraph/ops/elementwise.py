@@ -11,7 +11,8 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import is_float, numpy_dtype
-from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ir.composite import composite
+from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops.build import (
     FLOATS,
     INTEGERS,
@@ -22,7 +23,6 @@ from gluongraph.ops.build import (
     lift,
     need,
 )
-from gluongraph.ops.composite import composite
 from gluongraph.ops.samples import array, elementwise
 
 Infer = Callable[..., TensorType]

@@ -8,7 +8,7 @@ import numpy as np
 
 from gluongraph import ops, sums
 from gluongraph.dtypes import DTYPES, numpy_dtype
-from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops.build import INTEGERS, NUMBERS, check_axes, misfit, need, normal_axis, without, wrong_dtype
 from gluongraph.ops.movement import both
 from gluongraph.ops.samples import each

@@ -10,7 +10,7 @@ import numpy as np
 
 from gluongraph.dtypes import DTYPES, dtype_name, numpy_dtype
 from gluongraph.errors import DTypeError, VerifyError, located
-from gluongraph.ir import Node, Op, TensorType, node
+from gluongraph.ir.graph import Node, Op, TensorType, node
 from gluongraph.ops.build import NUMBERS, check_axes, need
 from gluongraph.storage import native
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.composite import composite
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.ops.build import FLOATS, misfit, need, wrong_dtype
-from gluongraph.ops.composite import composite
 from gluongraph.ops.samples import array
 
 Nodes = tuple[Node, ...]

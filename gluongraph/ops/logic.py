@@ -9,7 +9,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops.build import (
     ANY,
     Binary,

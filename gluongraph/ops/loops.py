@@ -6,8 +6,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import count
 
 from gluongraph import ops
-from gluongraph.ir import OPS, Graph, Node, TensorType
-from gluongraph.ops.composite import substitute
+from gluongraph.ir.composite import substitute
+from gluongraph.ir.graph import OPS, Graph, Node, TensorType
 from gluongraph.ops.leaf import INPUT, LITERAL
 
 Nodes = tuple[Node, ...]

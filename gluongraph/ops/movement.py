@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
-from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops.build import Axes, check_axes, misfit, normal_axes, normal_axis, without, wrong_dtype
 from gluongraph.ops.samples import each
 

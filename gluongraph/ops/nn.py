@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from gluongraph import ops
 from gluongraph.dtypes import is_float
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.composite import composite, results_of
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.ops.build import (
     FLOATS,
     broadcast_to,
@@ -21,7 +22,6 @@ from gluongraph.ops.build import (
     without,
     wrong_dtype,
 )
-from gluongraph.ops.composite import composite, results_of
 from gluongraph.ops.matmul import MATMUL, summed_in
 from gluongraph.ops.samples import array, each
 

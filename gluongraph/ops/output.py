@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops.build import equal_types
 from gluongraph.ops.samples import elementwise
 

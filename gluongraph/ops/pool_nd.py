@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.ops.build import misfit
 from gluongraph.ops.pool import avg_pool2d, max_pool2d, places
 

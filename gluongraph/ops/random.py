@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops import words
 from gluongraph.ops.build import FLOATS, NUMBERS, misfit, need
 from gluongraph.ops.samples import array

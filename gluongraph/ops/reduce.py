@@ -10,9 +10,9 @@ import numpy as np
 
 from gluongraph import ops, sums
 from gluongraph.dtypes import is_float
-from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ir.composite import composite
+from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops.build import FLOATS, NUMBERS, Axes, check_axes, misfit, need, normal_axes, normal_axis, without
-from gluongraph.ops.composite import composite
 from gluongraph.ops.samples import each
 
 _HALF = 2  # bytes of the floats whose sums and products are accumulated in f32

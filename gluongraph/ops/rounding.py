@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.ir import Node, Op, TensorType
+from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops.build import misfit
 from gluongraph.ops.samples import array
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.composite import composite
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.ops.build import (
     FLOATS,
     check_axes,
@@ -18,7 +19,6 @@ from gluongraph.ops.build import (
     without,
     wrong_dtype,
 )
-from gluongraph.ops.composite import composite
 from gluongraph.ops.reduce import spread
 from gluongraph.ops.samples import each
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import is_float
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.composite import composite
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.ops.build import NUMBERS, check_axes, need, normal_axis
-from gluongraph.ops.composite import composite
 from gluongraph.ops.samples import each
 
 

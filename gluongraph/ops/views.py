@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 READ = frozenset({"reshape", "transpose", "slice", "expand"})  # ops whose result lies within their source, often
 WRITTEN = frozenset({"reshape", "transpose", "concat", "cast"})  # whose sources can lie where the result does

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import debug, engine
-from gluongraph.ir import OPS, Graph, Node, TensorType, node
+from gluongraph.ir.graph import OPS, Graph, Node, TensorType, node
 
 Array = np.ndarray[Any, Any]
 CHUNK = 1 << 14  # counters that numpy takes at a time, so that the rounds stay in cache

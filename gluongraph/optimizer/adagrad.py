@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from gluongraph import ops
 from gluongraph.errors import located
 from gluongraph.formulas import number
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.optimizer.base import Nodes, Optimizer, Updated
 from gluongraph.optimizer.counting import Index
 

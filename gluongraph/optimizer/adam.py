@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from gluongraph import ops
 from gluongraph.formulas import number, product, sqrt
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.optimizer.base import Nodes, Optimizer, Updated
 from gluongraph.optimizer.counting import Index
 

@@ -16,7 +16,7 @@ import numpy as np
 from gluongraph import autograd, nd, ops, random
 from gluongraph.errors import FormatError, MXNetError, amount, located, warn
 from gluongraph.formulas import number
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.optimizer.arguments import check_number, check_update, checked, numbers_in

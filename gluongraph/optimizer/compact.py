@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from gluongraph import ops
 from gluongraph.errors import located
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.graph import Node, TensorType
 
 FORMS = ("bf16",)
 _BITS = "bits:"  # the name of a state's random bits among the scalars of an update, before the state's own

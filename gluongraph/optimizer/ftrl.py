@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from gluongraph import ops
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.optimizer.base import Nodes, Optimizer, Updated
 from gluongraph.optimizer.counting import Index
 

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 from gluongraph import ops
 from gluongraph.errors import warn
 from gluongraph.formulas import known, number, sqrt
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.graph import Node, TensorType
+from gluongraph.ir.rewrite import restamp
 from gluongraph.optimizer.adam import Moments
 from gluongraph.optimizer.base import Nodes, Optimizer, Updated
 from gluongraph.optimizer.counting import Index
 from gluongraph.optimizer.sgd import Momentum
-from gluongraph.rewrite import restamp
 
 
 def norm(copy: int, x: Node, *known: Node) -> Node:

@@ -14,9 +14,9 @@ from gluongraph import ops
 from gluongraph import storage as storages
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.eager import leaf
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ir.rewrite import rebuild
 from gluongraph.ndarray import NDArray
-from gluongraph.rewrite import rebuild
 from gluongraph.storage import View, aligned_empty
 from gluongraph.updates import joined, state_name
 

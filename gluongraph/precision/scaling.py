@@ -16,7 +16,7 @@ import numpy as np
 
 from gluongraph import nd, ops
 from gluongraph.eager import leaf
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.updates import GRAD
 

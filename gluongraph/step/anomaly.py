@@ -12,7 +12,7 @@ from typing import Any
 from gluongraph import finite, ops
 from gluongraph.dtypes import is_float
 from gluongraph.errors import NotFiniteError, located
-from gluongraph.ir import Graph
+from gluongraph.ir.graph import Graph
 from gluongraph.precision.scaling import all_finite
 
 SOUND, WATCHED = "anomaly:sound", "watched:"

@@ -9,7 +9,7 @@ from gluongraph import ops
 from gluongraph.eager import leaf
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.trainer import Trainer
-from gluongraph.ir import Graph, TensorType
+from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.base import MASTER, computed_in
 from gluongraph.storage import Array

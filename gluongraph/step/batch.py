@@ -8,7 +8,7 @@ import numpy as np
 
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import DTypeError, ShapeError, located
-from gluongraph.ir import TensorType
+from gluongraph.ir.graph import TensorType
 from gluongraph.nd import NDArray
 from gluongraph.storage import Array, given_array, native
 

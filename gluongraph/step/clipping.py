@@ -7,7 +7,7 @@ from functools import reduce
 
 from gluongraph import ops
 from gluongraph.eager import leaf
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.updates import GRAD, SCALAR
 
 LIMIT, NORM = f"{SCALAR}clip_norm", "grad_norm"

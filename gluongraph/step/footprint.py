@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from gluongraph.plan import Plan
+from gluongraph.ir.plan import Plan
 
 
 @dataclass(frozen=True)

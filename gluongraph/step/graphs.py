@@ -9,7 +9,7 @@ from gluongraph.differentiate import differentiate
 from gluongraph.dtypes import is_float
 from gluongraph.errors import MXNetError, TraceError, located
 from gluongraph.gluon.trainer import Trainer
-from gluongraph.ir import Graph
+from gluongraph.ir.graph import Graph
 from gluongraph.ndarray import NDArray
 from gluongraph.precision import scaling
 from gluongraph.precision.copies import copied

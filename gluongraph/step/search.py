@@ -8,14 +8,14 @@ from itertools import pairwise
 
 from gluongraph import debug
 from gluongraph.errors import MXNetError, located
-from gluongraph.ir import Graph
+from gluongraph.ir.graph import Graph
+from gluongraph.ir.plan import Plan
+from gluongraph.ir.verify import verify
 from gluongraph.passes.cost import seconds
 from gluongraph.passes.remat import CHEAP, KEEP, LIGHT, WHOLE, remat
 from gluongraph.passes.segments import Forward, forward_of
-from gluongraph.plan import Plan
 from gluongraph.step.footprint import Footprint, footprint, in_words
 from gluongraph.step.thrift import Thrift
-from gluongraph.verify import verify
 
 Planned = Callable[[Graph], tuple[Plan, Graph]]
 WORTH = 0.1  # of a step's time: what "auto" spends at most

@@ -15,9 +15,9 @@ from gluongraph.gluon.trainer import Trainer
 from gluongraph.gluon.turns import by_turns
 from gluongraph.interpreted import Interpreted
 from gluongraph.interrupts import import_whole
-from gluongraph.ir import Graph
+from gluongraph.ir.graph import Graph
+from gluongraph.ir.plan import Launch, Plan
 from gluongraph.nd import NDArray
-from gluongraph.plan import Launch, Plan
 from gluongraph.precision.scaling import LossScale
 from gluongraph.runtime.checkpoint import Keep
 from gluongraph.runtime.executor import Executor

@@ -12,7 +12,7 @@ from gluongraph import random
 from gluongraph import storage as storages
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
-from gluongraph.ir import Graph
+from gluongraph.ir.graph import Graph
 from gluongraph.precision.copies import Copies
 from gluongraph.precision.scaling import FINITE
 from gluongraph.replicas.shares import OnAll, is_shared_out

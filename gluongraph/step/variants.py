@@ -12,7 +12,7 @@ from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.parameter import DeferredInitializationError
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interrupts import in_one_line, show_in_one_line
-from gluongraph.ir import Graph
+from gluongraph.ir.graph import Graph
 from gluongraph.nd import NDArray
 from gluongraph.process import collecting_later
 from gluongraph.replicas.shares import OnAll, contexts_of, is_shared_out, shares

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gluongraph import nd, ops
 from gluongraph.eager import leaf
 from gluongraph.gluon.trainer import Trainer
-from gluongraph.ir import Graph, Node
+from gluongraph.ir.graph import Graph, Node
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.base import computed_in
 from gluongraph.updates import GRAD, joined

@@ -11,7 +11,7 @@ import numpy as np
 from gluongraph.builders import mximages, mxlayers, mxops, mxrnn, mxshapes
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import MXNetError, located
-from gluongraph.ir import Node, recording_origins
+from gluongraph.ir.graph import Node, recording_origins
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array
 from gluongraph.symbol import VARIABLE, Entry, Symbol, SymbolNode

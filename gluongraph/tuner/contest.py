@@ -18,8 +18,8 @@ from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.interrupts import in_parallel
-from gluongraph.ir import TensorType
-from gluongraph.plan import Buffer, Candidate, Launch
+from gluongraph.ir.graph import TensorType
+from gluongraph.ir.plan import Buffer, Candidate, Launch
 from gluongraph.runtime import loader
 from gluongraph.storage import Array, aligned_empty
 

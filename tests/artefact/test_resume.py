@@ -15,7 +15,7 @@ from exporting import LOSS, X, Y, batch, exported, network, run, state, training
 import gluongraph as mx
 from gluongraph import gluon, lr_scheduler, optimizer
 from gluongraph.formulas import sqrt
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.optimizer.base import Nodes, Updated
 
 COSINE = {"learning_rate": 0.05, "wd": 0.01}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gluongraph.cli import COMMANDS, Refused, doctor, main, ops
-from gluongraph.ir import OPS
+from gluongraph.ir.graph import OPS
 
 
 @pytest.mark.parametrize("command", COMMANDS)

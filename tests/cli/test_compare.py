@@ -10,11 +10,12 @@ import subprocess
 import numpy as np
 import pytest
 
-from gluongraph import debug, ops, printer, serialize
+from gluongraph import debug, ops
 from gluongraph.cli import COMMANDS, main
 from gluongraph.cli.view import parting
 from gluongraph.cli.view.parting import Judge
-from gluongraph.ir import OPS, Graph, TensorType
+from gluongraph.ir import printer, serialize
+from gluongraph.ir.graph import OPS, Graph, TensorType
 
 
 def told(capsys: pytest.CaptureFixture[str], code: int, *command: str) -> str:

@@ -16,10 +16,10 @@ from gluongraph.cli.view.drawing import MOST, drawing
 from gluongraph.cli.view.graphs import changed, picture
 from gluongraph.cli.view.listing import GONE, NEW, SAME, changes, counted, listing
 from gluongraph.errors import Origin
-from gluongraph.ir import Graph, TensorType
+from gluongraph.ir.graph import Graph, TensorType
+from gluongraph.ir.printer import read
 from gluongraph.ops import input as leaf
 from gluongraph.ops import relu, tanh
-from gluongraph.printer import read
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from gluongraph.dtypes import DTYPES, numpy_dtype
-from gluongraph.plan import Plan
-from gluongraph.program import Arg, program_of
+from gluongraph.ir.entry_point import Arg, program_of
+from gluongraph.ir.plan import Plan
 
 # What kernels find at run time: arguments as TVM passes them, parallel regions run as one task.
 RUNTIME = """

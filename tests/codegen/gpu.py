@@ -20,7 +20,7 @@ from gluongraph.codegen.targets import TARGETS, Target
 from gluongraph.codegen.tvm import te
 from gluongraph.codegen.tvm.tir import name_of
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.plan import Buffer, Plan
+from gluongraph.ir.plan import Buffer, Plan
 
 CUDA = TARGETS["cuda"]
 KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\) \{")

@@ -69,7 +69,7 @@ def _kernel(launch: Any, on: Any) -> str:
 
 
 def _entry_point(plan: Any) -> str:
-    from gluongraph.program import program_of
+    from gluongraph.ir.entry_point import program_of
 
     number = {name: i for i, name in enumerate(plan.kernels)}
     calls = [(number[each.kernel], [plan.positions[b.name] for b in each.arguments]) for each in plan.launches]

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops, reference
+from gluongraph import ops
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import emit, offer
 from gluongraph.codegen.targets import Target, target
 from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ir.plan import Buffer, Group, Launch
 from gluongraph.passes.inline import inline
-from gluongraph.plan import Buffer, Group, Launch
 from gluongraph.runtime import loader
 
 Array = Any
@@ -77,7 +78,7 @@ class Library:
         rng = np.random.default_rng(1)
         values = {f"x{i}": numbers(rng, t) for i, t in enumerate(launch.group.inputs)}
         with np.errstate(all="ignore"):
-            want, _ = reference.run(launch.group.body, values)
+            want, _ = interpreter.run(launch.group.body, values)
         memory = [np.array(v, copy=True) for v in values.values()]
         shared = dict(case.inplace)
         fresh = [spoiled(t.shape, numpy_dtype(t.dtype)) for j, t in enumerate(launch.group.outputs) if j not in shared]

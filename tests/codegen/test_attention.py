@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from gluongraph import ops, reference
+from gluongraph import ops
 from gluongraph.codegen.contraction.attention import LONGEST, suits
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
 from gluongraph.compiler import lower
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.ir import OPS, Graph, Node, TensorType
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import OPS, Graph, Node, TensorType
 from gluongraph.planning import plan_of
 
 RNG = np.random.default_rng(0)
@@ -99,7 +100,7 @@ def check(n: Node, arrays: list[Any], unit: str | None) -> None:
     wide = [a if a.dtype == bool else a.astype(np.float64) for a in arrays]
     doubles = [ops.input(s.attrs["name"], TensorType(s.shape, "bool" if s.dtype == "bool" else "f64")) for s in n.src]
     how = {k: v for k, v in n.attrs.items() if k != "dtype"}
-    exact, _ = reference.run(graph_of(n.op(*doubles, **how)), dict(zip(graph.inputs, wide, strict=True)))
+    exact, _ = interpreter.run(graph_of(n.op(*doubles, **how)), dict(zip(graph.inputs, wide, strict=True)))
     for key, expected in exact.items():
         error = ROUNDING[n.src[0].dtype] * max(abs(expected).max(), 1e-3)
         np.testing.assert_allclose(found[key].astype(np.float64), expected, rtol=0, atol=error, err_msg=key)
@@ -211,7 +212,7 @@ def test_heads_where_they_lie(dtype: str, form: str, backward: bool, out: str | 
     arrays = {key: RNG.normal(size=n.shape).astype(numpy_dtype(dtype)) for key, n in graph.inputs.items()}
     run = compiled.executor({})
     found = dict(zip(run.output_names, run([arrays[key] for key in run.input_names]), strict=True))
-    exact, _ = reference.run(moved(form, backward, "f64"), {key: a.astype(np.float64) for key, a in arrays.items()})
+    exact, _ = interpreter.run(moved(form, backward, "f64"), {key: a.astype(np.float64) for key, a in arrays.items()})
     for key, expected in exact.items():
         error = ROUNDING[dtype] * abs(expected).max()
         np.testing.assert_allclose(found[key].astype(np.float64), expected, rtol=0, atol=error, err_msg=key)
@@ -225,7 +226,7 @@ def test_gradients_that_are_rounded_are_summed_before() -> None:
     assert [launch.candidate.rule for launch in compiled.plan.launches] == ["attention"]
     run = compiled.executor({})
     (found,) = run([arrays[int(x[1:])] for x in run.input_names])
-    exact, _ = reference.run(graph_of(n), dict(zip(graph.inputs, arrays, strict=True)))
+    exact, _ = interpreter.run(graph_of(n), dict(zip(graph.inputs, arrays, strict=True)))
     np.testing.assert_allclose(found.astype(np.float32), exact["y2"], rtol=2**-8, atol=1e-5)
 
 
@@ -247,7 +248,7 @@ def test_gradients_of_one_source_alone() -> None:
     assert [launch.candidate.rule for launch in compiled.plan.launches] == ["attention"]
     run = compiled.executor({})
     (found,) = run([arrays[int(x[1:])] for x in run.input_names])
-    exact, _ = reference.run(graph, dict(zip(graph.inputs, arrays, strict=True)))
+    exact, _ = interpreter.run(graph, dict(zip(graph.inputs, arrays, strict=True)))
     np.testing.assert_allclose(found, exact["y"], atol=1e-5)
 
 

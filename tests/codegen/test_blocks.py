@@ -12,7 +12,7 @@ from gluongraph import ops
 from gluongraph.codegen.contraction import conv_tile_blocks
 from gluongraph.codegen.contraction.conv import Conv
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.ops.blocks import IN_BLOCKS, blocked
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -20,7 +20,7 @@ from gluongraph.codegen.cache import artifacts
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.compiler import compile_graph, lower
 from gluongraph.gluon import nn
-from gluongraph.ir import Graph, TensorType
+from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.planning import plan_of
 from gluongraph.step import TrainStep
 

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from kernels import spoiled
 
-from gluongraph import ops, reference
+from gluongraph import ops
 from gluongraph.codegen.build import bind
 from gluongraph.codegen.rules import emit, offer
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.compiler import compile_graph
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
-from gluongraph.ir import OPS, Graph, TensorType
-from gluongraph.plan import Buffer, Group, Launch
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import OPS, Graph, TensorType
+from gluongraph.ir.plan import Buffer, Group, Launch
 from gluongraph.runtime import loader
 
 COMPUTED = sorted(name for name, op in OPS.items() if op.lower is not None and op.samples is not None)
@@ -89,7 +90,7 @@ def test_composites_and_scans_are_their_numpy_meaning() -> None:
             outputs.update({f"{name}_{number}_y{i}": n for i, n in enumerate(results)})
     graph = Graph(inputs, outputs)
     got, _ = compile_graph(graph, "samples")(values)
-    want, _ = reference.run(graph, values)
+    want, _ = interpreter.run(graph, values)
     for key, array in want.items():
         compare(got[key], np.asarray(array), key, None)
 

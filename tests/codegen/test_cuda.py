@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import gluongraph as mx
-from gluongraph import gluon, nd, ops, reference
+from gluongraph import gluon, nd, ops
 from gluongraph.codegen import build
 from gluongraph.codegen.cuda import rules as cuda_rules
 from gluongraph.codegen.cuda import te_lower
@@ -30,10 +30,11 @@ from gluongraph.compiler import lower
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.errors import CompileError
 from gluongraph.gluon import nn
-from gluongraph.ir import OPS, Graph, Node, Op, TensorType
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import OPS, Graph, Node, Op, TensorType
+from gluongraph.ir.plan import Buffer, Group, Launch, Plan
 from gluongraph.ops.random import MULTIPLIERS, ROUNDS
 from gluongraph.passes import PIPELINE, inline, memory, schedule, select
-from gluongraph.plan import Buffer, Group, Launch, Plan
 from gluongraph.step import TrainStep
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -213,7 +214,7 @@ def test_step_is_right(model: Any, tmp_path: Path) -> None:
     """Loss, weights and optimizer states after one step, whichever thread comes first."""
     graph, roles = model()
     given = values(graph, roles)
-    outputs, updates = reference.run(graph, given)
+    outputs, updates = interpreter.run(graph, given)
     plan = plan_of(graph, roles)
     emulator = gpu.Emulator(gpu.functions(plan), tmp_path)
     for order in (0, 1, 2):
@@ -313,7 +314,7 @@ def test_in_place(rule: str, group: Group, tmp_path: Path) -> None:
     given = values(group.body, dict.fromkeys(group.body.inputs, "state"))
     for order in (0, 1, 2):
         memory = {name: a.copy() for name, a in given.items()}
-        compare(gpu.run(plan, emulator, memory, order), reference.run(group.body, given)[0])
+        compare(gpu.run(plan, emulator, memory, order), interpreter.run(group.body, given)[0])
 
 
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_data_grad", "conv2d_weight_grad"])
@@ -348,7 +349,7 @@ def test_several_spaces_are_one_kernel(tmp_path: Path) -> None:
     functions = gpu.functions(plan)
     assert [te.grids(f) for f in functions.values()] == [[(18, 32)]]
     given = values(graph, roles)
-    compare(gpu.run(plan, gpu.Emulator(functions, tmp_path), given), reference.run(graph, given)[0])
+    compare(gpu.run(plan, gpu.Emulator(functions, tmp_path), given), interpreter.run(graph, given)[0])
 
 
 def test_grids_are_counted_in_32_bits() -> None:
@@ -396,7 +397,7 @@ def test_a_grid_laid_along_x_is_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     cuda_rules.lowered.cache_clear()
     assert [te.launches(f) for f in functions.values()] == [[((45, 1, 1), (8, 16, 1))]]
     given = values(graph, roles)
-    compare(gpu.run(plan, gpu.Emulator(functions, tmp_path), given), reference.run(graph, given)[0])
+    compare(gpu.run(plan, gpu.Emulator(functions, tmp_path), given), interpreter.run(graph, given)[0])
 
 
 @needs_compiler
@@ -413,7 +414,7 @@ def test_folds_of_different_shape_go_through_a_workspace(tmp_path: Path) -> None
     plan = memory(schedule(select(graph, cuda_rules.claim, plan_of), {"x0": "input", "x1": "input"}))
     given = values(graph, {"x0": "input", "x1": "input"})
     emulator = gpu.Emulator(gpu.functions(plan), tmp_path)
-    compare(gpu.run(plan, emulator, given), reference.run(graph, given)[0])
+    compare(gpu.run(plan, emulator, given), interpreter.run(graph, given)[0])
 
 
 def test_a_sum_of_everything_is_one_block() -> None:
@@ -429,7 +430,7 @@ def test_a_sum_of_everything_is_one_block() -> None:
 def test_loop(graph: Graph, given: Arrays) -> None:
     """The loop runs on the host, and here its kernels do too, without threads."""
     from gluongraph.codegen.tvm import machine_code
-    from gluongraph.program import program_of
+    from gluongraph.ir.entry_point import program_of
     from gluongraph.runtime import loader
     from gluongraph.runtime.executor import Executor
 
@@ -442,5 +443,5 @@ def test_loop(graph: Graph, given: Arrays) -> None:
     )
     executor = Executor(entry, program, {})
     results = executor([given[name] for name in executor.input_names])
-    compare(dict(zip(executor.output_names, results, strict=True)), reference.run(graph, given)[0])
+    compare(dict(zip(executor.output_names, results, strict=True)), interpreter.run(graph, given)[0])
     assert te.source(list(gpu.functions(plan).values()), gpu.CUDA.tvm).count("__global__ void") > 1

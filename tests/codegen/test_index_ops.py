@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gluongraph import ops
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kernels import Case, Library

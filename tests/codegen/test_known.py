@@ -18,10 +18,10 @@ from gluongraph.codegen.cache import measurements, plans
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.gluon import nn
-from gluongraph.ir import Graph, TensorType
-from gluongraph.plan import Candidate
-from gluongraph.printer import show_plan
-from gluongraph.program import program_of
+from gluongraph.ir.entry_point import program_of
+from gluongraph.ir.graph import Graph, TensorType
+from gluongraph.ir.plan import Candidate
+from gluongraph.ir.printer import show_plan
 from gluongraph.step import TrainStep
 from gluongraph.step.thrift import ALL_KEPT, Thrift
 

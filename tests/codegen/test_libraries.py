@@ -20,8 +20,8 @@ from gluongraph.codegen.targets import TARGETS, Target, target, with_libraries
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import CompileError
-from gluongraph.ir import OPS, Graph, TensorType, node
-from gluongraph.plan import Buffer, Candidate, Group, Launch
+from gluongraph.ir.graph import OPS, Graph, TensorType, node
+from gluongraph.ir.plan import Buffer, Candidate, Group, Launch
 from gluongraph.runtime import loader
 from gluongraph.step import TrainStep
 

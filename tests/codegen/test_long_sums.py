@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph import ops, reference, sums
+from gluongraph import ops, sums
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import alternatives, emit, offer
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.ir import Node, TensorType
-from gluongraph.plan import Buffer, Group, Launch
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import Node, TensorType
+from gluongraph.ir.plan import Buffer, Group, Launch
 from gluongraph.runtime import loader
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -132,7 +133,7 @@ def exact(case: Case, given: dict[str, Any]) -> Any:
     wide = [(t.shape, "f64" if t.dtype == "f32" else t.dtype) for t in case.types()]
     graph = Case(case.name, case.fn, wide, case.pattern).graph()
     inputs = {name: x.astype("f8") if x.dtype == np.float32 else x for name, x in given.items()}
-    return reference.run(graph, inputs)[0]["y0"]
+    return interpreter.run(graph, inputs)[0]["y0"]
 
 
 def launches(case: Case) -> list[Launch]:
@@ -174,7 +175,7 @@ def test_error_grows_slowly(case: Case) -> None:
         allowed = REDUCED if case.pattern in ("reduce", "rowwise", "scatter") else MULTIPLIED
         assert errors(y, want, terms) < allowed, launch.candidate.setting
     if case.pattern != "gemm":  # which is as exact as BLAS is
-        found = reference.run(group.body, given)[0]["y0"]
+        found = interpreter.run(group.body, given)[0]["y0"]
         assert errors(found, want, terms) < (MULTIPLIED if case.rule == "cumsum" else REDUCED)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from gluongraph import ops
 from gluongraph.codegen.cpu.loops import merged_axes
-from gluongraph.ir import Node
-from gluongraph.plan import Group
+from gluongraph.ir.graph import Node
+from gluongraph.ir.plan import Group
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kernels import Case, Library

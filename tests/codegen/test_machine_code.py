@@ -9,7 +9,7 @@ from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.codegen.tvm.machine_code import PART, Call, Entry
 from gluongraph.codegen.tvm.tir import Kernel
-from gluongraph.program import Arg
+from gluongraph.ir.entry_point import Arg
 from gluongraph.runtime import loader
 from gluongraph.runtime.table import CPU, Table
 

@@ -13,9 +13,9 @@ from gluongraph.codegen.contraction.contraction import GEMM
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import machine_code, tir
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
+from gluongraph.ir.plan import Buffer, Group, Launch
 from gluongraph.ops.matmul import MATMUL
-from gluongraph.plan import Buffer, Group, Launch
 from gluongraph.runtime import loader
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph import compiler, ops, reference
+from gluongraph import compiler, ops
 from gluongraph.differentiate import differentiate, gradients
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.ir import Graph, Node, TensorType
-from gluongraph.plan import Group, Plan
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ir.plan import Group, Plan
 from gluongraph.runtime import executor
 
 GUARD = 4096  # bytes before and behind every array
@@ -72,7 +73,7 @@ def check(graph: Graph, guarded: Guarded, tolerance: float = 2e-6) -> Plan:
         values[name][...] = (rng.standard_normal(n.shape) * (1 if n.dtype == "f32" else 9)).astype(numpy_dtype(n.dtype))
     run = compiled.executor({})
     found = run([values[name] for name in run.input_names])
-    expected, _ = reference.run(graph, values)
+    expected, _ = interpreter.run(graph, values)
     for name, got in zip(run.output_names, found, strict=True):
         want = expected[name]
         assert got.dtype == want.dtype and got.shape == want.shape

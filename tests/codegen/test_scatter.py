@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph import ops, reference
-from gluongraph.ir import Node, TensorType
+from gluongraph import ops
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.runtime import loader
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -88,7 +89,7 @@ def test_against_numpy(library: Library, workspaces: dict[str, Any], name: str, 
     given = values(rng, LISTS[rows](rng), name, wd)
     launch = library.launches[name]
     assert launch.candidate.rule == "scatter"
-    want, _ = reference.run(launch.group.body, dict(zip(launch.group.body.inputs, given, strict=True)))
+    want, _ = interpreter.run(launch.group.body, dict(zip(launch.group.body.inputs, given, strict=True)))
     for got, true in zip(run(library, name, given, workspaces[name]), want.values(), strict=True):
         np.testing.assert_allclose(got, true, rtol=0, atol=4e-6 * max(1.0, float(np.abs(true).max())))
 

@@ -17,13 +17,14 @@ import tvm
 from processors import FOLDER, PROCESSORS
 
 import gluongraph as mx
-from gluongraph import gluon, nd, reference
+from gluongraph import gluon, nd
 from gluongraph.codegen import targets
 from gluongraph.codegen.build import ENTRY, entry, kernel
 from gluongraph.codegen.targets import TARGETS, Target, cpu_flags, target
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.errors import CompileError
-from gluongraph.plan import Plan
+from gluongraph.ir import interpreter
+from gluongraph.ir.plan import Plan
 from gluongraph.planning import plan_of
 from gluongraph.step import TrainStep
 
@@ -247,7 +248,7 @@ def test_code_runs_on_its_own(
     values = {key: values[key].reshape(n.shape) for key, n in graph.inputs.items()}
     plan, code = compiled(steps[net], TARGETS[name])
     found = bare.run(plan, code, values, compiler, emulator, tmp_path)
-    outputs, updates = reference.run(graph, values)
+    outputs, updates = interpreter.run(graph, values)
     expected = {plan.outputs[key].name: v for key, v in outputs.items()} | updates
     assert set(updates) <= set(found)
     for key, want in expected.items():

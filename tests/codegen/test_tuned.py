@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from kernels import spoiled
 
-from gluongraph import ops, reference
+from gluongraph import ops
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.cache.measurements import Found, table
 from gluongraph.codegen.cache.selections import key_of
@@ -19,8 +19,9 @@ from gluongraph.codegen.rules import alternatives, offer
 from gluongraph.codegen.targets import TARGETS, target
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.ir import OPS, Graph, TensorType, node
-from gluongraph.plan import Buffer, Candidate, Group, Launch
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import OPS, Graph, TensorType, node
+from gluongraph.ir.plan import Buffer, Candidate, Group, Launch
 from gluongraph.planning import plan_of
 from gluongraph.runtime import loader
 from gluongraph.storage import Array
@@ -128,7 +129,7 @@ def test_every_layout_of_a_convolution_computes_the_same(op: str) -> None:
     arrays = [np.random.default_rng(i).standard_normal(shape, np.float32) for i, shape in enumerate(given)]
     names, results = run_all(Group(body, "conv"), arrays, every=1)
     assert len(set(names)) == len(names) > 2
-    meant = next(iter(reference.run(body, dict(zip(inputs, arrays, strict=True)))[0].values()))
+    meant = next(iter(interpreter.run(body, dict(zip(inputs, arrays, strict=True)))[0].values()))
     for name, result in zip(names, results, strict=True):
         np.testing.assert_allclose(result, meant, rtol=1e-4, atol=1e-4, err_msg=name)
 

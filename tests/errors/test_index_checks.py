@@ -15,8 +15,8 @@ from gluongraph import autograd, gluon, nd, ops
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.errors import IndexRangeError, TraceError
 from gluongraph.index_checks import checks_of, flagged
-from gluongraph.ir import Graph, TensorType
-from gluongraph.plan import INDEX_FLAG
+from gluongraph.ir.graph import Graph, TensorType
+from gluongraph.ir.plan import INDEX_FLAG
 
 ROWS, CLASSES = 11, 5
 TOKENS = np.array([[0, 10, 3], [4, 4, 1], [9, 2, 0], [1, 1, 1]], np.int32)

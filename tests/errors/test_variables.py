@@ -13,9 +13,9 @@ import pytest
 
 from gluongraph import debug
 from gluongraph.errors import MXNetError
+from gluongraph.ir.printer import read, show
 from gluongraph.passes import PIPELINE
 from gluongraph.planning import REQUIRED
-from gluongraph.printer import read, show
 
 PROGRAM = """
 import numpy as np

@@ -444,7 +444,7 @@ def test_overflow_is_silent() -> None:
 
 
 def test_forward_is_not_computed_again() -> None:
-    from gluongraph.ir import OPS
+    from gluongraph.ir.graph import OPS
     from gluongraph.ndarray import _FUNCTIONS
 
     _FUNCTIONS.clear()

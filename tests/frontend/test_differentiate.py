@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph import ops, reference
+from gluongraph import ops
 from gluongraph.differentiate import INTEGRAL, differentiate, gradients
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, Origin, VerifyError
-from gluongraph.ir import OPS, Graph, Node, Op, TensorType
-from gluongraph.verify import verify
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import OPS, Graph, Node, Op, TensorType
+from gluongraph.ir.verify import verify
 
 A, B, INDEX = (ops.input(n, TensorType((2, 3), d)) for n, d in (("a", "f64"), ("b", "f64"), ("i", "i32")))
 RNG = np.random.default_rng(0)
@@ -25,7 +26,7 @@ VALUES = {
 
 def value(n: Node | None) -> np.ndarray:
     assert n is not None
-    return np.asarray(reference.evaluate([n], VALUES)[0])
+    return np.asarray(interpreter.evaluate([n], VALUES)[0])
 
 
 def graph(loss: Node, **updates: Node) -> Graph:
@@ -126,7 +127,7 @@ def _gradients(name: str, arrays: list[np.ndarray], asked: list[int], attrs: dic
     y = OPS[name](*inputs, **attrs)
     made = gradients([y], [ops.full(y.shape, 2, y.dtype)], [inputs[i] for i in asked])
     table = dict(zip(inputs, arrays, strict=True))
-    return [None if g is None else np.asarray(reference.evaluate([g], table)[0]) for g in made]
+    return [None if g is None else np.asarray(interpreter.evaluate([g], table)[0]) for g in made]
 
 
 def test_head_of_another_type() -> None:
@@ -141,10 +142,10 @@ def test_several_results() -> None:
     (g,) = gradients([mean], [ops.ones(mean.ty)], [x])
     env = {x: RNG.standard_normal((4, 3)), gamma: np.ones(3), beta: np.zeros(3)}
     assert g is not None
-    np.testing.assert_allclose(reference.evaluate([g], env)[0], np.full((4, 3), 0.25), atol=1e-12)
+    np.testing.assert_allclose(interpreter.evaluate([g], env)[0], np.full((4, 3), 0.25), atol=1e-12)
     (gy,) = gradients([y], [ops.ones(y.ty)], [x])
     assert gy is not None
-    np.testing.assert_allclose(reference.evaluate([gy], env)[0], np.zeros((4, 3)), atol=1e-12)
+    np.testing.assert_allclose(interpreter.evaluate([gy], env)[0], np.zeros((4, 3)), atol=1e-12)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 import gluongraph as mx
 from gluongraph import autograd, gluon, nd
 from gluongraph.dtypes import dtype_name, is_float
-from gluongraph.ir import OPS, Op
+from gluongraph.ir.graph import OPS, Op
 from gluongraph.ndarray import NDArray, invoke
 
 

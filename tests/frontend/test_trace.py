@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph import autograd, cpu, nd, random, reference, trace
+from gluongraph import autograd, cpu, nd, random, trace
 from gluongraph.differentiate import differentiate
 from gluongraph.errors import MXNetError, TraceError
-from gluongraph.ir import TensorType
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import TensorType
+from gluongraph.ir.verify import verify
 from gluongraph.ndarray import NDArray
 from gluongraph.trace import Traced
-from gluongraph.verify import verify
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -30,7 +31,7 @@ def run(found: Traced, *data: Any) -> Any:
     values: dict[str, Any] = {f"data{i}": np.asarray(d, np.float32) for i, d in enumerate(data)}
     values |= {name: a.storage.array for name, a in found.captured.items()}
     values |= {name: np.array(words, np.uint32) for name, words in random.take_all(found.draws).items()}
-    outputs, updates = reference.run(found.graph, values)
+    outputs, updates = interpreter.run(found.graph, values)
     outputs = {name: np.array(o) for name, o in outputs.items()}
     for name, value in updates.items():
         found.captured[name][:] = nd.array(value)
@@ -191,7 +192,7 @@ def test_detach_within_and_before() -> None:
     assert list(found.captured) == ["w"] and found.captured["w"] is w
     graph = differentiate(found.graph, "out0", ["w"])
     values = {"data0": X, "w": np.ones(3, np.float32)}
-    outputs, _ = reference.run(graph, values)
+    outputs, _ = interpreter.run(graph, values)
     assert outputs["grad:w"].tolist() == X.sum(0).tolist()
 
 

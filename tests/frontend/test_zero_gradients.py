@@ -13,9 +13,9 @@ import pytest
 import gluongraph as mx
 from gluongraph import autograd, gluon, nd
 from gluongraph.errors import MXNetError
-from gluongraph.ir import OPS, Op
+from gluongraph.ir.composite import results_of
+from gluongraph.ir.graph import OPS, Op
 from gluongraph.ndarray import NDArray, invoke
-from gluongraph.ops.composite import results_of
 
 FLAT: dict[str, Callable[[NDArray], NDArray]] = {
     "floor": nd.floor,

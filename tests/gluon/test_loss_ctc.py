@@ -13,7 +13,7 @@ import gluongraph as mx
 from gluongraph import autograd, debug, gluon, nd, ops
 from gluongraph.builders import mxctc
 from gluongraph.errors import IndexRangeError
-from gluongraph.ir import TensorType, topological
+from gluongraph.ir.graph import TensorType, topological
 
 RNG = np.random.default_rng(3)
 SCORES = RNG.normal(size=(3, 5, 4))  # samples, frames, classes; the last class is the blank

@@ -8,7 +8,7 @@ import pytest
 
 from gluongraph import ops
 from gluongraph.errors import Origin, VerifyError
-from gluongraph.ir import OPS, Graph, Node, Op, TensorType, attr_key, node, recording_origins, topological
+from gluongraph.ir.graph import OPS, Graph, Node, Op, TensorType, attr_key, node, recording_origins, topological
 
 X = ops.input("x", TensorType((2, 3)))
 Y = ops.input("y", TensorType((2, 3)))
@@ -39,14 +39,14 @@ def test_a_recomputed_copy_stays_apart() -> None:
 
 
 def test_nodes_that_nobody_holds_are_forgotten() -> None:
-    from gluongraph import ir
+    from gluongraph.ir import graph
 
-    before = len(ir._NODES)
+    before = len(graph._NODES)
     kept = ops.tanh(ops.mul(ops.add(X, Y), ops.sub(X, Y)))
-    grown = len(ir._NODES)
+    grown = len(graph._NODES)
     assert grown > before
     del kept
-    assert len(ir._NODES) < grown
+    assert len(graph._NODES) < grown
 
 
 def test_an_op_is_declared_once() -> None:

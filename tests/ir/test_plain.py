@@ -9,10 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gluongraph import gluon, nd, ops, serialize
+from gluongraph import gluon, nd, ops
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError
-from gluongraph.ir import OPS, Graph, Node, Op, TensorType
+from gluongraph.ir import serialize
+from gluongraph.ir.graph import OPS, Graph, Node, Op, TensorType
 from gluongraph.plain import PLAIN, extents, plain
 
 

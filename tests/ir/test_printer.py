@@ -13,9 +13,9 @@ import pytest
 
 from gluongraph import ops
 from gluongraph.errors import FormatError, MXNetError, Origin
-from gluongraph.ir import OPS, Graph, TensorType, node
-from gluongraph.plan import Buffer, Candidate, Group, Launch, Plan
-from gluongraph.printer import read, show, show_plan
+from gluongraph.ir.graph import OPS, Graph, TensorType, node
+from gluongraph.ir.plan import Buffer, Candidate, Group, Launch, Plan
+from gluongraph.ir.printer import read, show, show_plan
 
 X = ops.input("fc1.weight", TensorType((2, 3)))
 LR = ops.input("lr", TensorType(()))
@@ -90,7 +90,7 @@ def test_an_unlisted_leaf_is_still_printed() -> None:
 
 def test_texts_do_not_depend_on_hashes() -> None:
     program = (
-        "from gluongraph.printer import show; import importlib.util as u, sys;"
+        "from gluongraph.ir.printer import show; import importlib.util as u, sys;"
         f"s = u.spec_from_file_location('t', {__file__!r}); m = u.module_from_spec(s); s.loader.exec_module(m);"
         "print(show(m.step()) + show(m.scan()))"
     )

@@ -6,8 +6,8 @@ import pytest
 
 from gluongraph import ops
 from gluongraph.errors import Origin, VerifyError
-from gluongraph.ir import OPS, Graph, Node, TensorType, node
-from gluongraph.rewrite import Rule, hole, is_value, p, rewrite, value
+from gluongraph.ir.graph import OPS, Graph, Node, TensorType, node
+from gluongraph.ir.rewrite import Rule, hole, is_value, p, rewrite, value
 
 x, y, c = hole("x"), hole("y"), hole("c")
 A, B = ops.input("a", TensorType((2,))), ops.input("b", TensorType((2,)))

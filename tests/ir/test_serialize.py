@@ -14,8 +14,8 @@ import pytest
 
 from gluongraph import ops
 from gluongraph.errors import FormatError, Origin
-from gluongraph.ir import OPS, Graph, TensorType, node
-from gluongraph.serialize import dumps, fingerprint, from_data, loads, to_data
+from gluongraph.ir.graph import OPS, Graph, TensorType, node
+from gluongraph.ir.serialize import dumps, fingerprint, from_data, loads, to_data
 
 X = ops.input("x", TensorType((2, 3)))
 

@@ -9,9 +9,9 @@ import pytest
 
 from gluongraph import ops
 from gluongraph.errors import Origin, VerifyError
-from gluongraph.ir import OPS, Graph, Node, Op, TensorType
-from gluongraph.plan import Buffer, Candidate, Group, Launch, Plan
-from gluongraph.verify import verify, verify_plan
+from gluongraph.ir.graph import OPS, Graph, Node, Op, TensorType
+from gluongraph.ir.plan import Buffer, Candidate, Group, Launch, Plan
+from gluongraph.ir.verify import verify, verify_plan
 
 T = TensorType((4,))
 X, Y = ops.input("x", T), ops.input("y", T)

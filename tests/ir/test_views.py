@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gluongraph import ops
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.ops.views import View, read, written
 
 X = ops.input("x", TensorType((2, 3, 12)))

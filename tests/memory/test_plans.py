@@ -12,14 +12,14 @@ import pytest
 
 from gluongraph import ops
 from gluongraph.errors import VerifyError
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ir.plan import Buffer, Candidate, Plan
+from gluongraph.ir.verify import verify_plan
 from gluongraph.passes import memory, schedule, select
 from gluongraph.passes.fuse import fuse
 from gluongraph.passes.memory import lower_bound
 from gluongraph.passes.order import Jobs, live_bytes, order_of
-from gluongraph.plan import Buffer, Candidate, Plan
 from gluongraph.storage import ALIGNMENT
-from gluongraph.verify import verify_plan
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 MODELS = (

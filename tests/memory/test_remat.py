@@ -10,14 +10,15 @@ import pytest
 from nets import NETS, batch, compiled
 
 import gluongraph as mx
-from gluongraph import debug, gluon, ops, reference
+from gluongraph import debug, gluon, ops
 from gluongraph.bench.own import step_of
 from gluongraph.bench.workloads import find
 from gluongraph.codegen.targets import target
 from gluongraph.compiler import lower
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import MXNetError
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.passes import fuse
 from gluongraph.passes.remat import CHEAP, KEEP, LIGHT, WHOLE, remat
 from gluongraph.passes.segments import Forward, forward_of
@@ -58,7 +59,7 @@ def test_graphs_with_copies_give_the_same_bits(name: str, how: int) -> None:
     after = remat(graph, forward, [how] * len(forward.segments))
     assert any(n.op.name == "after" for n in after.nodes()) or (name, how) == ("mlp with dropout", LIGHT)
     values = some_values(graph)
-    for kept, had in zip(reference.run(after, values), reference.run(graph, values), strict=True):
+    for kept, had in zip(interpreter.run(after, values), interpreter.run(graph, values), strict=True):
         assert kept.keys() == had.keys()
         for key in had:
             np.testing.assert_array_equal(kept[key], had[key], key)
@@ -94,7 +95,7 @@ def test_with_other_options_copies_give_the_same_bits(mode: str, options: dict[s
     after = remat(graph, forward, [WHOLE] * len(forward.segments))
     assert after is not graph
     values = some_values(graph)
-    for kept, had in zip(reference.run(after, values), reference.run(graph, values), strict=True):
+    for kept, had in zip(interpreter.run(after, values), interpreter.run(graph, values), strict=True):
         assert kept.keys() == had.keys()
         for key in had:
             np.testing.assert_array_equal(kept[key], had[key], key)
@@ -145,7 +146,7 @@ def test_activations_in_16_bits_move_gradients_a_little_and_the_forward_not_at_a
     after = remat(graph, forward, [how] * len(forward.segments), "bf16")
     assert any(n.dtype == "bf16" for n in after.nodes() if not isinstance(n.type, tuple))
     values = some_values(graph)
-    (outputs, updates), (had, moved) = reference.run(after, values), reference.run(graph, values)
+    (outputs, updates), (had, moved) = interpreter.run(after, values), interpreter.run(graph, values)
     for key in had:
         np.testing.assert_array_equal(outputs[key], had[key], key)
     for key in moved:

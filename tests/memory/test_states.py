@@ -10,10 +10,11 @@ import pytest
 from nets import Batch
 
 import gluongraph as mx
-from gluongraph import debug, gluon, nd, ops, reference
+from gluongraph import debug, gluon, nd, ops
 from gluongraph.errors import FormatError, MXNetError
 from gluongraph.gluon import nn
-from gluongraph.ir import Graph, TensorType
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import Graph, TensorType
 
 
 def data() -> Batch:
@@ -51,7 +52,7 @@ def test_rounding_by_chance_is_right_on_average() -> None:
     y = ops.cast(ops.round_by_chance(x, ops.random_bits(state, (4096,))), "f32")
     for number in (1.001, -3.14159, 1e-30, 0.0, 255.0):
         given = {"rng": np.array([1, 2, 3, 4], np.uint32), "x": np.full(4096, number, np.float32)}
-        found = reference.run(Graph({"rng": state, "x": x}, {"y": y}), given)[0]["y"].astype(np.float64)
+        found = interpreter.run(Graph({"rng": state, "x": x}, {"y": y}), given)[0]["y"].astype(np.float64)
         gap = abs(number) / 128
         assert np.abs(found - number).max() <= gap
         assert abs(found.mean() - number) <= gap / 16, number
@@ -61,7 +62,7 @@ def test_rounding_by_chance_is_right_on_average() -> None:
 def test_what_is_not_finite_stays(special: float) -> None:
     x, bits = ops.input("x", TensorType((2,))), ops.input("bits", TensorType((2,), "u32"))
     given = {"x": np.full(2, special, np.float32), "bits": np.full(2, 0xFFFFFFFF, np.uint32)}
-    found = reference.run(Graph({"x": x, "bits": bits}, {"y": ops.round_by_chance(x, bits)}), given)[0]["y"]
+    found = interpreter.run(Graph({"x": x, "bits": bits}, {"y": ops.round_by_chance(x, bits)}), given)[0]["y"]
     np.testing.assert_array_equal(found.astype(np.float32), given["x"])
 
 

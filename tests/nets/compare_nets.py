@@ -20,8 +20,9 @@ import numpy as np
 from random_nets import Drawn
 
 import gluongraph as mx
-from gluongraph import autograd, debug, gluon, nd, reference
-from gluongraph.ir import Graph, Node
+from gluongraph import autograd, debug, gluon, nd
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import Graph, Node
 from gluongraph.passes.inline import inline
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -174,7 +175,7 @@ def _compare(
     wanted: Callable[[Arrays, Arrays], Arrays],
     unit: float,
 ) -> None:
-    exact = wanted(*reference.run(graph, inputs))
+    exact = wanted(*interpreter.run(graph, inputs))
     near = [wanted(*_with_errors(graph, inputs, unit, i)) for i in range(SAMPLES)]
     least = unit * max(LEAST, *(float(np.abs(true).max()) for true in exact.values()))  # gradients may be 0
     for name, true in exact.items():
@@ -211,7 +212,7 @@ def _with_errors(graph: Graph, inputs: Arrays, unit: float, seed: int) -> tuple[
             if own and each.dtype == np.float64 and n.src and each.flags.writeable:
                 each *= 1 + unit * rng.uniform(-1, 1, each.shape)
 
-    return reference.run(graph, inputs, change)
+    return interpreter.run(graph, inputs, change)
 
 
 # -- one update

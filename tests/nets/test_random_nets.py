@@ -13,7 +13,7 @@ import compare_nets
 import random_nets
 
 from gluongraph import ops
-from gluongraph.ir import OPS, TensorType
+from gluongraph.ir.graph import OPS, TensorType
 
 PARTED = 4  # networks of these that rounding may part: that is rare
 

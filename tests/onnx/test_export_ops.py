@@ -9,14 +9,15 @@ import onnx
 import pytest
 
 import gluongraph as mx
-from gluongraph import nd, reference
+from gluongraph import nd
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import UnsupportedError
-from gluongraph.ir import OPS, Graph, Op, TensorType
+from gluongraph.ir import interpreter
+from gluongraph.ir.composite import results_of
+from gluongraph.ir.graph import OPS, Graph, Op, TensorType
 from gluongraph.onnx.export.prediction import standard
 from gluongraph.ops import input as leaf
 from gluongraph.ops.blocks import IN_BLOCKS
-from gluongraph.ops.composite import results_of
 
 # Ops of gradients, of random numbers, of several devices and of plans, with those of `passes/layout.py`: they are in no
 # forward of a net that predicts.
@@ -49,7 +50,7 @@ def test_an_op_reads_back_as_what_it_is(op: Op) -> None:
         onnx.checker.check_model(proto, full_check=True)
         net = mx.onnx.load(proto)
         made = net(*(nd.array(a, dtype=a.dtype) for a in arrays))
-        expected = reference.evaluate(graph.results, dict(zip(graph.inputs.values(), arrays, strict=True)))
+        expected = interpreter.evaluate(graph.results, dict(zip(graph.inputs.values(), arrays, strict=True)))
         for got, wanted in zip(made if isinstance(made, list) else [made], expected, strict=True):
             compare(got.asnumpy(), np.asarray(wanted))
 

@@ -18,8 +18,9 @@ import onnx_models as models
 from onnx.reference import ReferenceEvaluator
 
 import gluongraph as mx
-from gluongraph import nd, reference
-from gluongraph.ir import OPS
+from gluongraph import nd
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import OPS
 from gluongraph.onnx import report
 from gluongraph.onnx.report import PASSED, REFUSED, WRONG, Outcome
 
@@ -141,8 +142,8 @@ def test_compiled_calls_reach_no_numpy_meaning(monkeypatch: pytest.MonkeyPatch) 
     for op in OPS.values():
         if op.numpy is not None:
             monkeypatch.setitem(op.__dict__, "numpy", unreachable)
-    monkeypatch.setattr(reference, "evaluate", unreachable)
-    monkeypatch.setattr(reference, "apply", unreachable)
+    monkeypatch.setattr(interpreter, "evaluate", unreachable)
+    monkeypatch.setattr(interpreter, "apply", unreachable)
     np.testing.assert_allclose(step.predict(y).asnumpy(), expected, rtol=1e-5, atol=1e-6)
 
 

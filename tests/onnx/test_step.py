@@ -12,10 +12,11 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import gluongraph as mx
-from gluongraph import debug, gluon, nd, reference
+from gluongraph import debug, gluon, nd
 from gluongraph.errors import FormatError, MXNetError
 from gluongraph.gluon import nn, rnn
-from gluongraph.ir import OPS
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import OPS
 from gluongraph.onnx.export.functions import op_of
 
 
@@ -110,7 +111,7 @@ def test_others_compute_it_by_the_functions(name: str, tmp_path: Path) -> None:
     given |= {"data0": random(5, 2, 12, 11).asnumpy(), "data1": np.array([0, 1, 2, 0, 1], np.float32)}
     given |= {name: np.array(0.125, np.float32) for name in graph.inputs if name.startswith("scalar:")}
     found = ReferenceEvaluator(str(tmp_path / "step.onnx")).run(None, {name: given[name] for name in graph.inputs})
-    meant = reference.evaluate(graph.results, {n: given[name] for name, n in graph.inputs.items()})
+    meant = interpreter.evaluate(graph.results, {n: given[name] for name, n in graph.inputs.items()})
     for key, a, b in zip([*graph.outputs, *graph.updates], found, meant, strict=True):
         a, b = (np.asarray(x).astype(np.float64) for x in (a, b))
         part, least = (0.05, 1e-3) if "bf16" in name else (1e-4, 1e-5)  # a bias before a batch norm has rounding alone
@@ -132,7 +133,7 @@ def test_what_was_read_computes_the_step(tmp_path: Path) -> None:
     scalars = {"scalar:lr": 0.1, "scalar:wd": 0.0, "scalar:rescale": 1 / 5, "scalar:momentum": 0.9}
     given = {"data0": x.asnumpy(), "data1": label.asnumpy(), **arrays}
     given |= {name: np.float32(scalars[name]) for name in graph.inputs if name.startswith("scalar:")}
-    values = reference.evaluate(graph.results, {n: given[name] for name, n in graph.inputs.items()})
+    values = interpreter.evaluate(graph.results, {n: given[name] for name, n in graph.inputs.items()})
     np.testing.assert_array_equal(values[0], loss)
     for name, value in zip(graph.updates, values[len(graph.outputs) :], strict=True):
         if (p := net.collect_params()._params.get(name)) is not None:

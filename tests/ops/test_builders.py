@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from gluongraph import ops, reference
+from gluongraph import ops
 from gluongraph.differentiate import gradients
 from gluongraph.errors import DTypeError, MXNetError, ShapeError
-from gluongraph.ir import OPS, Graph, TensorType, topological
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import OPS, Graph, TensorType, topological
 
 
 def leaf(name, *shape, dtype="f32"):
@@ -17,7 +18,7 @@ def leaf(name, *shape, dtype="f32"):
 
 def value(n, **arrays):
     env = {m: arrays[m.attrs["name"]] for m in topological([n]) if m.op.name == "input"}
-    return reference.evaluate([n], env)[0]
+    return interpreter.evaluate([n], env)[0]
 
 
 x, y = leaf("x", 2, 3), leaf("y", 3)
@@ -102,7 +103,7 @@ def test_first_of_equals_gets_the_gradient():
     u, v = leaf("u", 2), leaf("v", 2)
     gu, gv = gradients([ops.maximum(u, v)], [ops.ones(u.ty)], [u, v])
     env = {u: np.zeros(2, np.float32), v: np.zeros(2, np.float32)}
-    np.testing.assert_array_equal(reference.evaluate([gu, gv], env), [[1, 1], [0, 0]])
+    np.testing.assert_array_equal(interpreter.evaluate([gu, gv], env), [[1, 1], [0, 0]])
 
 
 def test_gradient_of_a_product_with_zeros():

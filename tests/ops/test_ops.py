@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gluongraph import ops, reference
+from gluongraph import ops
 from gluongraph.differentiate import gradients
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
-from gluongraph.ir import OPS, TensorType
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import OPS, TensorType
 
 sys.path.insert(0, str(Path(__file__).parent))
 import numpy_algebra
@@ -62,7 +63,7 @@ def meaning(op, arrays, attrs):
         with np.errstate(all="ignore"):
             return op.numpy(*arrays, **attrs)
     nodes = leaves(arrays)
-    (value,) = reference.evaluate([op(*nodes, **attrs)], dict(zip(nodes, arrays, strict=True)))
+    (value,) = interpreter.evaluate([op(*nodes, **attrs)], dict(zip(nodes, arrays, strict=True)))
     return value
 
 
@@ -119,12 +120,12 @@ def directional(nodes, wrt, env, rng):
     found = gradients(nodes, heads, wrt)
     steps = {n: rng.standard_normal(n.shape) for n in wrt}
     wanted = [(n, g) for n, g in zip(wrt, found, strict=True) if g is not None]
-    values = reference.evaluate([g for _, g in wanted], {**env, **dict(zip(heads, weights, strict=True))})
+    values = interpreter.evaluate([g for _, g in wanted], {**env, **dict(zip(heads, weights, strict=True))})
     slope = sum(np.sum(v * steps[n]) for (n, _), v in zip(wanted, values, strict=True))
 
     def loss(t):
         moved = {n: a + t * steps[n] if n in steps else a for n, a in env.items()}
-        return sum(np.sum(w * v) for w, v in zip(weights, reference.evaluate(nodes, moved), strict=True))
+        return sum(np.sum(w * v) for w, v in zip(weights, interpreter.evaluate(nodes, moved), strict=True))
 
     h = 1e-5
     return slope, (loss(h) - loss(-h)) / (2 * h)

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from gluongraph import ops, reference
+from gluongraph import ops
 from gluongraph.differentiate import gradients
 from gluongraph.errors import ShapeError
-from gluongraph.ir import OPS, TensorType, topological
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import OPS, TensorType, topological
 
 T, N, H = 5, 2, 3
 
@@ -45,7 +46,7 @@ def unrolled(h, c, x, w, b, reverse):
 
 
 def values(nodes, env):
-    return reference.evaluate(nodes, env)
+    return interpreter.evaluate(nodes, env)
 
 
 def same(found, expected, env):

@@ -9,7 +9,7 @@ from variants import give
 from gluongraph import gluon, lr_scheduler, nd, optimizer, random
 from gluongraph.errors import ShapeError
 from gluongraph.gluon import Parameter
-from gluongraph.ir import OPS, Graph, TensorType, node
+from gluongraph.ir.graph import OPS, Graph, TensorType, node
 from gluongraph.optimizer.counting import Counts
 from gluongraph.updates import apply_updates
 

@@ -11,7 +11,7 @@ import pytest
 import gluongraph as mx
 from gluongraph import autograd, gluon, init, nd, ops, optimizer
 from gluongraph.gluon import Parameter
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.graph import Node, TensorType
 
 
 @optimizer.Optimizer.register

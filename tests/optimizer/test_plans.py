@@ -9,8 +9,8 @@ from variants import settings
 
 from gluongraph import ops, optimizer
 from gluongraph.codegen.targets import target
-from gluongraph.ir import Graph, TensorType
-from gluongraph.plan import Plan
+from gluongraph.ir.graph import Graph, TensorType
+from gluongraph.ir.plan import Plan
 from gluongraph.planning import plan_of
 from gluongraph.updates import GRAD, apply_updates
 

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph import ops, optimizer, reference
+from gluongraph import ops, optimizer
 from gluongraph.compiler import lower
 from gluongraph.differentiate import differentiate
-from gluongraph.ir import Graph, Node, TensorType
-from gluongraph.plan import Plan
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ir.plan import Plan
 from gluongraph.rows.updates import row_gradient
 from gluongraph.updates import SCALAR, apply_updates
 
@@ -73,7 +74,7 @@ def test_rows_are_updated_as_in_a_full_update_and_the_others_stay(number: int, u
     with given.undone():
         given.count((0,))
         inputs = values(lazy, dict(zip(table.keys, table.values(given), strict=True)))
-    expected, whole = reference.run(lazy, inputs)[1], reference.run(full, inputs)[1]
+    expected, whole = interpreter.run(lazy, inputs)[1], interpreter.run(full, inputs)[1]
     touched = TOUCHED if uses == 1 else [*TOUCHED, 4, 8]
     others = [row for row in range(ROWS) if row not in touched]
     for name, new in expected.items():
@@ -107,7 +108,7 @@ def test_a_gradient_that_is_not_known_by_rows() -> None:
     gradient = np.array([[0, 0], [1, 0], [0, 0], [0, np.nan]], np.float32)
     inputs = {"w": np.ones((4, 2), np.float32), "g": gradient, "w/mom": np.ones((4, 2), np.float32)}
     inputs |= {SCALAR + key: np.float32(v) for key, v in zip(table.keys, table.values(momentum), strict=True)}
-    updates = reference.run(made, inputs)[1]
+    updates = interpreter.run(made, inputs)[1]
     np.testing.assert_array_equal(updates["w"], [[1, 1], [0.5, 1.5], [1, 1], [1.5, np.nan]])
     np.testing.assert_array_equal(updates["w/mom"], [[1, 1], [-0.5, 0.5], [1, 1], [0.5, np.nan]])
 

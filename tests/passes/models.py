@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 from gluongraph import ops
 from gluongraph.differentiate import differentiate
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ir.plan import Candidate, Group, Plan
+from gluongraph.ir.verify import verify_plan
 from gluongraph.passes import PIPELINE, memory, schedule, select
-from gluongraph.plan import Candidate, Group, Plan
-from gluongraph.verify import verify_plan
 
 Forward = Callable[["Builder"], Node]
 

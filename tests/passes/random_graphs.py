@@ -15,13 +15,14 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from gluongraph import ops, reference
+from gluongraph import ops
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.errors import MXNetError
-from gluongraph.ir import OPS, Graph, Node, Op, TensorType, topological
-from gluongraph.printer import read, show
-from gluongraph.serialize import dumps, loads
-from gluongraph.verify import verify
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import OPS, Graph, Node, Op, TensorType, topological
+from gluongraph.ir.printer import read, show
+from gluongraph.ir.serialize import dumps, loads
+from gluongraph.ir.verify import verify
 
 SHAPES = ((2, 3), (3,), (), (1, 4), (2, 3, 2), (3, 3))
 NUMBERS = (0.0, -0.0, 1.0, -1.0, 2.0, 0.5, 3.0, float("inf"))
@@ -155,7 +156,7 @@ def assert_same_meaning(before: Graph, after: Graph, given: dict[str, Any] | Non
     """Both graphs compute the same from the same inputs, NaN and infinities included."""
     given = given or values_for(before)
     with np.errstate(all="ignore"):
-        expected, got = reference.run(before, given), reference.run(after, given)
+        expected, got = interpreter.run(before, given), interpreter.run(after, given)
     for old, new in zip(expected, got, strict=True):
         _assert_close(old, new)
 

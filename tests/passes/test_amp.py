@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from random_graphs import FEW, graphs, values_for
 
-from gluongraph import ops, reference
+from gluongraph import ops
 from gluongraph.differentiate import differentiate
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ir.printer import read, show
+from gluongraph.ir.serialize import dumps, loads
+from gluongraph.ir.verify import verify
 from gluongraph.passes import PIPELINE, amp
 from gluongraph.passes.amp import is_low
-from gluongraph.printer import read, show
-from gluongraph.serialize import dumps, loads
-from gluongraph.verify import verify
 
 LOW = ("bf16", "f16")
 
@@ -37,7 +38,7 @@ def named(graph: Graph, name: str) -> list[Node]:
 
 def run(graph: Graph, given: dict[str, Any]) -> dict[str, Any]:
     with np.errstate(all="ignore"):
-        outputs: dict[str, Any] = reference.run(graph, given)[0]
+        outputs: dict[str, Any] = interpreter.run(graph, given)[0]
     return outputs
 
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from random_graphs import FEW, assert_laws, graphs
 
 from gluongraph import ops
-from gluongraph.ir import OPS, Graph, TensorType, node
+from gluongraph.ir.graph import OPS, Graph, TensorType, node
+from gluongraph.ir.printer import show
+from gluongraph.ir.rewrite import COMMUTATIVE
 from gluongraph.passes import cse
-from gluongraph.printer import show
-from gluongraph.rewrite import COMMUTATIVE
 
 X, Y = ops.input("x", TensorType((2, 3))), ops.input("y", TensorType((2, 3)))
 INPUTS = {"x": X, "y": Y}

@@ -10,9 +10,9 @@ from hypothesis import given
 from random_graphs import FEW, assert_laws, graphs
 
 from gluongraph import ops
-from gluongraph.ir import OPS, Graph, Node, TensorType
+from gluongraph.ir.graph import OPS, Graph, Node, TensorType
+from gluongraph.ir.printer import show
 from gluongraph.passes import fold
-from gluongraph.printer import show
 
 LIMIT = importlib.import_module("gluongraph.passes.fold").LIMIT
 X = ops.input("x", TensorType((2, 3)))

@@ -10,13 +10,14 @@ from hypothesis import given
 from models import Builder, Forward, lenet, mlp, optimized, planned, training_step, transformer
 from random_graphs import FEW, assert_same_meaning, graphs
 
-from gluongraph import ops, reference
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph import ops
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ir.printer import show
+from gluongraph.ir.verify import verify
 from gluongraph.passes import PIPELINE
 from gluongraph.passes.fuse import fuse
-from gluongraph.printer import show
 from gluongraph.step.clipping import measured
-from gluongraph.verify import verify
 
 
 def patterns(graph: Graph) -> Counter[str]:
@@ -189,7 +190,7 @@ def test_meaning_is_kept(forward: Forward) -> None:
     for name, n in graph.inputs.items():
         drawn = rng.integers(0, 2, n.shape) if n.dtype == "i32" else abs(rng.standard_normal(n.shape)) * 0.1
         values[name] = np.asarray(drawn, np.int32 if n.dtype == "i32" else np.float32)
-    before, after = reference.run(graph, values), reference.run(optimized(graph), values)
+    before, after = interpreter.run(graph, values), interpreter.run(optimized(graph), values)
     for kept, had in zip(after, before, strict=True):
         assert kept.keys() == had.keys()
         for name in had:

@@ -8,7 +8,7 @@ import networkx as nx
 import pytest
 
 from gluongraph import ops
-from gluongraph.ir import Node, TensorType
+from gluongraph.ir.graph import Node, TensorType
 from gluongraph.passes.grouping import Draft, Drafts
 
 

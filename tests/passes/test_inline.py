@@ -10,10 +10,10 @@ from random_graphs import FEW, SAMPLES, assert_laws, assert_same_meaning, graphs
 from gluongraph import ops
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import Origin
-from gluongraph.ir import OPS, Graph, TensorType, node
+from gluongraph.ir.graph import OPS, Graph, TensorType, node
+from gluongraph.ir.printer import show
+from gluongraph.ir.verify import verify
 from gluongraph.passes import inline
-from gluongraph.printer import show
-from gluongraph.verify import verify
 
 X = ops.input("x", TensorType((2, 3)))
 COMPOSITES = sorted(name for name, op in OPS.items() if op.kind == "composite")

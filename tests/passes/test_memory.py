@@ -11,9 +11,9 @@ import pytest
 from models import Builder, Forward, lenet, mlp, planned, training_step, transformer
 
 from gluongraph import ops
-from gluongraph.ir import Graph
+from gluongraph.ir.graph import Graph
+from gluongraph.ir.printer import show_plan
 from gluongraph.passes.memory import lower_bound
-from gluongraph.printer import show_plan
 from gluongraph.storage import ALIGNMENT
 
 MODELS = {
@@ -75,7 +75,7 @@ SHOW = """
 import sys
 sys.path.insert(0, {folder!r})
 from models import *
-from gluongraph.printer import show_plan
+from gluongraph.ir.printer import show_plan
 for forward in (mlp(), transformer(), lenet()):
     print(show_plan(planned(training_step(forward, "adam"))))
 """

@@ -8,9 +8,9 @@ from random_graphs import FEW, assert_laws, assert_same_meaning, graphs
 from gluongraph import ops
 from gluongraph.differentiate import gradients
 from gluongraph.errors import Origin
-from gluongraph.ir import OPS, Graph, Node, TensorType
+from gluongraph.ir.graph import OPS, Graph, Node, TensorType
+from gluongraph.ir.printer import show
 from gluongraph.passes import prune
-from gluongraph.printer import show
 
 H, X, W = (ops.input(name, TensorType(shape)) for name, shape in (("h", (2, 3)), ("x", (5, 2, 3)), ("w", (2, 3))))
 INPUTS = {"h": H, "x": X, "w": W}

@@ -7,9 +7,9 @@ from hypothesis import given
 from random_graphs import FEW, assert_laws, graphs
 
 from gluongraph import ops
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ir.printer import show
 from gluongraph.passes import fuse, reshapes
-from gluongraph.printer import show
 
 X, W = ops.input("x", TensorType((6, 5))), ops.input("w", TensorType((5, 4)))
 BIAS, LONG = ops.input("bias", TensorType((4,))), ops.input("long", TensorType((2, 3, 4)))

@@ -11,9 +11,9 @@ PROGRAM = """
 from random import Random
 from random_graphs import make
 from gluongraph.passes import PIPELINE, memory, schedule, select
-from gluongraph.plan import Candidate
-from gluongraph.printer import show, show_plan
-from gluongraph.serialize import fingerprint
+from gluongraph.ir.plan import Candidate
+from gluongraph.ir.printer import show, show_plan
+from gluongraph.ir.serialize import fingerprint
 
 def plan_of(graph, roles):
     for each in PIPELINE:

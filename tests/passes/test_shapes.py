@@ -8,9 +8,9 @@ from random_graphs import FEW, assert_laws, graphs
 
 from gluongraph import ops
 from gluongraph.errors import Origin, VerifyError
-from gluongraph.ir import OPS, Graph, Node, TensorType
+from gluongraph.ir.graph import OPS, Graph, Node, TensorType
+from gluongraph.ir.printer import show
 from gluongraph.passes import shapes
-from gluongraph.printer import show
 
 X = ops.input("x", TensorType((2, 1, 3)))
 NOTHING: dict[str, Node] = {

@@ -9,10 +9,10 @@ from hypothesis import given
 from random_graphs import FEW, assert_laws, assert_same_meaning, graphs
 
 from gluongraph import ops
-from gluongraph.ir import OPS, Graph, Node, TensorType
+from gluongraph.ir.graph import OPS, Graph, Node, TensorType
+from gluongraph.ir.printer import show
 from gluongraph.passes import simplify
 from gluongraph.passes.simplify import holds_all
-from gluongraph.printer import show
 
 X, Y = ops.input("x", TensorType((2, 3))), ops.input("y", TensorType((2, 3)))
 INT = ops.input("i", TensorType((2, 3), "i32"))

@@ -12,7 +12,7 @@ import gluongraph as mx
 from gluongraph import amp, debug, gluon, nd
 from gluongraph.errors import MXNetError
 from gluongraph.gluon import Parameter, nn
-from gluongraph.plan import Plan
+from gluongraph.ir.plan import Plan
 from gluongraph.precision.scaling import PATIENCE
 from gluongraph.precision.table import PRECISIONS, precision_of
 from gluongraph.step import TrainStep

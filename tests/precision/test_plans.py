@@ -11,8 +11,8 @@ from gluongraph.bench import own, workloads
 from gluongraph.codegen.contraction import conv_tiles
 from gluongraph.codegen.contraction.contraction import geometry_of
 from gluongraph.codegen.targets import TARGETS
-from gluongraph.ir import Graph, Node
-from gluongraph.plan import Plan
+from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.plan import Plan
 
 LOW = {"bf16-mixed": "bf16", "16-mixed": "f16"}
 # name of the workload -> products that a step of it must hold

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from gluongraph import ops
-from gluongraph.cost import Cost, Level, Machine, cost, costs, flops
 from gluongraph.dtypes import dtype_name
-from gluongraph.ir import OPS, Graph, Node, TensorType
+from gluongraph.ir.cost_model import Cost, Level, Machine, cost, costs, flops
+from gluongraph.ir.graph import OPS, Graph, Node, TensorType
+from gluongraph.ir.plan import Buffer, Candidate, Group, Launch, Plan
 from gluongraph.ops.matmul import MATMUL
-from gluongraph.plan import Buffer, Candidate, Group, Launch, Plan
 from gluongraph.runtime.profile import Profile, Row
 
 

@@ -10,7 +10,7 @@ import pytest
 from gluongraph import ops
 from gluongraph.compiler import lower
 from gluongraph.errors import CompileError
-from gluongraph.ir import Graph, TensorType
+from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import CPU, Device, DeviceExecutor, Memory, layout
 

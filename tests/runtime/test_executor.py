@@ -13,8 +13,8 @@ import gluongraph as mx
 from gluongraph import compiler, gluon, nd, ops
 from gluongraph.compiler import Compiled
 from gluongraph.errors import CompileError
-from gluongraph.ir import Graph, TensorType
-from gluongraph.program import FORMAT, Arg, Program
+from gluongraph.ir.entry_point import FORMAT, Arg, Program
+from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.runtime import loader
 from gluongraph.runtime.arena import Arena
 from gluongraph.runtime.executor import Executor

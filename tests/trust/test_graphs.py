@@ -14,11 +14,12 @@ import pytest
 from attack import X, Y, assembled
 
 import gluongraph as mx
-from gluongraph import compiler, ops, serialize
+from gluongraph import compiler, ops
 from gluongraph.artefact.file import DESCRIPTOR, GRAPHS, _digest
 from gluongraph.artefact.graphs import graph_of
 from gluongraph.errors import FormatError
-from gluongraph.ir import OPS, Graph, TensorType
+from gluongraph.ir import serialize
+from gluongraph.ir.graph import OPS, Graph, TensorType
 from gluongraph.runtime import tensorfile
 
 Edit = Callable[[dict[str, Any], dict[str, Any]], None]  # of an entry and the data of its graph

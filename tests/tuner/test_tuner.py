@@ -17,7 +17,7 @@ from gluongraph.codegen.cache.measurements import Found, table
 from gluongraph.codegen.cache.selections import key_of
 from gluongraph.codegen.rules import alternatives, offer
 from gluongraph.codegen.targets import target
-from gluongraph.plan import Launch
+from gluongraph.ir.plan import Launch
 from gluongraph.step import TrainStep
 from gluongraph.tuner import Tuning, seconds_of
 from gluongraph.tuner.contest import Contest

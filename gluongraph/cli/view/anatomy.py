@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from gluongraph.cli.view.drawing import BACKWARD, Drawing, drawing
 from gluongraph.cli.view.listing import Listing, listing
-from gluongraph.cost import costs
 from gluongraph.errors import Origin
-from gluongraph.ir import Graph
-from gluongraph.plan import INDEX_FLAG, Buffer, Plan
-from gluongraph.printer import show
+from gluongraph.ir.cost_model import costs
+from gluongraph.ir.graph import Graph
+from gluongraph.ir.plan import INDEX_FLAG, Buffer, Plan
+from gluongraph.ir.printer import show
 from gluongraph.updates import SCALAR
 
 if TYPE_CHECKING:

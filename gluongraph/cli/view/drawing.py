@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import networkx as nx
 
 from gluongraph.errors import Origin
-from gluongraph.ir import Graph, Node
-from gluongraph.plan import INDEX_FLAG
+from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.plan import INDEX_FLAG
 from gluongraph.updates import SCALAR
 
 PHASES = ("forward", "backward", "update")

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gluongraph import printer, serialize
 from gluongraph.cli import Refused
 from gluongraph.cli.view.listing import Listing, listing
 from gluongraph.errors import FormatError
-from gluongraph.ir import Graph
-from gluongraph.plan import Plan
+from gluongraph.ir import printer, serialize
+from gluongraph.ir.graph import Graph
+from gluongraph.ir.plan import Plan
 
 _STAGE = re.compile(r"(\d\d)_(\w+)\.py")
 CASE, INPUTS = "graph.json", "inputs.safetensors"  # what `replay -o folder` writes

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from gluongraph import printer
-from gluongraph.ir import Graph
+from gluongraph.ir import printer
+from gluongraph.ir.graph import Graph
 
 _BODY = re.compile(r"body=body\d+")
 SAME, GONE, NEW = " ", "-", "+"

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import reference
 from gluongraph.codegen.targets import target
 from gluongraph.compiler import Compiled, compile_graph, lower
 from gluongraph.dtypes import dtype_name, numpy_dtype
-from gluongraph.ir import Graph, Node
-from gluongraph.plan import Launch, Plan
+from gluongraph.ir import interpreter
+from gluongraph.ir.entry_point import program_of
+from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.plan import Launch, Plan
 from gluongraph.planning import stages
-from gluongraph.program import program_of
 from gluongraph.runtime import loader
 from gluongraph.runtime.table import CPU, Table
 from gluongraph.storage import Array, aligned_empty
@@ -45,8 +45,8 @@ class Found:
 
 def parting(graph: Graph, values: Mapping[str, Array], tolerance: float) -> list[Found]:
     """All comparisons, in the order in which things are made."""
-    meant = _results(reference.run(graph, values))
-    shaken = _results(reference.run(graph, {k: _shaken(v, _step_of(graph)) for k, v in values.items()}))
+    meant = _results(interpreter.run(graph, values))
+    shaken = _results(interpreter.run(graph, {k: _shaken(v, _step_of(graph)) for k, v in values.items()}))
     judge = Judge(tolerance, {name: distance(shaken[name], value) for name, value in meant.items()})
     found = list(_passes(graph, values, meant, judge))
     compiled = lower(graph, {name: _role(graph, name) for name in graph.inputs})
@@ -123,7 +123,7 @@ def _passes(graph: Graph, values: Mapping[str, Array], meant: Mapping[str, Array
     before = graph
     for name, after in stages(graph, target()):
         if after is not before and after != before:
-            made = _results(reference.run(after, values))
+            made = _results(interpreter.run(after, values))
             yield max((judge("pass", name, k, made[k], v) for k, v in meant.items()), key=lambda f: (f.parts, f.error))
         before = after
 
@@ -145,7 +145,7 @@ def _kernels(compiled: Compiled, values: Mapping[str, Array], tolerance: float) 
         loader.function(module, launch.kernel)(*(table.tensor(positions[b.name]) for b in launch.arguments))
         env = dict(zip(inputs, reads, strict=True))
         outputs = list(body.outputs.values())
-        meant = reference.evaluate(outputs, env)
+        meant = interpreter.evaluate(outputs, env)
         judge = Judge(tolerance, _noise(launch.group.body, env, meant))
         for (key, value), buffer in zip(zip(body.outputs, meant, strict=True), launch.writes, strict=True):
             found = judge("kernel", f"{i} {launch.kernel} {buffer.name}", key, memory[buffer.name], value)
@@ -155,7 +155,7 @@ def _kernels(compiled: Compiled, values: Mapping[str, Array], tolerance: float) 
 def _noise(body: Graph, env: Mapping[Node, Array], meant: Sequence[Array]) -> dict[str, float]:
     """How far the results of a kernel move when what it reads moves by a rounding error."""
     by = _step_of(body)
-    shaken = reference.evaluate(list(body.outputs.values()), {n: _shaken(array, by) for n, array in env.items()})
+    shaken = interpreter.evaluate(list(body.outputs.values()), {n: _shaken(array, by) for n, array in env.items()})
     return {key: distance(a, b) for key, a, b in zip(body.outputs, shaken, meant, strict=True)}
 
 
@@ -187,7 +187,7 @@ def _blame(launch: Launch, env: Mapping[Node, Array], tolerance: float) -> str:
     whence = f", {launch.origin}" if launch.origin else ""
     for n in nodes:
         alone = Graph(body.inputs, {"y": n})
-        (meant,) = reference.evaluate([n], env)
+        (meant,) = interpreter.evaluate([n], env)
         made, _ = compile_graph(alone, "alone")(values)
         if Judge(tolerance, _noise(alone, env, [meant]))("node", "y", "y", made["y"], meant).parts:
             return f"first in {n!r}{whence}"

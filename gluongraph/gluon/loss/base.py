@@ -15,7 +15,7 @@ from gluongraph.builders.mxops import axes_of
 from gluongraph.builders.mxshapes import reshape_like
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.block import HybridBlock
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.ndarray import invoke
 
 

@@ -11,7 +11,7 @@ from gluongraph.builders.mxops import axes_of, softrelu
 from gluongraph.builders.mxshapes import class_index
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.loss.base import Loss, fitted, like
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 
 class SoftmaxCrossEntropyLoss(Loss):

@@ -6,7 +6,7 @@ from typing import Any
 
 from gluongraph.builders import mxctc, mxshapes
 from gluongraph.gluon.loss.base import Loss
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 
 class CTCLoss(Loss):

@@ -7,7 +7,7 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.gluon.loss.base import Loss, like
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 
 
 class L2Loss(Loss):

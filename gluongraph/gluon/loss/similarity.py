@@ -8,7 +8,7 @@ from gluongraph import ops
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.loss.base import Loss, like, over_samples, reduced
 from gluongraph.gluon.loss.classification import kl_divergence
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.ndarray import invoke
 
 _LEAST = 1e-30  # a squared length below counts as this: the root has a slope there

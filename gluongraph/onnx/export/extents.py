@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluongraph.errors import UnsupportedError
-from gluongraph.ir import Attr, Graph, Node, topological
+from gluongraph.ir.graph import Attr, Graph, Node, topological
 
 BATCHES = (61, 67)  # two extents that hardly are those of anything else; tracing computes no numbers
 # The attributes that may differ between batches. Others make a graph that holds for one batch only.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph.errors import UnsupportedError
-from gluongraph.ir import OPS, Graph, Node, attr_key, node
+from gluongraph.ir.graph import OPS, Graph, Node, attr_key, node
 from gluongraph.onnx.export.extents import Pairs
 from gluongraph.onnx.export.view import View, opened
 from gluongraph.onnx.export.writer import Names, Writer

@@ -13,7 +13,7 @@ from gluongraph import nd
 from gluongraph.errors import MXNetError, UnsupportedError, located, warn
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.index_checks import unchecked
-from gluongraph.ir import Graph, TensorType
+from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.onnx.export.extents import BATCHES, FixedBatchError, Free, Pairs, paired
 from gluongraph.onnx.export.view import View, opened

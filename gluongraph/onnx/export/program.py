@@ -12,9 +12,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gluongraph import json_text, serialize
+from gluongraph import json_text
 from gluongraph.errors import FormatError
-from gluongraph.ir import Attr, Graph, topological
+from gluongraph.ir import serialize
+from gluongraph.ir.graph import Attr, Graph, topological
 from gluongraph.onnx.export.functions import Functions, op_of
 from gluongraph.onnx.export.prediction import OPSET, assembled
 from gluongraph.onnx.export.writer import Names, declared, tensor

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.ir import Graph, Node
+from gluongraph.ir.graph import Graph, Node
 from gluongraph.onnx.export.extents import Extent
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gluongraph.errors import Origin, UnsupportedError
-from gluongraph.ir import Graph, Node, node
+from gluongraph.ir.composite import inline
+from gluongraph.ir.graph import Graph, Node, node
 from gluongraph.onnx.export.extents import Extent, Free, Pairs
 from gluongraph.onnx.export.terms import Made
-from gluongraph.ops.composite import inline
 from gluongraph.trace import is_rng
 
 Rule = Callable[["View", Node], "Made | None"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.dtypes import dtype_name
-from gluongraph.ir import Node, topological
+from gluongraph.ir.graph import Node, topological
 from gluongraph.onnx.export.extents import Extent, Free
 from gluongraph.onnx.export.terms import Body, Made, Several, Sizes, Source, Term
 from gluongraph.onnx.export.view import View

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.model import GraphDef
 from gluongraph.onnx.site import CONSTANTS, Site, Value
 from gluongraph.onnx.table import operator

@@ -13,7 +13,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.builders.mxshapes import row_major
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.site import Site
 from gluongraph.onnx.table import operator
 from gluongraph.storage import Array

@@ -9,7 +9,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import is_float
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.operators.reduce import worst
 from gluongraph.onnx.site import CONSTANTS, Site, Value
 from gluongraph.onnx.table import operator

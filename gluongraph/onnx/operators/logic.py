@@ -10,7 +10,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES, is_float, numpy_dtype
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.site import Site
 from gluongraph.onnx.table import operator, row
 

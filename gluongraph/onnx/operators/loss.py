@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gluongraph import ops
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.site import Site, Value
 from gluongraph.onnx.table import operator
 

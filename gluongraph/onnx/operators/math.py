@@ -10,7 +10,7 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.builders import mxlayers, mxmath, mxops
 from gluongraph.dtypes import is_float
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.site import Site
 from gluongraph.onnx.table import operator, row
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.operators.windows import AUTO, Sliding, framed
 from gluongraph.onnx.site import Site, Value
 from gluongraph.onnx.table import operator

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gluongraph import ops
 from gluongraph.dtypes import is_float
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.operators.reduce import worst
 from gluongraph.onnx.operators.windows import Sliding, Windows, framed
 from gluongraph.onnx.site import Site, Value

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gluongraph import ops
 from gluongraph.builders.mxops import softrelu, softsign
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.site import Site, Value
 from gluongraph.onnx.table import attributes, operator
 

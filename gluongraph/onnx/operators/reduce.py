@@ -8,7 +8,7 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES, is_float
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.site import Site
 from gluongraph.onnx.table import row
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gluongraph import ops
 from gluongraph.differentiate import gradients, ones
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.site import Site, Value
 from gluongraph.onnx.table import training
 

@@ -21,15 +21,16 @@ from typing import Any
 import numpy as np
 
 import gluongraph as mx
-from gluongraph import cuda_compiler, gluon, nd, nvidia, reference
+from gluongraph import cuda_compiler, gluon, nd, nvidia
 from gluongraph.bench.workloads import UPDATES
 from gluongraph.codegen import build
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import linking, machine_code, te
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.gluon import nn
-from gluongraph.ir import Graph
-from gluongraph.plan import Buffer, Plan
+from gluongraph.ir import interpreter
+from gluongraph.ir.graph import Graph
+from gluongraph.ir.plan import Buffer, Plan
 from gluongraph.runtime import loader
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -95,7 +96,7 @@ def cases() -> dict[str, Case]:
         for name, graph, given in test_cuda.cases(loops):
             plan = test_cuda.plan_of(graph, dict.fromkeys(graph.inputs, "input"))
             in_f32 = any(n.op.kind == "random" for n in graph.nodes())
-            made[f"op-{name}"] = Case(plan, given, reference.run(graph, given)[0], 2e-5 if in_f32 else 0.0)
+            made[f"op-{name}"] = Case(plan, given, interpreter.run(graph, given)[0], 2e-5 if in_f32 else 0.0)
     for name, row in UPDATES.items():
         made[f"optimizer-{name}"] = step_case(*update(row.optimizer, row.hyper))
     made["net-digits"] = step_case(*test_cuda.digits(2))
@@ -104,7 +105,7 @@ def cases() -> dict[str, Case]:
 
 def step_case(graph: Graph, roles: Mapping[str, str]) -> Case:
     given = test_cuda.values(graph, roles)
-    outputs, updates = reference.run(graph, given)
+    outputs, updates = interpreter.run(graph, given)
     return Case(test_cuda.plan_of(graph, roles), given, {**outputs, **updates})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.export.terms import Body, Made, Several, Term
 from gluongraph.onnx.export.view import View, rule
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gluongraph.dtypes import is_float, numpy_dtype
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.export.terms import Made, Source, Term, each, ints, term
 from gluongraph.onnx.export.view import View, rule
 from gluongraph.onnx.model import NUMBERS

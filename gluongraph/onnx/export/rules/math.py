@@ -10,7 +10,7 @@ import numpy as np
 
 from gluongraph.builders import mxlayers, mxops
 from gluongraph.dtypes import is_float, numpy_dtype
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.export.terms import Made, Term, each, ints, term
 from gluongraph.onnx.export.view import RULES, View, rule
 from gluongraph.onnx.model import NUMBERS

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.export.rules.shape import added
 from gluongraph.onnx.export.terms import Made, Source, Term, each, ints, term
 from gluongraph.onnx.export.view import View, rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.ir import Node
+from gluongraph.ir.graph import Node
 from gluongraph.onnx.export.extents import Extent, Free
 from gluongraph.onnx.export.terms import Made, Sizes, ints, term
 from gluongraph.onnx.export.view import View, free, rule

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gluongraph.errors import Origin
-from gluongraph.ir import Graph, Node, TensorType
+from gluongraph.ir.graph import Graph, Node, TensorType
 
 SPACES = (
     "scratch",  # intermediates of one step, at an offset of the scratch arena

@@ -13,7 +13,7 @@ from typing import Any
 from gluongraph import json_text
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError
-from gluongraph.plan import SPACES, Plan, fresh
+from gluongraph.ir.plan import SPACES, Plan, fresh
 
 FORMAT = 1
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gluongraph.errors import VerifyError
-from gluongraph.ir import OPS, Graph, Node, Op, TensorType, Types, attr_key, node
+from gluongraph.ir.graph import OPS, Graph, Node, Op, TensorType, Types, attr_key, node
 
 _BODIES: dict[Any, Graph] = {}
 _LIMIT = 4096  # bodies kept; one is made in about a millisecond

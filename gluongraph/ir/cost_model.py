@@ -14,9 +14,9 @@ from itertools import pairwise
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import amount
-from gluongraph.ir import Graph, Node
-from gluongraph.ops.composite import body_of
-from gluongraph.plan import Launch, Plan
+from gluongraph.ir.composite import body_of
+from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.plan import Launch, Plan
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import MXNetError, VerifyError
-from gluongraph.ir import OPS, Graph, Node, Types, node, topological
-from gluongraph.plan import SPACES, Buffer, Launch, Plan
+from gluongraph.ir.graph import OPS, Graph, Node, Types, node, topological
+from gluongraph.ir.plan import SPACES, Buffer, Launch, Plan
 from gluongraph.storage import ALIGNMENT
 
 # The stages after which no composite is left but those that a kernel rule claims.

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import FormatError, amount
-from gluongraph.ir import OPS, Attr, Graph, Node, Op, TensorType, Types, node, topological
-from gluongraph.plan import Buffer, Launch, Plan
+from gluongraph.ir.graph import OPS, Attr, Graph, Node, Op, TensorType, Types, node, topological
+from gluongraph.ir.plan import Buffer, Launch, Plan
 
 COMMENT_COLUMN = 56
 _NAN = struct.pack("<d", math.nan)

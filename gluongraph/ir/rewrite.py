@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gluongraph.errors import Origin, VerifyError
-from gluongraph.ir import Graph, Node, attr_key, node
+from gluongraph.ir.graph import Graph, Node, attr_key, node
 
 # a op b and b op a give the same bits. (The sign of a zero that maximum(0, -0) gives depends on the order.)
 COMMUTATIVE = frozenset({"add", "mul", "equal", "not_equal", "logical_and", "logical_or"})

@@ -10,8 +10,8 @@ import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import MXNetError
-from gluongraph.ir import Graph, Node
-from gluongraph.ops.composite import body_of
+from gluongraph.ir.composite import body_of
+from gluongraph.ir.graph import Graph, Node
 
 Watch = Callable[[Node, Any], None]
 

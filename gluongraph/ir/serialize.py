@@ -18,7 +18,7 @@ from typing import Any
 from gluongraph import json_text
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import FormatError, Origin, VerifyError
-from gluongraph.ir import OPS, Attr, Graph, Node, TensorType, Types, node, topological
+from gluongraph.ir.graph import OPS, Attr, Graph, Node, TensorType, Types, node, topological
 
 FORMAT = "gluongraph-ir"
 VERSION = 1
