@@ -22,12 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops, process
+from gluongraph import ops
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.rules import offer
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.dtypes import numpy_dtype
+from gluongraph.host import process
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ir.plan import Buffer, Group, Launch
 from gluongraph.runtime import loader

@@ -20,10 +20,10 @@ from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tvm import linking, machine_code, te, tir
 from gluongraph.codegen.tvm.linking import Linker
 from gluongraph.errors import CompileError
+from gluongraph.host.process import threads
 from gluongraph.interrupts import in_parallel
 from gluongraph.ir.entry_point import program_of
 from gluongraph.ir.plan import INDEX_FLAG, Launch, Plan
-from gluongraph.process import threads
 from gluongraph.progress import task
 
 ENTRY = "step"

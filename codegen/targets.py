@@ -16,7 +16,7 @@ from gluongraph.codegen.contraction import libraries
 from gluongraph.codegen.contraction.amx import ASK_FOR_TILES
 from gluongraph.codegen.rule import Cpu
 from gluongraph.errors import CompileError, located
-from gluongraph.process import threads
+from gluongraph.host.process import threads
 
 # Parallel loops are cut into this many pieces, or on the machine at hand as many more as its threads share evenly.
 CHUNKS = 8

@@ -7,7 +7,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gluongraph.process import collecting_later  # before anything that loads numpy
+from gluongraph.host.process import collecting_later  # before anything that loads numpy
 
 with collecting_later():
     from gluongraph import (
@@ -15,7 +15,6 @@ with collecting_later():
         autograd,
         context,
         contrib,
-        engine,
         gluon,
         initializer,
         kvstore,
@@ -33,7 +32,8 @@ with collecting_later():
     from gluongraph.attribute import AttrScope
     from gluongraph.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
     from gluongraph.errors import MXNetError
-    from gluongraph.later import imported_later
+    from gluongraph.host import services
+    from gluongraph.host.lazy import imported_later
     from gluongraph.util import is_np_array, is_np_shape, np_array, np_shape, set_np_shape, use_np_shape
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def compile(*args: Any, **kwargs: Any) -> Any:
 
     The compiler, and with it TVM, is imported by the first call.
     """
-    return engine.get("compile")(*args, **kwargs)
+    return services.get("compile")(*args, **kwargs)
 
 
 def load(path: Any, lr_scheduler: Any = None, trust: str = "keys") -> Any:

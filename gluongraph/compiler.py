@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import debug, engine, index_checks, process
+from gluongraph import debug, index_checks
 from gluongraph.codegen.cache import measurements, plans
 from gluongraph.codegen.cache.artifacts import LIBRARY, Artefact
 from gluongraph.codegen.targets import Target, runs_here, with_libraries
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.errors import CompileError, MXNetError, amount, located
 from gluongraph.gluon.trainer import Trainer
+from gluongraph.host import process, services
 from gluongraph.interpreted import Interpreted
 from gluongraph.interrupts import import_whole, in_one_line
 from gluongraph.ir import printer
@@ -378,7 +379,7 @@ def compile_graph(graph: Graph, name: str) -> Callable[[Mapping[str, Any]], tupl
     return call
 
 
-engine.register("compile", compile)
-engine.register("lower", lower)
-engine.register("is_known", is_known)
-engine.register("compile_graph", compile_graph)
+services.register("compile", compile)
+services.register("lower", lower)
+services.register("is_known", is_known)
+services.register("compile_graph", compile_graph)

@@ -26,8 +26,8 @@ from pathlib import Path
 from gluongraph import disk, runtime, store
 from gluongraph.artefact import file, host, signing
 from gluongraph.errors import CompileError, FormatError, MXNetError, located
+from gluongraph.host.process import threads
 from gluongraph.interrupts import guarded, in_parallel
-from gluongraph.process import threads
 from gluongraph.progress import quiet, task
 from gluongraph.store import Entry
 

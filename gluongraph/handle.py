@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import params
 from gluongraph.context import Context, cpu
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import TraceError
+from gluongraph.host import params_file
 from gluongraph.ir.graph import Node, TensorType
 from gluongraph.storage import Array, Storage
 from gluongraph.tape import Entry, Leaf, no_value
@@ -178,7 +178,7 @@ class Handle:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """What `__getstate__` gave, or MXNet's: {"handle": the array as it is in MXNet's files}."""
         if "handle" in state:
-            array = params.parse_one(bytes(state["handle"]), "a pickled NDArray of MXNet")
+            array = params_file.parse_one(bytes(state["handle"]), "a pickled NDArray of MXNet")
             state = {"array": array, "ctx": ("cpu", 0)}
         self._storage = Storage(state["array"])
         self._ctx = Context(*state["ctx"])

@@ -25,8 +25,8 @@ from typing import Any
 
 from gluongraph import eager
 from gluongraph.errors import MXNetError, located, warn
+from gluongraph.host.params_file import whole
 from gluongraph.ndarray import forget_functions
-from gluongraph.params import whole
 
 SORTS = {"total": "Total", "avg": "Avg", "min": "Min", "max": "Max", "count": "Count"}
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import process
 from gluongraph.codegen.cpu import probe
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.errors import CompileError
+from gluongraph.host import process
 from gluongraph.ir.cost_model import Level, Machine
 from gluongraph.runtime import loader
 from gluongraph.storage import aligned_empty

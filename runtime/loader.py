@@ -24,8 +24,8 @@ from ml_dtypes import bfloat16
 from gluongraph import cuda_compiler, nvidia
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError, MXNetError, located
+from gluongraph.host.process import cores_to_bind, import_tvm, threads
 from gluongraph.interrupts import import_whole
-from gluongraph.process import cores_to_bind, import_tvm, threads
 from gluongraph.runtime.library import Library, start_workers
 
 Tensor = Any  # a tvm_ffi tensor

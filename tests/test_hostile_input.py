@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import gluongraph as mx
-from gluongraph import gluon, json_text, nd, params
+from gluongraph import gluon, json_text, nd
 from gluongraph.errors import DTypeError, FormatError
 from gluongraph.gluon import files, nn
+from gluongraph.host import params_file
 from gluongraph.ir import serialize
 from gluongraph.json_text import DEEPEST
 from gluongraph.optimizer.updater import get_updater
@@ -125,13 +126,13 @@ def test_attributes_of_symbols_that_no_parser_takes(text: str) -> None:
 
 
 def dense(shape: tuple[int, ...], letter: str = "q") -> bytes:
-    head = struct.pack("<Ii", params.V2, params.DENSE)
+    head = struct.pack("<Ii", params_file.V2, params_file.DENSE)
     return head + struct.pack(f"<I{len(shape)}{letter}", len(shape), *shape) + struct.pack("<iii", 1, 0, 0)
 
 
 def sparse(kind: int, stored: tuple[int, ...], shape: tuple[int, ...], *others: np.ndarray[Any, Any]) -> bytes:
     """Row sparse or CSR: the shapes, then types and shapes of numbers, then values (ones) and numbers."""
-    made = struct.pack("<Ii", params.V2, kind)
+    made = struct.pack("<Ii", params_file.V2, kind)
     for each in (stored, shape):
         made += struct.pack(f"<I{len(each)}q", len(each), *each)
     made += struct.pack("<iii", 1, 0, 0)
@@ -150,8 +151,8 @@ ARRAYS = {
     "absurd": dense((2**40, 2**40)),
     "more than 64 bits": dense((2**62, 4)),
     "absurd, of nothing": dense((0, 2**62, 2**62)),
-    "many axes": struct.pack("<IiI", params.V2, params.DENSE, 2**31),
-    "old": struct.pack("<IIqqiii", params.V1, 2, -1, -4, 1, 0, 0) + bytes(16),
+    "many axes": struct.pack("<IiI", params_file.V2, params_file.DENSE, 2**31),
+    "old": struct.pack("<IIqqiii", params_file.V1, 2, -1, -4, 1, 0, 0) + bytes(16),
     "oldest": struct.pack("<IIIiii", 2, 2**32 - 1, 2**32 - 1, 1, 0, 0),
     "sparse, absurd": sparse(1, (1, 4), (2**50, 4), numbers(0)),
     "sparse, large": sparse(1, (1, 4), (2**44, 4), numbers(0)),
@@ -167,7 +168,7 @@ ARRAYS = {
 @pytest.mark.parametrize("name", ARRAYS)
 def test_shapes_that_no_array_has(name: str, tmp_path: pathlib.Path) -> None:
     file = tmp_path / "x.params"
-    file.write_bytes(struct.pack("<QQQ", params.FILE, 0, 1) + ARRAYS[name] + struct.pack("<Q", 0))
+    file.write_bytes(struct.pack("<QQQ", params_file.FILE, 0, 1) + ARRAYS[name] + struct.pack("<Q", 0))
     with pytest.raises(FormatError, match=r"x\.params") as caught:
         nd.load(str(file))
     assert len(str(caught.value)) < 300
@@ -178,7 +179,7 @@ def test_shapes_that_no_array_has(name: str, tmp_path: pathlib.Path) -> None:
 )
 def test_names_that_are_none(tail: bytes, tmp_path: pathlib.Path) -> None:
     file = tmp_path / "x.params"
-    file.write_bytes(struct.pack("<QQQ", params.FILE, 0, 0) + tail)
+    file.write_bytes(struct.pack("<QQQ", params_file.FILE, 0, 0) + tail)
     with pytest.raises(FormatError, match=r"x\.params"):
         nd.load(str(file))
 
@@ -194,7 +195,7 @@ def test_every_cut_and_every_byte(tmp_path: pathlib.Path) -> None:
             *(data[:at] + bytes([data[at] ^ bits]) + data[at + 1 :] for bits in (1, 0x80, 0xFF)),
         ):
             try:
-                params.parse(changed, "x.params")
+                params_file.parse(changed, "x.params")
             except FormatError:
                 refused += 1
     assert refused > 2 * len(data)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gluongraph.cores import cores, quota
-from gluongraph.process import THREADS, collecting_later
+from gluongraph.host.cores import cores, quota
+from gluongraph.host.process import THREADS, collecting_later
 
 
 @pytest.mark.parametrize("on", [True, False])

@@ -20,8 +20,8 @@ from gluongraph import store
 from gluongraph.codegen.cache import artifacts
 from gluongraph.codegen.targets import Target
 from gluongraph.errors import warn
+from gluongraph.host.process import threads
 from gluongraph.ir.plan import Candidate
-from gluongraph.process import threads
 
 FORMAT, VERSION = "gluongraph-tuned", 1
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")

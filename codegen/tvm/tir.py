@@ -13,7 +13,7 @@ from typing import Any
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError
-from gluongraph.process import import_tvm
+from gluongraph.host.process import import_tvm
 
 Expr = Any  # a TVM expression: scalar, or vector of `lanes_of(x)` elements
 PrimFunc = Any

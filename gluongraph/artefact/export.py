@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import index_checks, nvidia, params
+from gluongraph import index_checks, nvidia
 from gluongraph.artefact import file, host, signing, structure
 from gluongraph.artefact import numbers as how
 from gluongraph.artefact.moment import current
@@ -22,6 +22,7 @@ from gluongraph.codegen.tvm.linking import command_for
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.block import Block
+from gluongraph.host import params_file
 from gluongraph.ir import serialize
 from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
@@ -54,7 +55,7 @@ def export(
     progress: bool,
 ) -> None:
     """Write a step as an artefact; see `TrainStep.export`."""
-    params.need_folder(os.fspath(path))  # before anything is compiled
+    params_file.need_folder(os.fspath(path))  # before anything is compiled
     wanted = _modes(step, modes)
     types = _batches(step, batches, batch_sizes)
     _check(step, batches[0] if batches else ())

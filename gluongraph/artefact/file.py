@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import json_text, params
+from gluongraph import json_text
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import FormatError, located
+from gluongraph.host import params_file
 from gluongraph.runtime import tensorfile
 from gluongraph.storage import Array
 
@@ -71,7 +72,7 @@ def write(
     digest = _digest(text)
     metadata = {"format": FORMAT, "format_version": str(VERSION), "sha256": digest, **sign(digest)}
     pieces = tensorfile.pieces({**arrays, DESCRIPTOR: text}, metadata)
-    params.whole(os.fspath(path), lambda file: file.writelines(piece.data for piece in pieces))
+    params_file.whole(os.fspath(path), lambda file: file.writelines(piece.data for piece in pieces))
 
 
 def _digest(array: Array) -> str:

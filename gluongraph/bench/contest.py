@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gluongraph.cores import cores as own_cores
+from gluongraph.host.cores import cores as own_cores
 from gluongraph.interrupts import guarded
 
 WORKER = Path(__file__).with_name("worker.py")

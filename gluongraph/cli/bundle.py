@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     from gluongraph.cli.words import sentence
     from gluongraph.deploy import bundle
     from gluongraph.errors import MXNetError
-    from gluongraph.terminal import as_json
+    from gluongraph.host.terminal import as_json
 
     if not Path(options.artefact).is_file():
         raise Refused(f"{options.artefact}: there is no such file; `gluongraph compile -o` writes artefacts")

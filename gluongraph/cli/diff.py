@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gluongraph.cli import Refused, subject
 from gluongraph.cli.inspect import planned
 from gluongraph.cli.words import count, settings
-from gluongraph.terminal import as_json
+from gluongraph.host.terminal import as_json
 
 if TYPE_CHECKING:
     from gluongraph.cli.view.exhibit import Exhibit

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gluongraph.errors import amount
-from gluongraph.terminal import as_json
+from gluongraph.host.terminal import as_json
 
 if TYPE_CHECKING:
     from gluongraph.codegen.rule import Cpu
@@ -98,8 +98,8 @@ def processor() -> list[Finding]:
     """The CPU, the target row that it gets, threads and who set them."""
     from gluongraph.bench.report import processor as processor_name
     from gluongraph.codegen.targets import TARGETS, cpu_flags, target
-    from gluongraph.cores import cores, quota
-    from gluongraph.process import THREADS, threads
+    from gluongraph.host.cores import cores, quota
+    from gluongraph.host.process import THREADS, threads
 
     on = target()
     known = {flag for row in TARGETS.values() for flag in row.needs}

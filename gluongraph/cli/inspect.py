@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from gluongraph.cli import Refused, subject
 from gluongraph.cli.words import count, sentence
 from gluongraph.errors import MXNetError
-from gluongraph.terminal import as_json
+from gluongraph.host.terminal import as_json
 
 if TYPE_CHECKING:
     from gluongraph.cli.view.anatomy import Anatomy

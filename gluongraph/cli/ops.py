@@ -15,7 +15,7 @@ import argparse
 import importlib
 
 from gluongraph.cli import Refused
-from gluongraph.terminal import as_json, table
+from gluongraph.host.terminal import as_json, table
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

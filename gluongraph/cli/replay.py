@@ -26,9 +26,9 @@ from gluongraph.cli import Refused, subject
 from gluongraph.cli.inspect import planned
 from gluongraph.cli.words import random_array, sentence
 from gluongraph.errors import FormatError, MXNetError
+from gluongraph.host.terminal import as_json, table
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.storage import Array
-from gluongraph.terminal import as_json, table
 from gluongraph.trace import is_rng
 from gluongraph.updates import SCALAR
 

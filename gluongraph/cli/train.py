@@ -35,9 +35,9 @@ from gluongraph.cli import INTERRUPTED, Refused, subject
 from gluongraph.cli.inspect import planned
 from gluongraph.cli.words import arrays, count, sentence
 from gluongraph.errors import amount
+from gluongraph.host.terminal import as_json
 from gluongraph.progress import task
 from gluongraph.storage import Array
-from gluongraph.terminal import as_json
 
 if TYPE_CHECKING:
     from gluongraph.gluon.data import DataLoader

@@ -23,7 +23,7 @@ from gluongraph.bench.workloads import WORKLOADS
 from gluongraph.cli import Failed, Refused, subject
 from gluongraph.cli.words import sentence
 from gluongraph.errors import MXNetError
-from gluongraph.terminal import as_json
+from gluongraph.host.terminal import as_json
 
 if TYPE_CHECKING:
     from gluongraph.tuner import Tuning

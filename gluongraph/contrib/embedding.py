@@ -12,8 +12,8 @@ from gluongraph import nd
 from gluongraph.contrib import pretrained
 from gluongraph.contrib.text import Vocabulary
 from gluongraph.errors import located, warn
+from gluongraph.host.registry import Registry
 from gluongraph.ndarray import NDArray
-from gluongraph.registry import Registry
 
 Make = Callable[..., NDArray]
 

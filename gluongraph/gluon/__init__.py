@@ -7,7 +7,7 @@ from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.parameter import Constant, DeferredInitializationError, Parameter, ParameterDict
 from gluongraph.gluon.symbol_block import SymbolBlock
 from gluongraph.gluon.trainer import Trainer
-from gluongraph.later import imported_later
+from gluongraph.host.lazy import imported_later
 
 if TYPE_CHECKING:
     from gluongraph.gluon import contrib, data, model_zoo

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from gluongraph import nd, params, trace
+from gluongraph import nd, trace
 from gluongraph.context import Context, current_context
 from gluongraph.errors import HostCallError, MXNetError, NamesInstead, is_own_file, located, runs_a_layer, warn
 from gluongraph.gluon import files, structure, watch
@@ -285,7 +285,7 @@ class Block(NamesInstead):
         """
         text = json.dumps(structure.described(self))
         self.save_parameters(f"{prefix}-model.params")
-        params.whole(f"{prefix}-model.json", lambda file: file.write(text.encode()))
+        params_file.whole(f"{prefix}-model.json", lambda file: file.write(text.encode()))
 
     def load(self, prefix: str) -> None:
         """Read what `save` wrote, here or in MXNet, into the same blocks made in the same order.

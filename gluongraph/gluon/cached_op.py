@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import debug, engine, random
+from gluongraph import debug, random
 from gluongraph import storage as storages
 from gluongraph.context import current_context
 from gluongraph.differentiate import depended_on, gradients, zeros
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.eager import leaf, spans
 from gluongraph.errors import MXNetError, located
+from gluongraph.host import services
 from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import items
@@ -325,7 +326,7 @@ class Runner:
         if first or graph.updates:
             graph = graph.with_results({name: n for n, name in first.items()}, graph.updates)
             roles = {n: "scalar" if is_rng(n) else "state" if n in self._state else "input" for n in graph.inputs}
-            self._runner = engine.get("lower")(graph, roles).executor(self._memory())
+            self._runner = services.get("lower")(graph, roles).executor(self._memory())
             self._written = storages.Written(self._state[name].storage for name in graph.updates)
             live = {n.attrs["name"] for n in graph.nodes() if n.op.name == "input"}
             self._rng = {n: self._runner.scalar(n) for n in graph.inputs if is_rng(n) and n in live}

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import autograd, debug, engine, random
+from gluongraph import autograd, debug, random
 from gluongraph import storage as storages
 from gluongraph.eager import Function, leaf
 from gluongraph.gluon.row_update import update_by_rows
+from gluongraph.host import services
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.ndarray import NDArray
 from gluongraph.rows.array import RowSparseNDArray
@@ -162,7 +163,7 @@ class _Compiled:
         memory = self._memory()
         if sum(array.nbytes for array in memory.values()) >= LARGE:
             storages.use_huge_pages(memory.values())
-        self.compiled = engine.get("lower")(graph, roles)
+        self.compiled = services.get("lower")(graph, roles)
         self.runner = self.compiled.executor(memory)
         self.moves = storages.moves()
         self.written = storages.Written(arrays[name].storage for name in graph.updates)

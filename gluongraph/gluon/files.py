@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import json_text, params
+from gluongraph import json_text
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import FormatError, located
+from gluongraph.host import params_file
 from gluongraph.interrupts import import_whole
 from gluongraph.storage import Array
 
@@ -33,7 +34,7 @@ def save(filename: str, arrays: Mapping[str, Array], metadata: Mapping[str, str]
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}  # others are written scrambled
     texts = dict(metadata or {})
     data = safetensors.save(arrays, metadata={**texts, DIGEST: _digest(arrays, texts)})
-    params.whole(filename, lambda file: file.write(data))
+    params_file.whole(filename, lambda file: file.write(data))
 
 
 def _digest(arrays: Mapping[str, Array], texts: Mapping[str, str]) -> str:
@@ -54,9 +55,9 @@ def load(filename: str) -> dict[str, Array]:
         FormatError: it is neither, or damaged, or its arrays have no names.
     """
     with open(filename, "rb") as file:
-        if params.is_params(file.read(params.HEAD)):
+        if params_file.is_params(file.read(params_file.HEAD)):
             file.seek(0)
-            arrays, names = params.parse(file.read(), filename)
+            arrays, names = params_file.parse(file.read(), filename)
             if len(names) != len(arrays):
                 raise FormatError(f"{filename} holds {len(arrays)} arrays and {len(names)} names; nd.load reads it")
             return {n[4:] if n[:4] in _KINDS else n: a for n, a in zip(names, arrays, strict=True)}

@@ -1,5 +1,6 @@
 """`mx.image`: reading, resizing, cropping and turning images in memory, and augmenters that do so at random."""
 
+from gluongraph.host.lazy import imported_later
 from gluongraph.image.augment import (
     Augmenter,
     BrightnessJitterAug,
@@ -38,7 +39,6 @@ from gluongraph.image.functions import (
     scale_down,
     short_side,
 )
-from gluongraph.later import imported_later
 
 __getattr__ = imported_later(__name__, members={"ImageIter": "gluongraph.io.image_iter"})
 

@@ -1,10 +1,10 @@
 """First values of parameters: mx.init."""
 
+from gluongraph.host.lazy import imported_later
 from gluongraph.initializer.base import InitDesc, Initializer, alias, create, register
 from gluongraph.initializer.drawn import MSRAPrelu, Normal, Orthogonal, Uniform, Xavier
 from gluongraph.initializer.fixed import Bilinear, Constant, LSTMBias, One, Zero
 from gluongraph.initializer.named import Load, Mixed
-from gluongraph.later import imported_later
 
 __getattr__ = imported_later(__name__)
 

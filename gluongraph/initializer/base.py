@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gluongraph.host.registry import Registry
 from gluongraph.ndarray import NDArray
-from gluongraph.registry import Registry
 from gluongraph.storage import Array
 
 _Class = TypeVar("_Class", bound="type[Initializer]")

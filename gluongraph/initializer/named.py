@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from gluongraph import nd
+from gluongraph.host.params_file import is_params
 from gluongraph.initializer.base import Initializer, create, register
 from gluongraph.ndarray import NDArray
-from gluongraph.params import is_params
 
 
 @register

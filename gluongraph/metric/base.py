@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from gluongraph.host.registry import Registry
 from gluongraph.ndarray import NDArray
-from gluongraph.registry import Registry
 from gluongraph.storage import Array, given_array
 
 _Class = TypeVar("_Class", bound="type[EvalMetric]")

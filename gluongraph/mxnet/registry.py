@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gluongraph.registry import Registry
+from gluongraph.host.registry import Registry
 
 _REGISTRIES: dict[type, Registry[Any]] = {}
 

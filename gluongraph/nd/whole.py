@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import params
 from gluongraph.context import Context, cpu
 from gluongraph.errors import MXNetError, amount, located
+from gluongraph.host import params_file
 from gluongraph.nd.function import into
 from gluongraph.ndarray import NDArray
 
@@ -87,7 +87,7 @@ def save(fname: str, data: NDArray | Sequence[NDArray] | dict[str, NDArray]) -> 
 
     values = [a.asnumpy() for a in arrays]
     if not os.fspath(fname).endswith(".safetensors"):
-        params.write(fname, values, names)
+        params_file.write(fname, values, names)
     elif isinstance(data, dict):
         files.save(fname, dict(zip(names, values, strict=True)))
     else:
@@ -102,7 +102,7 @@ def load(fname: str) -> list[NDArray] | dict[str, NDArray]:
         MXNetError: it is no such file.
     """
     with open(fname, "rb") as file:
-        if params.is_params(head := file.read(params.HEAD)):
+        if params_file.is_params(head := file.read(params_file.HEAD)):
             return load_frombuffer(head + file.read(), fname)
     from gluongraph.gluon import files  # which stands on nd
 
@@ -113,7 +113,7 @@ def load_frombuffer(buf: bytes, what: str = "the buffer") -> list[NDArray] | dic
     """`load` from bytes in memory."""
     if not isinstance(buf, (bytes, bytearray)):
         raise TypeError(f"load_frombuffer: bytes, not a {type(buf).__name__}")
-    arrays, names = params.parse(bytes(buf), what)
+    arrays, names = params_file.parse(bytes(buf), what)
     made = [NDArray(a, cpu()) for a in arrays]
     if names and len(names) != len(made):
         raise MXNetError(f"{what}: {amount(len(made), 'array')} and {amount(len(names), 'name')}")

@@ -27,9 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import autograd, engine, nd
+from gluongraph import autograd, nd
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError
+from gluongraph.host import services
 from gluongraph.onnx.block import ONNXBlock, load
 from gluongraph.onnx.model import DEFAULT, TRAINING
 from gluongraph.onnx.operators import rows
@@ -241,7 +242,7 @@ def outputs(model: Any, given: dict[str, Array], training: bool, compiled: bool)
 
 def _run(net: ONNXBlock, args: list[Any], training: bool, compiled: bool) -> Any:
     if compiled and args and not training:
-        return engine.get("compile")(net).predict(*args)
+        return services.get("compile")(net).predict(*args)
     net.hybridize(compiled)
     with autograd.train_mode() if training else autograd.predict_mode():
         return net(*args)

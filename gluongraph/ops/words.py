@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import debug, engine
+from gluongraph import debug
+from gluongraph.host import services
 from gluongraph.ir.graph import OPS, Graph, Node, TensorType, node
 
 Array = np.ndarray[Any, Any]
@@ -54,7 +55,7 @@ def _kernel(count: int, process: int) -> _Kernel:
 @cache
 def _is_known(count: int) -> bool:
     """Has another process compiled that kernel?"""
-    return bool(engine.get("is_known")(*_program(count)))
+    return bool(services.get("is_known")(*_program(count)))
 
 
 def _program(count: int) -> tuple[Graph, dict[str, str]]:
@@ -68,7 +69,7 @@ class _Kernel:
     """The first words of BLOCK counters, compiled. Threads take turns: a kernel has one memory for its state."""
 
     def __init__(self, count: int):
-        self.runner = engine.get("lower")(*_program(count)).executor({})
+        self.runner = services.get("lower")(*_program(count)).executor({})
         self.state, self.first = self.runner.scalar("state"), self.runner.scalar("first")
         self.lock = threading.Lock()
 
@@ -105,7 +106,7 @@ def _circle(process: int) -> Callable[[list[Array]], list[Array]]:
     words = _input("words", BLOCK)
     cosine, sine = _polynomials(words)
     graph = Graph({"words": words}, {"cosine": cosine, "sine": sine})
-    runner: Callable[[list[Array]], list[Array]] = engine.get("lower")(graph, {"words": "input"}).executor({})
+    runner: Callable[[list[Array]], list[Array]] = services.get("lower")(graph, {"words": "input"}).executor({})
     lock = threading.Lock()
 
     def call(given: list[Array]) -> list[Array]:

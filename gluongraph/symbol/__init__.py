@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gluongraph import json_text, params
+from gluongraph import json_text
 from gluongraph.errors import FormatError, MissingError, MXNetError, located
-from gluongraph.later import imported_later
+from gluongraph.host import params_file
+from gluongraph.host.lazy import imported_later
 from gluongraph.storage import Array
 
 __getattr__ = imported_later(__name__)
@@ -136,7 +137,7 @@ class Symbol:
 
     def save(self, fname: str) -> None:
         """Write the text to a file."""
-        params.whole(fname, lambda file: file.write(self.tojson().encode()))
+        params_file.whole(fname, lambda file: file.write(self.tojson().encode()))
 
 
 def output_name(node: SymbolNode, which: int) -> str:
@@ -178,13 +179,13 @@ def load_json(json_str: str, what: str = "the text") -> Symbol:
 
 def write(path: str, epoch: int, symbol: Symbol, arrays: Mapping[str, Array]) -> tuple[str, str]:
     """Write path-symbol.json and path-<epoch>.params, which MXNet loads; gives their names."""
-    symbol_file, params_file = f"{path}-symbol.json", f"{path}-{epoch:04d}.params"
+    symbol_file, params_name = f"{path}-symbol.json", f"{path}-{epoch:04d}.params"
     auxiliary = set(symbol.list_auxiliary_states())
     names = [n for n in symbol.list_inputs() if n in arrays]
     kinds = ["aux" if n in auxiliary else "arg" for n in names]
-    params.write(params_file, [arrays[n] for n in names], [f"{k}:{n}" for k, n in zip(kinds, names, strict=True)])
+    params_file.write(params_name, [arrays[n] for n in names], [f"{k}:{n}" for k, n in zip(kinds, names, strict=True)])
     symbol.save(symbol_file)
-    return symbol_file, params_file
+    return symbol_file, params_name
 
 
 def var(name: str, **attrs: Any) -> Symbol:

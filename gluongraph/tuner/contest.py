@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import process
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.dtypes import is_float, numpy_dtype
+from gluongraph.host import process
 from gluongraph.interrupts import in_parallel
 from gluongraph.ir.graph import TensorType
 from gluongraph.ir.plan import Buffer, Candidate, Launch

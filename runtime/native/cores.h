@@ -1,4 +1,4 @@
-// Which cores this process has for its threads, as gluongraph/cores.py and process.py say it for Python.
+// Which cores this process has for its threads, as gluongraph/host/cores.py and process.py say it for Python.
 #pragma once
 
 #include <optional>

@@ -139,7 +139,8 @@ def test_peers_run_without_gluongraph() -> None:
     """In the process of a peer the name is an empty package: none of gluongraph's settings reach it."""
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import worker; worker.stand_in('gluongraph');"
-        "from gluongraph.bench.workloads import find; print(find('mlp-8').batch, 'gluongraph.process' in sys.modules)"
+        "from gluongraph.bench.workloads import find; "
+        "print(find('mlp-8').batch, 'gluongraph.host.process' in sys.modules)"
     )
     folder = str(pathlib.Path(own.__file__).parent)
     done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ import pytest
 from kernels import spoiled
 
 import gluongraph as mx
-from gluongraph import gluon, ops, process
+from gluongraph import gluon, ops
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.cache.measurements import Found, table
 from gluongraph.codegen.cache.selections import key_of
@@ -20,6 +20,7 @@ from gluongraph.codegen.targets import TARGETS, Target, target, with_libraries
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import CompileError
+from gluongraph.host import process
 from gluongraph.ir.graph import OPS, Graph, TensorType, node
 from gluongraph.ir.plan import Buffer, Candidate, Group, Launch
 from gluongraph.runtime import loader

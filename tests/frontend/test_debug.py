@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
-from gluongraph import debug, engine
+from gluongraph import debug
 from gluongraph.context import Context, cpu, gpu, num_gpus
 from gluongraph.errors import MXNetError
+from gluongraph.host import services
 
 
 def test_settings_are_parsed() -> None:
@@ -60,10 +61,10 @@ def test_engine_imports_the_compiler_at_the_first_question_only() -> None:
 
 
 def test_engine_names_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_SERVICES", {"compile": print})
-    monkeypatch.setattr(engine, "_PROVIDER", "json")
+    monkeypatch.setattr(services, "_SERVICES", {"compile": print})
+    monkeypatch.setattr(services, "_PROVIDER", "json")
     with pytest.raises(KeyError, match="no service 'nothing'; there are compile"):
-        engine.get("nothing")
+        services.get("nothing")
 
 
 def test_contexts_compare_by_value() -> None:

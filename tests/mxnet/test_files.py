@@ -13,9 +13,10 @@ import pytest
 import safetensors.numpy
 
 import gluongraph as mx
-from gluongraph import nd, params
+from gluongraph import nd
 from gluongraph.errors import FormatError, MXNetError
 from gluongraph.gluon import nn
+from gluongraph.host import params_file
 
 # mx.nd.save of {"x": [[1, 2], [3, 4]], "arg:y": int64 [5]}, by MXNet 1.9.1
 NAMED = bytes.fromhex(
@@ -56,7 +57,7 @@ def one_array(head: bytes) -> bytes:
         (LISTED, [[1, 1]]),
         (SPARSE, {"r": [[1, 2], [0, 0], [3, 4]], "c": [[1, 0], [0, 2]]}),
         (SCALAR, [3.5]),
-        (one_array(struct.pack("<IIqq", params.V1, 2, 1, 2)), [[[1, 2]]]),
+        (one_array(struct.pack("<IIqq", params_file.V1, 2, 1, 2)), [[[1, 2]]]),
         (one_array(struct.pack("<III", 2, 1, 2)), [[[1, 2]]]),
     ],
     ids=["named", "listed", "sparse", "scalar", "version 1", "without version"],
@@ -114,8 +115,8 @@ def test_where_there_is_no_room_the_file_is_named_and_stays(tmp_path: pathlib.Pa
 
 def test_every_element_type_comes_back(tmp_path: pathlib.Path) -> None:
     arrays = [np.arange(3).astype(t) for t in ("f4", "f8", "f2", "u1", "i4", "i1", "i8", "?", ml_dtypes.bfloat16)]
-    params.write(str(tmp_path / "a"), arrays)
-    back, names = params.parse((tmp_path / "a").read_bytes(), "a")
+    params_file.write(str(tmp_path / "a"), arrays)
+    back, names = params_file.parse((tmp_path / "a").read_bytes(), "a")
     assert names == [] and all((a == b).all() and a.dtype == b.dtype for a, b in zip(arrays, back, strict=True))
 
 
@@ -124,7 +125,7 @@ def test_every_element_type_comes_back(tmp_path: pathlib.Path) -> None:
     [
         (b"PK\x03\x04", "does not begin with"),
         (NAMED[:70], r"ends early.*at byte"),
-        (NAMED[:24] + struct.pack("<Ii", params.V2, 7) + bytes(40), "unknown storage type 7"),
+        (NAMED[:24] + struct.pack("<Ii", params_file.V2, 7) + bytes(40), "unknown storage type 7"),
         (one_array(struct.pack("<II", 40, 1)), "40 axes"),
         (LISTED[:52] + struct.pack("<i", 99) + LISTED[56:], "unknown element type 99"),
     ],
@@ -188,7 +189,7 @@ def test_load_parameters_reads_mxnets_files(tmp_path: pathlib.Path, kind: str) -
     names = {"structural": list(VALUES), "without prefix": list(FULL.values())}.get(kind)
     if names is None:  # as HybridBlock.export writes them, of a network without a prefix
         names = [("aux:" if "running" in n else "arg:") + n for n in FULL.values()]
-    params.write(file, list(VALUES.values()), names)
+    params_file.write(file, list(VALUES.values()), names)
     net = network()
     net.load_parameters(file)
     x = np.array([[1.0, -1.0]], np.float32)
@@ -198,7 +199,7 @@ def test_load_parameters_reads_mxnets_files(tmp_path: pathlib.Path, kind: str) -
 
 def test_collected_parameters_read_full_names(tmp_path: pathlib.Path) -> None:
     file = str(tmp_path / "net.params")
-    params.write(file, list(VALUES.values()), ["net_" + n for n in FULL.values()])
+    params_file.write(file, list(VALUES.values()), ["net_" + n for n in FULL.values()])
     net = network()
     net.collect_params().load(file)
     assert net[0].weight.data().asnumpy().tolist() == VALUES["0.weight"].tolist()
@@ -216,11 +217,11 @@ def test_nd_load_reads_what_save_parameters_writes(tmp_path: pathlib.Path) -> No
 
 def test_parameters_that_do_not_fit(tmp_path: pathlib.Path) -> None:
     file = str(tmp_path / "net.params")
-    params.write(file, list(VALUES.values())[:2], list(VALUES)[:2])
+    params_file.write(file, list(VALUES.values())[:2], list(VALUES)[:2])
     with pytest.raises(AssertionError, match=r"1\.gamma"):
         network().load_parameters(file)
     network().load_parameters(file, allow_missing=True)
-    params.write(file, list(VALUES.values()), [])
+    params_file.write(file, list(VALUES.values()), [])
     with pytest.raises(FormatError, match=r"6 arrays and 0 names"):
         network().load_parameters(file)
     pathlib.Path(file).write_text("no parameters at all")

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import gluongraph as mx
-from gluongraph import autograd, gluon, nd, params
+from gluongraph import autograd, gluon, nd
 from gluongraph.errors import FormatError, MXNetError
 from gluongraph.gluon import nn, rnn
 from gluongraph.gluon.infer import parameter_shapes
+from gluongraph.host import params_file
 from gluongraph.symbol import Symbol, SymbolNode, load, load_json, var
 from gluongraph.symbol.operators import value
 
@@ -70,7 +71,7 @@ X = np.array([[1.0, 0.5, -0.2], [0.3, 0.1, 0.9]], np.float32)
 @pytest.fixture
 def model(tmp_path: pathlib.Path) -> tuple[str, str]:
     (tmp_path / "m-symbol.json").write_text(TEXT)
-    params.write(str(tmp_path / "m-0000.params"), list(ARRAYS.values()), list(ARRAYS))
+    params_file.write(str(tmp_path / "m-0000.params"), list(ARRAYS.values()), list(ARRAYS))
     return str(tmp_path / "m-symbol.json"), str(tmp_path / "m-0000.params")
 
 
@@ -145,7 +146,7 @@ def test_bad_files(model: tuple[str, str], tmp_path: pathlib.Path) -> None:
             load(str(bad))
     with pytest.raises(ValueError, match=r"no input x; its variables are data, fc_weight"):
         gluon.SymbolBlock.imports(model[0], "x", model[1])
-    params.write(str(bad), [WEIGHT], ["arg:fc_weight"])
+    params_file.write(str(bad), [WEIGHT], ["arg:fc_weight"])
     with pytest.raises(AssertionError, match="fc_bias"):
         gluon.SymbolBlock.imports(model[0], "data", str(bad))
 

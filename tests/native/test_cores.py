@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from gluongraph import deploy
-from gluongraph.cores import cores, quota
-from gluongraph.process import THREADS
+from gluongraph.host.cores import cores, quota
+from gluongraph.host.process import THREADS
 
 TOLD = ("TVM_BIND_THREADS", *THREADS)
 PROGRAM = """

@@ -10,8 +10,8 @@ from gluongraph.cli.view.listing import counted
 from gluongraph.cli.view.sums import Sum, by_layer, by_phase
 from gluongraph.cli.view.svg import MEANT, in_time
 from gluongraph.errors import amount
+from gluongraph.host.terminal import table
 from gluongraph.step.footprint import in_words
-from gluongraph.terminal import table
 
 ORDERS = {
     "lost": lambda step: -step.lost,

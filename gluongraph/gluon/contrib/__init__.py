@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from gluongraph.gluon.contrib import data, nn, rnn
-from gluongraph.later import imported_later
+from gluongraph.host.lazy import imported_later
 
 if TYPE_CHECKING:
     from gluongraph.gluon.contrib import cnn, estimator

@@ -1,7 +1,7 @@
 """Networks that have proved themselves: mx.gluon.model_zoo."""
 
 from gluongraph.gluon.model_zoo import vision
-from gluongraph.later import imported_later
+from gluongraph.host.lazy import imported_later
 
 __getattr__ = imported_later(__name__)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from gluongraph import params
+from gluongraph.host import params_file
 
 LARGEST = (1 << 31) - (1 << 26)  # bytes of arrays in a protobuf message, which has less than 2 GiB
 
@@ -19,13 +19,13 @@ def write(path: str | os.PathLike[str], proto: Any) -> None:
     tensors = [t for t in proto.graph.initializer if t.raw_data]
     if sum(len(t.raw_data) for t in tensors) > LARGEST:
         _set_apart(tensors, f"{os.fspath(path)}.data")
-    params.whole(os.fspath(path), lambda file: file.write(proto.SerializeToString(deterministic=True)))
+    params_file.whole(os.fspath(path), lambda file: file.write(proto.SerializeToString(deterministic=True)))
 
 
 def _set_apart(tensors: Sequence[Any], path: str) -> None:
     """Write the elements of arrays into a file, one after the other, and let the arrays say where they lie."""
     parts = [t.raw_data for t in tensors]
-    params.whole(path, lambda file: file.writelines(parts))
+    params_file.whole(path, lambda file: file.writelines(parts))
     offset = 0
     for t, part in zip(tensors, parts, strict=True):
         for key, value in (("location", os.path.basename(path)), ("offset", offset), ("length", len(part))):

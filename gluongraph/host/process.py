@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from types import ModuleType
 
-from gluongraph.cores import cores, quota
+from gluongraph.host.cores import cores, quota
 from gluongraph.interrupts import import_whole
 
 THREADS = ("GG_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS")  # who may say how many, the first before the others
