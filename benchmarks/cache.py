@@ -30,8 +30,9 @@ import numpy as np
 
 import checkpoint
 import gluongraph as mx
-from gluongraph import compiler, disk, gluon, ops, store
+from gluongraph import compiler, gluon, ops
 from gluongraph.gluon import nn
+from gluongraph.host import disk, store
 from gluongraph.ir.graph import Graph, TensorType
 
 BAD, WRONG, CRASHED, FINE = "bad", "wrong", "crashed", "fine"

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gluongraph import nvidia
 from gluongraph.codegen.contraction import libraries
 from gluongraph.codegen.contraction.amx import ASK_FOR_TILES
 from gluongraph.codegen.rule import Cpu
 from gluongraph.errors import CompileError, located
+from gluongraph.host import nvidia
 from gluongraph.host.process import threads
 
 # Parallel loops are cut into this many pieces, or on the machine at hand as many more as its threads share evenly.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gluongraph.scoped import Current
+from gluongraph.host.scoped import Current
 
 
 class AttrScope(metaclass=Current):

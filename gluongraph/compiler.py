@@ -20,12 +20,12 @@ from gluongraph.codegen.targets import target as find_target
 from gluongraph.errors import CompileError, MXNetError, amount, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.host import process, services
+from gluongraph.host.interrupts import import_whole, in_one_line
+from gluongraph.host.progress import quiet, task
 from gluongraph.interpreted import Interpreted
-from gluongraph.interrupts import import_whole, in_one_line
 from gluongraph.ir import printer
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.precision.table import in_whole, precision_of
-from gluongraph.progress import quiet, task
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor, Refuse

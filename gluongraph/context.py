@@ -8,8 +8,8 @@ from functools import cache, lru_cache
 from numbers import Integral
 from typing import ClassVar
 
-from gluongraph import nvidia
 from gluongraph.errors import MXNetError, located
+from gluongraph.host import nvidia
 
 DEVICES = {"cpu": 1, "gpu": 2}  # the DLPack numbers, which are MXNet's too
 HOST_MEMORY = ("cpu_pinned", "cpu_shared")  # MXNet's names for kinds of memory of the CPU, of which there is one here

@@ -23,13 +23,14 @@ from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 
-from gluongraph import disk, runtime, store
+from gluongraph import runtime
 from gluongraph.artefact import file, host, signing
 from gluongraph.errors import CompileError, FormatError, MXNetError, located
+from gluongraph.host import disk, store
+from gluongraph.host.interrupts import guarded, in_parallel
 from gluongraph.host.process import threads
-from gluongraph.interrupts import guarded, in_parallel
-from gluongraph.progress import quiet, task
-from gluongraph.store import Entry
+from gluongraph.host.progress import quiet, task
+from gluongraph.host.store import Entry
 
 NATIVE = Path(runtime.__file__).parent / "native"
 HEADER = NATIVE / "gluongraph.h"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph.scoped import Current
+from gluongraph.host.scoped import Current
 
 
 class NameManager(metaclass=Current):

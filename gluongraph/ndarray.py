@@ -20,7 +20,7 @@ from gluongraph.eager import Function, leaf, observers
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.handle import DEFAULT, Handle
 from gluongraph.ir.graph import Node, attr_key
-from gluongraph.plain import PLAIN, extents, is_flat, plain
+from gluongraph.ir.plain import PLAIN, extents, is_flat, plain
 from gluongraph.storage import Array, View, given_array
 from gluongraph.tape import STATE, Entry, mark, no_value, outlived, source_of, sources_of, tracked
 

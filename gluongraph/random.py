@@ -19,8 +19,8 @@ from gluongraph.context import Context, current_context
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import ArgumentError, MXNetError, TraceError, located
 from gluongraph.ir.graph import Node
+from gluongraph.ir.plain import extents
 from gluongraph.ndarray import NDArray, invoke, placed
-from gluongraph.plain import extents
 from gluongraph.storage import Array
 from gluongraph.tape import STATE
 

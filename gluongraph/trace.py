@@ -20,8 +20,8 @@ from gluongraph.eager import leaf
 from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin, warn
 from gluongraph.ir.composite import results_of
 from gluongraph.ir.graph import Graph, Node, TensorType, recording_origins, topological
+from gluongraph.ir.plain import plain
 from gluongraph.ndarray import NDArray, attribute, naming_what_is_no_array, traced
-from gluongraph.plain import plain
 from gluongraph.storage import Array
 from gluongraph.tape import STATE
 

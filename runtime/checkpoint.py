@@ -32,8 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import disk, json_text
 from gluongraph.errors import FormatError, located, warn
+from gluongraph.host import disk, json_text
 from gluongraph.runtime import tensorfile
 from gluongraph.storage import Array
 

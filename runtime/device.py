@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import nvidia
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import CompileError
+from gluongraph.host import nvidia
 from gluongraph.ir.entry_point import Arg, Program
 from gluongraph.ir.plan import INDEX_FLAG
 from gluongraph.runtime import loader

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from gluongraph import json_text
 from gluongraph.dtypes import DTYPES, dtype_name, numpy_dtype
 from gluongraph.errors import FormatError
+from gluongraph.host import json_text
 from gluongraph.storage import Array
 
 METADATA = "__metadata__"

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import gluongraph as mx
-from gluongraph import gluon, json_text, nd
+from gluongraph import gluon, nd
 from gluongraph.errors import DTypeError, FormatError
 from gluongraph.gluon import files, nn
-from gluongraph.host import params_file
+from gluongraph.host import json_text, params_file
+from gluongraph.host.json_text import DEEPEST
 from gluongraph.ir import serialize
-from gluongraph.json_text import DEEPEST
 from gluongraph.optimizer.updater import get_updater
 from gluongraph.runtime import tensorfile
 

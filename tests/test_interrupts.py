@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gluongraph.interrupts import aside, guarded, import_whole, in_parallel
+from gluongraph.host.interrupts import aside, guarded, import_whole, in_parallel
 
 SCRIPT = """
 import sys
@@ -131,7 +131,7 @@ def test_results_are_in_order_and_errors_are_passed_on() -> None:
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_guarded_children_end_with_their_parent(how: signal.Signals) -> None:
     code = (
-        "import subprocess, time; from gluongraph.interrupts import guarded; "
+        "import subprocess, time; from gluongraph.host.interrupts import guarded; "
         "child = subprocess.Popen(guarded(['sleep', '600'])); print(child.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:

@@ -1,5 +1,5 @@
 """Packages of others that are imported late come whole: an interrupt that cuts such an import in the middle would leave
-what can be neither used nor imported again (`gluongraph.interrupts.import_whole`)."""
+what can be neither used nor imported again (`gluongraph.host.interrupts.import_whole`)."""
 
 from __future__ import annotations
 

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gluongraph import compiler, debug, deploy, disk, ops, private, store
+from gluongraph import compiler, debug, deploy, ops
 from gluongraph.codegen.cache import measurements, selections
 from gluongraph.codegen.targets import target as find_target
+from gluongraph.host import disk, private, store
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ir.plan import Candidate
 

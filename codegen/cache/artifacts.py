@@ -1,6 +1,6 @@
 """Artefacts by content: the same plan for the same target is compiled once for all processes.
 
-An entry of the store (`gluongraph/store.py`) has `step.so` and `program.json`; on GPUs their machine code as well.
+An entry of the store (`gluongraph/host/store.py`) has `step.so` and `program.json`; on GPUs their machine code as well.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from functools import cache as once
 from pathlib import Path
 from typing import Any
 
-from gluongraph import disk, ops, store
+from gluongraph import ops
 from gluongraph.codegen.targets import Target
 from gluongraph.errors import CompileError
+from gluongraph.host import disk, store
+from gluongraph.host.store import Entry
 from gluongraph.ir.entry_point import Program, program_of
 from gluongraph.ir.plan import Plan
 from gluongraph.ir.serialize import fingerprint
-from gluongraph.store import Entry
 
 LIBRARY, PROGRAM = "step.so", "program.json"
 

@@ -16,10 +16,10 @@ from functools import cache as once
 from pathlib import Path
 from typing import Any
 
-from gluongraph import store
 from gluongraph.codegen.cache import artifacts
 from gluongraph.codegen.targets import Target
 from gluongraph.errors import warn
+from gluongraph.host import store
 from gluongraph.host.process import threads
 from gluongraph.ir.plan import Candidate
 

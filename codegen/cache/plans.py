@@ -15,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gluongraph import ops, store
+from gluongraph import ops
 from gluongraph.codegen.cache import artifacts
 from gluongraph.codegen.cache.artifacts import Artefact
 from gluongraph.codegen.targets import Target
+from gluongraph.host import store
 from gluongraph.ir.entry_point import Program
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.serialize import fingerprint

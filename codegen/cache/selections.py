@@ -12,10 +12,10 @@ from dataclasses import astuple
 from functools import cache as once
 from pathlib import Path
 
-from gluongraph import store
 from gluongraph.codegen.cache import artifacts, measurements
 from gluongraph.codegen.cache.measurements import Table
 from gluongraph.codegen.targets import Target
+from gluongraph.host import store
 from gluongraph.ir.plan import Candidate, Group
 from gluongraph.ir.serialize import fingerprint
 

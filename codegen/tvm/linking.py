@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluongraph.errors import CompileError, located
-from gluongraph.interrupts import guarded
+from gluongraph.host.interrupts import guarded
 
 Linker = Callable[..., None]
 COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")

@@ -13,7 +13,7 @@ from typing import Any
 from gluongraph.codegen.tvm.linking import Linker
 from gluongraph.codegen.tvm.tir import SYMBOL, Kernel, PrimFunc, index, name_of, tirx, tvm
 from gluongraph.errors import CompileError
-from gluongraph.interrupts import aside, calling_python
+from gluongraph.host.interrupts import aside, calling_python
 
 
 def make_target(options: dict[str, Any]) -> Any:

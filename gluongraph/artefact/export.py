@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import index_checks, nvidia
+from gluongraph import index_checks
 from gluongraph.artefact import file, host, signing, structure
 from gluongraph.artefact import numbers as how
 from gluongraph.artefact.moment import current
@@ -22,12 +22,12 @@ from gluongraph.codegen.tvm.linking import command_for
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.block import Block
-from gluongraph.host import params_file
+from gluongraph.host import nvidia, params_file
+from gluongraph.host.progress import quiet, task
 from gluongraph.ir import serialize
 from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.precision.scaling import GOOD, SCALE
-from gluongraph.progress import quiet, task
 from gluongraph.step.averages import AVERAGE
 from gluongraph.step.batch import as_array
 from gluongraph.step.graphs import CALLS, Made

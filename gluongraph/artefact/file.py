@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import json_text
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import FormatError, located
-from gluongraph.host import params_file
+from gluongraph.host import json_text, params_file
 from gluongraph.runtime import tensorfile
 from gluongraph.storage import Array
 

@@ -19,9 +19,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gluongraph import disk, private
 from gluongraph.errors import MXNetError, located
-from gluongraph.interrupts import import_whole
+from gluongraph.host import disk, private
+from gluongraph.host.interrupts import import_whole
 
 LOCAL, SIGNING, TRUSTED = "local.key", "signing.key", "trusted.keys"
 LENGTH = 32  # bytes of each key

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from gluongraph.interrupts import import_whole
+from gluongraph.host.interrupts import import_whole
 
 Ratios = Mapping[str, Mapping[str, float]]
 

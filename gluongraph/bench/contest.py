@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gluongraph.host.cores import cores as own_cores
-from gluongraph.interrupts import guarded
+from gluongraph.host.interrupts import guarded
 
 WORKER = Path(__file__).with_name("worker.py")
 Told = Callable[[], None]

@@ -10,8 +10,8 @@ from gluongraph.dtypes import dtype_name
 from gluongraph.errors import FormatError, MXNetError, located
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.parameter import Parameter
+from gluongraph.host.json_text import DEEPEST, depth_exceeds
 from gluongraph.ir.graph import TensorType
-from gluongraph.json_text import DEEPEST, depth_exceeds
 from gluongraph.ndarray import NDArray
 from gluongraph.runtime.checkpoint import Content
 from gluongraph.storage import Array

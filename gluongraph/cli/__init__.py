@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 
-from gluongraph.interrupts import ends_with
+from gluongraph.host.interrupts import ends_with
 
 COMMANDS = {  # name: what --help says of it
     "bench": "time training steps against other frameworks, and kernels against the machine",

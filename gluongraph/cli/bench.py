@@ -28,8 +28,8 @@ from gluongraph.bench.worker import CONTENDERS
 from gluongraph.bench.workloads import WORKLOADS, find
 from gluongraph.cli import Refused, chosen
 from gluongraph.cli.words import count
+from gluongraph.host.progress import task
 from gluongraph.host.terminal import as_json, table
-from gluongraph.progress import task
 
 OWN, PROBE = "gluongraph", "bandwidth"
 PEERS = [name for name in CONTENDERS if not name.startswith(OWN) and name != PROBE]

@@ -21,8 +21,8 @@ from gluongraph.cli import Refused, chosen, subject
 from gluongraph.cli.inspect import planned
 from gluongraph.cli.words import count, sentence
 from gluongraph.errors import MXNetError
+from gluongraph.host.progress import task
 from gluongraph.host.terminal import as_json, table
-from gluongraph.progress import task
 
 MODES = ("step", "evaluate", "predict")
 

@@ -141,20 +141,20 @@ def linker() -> list[Finding]:
 
 def cuda() -> list[Finding]:
     """NVIDIA's driver, devices, and a compiler for them."""
-    from gluongraph import cuda_compiler
+    from gluongraph.codegen.cuda import compiler
     from gluongraph.context import num_gpus
 
     count = num_gpus()
     if not count:
         return [Finding("CUDA", "no device; compiled for the CPU")]
-    compiler = shutil.which("nvcc") or cuda_compiler.compiler()
-    advice = "" if compiler else "pip install 'gluongraph[cuda]' to compile for it"
-    return [Finding("CUDA", f"{count} devices, compiler: {compiler or 'none'}", advice)]
+    found = shutil.which("nvcc") or compiler.compiler()
+    advice = "" if found else "pip install 'gluongraph[cuda]' to compile for it"
+    return [Finding("CUDA", f"{count} devices, compiler: {found or 'none'}", advice)]
 
 
 def cache() -> list[Finding]:
     """Where compiled code is kept, and how much there is."""
-    from gluongraph import store
+    from gluongraph.host import store
 
     if os.environ.get("GG_CACHE", "") == "0":
         return [Finding("cache", "off, as GG_CACHE=0 says", "unset GG_CACHE: every process compiles anew")]

@@ -35,8 +35,8 @@ from gluongraph.cli import INTERRUPTED, Refused, subject
 from gluongraph.cli.inspect import planned
 from gluongraph.cli.words import arrays, count, sentence
 from gluongraph.errors import amount
+from gluongraph.host.progress import task
 from gluongraph.host.terminal import as_json
-from gluongraph.progress import task
 from gluongraph.storage import Array
 
 if TYPE_CHECKING:

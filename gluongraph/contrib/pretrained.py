@@ -9,9 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gluongraph import disk
 from gluongraph.errors import located
 from gluongraph.gluon.download import check_sha1, data_dir, download, repository_url
+from gluongraph.host import disk
 
 TABLE = Path(__file__).with_name("pretrained_vectors.txt")
 

@@ -19,6 +19,7 @@ from gluongraph.gluon import files, structure, watch
 from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
 from gluongraph.gluon.watch import Edits, is_setting
+from gluongraph.host import params_file
 from gluongraph.name import NameManager
 from gluongraph.ndarray import NDArray
 

@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO, Any
 
-from gluongraph import disk
 from gluongraph.errors import warn
-from gluongraph.interrupts import import_whole
+from gluongraph.host import disk
+from gluongraph.host.interrupts import import_whole
 
 _REPOSITORY = "https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/"
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import json_text
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import FormatError, located
-from gluongraph.host import params_file
-from gluongraph.interrupts import import_whole
+from gluongraph.host import json_text, params_file
+from gluongraph.host.interrupts import import_whole
 from gluongraph.storage import Array
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from gluongraph.dtypes import DTYPES, dtype_name, is_float
 from gluongraph.errors import MXNetError, NamesInstead, located, warn
 from gluongraph.gluon import files
 from gluongraph.gluon.watch import Edits
+from gluongraph.ir.plain import extents
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.multipliers import Multipliers
-from gluongraph.plain import extents
 from gluongraph.storage import given_array
 from gluongraph.tape import concrete
 from gluongraph.updates import is_reserved

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gluongraph import json_text
 from gluongraph.errors import FormatError, located
+from gluongraph.host import json_text
 
 if TYPE_CHECKING:
     from gluongraph.gluon.block import Block

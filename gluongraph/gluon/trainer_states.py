@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from gluongraph import json_text
 from gluongraph.errors import FormatError, located
 from gluongraph.gluon import files
+from gluongraph.host import json_text
 from gluongraph.optimizer.updater import packed, unpacked
 from gluongraph.storage import Array
 from gluongraph.updates import state_name

@@ -17,9 +17,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from gluongraph import disk
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import FormatError
+from gluongraph.host import disk
 from gluongraph.storage import Array
 
 FILE, HEAD = 0x112, 16  # what a file begins with, and how many bytes tell

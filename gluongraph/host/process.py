@@ -12,7 +12,7 @@ from functools import cache
 from types import ModuleType
 
 from gluongraph.host.cores import cores, quota
-from gluongraph.interrupts import import_whole
+from gluongraph.host.interrupts import import_whole
 
 THREADS = ("GG_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS")  # who may say how many, the first before the others
 # Parameters of glibc's mallopt, from malloc.h.

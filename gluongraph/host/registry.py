@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from gluongraph import json_text
 from gluongraph.errors import warn
+from gluongraph.host import json_text
 
 T = TypeVar("T")
 

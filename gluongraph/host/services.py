@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gluongraph.host.interrupts import import_whole
 from gluongraph.host.process import collecting_later
-from gluongraph.interrupts import import_whole
 
 _SERVICES: dict[str, Callable[..., Any]] = {}
 _PROVIDER = "gluongraph.compiler"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.errors import FormatError
-from gluongraph.interrupts import import_whole
+from gluongraph.host.interrupts import import_whole
 from gluongraph.storage import Array
 
 COLOR, GRAY, UNCHANGED = 1, 0, -1  # OpenCV's numbers, which are MXNet's

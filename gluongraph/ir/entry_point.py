@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from gluongraph import json_text
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError
+from gluongraph.host import json_text
 from gluongraph.ir.plan import SPACES, Plan, fresh
 
 FORMAT = 1

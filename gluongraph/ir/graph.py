@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import Origin, VerifyError, located
-from gluongraph.plain import PLAIN, extents, is_flat, plain
+from gluongraph.ir.plain import PLAIN, extents, is_flat, plain
 
 Attr = Any  # int, float, str, bytes, bool, None, Graph, or a tuple of these
 KINDS = (

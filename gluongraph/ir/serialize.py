@@ -15,9 +15,9 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from gluongraph import json_text
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import FormatError, Origin, VerifyError
+from gluongraph.host import json_text
 from gluongraph.ir.graph import OPS, Attr, Graph, Node, TensorType, Types, node, topological
 
 FORMAT = "gluongraph-ir"

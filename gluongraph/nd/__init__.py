@@ -20,6 +20,7 @@ from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.eager import spanning
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir.graph import Node
+from gluongraph.ir.plain import extents
 from gluongraph.nd import contrib as contrib
 from gluongraph.nd import dlpack
 from gluongraph.nd import image as image
@@ -66,7 +67,6 @@ from gluongraph.nd.whole import save as save
 from gluongraph.ndarray import NDArray as NDArray
 from gluongraph.ndarray import invoke as invoke
 from gluongraph.ndarray import placed
-from gluongraph.plain import extents
 from gluongraph.storage import given_array, native, shared_view
 from gluongraph.tape import STATE
 from gluongraph.tape import concrete as concrete

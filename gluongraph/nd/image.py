@@ -17,8 +17,8 @@ from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, located
 from gluongraph.image import color, pixels, resample, short_side
 from gluongraph.ir.graph import Node
+from gluongraph.ir.plain import extents
 from gluongraph.ndarray import NDArray, invoke
-from gluongraph.plain import extents
 from gluongraph.storage import Array
 
 Numbers = float | Sequence[float]

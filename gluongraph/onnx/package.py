@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph.errors import MXNetError, located
-from gluongraph.interrupts import import_whole
+from gluongraph.host.interrupts import import_whole
 
 # Versions of the default domain whose changes the table knows; of older ones, operators that have not changed since.
 OLDEST = 7

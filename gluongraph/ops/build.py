@@ -8,7 +8,7 @@ from gluongraph import ops
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import DTypeError, ShapeError, located
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.plain import extents, plain
+from gluongraph.ir.plain import extents, plain
 
 Value = Node | float | int | bool  # what builders take for an array
 Axes = int | Sequence[int] | None

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops, sums
+from gluongraph import ops
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.ir.graph import Node, Op, TensorType
+from gluongraph.ops import sums
 from gluongraph.ops.build import INTEGERS, NUMBERS, check_axes, misfit, need, normal_axis, without, wrong_dtype
 from gluongraph.ops.movement import both
 from gluongraph.ops.samples import each

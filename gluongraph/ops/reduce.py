@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops, sums
+from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.composite import composite
 from gluongraph.ir.graph import Node, Op, TensorType
+from gluongraph.ops import sums
 from gluongraph.ops.build import FLOATS, NUMBERS, Axes, check_axes, misfit, need, normal_axes, normal_axis, without
 from gluongraph.ops.samples import each
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import autograd, json_text
+from gluongraph import autograd
 from gluongraph.context import Context
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import FormatError
-from gluongraph.interrupts import import_whole
+from gluongraph.host import json_text
+from gluongraph.host.interrupts import import_whole
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.base import Optimizer
 from gluongraph.optimizer.counting import Index

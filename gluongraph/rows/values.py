@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.ops.sums import add_rows
 from gluongraph.storage import Array
-from gluongraph.sums import add_rows
 
 
 class Rows:

@@ -13,8 +13,8 @@ from gluongraph import checkpoint, random
 from gluongraph.errors import ArgumentError, MXNetError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.gluon.turns import by_turns
+from gluongraph.host.interrupts import import_whole
 from gluongraph.interpreted import Interpreted
-from gluongraph.interrupts import import_whole
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import Launch, Plan
 from gluongraph.nd import NDArray

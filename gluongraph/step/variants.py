@@ -11,8 +11,8 @@ from gluongraph.context import Context, cpu
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.parameter import DeferredInitializationError
 from gluongraph.gluon.trainer import Trainer
+from gluongraph.host.interrupts import in_one_line, show_in_one_line
 from gluongraph.host.process import collecting_later
-from gluongraph.interrupts import in_one_line, show_in_one_line
 from gluongraph.ir.graph import Graph
 from gluongraph.nd import NDArray
 from gluongraph.replicas.shares import OnAll, contexts_of, is_shared_out, shares

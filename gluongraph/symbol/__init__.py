@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gluongraph import json_text
 from gluongraph.errors import FormatError, MissingError, MXNetError, located
-from gluongraph.host import params_file
+from gluongraph.host import json_text, params_file
 from gluongraph.host.lazy import imported_later
 from gluongraph.storage import Array
 

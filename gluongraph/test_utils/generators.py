@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.interrupts import import_whole
+from gluongraph.host.interrupts import import_whole
 from gluongraph.storage import Array
 
 Generator = Callable[[int], Any]  # gives that many independent draws

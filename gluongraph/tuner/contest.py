@@ -17,7 +17,7 @@ from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.host import process
-from gluongraph.interrupts import in_parallel
+from gluongraph.host.interrupts import in_parallel
 from gluongraph.ir.graph import TensorType
 from gluongraph.ir.plan import Buffer, Candidate, Launch
 from gluongraph.runtime import loader

@@ -15,7 +15,7 @@ from training import Training
 
 from gluongraph import debug
 from gluongraph.errors import FormatError
-from gluongraph.json_text import DEEPEST
+from gluongraph.host.json_text import DEEPEST
 from gluongraph.runtime import checkpoint
 
 PARAMS = "params-00000-of-00001.safetensors"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph import ops, sums
+from gluongraph import ops
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import alternatives, emit, offer
 from gluongraph.codegen.targets import target
@@ -21,6 +21,7 @@ from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Node, TensorType
 from gluongraph.ir.plan import Buffer, Group, Launch
+from gluongraph.ops import sums
 from gluongraph.runtime import loader
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -14,7 +14,7 @@ from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError
 from gluongraph.ir import serialize
 from gluongraph.ir.graph import OPS, Graph, Node, Op, TensorType
-from gluongraph.plain import PLAIN, extents, plain
+from gluongraph.ir.plain import PLAIN, extents, plain
 
 
 class Kind(enum.IntEnum):

@@ -24,7 +24,7 @@ import numpy as np
 
 from gluongraph import random
 from gluongraph.gluon.data import transport
-from gluongraph.interrupts import watch_parent
+from gluongraph.host.interrupts import watch_parent
 
 Read = Callable[[Any], Any]  # indices -> batch
 MOST_AHEAD = 32  # jobs given to a process at a time: their messages fit into the connection, so that nobody blocks

@@ -8,7 +8,7 @@ from typing import Any
 
 from gluongraph.errors import ArgumentError, ShapeError, located
 from gluongraph.gluon.block import Block, HybridBlock
-from gluongraph.plain import plain
+from gluongraph.ir.plain import plain
 
 Extents = int | Sequence[int]  # one number for each axis, or one for all
 _LEAST = {"padding": 0, "output_padding": 0, "i2h_pad": 0}  # of all others 1

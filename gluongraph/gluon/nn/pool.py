@@ -7,7 +7,7 @@ from typing import Any
 from gluongraph import nd
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.nn.layout import Extents, check_layout, check_rank, each_axis
-from gluongraph.plain import plain
+from gluongraph.ir.plain import plain
 
 _LINES, _IMAGES, _VOLUMES = ("NCW", "NWC"), ("NCHW", "NHWC"), ("NCDHW", "NDHWC")
 

@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gluongraph import json_text
 from gluongraph.errors import FormatError
+from gluongraph.host import json_text
 from gluongraph.ir import serialize
 from gluongraph.ir.graph import Attr, Graph, topological
 from gluongraph.onnx.export.functions import Functions, op_of

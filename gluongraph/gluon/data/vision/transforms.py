@@ -16,9 +16,9 @@ from gluongraph import image
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.nn import HybridSequential, Lambda, Sequential
 from gluongraph.image import color
+from gluongraph.ir.plain import extents, plain
 from gluongraph.nd import image as nd_image
 from gluongraph.ndarray import NDArray
-from gluongraph.plain import extents, plain
 
 Size = int | Sequence[int]
 

@@ -10,9 +10,9 @@ import subprocess
 from importlib.util import find_spec
 from typing import Any
 
-from gluongraph import disk
 from gluongraph.errors import CompileError
-from gluongraph.interrupts import guarded, import_whole
+from gluongraph.host import disk
+from gluongraph.host.interrupts import guarded, import_whole
 
 HELP = "install a CUDA toolkit, whose nvcc is then found in PATH, or: pip install 'gluongraph[cuda]'"
 

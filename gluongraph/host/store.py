@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gluongraph import debug, disk, private
+from gluongraph import debug
 from gluongraph.errors import warn
+from gluongraph.host import disk, private
 
 LISTING = "files.json"
 _TRIES = 5  # processes that remove and rename the same entry at once

@@ -6,7 +6,7 @@ import ctypes
 import re
 from pathlib import Path
 
-from gluongraph.interrupts import import_whole
+from gluongraph.host.interrupts import import_whole
 
 Version = tuple[int, int]  # compute capability: (9, 0) of an H100
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from gluongraph import debug
-from gluongraph.interrupts import import_whole
+from gluongraph.host.interrupts import import_whole
 
 DELAY, PERIOD = 0.5, 0.2  # seconds until the line appears, and between two of its states
 _COUNTED = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
