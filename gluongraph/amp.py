@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 
 from gluongraph import finite, nd, ops
-from gluongraph.builders import mximages, mxlayers
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Node
+from gluongraph.mxops import images as mximages
+from gluongraph.mxops import layers as mxlayers
 from gluongraph.nd.function import TUNING, function
 from gluongraph.precision.pins import float32, keep_float32
 

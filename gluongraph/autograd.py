@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gluongraph import debug
-from gluongraph.builders.mxops import zeros_like
 from gluongraph.errors import HostCallError, MXNetError, ShapeError, TraceError, located
+from gluongraph.mxops.ops import zeros_like
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.rows import values as rows
 from gluongraph.storage import Array

@@ -2,7 +2,7 @@
 
 A builder is any function from nodes to nodes. What it builds for arguments of given types is built once, and kept as a
 function that calls the numpy meaning of each op in turn. Its gradient is kept as a second function, made by the one
-reverse walk in `gluongraph.differentiate`: eager and compiled gradients have the same rules because they are the same
+reverse walk in `gluongraph.ops.autodiff`: eager and compiled gradients have the same rules because they are the same
 graph. The second function reads values that the first one had computed; none is computed twice.
 """
 
@@ -17,11 +17,11 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from gluongraph import debug, finite
-from gluongraph.differentiate import gradients, zeros
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import MXNetError
 from gluongraph.ir.composite import inline, results_of
 from gluongraph.ir.graph import OPS, Node, TensorType, node
+from gluongraph.ops.autodiff import gradients, zeros
 from gluongraph.ops.scan import run as run_scan
 from gluongraph.rows.updates import row_gradient
 from gluongraph.rows.values import Rows

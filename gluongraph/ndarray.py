@@ -12,15 +12,20 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from gluongraph import debug
-from gluongraph.builders import mximages, mxindex, mxlayers, mxmath, mxops, mxshapes
 from gluongraph.context import Context, check_context, current_context
-from gluongraph.differentiate import gradients
 from gluongraph.dtypes import dtype_name
 from gluongraph.eager import Function, leaf, observers
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
 from gluongraph.handle import DEFAULT, Handle
 from gluongraph.ir.graph import Node, attr_key
 from gluongraph.ir.plain import PLAIN, extents, is_flat, plain
+from gluongraph.mxops import images as mximages
+from gluongraph.mxops import index as mxindex
+from gluongraph.mxops import layers as mxlayers
+from gluongraph.mxops import math as mxmath
+from gluongraph.mxops import ops as mxops
+from gluongraph.mxops import shapes as mxshapes
+from gluongraph.ops.autodiff import gradients
 from gluongraph.storage import Array, View, given_array
 from gluongraph.tape import STATE, Entry, mark, no_value, outlived, source_of, sources_of, tracked
 

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from gluongraph import debug, finite, ops
-from gluongraph.builders.mxops import detach
-from gluongraph.builders.mxshapes import index, index_plan, index_put
 from gluongraph.context import Context
-from gluongraph.differentiate import depended_on, gradients, ones, zeros
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.eager import leaf
 from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin, warn
 from gluongraph.ir.composite import results_of
 from gluongraph.ir.graph import Graph, Node, TensorType, recording_origins, topological
 from gluongraph.ir.plain import plain
+from gluongraph.mxops.ops import detach
+from gluongraph.mxops.shapes import index, index_plan, index_put
 from gluongraph.ndarray import NDArray, attribute, naming_what_is_no_array, traced
+from gluongraph.ops.autodiff import depended_on, gradients, ones, zeros
 from gluongraph.storage import Array
 from gluongraph.tape import STATE
 

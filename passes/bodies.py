@@ -5,7 +5,7 @@ from __future__ import annotations
 from gluongraph import ops
 from gluongraph.errors import Origin
 from gluongraph.ir.graph import Graph, Node
-from gluongraph.ops.leaf import is_zero
+from gluongraph.ops.constants import is_zero
 from gluongraph.passes.grouping import GATHERS, Draft, Drafts, Inlined, adds_rows
 
 

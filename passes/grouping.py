@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from gluongraph.ir.graph import Graph, Node
-from gluongraph.ops.leaf import is_zero
+from gluongraph.ops.constants import is_zero
 
 MAX_NODES = 96  # a kernel larger than this compiles slowly and gains nothing
 MAX_EDGES = 40  # values in and out of one kernel

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from gluongraph import ops
 from gluongraph.ir.graph import Graph, Node, node
 from gluongraph.ir.rewrite import rebuild
-from gluongraph.ops.blocks import IN_BLOCKS, blocked, into_blocks, out_of_blocks
+from gluongraph.ops.blocked_layout import IN_BLOCKS, blocked, into_blocks, out_of_blocks
 
 Lanes = Callable[[Node, bool], int]
 

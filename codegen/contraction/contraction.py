@@ -20,7 +20,7 @@ from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value, cast, lanes_of,
 from gluongraph.dtypes import DTYPES
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plan import Candidate, Group
-from gluongraph.ops import blocks
+from gluongraph.ops import blocked_layout
 from gluongraph.storage import aligned
 
 How = Strategy | int | Calls  # loops of our own; so many blocks in a stripe of tiles; a library's product
@@ -237,7 +237,7 @@ def geometry_of(product: Node) -> Conv:
     x = product.shape if name == "conv2d_data_grad" else first.shape
     w = product.shape if name == "conv2d_weight_grad" else second.shape
     a = product.attrs
-    n, c, height, width = blocks.plain(x) if in_blocks else x
+    n, c, height, width = blocked_layout.plain(x) if in_blocks else x
     how = (a["stride"], a["padding"], a["dilation"], a["groups"])
     return Conv(n, c, height, width, w[0], (w[2], w[3]), *how, blocks=in_blocks)
 

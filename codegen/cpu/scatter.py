@@ -23,7 +23,7 @@ from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import is_float
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plan import Candidate, Group
-from gluongraph.ops.leaf import is_zero
+from gluongraph.ops.constants import is_zero
 
 
 def _claim(group: Group, cpu: Cpu) -> Candidate | None:

@@ -15,7 +15,6 @@ import numpy as np
 from gluongraph import debug, random
 from gluongraph import storage as storages
 from gluongraph.context import current_context
-from gluongraph.differentiate import depended_on, gradients, zeros
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.eager import leaf, spans
 from gluongraph.errors import MXNetError, located
@@ -23,6 +22,7 @@ from gluongraph.host import services
 from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import items
+from gluongraph.ops.autodiff import depended_on, gradients, zeros
 from gluongraph.rows.updates import row_gradient
 from gluongraph.rows.values import Rows
 from gluongraph.storage import Array

@@ -95,7 +95,7 @@ class Absent(ModuleType):
 
 def _inner(value: Any) -> bool:
     """Is it of the graph's own making, which modules import to work with? `import *` must not bring it along."""
-    return str(getattr(value, "__module__", "")).startswith(("gluongraph.builders.", "gluongraph.ops."))
+    return str(getattr(value, "__module__", "")).startswith(("gluongraph.mxops.", "gluongraph.ops."))
 
 
 def _covers_a_module(owner: ModuleType, name: str) -> bool:

@@ -1,7 +1,7 @@
 """`mx.nd`: arrays, and functions on them by MXNet's names.
 
 Arithmetic broadcasts as in numpy. Functions are eager, recorded or traced, as `invoke` says; most are builders of
-`gluongraph.builders` put behind it, whose signatures and formulas they have.
+`gluongraph.mxops` put behind it, whose signatures and formulas they have.
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph import random as random
-from gluongraph.builders import mxcorrelation, mxctc, mximages, mxindex, mxlayers, mxmath, mxops, mxoutputs, mxshapes
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.eager import spanning
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plain import extents
+from gluongraph.mxops import correlation as mxcorrelation
+from gluongraph.mxops import ctc as mxctc
+from gluongraph.mxops import images as mximages
+from gluongraph.mxops import index as mxindex
+from gluongraph.mxops import layers as mxlayers
+from gluongraph.mxops import math as mxmath
+from gluongraph.mxops import ops as mxops
+from gluongraph.mxops import outputs as mxoutputs
+from gluongraph.mxops import shapes as mxshapes
 from gluongraph.nd import contrib as contrib
 from gluongraph.nd import dlpack
 from gluongraph.nd import image as image

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from gluongraph import random
-from gluongraph.builders import mxindex, mxops, mxshapes
 from gluongraph.context import Context
 from gluongraph.dtypes import is_float
 from gluongraph.ir.graph import Node
+from gluongraph.mxops import index as mxindex
+from gluongraph.mxops import ops as mxops
+from gluongraph.mxops import shapes as mxshapes
 from gluongraph.nd.function import function
 from gluongraph.ndarray import NDArray
 

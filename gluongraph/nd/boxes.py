@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
-from gluongraph.builders import mxops, mxshapes
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir.graph import Node
+from gluongraph.mxops import ops as mxops
+from gluongraph.mxops import shapes as mxshapes
 from gluongraph.nd.function import function
 from gluongraph.ndarray import NDArray
 

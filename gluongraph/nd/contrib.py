@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 
 from gluongraph import random
-from gluongraph.builders import mxcontrib, mxctc, mxdeformable, mximages, mxindex, mxquantize, mxshapes
 from gluongraph.errors import HostCallError, MXNetError, located
+from gluongraph.mxops import contrib as mxcontrib
+from gluongraph.mxops import ctc as mxctc
+from gluongraph.mxops import deformable as mxdeformable
+from gluongraph.mxops import images as mximages
+from gluongraph.mxops import index as mxindex
+from gluongraph.mxops import quantize as mxquantize
+from gluongraph.mxops import shapes as mxshapes
 from gluongraph.nd.boxes import bipartite_matching as bipartite_matching
 from gluongraph.nd.boxes import box_decode as box_decode
 from gluongraph.nd.boxes import box_encode as box_encode

@@ -9,10 +9,10 @@ from operator import itemgetter
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.builders import mxshapes
 from gluongraph.context import Context
 from gluongraph.errors import ShapeError, TraceError, located
 from gluongraph.ir.graph import Node
+from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ndarray import NDArray, invoke, traced
 from gluongraph.ops.loops import fresh, over
 from gluongraph.tape import STATE

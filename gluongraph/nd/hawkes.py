@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph.builders import mxops, mxshapes
+from gluongraph.mxops import ops as mxops
+from gluongraph.mxops import shapes as mxshapes
 from gluongraph.nd.control import foreach
 from gluongraph.nd.function import function
 from gluongraph.ndarray import NDArray, invoke

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops, random
-from gluongraph.builders import mxshapes
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, located
 from gluongraph.image import color, pixels, resample, short_side
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plain import extents
+from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.storage import Array
 

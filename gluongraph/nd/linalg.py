@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.builders import mxlinalg
 from gluongraph.errors import MXNetError, located
+from gluongraph.mxops import linalg as mxlinalg
 from gluongraph.nd.function import function, into, no_such
 from gluongraph.ndarray import NDArray
 from gluongraph.tape import STATE

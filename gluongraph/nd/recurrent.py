@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import random
-from gluongraph.builders import mxlayers, mxrnn, mxshapes
 from gluongraph.errors import MXNetError, located
+from gluongraph.mxops import layers as mxlayers
+from gluongraph.mxops import rnn as mxrnn
+from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.tape import STATE
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.builders import mxregions
 from gluongraph.errors import HostCallError, MXNetError, located
+from gluongraph.mxops import regions as mxregions
 from gluongraph.nd.function import into
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.storage import Array

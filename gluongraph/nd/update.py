@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.builders import mxupdate
+from gluongraph.mxops import update as mxupdate
 from gluongraph.nd.function import into
 from gluongraph.ndarray import NDArray, invoke
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.builders.mxlayers import moved
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import DTypeError, FormatError, MXNetError, ShapeError, UnsupportedError, amount
 from gluongraph.ir import interpreter
 from gluongraph.ir.composite import results_of
 from gluongraph.ir.graph import Node, topological
+from gluongraph.mxops.layers import moved
 from gluongraph.onnx import functions
 from gluongraph.onnx.model import FunctionDef, GraphDef, NodeDef, Reference
 from gluongraph.onnx.program import Program, check_types, graphs_of

@@ -11,10 +11,11 @@ Builders take nodes and Python numbers, broadcast as numpy does, and count axes 
 
 from gluongraph.ir.composite import inline
 from gluongraph.ir.graph import OPERATORS
-from gluongraph.ops.blocks import into_blocks, out_of_blocks
-from gluongraph.ops.build import broadcast_to
+from gluongraph.ops.blocked_layout import into_blocks, out_of_blocks
+from gluongraph.ops.builders import broadcast_to
 from gluongraph.ops.checked_index import checked_index
 from gluongraph.ops.collective import allreduce
+from gluongraph.ops.constants import const, full, input, iota, literal, ones, zeros
 from gluongraph.ops.control import after, call, fused, item, items
 from gluongraph.ops.conv import conv2d, conv2d_data_grad, conv2d_weight_grad
 from gluongraph.ops.conv_nd import conv, conv_transpose
@@ -56,7 +57,6 @@ from gluongraph.ops.elementwise import (
     tanh,
 )
 from gluongraph.ops.index import gather, one_hot, scatter_add, take
-from gluongraph.ops.leaf import const, full, input, iota, literal, ones, zeros
 from gluongraph.ops.linalg import cholesky, gelqf, inverse, slogdet, solve_triangular, syevd
 from gluongraph.ops.logic import (
     equal,

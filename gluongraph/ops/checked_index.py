@@ -11,7 +11,7 @@ from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.errors import IndexRangeError, located
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.build import misfit, need, wrong_dtype
+from gluongraph.ops.builders import misfit, need, wrong_dtype
 from gluongraph.ops.samples import array
 
 _INTEGERS = ("i32", "u32", "i64")

@@ -7,7 +7,7 @@ from functools import reduce
 import numpy as np
 
 from gluongraph.ir.graph import Node, Op
-from gluongraph.ops.build import NUMBERS
+from gluongraph.ops.builders import NUMBERS
 from gluongraph.ops.elementwise import alike
 from gluongraph.ops.samples import Array, elementwise
 

@@ -8,7 +8,7 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.ir.composite import substitute
 from gluongraph.ir.graph import Graph, Node, Op, TensorType, Types
-from gluongraph.ops.build import misfit
+from gluongraph.ops.builders import misfit
 from gluongraph.ops.samples import array
 
 # -- item
@@ -108,7 +108,7 @@ def _call_grad(gs: tuple[Node, ...], ys: Any, *args: Node, body: Graph) -> tuple
 
 def gradients_of(ys: Sequence[Node], gs: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node | None]:
     """The reverse walk, which itself is built on the ops and so is imported at first use."""
-    from gluongraph.differentiate import gradients
+    from gluongraph.ops.autodiff import gradients
 
     return gradients(ys, gs, wrt)
 

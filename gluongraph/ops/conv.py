@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.build import FLOATS, misfit, need, pair, wrong_dtype
+from gluongraph.ops.builders import FLOATS, misfit, need, pair, wrong_dtype
 from gluongraph.ops.matmul import product, summed_in, widened
 from gluongraph.ops.movement import both, clamped
 from gluongraph.ops.samples import each

@@ -15,7 +15,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.build import FLOATS, misfit, need
+from gluongraph.ops.builders import FLOATS, misfit, need
 from gluongraph.ops.conv import conv2d, conv2d_data_grad, extent, window_over
 from gluongraph.ops.movement import clamped
 from gluongraph.ops.samples import each

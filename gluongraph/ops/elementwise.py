@@ -13,16 +13,7 @@ from gluongraph import ops
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.ir.composite import composite
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.build import (
-    FLOATS,
-    INTEGERS,
-    NUMBERS,
-    Value,
-    broadcasting,
-    equal_types,
-    lift,
-    need,
-)
+from gluongraph.ops.builders import FLOATS, INTEGERS, NUMBERS, Value, broadcasting, equal_types, lift, need
 from gluongraph.ops.samples import array, elementwise
 
 Infer = Callable[..., TensorType]

@@ -10,7 +10,7 @@ from gluongraph import ops
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops import sums
-from gluongraph.ops.build import INTEGERS, NUMBERS, check_axes, misfit, need, normal_axis, without, wrong_dtype
+from gluongraph.ops.builders import INTEGERS, NUMBERS, check_axes, misfit, need, normal_axis, without, wrong_dtype
 from gluongraph.ops.movement import both
 from gluongraph.ops.samples import each
 

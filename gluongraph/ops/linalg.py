@@ -15,7 +15,7 @@ from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir.composite import composite
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.ops.build import FLOATS, misfit, need, wrong_dtype
+from gluongraph.ops.builders import FLOATS, misfit, need, wrong_dtype
 from gluongraph.ops.samples import array
 
 Nodes = tuple[Node, ...]

@@ -10,7 +10,7 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.build import (
+from gluongraph.ops.builders import (
     ANY,
     Binary,
     Value,

@@ -8,7 +8,7 @@ from itertools import count
 from gluongraph import ops
 from gluongraph.ir.composite import substitute
 from gluongraph.ir.graph import OPS, Graph, Node, TensorType
-from gluongraph.ops.leaf import INPUT, LITERAL
+from gluongraph.ops.constants import INPUT, LITERAL
 
 Nodes = tuple[Node, ...]
 _SERIAL = count()

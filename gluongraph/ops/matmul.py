@@ -9,7 +9,7 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.build import NUMBERS, broadcast_shape, broadcast_to, misfit, need, wrong_dtype
+from gluongraph.ops.builders import NUMBERS, broadcast_shape, broadcast_to, misfit, need, wrong_dtype
 from gluongraph.ops.samples import each
 
 

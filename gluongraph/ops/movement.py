@@ -11,7 +11,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.build import Axes, check_axes, misfit, normal_axes, normal_axis, without, wrong_dtype
+from gluongraph.ops.builders import Axes, check_axes, misfit, normal_axes, normal_axis, without, wrong_dtype
 from gluongraph.ops.samples import each
 
 Shape = tuple[int, ...]

@@ -12,16 +12,7 @@ from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.composite import composite, results_of
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.ops.build import (
-    FLOATS,
-    broadcast_to,
-    check_axes,
-    misfit,
-    need,
-    normal_axes,
-    without,
-    wrong_dtype,
-)
+from gluongraph.ops.builders import FLOATS, broadcast_to, check_axes, misfit, need, normal_axes, without, wrong_dtype
 from gluongraph.ops.matmul import MATMUL, summed_in
 from gluongraph.ops.samples import array, each
 

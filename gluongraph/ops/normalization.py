@@ -10,16 +10,8 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.ir.composite import composite
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.ops.build import (
-    FLOATS,
-    along,
-    check_axes,
-    misfit,
-    need,
-    normal_axis,
-    wrong_dtype,
-)
-from gluongraph.ops.leaf import is_zero
+from gluongraph.ops.builders import FLOATS, along, check_axes, misfit, need, normal_axis, wrong_dtype
+from gluongraph.ops.constants import is_zero
 from gluongraph.ops.reduce import average, spread
 from gluongraph.ops.samples import each
 

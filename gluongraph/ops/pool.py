@@ -10,7 +10,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.build import FLOATS, equal_types, misfit, need, pair
+from gluongraph.ops.builders import FLOATS, equal_types, misfit, need, pair
 from gluongraph.ops.movement import both, clamped
 from gluongraph.ops.samples import array, each
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node
-from gluongraph.ops.build import misfit
+from gluongraph.ops.builders import misfit
 from gluongraph.ops.pool import avg_pool2d, max_pool2d, places
 
 Pool = Callable[..., Node]

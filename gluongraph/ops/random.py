@@ -19,8 +19,8 @@ import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops import words
-from gluongraph.ops.build import FLOATS, NUMBERS, misfit, need
+from gluongraph.ops import philox_kernel
+from gluongraph.ops.builders import FLOATS, NUMBERS, misfit, need
 from gluongraph.ops.samples import array
 
 ROUNDS = 10
@@ -69,7 +69,7 @@ def _by_first_word(
 ) -> Any:
     """`number` of the first word of each element's counter."""
     found = np.empty(math.prod(shape), dtype)
-    for first, (word,) in words.blocks(state, found.size, draw, 1, _numpy_words):
+    for first, (word,) in philox_kernel.blocks(state, found.size, draw, 1, _numpy_words):
         found[first : first + word.size] = number(word)
     return found.reshape(shape)
 
@@ -107,11 +107,11 @@ def _normal(state: Any, shape: tuple[int, ...], draw: int, dtype: str) -> Any:
     size = math.prod(shape)
     runs = -(-size // RUN)
     found = np.empty((runs, 4, WIDTH), np.float32)
-    for first, made in words.blocks(state, runs * WIDTH, draw, 4, _numpy_words):
+    for first, made in philox_kernel.blocks(state, runs * WIDTH, draw, 4, _numpy_words):
         part = found[first // WIDTH :][: made[0].size // WIDTH]
         for pair in (0, 2):
             radius = np.sqrt(np.log(_numpy_unit(made[pair], 24) + np.float32(2.0**-24)) * np.float32(-2))
-            cosine, sine = words.circle(made[pair + 1], size)
+            cosine, sine = philox_kernel.circle(made[pair + 1], size)
             part[:, pair] = (radius * cosine).reshape(-1, WIDTH)
             part[:, pair + 1] = (radius * sine).reshape(-1, WIDTH)
     return found.reshape(-1)[:size].reshape(shape).astype(numpy_dtype(dtype), copy=False)

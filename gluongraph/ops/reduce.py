@@ -13,7 +13,7 @@ from gluongraph.dtypes import is_float
 from gluongraph.ir.composite import composite
 from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops import sums
-from gluongraph.ops.build import FLOATS, NUMBERS, Axes, check_axes, misfit, need, normal_axes, normal_axis, without
+from gluongraph.ops.builders import FLOATS, NUMBERS, Axes, check_axes, misfit, need, normal_axes, normal_axis, without
 from gluongraph.ops.samples import each
 
 _HALF = 2  # bytes of the floats whose sums and products are accumulated in f32

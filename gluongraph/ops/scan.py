@@ -20,9 +20,9 @@ from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.composite import substitute
 from gluongraph.ir.graph import Graph, Node, Op, TensorType
-from gluongraph.ops.build import misfit
+from gluongraph.ops.builders import misfit
+from gluongraph.ops.constants import is_zero
 from gluongraph.ops.control import apply_body, check_arguments, gradients_of
-from gluongraph.ops.leaf import is_zero
 from gluongraph.ops.loops import Nodes, fresh, loop, of_turn, over
 from gluongraph.ops.samples import array
 

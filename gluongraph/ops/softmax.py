@@ -10,15 +10,7 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.ir.composite import composite
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.ops.build import (
-    FLOATS,
-    check_axes,
-    misfit,
-    need,
-    normal_axis,
-    without,
-    wrong_dtype,
-)
+from gluongraph.ops.builders import FLOATS, check_axes, misfit, need, normal_axis, without, wrong_dtype
 from gluongraph.ops.reduce import spread
 from gluongraph.ops.samples import each
 

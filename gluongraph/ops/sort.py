@@ -8,7 +8,7 @@ from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.composite import composite
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.ops.build import NUMBERS, check_axes, need, normal_axis
+from gluongraph.ops.builders import NUMBERS, check_axes, need, normal_axis
 from gluongraph.ops.samples import each
 
 

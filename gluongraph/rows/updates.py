@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.ops.leaf import is_zero
+from gluongraph.ops.constants import is_zero
 
 Update = Callable[[Node, Node, Mapping[str, Node]], tuple[Node, Mapping[str, Node]]]
 

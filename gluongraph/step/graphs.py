@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
-from gluongraph.differentiate import differentiate
 from gluongraph.dtypes import is_float
 from gluongraph.errors import MXNetError, TraceError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph
 from gluongraph.ndarray import NDArray
+from gluongraph.ops.autodiff import differentiate
 from gluongraph.precision import scaling
 from gluongraph.precision.copies import copied
 from gluongraph.precision.table import PRECISIONS, Precision

@@ -8,10 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.builders import mximages, mxlayers, mxops, mxrnn, mxshapes
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir.graph import Node, recording_origins
+from gluongraph.mxops import images as mximages
+from gluongraph.mxops import layers as mxlayers
+from gluongraph.mxops import ops as mxops
+from gluongraph.mxops import rnn as mxrnn
+from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array
 from gluongraph.symbol import VARIABLE, Entry, Symbol, SymbolNode

@@ -13,7 +13,7 @@ from gluongraph.codegen.contraction import conv_tile_blocks
 from gluongraph.codegen.contraction.conv import Conv
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.ops.blocks import IN_BLOCKS, blocked
+from gluongraph.ops.blocked_layout import IN_BLOCKS, blocked
 
 sys.path.insert(0, str(Path(__file__).parent))
 from kernels import Case, Library

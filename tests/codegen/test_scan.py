@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from gluongraph import compiler, ops
-from gluongraph.differentiate import differentiate, gradients
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.plan import Group, Plan
+from gluongraph.ops.autodiff import differentiate, gradients
 from gluongraph.runtime import executor
 
 GUARD = 4096  # bytes before and behind every array

@@ -13,7 +13,7 @@ from gluongraph.codegen.contraction import conv
 from gluongraph.codegen.contraction.conv import Conv
 from gluongraph.codegen.targets import TARGETS, target
 from gluongraph.codegen.tvm import machine_code, tir
-from gluongraph.ops.blocks import IN_BLOCKS, blocked
+from gluongraph.ops.blocked_layout import IN_BLOCKS, blocked
 from gluongraph.ops.conv import CONV2D, DATA_GRAD, WEIGHT_GRAD
 from gluongraph.runtime import loader
 

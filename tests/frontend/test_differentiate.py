@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from gluongraph import ops
-from gluongraph.differentiate import INTEGRAL, differentiate, gradients
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, Origin, VerifyError
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import OPS, Graph, Node, Op, TensorType
 from gluongraph.ir.verify import verify
+from gluongraph.ops.autodiff import INTEGRAL, differentiate, gradients
 
 A, B, INDEX = (ops.input(n, TensorType((2, 3), d)) for n, d in (("a", "f64"), ("b", "f64"), ("i", "i32")))
 RNG = np.random.default_rng(0)

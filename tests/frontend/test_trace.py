@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from gluongraph import autograd, cpu, nd, random, trace
-from gluongraph.differentiate import differentiate
 from gluongraph.errors import MXNetError, TraceError
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import TensorType
 from gluongraph.ir.verify import verify
 from gluongraph.ndarray import NDArray
+from gluongraph.ops.autodiff import differentiate
 from gluongraph.trace import Traced
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

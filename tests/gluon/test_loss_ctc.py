@@ -11,9 +11,9 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import autograd, debug, gluon, nd, ops
-from gluongraph.builders import mxctc
 from gluongraph.errors import IndexRangeError
 from gluongraph.ir.graph import TensorType, topological
+from gluongraph.mxops import ctc as mxctc
 
 RNG = np.random.default_rng(3)
 SCORES = RNG.normal(size=(3, 5, 4))  # samples, frames, classes; the last class is the blank

@@ -17,7 +17,7 @@ from gluongraph.ir.composite import results_of
 from gluongraph.ir.graph import OPS, Graph, Op, TensorType
 from gluongraph.onnx.export.prediction import standard
 from gluongraph.ops import input as leaf
-from gluongraph.ops.blocks import IN_BLOCKS
+from gluongraph.ops.blocked_layout import IN_BLOCKS
 
 # Ops of gradients, of random numbers, of several devices and of plans, with those of `passes/layout.py`: they are in no
 # forward of a net that predicts.

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from gluongraph import ops
-from gluongraph.differentiate import gradients
 from gluongraph.errors import DTypeError, MXNetError, ShapeError
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import OPS, Graph, TensorType, topological
+from gluongraph.ops.autodiff import gradients
 
 
 def leaf(name, *shape, dtype="f32"):

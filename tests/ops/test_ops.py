@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from gluongraph import ops
-from gluongraph.differentiate import gradients
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import OPS, TensorType
+from gluongraph.ops.autodiff import gradients
 
 sys.path.insert(0, str(Path(__file__).parent))
 import numpy_algebra

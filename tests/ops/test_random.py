@@ -7,7 +7,7 @@ from gluongraph import ops
 from gluongraph.errors import ShapeError
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import OPS, TensorType
-from gluongraph.ops import words as drawn_words
+from gluongraph.ops import philox_kernel as drawn_words
 from gluongraph.ops.random import _split, philox
 
 # From the known-answer tests of Random123, philox4x32-10: counter, key, result.
@@ -110,7 +110,7 @@ def test_words_are_split_high_and_low():
 
 
 def test_dropout_uses_one_mask_forwards_and_backwards():
-    from gluongraph.differentiate import gradients
+    from gluongraph.ops.autodiff import gradients
 
     x, state = ops.input("x", TensorType((30, 40))), ops.input("state", TensorType((4,), "u32"))
     y = ops.dropout(x, state, p=0.25, draw=3)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from gluongraph import ops
-from gluongraph.differentiate import gradients
 from gluongraph.errors import ShapeError
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import OPS, TensorType, topological
+from gluongraph.ops.autodiff import gradients
 
 T, N, H = 5, 2, 3
 

@@ -9,10 +9,10 @@ import pytest
 
 from gluongraph import ops, optimizer
 from gluongraph.compiler import lower
-from gluongraph.differentiate import differentiate
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.plan import Plan
+from gluongraph.ops.autodiff import differentiate
 from gluongraph.rows.updates import row_gradient
 from gluongraph.updates import SCALAR, apply_updates
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gluongraph import ops
-from gluongraph.differentiate import differentiate
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.plan import Candidate, Group, Plan
 from gluongraph.ir.verify import verify_plan
+from gluongraph.ops.autodiff import differentiate
 from gluongraph.passes import PIPELINE, memory, schedule, select
 
 Forward = Callable[["Builder"], Node]

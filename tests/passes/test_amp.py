@@ -10,12 +10,12 @@ from hypothesis import given
 from random_graphs import FEW, graphs, values_for
 
 from gluongraph import ops
-from gluongraph.differentiate import differentiate
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.printer import read, show
 from gluongraph.ir.serialize import dumps, loads
 from gluongraph.ir.verify import verify
+from gluongraph.ops.autodiff import differentiate
 from gluongraph.passes import PIPELINE, amp
 from gluongraph.passes.amp import is_low
 

@@ -19,7 +19,7 @@ from gluongraph.ir.graph import Graph, Node, TensorType, node
 from gluongraph.ir.plan import Plan
 from gluongraph.ir.printer import show
 from gluongraph.ir.verify import verify_plan
-from gluongraph.ops.blocks import IN_BLOCKS
+from gluongraph.ops.blocked_layout import IN_BLOCKS
 from gluongraph.passes import inline, layout
 from gluongraph.planning import plan_of, prepared
 

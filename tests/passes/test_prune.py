@@ -6,10 +6,10 @@ from hypothesis import given
 from random_graphs import FEW, assert_laws, assert_same_meaning, graphs
 
 from gluongraph import ops
-from gluongraph.differentiate import gradients
 from gluongraph.errors import Origin
 from gluongraph.ir.graph import OPS, Graph, Node, TensorType
 from gluongraph.ir.printer import show
+from gluongraph.ops.autodiff import gradients
 from gluongraph.passes import prune
 
 H, X, W = (ops.input(name, TensorType(shape)) for name, shape in (("h", (2, 3)), ("x", (5, 2, 3)), ("w", (2, 3))))

@@ -11,11 +11,11 @@ from numbers import Real
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.builders.mxops import axes_of
-from gluongraph.builders.mxshapes import reshape_like
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.ir.graph import Node
+from gluongraph.mxops.ops import axes_of
+from gluongraph.mxops.shapes import reshape_like
 from gluongraph.ndarray import invoke
 
 

@@ -7,11 +7,11 @@ import operator
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.builders.mxops import axes_of, softrelu
-from gluongraph.builders.mxshapes import class_index
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.loss.base import Loss, fitted, like
 from gluongraph.ir.graph import Node
+from gluongraph.mxops.ops import axes_of, softrelu
+from gluongraph.mxops.shapes import class_index
 
 
 class SoftmaxCrossEntropyLoss(Loss):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph.builders import mxctc, mxshapes
 from gluongraph.gluon.loss.base import Loss
 from gluongraph.ir.graph import Node
+from gluongraph.mxops import ctc as mxctc
+from gluongraph.mxops import shapes as mxshapes
 
 
 class CTCLoss(Loss):

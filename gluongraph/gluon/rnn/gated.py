@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import nd, trace
-from gluongraph.builders import mxrnn
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon import watch
 from gluongraph.gluon.block import Block
@@ -14,13 +13,14 @@ from gluongraph.gluon.nn.activations import ACTIVATIONS
 from gluongraph.gluon.nn.layout import check_count
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.gluon.rnn.recurrent import HybridRecurrentCell, Sequences, States, begun, given_back, merged
+from gluongraph.mxops import rnn as mxrnn
 from gluongraph.ndarray import NDArray, invoke
 
 
 class GatedCell(HybridRecurrentCell):
     """What the cells with weights share: parameters {i2h,h2h}_{weight,bias}, one step, and the unrolled sequence."""
 
-    _mode = ""  # of gluongraph.builders.mxrnn
+    _mode = ""  # of gluongraph.mxops.rnn
 
     def __init__(
         self,

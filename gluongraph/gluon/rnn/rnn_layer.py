@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.builders import mxrnn
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.gluon.rnn.stack import HybridSequentialRNNCell
 from gluongraph.gluon.rnn.unfused import CELLS, no_projection, unfused
+from gluongraph.mxops import rnn as mxrnn
 from gluongraph.nd.recurrent import clipping, stacked
 from gluongraph.ndarray import NDArray
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.builders.mxindex import SequenceReverse
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.block import Block, _indented
 from gluongraph.gluon.rnn.recurrent import (
@@ -18,6 +17,7 @@ from gluongraph.gluon.rnn.recurrent import (
     given_back,
     merged,
 )
+from gluongraph.mxops.index import SequenceReverse
 from gluongraph.ndarray import NDArray, invoke
 
 

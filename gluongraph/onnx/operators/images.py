@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
-from gluongraph.builders.mxshapes import row_major
 from gluongraph.ir.graph import Node
+from gluongraph.mxops.shapes import row_major
 from gluongraph.onnx.site import Site
 from gluongraph.onnx.table import operator
 from gluongraph.storage import Array

@@ -8,9 +8,11 @@ from functools import partial, reduce
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.builders import mxlayers, mxmath, mxops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.graph import Node
+from gluongraph.mxops import layers as mxlayers
+from gluongraph.mxops import math as mxmath
+from gluongraph.mxops import ops as mxops
 from gluongraph.onnx.site import Site
 from gluongraph.onnx.table import operator, row
 

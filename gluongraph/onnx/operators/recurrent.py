@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gluongraph import ops
-from gluongraph.builders.mxops import softrelu, softsign
 from gluongraph.ir.graph import Node
+from gluongraph.mxops.ops import softrelu, softsign
 from gluongraph.onnx.site import Site, Value
 from gluongraph.onnx.table import attributes, operator
 

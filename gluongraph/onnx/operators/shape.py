@@ -12,7 +12,7 @@ from gluongraph.dtypes import DTYPES, is_float, numpy_dtype
 from gluongraph.ir.graph import Node
 from gluongraph.onnx.site import Site, Value
 from gluongraph.onnx.table import operator
-from gluongraph.ops.build import broadcast_to
+from gluongraph.ops.builders import broadcast_to
 
 # -- what shapes are
 

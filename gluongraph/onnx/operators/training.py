@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gluongraph import ops
-from gluongraph.differentiate import gradients, ones
 from gluongraph.ir.graph import Node
 from gluongraph.onnx.site import Site, Value
 from gluongraph.onnx.table import training
+from gluongraph.ops.autodiff import gradients, ones
 
 Nodes = Sequence[Node]
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.builders import mxlayers, mxops
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.ir.graph import Node
+from gluongraph.mxops import layers as mxlayers
+from gluongraph.mxops import ops as mxops
 from gluongraph.onnx.export.terms import Made, Term, each, ints, term
 from gluongraph.onnx.export.view import RULES, View, rule
 from gluongraph.onnx.model import NUMBERS

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.builders.mxlayers import Activation, FullyConnected
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir.graph import Node
+from gluongraph.mxops.layers import Activation, FullyConnected
 
 Nodes = tuple[Node, ...]
 Clip = tuple[float, float, bool]  # least and largest cell state, and whether NaN counts as the least

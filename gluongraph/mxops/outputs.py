@@ -10,9 +10,9 @@ import math
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.builders.mxshapes import class_index
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir.graph import Node
+from gluongraph.mxops.shapes import class_index
 
 
 def SoftmaxOutput(

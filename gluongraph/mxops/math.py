@@ -14,7 +14,7 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.graph import Node
-from gluongraph.ops.build import Value
+from gluongraph.ops.builders import Value
 
 HALVES = ("f16", "bf16")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from gluongraph import ops
-from gluongraph.builders.mxops import axes_of, sign
 from gluongraph.errors import ShapeError, located
 from gluongraph.ir.graph import Node
+from gluongraph.mxops.ops import axes_of, sign
 
 
 def arange_like(data: Node, start: float = 0.0, step: float = 1.0, repeat: int = 1, axis: int | None = None) -> Node:

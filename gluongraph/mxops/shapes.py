@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
-from gluongraph.builders.mxops import Axes, axes_of
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir.graph import Node
-from gluongraph.ops.build import Value
+from gluongraph.mxops.ops import Axes, axes_of
+from gluongraph.ops.builders import Value
 
 
 def reshape(data: Node, shape: Sequence[int], reverse: bool = False) -> Node:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
-from gluongraph.builders.mxindex import extractdiag as extractdiag
-from gluongraph.builders.mxindex import makediag as makediag
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir.graph import Node
+from gluongraph.mxops.index import extractdiag as extractdiag
+from gluongraph.mxops.index import makediag as makediag
 
 
 def gemm(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gluongraph import ops
-from gluongraph.builders.mximages import Pooling
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir.graph import Node
+from gluongraph.mxops.images import Pooling
 
 
 def Correlation(

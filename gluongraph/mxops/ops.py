@@ -14,7 +14,7 @@ from gluongraph import ops
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir.graph import Node
-from gluongraph.ops.build import INTEGERS, Binary, Value, broadcast, dtype_of
+from gluongraph.ops.builders import INTEGERS, Binary, Value, broadcast, dtype_of
 
 Axes = int | Sequence[int] | None
 

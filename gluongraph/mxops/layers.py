@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from gluongraph import ops
-from gluongraph.builders.mxops import axes_of, softrelu, softsign
-from gluongraph.builders.mxshapes import as_index, class_index
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir.graph import Node
+from gluongraph.mxops.ops import axes_of, softrelu, softsign
+from gluongraph.mxops.shapes import as_index, class_index
 
 
 def softmax(

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from gluongraph import ops
-from gluongraph.builders import mxops
-from gluongraph.builders.mxops import Axes, axes_of
-from gluongraph.builders.mxshapes import as_index, from_front, row_major, squeeze
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir.graph import Node
+from gluongraph.mxops import ops as mxops
+from gluongraph.mxops.ops import Axes, axes_of
+from gluongraph.mxops.shapes import as_index, from_front, row_major, squeeze
 
 # -- order
 
