@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import finite, nd, ops
+from gluongraph import nd, ops
 from gluongraph.dtypes import dtype_name
+from gluongraph.eager import nan_check
 from gluongraph.errors import located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Node
@@ -116,7 +117,7 @@ def scale_loss(loss: Any, trainer: Trainer) -> Iterator[Any]:
     """
     _check(trainer, "scale_loss")
     scale = trainer.scaled_by = trainer.scaler.loss_scale
-    with finite.suspended():
+    with nan_check.suspended():
         yield [each * scale for each in loss] if isinstance(loss, (list, tuple)) else loss * scale
 
 

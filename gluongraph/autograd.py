@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from gluongraph import debug
+from gluongraph.eager import row_sparse as rows
+from gluongraph.eager.tape import STATE, Entry, Leaf, Source, mark, no_value, pull_arrays, reverse, source_of, write
 from gluongraph.errors import HostCallError, MXNetError, ShapeError, TraceError, located
 from gluongraph.mxops.ops import zeros_like
 from gluongraph.ndarray import NDArray, invoke
-from gluongraph.rows import values as rows
 from gluongraph.storage import Array
-from gluongraph.tape import STATE, Entry, Leaf, Source, mark, no_value, pull_arrays, reverse, source_of, write
 
 
 class _Mode:

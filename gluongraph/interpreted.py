@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import finite
 from gluongraph.dtypes import numpy_dtype
+from gluongraph.eager import nan_check
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph
 
@@ -41,7 +41,7 @@ class Interpreted:
         """Run once; the updated state arrays are written at the end, all or none."""
         given = {**self._state, **self._scalars, **dict(zip(self.input_names, inputs, strict=True))}
         values = {name: array.reshape(self.graph.inputs[name].shape) for name, array in given.items()}
-        outputs, updates = (finite.run if self.check else interpreter.run)(self.graph, values)
+        outputs, updates = (nan_check.run if self.check else interpreter.run)(self.graph, values)
         for name, array in updates.items():
             self._state[name].reshape(array.shape)[...] = array
         return [np.array(outputs[name]) for name in self.output_names]

@@ -14,9 +14,10 @@ import numpy as np
 from gluongraph import debug
 from gluongraph.context import Context, check_context, current_context
 from gluongraph.dtypes import dtype_name
-from gluongraph.eager import Function, leaf, observers
+from gluongraph.eager.array import DEFAULT, Handle
+from gluongraph.eager.function import Function, leaf, observers
+from gluongraph.eager.tape import STATE, Entry, mark, no_value, outlived, source_of, sources_of, tracked
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
-from gluongraph.handle import DEFAULT, Handle
 from gluongraph.ir.graph import Node, attr_key
 from gluongraph.ir.plain import PLAIN, extents, is_flat, plain
 from gluongraph.mxops import images as mximages
@@ -27,7 +28,6 @@ from gluongraph.mxops import ops as mxops
 from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ops.autodiff import gradients
 from gluongraph.storage import Array, View, given_array
-from gluongraph.tape import STATE, Entry, mark, no_value, outlived, source_of, sources_of, tracked
 
 if not TYPE_CHECKING:  # a checker is to go on knowing what is in this file
 
@@ -171,7 +171,7 @@ class NDArray(Handle):
         """
         if self._storage is None:
             raise TraceError(no_value("attach_grad()"))
-        from gluongraph.rows.array import gradient_like
+        from gluongraph.eager.row_sparse_array import gradient_like
 
         mark(self, gradient_like(self, stype), grad_req)
 

@@ -35,11 +35,11 @@ from typing import Any, TypeVar
 from gluongraph import autograd, nd
 from gluongraph.argument_texts import argument_text
 from gluongraph.context import Context, current_context
-from gluongraph.eager import spans
+from gluongraph.eager.function import spans
+from gluongraph.eager.tape import STATE, tracked
 from gluongraph.errors import HostCallError, MXNetError, ShapeError, located
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array
-from gluongraph.tape import STATE, tracked
 
 Shape = Sequence[int]
 _PROPS: dict[str, type[CustomOpProp]] = {}

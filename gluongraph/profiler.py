@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
-from gluongraph import eager
+from gluongraph.eager import function
 from gluongraph.errors import MXNetError, located, warn
 from gluongraph.host.params_file import whole
 from gluongraph.ndarray import forget_functions
@@ -112,8 +112,8 @@ def set_state(state: str = "stop", profile_process: str = "worker") -> None:
     if state not in ("run", "stop"):
         raise ValueError(f"the profiler's state is 'run' or 'stop', not {state!r}")
     _PROFILE.running, _PROFILE.paused = state == "run", False
-    eager.observers[:] = [_observe] if _PROFILE.running else []
-    eager.spans[:] = [_cached] if _PROFILE.running else []
+    function.observers[:] = [_observe] if _PROFILE.running else []
+    function.spans[:] = [_cached] if _PROFILE.running else []
     forget_functions()  # they are made again, with a clock around them or without
 
 
@@ -203,20 +203,20 @@ def _table(found: dict[str, dict[str, dict[str, dict[str, float]]]]) -> str:
 # -- what is measured by itself
 
 
-def _observe(function: eager.Function, build: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _observe(observed: function.Function, build: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Put a clock around a new function of eager mode, and around its gradient."""
     from gluongraph.symbol.recording import operator_name
 
     name = operator_name(build, args)
-    record = function._record
+    record = observed._record
 
-    def recorded(mask: tuple[bool, ...]) -> eager.Recorded:
+    def recorded(mask: tuple[bool, ...]) -> function.Recorded:
         made = record(mask)
         made.forward, made.backward = _timed(name, made.forward), _timed(f"_backward_{name}", made.backward)
         return made
 
-    function.call = _timed(name, function.call)
-    function._record = recorded  # type: ignore[method-assign]
+    observed.call = _timed(name, observed.call)
+    observed._record = recorded  # type: ignore[method-assign]
 
 
 def _timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:

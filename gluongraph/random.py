@@ -17,12 +17,12 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.context import Context, current_context
 from gluongraph.dtypes import dtype_name, numpy_dtype
+from gluongraph.eager.tape import STATE
 from gluongraph.errors import ArgumentError, MXNetError, TraceError, located
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plain import extents
 from gluongraph.ndarray import NDArray, invoke, placed
 from gluongraph.storage import Array
-from gluongraph.tape import STATE
 
 Shape = int | Sequence[int] | None
 _WORD = 1 << 32

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import debug, finite, ops
+from gluongraph import debug, ops
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name, is_float
-from gluongraph.eager import leaf
+from gluongraph.eager import nan_check
+from gluongraph.eager.function import leaf
+from gluongraph.eager.tape import STATE
 from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin, warn
 from gluongraph.ir.composite import results_of
 from gluongraph.ir.graph import Graph, Node, TensorType, recording_origins, topological
@@ -23,7 +25,6 @@ from gluongraph.mxops.shapes import index, index_plan, index_put
 from gluongraph.ndarray import NDArray, attribute, naming_what_is_no_array, traced
 from gluongraph.ops.autodiff import depended_on, gradients, ones, zeros
 from gluongraph.storage import Array
-from gluongraph.tape import STATE
 
 RNG = "rng"
 ARGUMENT = "data"  # data0, data1, ... are the arrays among the arguments
@@ -159,7 +160,7 @@ def scope(name: str, layer: object = None) -> AbstractContextManager[None]:
     are looked at."""
     if STATE.tracer is not None:
         return _Scope(STATE.tracer, name, layer)
-    return finite.layer(name) if debug.settings().check else _NO_SCOPE
+    return nan_check.layer(name) if debug.settings().check else _NO_SCOPE
 
 
 def guard(owner: Any, attribute: str) -> Any:

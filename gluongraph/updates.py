@@ -8,12 +8,12 @@ from functools import partial
 
 from gluongraph import ops
 from gluongraph.context import Context, current_context
+from gluongraph.eager.row_sparse_updates import update_rows
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir.graph import OPS, Graph, Node, TensorType, node, topological
 from gluongraph.optimizer.arguments import check_number
 from gluongraph.optimizer.base import Optimizer, computed_in, noise_of
 from gluongraph.optimizer.counting import Index
-from gluongraph.rows.updates import update_rows
 from gluongraph.trace import STATE_TYPE, is_argument, is_rng, rng_name
 
 GRAD = "grad:"

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gluongraph.checkpoint.training import REST, Groups, Part, Put, Training, misfit
+from gluongraph.eager.tape import Leaf
 from gluongraph.replicas.exchange import RESIDUAL
 from gluongraph.runtime.checkpoint import Content
 from gluongraph.step.window import WINDOW
 from gluongraph.storage import Array
-from gluongraph.tape import Leaf
 from gluongraph.updates import GRAD
 
 

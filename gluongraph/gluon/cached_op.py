@@ -16,17 +16,17 @@ from gluongraph import debug, random
 from gluongraph import storage as storages
 from gluongraph.context import current_context
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.eager import leaf, spans
+from gluongraph.eager.function import leaf, spans
+from gluongraph.eager.row_sparse import Rows
+from gluongraph.eager.row_sparse_updates import row_gradient
+from gluongraph.eager.tape import STATE, Entry, sources_of, tracked
 from gluongraph.errors import MXNetError, located
 from gluongraph.host import services
 from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import items
 from gluongraph.ops.autodiff import depended_on, gradients, zeros
-from gluongraph.rows.updates import row_gradient
-from gluongraph.rows.values import Rows
 from gluongraph.storage import Array
-from gluongraph.tape import STATE, Entry, sources_of, tracked
 from gluongraph.trace import Traced, is_argument, is_rng, scope, trace
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _wish(array: NDArray) -> int:
 
 
 class _Recorded:
-    """The two halves, and the gradient that the tape keeps (see `gluongraph.tape.Gradient`).
+    """The two halves, and the gradient that the tape keeps (see `gluongraph.eager.tape.Gradient`).
 
     `wants` tells of each argument whether a gradient flows to it, `constant` whether the outputs depend on it without.
     `by_rows` has for each gradient the shape of the array if it comes as numbers of rows and values, else None.

@@ -11,6 +11,7 @@ import numpy as np
 from gluongraph import autograd, initializer, nd, random
 from gluongraph.context import Context, check_context, cpu, current_context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
+from gluongraph.eager.tape import concrete
 from gluongraph.errors import MXNetError, NamesInstead, located, warn
 from gluongraph.gluon import files
 from gluongraph.gluon.watch import Edits
@@ -18,7 +19,6 @@ from gluongraph.ir.plain import extents
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.multipliers import Multipliers
 from gluongraph.storage import given_array
-from gluongraph.tape import concrete
 from gluongraph.updates import is_reserved
 
 GRAD_REQS = ("write", "add", "null")

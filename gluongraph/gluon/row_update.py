@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gluongraph.eager.row_sparse import Rows, joined
+from gluongraph.eager.row_sparse_array import RowSparseNDArray
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.optimizer.base import updated_by
-from gluongraph.rows.array import RowSparseNDArray
-from gluongraph.rows.values import Rows, joined
 from gluongraph.storage import Array
 from gluongraph.updates import state_name
 

@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 from gluongraph import optimizer as optimizers
 from gluongraph.context import Context
+from gluongraph.eager.row_sparse_array import share_rows
+from gluongraph.eager.tape import Leaf
 from gluongraph.errors import MXNetError, amount, located
 from gluongraph.gluon import trainer_states
 from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
@@ -23,9 +25,7 @@ from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
 from gluongraph.precision.scaling import LossScale
 from gluongraph.replicas.exchange import RESIDUAL, Exchange
-from gluongraph.rows.array import share_rows
 from gluongraph.storage import Array
-from gluongraph.tape import Leaf
 from gluongraph.updates import state_name
 
 

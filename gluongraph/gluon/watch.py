@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gluongraph import trace
+from gluongraph.eager.tape import STATE
 from gluongraph.ndarray import NDArray
-from gluongraph.tape import STATE
 
 if TYPE_CHECKING:
     from gluongraph.gluon.block import Block

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.eager.tape import STATE
 from gluongraph.errors import MXNetError, TraceError, located
 from gluongraph.image import codec, resample
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array
-from gluongraph.tape import STATE
 
 Size = tuple[int, int]
 Place = tuple[int, int, int, int]  # x, y, width, height

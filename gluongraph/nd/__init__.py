@@ -16,7 +16,9 @@ from gluongraph import ops
 from gluongraph import random as random
 from gluongraph.context import Context
 from gluongraph.dtypes import dtype_name, numpy_dtype
-from gluongraph.eager import spanning
+from gluongraph.eager.function import spanning
+from gluongraph.eager.tape import STATE
+from gluongraph.eager.tape import concrete as concrete
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plain import extents
@@ -76,8 +78,6 @@ from gluongraph.ndarray import NDArray as NDArray
 from gluongraph.ndarray import invoke as invoke
 from gluongraph.ndarray import placed
 from gluongraph.storage import given_array, native, shared_view
-from gluongraph.tape import STATE
-from gluongraph.tape import concrete as concrete
 
 Shape = int | Sequence[int]
 

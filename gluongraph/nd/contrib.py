@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import random
+from gluongraph.eager.tape import STATE
 from gluongraph.errors import HostCallError, MXNetError, located
 from gluongraph.mxops import contrib as mxcontrib
 from gluongraph.mxops import ctc as mxctc
@@ -37,7 +38,6 @@ from gluongraph.nd.regions import ROIAlign as ROIAlign
 from gluongraph.nd.regions import RROIAlign as RROIAlign
 from gluongraph.nd.update import adamw_update as adamw_update
 from gluongraph.ndarray import NDArray, invoke
-from gluongraph.tape import STATE
 from gluongraph.util import is_np_shape
 
 DeformableConvolution = function(mxdeformable.DeformableConvolution)

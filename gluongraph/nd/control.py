@@ -10,12 +10,12 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.context import Context
+from gluongraph.eager.tape import STATE
 from gluongraph.errors import ShapeError, TraceError, located
 from gluongraph.ir.graph import Node
 from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ndarray import NDArray, invoke, traced
 from gluongraph.ops.loops import fresh, over
-from gluongraph.tape import STATE
 from gluongraph.trace import Tracer
 
 Tree = Any  # an array, or a list or tuple of such

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.eager.tape import STATE
 from gluongraph.errors import MXNetError, located
 from gluongraph.mxops import linalg as mxlinalg
 from gluongraph.nd.function import function, into, no_such
 from gluongraph.ndarray import NDArray
-from gluongraph.tape import STATE
 
 
 def _refusing(call: Callable[..., NDArray], lacks: str, help: str) -> Callable[..., NDArray]:

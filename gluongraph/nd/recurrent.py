@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import random
+from gluongraph.eager.tape import STATE
 from gluongraph.errors import MXNetError, located
 from gluongraph.mxops import layers as mxlayers
 from gluongraph.mxops import rnn as mxrnn
 from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ndarray import NDArray, invoke
-from gluongraph.tape import STATE
 
 _MODES: dict[str, tuple[str, dict[str, Any]]] = {  # MXNet's name -> the recurrence, and how it goes
     "rnn_relu": ("rnn", {"act": "relu"}),

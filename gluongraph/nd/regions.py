@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.eager.tape import STATE
 from gluongraph.errors import HostCallError, MXNetError, located
 from gluongraph.mxops import regions as mxregions
 from gluongraph.nd.function import into
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.storage import Array
-from gluongraph.tape import STATE
 
 Pair = tuple[int, int]
 

@@ -9,6 +9,7 @@ from typing import Any
 from gluongraph import initializer, nd, ops, random
 from gluongraph.context import Context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
+from gluongraph.eager.tape import STATE
 from gluongraph.errors import ArgumentError, DTypeError, MXNetError, ShapeError, amount, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import ParameterDict
@@ -19,7 +20,6 @@ from gluongraph.onnx.model import ValueDef
 from gluongraph.onnx.program import Program
 from gluongraph.onnx.reader import read
 from gluongraph.storage import given_array
-from gluongraph.tape import STATE
 
 
 def load(

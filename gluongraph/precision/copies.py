@@ -13,7 +13,7 @@ import numpy as np
 from gluongraph import ops
 from gluongraph import storage as storages
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.eager import leaf
+from gluongraph.eager.function import leaf
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.rewrite import rebuild
 from gluongraph.ndarray import NDArray

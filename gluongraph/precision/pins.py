@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gluongraph.tape import STATE
+from gluongraph.eager.tape import STATE
 
 
 @contextmanager

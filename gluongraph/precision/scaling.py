@@ -15,7 +15,7 @@ from functools import reduce
 import numpy as np
 
 from gluongraph import nd, ops
-from gluongraph.eager import leaf
+from gluongraph.eager.function import leaf
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.updates import GRAD

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gluongraph import ops
 from gluongraph.context import Context
-from gluongraph.eager import leaf
+from gluongraph.eager.function import leaf
 from gluongraph.ir.graph import Graph, Node, node
 from gluongraph.kvstore.compression import two_bit
 from gluongraph.optimizer import Optimizer

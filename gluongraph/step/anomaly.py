@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gluongraph import finite, ops
+from gluongraph import ops
 from gluongraph.dtypes import is_float
+from gluongraph.eager import nan_check
 from gluongraph.errors import NotFiniteError, located
 from gluongraph.ir.graph import Graph
 from gluongraph.precision.scaling import all_finite
@@ -48,6 +49,6 @@ class Guard:
         """
         if results[SOUND]:
             return
-        finite.run(self._plain, {name: inputs[name] for name in self._plain.inputs})
+        nan_check.run(self._plain, {name: inputs[name] for name in self._plain.inputs})
         message = "the compiled step has made a NaN or an infinity; computed in numpy there is none"
         raise NotFiniteError(located(message, help="a value is at the end of its range: scale down what is computed"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from gluongraph import ops
-from gluongraph.eager import leaf
+from gluongraph.eager.function import leaf
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph, TensorType

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import reduce
 
 from gluongraph import ops
-from gluongraph.eager import leaf
+from gluongraph.eager.function import leaf
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.updates import GRAD, SCALAR
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 from gluongraph.dtypes import is_float
+from gluongraph.eager.tape import Leaf
 from gluongraph.errors import MXNetError, TraceError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph
@@ -19,7 +20,6 @@ from gluongraph.step.arenas import settle
 from gluongraph.step.averages import Averages
 from gluongraph.step.clipping import clipped, measured
 from gluongraph.step.window import Window
-from gluongraph.tape import Leaf
 from gluongraph.trace import Traced, is_rng
 from gluongraph.updates import GRAD, SCALAR, Draws, ScalarTable
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from gluongraph import random
 from gluongraph import storage as storages
+from gluongraph.eager.row_sparse_array import RowSparseNDArray
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir.graph import Graph
 from gluongraph.precision.copies import Copies
 from gluongraph.precision.scaling import FINITE
 from gluongraph.replicas.shares import OnAll, is_shared_out
-from gluongraph.rows.array import RowSparseNDArray
 from gluongraph.step.graphs import Made
 from gluongraph.storage import Array
 from gluongraph.trace import Traced

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from gluongraph import nd, ops
-from gluongraph.eager import leaf
+from gluongraph.eager.function import leaf
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.ndarray import NDArray

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.dtypes import DTYPES, numpy_dtype
+from gluongraph.eager.tape import STATE
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir.graph import Node, recording_origins
 from gluongraph.mxops import images as mximages
@@ -19,7 +20,6 @@ from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array
 from gluongraph.symbol import VARIABLE, Entry, Symbol, SymbolNode
-from gluongraph.tape import STATE
 from gluongraph.trace import Tracer
 
 Given = dict[str, Any]  # a builder's arguments by name

@@ -9,11 +9,11 @@ import pytest
 
 from gluongraph import ops, optimizer
 from gluongraph.compiler import lower
+from gluongraph.eager.row_sparse_updates import row_gradient
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.plan import Plan
 from gluongraph.ops.autodiff import differentiate
-from gluongraph.rows.updates import row_gradient
 from gluongraph.updates import SCALAR, apply_updates
 
 ROWS, WIDTH = 50, 5

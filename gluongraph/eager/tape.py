@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
+from gluongraph.eager.row_sparse import Rows, dense
 from gluongraph.errors import MXNetError, located
-from gluongraph.rows.values import Rows, dense
 from gluongraph.storage import Array
 
 if TYPE_CHECKING:

@@ -16,15 +16,16 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from gluongraph import debug, finite
+from gluongraph import debug
 from gluongraph.dtypes import numpy_dtype
+from gluongraph.eager import nan_check
+from gluongraph.eager.row_sparse import Rows
+from gluongraph.eager.row_sparse_updates import row_gradient
 from gluongraph.errors import MXNetError
 from gluongraph.ir.composite import inline, results_of
 from gluongraph.ir.graph import OPS, Node, TensorType, node
 from gluongraph.ops.autodiff import gradients, zeros
 from gluongraph.ops.scan import run as run_scan
-from gluongraph.rows.updates import row_gradient
-from gluongraph.rows.values import Rows
 from gluongraph.storage import Array
 
 Arrays = tuple[Array, ...]
@@ -116,7 +117,7 @@ class Recorded:
         self.forward = _checked(emitted.function((*function.results, *saved)), function.inputs, function.results)
         self.backward = _backward(function, (*saved, *heads), wanted)
         if debug.settings().check:
-            self.forward, self.backward = finite.remembering(self.forward, self.backward, len(saved))
+            self.forward, self.backward = nan_check.remembering(self.forward, self.backward, len(saved))
         self._build, self._count = function.build, len(function.inputs)
 
     def again(self, *given: Node) -> tuple[Node, ...]:
@@ -151,7 +152,7 @@ def _checked(
     call: Callable[..., Arrays], inputs: Sequence[Node], results: Sequence[Node], gradient_of: str = ""
 ) -> Callable[..., Arrays]:
     """`call`; under GG_CHECK=nan, looked at whenever it runs."""
-    return finite.watched(call, inputs, results, gradient_of) if debug.settings().check else call
+    return nan_check.watched(call, inputs, results, gradient_of) if debug.settings().check else call
 
 
 def _named(function: Function) -> str:

@@ -9,11 +9,11 @@ import numpy as np
 
 from gluongraph.context import Context, cpu
 from gluongraph.dtypes import dtype_name, numpy_dtype
+from gluongraph.eager.tape import Entry, Leaf, no_value
 from gluongraph.errors import TraceError
 from gluongraph.host import params_file
 from gluongraph.ir.graph import Node, TensorType
 from gluongraph.storage import Array, Storage
-from gluongraph.tape import Entry, Leaf, no_value
 
 if TYPE_CHECKING:
     from gluongraph.ndarray import NDArray

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from gluongraph.context import Context
+from gluongraph.eager.array import DEFAULT
+from gluongraph.eager.row_sparse import Rows, joined
 from gluongraph.errors import MXNetError, located
-from gluongraph.handle import DEFAULT
 from gluongraph.ndarray import NDArray
-from gluongraph.rows.values import Rows, joined
 from gluongraph.storage import Array, Storage, untouched_zeros
 
 
