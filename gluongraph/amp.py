@@ -31,7 +31,7 @@ from gluongraph.ir.graph import Node
 from gluongraph.mxops import images as mximages
 from gluongraph.mxops import layers as mxlayers
 from gluongraph.nd.function import TUNING, function
-from gluongraph.precision.pins import float32, keep_float32
+from gluongraph.tracing.keep_float32 import float32, keep_float32
 
 __all__ = [
     "float32",

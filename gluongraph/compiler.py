@@ -25,7 +25,6 @@ from gluongraph.host.progress import quiet, task
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir import printer
 from gluongraph.ir.graph import Graph, Node
-from gluongraph.precision.table import in_whole, precision_of
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor, Refuse
@@ -33,6 +32,7 @@ from gluongraph.step import Options, TrainStep
 from gluongraph.step.arguments import check_batch
 from gluongraph.step.states import hold_states
 from gluongraph.step.thrift import ALL_KEPT, Thrift, thrift_of
+from gluongraph.tracing.precision import in_whole, precision_of
 
 if TYPE_CHECKING:
     from gluongraph.ir.plan import Plan

@@ -12,8 +12,8 @@ from gluongraph.errors import FormatError
 from gluongraph.formulas import Tape
 from gluongraph.ir.entry_point import Arg, Program
 from gluongraph.ir.plan import SPACES
-from gluongraph.step.graphs import CALLS
-from gluongraph.updates import SCALAR
+from gluongraph.tracing.optimizer_updates import SCALAR
+from gluongraph.tracing.step_graph import CALLS
 
 
 def program_of(told: Mapping[str, Any], artefact: Artefact) -> Program:

@@ -27,15 +27,15 @@ from gluongraph.host.progress import quiet, task
 from gluongraph.ir import serialize
 from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
-from gluongraph.precision.scaling import GOOD, SCALE
-from gluongraph.step.averages import AVERAGE
 from gluongraph.step.batch import as_array
-from gluongraph.step.graphs import CALLS, Made
 from gluongraph.step.variants import Variants
-from gluongraph.step.window import WINDOW, Window
 from gluongraph.storage import Array
-from gluongraph.trace import Traced
-from gluongraph.updates import GRAD, SCALAR
+from gluongraph.tracing.accumulation import WINDOW, Window
+from gluongraph.tracing.ema import AVERAGE
+from gluongraph.tracing.loss_scaling import GOOD, SCALE
+from gluongraph.tracing.optimizer_updates import GRAD, SCALAR
+from gluongraph.tracing.step_graph import CALLS, Made
+from gluongraph.tracing.tracer import Traced
 
 if TYPE_CHECKING:
     from gluongraph.compiler import Compiled

@@ -26,23 +26,23 @@ from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
-from gluongraph.precision.copies import Copies, copy_of
-from gluongraph.precision.scaling import GOOD, SCALE
-from gluongraph.precision.table import precision_of
 from gluongraph.runtime import loader
 from gluongraph.runtime.checkpoint import Content
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
 from gluongraph.step import Options, TrainStep
-from gluongraph.step.anomaly import SOUND
-from gluongraph.step.averages import AVERAGE
-from gluongraph.step.graphs import Call
 from gluongraph.step.variant import Variant
 from gluongraph.step.variants import Variants
-from gluongraph.step.window import WINDOW
 from gluongraph.storage import Array
-from gluongraph.trace import Traced
-from gluongraph.updates import GRAD, SCALAR, ScalarTable
+from gluongraph.tracing.accumulation import WINDOW
+from gluongraph.tracing.anomaly import SOUND
+from gluongraph.tracing.ema import AVERAGE
+from gluongraph.tracing.loss_scaling import GOOD, SCALE
+from gluongraph.tracing.low_precision_copies import Copies, copy_of
+from gluongraph.tracing.optimizer_updates import GRAD, SCALAR, ScalarTable
+from gluongraph.tracing.precision import precision_of
+from gluongraph.tracing.step_graph import Call
+from gluongraph.tracing.tracer import Traced
 
 if TYPE_CHECKING:
     from gluongraph.compiler import Compiled

@@ -15,9 +15,9 @@ from gluongraph.errors import MXNetError, located
 from gluongraph.formulas import NotAFormula, Tape, Trace
 from gluongraph.optimizer import Optimizer
 from gluongraph.optimizer.counting import Index
-from gluongraph.step.averages import DECAY, REST
-from gluongraph.step.clipping import LIMIT
-from gluongraph.updates import SCALAR, ScalarTable
+from gluongraph.tracing.ema import DECAY, REST
+from gluongraph.tracing.grad_norm import LIMIT
+from gluongraph.tracing.optimizer_updates import SCALAR, ScalarTable
 
 UPDATES, RATE, SETTING, SCHEDULE, CARRIED = "num_update", "learning_rate", "optimizer.", "schedule.", "carried."
 T, LR_MULT, WD_MULT, BEFORE, RESCALE = "t:", "lr_mult:", "wd_mult:", "before", "rescale"

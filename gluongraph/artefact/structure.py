@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph.errors import FormatError, MXNetError, located
-from gluongraph.trace import Output
+from gluongraph.tracing.tracer import Output
 
 
 def to_data(part: Any) -> Any:

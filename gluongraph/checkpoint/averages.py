@@ -7,7 +7,7 @@ from typing import Any
 from gluongraph.checkpoint.training import REST, Groups, Part, Put, Training, misfit
 from gluongraph.errors import MXNetError, located
 from gluongraph.runtime.checkpoint import Content
-from gluongraph.step.averages import AVERAGE
+from gluongraph.tracing.ema import AVERAGE
 
 
 def _check_out(training: Training) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 from gluongraph.checkpoint.training import REST, Groups, Part, Put, Training, misfit
 from gluongraph.eager.tape import Leaf
-from gluongraph.replicas.exchange import RESIDUAL
 from gluongraph.runtime.checkpoint import Content
-from gluongraph.step.window import WINDOW
 from gluongraph.storage import Array
-from gluongraph.updates import GRAD
+from gluongraph.tracing.accumulation import WINDOW
+from gluongraph.tracing.gradient_exchange import RESIDUAL
+from gluongraph.tracing.optimizer_updates import GRAD
 
 
 def _spread(training: Training, saved: Mapping[str, Array], here: Sequence[str]) -> dict[str, Array]:

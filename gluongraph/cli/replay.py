@@ -29,8 +29,8 @@ from gluongraph.errors import FormatError, MXNetError
 from gluongraph.host.terminal import as_json, table
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.storage import Array
-from gluongraph.trace import is_rng
-from gluongraph.updates import SCALAR
+from gluongraph.tracing.optimizer_updates import SCALAR
+from gluongraph.tracing.tracer import is_rng
 
 if TYPE_CHECKING:
     from gluongraph.cli.view.parting import Found

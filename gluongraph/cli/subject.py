@@ -377,7 +377,7 @@ def _with_labels(net: Any, batch: tuple[Any, ...], options: argparse.Namespace) 
     inputs = options.inputs or _inputs(net)
     if len(batch) > inputs:
         return batch
-    from gluongraph.trace import trace
+    from gluongraph.tracing.tracer import trace
 
     outputs = trace(net, list(map(_as_array, batch)), training=False).graph.outputs
     ty = next(iter(outputs.values())).ty

@@ -17,7 +17,7 @@ from gluongraph.storage import Array, Storage
 
 if TYPE_CHECKING:
     from gluongraph.ndarray import NDArray
-    from gluongraph.trace import Tracer
+    from gluongraph.tracing.tracer import Tracer
 
 DEFAULT = cpu(0)
 

@@ -17,7 +17,7 @@ from gluongraph.storage import Array
 
 if TYPE_CHECKING:
     from gluongraph.ndarray import NDArray
-    from gluongraph.trace import Tracer
+    from gluongraph.tracing.tracer import Tracer
 
 T = TypeVar("T")
 next_number = count().__next__

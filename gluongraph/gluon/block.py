@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from gluongraph import nd, trace
+from gluongraph import nd
 from gluongraph.context import Context, current_context
 from gluongraph.errors import HostCallError, MXNetError, NamesInstead, is_own_file, located, runs_a_layer, warn
 from gluongraph.gluon import files, structure, watch
@@ -22,6 +22,7 @@ from gluongraph.gluon.watch import Edits, is_setting
 from gluongraph.host import params_file
 from gluongraph.name import NameManager
 from gluongraph.ndarray import NDArray
+from gluongraph.tracing import tracer
 
 _Forward = TypeVar("_Forward", bound=Callable[..., Any])
 
@@ -333,7 +334,7 @@ class Block(NamesInstead):
     def __call__(self, *args: Any) -> Any:
         for hook in list(self._forward_pre_hooks.values()):
             hook(self, args)
-        with trace.scope(self._name, self):
+        with tracer.scope(self._name, self):
             out = self._run(*args)
         for hook in list(self._forward_hooks.values()):
             hook(self, args, out)
@@ -555,7 +556,7 @@ class HybridBlock(Block):
             raise TypeError(located(message, help="make an array of it: nd.array(...)", scope=self.name)) from error
 
     def _run_here(self, *args: Any) -> Any:
-        if self._active and not trace.tracing():
+        if self._active and not tracer.tracing():
             cached = self._cached
             if cached is None:  # not set as an attribute: it is no setting that a trace may depend on
                 cached = self.__dict__["_cached"] = CachedOp(self)

@@ -27,7 +27,7 @@ from gluongraph.ndarray import NDArray
 from gluongraph.ops import items
 from gluongraph.ops.autodiff import depended_on, gradients, zeros
 from gluongraph.storage import Array
-from gluongraph.trace import Traced, is_argument, is_rng, scope, trace
+from gluongraph.tracing.tracer import Traced, is_argument, is_rng, scope, trace
 
 if TYPE_CHECKING:
     from gluongraph.gluon.block import HybridBlock

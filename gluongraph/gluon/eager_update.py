@@ -18,7 +18,7 @@ from gluongraph.gluon.row_update import update_by_rows
 from gluongraph.host import services
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.ndarray import NDArray
-from gluongraph.updates import GRAD, SCALAR, ScalarTable
+from gluongraph.tracing.optimizer_updates import GRAD, SCALAR, ScalarTable
 
 if TYPE_CHECKING:
     from gluongraph.gluon.trainer import Trainer

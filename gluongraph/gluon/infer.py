@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gluongraph import nd, trace
+from gluongraph import nd
 from gluongraph.ndarray import NDArray
+from gluongraph.tracing import tracer
 
 if TYPE_CHECKING:
     from gluongraph.gluon.block import HybridBlock
@@ -138,7 +139,7 @@ def infer(block: HybridBlock, args: tuple[Any, ...]) -> Exception | None:
         block.hybrid_forward(_Namespace(nd), *inputs, **own)
 
     try:
-        trace.trace(run, args, training=False)
+        tracer.trace(run, args, training=False)
     except Exception as error:  # the block's own code runs: whatever it raises
         return error
     return None

@@ -19,7 +19,7 @@ from gluongraph.ir.plain import extents
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.multipliers import Multipliers
 from gluongraph.storage import given_array
-from gluongraph.updates import is_reserved
+from gluongraph.tracing.optimizer_updates import is_reserved
 
 GRAD_REQS = ("write", "add", "null")
 STYPES = ("default", "row_sparse")

@@ -13,7 +13,7 @@ from gluongraph.eager.row_sparse_array import RowSparseNDArray
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.optimizer.base import updated_by
 from gluongraph.storage import Array
-from gluongraph.updates import state_name
+from gluongraph.tracing.optimizer_updates import state_name
 
 if TYPE_CHECKING:
     from gluongraph.gluon.trainer import Trainer

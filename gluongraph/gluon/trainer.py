@@ -23,10 +23,10 @@ from gluongraph.gluon.watch import Edits
 from gluongraph.kvstore import KVStore, KVStoreBase
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
-from gluongraph.precision.scaling import LossScale
-from gluongraph.replicas.exchange import RESIDUAL, Exchange
 from gluongraph.storage import Array
-from gluongraph.updates import state_name
+from gluongraph.tracing.gradient_exchange import RESIDUAL, Exchange
+from gluongraph.tracing.loss_scaling import LossScale
+from gluongraph.tracing.optimizer_updates import state_name
 
 
 class Trainer:

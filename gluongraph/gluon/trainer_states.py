@@ -10,7 +10,7 @@ from gluongraph.gluon import files
 from gluongraph.host import json_text
 from gluongraph.optimizer.updater import packed, unpacked
 from gluongraph.storage import Array
-from gluongraph.updates import state_name
+from gluongraph.tracing.optimizer_updates import state_name
 
 if TYPE_CHECKING:
     from gluongraph.gluon.trainer import Trainer

@@ -7,7 +7,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gluongraph import trace
 from gluongraph.eager.tape import STATE
 from gluongraph.ndarray import NDArray
 
@@ -88,11 +87,11 @@ _WATCHES: WeakKeyDictionary[Any, Watch] = WeakKeyDictionary()
 
 def note(block: Block) -> None:
     """The trace in progress has run through this block: it holds only while the block stays as it is."""
-    tracer = STATE.tracer
-    if tracer is None:
+    current = STATE.tracer
+    if current is None:
         return
-    watch = _WATCHES.get(tracer)
+    watch = _WATCHES.get(current)
     if watch is None:
-        watch = _WATCHES[tracer] = Watch()
-        trace.guard(watch, "unchanged")
+        watch = _WATCHES[current] = Watch()
+        current.guard(watch, "unchanged")
     watch.add(block)

@@ -143,5 +143,5 @@ INSTEAD: dict[str, str] = {
     "init.FusedRNN": "parameters of recurrent layers are separate arrays, each with an initializer of its own",
     "initializer.FusedRNN": "parameters of recurrent layers are separate arrays, each with an initializer of its own",
     "gluon.model_zoo.text": "gluon.rnn has the layers; weights come from local files, by load_parameters",
-    "autograd.get_symbol": "gluongraph.trace.trace(fn, args).graph is the graph of a function",
+    "autograd.get_symbol": "gluongraph.tracing.tracer.trace(fn, args).graph is the graph of a function",
 }

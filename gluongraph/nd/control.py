@@ -16,7 +16,7 @@ from gluongraph.ir.graph import Node
 from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ndarray import NDArray, invoke, traced
 from gluongraph.ops.loops import fresh, over
-from gluongraph.trace import Tracer
+from gluongraph.tracing.tracer import Tracer
 
 Tree = Any  # an array, or a list or tuple of such
 Turn = Callable[[Tree, Sequence[NDArray]], tuple[Tree, Tree]]  # states and slices -> states after it and outputs

@@ -20,7 +20,7 @@ from gluongraph.onnx.program import Program, check_types, graphs_of
 from gluongraph.onnx.site import CONSTANTS, FOLDED, Site, Value, Values, constant
 from gluongraph.onnx.table import Row
 from gluongraph.onnx.tensors import LARGEST
-from gluongraph.trace import scope
+from gluongraph.tracing.tracer import scope
 
 NODES = 1 << 20  # operators of one build: more come from a loop that is unrolled without end
 

@@ -18,19 +18,19 @@ from gluongraph.interpreted import Interpreted
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import Launch, Plan
 from gluongraph.nd import NDArray
-from gluongraph.precision.scaling import LossScale
 from gluongraph.runtime.checkpoint import Keep
 from gluongraph.runtime.executor import Executor
 from gluongraph.runtime.saving import Saver, room
-from gluongraph.step.averages import Averages
-from gluongraph.step.clipping import LIMIT, NORM
 from gluongraph.step.footprint import Footprint
-from gluongraph.step.graphs import Options
 from gluongraph.step.variant import Lower, Variant
 from gluongraph.step.variants import Variants
-from gluongraph.step.window import Window
 from gluongraph.storage import Array
-from gluongraph.updates import GRAD
+from gluongraph.tracing.accumulation import Window
+from gluongraph.tracing.ema import Averages
+from gluongraph.tracing.grad_norm import LIMIT, NORM
+from gluongraph.tracing.loss_scaling import LossScale
+from gluongraph.tracing.optimizer_updates import GRAD
+from gluongraph.tracing.step_graph import Options
 
 if TYPE_CHECKING:
     from gluongraph.codegen.cache.artifacts import Artefact

@@ -14,13 +14,13 @@ from gluongraph.eager.row_sparse_array import RowSparseNDArray
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.interpreted import Interpreted
 from gluongraph.ir.graph import Graph
-from gluongraph.precision.copies import Copies
-from gluongraph.precision.scaling import FINITE
-from gluongraph.replicas.shares import OnAll, is_shared_out
-from gluongraph.step.graphs import Made
 from gluongraph.storage import Array
-from gluongraph.trace import Traced
-from gluongraph.updates import SCALAR
+from gluongraph.tracing.batch_split import OnAll, is_shared_out
+from gluongraph.tracing.loss_scaling import FINITE
+from gluongraph.tracing.low_precision_copies import Copies
+from gluongraph.tracing.optimizer_updates import SCALAR
+from gluongraph.tracing.step_graph import Made
+from gluongraph.tracing.tracer import Traced
 
 if TYPE_CHECKING:
     from gluongraph.codegen.targets import Target

@@ -15,15 +15,15 @@ from gluongraph.host.interrupts import in_one_line, show_in_one_line
 from gluongraph.host.process import collecting_later
 from gluongraph.ir.graph import Graph
 from gluongraph.nd import NDArray
-from gluongraph.replicas.shares import OnAll, contexts_of, is_shared_out, shares
 from gluongraph.step.arguments import check_call
-from gluongraph.step.averages import Averages
 from gluongraph.step.batch import as_array
-from gluongraph.step.graphs import CALLS, Call, Made, Options, graph_of
 from gluongraph.step.variant import Lower, Variant
-from gluongraph.step.window import Window
 from gluongraph.storage import Array
-from gluongraph.trace import Traced, trace
+from gluongraph.tracing.accumulation import Window
+from gluongraph.tracing.batch_split import OnAll, contexts_of, is_shared_out, shares
+from gluongraph.tracing.ema import Averages
+from gluongraph.tracing.step_graph import CALLS, Call, Made, Options, graph_of
+from gluongraph.tracing.tracer import Traced, trace
 
 ALONE = (cpu(),)  # the contexts of a call that has nothing to share out
 NOTHING = Traced(Graph({}, {}, {}), None, {}, {}, ())  # the trace of a mode that runs no program

@@ -20,7 +20,7 @@ from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array
 from gluongraph.symbol import VARIABLE, Entry, Symbol, SymbolNode
-from gluongraph.trace import Tracer
+from gluongraph.tracing.tracer import Tracer
 
 Given = dict[str, Any]  # a builder's arguments by name
 

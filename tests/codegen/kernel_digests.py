@@ -46,8 +46,8 @@ def digests(workload: str, target: str, precision: str) -> str:
     from gluongraph.codegen.targets import target as find_target
     from gluongraph.compiler import Request
     from gluongraph.name import NameManager
-    from gluongraph.step.graphs import CALLS
     from gluongraph.step.thrift import ALL_KEPT
+    from gluongraph.tracing.step_graph import CALLS
 
     on = find_target(target)
     with NameManager():  # parameters are updated in the order of their names, as in MXNet: dense10 before dense9

@@ -11,7 +11,7 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import debug
-from gluongraph.step.graphs import CALLS
+from gluongraph.tracing.step_graph import CALLS
 
 pytestmark = pytest.mark.usefixtures("demo_environment")
 

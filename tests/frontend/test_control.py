@@ -12,7 +12,7 @@ import gluongraph as mx
 from gluongraph import autograd, debug, nd
 from gluongraph.errors import TraceError
 from gluongraph.gluon import HybridBlock
-from gluongraph.trace import trace
+from gluongraph.tracing.tracer import trace
 
 RNG = np.random.default_rng(0)
 X, H, W = (RNG.standard_normal(shape).astype(np.float32) for shape in ((5, 3, 4), (3, 4), (4, 4)))

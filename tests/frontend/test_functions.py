@@ -11,7 +11,7 @@ import pytest
 import gluongraph as mx
 from gluongraph import autograd, nd
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, TraceError
-from gluongraph.trace import trace
+from gluongraph.tracing.tracer import trace
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-2, 2, (3, 4)).astype(np.float32)

@@ -8,20 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph import autograd, cpu, nd, random, trace
+from gluongraph import autograd, cpu, nd, random
 from gluongraph.errors import MXNetError, TraceError
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import TensorType
 from gluongraph.ir.verify import verify
 from gluongraph.ndarray import NDArray
 from gluongraph.ops.autodiff import differentiate
-from gluongraph.trace import Traced
+from gluongraph.tracing import tracer
+from gluongraph.tracing.tracer import Traced
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def traced(fn: Callable[..., Any], *args: Any, training: bool = True) -> Traced:
-    found = trace.trace(fn, args, training=training)
+    found = tracer.trace(fn, args, training=training)
     verify(found.graph)
     return found
 
@@ -158,7 +159,7 @@ def _branch(x: NDArray) -> Any:
 def test_wanting_numbers_of_a_traced_value(fn: Callable[..., Any]) -> None:
     with pytest.raises(TraceError, match=r"of a traced value(.|\n)*test_trace.py:\d+(.|\n)*help: "):
         traced(fn, nd.array(X))
-    assert not trace.tracing()
+    assert not tracer.tracing()
 
 
 def test_views_of_traced_and_outside_arrays() -> None:
@@ -243,7 +244,7 @@ def test_random_numbers_are_those_of_eager_mode() -> None:
     with autograd.train_mode():
         expected = [fn(nd.array(X + 1)) for _ in range(2)]
     found = traced(fn, nd.array(X + 1))
-    assert found.draws == {trace.RNG: (cpu(), 4)} and str(found.graph.inputs[trace.RNG].ty) == "u32[4]"
+    assert found.draws == {tracer.RNG: (cpu(), 4)} and str(found.graph.inputs[tracer.RNG].ty) == "u32[4]"
     random.seed(7)
     for each in expected:
         for a, b in zip(run(found, X + 1), each, strict=True):
@@ -261,7 +262,7 @@ def test_gradients_within() -> None:
 
 def test_origins_are_the_users_lines_and_layers() -> None:
     def fn(x: NDArray) -> NDArray:
-        with trace.scope("outer"), trace.scope("inner"):
+        with tracer.scope("outer"), tracer.scope("inner"):
             y = x.tanh()
         return y.exp()
 
@@ -278,7 +279,7 @@ def test_guards() -> None:
         rate = 0.5
 
     layer = Layer()
-    found = traced(lambda x: x * trace.guard(layer, "rate"), nd.array(X))
+    found = traced(lambda x: x * tracer.guard(layer, "rate"), nd.array(X))
     assert found.holds
     layer.rate = 0.25
     assert not found.holds
@@ -286,9 +287,9 @@ def test_guards() -> None:
 
 def test_assign() -> None:
     w = nd.zeros((3,))
-    found = traced(lambda x: trace.assign(w, x[0]), nd.array(X))
+    found = traced(lambda x: tracer.assign(w, x[0]), nd.array(X))
     assert list(found.graph.updates) == ["capture0"]
-    trace.assign(w, 2)
+    tracer.assign(w, 2)
     assert w.asnumpy().tolist() == [2, 2, 2]
 
 
@@ -301,17 +302,17 @@ def test_long_loops_are_told_of() -> None:
 
         return turn_after_turn
 
-    traced(loop(trace.UNROLLED), nd.array(X))  # warnings are errors in the tests
+    traced(loop(tracer.UNROLLED), nd.array(X))  # warnings are errors in the tests
     with pytest.warns(
-        UserWarning, match=rf"loop at .*test_trace\.py:\d+ .*tanh {trace.UNROLLED + 1} times.*\n.*foreach"
+        UserWarning, match=rf"loop at .*test_trace\.py:\d+ .*tanh {tracer.UNROLLED + 1} times.*\n.*foreach"
     ):
-        traced(loop(trace.UNROLLED + 1), nd.array(X))
+        traced(loop(tracer.UNROLLED + 1), nd.array(X))
 
 
 def test_many_layers_of_one_name_are_no_loop() -> None:
     def layers(x: NDArray) -> NDArray:
-        for layer in [object() for _ in range(3)] * trace.UNROLLED:
-            with trace.scope("block", layer):
+        for layer in [object() for _ in range(3)] * tracer.UNROLLED:
+            with tracer.scope("block", layer):
                 x = nd.tanh(x)
         return x
 

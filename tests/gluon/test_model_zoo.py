@@ -15,7 +15,7 @@ from gluongraph.gluon.model_zoo import vision
 from gluongraph.gluon.model_zoo.vision.mobilenet import LinearBottleneck
 from gluongraph.gluon.model_zoo.vision.squeezenet import _fire
 from gluongraph.ir.graph import TensorType
-from gluongraph.trace import trace
+from gluongraph.tracing.tracer import trace
 
 # Of the parameters in order: name below the net's prefix, name by place in the tree, shape.
 PARAMETERS = {

@@ -11,7 +11,7 @@ from gluongraph.errors import ShapeError
 from gluongraph.gluon import Parameter
 from gluongraph.ir.graph import OPS, Graph, TensorType, node
 from gluongraph.optimizer.counting import Counts
-from gluongraph.updates import apply_updates
+from gluongraph.tracing.optimizer_updates import apply_updates
 
 
 @pytest.mark.parametrize("clip", [None, 0, 0.0, -1.0])

@@ -12,7 +12,7 @@ from gluongraph.codegen.targets import target
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ir.plan import Plan
 from gluongraph.planning import plan_of
-from gluongraph.updates import GRAD, apply_updates
+from gluongraph.tracing.optimizer_updates import GRAD, apply_updates
 
 # Arrays as large as the weight that are read and written. Whatever needs a norm of the weight is two passes: what is
 # summed is read, then all is read again; LANS needs the norm of the gradient before those of its directions: three.

@@ -14,7 +14,7 @@ from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.plan import Plan
 from gluongraph.ops.autodiff import differentiate
-from gluongraph.updates import SCALAR, apply_updates
+from gluongraph.tracing.optimizer_updates import SCALAR, apply_updates
 
 ROWS, WIDTH = 50, 5
 INDICES = np.array([3, 7, 3, 60, -2, 7, 3], np.int32)  # some twice, some out of range: they mean the nearest row

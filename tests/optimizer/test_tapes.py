@@ -23,7 +23,7 @@ from gluongraph.artefact.numbers import (
 )
 from gluongraph.artefact.numbers import RATE as TOLD
 from gluongraph.formulas import NotAFormula, Tape, Trace, cos, exp, known, log, number, product, sin, sqrt, tanh
-from gluongraph.updates import scalar_table
+from gluongraph.tracing.optimizer_updates import scalar_table
 
 SCHEDULES: dict[str, Callable[[], Any]] = {
     "none": lambda: None,

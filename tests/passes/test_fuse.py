@@ -17,7 +17,7 @@ from gluongraph.ir.printer import show
 from gluongraph.ir.verify import verify
 from gluongraph.passes import PIPELINE
 from gluongraph.passes.fuse import fuse
-from gluongraph.step.clipping import measured
+from gluongraph.tracing.grad_norm import measured
 
 
 def patterns(graph: Graph) -> Counter[str]:

@@ -13,9 +13,9 @@ from gluongraph import amp, debug, gluon, nd
 from gluongraph.errors import MXNetError
 from gluongraph.gluon import Parameter, nn
 from gluongraph.ir.plan import Plan
-from gluongraph.precision.scaling import PATIENCE
-from gluongraph.precision.table import PRECISIONS, precision_of
 from gluongraph.step import TrainStep
+from gluongraph.tracing.loss_scaling import PATIENCE
+from gluongraph.tracing.precision import PRECISIONS, precision_of
 
 LOW = {"bf16-mixed": "bf16", "16-mixed": "f16"}
 Array = np.ndarray[Any, Any]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gluongraph as mx
-from gluongraph.precision.table import PRECISIONS
+from gluongraph.tracing.precision import PRECISIONS
 
 pytestmark = pytest.mark.usefixtures("demo_environment")
 

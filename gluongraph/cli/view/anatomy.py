@@ -13,7 +13,7 @@ from gluongraph.ir.cost_model import costs
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import INDEX_FLAG, Buffer, Plan
 from gluongraph.ir.printer import show
-from gluongraph.updates import SCALAR
+from gluongraph.tracing.optimizer_updates import SCALAR
 
 if TYPE_CHECKING:
     from gluongraph.runtime.profile import Profile

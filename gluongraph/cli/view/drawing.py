@@ -16,7 +16,7 @@ import networkx as nx
 from gluongraph.errors import Origin
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.ir.plan import INDEX_FLAG
-from gluongraph.updates import SCALAR
+from gluongraph.tracing.optimizer_updates import SCALAR
 
 PHASES = ("forward", "backward", "update")
 MOST = 100  # boxes; where there were more, operations are put together by layer, then by what layers' names begin with

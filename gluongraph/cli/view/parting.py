@@ -19,8 +19,8 @@ from gluongraph.planning import stages
 from gluongraph.runtime import loader
 from gluongraph.runtime.table import CPU, Table
 from gluongraph.storage import Array, aligned_empty
-from gluongraph.trace import is_rng
-from gluongraph.updates import SCALAR
+from gluongraph.tracing.optimizer_updates import SCALAR
+from gluongraph.tracing.tracer import is_rng
 
 _COARSER = {"bf16": 32.0, "f16": 16.0}  # than float32's: how much larger errors may be
 _FLOATS = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}  # a rounding error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gluongraph import nd, trace
+from gluongraph import nd
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon import watch
 from gluongraph.gluon.block import Block
@@ -15,6 +15,7 @@ from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.gluon.rnn.recurrent import HybridRecurrentCell, Sequences, States, begun, given_back, merged
 from gluongraph.mxops import rnn as mxrnn
 from gluongraph.ndarray import NDArray, invoke
+from gluongraph.tracing import tracer
 
 
 class GatedCell(HybridRecurrentCell):
@@ -79,7 +80,7 @@ class GatedCell(HybridRecurrentCell):
             return super().unroll(length, inputs, begin_state, layout, merge_outputs, valid_length)
         x = merged(length, inputs, layout)
         states = begun(self, begin_state, x, layout)
-        with x.context, trace.scope(self._name, self):
+        with x.context, tracer.scope(self._name, self):
             outputs, last = self._loop(nd.swapaxes(x, 0, 1) if layout == "NTC" else x, states, valid_length)
         watch.note(self)
         outputs = nd.swapaxes(outputs, 0, 1) if layout == "NTC" else outputs

@@ -21,7 +21,7 @@ from gluongraph.onnx.export.writer import Names, Writer, declared, tensor
 from gluongraph.onnx.export.writing import write
 from gluongraph.onnx.package import onnx
 from gluongraph.storage import Array
-from gluongraph.trace import Traced, is_rng, scope, trace
+from gluongraph.tracing.tracer import Traced, is_rng, scope, trace
 
 OPSET = 23  # the first with Attention
 IR_VERSION = 11  # of the file format, which goes with that opset

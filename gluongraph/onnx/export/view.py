@@ -10,7 +10,7 @@ from gluongraph.ir.composite import inline
 from gluongraph.ir.graph import Graph, Node, node
 from gluongraph.onnx.export.extents import Extent, Free, Pairs
 from gluongraph.onnx.export.terms import Made
-from gluongraph.trace import is_rng
+from gluongraph.tracing.tracer import is_rng
 
 Rule = Callable[["View", Node], "Made | None"]
 RULES: dict[str, Rule] = {}

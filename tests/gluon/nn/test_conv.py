@@ -13,7 +13,7 @@ from gluongraph import MXNetError, nd
 from gluongraph.codegen.targets import target
 from gluongraph.gluon import nn
 from gluongraph.planning import plan_of
-from gluongraph.trace import trace
+from gluongraph.tracing.tracer import trace
 
 sys.path.insert(0, str(Path(__file__).parent))
 from both import eager_is_hybridized

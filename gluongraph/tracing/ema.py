@@ -13,7 +13,7 @@ from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.base import MASTER, computed_in
 from gluongraph.storage import Array
-from gluongraph.updates import SCALAR, joined, state_name
+from gluongraph.tracing.optimizer_updates import SCALAR, joined, state_name
 
 AVERAGE, DECAY, REST = "average:", f"{SCALAR}average_decay", f"{SCALAR}average_rest"
 

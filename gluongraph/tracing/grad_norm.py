@@ -8,7 +8,7 @@ from functools import reduce
 from gluongraph import ops
 from gluongraph.eager.function import leaf
 from gluongraph.ir.graph import Graph, Node, TensorType
-from gluongraph.updates import GRAD, SCALAR
+from gluongraph.tracing.optimizer_updates import GRAD, SCALAR
 
 LIMIT, NORM = f"{SCALAR}clip_norm", "grad_norm"
 LONG = 64  # elements

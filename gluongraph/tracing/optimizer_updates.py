@@ -14,7 +14,7 @@ from gluongraph.ir.graph import OPS, Graph, Node, TensorType, node, topological
 from gluongraph.optimizer.arguments import check_number
 from gluongraph.optimizer.base import Optimizer, computed_in, noise_of
 from gluongraph.optimizer.counting import Index
-from gluongraph.trace import STATE_TYPE, is_argument, is_rng, rng_name
+from gluongraph.tracing.tracer import STATE_TYPE, is_argument, is_rng, rng_name
 
 GRAD = "grad:"
 SCALAR = "scalar:"

@@ -18,7 +18,7 @@ from gluongraph import nd, ops
 from gluongraph.eager.function import leaf
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ndarray import NDArray, invoke
-from gluongraph.updates import GRAD
+from gluongraph.tracing.optimizer_updates import GRAD
 
 SCALE, GOOD, FINITE = "amp:scale", "amp:good", "amp:finite"
 GROWTH, PATIENCE, LARGEST, SMALLEST = 2.0, 2000, 2.0**24, 2.0**-14

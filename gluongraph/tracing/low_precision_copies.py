@@ -18,7 +18,7 @@ from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.rewrite import rebuild
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import View, aligned_empty
-from gluongraph.updates import joined, state_name
+from gluongraph.tracing.optimizer_updates import joined, state_name
 
 
 def copied(graph: Graph, state: Mapping[str, NDArray], low: str) -> tuple[Graph, dict[str, NDArray]]:

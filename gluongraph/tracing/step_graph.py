@@ -12,16 +12,16 @@ from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph
 from gluongraph.ndarray import NDArray
 from gluongraph.ops.autodiff import differentiate
-from gluongraph.precision import scaling
-from gluongraph.precision.copies import copied
-from gluongraph.precision.table import PRECISIONS, Precision
-from gluongraph.step.anomaly import Guard, watching
 from gluongraph.step.arenas import settle
-from gluongraph.step.averages import Averages
-from gluongraph.step.clipping import clipped, measured
-from gluongraph.step.window import Window
-from gluongraph.trace import Traced, is_rng
-from gluongraph.updates import GRAD, SCALAR, Draws, ScalarTable
+from gluongraph.tracing import loss_scaling
+from gluongraph.tracing.accumulation import Window
+from gluongraph.tracing.anomaly import Guard, watching
+from gluongraph.tracing.ema import Averages
+from gluongraph.tracing.grad_norm import clipped, measured
+from gluongraph.tracing.low_precision_copies import copied
+from gluongraph.tracing.optimizer_updates import GRAD, SCALAR, Draws, ScalarTable
+from gluongraph.tracing.precision import PRECISIONS, Precision
+from gluongraph.tracing.tracer import Traced, is_rng
 
 Cast = Callable[[Graph], Graph]
 
@@ -120,13 +120,13 @@ def backward(traced: Traced, trainer: Trainer, options: Options, call: Call, win
     scale = None
     if scaled := options.precision.scaled:
         made.state |= trainer.scaler.state
-        made.graph, scale = scaling.scaled(made.graph)
+        made.graph, scale = loss_scaling.scaled(made.graph)
     made.graph = differentiate(made.graph, traced.first, names, scale)
     if options.cast is not None:
         made.graph = options.cast(made.graph)
     if scaled:
         made.masked = True
-        made.graph = scaling.unscaled(made.graph)
+        made.graph = loss_scaling.unscaled(made.graph)
     alike = not made.masked and not options.detect_anomaly  # are updates of the program what they were?
     made.forward = (*traced.graph.outputs, *(traced.graph.updates if alike else ()))
     if options.detect_anomaly:  # gradients of a scaled loss may overflow
@@ -193,7 +193,7 @@ def graph_of(
     if call.updates:
         add_updates(made, trainer, options, averages, window)
     if made.masked:
-        made.graph = scaling.skipping(made.graph)
+        made.graph = loss_scaling.skipping(made.graph)
     _keep_copies(made, trainer, options)
     if options.detect_anomaly:
         made.guard = Guard(made.graph)

@@ -11,7 +11,7 @@ from gluongraph.eager.function import leaf
 from gluongraph.ir.graph import Graph, Node, node
 from gluongraph.kvstore.compression import two_bit
 from gluongraph.optimizer import Optimizer
-from gluongraph.updates import GRAD, NO_DRAWS, Draws, ScalarTable, apply_updates, joined
+from gluongraph.tracing.optimizer_updates import GRAD, NO_DRAWS, Draws, ScalarTable, apply_updates, joined
 
 RESIDUAL = "residual:"
 

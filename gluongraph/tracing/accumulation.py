@@ -10,7 +10,7 @@ from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.base import computed_in
-from gluongraph.updates import GRAD, joined
+from gluongraph.tracing.optimizer_updates import GRAD, joined
 
 WINDOW = "window:"
 

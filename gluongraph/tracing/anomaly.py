@@ -14,7 +14,7 @@ from gluongraph.dtypes import is_float
 from gluongraph.eager import nan_check
 from gluongraph.errors import NotFiniteError, located
 from gluongraph.ir.graph import Graph
-from gluongraph.precision.scaling import all_finite
+from gluongraph.tracing.loss_scaling import all_finite
 
 SOUND, WATCHED = "anomaly:sound", "watched:"
 
