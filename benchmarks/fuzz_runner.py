@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "native"))
 from attempts import attempt, damaged, whole
 from hostile import DAMAGE, says_otherwise
 
-from gluongraph import deploy
+from gluongraph.artefact import bundle
 
 SANITIZED = """#!/bin/sh
 exec g++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g1 "$@"
@@ -45,7 +45,7 @@ def main() -> int:
             os.environ |= {"CXX": str(wrapper), **OPTIONS}
         folder = Path(place, "data")
         folder.mkdir()
-        data, runner, end = whole(folder), deploy.built(), time.monotonic() + 60 * options.minutes
+        data, runner, end = whole(folder), bundle.built(), time.monotonic() + 60 * options.minutes
         seed = options.seed
         while time.monotonic() < end:
             chance, kinds = random.Random(seed), sorted(DAMAGE)

@@ -20,13 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gluongraph import deploy
+from gluongraph.artefact import bundle
 from overhead import microseconds, tiny
 
 
 def of_the_runner(artefact: Path, data: str, blocks: int, calls: int) -> list[float]:
     """Mean microseconds a step, of each block."""
-    line = [deploy.built() / "gg-run", artefact, "--data", data, "--steps", str(calls), "--threads", "1"]
+    line = [bundle.built() / "gg-run", artefact, "--data", data, "--steps", str(calls), "--threads", "1"]
     times = []
     for _ in range(blocks):
         told = subprocess.run(line, capture_output=True, text=True, check=True).stdout
@@ -38,7 +38,7 @@ def of_the_runner(artefact: Path, data: str, blocks: int, calls: int) -> list[fl
 
 def start(artefact: Path, data: str, blocks: int) -> list[float]:
     """Milliseconds of a whole process that takes one step."""
-    line = [deploy.built() / "gg-run", artefact, "--data", data, "--steps", "1", "--threads", "1"]
+    line = [bundle.built() / "gg-run", artefact, "--data", data, "--steps", "1", "--threads", "1"]
     times = []
     for _ in range(blocks):
         started = time.perf_counter()

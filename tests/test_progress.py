@@ -28,7 +28,7 @@ x, y = nd.ones((2, 3, 8, 8)), nd.zeros((2, 11, 8, 8))
 if "export" in sys.argv:
     step.export(sys.argv[1], batches=[(x, y)], modes=["step", "predict"], progress=shown)
 elif "bundle" in sys.argv:
-    from gluongraph.deploy import bundle
+    from gluongraph.artefact.bundle import bundle
     bundle(sys.argv[1], sys.argv[2], progress=shown)
 else:
     step(x, y)

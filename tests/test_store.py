@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gluongraph import compiler, debug, deploy, ops
+from gluongraph import compiler, debug, ops
+from gluongraph.artefact import bundle
 from gluongraph.codegen.cache import measurements, selections
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.host import disk, private, store
@@ -280,15 +281,15 @@ def test_bundles_take_the_runner_that_was_built(
         (place / "gg-run").write_bytes(b"a program")
         (place / "gg-run").chmod(0o755)
 
-    monkeypatch.setattr(deploy, "_build", build)
-    place = deploy.built()
-    assert deploy.built() == place and len(built) == 1 and os.access(place / "gg-run", os.X_OK)
+    monkeypatch.setattr(bundle, "_build", build)
+    place = bundle.built()
+    assert bundle.built() == place and len(built) == 1 and os.access(place / "gg-run", os.X_OK)
     damage(place / "gg-run", "middle bit")
-    assert deploy._runner().files == {"gg-run": b"a program"} and len(built) == 2
+    assert bundle._runner().files == {"gg-run": b"a program"} and len(built) == 2
     (place / "lib" / "libtvm_ffi.so").unlink()
     (place / "lib" / "libtvm_ffi.so").symlink_to("/tmp/another")
-    assert deploy._runner().links == {"lib/libtvm_ffi.so": "/lib/one"} and len(built) == 3
-    assert deploy.built() == place and len(built) == 3
+    assert bundle._runner().links == {"lib/libtvm_ffi.so": "/lib/one"} and len(built) == 3
+    assert bundle.built() == place and len(built) == 3
 
 
 # -- drafts

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gluongraph import index_checks
-from gluongraph.artefact import file, host, signing, structure
-from gluongraph.artefact import numbers as how
-from gluongraph.artefact.moment import current
-from gluongraph.checkpoint.training import Training
+from gluongraph.artefact import compatibility, file, signing, structure
+from gluongraph.artefact import update_scalars as how
+from gluongraph.artefact.snapshot import current
+from gluongraph.checkpoint.part import Training
 from gluongraph.codegen.cache.artifacts import LIBRARY
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.targets import target as find_target
@@ -194,7 +194,7 @@ class _Maker:
         parameters = self._parameters()
         sources = self._sources(parameters)
         told = {
-            "writer": host.versions(),
+            "writer": compatibility.versions(),
             "target": _target(self.on) | ({"code": self._gpu_code()} if self.on.cpu is None else {}),
             "precision": step.options.precision.name,
             "options": {

@@ -9,14 +9,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gluongraph import checkpoint, debug, index_checks, initializer, random
-from gluongraph.artefact import code, entries, file, host, signing, structure
-from gluongraph.artefact import numbers as how
+from gluongraph.artefact import code, compatibility, entries, file, signing, structure
+from gluongraph.artefact import update_scalars as how
 from gluongraph.artefact.file import Artefact
 from gluongraph.artefact.graphs import graph_of
-from gluongraph.artefact.moment import OF_GROUPS, current
 from gluongraph.artefact.optimizer import ExportedOptimizer, Shapes, optimizer_of
 from gluongraph.artefact.signing import Verdict
-from gluongraph.checkpoint.training import REST, STATES, WEIGHTS
+from gluongraph.artefact.snapshot import OF_GROUPS, current
+from gluongraph.checkpoint.part import REST, STATES, WEIGHTS
 from gluongraph.context import Context, cpu
 from gluongraph.errors import CompileError, FormatError, MXNetError, NotFiniteError, ShapeError, located, warn
 from gluongraph.formulas import Tape
@@ -120,7 +120,7 @@ class ExportedStep(TrainStep):
         net = ExportedNet(parameters, lambda *inputs: self.predict(*inputs))
         options = Options(precision=precision_of(told["precision"]), **told["options"])
         self._begin(_trainer(told, parameters, lr_scheduler), options, net, None)
-        self._verdict, unfit = verdict, host.misfit(told)
+        self._verdict, unfit = verdict, compatibility.misfit(told)
         if unfit and verdict.trusted:
             warn(f"{artefact.path}: {unfit}; what is called will be compiled again")
         self._variants: ExportedVariants = ExportedVariants(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from gluongraph.artefact import numbers
+from gluongraph.artefact import update_scalars
 from gluongraph.errors import FormatError, MXNetError, located
 from gluongraph.formulas import Tape
 from gluongraph.ir.graph import TensorType
@@ -38,8 +38,8 @@ class ExportedSchedule(LRScheduler):
             message = f"the schedule {name} is Python, and the artefact does not hold it"
             help = "trainer.set_learning_rate(rate) before each step, or mx.load(path, lr_scheduler=schedule)"
             raise MXNetError(located(message, help=help))
-        own = {numbers.SCHEDULE + name: float(v) for name, v in numbers.settings_of(self).items()}
-        return self._tape.run({**self._others(), **own, numbers.UPDATES: float(num_update)})[numbers.RATE]
+        own = {update_scalars.SCHEDULE + name: float(v) for name, v in update_scalars.settings_of(self).items()}
+        return self._tape.run({**self._others(), **own, update_scalars.UPDATES: float(num_update)})[update_scalars.RATE]
 
 
 class ExportedOptimizer(Optimizer):
@@ -97,11 +97,11 @@ class ExportedOptimizer(Optimizer):
             return float(self.t(int(rest)))
         if part in ("lr_mult", "wd_mult"):
             return float(self.multipliers(int(rest))[part == "wd_mult"])
-        if name == numbers.UPDATES:
+        if name == update_scalars.UPDATES:
             return float(self.num_update)
-        if name == numbers.RESCALE:
+        if name == update_scalars.RESCALE:
             return float(self.rescale_grad)
-        if name == numbers.SETTING + "lr" and self.made_by_caller:
+        if name == update_scalars.SETTING + "lr" and self.made_by_caller:
             return float(self.learning_rate)
         part, _, rest = name.partition(".")
         owner = self.lr_scheduler if part == "schedule" else self
@@ -111,15 +111,15 @@ class ExportedOptimizer(Optimizer):
         return math.nan if value is None else float(value)
 
     def _settings(self) -> dict[str, float]:
-        return {numbers.SETTING + name: float(value) for name, value in numbers.settings_of(self).items()}
+        return {update_scalars.SETTING + name: float(value) for name, value in update_scalars.settings_of(self).items()}
 
     def count(self, indices: tuple[Index, ...]) -> None:
         before = float(self.num_update)
         super().count(indices)
         if self._counting is not None:
-            known = {name: self.variable(name) for name in self._counting.variables if name != numbers.BEFORE}
-            made = self._counting.run({**known, numbers.BEFORE: before})
-            vars(self).update({name.removeprefix(numbers.CARRIED): value for name, value in made.items()})
+            known = {name: self.variable(name) for name in self._counting.variables if name != update_scalars.BEFORE}
+            made = self._counting.run({**known, update_scalars.BEFORE: before})
+            vars(self).update({name.removeprefix(update_scalars.CARRIED): value for name, value in made.items()})
 
     # -- the rate
 

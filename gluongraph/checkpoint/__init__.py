@@ -15,8 +15,8 @@ import numpy as np
 
 import gluongraph
 from gluongraph import autograd
-from gluongraph.checkpoint import averages, generators, leftovers, progress, states, weights
-from gluongraph.checkpoint.training import REST, STATES, WEIGHTS, Groups, Part, Put, Training, check_json, misfit
+from gluongraph.checkpoint import averages, gradients, progress, random_state, states, weights
+from gluongraph.checkpoint.part import REST, STATES, WEIGHTS, Groups, Part, Put, Training, check_json, misfit
 from gluongraph.errors import located
 from gluongraph.ndarray import NDArray
 from gluongraph.runtime import checkpoint as disk
@@ -31,11 +31,11 @@ PARTS: dict[str, Part] = {  # weights first, since the others may need their sha
     "weights": weights.PART,
     "progress": progress.PART,
     "states": states.PART,
-    "gradients": leftovers.GRADIENTS,
-    "window": leftovers.WINDOWS,
-    "residuals": leftovers.RESIDUALS,
+    "gradients": gradients.GRADIENTS,
+    "window": gradients.WINDOWS,
+    "residuals": gradients.RESIDUALS,
     "averages": averages.PART,
-    "random": generators.PART,
+    "random": random_state.PART,
 }
 
 

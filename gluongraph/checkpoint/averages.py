@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph.checkpoint.training import REST, Groups, Part, Put, Training, misfit
+from gluongraph.checkpoint.part import REST, Groups, Part, Put, Training, misfit
 from gluongraph.errors import MXNetError, located
 from gluongraph.runtime.checkpoint import Content
 from gluongraph.tracing.ema import AVERAGE

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.checkpoint.training import Groups, Part, Put, Training, check_json, misfit
+from gluongraph.checkpoint.part import Groups, Part, Put, Training, check_json, misfit
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.lr_scheduler import LRScheduler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gluongraph.checkpoint.training import STATES, Groups, Part, Put, Training, misfit
+from gluongraph.checkpoint.part import STATES, Groups, Part, Put, Training, misfit
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.trainer import Trainer

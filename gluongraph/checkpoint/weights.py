@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph.checkpoint.training import REST, WEIGHTS, Groups, Part, Put, Training, misfit
+from gluongraph.checkpoint.part import REST, WEIGHTS, Groups, Part, Put, Training, misfit
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.parameter import Parameter

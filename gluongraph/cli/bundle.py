@@ -32,9 +32,9 @@ def run(options: argparse.Namespace) -> int:
     """Make the bundle, and say how large it is."""
     from pathlib import Path
 
+    from gluongraph.artefact.bundle import bundle
     from gluongraph.cli import Refused
     from gluongraph.cli.words import sentence
-    from gluongraph.deploy import bundle
     from gluongraph.errors import MXNetError
     from gluongraph.host.terminal import as_json
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from gluongraph.eager.tape import STATE
 from gluongraph.ndarray import NDArray
+from gluongraph.tracing import tracer
 
 if TYPE_CHECKING:
     from gluongraph.gluon.block import Block
@@ -93,5 +94,5 @@ def note(block: Block) -> None:
     watch = _WATCHES.get(current)
     if watch is None:
         watch = _WATCHES[current] = Watch()
-        current.guard(watch, "unchanged")
+        tracer.guard(watch, "unchanged")
     watch.add(block)

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gluongraph as mx
-from gluongraph.artefact import code, file, host, signing
+from gluongraph.artefact import code, compatibility, file, signing
 from gluongraph.errors import FormatError
 from gluongraph.formulas import Tape
 from gluongraph.runtime import tensorfile
@@ -255,8 +255,8 @@ def test_compiled_again_it_is_the_same(artefact: pathlib.Path, tmp_path: pathlib
 
 
 def test_a_gpu_that_is_not_there() -> None:
-    told = {"writer": host.versions(), "target": {"kind": "cuda", "arch": "sm_90", "needs": []}}
-    assert "sm_90" in host.misfit(told) or host.misfit(told) == ""
+    told = {"writer": compatibility.versions(), "target": {"kind": "cuda", "arch": "sm_90", "needs": []}}
+    assert "sm_90" in compatibility.misfit(told) or compatibility.misfit(told) == ""
 
 
 # -- formulas

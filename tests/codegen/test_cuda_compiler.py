@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gluongraph.artefact import host
+from gluongraph.artefact import compatibility
 from gluongraph.codegen import targets
 from gluongraph.codegen.cuda import compiler
 from gluongraph.errors import CompileError
@@ -98,19 +98,19 @@ def test_artefacts_fit_by_rule(
 ) -> None:
     monkeypatch.setattr(nvidia, "capability", lambda number=0: version)
     monkeypatch.setattr(compiler, "compiler", lambda: "nvcc")
-    told = {"writer": host.versions(), "target": {"kind": "cuda", "arch": arch, "code": code}}
+    told = {"writer": compatibility.versions(), "target": {"kind": "cuda", "arch": arch, "code": code}}
     assert nvidia.fits(arch, code, version) == runs
     here = nvidia.architecture(version)
-    assert host.misfit(told) == ("" if runs else f"it is for {arch}, and this GPU is {here}")
+    assert compatibility.misfit(told) == ("" if runs else f"it is for {arch}, and this GPU is {here}")
 
 
 def test_what_an_artefact_for_a_gpu_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"writer": host.versions(), "target": {"kind": "cuda", "arch": "sm_90", "code": "source"}}
+    told = {"writer": compatibility.versions(), "target": {"kind": "cuda", "arch": "sm_90", "code": "source"}}
     monkeypatch.setattr(nvidia, "capability", lambda number=0: None)
-    assert "and here is none" in host.misfit(told)
+    assert "and here is none" in compatibility.misfit(told)
     monkeypatch.setattr(nvidia, "capability", lambda number=0: (9, 0))
     monkeypatch.setattr(compiler, "compiler", lambda: "")
-    assert host.misfit(told) == "it holds CUDA source alone, and here is no compiler of that"
+    assert compatibility.misfit(told) == "it holds CUDA source alone, and here is no compiler of that"
 
 
 def test_libraries_are_found_in_nvidias_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

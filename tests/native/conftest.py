@@ -14,7 +14,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from trainings import images
 
 import gluongraph as mx
-from gluongraph import deploy, gluon
+from gluongraph import gluon
+from gluongraph.artefact import bundle
 from gluongraph.runtime import tensorfile
 
 
@@ -23,7 +24,7 @@ def runner() -> pathlib.Path:
     """The folder with gg-run and lib/."""
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         pytest.skip("there is no C++ compiler: install g++")
-    return deploy.built()
+    return bundle.built()
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,8 @@ from hostile import edited
 from trainings import images, run
 
 import gluongraph as mx
-from gluongraph import cli, deploy
+from gluongraph import cli
+from gluongraph.artefact import bundle
 from gluongraph.runtime import checkpoint
 from gluongraph.runtime.checkpoint import load
 
@@ -64,15 +65,15 @@ def test_without_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.P
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setenv("GG_CACHE", str(tmp_path))
     with pytest.raises(mx.MXNetError, match=r"(?s)no C\+\+ compiler no-such-compiler.*install g\+\+"):
-        deploy.built()
+        bundle.built()
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler: install gcc")
 def test_a_program_in_c(artefact: pathlib.Path, runner: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    strict = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{deploy.NATIVE}"]
+    strict = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{bundle.NATIVE}"]
     library = [f"-L{runner}/lib", "-lgluongraph", f"-Wl,-rpath,{runner}/lib"]
-    subprocess.run(["gcc", *strict, deploy.NATIVE / "example.c", *library, "-o", tmp_path / "example"], check=True)
+    subprocess.run(["gcc", *strict, bundle.NATIVE / "example.c", *library, "-o", tmp_path / "example"], check=True)
     line = [tmp_path / "example", artefact, "3", tmp_path / "run"]
     done = subprocess.run(line, capture_output=True, text=True, env={})
     assert done.returncode == 0 and done.stdout.startswith("4 updates, loss "), done.stderr
@@ -193,8 +194,8 @@ def test_cmake_builds_it_too(tmp_path: pathlib.Path) -> None:
     """Configured only: what it compiles is what `deploy` does."""
     if shutil.which("cmake") is None:
         pytest.skip("there is no cmake: install it")
-    given = [f"-DPYTHON={sys.executable}", "-S", deploy.NATIVE, "-B", tmp_path]
+    given = [f"-DPYTHON={sys.executable}", "-S", bundle.NATIVE, "-B", tmp_path]
     done = subprocess.run(["cmake", *given], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    listed = (deploy.NATIVE / "CMakeLists.txt").read_text()
-    assert all(path.name in listed for path in deploy.NATIVE.glob("*.cc"))
+    listed = (bundle.NATIVE / "CMakeLists.txt").read_text()
+    assert all(path.name in listed for path in bundle.NATIVE.glob("*.cc"))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gluongraph import deploy
+from gluongraph.artefact import bundle
 from gluongraph.host.cores import cores, quota
 from gluongraph.host.process import THREADS
 
@@ -35,12 +35,12 @@ int main(int count, char** words) {  // root, then the cores that are ours
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A program that prints what runtime/native/cores.cc says."""
-    if shutil.which(deploy.compiler()[0]) is None:
+    if shutil.which(bundle.compiler()[0]) is None:
         pytest.skip("there is no C++ compiler: install g++")
     folder = tmp_path_factory.mktemp("cores")
     (folder / "main.cc").write_text(PROGRAM)
-    sources = [str(folder / "main.cc"), str(deploy.NATIVE / "cores.cc")]
-    line = [*deploy.compiler(), f"-I{deploy.NATIVE}", *sources, "-o", str(folder / "told")]
+    sources = [str(folder / "main.cc"), str(bundle.NATIVE / "cores.cc")]
+    line = [*bundle.compiler(), f"-I{bundle.NATIVE}", *sources, "-o", str(folder / "told")]
     subprocess.run(line, check=True)
     return folder / "told"
 

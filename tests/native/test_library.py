@@ -12,7 +12,8 @@ import pytest
 from trainings import SAMPLES
 
 import gluongraph as mx
-from gluongraph import deploy, gluon
+from gluongraph import gluon
+from gluongraph.artefact import bundle
 from gluongraph.dtypes import dtype_name
 from gluongraph.runtime.checkpoint import load
 
@@ -34,7 +35,7 @@ class Training:
     """gg_training: a function of the header by its name without gg_."""
 
     def __init__(self, runner: pathlib.Path, artefact: pathlib.Path):
-        self.library = ctypes.CDLL(str(runner / "lib" / deploy.LIBRARY))
+        self.library = ctypes.CDLL(str(runner / "lib" / bundle.LIBRARY))
         for name, result in (
             *(("load", ctypes.c_void_p), ("save", ctypes.c_char_p), ("error", ctypes.c_char_p)),
             *(("mean", ctypes.c_double), ("skipped", ctypes.c_int64), ("updates", ctypes.c_int64)),

@@ -11,7 +11,7 @@ import pytest
 from variants import CLIP, DECAY, RATE, VARIANTS, named
 
 from gluongraph import gluon, lr_scheduler
-from gluongraph.artefact.numbers import (
+from gluongraph.artefact.update_scalars import (
     BEFORE,
     UPDATES,
     Numbers,
@@ -21,7 +21,7 @@ from gluongraph.artefact.numbers import (
     variables_at,
     variables_of,
 )
-from gluongraph.artefact.numbers import RATE as TOLD
+from gluongraph.artefact.update_scalars import RATE as TOLD
 from gluongraph.formulas import NotAFormula, Tape, Trace, cos, exp, known, log, number, product, sin, sqrt, tanh
 from gluongraph.tracing.optimizer_updates import scalar_table
 

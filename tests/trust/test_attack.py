@@ -11,8 +11,8 @@ import pytest
 from attack import X, Y, resigned, training
 
 import gluongraph as mx
-from gluongraph import cli, deploy
-from gluongraph.artefact import code
+from gluongraph import cli
+from gluongraph.artefact import bundle, code
 
 COMMANDS = {  # command -> what it is given, in place of STRANGER an artefact; its exit code
     "inspect": (["STRANGER", "--repeat", "1"], 0),
@@ -108,7 +108,7 @@ def test_every_command_is_here() -> None:
 def test_what_is_not_trusted_is_not_bundled(attack: tuple[pathlib.Path, pathlib.Path]) -> None:
     path, _ = attack
     with pytest.raises(mx.MXNetError, match=r"stranger.gga is not bundled: .* nobody has signed it(?s:.*)trust='file'"):
-        deploy.bundle(path, path.parent / "folder")
+        bundle.bundle(path, path.parent / "folder")
     assert not (path.parent / "folder").exists()
 
 

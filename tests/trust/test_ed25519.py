@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gluongraph.deploy import FLAGS, NATIVE
+from gluongraph.artefact.bundle import FLAGS, NATIVE
 
 Ask = Callable[[Sequence[str]], list[str]]
 Verify = Callable[[Sequence[tuple[bytes, bytes, bytes]]], list[bool]]

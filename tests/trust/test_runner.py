@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from attack import X, Y, resigned, training
 
-from gluongraph import cli, deploy
-from gluongraph.artefact import file, keys
+from gluongraph import cli
+from gluongraph.artefact import bundle, file, keys
 
 OTHER = "ed25519:" + "1f" * 32
 
@@ -23,7 +23,7 @@ def runner() -> pathlib.Path:
     """The folder with gg-run and lib/."""
     if shutil.which(os.environ.get("CXX", "g++")) is None:
         pytest.skip("there is no C++ compiler: install g++")
-    return deploy.built()
+    return bundle.built()
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_signatures_that_are_none(text: str, signed: pathlib.Path, runner: pathl
 
 def test_the_library(signed: pathlib.Path, runner: pathlib.Path) -> None:
     """gg_load_signed, for programs in C."""
-    library = ctypes.CDLL(str(runner / "lib" / deploy.LIBRARY))
+    library = ctypes.CDLL(str(runner / "lib" / bundle.LIBRARY))
     library.gg_load_signed.restype = ctypes.c_void_p
     library.gg_error.restype = ctypes.c_char_p
     library.gg_free.argtypes = library.gg_error.argtypes = [ctypes.c_void_p]

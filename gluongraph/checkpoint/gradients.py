@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gluongraph.checkpoint.training import REST, Groups, Part, Put, Training, misfit
+from gluongraph.checkpoint.part import REST, Groups, Part, Put, Training, misfit
 from gluongraph.eager.tape import Leaf
 from gluongraph.runtime.checkpoint import Content
 from gluongraph.storage import Array

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import random
-from gluongraph.checkpoint.training import Groups, Part, Put, Training, misfit
+from gluongraph.checkpoint.part import Groups, Part, Put, Training, misfit
 from gluongraph.runtime.checkpoint import Content
 
 

@@ -24,7 +24,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from gluongraph import runtime
-from gluongraph.artefact import file, host, signing
+from gluongraph.artefact import compatibility, file, signing
 from gluongraph.errors import CompileError, FormatError, MXNetError, located
 from gluongraph.host import disk, store
 from gluongraph.host.interrupts import guarded, in_parallel
@@ -157,7 +157,7 @@ def command(output: Path) -> list[str]:
 
 def compiler() -> list[str]:
     """The compiler, and how it is to compile."""
-    versions = host.versions()
+    versions = compatibility.versions()
     defined = (f'-DGG_TVM="{versions["tvm"]}"', f'-DGG_TVM_FFI="{versions["tvm-ffi"]}"')
     return [os.environ.get("CXX", "g++"), *FLAGS, *defined, "-isystem", str(_package("tvm_ffi") / "include")]
 

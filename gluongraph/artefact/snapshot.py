@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gluongraph import checkpoint
 from gluongraph.artefact import file
-from gluongraph.checkpoint.training import REST, STATES, WEIGHTS
+from gluongraph.checkpoint.part import REST, STATES, WEIGHTS
 from gluongraph.gluon.block import Block
 from gluongraph.storage import Array
 
