@@ -30,7 +30,8 @@ import numpy as np
 
 import checkpoint
 import gluongraph as mx
-from gluongraph import compiler, gluon, ops
+from gluongraph import gluon, ops
+from gluongraph.compiler import lower
 from gluongraph.gluon import nn
 from gluongraph.host import disk, store
 from gluongraph.ir.graph import Graph, TensorType
@@ -52,7 +53,7 @@ def graph(number: int) -> tuple[Graph, dict[str, str]]:
 
 def is_right(number: int) -> bool:
     """Does this graph give its numbers, compiled now or from the cache?"""
-    made = compiler.lower(*graph(number))
+    made = lower.lower(*graph(number))
     x, w = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8), np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
     want, after = np.tanh(x @ w) + number, w + number
     (y,) = made.executor({"w": w})([x])
@@ -70,7 +71,7 @@ def victim(first: int) -> None:
 
 def victims() -> None:
     """For each line of input, which names the first graph, a process that is a `victim`."""
-    compiler.lower(*graph(0))  # loads the compiler, once
+    lower.lower(*graph(0))  # loads the compiler, once
     for line in sys.stdin:
         child = os.fork()
         if not child:

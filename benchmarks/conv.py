@@ -57,7 +57,7 @@ def own(layer: Layer, wanted: Collection[str]) -> dict[str, Callable[[], object]
     import numpy as np
 
     from gluongraph import ops
-    from gluongraph.compiler import compile_graph
+    from gluongraph.compiler.lower import compile_graph
     from gluongraph.ir.graph import Graph, TensorType
     from gluongraph.ops.conv import CONV2D, DATA_GRAD, WEIGHT_GRAD
 

@@ -19,7 +19,7 @@ import gluongraph as mx
 from gluongraph import gluon, nd, ops
 from gluongraph.codegen.cuda import rules
 from gluongraph.codegen.targets import target
-from gluongraph.compiler import lower
+from gluongraph.compiler.lower import lower
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import MXNetError
 from gluongraph.gluon import nn

@@ -75,7 +75,7 @@ def compiled(build: Callable[..., Any], shapes: Sequence[tuple[int, ...]], dtype
     import numpy as np
 
     from gluongraph import ops
-    from gluongraph.compiler import compile_graph
+    from gluongraph.compiler.lower import compile_graph
     from gluongraph.dtypes import numpy_dtype
     from gluongraph.ir.graph import Graph, TensorType
 

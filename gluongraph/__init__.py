@@ -44,7 +44,7 @@ __version__ = "0.1.0"
 
 
 def compile(*args: Any, **kwargs: Any) -> Any:
-    """The whole training step as one compiled call: compile(net, loss, trainer); see `gluongraph.compiler.compile`.
+    """The whole training step as one compiled call: compile(net, loss, trainer); see `gluongraph.step.compile.compile`.
 
     The compiler, and with it TVM, is imported by the first call.
     """

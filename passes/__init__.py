@@ -1,4 +1,4 @@
-"""The passes in their order, each with the reason for its place. What runs them is `gluongraph.planning`."""
+"""The passes in their order, each with the reason for its place. What runs them is `gluongraph.compiler.pipeline`."""
 
 from __future__ import annotations
 

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gluongraph import compiler, debug, ops
+from gluongraph import debug, ops
 from gluongraph.artefact import bundle
 from gluongraph.codegen.cache import measurements, selections
 from gluongraph.codegen.targets import target as find_target
+from gluongraph.compiler import lower
 from gluongraph.host import disk, private, store
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ir.plan import Candidate
@@ -42,7 +43,7 @@ def product() -> tuple[Graph, dict[str, str]]:
 
 def run() -> bool:
     """Run the graph, compiled or from the cache, and look at its numbers: has it been compiled now?"""
-    made = compiler.lower(*product())
+    made = lower.lower(*product())
     w, x = np.full((4, 5), 3, np.float32), np.arange(20, dtype=np.float32).reshape(4, 5)
     (y,) = made.executor({"w": w})([x])
     assert np.array_equal(y, 3 * x) and np.array_equal(w, 3 + x) and made.artefact is not None
@@ -127,7 +128,7 @@ def test_an_entry_names_nothing_outside_of_it(folder: pathlib.Path, tmp_path: pa
 def test_what_is_loaded_is_what_was_checked(folder: pathlib.Path) -> None:
     """Changed between the look at its digest and the load; and cut while it runs, which was a bus error."""
     assert run() == 1
-    made = compiler.lower(*product())
+    made = lower.lower(*product())
     (file,) = folder.glob("*/step.so")
     damage(file, "middle bit")
     w, x = np.full((4, 5), 3, np.float32), np.ones((4, 5), np.float32)

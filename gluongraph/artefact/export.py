@@ -38,7 +38,7 @@ from gluongraph.tracing.step_graph import CALLS, Made
 from gluongraph.tracing.tracer import Traced
 
 if TYPE_CHECKING:
-    from gluongraph.compiler import Compiled
+    from gluongraph.compiler.lower import Compiled
     from gluongraph.step import TrainStep
 
 Types = tuple[TensorType, ...]

@@ -45,7 +45,7 @@ from gluongraph.tracing.step_graph import Call
 from gluongraph.tracing.tracer import Traced
 
 if TYPE_CHECKING:
-    from gluongraph.compiler import Compiled
+    from gluongraph.compiler.lower import Compiled
 
 Types = tuple[tuple[tuple[int, ...], Any], ...]
 
@@ -347,8 +347,8 @@ class ExportedVariant(Variant):
 
     def _lower_again(self) -> Compiled:
         """The graph after all stages, gone through again here."""
-        from gluongraph.compiler import lower
-        from gluongraph.step.thrift import thrift_of
+        from gluongraph.compiler.lower import lower
+        from gluongraph.compiler.memory_options import thrift_of
 
         options = self.variants.options
         thrift = thrift_of(options.remat, options.memory_budget, options.activations)

@@ -13,10 +13,10 @@ from gluongraph import autograd, gluon, nd
 from gluongraph.bench import nets, transformers
 from gluongraph.bench.workloads import Workload, batches, update_shapes
 from gluongraph.codegen.contraction.libraries import LIBRARIES
+from gluongraph.compiler.machine_peaks import machine
 from gluongraph.gluon import eager_update
 from gluongraph.ir.cost_model import costs
 from gluongraph.ir.plan import Plan
-from gluongraph.roofline import machine
 from gluongraph.runtime.profile import profile
 from gluongraph.step import TrainStep
 

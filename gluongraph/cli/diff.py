@@ -70,7 +70,7 @@ def exhibit(name: str, options: argparse.Namespace) -> Exhibit:
     """One side."""
     from gluongraph.cli.view.exhibit import is_written, of_plan, written
     from gluongraph.codegen.targets import target
-    from gluongraph.planning import stages
+    from gluongraph.compiler.pipeline import stages
 
     if is_written(Path(name)):
         return written(Path(name))

@@ -81,8 +81,8 @@ def look(found: subject.Subject, times: bool = True, repeat: int = 20) -> Anatom
     """Compile a step for its batch, and gather what it is made of."""
     from gluongraph.cli.view.anatomy import anatomy
     from gluongraph.codegen.targets import target
-    from gluongraph.compiler import interprets
-    from gluongraph.planning import stages
+    from gluongraph.compiler.lower import interprets
+    from gluongraph.compiler.pipeline import stages
 
     step = found.step
     footprint = planned(found)
@@ -109,8 +109,8 @@ def _print(found: subject.Subject, options: argparse.Namespace) -> int:
     from gluongraph.cli.view.drawing import drawing
     from gluongraph.cli.view.svg import around_a_pass
     from gluongraph.codegen.targets import target
+    from gluongraph.compiler.pipeline import stages
     from gluongraph.ir.printer import show, show_plan
-    from gluongraph.planning import stages
 
     planned(found)
     if options.plan:

@@ -291,10 +291,11 @@ def _artefact(path: Path, options: argparse.Namespace) -> tuple[Any, ...]:
 
 def _step(net: Any, arrays: int, options: argparse.Namespace) -> TrainStep:
     """A net with the loss and the optimizer that were asked for."""
-    from gluongraph import compiler, gluon
+    from gluongraph import gluon
+    from gluongraph.step.compile import compile
 
     others = dict(options.compile or {})
-    known = {p.name for p in inspect.signature(compiler.compile).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    known = {p.name for p in inspect.signature(compile).parameters.values() if p.kind is p.KEYWORD_ONLY}
     if unknown := [key for key in others if key not in known]:
         raise Refused(f"mx.compile has no setting {unknown[0]}; it has {', '.join(sorted(known))}")
     if options.precision:
@@ -305,11 +306,11 @@ def _step(net: Any, arrays: int, options: argparse.Namespace) -> TrainStep:
         raise Refused("--inputs says how many arrays the --loss leaves to the net")
     try:
         if options.loss is None:
-            return compiler.compile(net, **others)
+            return compile(net, **others)
         how: Named = options.optimizer or Named("adam", {})
         trainer = gluon.Trainer(net.collect_params(), how.name, dict(how.settings))
         others.setdefault("inputs", options.inputs or _inputs(net))
-        return compiler.compile(net, loss_of(options.loss), trainer, **others)
+        return compile(net, loss_of(options.loss), trainer, **others)
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         raise Refused(sentence(error)) from None
 

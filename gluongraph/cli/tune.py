@@ -26,7 +26,7 @@ from gluongraph.errors import MXNetError
 from gluongraph.host.terminal import as_json
 
 if TYPE_CHECKING:
-    from gluongraph.tuner import Tuning
+    from gluongraph.compiler.tuning import Tuning
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,7 @@
-"""Where front ends find the compiler without importing it: a registry that `gluongraph.compiler` fills.
+"""Where front ends find the compiler without importing it: a registry, filled by `gluongraph.step.compile`.
 
 `import gluongraph` must not import TVM, and imports run one way; yet `hybridize`, `Trainer` and `mx.load` need the
-compiler. They ask `engine.get("compile")`, and the first question that has no answer yet imports it.
+compiler. They ask `services.get("compile")`, and the first question that has no answer yet imports it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gluongraph.host.interrupts import import_whole
 from gluongraph.host.process import collecting_later
 
 _SERVICES: dict[str, Callable[..., Any]] = {}
-_PROVIDER = "gluongraph.compiler"
+_PROVIDER = "gluongraph.step.compile"
 
 
 def register(name: str, service: Callable[..., Any]) -> None:

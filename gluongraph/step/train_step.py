@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gluongraph import checkpoint, random
+from gluongraph.compiler.memory_report import Footprint
 from gluongraph.errors import ArgumentError, MXNetError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.gluon.turns import by_turns
@@ -21,7 +22,6 @@ from gluongraph.nd import NDArray
 from gluongraph.runtime.checkpoint import Keep
 from gluongraph.runtime.executor import Executor
 from gluongraph.runtime.saving import Saver, room
-from gluongraph.step.footprint import Footprint
 from gluongraph.step.variant import Lower, Variant
 from gluongraph.step.variants import Variants
 from gluongraph.storage import Array
@@ -34,8 +34,8 @@ from gluongraph.tracing.step_graph import Options
 
 if TYPE_CHECKING:
     from gluongraph.codegen.cache.artifacts import Artefact
+    from gluongraph.compiler.tuning import Tuning
     from gluongraph.runtime.profile import Profile
-    from gluongraph.tuner import Tuning
 
 
 class TrainStep:
@@ -452,7 +452,7 @@ class TrainStep:
         Raises:
             MXNetError: graphs are interpreted.
         """
-        from gluongraph.roofline import machine
+        from gluongraph.compiler.machine_peaks import machine
         from gluongraph.runtime.profile import profile
 
         variant, arrays = self._main(batch)
@@ -474,8 +474,8 @@ class TrainStep:
             ValueError: that is no number of seconds.
             MXNetError: kernels do not run on this CPU: another target, or graphs that are interpreted.
         """
-        import_whole("gluongraph.tuner")
-        from gluongraph.tuner import seconds_of
+        import_whole("gluongraph.compiler.tuning")
+        from gluongraph.compiler.tuning import seconds_of
 
         tuning = self._main(batch, seconds_of(seconds))[0].compiled.tuning
         if tuning is None:

@@ -24,7 +24,7 @@ from gluongraph.tracing.tracer import Traced
 
 if TYPE_CHECKING:
     from gluongraph.codegen.targets import Target
-    from gluongraph.compiler import Compiled
+    from gluongraph.compiler.lower import Compiled
     from gluongraph.runtime.device import DeviceExecutor
     from gluongraph.runtime.executor import Executor
 

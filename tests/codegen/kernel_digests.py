@@ -44,9 +44,9 @@ def digests(workload: str, target: str, precision: str) -> str:
     from gluongraph.bench.own import step_of
     from gluongraph.bench.workloads import find
     from gluongraph.codegen.targets import target as find_target
-    from gluongraph.compiler import Request
+    from gluongraph.compiler.lower import Request
+    from gluongraph.compiler.memory_options import ALL_KEPT
     from gluongraph.name import NameManager
-    from gluongraph.step.thrift import ALL_KEPT
     from gluongraph.tracing.step_graph import CALLS
 
     on = find_target(target)

@@ -11,11 +11,11 @@ import pytest
 from gluongraph import ops
 from gluongraph.codegen.contraction.attention import LONGEST, suits
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
-from gluongraph.compiler import lower
+from gluongraph.compiler.lower import lower
+from gluongraph.compiler.pipeline import plan_of
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import OPS, Graph, Node, TensorType
-from gluongraph.planning import plan_of
 
 RNG = np.random.default_rng(0)
 

@@ -18,10 +18,10 @@ from gluongraph import gluon, ops
 from gluongraph.codegen.build import KERNELS
 from gluongraph.codegen.cache import artifacts
 from gluongraph.codegen.targets import TARGETS
-from gluongraph.compiler import compile_graph, lower
+from gluongraph.compiler.lower import compile_graph, lower
+from gluongraph.compiler.pipeline import plan_of
 from gluongraph.gluon import nn
 from gluongraph.ir.graph import Graph, TensorType
-from gluongraph.planning import plan_of
 from gluongraph.step import TrainStep
 
 X, Y = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6), np.array([0, 1, 2, 0], np.int32)

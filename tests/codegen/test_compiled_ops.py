@@ -14,7 +14,7 @@ from gluongraph.codegen.build import bind
 from gluongraph.codegen.rules import emit, offer
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import machine_code, tir
-from gluongraph.compiler import compile_graph
+from gluongraph.compiler.lower import compile_graph
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import OPS, Graph, TensorType

@@ -26,7 +26,7 @@ from gluongraph.codegen import build
 from gluongraph.codegen.cuda import rules as cuda_rules
 from gluongraph.codegen.cuda import te_lower
 from gluongraph.codegen.tvm import te
-from gluongraph.compiler import lower
+from gluongraph.compiler.lower import lower
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.errors import CompileError
 from gluongraph.gluon import nn

@@ -12,7 +12,7 @@ from gluongraph import ops
 from gluongraph.codegen.contraction import gemm_amx
 from gluongraph.codegen.contraction.gemm_strategy import Kind
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
-from gluongraph.compiler import lower
+from gluongraph.compiler.lower import lower
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType

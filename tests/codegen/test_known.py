@@ -13,17 +13,18 @@ import numpy as np
 import pytest
 
 import gluongraph as mx
-from gluongraph import compiler, debug, gluon, ops, planning
+from gluongraph import debug, gluon, ops
 from gluongraph.codegen.cache import measurements, plans
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.codegen.targets import target as find_target
+from gluongraph.compiler import lower, pipeline
+from gluongraph.compiler.memory_options import ALL_KEPT, Thrift
 from gluongraph.gluon import nn
 from gluongraph.ir.entry_point import program_of
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ir.plan import Candidate
 from gluongraph.ir.printer import show_plan
 from gluongraph.step import TrainStep
-from gluongraph.step.thrift import ALL_KEPT, Thrift
 
 X, Y = np.linspace(-1, 1, 24, dtype=np.float32).reshape(4, 6), np.array([0, 1, 2, 0], np.int32)
 
@@ -40,13 +41,13 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     """The graphs that have been planned."""
     seen: list[Graph] = []
-    choice: Callable[..., Any] = planning.choice
+    choice: Callable[..., Any] = pipeline.choice
 
     def watched(graph: Graph, *how: Any) -> Any:
         seen.append(graph)
         return choice(graph, *how)
 
-    monkeypatch.setattr(planning, "choice", watched)
+    monkeypatch.setattr(pipeline, "choice", watched)
     return seen
 
 
@@ -118,7 +119,7 @@ def test_what_is_asked_for_is_another_plan(planned: list[Graph]) -> None:
     graph, roles = product()
     for thrift in (ALL_KEPT, Thrift("blocks"), Thrift(activations="bf16"), Thrift("blocks")):
         for spared in ((), ("y",)):
-            compiler.lower(graph, roles, spared, thrift=thrift)
+            lower.lower(graph, roles, spared, thrift=thrift)
     assert len(planned) == 3 * 2, "what could be computed again counts"
 
 
@@ -126,20 +127,20 @@ def test_what_was_measured_is_another_plan(planned: list[Graph]) -> None:
     """Whoever asks for the plan of what was known before gets that of its code."""
     (graph, roles), here = product(), find_target()
     for _ in range(2):
-        before = compiler.lower(graph, roles)
+        before = lower.lower(graph, roles)
     measurements.table(here).put({"a kernel": measurements.Found(Candidate("loop"), 1e-6, 2e-6)})
-    compiler.lower(graph, roles)
+    lower.lower(graph, roles)
     assert len(planned) == 2
     assert not len(before.request.measured) and len(measurements.table(here)) == 1
-    assert show_plan(before.plan) == show_plan(compiler.lower(graph, roles).plan) and len(planned) == 4
+    assert show_plan(before.plan) == show_plan(lower.lower(graph, roles).plan) and len(planned) == 4
 
 
 @pytest.mark.parametrize("names", ["xwy", "abc", "yxw", "xwx"])
 def test_names_that_arguments_have(folder: pathlib.Path, planned: list[Graph], names: str) -> None:
     """Inputs may be called as outputs of the graph that was remembered, and an output as its own graph's input."""
-    compiler.lower(*product())
+    lower.lower(*product())
     graph, roles = product(names)
-    found = compiler.lower(graph, roles)
+    found = lower.lower(graph, roles)
     assert len(planned) == 1 and found.artefact is not None
     assert found.artefact.program == program_of(found.plan)
 
@@ -164,38 +165,38 @@ def test_a_damaged_entry_is_not_believed(
     folder: pathlib.Path, planned: list[Graph], name: str, harm: Callable[[pathlib.Path], None]
 ) -> None:
     graph, roles = product()
-    before = compiler.lower(graph, roles).artefact
+    before = lower.lower(graph, roles).artefact
     (file,) = folder.glob(name)
     harm(file)
-    after = compiler.lower(graph, roles).artefact
+    after = lower.lower(graph, roles).artefact
     assert len(planned) == 2 and before is not None and after is not None and after.program == before.program
-    again = compiler.lower(graph, roles).artefact
+    again = lower.lower(graph, roles).artefact
     assert len(planned) == 2 and again is not None and again.path == after.path, "it has been written anew"
 
 
 def test_code_that_is_gone_is_made_again(folder: pathlib.Path, planned: list[Graph]) -> None:
     graph, roles = product()
-    compiler.lower(graph, roles)
+    lower.lower(graph, roles)
     (library,) = folder.glob("*/step.so")
     library.unlink()
-    found = compiler.lower(graph, roles).artefact
+    found = lower.lower(graph, roles).artefact
     assert len(planned) == 2 and found is not None and found.compiled and library.exists()
 
 
 def test_other_sources_are_other_plans(planned: list[Graph], monkeypatch: pytest.MonkeyPatch) -> None:
     graph, roles = product()
-    compiler.lower(graph, roles)
+    lower.lower(graph, roles)
     monkeypatch.setattr(plans, "planner", lambda: "a pass has been changed")
-    compiler.lower(graph, roles)
+    lower.lower(graph, roles)
     assert len(planned) == 2
 
 
 @pytest.mark.parametrize("how", [{"verify": True}, {"log": frozenset({"plan"})}, {"skip": frozenset({"cse"})}])
 def test_passes_run_for_whoever_looks_at_them(planned: list[Graph], how: dict[str, Any]) -> None:
     graph, roles = product()
-    compiler.lower(graph, roles)
+    lower.lower(graph, roles)
     with debug.override(**how):
-        compiler.lower(graph, roles)
+        lower.lower(graph, roles)
     assert len(planned) == 2
 
 
@@ -203,7 +204,7 @@ def test_without_a_cache_nothing_is_remembered(planned: list[Graph], monkeypatch
     monkeypatch.setenv("GG_CACHE", "0")
     graph, roles = product()
     for _ in range(2):
-        assert compiler.lower(graph, roles).artefact is not None
+        assert lower.lower(graph, roles).artefact is not None
     assert len(planned) == 2
 
 

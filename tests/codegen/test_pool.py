@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gluongraph import ops
-from gluongraph.compiler import compile_graph
+from gluongraph.compiler.lower import compile_graph
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType
 

@@ -13,7 +13,7 @@ from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import emit
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import tir
-from gluongraph.compiler import compile_graph
+from gluongraph.compiler.lower import compile_graph
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph import compiler, ops
+from gluongraph import ops
+from gluongraph.compiler import lower
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType
@@ -65,7 +66,7 @@ def guarded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Guarded]:
 
 def check(graph: Graph, guarded: Guarded, tolerance: float = 2e-6) -> Plan:
     """Compile, run on random numbers, compare with numpy by the largest number of each result."""
-    compiled = compiler.lower(graph, dict.fromkeys(graph.inputs, "input"))
+    compiled = lower.lower(graph, dict.fromkeys(graph.inputs, "input"))
     rng = np.random.default_rng(0)
     values = {}
     for name, n in graph.inputs.items():

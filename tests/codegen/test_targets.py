@@ -22,10 +22,10 @@ from gluongraph.codegen import targets
 from gluongraph.codegen.build import ENTRY, entry, kernel
 from gluongraph.codegen.targets import TARGETS, Target, cpu_flags, target
 from gluongraph.codegen.tvm import machine_code
+from gluongraph.compiler.pipeline import plan_of
 from gluongraph.errors import CompileError
 from gluongraph.ir import interpreter
 from gluongraph.ir.plan import Plan
-from gluongraph.planning import plan_of
 from gluongraph.step import TrainStep
 
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()

@@ -18,11 +18,11 @@ from gluongraph.codegen.cache.selections import key_of
 from gluongraph.codegen.rules import alternatives, offer
 from gluongraph.codegen.targets import TARGETS, target
 from gluongraph.codegen.tvm import machine_code
+from gluongraph.compiler.pipeline import plan_of
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import OPS, Graph, TensorType, node
 from gluongraph.ir.plan import Buffer, Candidate, Group, Launch
-from gluongraph.planning import plan_of
 from gluongraph.runtime import loader
 from gluongraph.storage import Array
 

@@ -12,10 +12,10 @@ import sys
 import pytest
 
 from gluongraph import debug
+from gluongraph.compiler.pipeline import REQUIRED
 from gluongraph.errors import MXNetError
 from gluongraph.ir.printer import read, show
 from gluongraph.passes import PIPELINE
-from gluongraph.planning import REQUIRED
 
 PROGRAM = """
 import numpy as np
@@ -128,7 +128,7 @@ def test_values_that_are_refused(cache: str, variable: str, value: str, message:
 
 
 def test_stop_and_skip_are_refused_before_anything_is_compiled() -> None:
-    from gluongraph.planning import left_out
+    from gluongraph.compiler.pipeline import left_out
 
     with debug.override(skip=frozenset({"cse"}), stop="fold"):
         assert left_out() == {"cse", "layout", "reshapes", "simplify"}

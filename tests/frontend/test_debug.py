@@ -1,4 +1,4 @@
-"""debug, engine, context: settings, the registry, devices."""
+"""debug, services, context: settings, the registry, devices."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def test_dump_writes_into_the_folder(tmp_path: pathlib.Path) -> None:
 def test_engine_imports_the_compiler_at_the_first_question_only() -> None:
     code = (
         "import sys, gluongraph\n"
-        "from gluongraph import engine\n"
+        "from gluongraph.host import services\n"
         "assert not any(m == 'tvm' or m.startswith('tvm.') for m in sys.modules), 'tvm came with the package'\n"
-        "engine.register('mine', lambda: 5)\n"
-        "assert engine.get('mine')() == 5 and 'gluongraph.compiler' not in sys.modules\n"
+        "services.register('mine', lambda: 5)\n"
+        "assert services.get('mine')() == 5 and 'gluongraph.compiler.lower' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import gluongraph as mx
-from gluongraph.step.thrift import MODES, nbytes_of
+from gluongraph.compiler.memory_options import MODES, nbytes_of
 
 pytestmark = pytest.mark.usefixtures("demo_environment")
 

@@ -14,7 +14,11 @@ from gluongraph import debug, gluon, ops
 from gluongraph.bench.own import step_of
 from gluongraph.bench.workloads import find
 from gluongraph.codegen.targets import target
-from gluongraph.compiler import lower
+from gluongraph.compiler import memory_search
+from gluongraph.compiler.lower import lower
+from gluongraph.compiler.memory_options import nbytes_of
+from gluongraph.compiler.memory_report import Footprint
+from gluongraph.compiler.pipeline import plan_kernels, plan_of, prepared
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import MXNetError
 from gluongraph.ir import interpreter
@@ -22,10 +26,6 @@ from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.passes import fuse
 from gluongraph.passes.remat import CHEAP, KEEP, LIGHT, WHOLE, remat
 from gluongraph.passes.segments import Forward, forward_of
-from gluongraph.planning import plan_kernels, plan_of, prepared
-from gluongraph.step import search
-from gluongraph.step.footprint import Footprint
-from gluongraph.step.thrift import nbytes_of
 
 
 def planned(name: str, **options: Any) -> tuple[Footprint, Any]:
@@ -195,7 +195,7 @@ def test_the_slope_of_an_activation_is_computed_again_with_what_it_is_made_from(
 def test_a_large_step_recomputes_what_takes_next_to_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def now(large: int, saved: float, unasked: float) -> Footprint:
         for name, value in (("LARGE", large), ("SAVED", saved), ("UNASKED", unasked)):
-            monkeypatch.setattr(search, name, value)
+            monkeypatch.setattr(memory_search, name, value)
         return planned("transformer")[0]
 
     kept, _ = planned("transformer")

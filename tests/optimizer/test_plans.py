@@ -9,9 +9,9 @@ from variants import settings
 
 from gluongraph import ops, optimizer
 from gluongraph.codegen.targets import target
+from gluongraph.compiler.pipeline import plan_of
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ir.plan import Plan
-from gluongraph.planning import plan_of
 from gluongraph.tracing.optimizer_updates import GRAD, apply_updates
 
 # Arrays as large as the weight that are read and written. Whatever needs a norm of the weight is two passes: what is

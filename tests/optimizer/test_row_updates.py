@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gluongraph import ops, optimizer
-from gluongraph.compiler import lower
+from gluongraph.compiler.lower import lower
 from gluongraph.eager.row_sparse_updates import row_gradient
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType

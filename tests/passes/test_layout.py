@@ -15,13 +15,13 @@ from gluongraph.bench.own import step_of
 from gluongraph.bench.workloads import WORKLOADS
 from gluongraph.codegen.rules import beside
 from gluongraph.codegen.targets import TARGETS
+from gluongraph.compiler.pipeline import plan_of, prepared
 from gluongraph.ir.graph import Graph, Node, TensorType, node
 from gluongraph.ir.plan import Plan
 from gluongraph.ir.printer import show
 from gluongraph.ir.verify import verify_plan
 from gluongraph.ops.blocked_layout import IN_BLOCKS
 from gluongraph.passes import inline, layout
-from gluongraph.planning import plan_of, prepared
 
 WIDE = TARGETS["x86-64-v4"]  # 16 images side by side
 

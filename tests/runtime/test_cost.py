@@ -143,7 +143,7 @@ def test_a_profile_sorts_and_prints() -> None:
 
 
 def test_the_machine_is_measured() -> None:
-    from gluongraph.roofline import machine
+    from gluongraph.compiler.machine_peaks import machine
 
     found = machine()
     assert found is machine() and found.flops["f32"] > 1e8 and len(found.levels) == 3

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gluongraph import ops
-from gluongraph.compiler import lower
+from gluongraph.compiler.lower import lower
 from gluongraph.errors import CompileError
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.runtime import loader

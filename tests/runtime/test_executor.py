@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import gluongraph as mx
-from gluongraph import compiler, gluon, nd, ops
-from gluongraph.compiler import Compiled
+from gluongraph import gluon, nd, ops
+from gluongraph.compiler import lower
+from gluongraph.compiler.lower import Compiled
 from gluongraph.errors import CompileError
 from gluongraph.ir.entry_point import FORMAT, Arg, Program
 from gluongraph.ir.graph import Graph, TensorType
@@ -122,7 +123,7 @@ def program() -> Compiled:
     """y = x * w + lr, w = w + lr, for w of 3 columns."""
     x, w, lr = (ops.input(n, TensorType(s)) for n, s in (("x", (2, 3)), ("w", (3,)), ("lr", ())))
     graph = Graph({"x": x, "w": w, "lr": lr}, {"y": x * w + lr}, {"w": w + lr})
-    return compiler.lower(graph, {"x": "input", "w": "state", "lr": "scalar"})
+    return lower.lower(graph, {"x": "input", "w": "state", "lr": "scalar"})
 
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -124,7 +124,7 @@ def test_without_a_compiler_the_error_says_the_way_out(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         step = mx.load(attack[0], trust=trust)
-    monkeypatch.setattr("gluongraph.compiler.lower", missing)
+    monkeypatch.setattr("gluongraph.compiler.lower.lower", missing)
     with pytest.raises(mx.MXNetError, match=r"cannot be compiled again here: there is no compiler(?s:.*)trust='file'"):
         step(X, Y)
     assert not attack[1].exists()

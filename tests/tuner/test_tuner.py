@@ -17,10 +17,10 @@ from gluongraph.codegen.cache.measurements import Found, table
 from gluongraph.codegen.cache.selections import key_of
 from gluongraph.codegen.rules import alternatives, offer
 from gluongraph.codegen.targets import target
+from gluongraph.compiler.candidate_timing import Contest
+from gluongraph.compiler.tuning import Tuning, seconds_of
 from gluongraph.ir.plan import Launch
 from gluongraph.step import TrainStep
-from gluongraph.tuner import Tuning, seconds_of
-from gluongraph.tuner.contest import Contest
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 DRAW = np.random.default_rng(0)

@@ -14,8 +14,8 @@ from gluongraph.cli.view.drawing import MOST, PHASES, Drawing
 from gluongraph.cli.view.listing import GONE, NEW, SAME, Change, Listing, changes, counted, excerpt
 from gluongraph.cli.view.sums import Sum, by_layer, by_pattern
 from gluongraph.cli.view.svg import in_time, resource
+from gluongraph.compiler.memory_report import in_words
 from gluongraph.errors import amount
-from gluongraph.step.footprint import in_words
 
 _ROWS = 12  # of a summary
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from gluongraph.codegen.targets import target
-from gluongraph.compiler import Compiled, compile_graph, lower
+from gluongraph.compiler.lower import Compiled, compile_graph, lower
+from gluongraph.compiler.pipeline import stages
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.ir import interpreter
 from gluongraph.ir.entry_point import program_of
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.ir.plan import Launch, Plan
-from gluongraph.planning import stages
 from gluongraph.runtime import loader
 from gluongraph.runtime.table import CPU, Table
 from gluongraph.storage import Array, aligned_empty

@@ -15,7 +15,7 @@ from itertools import accumulate
 from gluongraph.cli.view import graphs
 from gluongraph.cli.view.anatomy import KINDS, Anatomy, Place, Step
 from gluongraph.cli.view.drawing import PHASES, Drawing
-from gluongraph.step.footprint import in_words
+from gluongraph.compiler.memory_report import in_words
 
 WIDTH, _LEFT, _RIGHT, _TOP, _BAND = 1000, 64, 12, 26, 8  # pixels
 _INSIDE = WIDTH - _LEFT - _RIGHT

@@ -9,9 +9,9 @@ from gluongraph.cli.view.anatomy import KINDS, Anatomy, Step
 from gluongraph.cli.view.listing import counted
 from gluongraph.cli.view.sums import Sum, by_layer, by_phase
 from gluongraph.cli.view.svg import MEANT, in_time
+from gluongraph.compiler.memory_report import in_words
 from gluongraph.errors import amount
 from gluongraph.host.terminal import table
-from gluongraph.step.footprint import in_words
 
 ORDERS = {
     "lost": lambda step: -step.lost,

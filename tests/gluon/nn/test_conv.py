@@ -11,8 +11,8 @@ import pytest
 
 from gluongraph import MXNetError, nd
 from gluongraph.codegen.targets import target
+from gluongraph.compiler.pipeline import plan_of
 from gluongraph.gluon import nn
-from gluongraph.planning import plan_of
 from gluongraph.tracing.tracer import trace
 
 sys.path.insert(0, str(Path(__file__).parent))

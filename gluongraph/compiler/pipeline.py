@@ -10,14 +10,14 @@ from gluongraph import debug, index_checks
 from gluongraph.codegen.cache.measurements import Table
 from gluongraph.codegen.rules import beside, offer, whole
 from gluongraph.codegen.targets import Target
+from gluongraph.compiler.memory_options import Thrift
+from gluongraph.compiler.memory_search import Choice, thrifty
 from gluongraph.errors import MXNetError
 from gluongraph.ir import printer
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.ir.plan import Plan
 from gluongraph.ir.verify import verify, verify_plan
 from gluongraph.passes import PIPELINE, inline, layout, memory, schedule, select
-from gluongraph.step.search import Choice, thrifty
-from gluongraph.step.thrift import Thrift
 
 REQUIRED = {"inline", "fuse"}  # passes: there are kernels for primitives, and only in groups
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from gluongraph import debug
+from gluongraph.compiler.memory_options import Thrift
+from gluongraph.compiler.memory_report import Footprint, footprint, in_words
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import Plan
@@ -14,8 +16,6 @@ from gluongraph.ir.verify import verify
 from gluongraph.passes.cost import seconds
 from gluongraph.passes.remat import CHEAP, KEEP, LIGHT, WHOLE, remat
 from gluongraph.passes.segments import Forward, forward_of
-from gluongraph.step.footprint import Footprint, footprint, in_words
-from gluongraph.step.thrift import Thrift
 
 Planned = Callable[[Graph], tuple[Plan, Graph]]
 WORTH = 0.1  # of a step's time: what "auto" spends at most

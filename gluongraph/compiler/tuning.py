@@ -16,12 +16,12 @@ from gluongraph.codegen.cache.measurements import Found
 from gluongraph.codegen.cache.selections import key_of
 from gluongraph.codegen.rules import alternatives, offer
 from gluongraph.codegen.targets import Target
+from gluongraph.compiler.candidate_timing import Contest
 from gluongraph.errors import amount, located
 from gluongraph.host.progress import task
 from gluongraph.host.terminal import table
 from gluongraph.ir.plan import Candidate, Launch, Plan
 from gluongraph.passes.cost import expected
-from gluongraph.tuner.contest import Contest
 
 SECONDS = 60.0  # what tune=True spends
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +13,10 @@ import numpy as np
 from gluongraph import debug, index_checks
 from gluongraph.codegen.cache import measurements, plans
 from gluongraph.codegen.cache.artifacts import LIBRARY, Artefact
-from gluongraph.codegen.targets import Target, runs_here, with_libraries
+from gluongraph.codegen.targets import Target, runs_here
 from gluongraph.codegen.targets import target as find_target
+from gluongraph.compiler.memory_options import ALL_KEPT, Thrift
 from gluongraph.errors import CompileError, MXNetError, amount, located
-from gluongraph.gluon.trainer import Trainer
 from gluongraph.host import process, services
 from gluongraph.host.interrupts import import_whole, in_one_line
 from gluongraph.host.progress import quiet, task
@@ -28,142 +26,19 @@ from gluongraph.ir.graph import Graph, Node
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor, Refuse
-from gluongraph.step import Options, TrainStep
-from gluongraph.step.arguments import check_batch
-from gluongraph.step.states import hold_states
-from gluongraph.step.thrift import ALL_KEPT, Thrift, thrift_of
-from gluongraph.tracing.precision import in_whole, precision_of
 
 if TYPE_CHECKING:
+    from gluongraph.compiler.memory_report import Footprint
+    from gluongraph.compiler.memory_search import Choice
+    from gluongraph.compiler.tuning import Tuning
     from gluongraph.ir.plan import Plan
-    from gluongraph.step.footprint import Footprint
-    from gluongraph.step.search import Choice
-    from gluongraph.tuner import Tuning
-
-
-def compile(
-    net: Any,
-    loss: Callable[..., Any] | None = None,
-    trainer: Any = None,
-    *,
-    inputs: int = 1,
-    target: str = "cpu",
-    precision: str | int = "32",
-    keep_grads: bool = False,
-    clip_norm: float | None = None,
-    grad_norm: bool = False,
-    ema: float | None = None,
-    detect_anomaly: bool = False,
-    remat: str | None = None,
-    memory_budget: int | str | None = None,
-    optimizer_state: str | None = None,
-    activations: str | None = None,
-    tune: bool | float = False,
-    libraries: str | Sequence[str] = (),
-    progress: bool = True,
-) -> TrainStep:
-    """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
-
-    `compile(net, loss, trainer)` runs `loss(net(*batch[:inputs]), *batch[inputs:])`; `compile(fn, trainer=trainer)`
-    runs `fn(*batch)`, which returns the loss, or (loss, metrics); `compile(net)` alone predicts. Nothing is compiled
-    before the first call, which knows the shapes.
-
-    Args:
-        inputs: how many of the batch's arrays go to the net; the rest goes to the loss.
-        target: a row of `gluongraph.codegen.targets`; "cpu" is the best one for this machine.
-        precision: "32"; "bf16-mixed" or "16-mixed", in which matrices are multiplied in 16 bit and all else is float32
-            (with "16-mixed" the loss is scaled, and a step whose gradients overflow changes nothing); "64",
-            "bf16-true" or "16-true", to which parameters and inputs of the net are cast. See docs/precision.md.
-        keep_grads: write the gradients into `param.grad()` as well, as an eager backward does.
-        clip_norm: gradients, divided by the batch size, are scaled so that the norm of all together is at most this.
-        grad_norm: `step.grad_norm` tells the norm of all gradients of the last update; with `clip_norm` it does anyway.
-        ema: the decay of running averages of the parameters, in `step.averages`; `step.averaged()` puts them in place.
-        detect_anomaly: where loss, a gradient or a new weight, state or statistic is not finite, the step changes
-            nothing and raises NotFiniteError, which names the first op that has made a NaN or an infinity.
-        remat: compute parts of the forward again instead of keeping them for gradients: "auto" saves what memory it can
-            for a tenth of the step's time, "blocks" what it can; by default only what takes next to no time is, in
-            large steps. See docs/memory.md.
-        memory_budget: bytes that the step may take, as "2GiB" or a number: as much is computed again as that needs. The
-            first call raises MXNetError where it cannot be. `step.memory(*batch)` tells what a step will take.
-        optimizer_state: "bf16" keeps the optimizer's float32 states in bfloat16 from now on, rounded by chance.
-        activations: "bf16" keeps what the forward leaves to the gradients in bfloat16; the forward itself is exact.
-        tune: measure on this machine, at the first call for new shapes, which ways to write its kernels are fastest:
-            for so many seconds, or a minute if True. What is found is kept, for other steps too. See docs/tuning.md.
-        libraries: "mkl" lets a tuner try the matrix products of that library as well, where it is installed; they
-            are called where they were measured to be faster. An exported step never calls them. See docs/tuning.md.
-        progress: on a terminal, compiling and tuning show how far they are, in one line; False, or GG_PROGRESS=0 in the
-            environment, shows nothing.
-
-    Raises:
-        ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1;
-            no such remat, or a budget that is no number of bytes; no such form of states or activations;
-            `tune` is no number of seconds.
-        TypeError: an argument is not what its name says.
-        CompileError: there is no such target, or no such library, or it is not installed.
-
-    >>> import gluongraph as mx
-    >>> from gluongraph import gluon, nd
-    >>> net = gluon.nn.Dense(1, in_units=2)
-    >>> net.initialize(mx.init.One())
-    >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
-    >>> step(nd.ones((4, 2)), nd.zeros((4, 1))).asnumpy()
-    array([2., 2., 2., 2.], dtype=float32)
-    """
-    _check_arguments(net, loss, trainer, inputs)
-    how = precision_of(precision)
-    if clip_norm is not None and not (isinstance(clip_norm, Real) and 0 < clip_norm < math.inf):
-        raise ValueError(located(f"clip_norm is a positive number, not {clip_norm!r}"))
-    if ema is not None and not (isinstance(ema, Real) and 0 <= ema < 1):
-        raise ValueError(located(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
-    thrift = thrift_of(remat, memory_budget, activations)
-    if optimizer_state is not None:
-        hold_states(trainer, optimizer_state)
-    seconds = 0.0
-    if tune is not False:
-        import_whole("gluongraph.tuner")
-        from gluongraph.tuner import seconds_of
-
-        seconds = seconds_of(tune)
-    on = with_libraries(find_target(target), libraries)
-    build = partial(lower, on=on, thrift=thrift, tune=seconds, progress=progress)
-    cast = partial(cast_to, low=how.low, on=find_target(target)) if how.low else None
-    options = Options(
-        *(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly),
-        *(target, remat, memory_budget, activations),
-    )
-    cast_net, cast_loss = in_whole(how, net, loss, trainer)
-    if loss is None:
-        return TrainStep(cast_net, trainer, build, options=options)
-
-    def program(*batch: Any) -> Any:
-        check_batch(net, loss, inputs, len(batch))
-        return cast_loss(cast_net(*batch[:inputs]), *batch[inputs:])
-
-    return TrainStep(program, trainer, build, predict=cast_net, options=options, inputs=inputs)
-
-
-def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:
-    """Refuse at once what the first call of the step would trip over."""
-    wrong = ""
-    if not callable(net) or isinstance(net, type):
-        wrong = f"net is a Block or a function, not {net!r}"
-    elif loss is not None and (not callable(loss) or isinstance(loss, type)):
-        wrong = f"loss is a Loss or a function, not {loss!r}"
-    elif trainer is not None and not isinstance(trainer, Trainer):
-        wrong = f"trainer is a gluon.Trainer, not {trainer!r}"
-    elif not isinstance(inputs, int) or inputs < 1:
-        wrong = f"inputs says how many arrays go to the net, at least one; not {inputs!r}"
-    if wrong:
-        usage = "compile(net, loss, trainer), compile(function, trainer=trainer) or compile(net)"
-        raise TypeError(located(f"compile: {wrong}", help=usage))
 
 
 def cast_to(graph: Graph, low: str, on: Target) -> Graph:
     """The pass `amp`, run as all passes are."""
-    import_whole("gluongraph.planning")
+    import_whole("gluongraph.compiler.pipeline")
+    from gluongraph.compiler.pipeline import run
     from gluongraph.passes import amp
-    from gluongraph.planning import run
 
     def kernels(n: Node) -> bool:
         from gluongraph.codegen.rules import whole  # asked of composites alone: most graphs have none
@@ -199,8 +74,8 @@ class Request:
     @cached_property
     def choice(self) -> Choice:
         """The plan, and the graph of kernels that it was made from."""
-        import_whole("gluongraph.planning")  # with networkx: half imported, it could not be imported again
-        from gluongraph.planning import choice
+        import_whole("gluongraph.compiler.pipeline")  # with networkx: half imported, it could not be imported again
+        from gluongraph.compiler.pipeline import choice
 
         with task(0, "planning"):
             return choice(self.checked, self.roles, self.forward, self.on, self.thrift, self.measured)
@@ -294,8 +169,8 @@ def lower(
     asked = Request(graph, roles, forward, on, thrift)
     with quiet(not progress), task(0, "compiling"):
         if tune and runs_here(on) and not interprets():
-            import_whole("gluongraph.tuner")
-            from gluongraph.tuner import tune as measure
+            import_whole("gluongraph.compiler.tuning")
+            from gluongraph.compiler.tuning import tune as measure
 
             tuning = measure(asked.choice.plan, on, tune)
             asked = Request(graph, roles, forward, on, thrift) if tuning.changed else asked
@@ -379,7 +254,6 @@ def compile_graph(graph: Graph, name: str) -> Callable[[Mapping[str, Any]], tupl
     return call
 
 
-services.register("compile", compile)
 services.register("lower", lower)
 services.register("is_known", is_known)
 services.register("compile_graph", compile_graph)

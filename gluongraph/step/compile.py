@@ -1,0 +1,143 @@
+"""`mx.compile`: what is asked for is checked, and a step is made that traces and compiles itself when it is called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from numbers import Real
+from typing import Any
+
+from gluongraph.codegen.targets import target as find_target
+from gluongraph.codegen.targets import with_libraries
+from gluongraph.compiler.lower import cast_to, lower
+from gluongraph.compiler.memory_options import thrift_of
+from gluongraph.errors import located
+from gluongraph.gluon.trainer import Trainer
+from gluongraph.host import services
+from gluongraph.host.interrupts import import_whole
+from gluongraph.step import Options, TrainStep
+from gluongraph.step.arguments import check_batch
+from gluongraph.step.states import hold_states
+from gluongraph.tracing.precision import in_whole, precision_of
+
+
+def compile(
+    net: Any,
+    loss: Callable[..., Any] | None = None,
+    trainer: Any = None,
+    *,
+    inputs: int = 1,
+    target: str = "cpu",
+    precision: str | int = "32",
+    keep_grads: bool = False,
+    clip_norm: float | None = None,
+    grad_norm: bool = False,
+    ema: float | None = None,
+    detect_anomaly: bool = False,
+    remat: str | None = None,
+    memory_budget: int | str | None = None,
+    optimizer_state: str | None = None,
+    activations: str | None = None,
+    tune: bool | float = False,
+    libraries: str | Sequence[str] = (),
+    progress: bool = True,
+) -> TrainStep:
+    """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
+
+    `compile(net, loss, trainer)` runs `loss(net(*batch[:inputs]), *batch[inputs:])`; `compile(fn, trainer=trainer)`
+    runs `fn(*batch)`, which returns the loss, or (loss, metrics); `compile(net)` alone predicts. Nothing is compiled
+    before the first call, which knows the shapes.
+
+    Args:
+        inputs: how many of the batch's arrays go to the net; the rest goes to the loss.
+        target: a row of `gluongraph.codegen.targets`; "cpu" is the best one for this machine.
+        precision: "32"; "bf16-mixed" or "16-mixed", in which matrices are multiplied in 16 bit and all else is float32
+            (with "16-mixed" the loss is scaled, and a step whose gradients overflow changes nothing); "64",
+            "bf16-true" or "16-true", to which parameters and inputs of the net are cast. See docs/precision.md.
+        keep_grads: write the gradients into `param.grad()` as well, as an eager backward does.
+        clip_norm: gradients, divided by the batch size, are scaled so that the norm of all together is at most this.
+        grad_norm: `step.grad_norm` tells the norm of all gradients of the last update; with `clip_norm` it does anyway.
+        ema: the decay of running averages of the parameters, in `step.averages`; `step.averaged()` puts them in place.
+        detect_anomaly: where loss, a gradient or a new weight, state or statistic is not finite, the step changes
+            nothing and raises NotFiniteError, which names the first op that has made a NaN or an infinity.
+        remat: compute parts of the forward again instead of keeping them for gradients: "auto" saves what memory it can
+            for a tenth of the step's time, "blocks" what it can; by default only what takes next to no time is, in
+            large steps. See docs/memory.md.
+        memory_budget: bytes that the step may take, as "2GiB" or a number: as much is computed again as that needs. The
+            first call raises MXNetError where it cannot be. `step.memory(*batch)` tells what a step will take.
+        optimizer_state: "bf16" keeps the optimizer's float32 states in bfloat16 from now on, rounded by chance.
+        activations: "bf16" keeps what the forward leaves to the gradients in bfloat16; the forward itself is exact.
+        tune: measure on this machine, at the first call for new shapes, which ways to write its kernels are fastest:
+            for so many seconds, or a minute if True. What is found is kept, for other steps too. See docs/tuning.md.
+        libraries: "mkl" lets a tuner try the matrix products of that library as well, where it is installed; they
+            are called where they were measured to be faster. An exported step never calls them. See docs/tuning.md.
+        progress: on a terminal, compiling and tuning show how far they are, in one line; False, or GG_PROGRESS=0 in the
+            environment, shows nothing.
+
+    Raises:
+        ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1;
+            no such remat, or a budget that is no number of bytes; no such form of states or activations;
+            `tune` is no number of seconds.
+        TypeError: an argument is not what its name says.
+        CompileError: there is no such target, or no such library, or it is not installed.
+
+    >>> import gluongraph as mx
+    >>> from gluongraph import gluon, nd
+    >>> net = gluon.nn.Dense(1, in_units=2)
+    >>> net.initialize(mx.init.One())
+    >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+    >>> step(nd.ones((4, 2)), nd.zeros((4, 1))).asnumpy()
+    array([2., 2., 2., 2.], dtype=float32)
+    """
+    _check_arguments(net, loss, trainer, inputs)
+    how = precision_of(precision)
+    if clip_norm is not None and not (isinstance(clip_norm, Real) and 0 < clip_norm < math.inf):
+        raise ValueError(located(f"clip_norm is a positive number, not {clip_norm!r}"))
+    if ema is not None and not (isinstance(ema, Real) and 0 <= ema < 1):
+        raise ValueError(located(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
+    thrift = thrift_of(remat, memory_budget, activations)
+    if optimizer_state is not None:
+        hold_states(trainer, optimizer_state)
+    seconds = 0.0
+    if tune is not False:
+        import_whole("gluongraph.compiler.tuning")
+        from gluongraph.compiler.tuning import seconds_of
+
+        seconds = seconds_of(tune)
+    on = with_libraries(find_target(target), libraries)
+    build = partial(lower, on=on, thrift=thrift, tune=seconds, progress=progress)
+    cast = partial(cast_to, low=how.low, on=find_target(target)) if how.low else None
+    options = Options(
+        *(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly),
+        *(target, remat, memory_budget, activations),
+    )
+    cast_net, cast_loss = in_whole(how, net, loss, trainer)
+    if loss is None:
+        return TrainStep(cast_net, trainer, build, options=options)
+
+    def program(*batch: Any) -> Any:
+        check_batch(net, loss, inputs, len(batch))
+        return cast_loss(cast_net(*batch[:inputs]), *batch[inputs:])
+
+    return TrainStep(program, trainer, build, predict=cast_net, options=options, inputs=inputs)
+
+
+def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:
+    """Refuse at once what the first call of the step would trip over."""
+    wrong = ""
+    if not callable(net) or isinstance(net, type):
+        wrong = f"net is a Block or a function, not {net!r}"
+    elif loss is not None and (not callable(loss) or isinstance(loss, type)):
+        wrong = f"loss is a Loss or a function, not {loss!r}"
+    elif trainer is not None and not isinstance(trainer, Trainer):
+        wrong = f"trainer is a gluon.Trainer, not {trainer!r}"
+    elif not isinstance(inputs, int) or inputs < 1:
+        wrong = f"inputs says how many arrays go to the net, at least one; not {inputs!r}"
+    if wrong:
+        usage = "compile(net, loss, trainer), compile(function, trainer=trainer) or compile(net)"
+        raise TypeError(located(f"compile: {wrong}", help=usage))
+
+
+services.register("compile", compile)
