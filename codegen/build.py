@@ -12,7 +12,7 @@ from pathlib import Path
 from gluongraph import debug
 from gluongraph.codegen.cache import artifacts
 from gluongraph.codegen.cache.artifacts import Artefact
-from gluongraph.codegen.cuda import compiler, rules
+from gluongraph.codegen.cuda import rules
 from gluongraph.codegen.cuda.cuda_math import GpuKernel
 from gluongraph.codegen.rule import bind
 from gluongraph.codegen.rules import emit
@@ -20,7 +20,7 @@ from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tvm import linking, machine_code, te, tir
 from gluongraph.codegen.tvm.linking import Linker
 from gluongraph.errors import CompileError
-from gluongraph.host import disk
+from gluongraph.host import cuda_compiler, disk
 from gluongraph.host.interrupts import in_parallel
 from gluongraph.host.process import threads
 from gluongraph.host.progress import task
@@ -93,7 +93,7 @@ def _write_gpu(launches: Launches, entries: Entries, library: Path, target: Targ
         module = machine_code.link(written, entries, target.tvm)
         machine_code.export(module, str(library), linker)
         source = te.cuda_source(module)
-    if source and (binary := compiler.binary(source, target.tvm["arch"])) is not None:
+    if source and (binary := cuda_compiler.binary(source, target.tvm["arch"])) is not None:
         library.with_name(f"{hashlib.sha256(source.encode()).hexdigest()}.fatbin").write_bytes(binary)
 
 

@@ -33,13 +33,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gluongraph import autograd, nd
-from gluongraph.argument_texts import argument_text
 from gluongraph.context import Context, current_context
 from gluongraph.eager.function import spans
 from gluongraph.eager.tape import STATE, tracked
 from gluongraph.errors import HostCallError, MXNetError, ShapeError, located
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array
+from gluongraph.symbol.argument_texts import argument_text
 
 Shape = Sequence[int]
 _PROPS: dict[str, type[CustomOpProp]] = {}

@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 from ml_dtypes import bfloat16
 
-from gluongraph.codegen.cuda import compiler
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError, MXNetError, located
-from gluongraph.host import nvidia
+from gluongraph.host import cuda_compiler, nvidia
 from gluongraph.host.interrupts import import_whole
 from gluongraph.host.process import cores_to_bind, import_tvm, threads
 from gluongraph.runtime.library import Library, start_workers
@@ -203,9 +202,9 @@ def _compiled(source: str, *_: Any) -> bytes:
     if (code := _BINARIES.get(hashlib.sha256(source.encode()).hexdigest())) is not None:
         return code
     version = nvidia.capability()
-    made = compiler.binary(source, nvidia.architecture(version)) if version else None
+    made = cuda_compiler.binary(source, nvidia.architecture(version)) if version else None
     if made is None:
-        raise CompileError(f"here is no compiler for the step's CUDA source\n  help: {compiler.HELP}")
+        raise CompileError(f"here is no compiler for the step's CUDA source\n  help: {cuda_compiler.HELP}")
     return made
 
 

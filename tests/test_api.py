@@ -126,7 +126,7 @@ def test_public_names_and_signatures(name: str, golden: Callable[[str, str], Non
 
 
 def test_the_compiled_step(golden: Callable[[str, str], None]) -> None:
-    from gluongraph.compiler.lower import compile
+    from gluongraph.step.compile import compile
 
     said = [f"compile{signature(compile)}", *lines("TrainStep", TrainStep)]
     golden("api_gluongraph.compile", "\n".join([*said, f"  __call__{signature(TrainStep.__call__)}"]) + "\n")

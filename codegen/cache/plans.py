@@ -42,8 +42,9 @@ def planner() -> str:
 
 def sources() -> list[Path]:
     """Files and folders that take part in planning, beside those of `cache.SOURCES`."""
-    shared = Path(ops.__file__).parent.parent
-    return [*sorted(shared.glob("*.py")), shared / "step", artifacts.package("gluongraph.passes")]
+    package = Path(ops.__file__).parent.parent
+    folders = [package / name for name in ("compiler", "host", "ir")]
+    return [*sorted(package.glob("*.py")), *folders, artifacts.package("gluongraph.passes")]
 
 
 def find(key: str, graph: Graph, gpu: bool) -> Artefact | None:

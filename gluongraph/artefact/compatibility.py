@@ -8,9 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import gluongraph
-from gluongraph.codegen.cuda import compiler
 from gluongraph.codegen.targets import usable_flags
-from gluongraph.host import nvidia
+from gluongraph.host import cuda_compiler, nvidia
 
 ABI = ("tvm", "tvm-ffi")  # what compiled code is linked against
 
@@ -50,6 +49,6 @@ def _cuda_misfit(target: Mapping[str, Any]) -> str:
         return f"it is for a GPU, {arch}, and here is none" + ("" if nvidia.driver() else ", or no driver of one")
     if not nvidia.fits(arch, code, version):
         return f"it is for {arch}, and this GPU is {nvidia.architecture(version)}"
-    if code == "source" and not compiler.compiler():
+    if code == "source" and not cuda_compiler.compiler():
         return "it holds CUDA source alone, and here is no compiler of that"
     return ""

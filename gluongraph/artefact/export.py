@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import index_checks
 from gluongraph.artefact import compatibility, file, signing, structure
 from gluongraph.artefact import update_scalars as how
 from gluongraph.artefact.snapshot import current
@@ -27,6 +26,7 @@ from gluongraph.host.progress import quiet, task
 from gluongraph.ir import serialize
 from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
+from gluongraph.ops import index_checks
 from gluongraph.step.batch import as_array
 from gluongraph.step.variants import Variants
 from gluongraph.storage import Array

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gluongraph import checkpoint, debug, index_checks, initializer, random
+from gluongraph import checkpoint, debug, initializer, random
 from gluongraph.artefact import code, compatibility, entries, file, signing, structure
 from gluongraph.artefact import update_scalars as how
 from gluongraph.artefact.file import Artefact
@@ -25,6 +25,7 @@ from gluongraph.gluon.parameter import Parameter
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ndarray import NDArray
+from gluongraph.ops import index_checks
 from gluongraph.optimizer import Optimizer
 from gluongraph.runtime import loader
 from gluongraph.runtime.checkpoint import Content

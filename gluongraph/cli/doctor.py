@@ -141,13 +141,13 @@ def linker() -> list[Finding]:
 
 def cuda() -> list[Finding]:
     """NVIDIA's driver, devices, and a compiler for them."""
-    from gluongraph.codegen.cuda import compiler
     from gluongraph.context import num_gpus
+    from gluongraph.host import cuda_compiler
 
     count = num_gpus()
     if not count:
         return [Finding("CUDA", "no device; compiled for the CPU")]
-    found = shutil.which("nvcc") or compiler.compiler()
+    found = shutil.which("nvcc") or cuda_compiler.compiler()
     advice = "" if found else "pip install 'gluongraph[cuda]' to compile for it"
     return [Finding("CUDA", f"{count} devices, compiler: {found or 'none'}", advice)]
 

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gluongraph import index_checks
 from gluongraph.cli import Refused, subject
 from gluongraph.cli.inspect import planned
 from gluongraph.cli.words import random_array, sentence
 from gluongraph.errors import FormatError, MXNetError
 from gluongraph.host.terminal import as_json, table
 from gluongraph.ir.graph import Graph, Node
+from gluongraph.ops import index_checks
 from gluongraph.storage import Array
 from gluongraph.tracing.optimizer_updates import SCALAR
 from gluongraph.tracing.tracer import is_rng

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gluongraph import debug, index_checks
+from gluongraph import debug
 from gluongraph.codegen.cache import measurements, plans
 from gluongraph.codegen.cache.artifacts import LIBRARY, Artefact
 from gluongraph.codegen.targets import Target, runs_here
 from gluongraph.codegen.targets import target as find_target
+from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.compiler.memory_options import ALL_KEPT, Thrift
 from gluongraph.errors import CompileError, MXNetError, amount, located
 from gluongraph.host import process, services
 from gluongraph.host.interrupts import import_whole, in_one_line
 from gluongraph.host.progress import quiet, task
-from gluongraph.interpreted import Interpreted
 from gluongraph.ir import printer
 from gluongraph.ir.graph import Graph, Node
+from gluongraph.ops import index_checks
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor, Refuse

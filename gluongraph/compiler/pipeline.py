@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 
-from gluongraph import debug, index_checks
+from gluongraph import debug
 from gluongraph.codegen.cache.measurements import Table
 from gluongraph.codegen.rules import beside, offer, whole
 from gluongraph.codegen.targets import Target
@@ -17,6 +17,7 @@ from gluongraph.ir import printer
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.ir.plan import Plan
 from gluongraph.ir.verify import verify, verify_plan
+from gluongraph.ops import index_checks
 from gluongraph.passes import PIPELINE, inline, layout, memory, schedule, select
 
 REQUIRED = {"inline", "fuse"}  # passes: there are kernels for primitives, and only in groups

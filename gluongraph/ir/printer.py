@@ -30,7 +30,7 @@ def show(graph: Graph, title: str = "") -> str:
     """The graph as Python text: one function, one line per node, the updates as a second dict.
 
     >>> from gluongraph import ops
-    >>> from gluongraph.ir import Graph, TensorType
+    >>> from gluongraph.ir.graph import Graph, TensorType
     >>> x = ops.input("fc.x", TensorType((2, 3)))
     >>> print(show(Graph({"fc.x": x}, {"y": ops.tanh(x)}), "example"))
     # example · 2 nodes

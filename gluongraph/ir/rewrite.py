@@ -4,7 +4,7 @@ A rule is `(pattern, replacement)`; `replacement(n, **holes)` gets the matched n
 returns the new node, or None where it does not apply. A hole used twice must be the same node both times.
 
 >>> from gluongraph import ops
->>> from gluongraph.ir import Graph, TensorType
+>>> from gluongraph.ir.graph import Graph, TensorType
 >>> x = hole("x")
 >>> rules = [(p.neg(p.neg(x)), lambda n, x: x)]
 >>> a = ops.input("a", TensorType((2,)))

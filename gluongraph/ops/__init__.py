@@ -3,7 +3,7 @@
 Builders take nodes and Python numbers, broadcast as numpy does, and count axes from either end.
 
 >>> from gluongraph import ops
->>> from gluongraph.ir import TensorType
+>>> from gluongraph.ir.graph import TensorType
 >>> x = ops.input("x", TensorType((2, 3)))
 >>> ops.sum(ops.exp(x) * 2.0, axis=-1)
 <sum(mul) : f32[2]>

@@ -85,8 +85,8 @@ def checked_index(
     """x as integers, each of which has to be an integer from `low` to `high` - 1, or `ignored`.
 
     Where `counts` is false any value goes. In eager mode the first that is out of range is an error; a compiled step
-    raises it before it has changed anything (`gluongraph.index_checks`). `what` names the op and the index in the
-    message, `help` is the way out.
+    raises it before it has changed anything (`gluongraph.ops.index_checks`). `what` names the op and the index in
+    the message, `help` is the way out.
 
     Raises:
         IndexRangeError: when it is computed, an index is out of range.

@@ -18,7 +18,7 @@ from gluongraph.host import services
 from gluongraph.host.interrupts import import_whole
 from gluongraph.step import Options, TrainStep
 from gluongraph.step.arguments import check_batch
-from gluongraph.step.states import hold_states
+from gluongraph.step.state_dtype import hold_states
 from gluongraph.tracing.precision import in_whole, precision_of
 
 

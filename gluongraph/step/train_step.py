@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gluongraph import checkpoint, random
+from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.compiler.memory_report import Footprint
 from gluongraph.errors import ArgumentError, MXNetError, located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.gluon.turns import by_turns
 from gluongraph.host.interrupts import import_whole
-from gluongraph.interpreted import Interpreted
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import Launch, Plan
 from gluongraph.nd import NDArray

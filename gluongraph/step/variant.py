@@ -10,9 +10,9 @@ import numpy as np
 
 from gluongraph import random
 from gluongraph import storage as storages
+from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.eager.row_sparse_array import RowSparseNDArray
 from gluongraph.gluon.trainer import Trainer
-from gluongraph.interpreted import Interpreted
 from gluongraph.ir.graph import Graph
 from gluongraph.storage import Array
 from gluongraph.tracing.batch_split import OnAll, is_shared_out

@@ -15,6 +15,7 @@ from gluongraph.host.interrupts import in_one_line, show_in_one_line
 from gluongraph.host.process import collecting_later
 from gluongraph.ir.graph import Graph
 from gluongraph.nd import NDArray
+from gluongraph.step.arenas import settle
 from gluongraph.step.arguments import check_call
 from gluongraph.step.batch import as_array
 from gluongraph.step.variant import Lower, Variant
@@ -147,4 +148,7 @@ class Variants:
             names = {} if self.trainer is None else self.trainer.input_names()
             traced = trace(shared or function, given, training=call.training, names=names)
         made = graph_of(call, traced, self.trainer, self.options, self.averages, self.window)
+        if self.trainer is not None:
+            for states in made.states:
+                settle(self.trainer, made.names, *states)
         return made, traced, shared

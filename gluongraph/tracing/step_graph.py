@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gluongraph.dtypes import is_float
 from gluongraph.eager.tape import Leaf
@@ -12,7 +13,6 @@ from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph
 from gluongraph.ndarray import NDArray
 from gluongraph.ops.autodiff import differentiate
-from gluongraph.step.arenas import settle
 from gluongraph.tracing import loss_scaling
 from gluongraph.tracing.accumulation import Window
 from gluongraph.tracing.anomaly import Guard, watching
@@ -74,6 +74,13 @@ CALLS = {
 }
 
 
+class States(NamedTuple):
+    """Arrays that belong to weights, and the names of the weights that had some before; None: nobody asks."""
+
+    arrays: dict[str, NDArray]
+    had: set[str] | None
+
+
 @dataclass
 class Made:
     """A graph in the making, and the arrays that its inputs are."""
@@ -89,6 +96,7 @@ class Made:
     low: str | None = None  # the dtype of copies of weights among the state
     spends: list[Leaf] = field(default_factory=list)  # of replicas whose gradient no memory has seen in the end
     forward: tuple[str, ...] = ()  # outputs and updates that no gradient goes into, where there are gradients
+    states: list[States] = field(default_factory=list)  # what is to lie beside the weights in memory
 
     @property
     def held(self) -> dict[str, NDArray]:
@@ -176,7 +184,7 @@ def add_updates(made: Made, trainer: Trainer, options: Options, averages: Averag
         made.state |= averages.inputs(trainer, updating.owners)
         made.graph = averages.following(made.graph)
     made.graph = window.emptied(made.graph)
-    settle(trainer, made.names, states, had)
+    made.states.append(States(states, had))
 
 
 def graph_of(
@@ -207,7 +215,7 @@ def _keep_copies(made: Made, trainer: Trainer | None, options: Options) -> None:
         made.graph, copies = copied(made.graph, made.state, low)
         made.low, made.state = low, made.state | copies
         if trainer is not None:
-            settle(trainer, made.names, copies)
+            made.states.append(States(copies, None))
 
 
 def _trained(trainer: Trainer, traced: Traced) -> tuple[str, ...]:

@@ -13,9 +13,8 @@ import pytest
 
 from gluongraph.artefact import compatibility
 from gluongraph.codegen import targets
-from gluongraph.codegen.cuda import compiler
 from gluongraph.errors import CompileError
-from gluongraph.host import nvidia
+from gluongraph.host import cuda_compiler, nvidia
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 needs_nvrtc = pytest.mark.skipif(
@@ -23,8 +22,8 @@ needs_nvrtc = pytest.mark.skipif(
     reason="NVRTC is not installed: pip install 'gluongraph[cuda]'",
 )
 COMPILERS = [
-    pytest.param(compiler._nvcc, marks=needs_nvcc, id="nvcc"),
-    pytest.param(compiler._nvrtc, marks=needs_nvrtc, id="NVRTC"),
+    pytest.param(cuda_compiler._nvcc, marks=needs_nvcc, id="nvcc"),
+    pytest.param(cuda_compiler._nvrtc, marks=needs_nvrtc, id="NVRTC"),
 ]
 KERNEL = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] = expf(2.0f * x[threadIdx.x]); }'
 
@@ -40,29 +39,29 @@ def test_an_error_in_the_source_is_told(compile: object) -> None:
 
 @needs_nvcc
 def test_nvcc_leaves_ptx_for_later_gpus() -> None:
-    made = compiler._nvcc(KERNEL, "sm_90")
+    made = cuda_compiler._nvcc(KERNEL, "sm_90")
     assert nvidia.kind_of(made) == "fatbin" and b"sm_90" in made
 
 
 @needs_nvrtc
 def test_nvrtc_makes_code_of_full_precision() -> None:
     """With --use_fast_math, which TVM gives it, expf is two instructions."""
-    made = compiler._nvrtc(KERNEL, "sm_90")
+    made = cuda_compiler._nvrtc(KERNEL, "sm_90")
     assert nvidia.kind_of(made) == "cubin" and b"twice" in made
 
 
 @needs_nvrtc
 def test_an_error_is_not_taken_for_a_missing_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert compiler.compiler() == "NVRTC"
+    assert cuda_compiler.compiler() == "NVRTC"
     with pytest.raises(CompileError, match="NVRTC does not take"):
-        compiler.binary("int x = y;", "sm_90")
+        cuda_compiler.binary("int x = y;", "sm_90")
 
 
 def test_without_a_compiler_there_is_no_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(compiler, "find_spec", lambda name: None)
-    assert compiler.binary(KERNEL, "sm_90") is None and nvidia.kind_of(None) == "source"
+    monkeypatch.setattr(cuda_compiler, "find_spec", lambda name: None)
+    assert cuda_compiler.binary(KERNEL, "sm_90") is None and nvidia.kind_of(None) == "source"
 
 
 @pytest.mark.parametrize("version", [(8, 0), (9, 0), (12, 1)])
@@ -97,7 +96,7 @@ def test_artefacts_fit_by_rule(
     arch: str, code: str, version: nvidia.Version, runs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvidia, "capability", lambda number=0: version)
-    monkeypatch.setattr(compiler, "compiler", lambda: "nvcc")
+    monkeypatch.setattr(cuda_compiler, "compiler", lambda: "nvcc")
     told = {"writer": compatibility.versions(), "target": {"kind": "cuda", "arch": arch, "code": code}}
     assert nvidia.fits(arch, code, version) == runs
     here = nvidia.architecture(version)
@@ -109,7 +108,7 @@ def test_what_an_artefact_for_a_gpu_lacks_is_said(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(nvidia, "capability", lambda number=0: None)
     assert "and here is none" in compatibility.misfit(told)
     monkeypatch.setattr(nvidia, "capability", lambda number=0: (9, 0))
-    monkeypatch.setattr(compiler, "compiler", lambda: "")
+    monkeypatch.setattr(cuda_compiler, "compiler", lambda: "")
     assert compatibility.misfit(told) == "it holds CUDA source alone, and here is no compiler of that"
 
 

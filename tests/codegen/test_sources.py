@@ -11,7 +11,7 @@ from gluongraph import codegen, passes, runtime
 from gluongraph.codegen.cache import artifacts, plans
 
 # What turns a graph into code; the files that they import, anywhere, take part in it.
-MAKERS = ("gluongraph.codegen.build", "gluongraph.compiler.pipeline", "gluongraph.index_checks")
+MAKERS = ("gluongraph.codegen.build", "gluongraph.compiler.pipeline", "gluongraph.ops.index_checks")
 PACKAGE = Path(gluongraph.__file__).parent
 PLACES = {
     "gluongraph.codegen": Path(codegen.__file__).parent,

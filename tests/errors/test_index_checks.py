@@ -14,9 +14,9 @@ import gluongraph as mx
 from gluongraph import autograd, gluon, nd, ops
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.errors import IndexRangeError, TraceError
-from gluongraph.index_checks import checks_of, flagged
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ir.plan import INDEX_FLAG
+from gluongraph.ops.index_checks import checks_of, flagged
 
 ROWS, CLASSES = 11, 5
 TOKENS = np.array([[0, 10, 3], [4, 4, 1], [9, 2, 0], [1, 1, 1]], np.int32)

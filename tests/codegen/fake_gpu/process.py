@@ -24,12 +24,11 @@ import gluongraph as mx
 from gluongraph import gluon, nd
 from gluongraph.bench.workloads import UPDATES
 from gluongraph.codegen import build
-from gluongraph.codegen.cuda import compiler
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import linking, machine_code, te
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.gluon import nn
-from gluongraph.host import nvidia
+from gluongraph.host import cuda_compiler, nvidia
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import Buffer, Plan
@@ -72,7 +71,7 @@ def compiled_for_fibers(source: str, arch: str) -> bytes:
     return gpu.compiled_for_fibers(source, place).read_bytes()
 
 
-compiler.binary = compiled_for_fibers
+cuda_compiler.binary = compiled_for_fibers
 
 
 def order(number: int) -> None:
