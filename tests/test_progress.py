@@ -15,7 +15,8 @@ import pytest
 COMPILES = """
 import sys
 import gluongraph as mx
-from gluongraph import gluon, nd, progress
+from gluongraph import gluon, nd
+from gluongraph.host import progress
 progress.DELAY, progress.PERIOD = 0.0, 0.01
 net = gluon.nn.HybridSequential()
 for i in range(4):

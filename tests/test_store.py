@@ -297,7 +297,7 @@ def test_bundles_take_the_runner_that_was_built(
 
 WRITER = """
 import pathlib, sys, time
-from gluongraph import disk, store
+from gluongraph.host import disk, store
 place = pathlib.Path(sys.argv[1])
 def slowly(file):
     file.write(b"half")

@@ -101,6 +101,7 @@ def _show(ended: threading.Event) -> None:
         bar.delay = 0  # only the empty line of its beginning was to be left out
         while _draw(bar) and not ended.wait(PERIOD):
             pass
+        bar.start_t = bar.last_print_t  # or tqdm takes a task that has just begun for one that was never shown
 
 
 def _width() -> int:

@@ -63,7 +63,7 @@ def test_what_rounding_cannot_explain_is_wrong() -> None:
 
     def judged(graph: compare_nets.Graph, off: float) -> compare_nets.Found:
         found = compare_nets.Found()
-        true = compare_nets.reference.run(graph, inputs)[0]["y"]
+        true = compare_nets.interpreter.run(graph, inputs)[0]["y"]
         compare_nets._compare(
             drawn, found, {"y": true + off}, graph, inputs, lambda outputs, _: outputs, compare_nets.UNITS["float32"]
         )

@@ -26,6 +26,7 @@ from gluongraph.bench.workloads import UPDATES
 from gluongraph.codegen import build
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import linking, machine_code, te
+from gluongraph.compiler.lower import built, lower
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.gluon import nn
 from gluongraph.host import cuda_compiler, nvidia
@@ -244,7 +245,7 @@ def losses(make: Callable[[], Any], on: str, path: Path | None = None) -> list[l
 def refused() -> str:
     """What is said of a kernel that CUDA does not start."""
     graph = test_cuda.body([test_cuda.inputs((64,))[0] * 2.0], *test_cuda.inputs((64,)))
-    compiled = mx.compiler.lower(graph, {"x0": "input"}, on=target("cuda"))
+    compiled = lower(graph, {"x0": "input"}, on=target("cuda"))
     executor = compiled.executor({})
     ctypes.c_int.in_dll(DRIVER, "fake_refuses").value = 1
     try:
@@ -281,7 +282,7 @@ def run_steps() -> dict[str, Any]:
     found["refused"], found["too large"] = refused(), too_large()
     graph = test_cuda.body([test_cuda.inputs((65,))[0] * 3.0], *test_cuda.inputs((65,)))
     plan = test_cuda.plan_of(graph, {"x0": "input"})
-    before, artefact = _made[0], mx.compiler.built(plan, target("cuda"))
+    before, artefact = _made[0], built(plan, target("cuda"))
     assert artefact is not None
     holds = any(b"__global__" in data for name, data in artefact.files.items() if name.endswith(".so"))
     found["library"] = {"source": holds, "binaries": len(artefact.binaries), "compiled": _made[0] - before}
