@@ -2,8 +2,10 @@
 
 from gluongraph import amp
 from gluongraph.contrib import autograd as autograd
-from gluongraph.contrib import embedding, text
+from gluongraph.host.lazy import imported_later
 from gluongraph.nd import contrib as nd
 from gluongraph.nd import contrib as ndarray
 
-__all__ = ["amp", "autograd", "embedding", "nd", "ndarray", "text"]
+__getattr__ = imported_later(__name__, ("embedding", "pretrained", "text"))
+
+__all__ = ["amp", "autograd", "nd", "ndarray"]

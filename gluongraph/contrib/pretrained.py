@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import zipfile
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -60,6 +59,8 @@ def fetched(embedding: str, file: str, root: str) -> str:
         archive,
         sha1_hash=known[file].archive_sha1,
     )
+    import zipfile  # here: `import gluongraph` need not wait for it
+
     with zipfile.ZipFile(archive) as opened:
         if file not in opened.namelist():
             raise OSError(located(f"{archive} does not contain {file}"))

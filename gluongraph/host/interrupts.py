@@ -29,6 +29,7 @@ from gluongraph.errors import user_origin
 T = TypeVar("T")
 
 _GRACE = 0.5  # seconds that the end of the process waits for threads that are within Python
+_PATIENCE = 20.0  # seconds that it waits for threads to end where a program has gone on after an interrupt
 _GUARD = Path(__file__).with_name("guard.py")
 
 
@@ -196,9 +197,15 @@ def ends_with(code: int) -> int:
 def _at_exit() -> None:
     """End the process here if threads that an interrupt left behind still run.
 
-    They may be within LLVM: destructors of C++ would take its data from under them. Where the exit code is not known
-    yet, the C library is told to end the process with the one it gets, before it runs any destructor.
+    They may be within LLVM: destructors of C++ would take its data from under them; and who returns to Python while it
+    is shut down has its stack unwound, which aborts the process. Where the exit code is known, the process is ended
+    with it. Else, as when the program has caught the interrupt, they are waited for. Should one take too long, the C
+    library is told to end the process with the exit code it gets, before it runs any destructor.
     """
+    if not _ending:
+        until = time.monotonic() + _PATIENCE
+        for thread in _running:
+            thread.join(max(0.0, until - time.monotonic()))
     if not any(thread.is_alive() for thread in _running):
         return
     _gate.close(_GRACE)

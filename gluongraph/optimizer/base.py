@@ -112,7 +112,8 @@ class Optimizer:
 
         def __setattr__(self, name: str, value: Any) -> None:
             """Settings may change between steps; one that is to be a number is refused here, not by a later step."""
-            if name in self.numbers:
+            same = type(value) is float and value == self.__dict__.get(name)  # as at most steps
+            if name in self.numbers and not same:
                 check_number(self, name, value, self.numbers[name])
             object.__setattr__(self, name, value)
 
