@@ -75,3 +75,20 @@ def test_what_rounding_cannot_explain_is_wrong() -> None:
         judged(smooth, 1e-4)
     kinked = compare_nets.Graph({"x": x}, {"y": OPS["sign"](x * x - x * x * (1 + 2.0**-20))})
     assert judged(kinked, 1.0).parted
+
+
+def test_rounding_errors_find_their_way_back_through_a_pooling() -> None:
+    """What picks an element rounds nothing: else a gradient would be 0 in every run with errors, and all be allowed."""
+    x = ops.input("x", TensorType((1, 1, 2, 2), "f64"))
+    inputs = {"x": np.arange(4.0).reshape(1, 1, 2, 2)}
+    window: dict[str, object] = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "ceil": False}
+    square = x * x
+    pooled = OPS["max_pool2d"](square, **window)
+    graph = compare_nets.Graph({"x": x}, {"y": OPS["max_pool2d_grad"](square, pooled, pooled * pooled, **window) * x})
+    exact, near = (run(graph, inputs)[0]["y"] for run in (compare_nets.interpreter.run, with_errors))
+    assert exact[0, 0, 1, 1] == 243
+    np.testing.assert_allclose(near, exact, rtol=1e-6)
+
+
+def with_errors(graph: compare_nets.Graph, inputs: compare_nets.Arrays) -> tuple[compare_nets.Arrays, ...]:
+    return compare_nets._with_errors(graph, inputs, compare_nets.UNITS["float32"], 0)
