@@ -23,12 +23,10 @@ with collecting_later():
         nd,
         optimizer,
         random,
-        symbol,
     )
     from gluongraph import initializer as init
     from gluongraph import kvstore as kv
     from gluongraph import nd as ndarray  # one module by both names, as in MXNet: blocks ask whether F is it
-    from gluongraph import symbol as sym
     from gluongraph.attribute import AttrScope
     from gluongraph.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
     from gluongraph.errors import MXNetError
@@ -37,8 +35,9 @@ with collecting_later():
     from gluongraph.util import is_np_array, is_np_shape, np_array, np_shape, set_np_shape, use_np_shape
 
 if TYPE_CHECKING:
-    from gluongraph import image, io, name, operator, profiler, recordio, test_utils
+    from gluongraph import image, io, name, operator, profiler, recordio, symbol, test_utils
     from gluongraph import image as img
+    from gluongraph import symbol as sym
 
 __version__ = "0.1.0"
 
@@ -66,9 +65,10 @@ __getattr__ = imported_later(
     __name__,
     (
         *("attribute", "base", "checkpoint", "image", "io", "model", "name", "onnx", "operator", "profiler"),
-        *("recordio", "test_utils", "util"),
+        *("recordio", "symbol", "test_utils", "util"),
     ),
     img="image",
+    sym="symbol",
 )
 
 

@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING
 from gluongraph.gluon import loss, nn, rnn, utils
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.parameter import Constant, DeferredInitializationError, Parameter, ParameterDict
-from gluongraph.gluon.symbol_block import SymbolBlock
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.host.lazy import imported_later
 
 if TYPE_CHECKING:
     from gluongraph.gluon import contrib, data, model_zoo
+    from gluongraph.gluon.symbol_block import SymbolBlock
 
-__getattr__ = imported_later(__name__, ("contrib", "data", "model_zoo"))
+_LATER = {"SymbolBlock": "gluongraph.gluon.symbol_block"}  # with symbols, which few programs use
+__getattr__ = imported_later(__name__, ("contrib", "data", "model_zoo"), _LATER)
 
 
 def __dir__() -> list[str]:

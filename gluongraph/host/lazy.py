@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Collection, Mapping
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
@@ -21,10 +22,10 @@ def imported_later(
             return importlib.import_module(f"{package}.{called.get(name, name)}")
         if name in members:
             return getattr(importlib.import_module(members[name]), name)
-        if not name.startswith("__"):
-            imported = (
-                sys._getframe(1).f_code.co_filename == "<frozen importlib._bootstrap>"
-            )  # `from package import name`
+        # A module that lies there is no name of MXNet's: Python imports it when it hears that there is no attribute.
+        if not name.startswith("__") and find_spec(f"{package}.{name}") is None:
+            caller = sys._getframe(1).f_code.co_filename
+            imported = caller == "<frozen importlib._bootstrap>"  # `from package import name`
             path = f"{package}.{name}".removeprefix("gluongraph.")
             if (wrong := importlib.import_module("gluongraph.mxnet.missing").refusal(path, imported)) is not None:
                 raise wrong

@@ -6,9 +6,10 @@ Arithmetic broadcasts as in numpy. Functions are eager, recorded or traced, as `
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,7 +34,6 @@ from gluongraph.mxops import outputs as mxoutputs
 from gluongraph.mxops import shapes as mxshapes
 from gluongraph.nd import contrib as contrib
 from gluongraph.nd import dlpack
-from gluongraph.nd import image as image
 from gluongraph.nd import linalg as linalg
 from gluongraph.nd import sparse as sparse
 from gluongraph.nd.dlpack import to_dlpack_for_read as to_dlpack_for_read
@@ -79,6 +79,9 @@ from gluongraph.ndarray import invoke as invoke
 from gluongraph.ndarray import placed
 from gluongraph.storage import given_array, native, shared_view
 
+if TYPE_CHECKING:
+    from gluongraph.nd import image as image
+
 Shape = int | Sequence[int]
 
 
@@ -87,6 +90,8 @@ _no_such = no_such(__name__, globals())
 
 def __getattr__(name: str) -> Any:
     """MXNet's modules of functions and of the array, which `nd` has all names of, are in it too."""
+    if name == "image":
+        return importlib.import_module("gluongraph.nd.image")  # and with it how files are decoded
     if name in ("op", "ndarray"):
         return sys.modules[__name__ if name == "op" else "gluongraph.ndarray"]
     return _no_such(name)

@@ -1,5 +1,7 @@
 """Layers: mx.gluon.nn."""
 
+from typing import TYPE_CHECKING
+
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.nn.activations import ELU, GELU, SELU, Activation, LeakyReLU, PReLU, SiLU, Swish
 from gluongraph.gluon.nn.basic import Dense, Dropout, Embedding, Flatten, HybridLambda, Identity, Lambda
@@ -21,7 +23,12 @@ from gluongraph.gluon.nn.pool import (
     MaxPool3D,
     ReflectionPad2D,
 )
-from gluongraph.gluon.symbol_block import SymbolBlock
+from gluongraph.host.lazy import imported_later
+
+if TYPE_CHECKING:
+    from gluongraph.gluon.symbol_block import SymbolBlock
+
+__getattr__ = imported_later(__name__, members={"SymbolBlock": "gluongraph.gluon.symbol_block"})
 
 __all__ = [
     "ELU",
