@@ -22,10 +22,10 @@ from collections.abc import Callable
 
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ops.views import WRITTEN, written
-from gluongraph.passes.bodies import Bodies
-from gluongraph.passes.grouping import GATHERS, Draft, Drafts, Inlined, adds_rows, overwritten
-from gluongraph.passes.recompute import recomputed
-from gluongraph.passes.through import read_through
+from gluongraph.passes.fuse_emit import Bodies
+from gluongraph.passes.fuse_groups import GATHERS, Draft, Drafts, Inlined, adds_rows, overwritten
+from gluongraph.passes.fuse_recompute import recomputed
+from gluongraph.passes.fuse_strided_views import read_through
 
 # Kinds and names that the loop nests above can hold as part of an expression.
 _POINTWISE = frozenset({"elementwise", "random"})

@@ -24,9 +24,9 @@ import networkx as nx
 from gluongraph import ops
 from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ops.views import WRITTEN
-from gluongraph.passes.cost import DEAR
-from gluongraph.passes.grouping import COMPARISONS, Inlined
-from gluongraph.passes.segments import SMALL, Forward, Segment
+from gluongraph.passes.fuse_groups import COMPARISONS, Inlined
+from gluongraph.passes.remat_cost import DEAR
+from gluongraph.passes.remat_segments import SMALL, Forward, Segment
 
 # What is done with a segment: nothing; operations of an instruction or two again, all cheap operations, all of them.
 KEEP, LIGHT, CHEAP, WHOLE = range(4)

@@ -9,8 +9,8 @@ from gluongraph import ops
 from gluongraph.errors import VerifyError
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.plan import INDEX_FLAG, Buffer, Candidate, Group, Launch, Plan, fresh
-from gluongraph.passes.inplace import VIEWS, may_overwrite, root
-from gluongraph.passes.order import Jobs, laid_over, order_of
+from gluongraph.passes.schedule_inplace import VIEWS, may_overwrite, root
+from gluongraph.passes.schedule_order import Jobs, laid_over, order_of
 from gluongraph.passes.select import Selection
 from gluongraph.storage import aligned
 

@@ -13,9 +13,9 @@ from gluongraph.errors import MXNetError, located
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import Plan
 from gluongraph.ir.verify import verify
-from gluongraph.passes.cost import seconds
 from gluongraph.passes.remat import CHEAP, KEEP, LIGHT, WHOLE, remat
-from gluongraph.passes.segments import Forward, forward_of
+from gluongraph.passes.remat_cost import seconds
+from gluongraph.passes.remat_segments import Forward, forward_of
 
 Planned = Callable[[Graph], tuple[Plan, Graph]]
 WORTH = 0.1  # of a step's time: what "auto" spends at most

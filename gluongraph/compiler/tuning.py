@@ -21,7 +21,7 @@ from gluongraph.errors import amount, located
 from gluongraph.host.progress import task
 from gluongraph.host.terminal import table
 from gluongraph.ir.plan import Candidate, Launch, Plan
-from gluongraph.passes.cost import expected
+from gluongraph.passes.remat_cost import expected
 
 SECONDS = 60.0  # what tune=True spends
 

@@ -18,7 +18,7 @@ from gluongraph.ir.verify import verify_plan
 from gluongraph.passes import memory, schedule, select
 from gluongraph.passes.fuse import fuse
 from gluongraph.passes.memory import lower_bound
-from gluongraph.passes.order import Jobs, live_bytes, order_of
+from gluongraph.passes.schedule_order import Jobs, live_bytes, order_of
 from gluongraph.storage import ALIGNMENT
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"

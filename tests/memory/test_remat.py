@@ -25,7 +25,7 @@ from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.passes import fuse
 from gluongraph.passes.remat import CHEAP, KEEP, LIGHT, WHOLE, remat
-from gluongraph.passes.segments import Forward, forward_of
+from gluongraph.passes.remat_segments import Forward, forward_of
 
 
 def planned(name: str, **options: Any) -> tuple[Footprint, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.passes.grouping import Draft, Drafts
+from gluongraph.passes.fuse_groups import Draft, Drafts
 
 
 def grown(seed: int) -> Drafts:

@@ -16,7 +16,7 @@ from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.plan import Plan
 from gluongraph.passes import PIPELINE
 from gluongraph.passes.fuse import fuse
-from gluongraph.passes.recompute import MOST, recomputed
+from gluongraph.passes.fuse_recompute import MOST, recomputed
 
 SHAPE = (64, 32)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 
 from gluongraph.ir.graph import Graph, Node
-from gluongraph.passes.grouping import COMPARISONS, Inlined, overwritten
+from gluongraph.passes.fuse_groups import COMPARISONS, Inlined, overwritten
 
 # An instruction or two for a vector of elements.
 CHEAP = COMPARISONS | {

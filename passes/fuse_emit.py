@@ -6,7 +6,7 @@ from gluongraph import ops
 from gluongraph.errors import Origin
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.ops.constants import is_zero
-from gluongraph.passes.grouping import GATHERS, Draft, Drafts, Inlined, adds_rows
+from gluongraph.passes.fuse_groups import GATHERS, Draft, Drafts, Inlined, adds_rows
 
 
 class Bodies:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ir.rewrite import value
-from gluongraph.passes.grouping import Inlined
+from gluongraph.passes.fuse_groups import Inlined
 
 SMALL = 16  # what has so many times fewer bytes than the value that goes on does not count
 
