@@ -22,6 +22,15 @@ class AdaGrad(Optimizer):
 
     `epsilon` is another name of `eps`. Duchi, Hazan, Singer: Adaptive subgradient methods for online learning and
     stochastic optimization (2011).
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.AdaGrad(eps=0.0, learning_rate=0.5))
+    >>> weight = nd.array([2.0, 2.0])
+    >>> updater(0, nd.array([4.0, -8.0]), weight)
+    >>> weight.asnumpy().tolist()
+    [1.5, 2.5]
+    >>> updater.states[0].asnumpy().tolist()
+    [16.0, 64.0]
     """
 
     def __init__(
@@ -51,6 +60,13 @@ class GroupAdaGrad(Optimizer):
     """g = C(r g);  h = h + the mean of g² over each row;  w = w - lr g / sqrt(h + eps).
 
     AdaGrad with one rate for a row. Weights are matrices, h is (rows, 1). `epsilon` is another name of `eps`.
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.GroupAdaGrad(eps=0.0, learning_rate=5.0))
+    >>> weight = nd.array([[2.0, 8.0]])
+    >>> updater(0, nd.array([[1.0, 7.0]]), weight)  # the mean of 1 and 49 is 25
+    >>> weight.asnumpy().tolist()
+    [[1.0, 1.0]]
 
     Raises:
         AssertionError: a weight that is no matrix, or that has weight decay.
@@ -93,6 +109,13 @@ class RMSProp(Optimizer):
     `centered` (Graves, 2013): m = gamma1 m + (1 - gamma1) g;  d = gamma2 d - lr g / sqrt(n - m² + epsilon);  w = w + d.
     `clip_weights` then holds w within ±clip_weights. `rho` and `momentum` are other names of `gamma1` and `gamma2`.
     Tieleman, Hinton: Lecture 6.5, Neural networks for machine learning (2012).
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.RMSProp(learning_rate=0.5, gamma1=0.75, epsilon=0.0))
+    >>> weight = nd.array([3.0])
+    >>> updater(0, nd.array([4.0]), weight)  # n = 16 / 4
+    >>> weight.asnumpy().tolist()
+    [2.0]
     """
 
     default_rate: ClassVar[float] = 0.001
@@ -155,6 +178,13 @@ class AdaDelta(Optimizer):
 
     b = rho b + (1 - rho) d². There is no learning rate: lr, lr_mult and schedulers change nothing, and the decay is not
     scaled. Zeiler: ADADELTA: an adaptive learning rate method (2012).
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.AdaDelta(rho=0.25, epsilon=1.0))
+    >>> weight = nd.array([3.0])
+    >>> updater(0, nd.array([2.0]), weight)  # a = 3, d = sqrt(1) / sqrt(4) 2
+    >>> weight.asnumpy().tolist()
+    [2.0]
     """
 
     def __init__(self, rho: float = 0.9, epsilon: float = 1e-5, learning_rate: float | None = None, **kwargs: Any):

@@ -18,7 +18,12 @@ NOTHING = 2.0**-54  # beside 1.0, in float64
 
 
 class Moments(Optimizer):
-    """The running means of the gradient and of its square."""
+    """The running means of the gradient and of its square.
+
+    >>> from gluongraph.optimizer import Adam
+    >>> issubclass(Adam, Moments), Adam.default_rate
+    (True, 0.001)
+    """
 
     default_rate: ClassVar[float] = 0.001
 
@@ -38,7 +43,12 @@ class Moments(Optimizer):
         return numbers
 
     def corrected(self, rate: float, index: Index) -> float:
-        """lr_t, from lr."""
+        """lr_t, from lr.
+
+        >>> from gluongraph.optimizer import Adam
+        >>> Adam(beta1=0.75, beta2=0.75).corrected(0.5, index=0)
+        1.0
+        """
         t = self.t(index)
         return rate * sqrt(1.0 - self.beta2**t) / (1.0 - self.beta1**t)
 
@@ -54,6 +64,13 @@ class Adam(Moments):
 
     Epsilon is added to the uncorrected root, as in MXNet. Kingma, Ba: Adam: a method for stochastic optimization
     (2014).
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.Adam(learning_rate=0.5, beta1=0.5, beta2=0.75, epsilon=0.0))
+    >>> weight = nd.array([1.0])
+    >>> updater(0, nd.array([4.0]), weight)  # m = 2, v = 4, lr_1 = 0.5
+    >>> weight.asnumpy().tolist()
+    [0.5]
     """
 
     def __init__(
@@ -106,6 +123,13 @@ class AdamW(_MaybeCorrected):
     """m, v of C(r g) as Adam's;  w = w - lr_t (m / (sqrt(v) + epsilon) + wd w): decay apart from the gradient.
 
     As MXNet 2.0's. Loshchilov, Hutter: Decoupled weight decay regularization (2017).
+
+    >>> from gluongraph import nd, optimizer
+    >>> rule = optimizer.AdamW(learning_rate=0.5, beta1=0.5, beta2=0.75, epsilon=0.0, wd=0.5)
+    >>> weight = nd.array([2.0])
+    >>> optimizer.get_updater(rule)(0, nd.array([4.0]), weight)  # m = 2, v = 4, wd w = 1
+    >>> weight.asnumpy().tolist()
+    [1.0]
     """
 
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
@@ -118,6 +142,13 @@ class AdaBelief(_MaybeCorrected):
     """g = C(r g + wd w);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2)(g - m)² + epsilon;  w as Adam's.
 
     As MXNet 2.0's. Zhuang et al.: AdaBelief optimizer: adapting stepsizes by the belief in observed gradients (2020).
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.AdaBelief(learning_rate=0.5, beta1=0.5, beta2=0.75, epsilon=0.0))
+    >>> weight = nd.array([2.0])
+    >>> updater(0, nd.array([4.0]), weight)  # m = 2, v = 1
+    >>> weight.asnumpy().tolist()
+    [1.0]
     """
 
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
@@ -133,6 +164,13 @@ class Adamax(Moments):
     """g = C(r g + wd w);  m = b1 m + (1 - b1) g;  u = max(b2 u, |g|);  w = w - lr / (1 - b1^t) m / (u + epsilon).
 
     Kingma and Ba, as Adam. MXNet 1.9.1 has no epsilon, and makes NaN of a gradient that is 0 at first.
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.Adamax(learning_rate=0.5, beta1=0.5, epsilon=0.0))
+    >>> weight = nd.array([1.0])
+    >>> updater(0, nd.array([4.0]), weight)  # m = 2, u = 4
+    >>> weight.asnumpy().tolist()
+    [0.5]
     """
 
     default_rate: ClassVar[float] = 0.002
@@ -170,6 +208,13 @@ class Nadam(Moments):
     and P_t is the product of mu_1 to mu_t; where b1 has been changed, as if it had been so from the first update on.
     Dozat: Incorporating Nesterov momentum into Adam (2016). In MXNet 1.9.1 all parameters multiply one P, so that it
     runs away with their number; here each has its own.
+
+    >>> from gluongraph import nd, optimizer
+    >>> rule = optimizer.Nadam(learning_rate=15.0, beta1=0.5, beta2=0.75, epsilon=0.0, schedule_decay=0.0)
+    >>> weight = nd.array([100.0])
+    >>> optimizer.get_updater(rule)(0, nd.array([15.0]), weight)  # m = 7.5, v = 225 / 4, n = 15 + 4/15 m = 17
+    >>> weight.asnumpy().tolist()
+    [83.0]
     """
 
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd", "of_g", "of_mean", "of_var"})

@@ -18,7 +18,13 @@ _NUMBERS_OR_NONE = ("float | None", "int | None", float | None, int | None)
 
 
 class Range(NamedTuple):
-    """The values that a setting may have: finite ones from `low` to `high`, which `below` leaves out."""
+    """The values that a setting may have: finite ones from `low` to `high`, which `below` leaves out.
+
+    >>> 0.5 in Range(0, 1), 1.0 in Range(0, 1, below=True)
+    (True, False)
+    >>> print(Range(0, 1, below=True))
+    from 0 to below 1
+    """
 
     low: float
     high: float
@@ -47,14 +53,28 @@ RANGES: Mapping[str, Range] = {
 
 
 def numbers_in(init: Callable[..., None]) -> dict[str, bool]:
-    """The arguments of an `__init__` that are annotated as numbers -> may they be None?"""
+    """The arguments of an `__init__` that are annotated as numbers -> may they be None?
+
+    >>> def init(self, eps: float, clip: float | None, name: str) -> None: ...
+    >>> numbers_in(init)
+    {'eps': False, 'clip': True}
+    """
     annotations = {name: p.annotation for name, p in inspect.signature(init).parameters.items()}
     wanted = (*_NUMBERS, *_NUMBERS_OR_NONE)
     return {name: kind in _NUMBERS_OR_NONE for name, kind in annotations.items() if kind in wanted}
 
 
 def checked(init: Callable[P, None]) -> Callable[P, None]:
-    """The `__init__` of an optimizer; it raises TypeError where an argument annotated as a number is none."""
+    """The `__init__` of an optimizer; it raises TypeError where an argument annotated as a number is none.
+
+    >>> class Rule:
+    ...     @checked
+    ...     def __init__(self, eps: float): ...
+    >>> Rule("small")
+    Traceback (most recent call last):
+        ...
+    TypeError: Rule: eps is a number, not 'small'...
+    """
     names, numbers = tuple(inspect.signature(init).parameters), numbers_in(init)
 
     @wraps(init)
@@ -72,6 +92,13 @@ def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -
     where it is NaN, or not in the range that RANGES has for the name.
 
     An array is none, whatever its size: settings are compared and hashed at each step, and an array may change unseen.
+
+    >>> from gluongraph.optimizer import SGD
+    >>> check_number(SGD(), "wd", 0.5)
+    >>> check_number(SGD(), "wd", -1.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: SGD: wd must be finite and at least 0, not -1...
     """
     if or_none and given is None:
         return
@@ -93,7 +120,11 @@ def _check_range(optimizer: Any, name: str, value: float) -> None:
 
 
 def check_update(optimizer: Any, made: Any, states: Collection[str]) -> None:
-    """Raise TypeError unless this is what `rule` gives: a weight, and its new states by their names."""
+    """Raise TypeError unless this is what `rule` gives: a weight, and its new states by their names.
+
+    >>> from gluongraph.optimizer import SGD
+    >>> check_update(SGD(), ("weight", {"mom": "state"}), ["mom"])
+    """
     if isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping):
         given = made[1].keys()
         if not (missing := [name for name in states if name not in given]):

@@ -51,6 +51,15 @@ class Optimizer:
     the class's `default_rate`. `clip_gradient` of None, 0 or less is off. With `multi_precision` a float16 or bfloat16
     weight has a float32 master weight among its states, on which the formula works; the weight is that one rounded,
     and what is written into it by hand is lost at the next update, as in MXNet.
+
+    >>> from gluongraph import nd, ops, optimizer
+    >>> class Signs(optimizer.Optimizer):
+    ...     def rule(self, w, g, state, s):
+    ...         return w - s["lr"] * ops.sign(g), {}
+    >>> weight = nd.array([1.0, 1.0])
+    >>> optimizer.get_updater(Signs(learning_rate=0.5))(0, nd.array([3.0, -7.0]), weight)
+    >>> weight.asnumpy().tolist()
+    [0.5, 1.5]
     """
 
     default_rate: ClassVar[float] = 0.01
@@ -120,11 +129,20 @@ class Optimizer:
     # -- what a subclass says
 
     def states(self, weight: TensorType) -> dict[str, TensorType]:
-        """Name and type of each state array of a weight of this type."""
+        """Name and type of each state array of a weight of this type.
+
+        >>> from gluongraph.optimizer import Adam
+        >>> list(Adam().states(TensorType((2,), "f32")))
+        ['mean', 'var']
+        """
         return {}
 
     def scalars(self, index: Index) -> dict[str, float]:
-        """The numbers of the update of parameter `index` that has just been counted."""
+        """The numbers of the update of parameter `index` that has just been counted.
+
+        >>> Optimizer(learning_rate=0.5, wd=0.25).scalars(0)
+        {'lr': 0.5, 'wd': 0.25, 'rescale': 1.0}
+        """
         return {"lr": self.rate(index), "wd": self.decay(index), **self._common()}
 
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
@@ -165,6 +183,9 @@ class Optimizer:
     def inverse_rate(self, index: Index) -> float:
         """1 / the learning rate, for a formula that divides by it.
 
+        >>> Optimizer(learning_rate=0.25).inverse_rate(0)
+        4.0
+
         Raises:
             ZeroDivisionError: the rate is 0.
         """
@@ -187,6 +208,12 @@ class Optimizer:
     def set_learning_rate(self, lr: float) -> None:
         """Set the rate.
 
+        >>> from gluongraph.optimizer import SGD
+        >>> sgd = SGD(learning_rate=0.5)
+        >>> sgd.set_learning_rate(0.25)
+        >>> sgd.learning_rate
+        0.25
+
         Raises:
             UserWarning: a scheduler decides the rate.
             TypeError: it is no number.
@@ -198,14 +225,30 @@ class Optimizer:
         self.lr = lr
 
     def set_lr_mult(self, args_lr_mult: Mapping[Index, float]) -> None:
-        """Factors on the rate by parameter name or index; a Parameter's own lr_mult goes first."""
+        """Factors on the rate by parameter name or index; a Parameter's own lr_mult goes first.
+
+        >>> from gluongraph.optimizer import SGD
+        >>> sgd = SGD(learning_rate=0.5, param_idx2name={0: "fc_weight", 1: "fc_bias"})
+        >>> sgd.set_lr_mult({"fc_bias": 2.0})
+        >>> sgd.rate(0), sgd.rate(1)
+        (0.5, 1.0)
+        """
         for key, value in args_lr_mult.items():
             check_number(self, f"lr_mult of {key!r}", value)
         self.lr_mult = dict(args_lr_mult)
         Multipliers.edits += 1
 
     def set_wd_mult(self, args_wd_mult: Mapping[Index, float]) -> None:
-        """Factors on the decay. Where names are known, what is neither weight nor gamma decays only if named here."""
+        """Factors on the decay. Where names are known, what is neither weight nor gamma decays only if named here.
+
+        >>> from gluongraph.optimizer import SGD
+        >>> sgd = SGD(wd=0.5, param_idx2name={0: "fc_weight", 1: "fc_bias"})
+        >>> sgd.decay(0), sgd.decay(1)
+        (0.5, 0.0)
+        >>> sgd.set_wd_mult({"fc_weight": 0.5, "fc_bias": 1.0})
+        >>> sgd.decay(0), sgd.decay(1)
+        (0.25, 0.5)
+        """
         for key, value in args_wd_mult.items():
             check_number(self, f"wd_mult of {key!r}", value)
         named: dict[Index, float] = {n: 0.0 for n in self.idx2name.values() if not self._decays(n)}
@@ -224,7 +267,13 @@ class Optimizer:
         raise DeprecationWarning("set_lr_scale is no more; use set_lr_mult, or the lr_mult of a parameter")
 
     def multipliers(self, index: Index) -> tuple[float, float]:
-        """(lr_mult, wd_mult) of a parameter: its own, or those set by index, or by name."""
+        """(lr_mult, wd_mult) of a parameter: its own, or those set by index, or by name.
+
+        >>> sgd = Optimizer(param_idx2name={0: "fc_weight"})
+        >>> sgd.set_lr_mult({"fc_weight": 2.0})
+        >>> sgd.multipliers(0)
+        (2.0, 1.0)
+        """
         if (parameter := self.param_dict.get(index)) is not None:
             return parameter.lr_mult, parameter.wd_mult
         name = self.idx2name.get(index, index)
@@ -270,7 +319,14 @@ class Optimizer:
         return (*self.multipliers(index), self._index_update_count.get(index, self.begin_num_update))
 
     def counts(self) -> dict[Index, int]:
-        """t of every parameter updated so far."""
+        """t of every parameter updated so far.
+
+        >>> sgd = Optimizer()
+        >>> sgd.count((0, 1))
+        >>> sgd.count((0,))
+        >>> sgd.counts(), sgd.num_update
+        ({0: 2, 1: 1}, 2)
+        """
         return dict(self._index_update_count)
 
     def restore_counts(self, counts: Mapping[Index, int], num_update: int) -> None:
@@ -278,7 +334,12 @@ class Optimizer:
         self._index_update_count.restore(counts, num_update)
 
     def progress(self) -> dict[str, Any]:
-        """How far the training is, as JSON takes it: rate, counts, carried numbers."""
+        """How far the training is, as JSON takes it: rate, counts, carried numbers.
+
+        >>> from gluongraph.optimizer import SGD
+        >>> SGD(learning_rate=0.5).progress()
+        {'optimizer': 'SGD', 'lr': 0.5, 'num_update': 0, 'counts': [], 'carried': {}}
+        """
         counts = [[index, t] for index, t in self.counts().items()]
         return {
             "optimizer": type(self).__name__,
@@ -290,6 +351,13 @@ class Optimizer:
 
     def resume(self, progress: Mapping[str, Any]) -> None:
         """Go on from what `progress` told.
+
+        >>> from gluongraph.optimizer import SGD
+        >>> before, after = SGD(learning_rate=0.5), SGD()
+        >>> before.count((0, 1))
+        >>> after.resume(before.progress())
+        >>> after.lr, after.counts()
+        (0.5, {0: 1, 1: 1})
 
         Raises:
             FormatError: it tells of another optimizer; nothing is changed.
@@ -392,12 +460,24 @@ class Optimizer:
     # -- one parameter at a time, as MXNet's Updater and optimizers written for it do
 
     def create_state(self, index: Index, weight: NDArray) -> Any:
-        """The first state of a parameter: None, an array, or a tuple of them in the order of `states`."""
+        """The first state of a parameter: None, an array, or a tuple of them in the order of `states`.
+
+        >>> from gluongraph.optimizer import SGD
+        >>> SGD(momentum=0.5).create_state(0, nd.ones((2,))).asnumpy().tolist()
+        [0.0, 0.0]
+        """
         made = tuple(self._new_state(k, t, weight) for k, t in self.states(weight.type).items())
         return made[0] if len(made) == 1 else made or None
 
     def create_state_multi_precision(self, index: Index, weight: NDArray) -> Any:
-        """`create_state`; with a master weight, the pair (master, state of the master)."""
+        """`create_state`; with a master weight, the pair (master, state of the master).
+
+        >>> from gluongraph.optimizer import SGD
+        >>> weight = nd.ones((2,), dtype="float16")
+        >>> state, master = SGD(momentum=0.5, multi_precision=True).create_state_multi_precision(0, weight)
+        >>> master.dtype.__name__, master.asnumpy().tolist()
+        ('float32', [1.0, 1.0])
+        """
         self._warn_of_halves(weight)
         if not self.has_master(weight.type):
             return self.create_state(index, weight)
@@ -416,6 +496,12 @@ class Optimizer:
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """Count, and overwrite one weight and its state; or one after the other, given lists. An error leaves that
         weight and its state as they were.
+
+        >>> from gluongraph.optimizer import SGD
+        >>> sgd, weight = SGD(learning_rate=0.5), nd.array([1.0])
+        >>> sgd.update(0, weight, nd.array([2.0]), sgd.create_state(0, weight))
+        >>> weight.asnumpy().tolist()
+        [0.0]
 
         Raises:
             MXNetError: the state is not as `create_state` makes it, for other settings perhaps.
@@ -451,7 +537,15 @@ class Optimizer:
             update(*each)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """`update`; with a master weight, of that one, which is then rounded into the weight."""
+        """`update`; with a master weight, of that one, which is then rounded into the weight.
+
+        >>> from gluongraph.optimizer import SGD
+        >>> sgd, weight = SGD(learning_rate=0.5, multi_precision=True), nd.ones((1,), dtype="float16")
+        >>> state = sgd.create_state_multi_precision(0, weight)
+        >>> sgd.update_multi_precision(0, weight, nd.ones((1,), dtype="float16"), state)
+        >>> weight.asnumpy().tolist()
+        [0.5]
+        """
         if isinstance(index, (list, tuple)):
             self._each(self.update_multi_precision, index, weight, grad, state)
             return
@@ -487,7 +581,11 @@ class Optimizer:
 
     @staticmethod
     def create_optimizer(name: str, **kwargs: Any) -> Optimizer:
-        """The optimizer of that name; see `create`."""
+        """The optimizer of that name; see `create`.
+
+        >>> Optimizer.create_optimizer("sgd", learning_rate=0.5)
+        SGD(learning_rate=0.5, wd=0.0)
+        """
         from gluongraph.optimizer.registry import create
 
         return create(name, **kwargs)
@@ -502,14 +600,23 @@ _WRITTEN_FOR_MXNET = {
 
 
 def arrays_of(state: Any) -> list[NDArray]:
-    """The arrays of a state: None, an array, or a tuple of states."""
+    """The arrays of a state: None, an array, or a tuple of states.
+
+    >>> a, b = nd.ones((1,)), nd.ones((2,))
+    >>> [array.shape for array in arrays_of((a, (b, None)))]
+    [(1,), (2,)]
+    """
     if isinstance(state, (tuple, list)):
         return [array for part in state for array in arrays_of(part)]
     return [] if state is None else [state]
 
 
 def computed_in(dtype: str) -> str:
-    """The dtype in which a weight of `dtype` is updated."""
+    """The dtype in which a weight of `dtype` is updated.
+
+    >>> computed_in("bf16"), computed_in("f64")
+    ('f32', 'f64')
+    """
     return "f64" if dtype == "f64" else "f32"
 
 

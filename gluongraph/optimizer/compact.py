@@ -19,6 +19,9 @@ _BITS = "bits:"  # the name of a state's random bits among the scalars of an upd
 def form_of(name: str | None) -> str | None:
     """The form of that name.
 
+    >>> form_of("bf16")
+    'bf16'
+
     Raises:
         ValueError: there is none.
     """
@@ -28,7 +31,12 @@ def form_of(name: str | None) -> str | None:
 
 
 def compacted(states: Mapping[str, TensorType], form: str | None, whole: Collection[str]) -> dict[str, TensorType]:
-    """The types in which states are kept: float32 ones in the form, but for those named in `whole`."""
+    """The types in which states are kept: float32 ones in the form, but for those named in `whole`.
+
+    >>> states = {"mean": TensorType((2,), "f32"), "previous": TensorType((2,), "f32")}
+    >>> [kept.dtype for kept in compacted(states, "bf16", whole={"previous"}).values()]
+    ['bf16', 'f32']
+    """
     if form is None:
         return dict(states)
     return {k: TensorType(t.shape, form) if t.dtype == "f32" and k not in whole else t for k, t in states.items()}

@@ -12,6 +12,12 @@ class Counts(Mapping[Index, int]):
     """index -> t, the number of its last update; counted from `begin`. `largest` is the largest there has been.
 
     A training loop counts the same parameters together at every step: that takes constant time.
+
+    >>> counts = Counts(0)
+    >>> counts.count((0, 1))
+    >>> counts.count((0,))
+    >>> dict(counts), counts.largest
+    ({0: 2, 1: 1}, 2)
     """
 
     def __init__(self, begin: int):
@@ -63,5 +69,13 @@ class Counts(Mapping[Index, int]):
         return dict(vars(self))
 
     def rollback(self, snapshot: Mapping[str, Any]) -> None:
-        """Be as at that time."""
+        """Be as at that time.
+
+        >>> counts = Counts(0)
+        >>> before = counts.snapshot()
+        >>> counts.count((0,))
+        >>> counts.rollback(before)
+        >>> dict(counts)
+        {}
+        """
         vars(self).update(snapshot)

@@ -21,6 +21,13 @@ class Ftrl(Optimizer):
     weights, one whose first gradient is 0 becomes 0. McMahan et al.: Ad click prediction: a view from the trenches
     (2013).
 
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.Ftrl(lamda1=1.0, learning_rate=0.5))
+    >>> weight = nd.zeros((2,))
+    >>> updater(0, nd.array([3.0, 0.5]), weight)
+    >>> weight.asnumpy().tolist()
+    [-0.25, 0.0]
+
     Raises:
         ZeroDivisionError: at an update, the rate is 0.
     """
@@ -56,6 +63,13 @@ class FTML(Optimizer):
 
     z = b1 z + (1 - b1) g - (d' - b1 d) w;  w = -z / d';  d = d'. Zheng, Kwok: Follow the moving leader in deep learning
     (2017).
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.FTML(beta1=0.5, beta2=0.75, epsilon=0.0, learning_rate=0.5))
+    >>> weight = nd.array([1.0])
+    >>> updater(0, nd.array([4.0]), weight)  # v = 4, d = 4, z = -2
+    >>> weight.asnumpy().tolist()
+    [0.5]
 
     Raises:
         ZeroDivisionError: at an update, the rate is 0.

@@ -21,7 +21,13 @@ from gluongraph.optimizer.sgd import Momentum
 
 
 def norm(copy: int, x: Node, *known: Node) -> Node:
-    """|x|, of which `known` is in memory. Norms of one parameter have different numbers."""
+    """|x|, of which `known` is in memory. Norms of one parameter have different numbers.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.ndarray import invoke
+    >>> invoke(lambda x: norm(1, x), nd.array([3.0, 4.0])).asscalar().item()
+    5.0
+    """
     return ops.sqrt(squares(copy, x, *known))
 
 
@@ -30,6 +36,11 @@ def squares(copy: int, x: Node, *known: Node) -> Node:
 
     So a value that both read would be written to memory in between. It is computed twice instead, from the known ones,
     and nothing is written; so every sum has a copy of its own.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.ndarray import invoke
+    >>> invoke(lambda x: squares(1, x), nd.array([3.0, 4.0])).asscalar().item()
+    25.0
     """
     stored = [k.src[0] if k.op.name == "cast" else k for k in known or (x,)]
     x = restamp(x, copy, stored)
@@ -37,7 +48,13 @@ def squares(copy: int, x: Node, *known: Node) -> Node:
 
 
 def ratio(above: Node, below: Node) -> Node:
-    """above / below, or 1 where either is 0."""
+    """above / below, or 1 where either is 0.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.ndarray import invoke
+    >>> invoke(ratio, nd.array([6.0, 0.0, 6.0]), nd.array([3.0, 3.0, 0.0])).asnumpy().tolist()
+    [2.0, 1.0, 1.0]
+    """
     both = ops.logical_and(ops.greater(above, 0.0), ops.greater(below, 0.0))
     return ops.where(both, above / ops.where(both, below, 1.0), 1.0)
 
@@ -50,6 +67,13 @@ class LARS(Momentum):
     `epsilon` is another name of `eps`. Where `param_idx2name` tells names, those that end in gamma, beta or bias have
     a = 1, and only those in _weight decay. You, Gitman, Ginsburg: Large batch training of convolutional networks
     (2017).
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.LARS(eta=1.0, learning_rate=0.5))
+    >>> weight = nd.array([3.0, 4.0])
+    >>> updater(0, nd.array([0.0, 10.0]), weight)  # a = 5 / 10
+    >>> weight.asnumpy().tolist()
+    [3.0, 1.5]
     """
 
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd", "adapts"})
@@ -117,6 +141,15 @@ class LBSGD(Momentum):
     updates from begin_epoch updates_per_epoch on; f(x) is x, x² or sqrt(x) by `warmup_strategy`: linear, power2, sqrt.
     With the strategy lars the factor is |w| / sqrt(|G|² + wd |w|²), held within 0.01 and 100. A scheduler is asked for
     the update before, as in MXNet. `num_epochs` is not used there either.
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.LBSGD(batch_scale=2, warmup_epochs=0, learning_rate=0.25))
+    >>> weight = nd.array([1.0])
+    >>> for gradient in (2.0, 6.0):  # G = 4, at twice the rate
+    ...     updater(0, nd.array([gradient]), weight)
+    ...     print(weight.asnumpy().tolist())
+    [1.0]
+    [-1.0]
     """
 
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd", "due"})
@@ -240,6 +273,13 @@ class LAMB(_Bounded):
 
     m' = m / (1 - b1^t), v' = v / (1 - b2^t); without `bias_correction` m and v. |w| is held within `lower_bound` and
     `upper_bound`; the ratio is 1 where either norm is 0. You et al.: Large batch optimization for deep learning (2019).
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.LAMB(learning_rate=0.5, beta1=0.5, beta2=0.75, epsilon=0.0))
+    >>> weight = nd.array([2.0, 2.0, 2.0, 2.0])
+    >>> updater(0, nd.array([4.0, -4.0, 4.0, -4.0]), weight)  # |w| = 4, u = [1, -1, 1, -1], |u| = 2
+    >>> weight.asnumpy().tolist()
+    [1.0, 3.0, 1.0, 3.0]
     """
 
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd", "of_mean", "of_var"})
@@ -275,6 +315,13 @@ class LANS(_Bounded):
 
     w = w - lr (b1 |w| / |u| u + (1 - b1) |w| / |n| n), with bounds on |w| and ratios as LAMB's; g stays 0 where |g| is.
     As MXNet 2.0's. Zheng et al.: Accelerated large batch optimization of BERT pretraining in 54 minutes (2020).
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.LANS(learning_rate=0.5, beta1=0.5, beta2=0.75, epsilon=0.0))
+    >>> weight = nd.array([2.0, 2.0, 2.0, 2.0])
+    >>> updater(0, nd.array([4.0, -4.0, 4.0, -4.0]), weight)  # |w| = 4, u = n = [1, -1, 1, -1]
+    >>> weight.asnumpy().tolist()
+    [1.0, 3.0, 1.0, 3.0]
     """
 
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd", "of_mean", "of_var"})

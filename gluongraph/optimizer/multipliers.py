@@ -11,6 +11,11 @@ class Multipliers:
     """`lr_mult` and `wd_mult` of one parameter; `Multipliers.edits` counts every change of any of them.
 
     Whoever has grouped parameters by their factors looks at the one counter to know that the grouping still holds.
+
+    >>> factors = Multipliers(lr_mult=2.0)
+    >>> factors.wd_mult = 0.0
+    >>> factors.lr_mult, factors.wd_mult
+    (2.0, 0.0)
     """
 
     edits: ClassVar[int] = 0

@@ -13,12 +13,23 @@ _Class = TypeVar("_Class", bound="type[Optimizer]")
 
 
 def register(cls: _Class) -> _Class:
-    """Class decorator: makes an optimizer known by its name in lower case."""
+    """Class decorator: makes an optimizer known by its name in lower case.
+
+    >>> from gluongraph import optimizer
+    >>> optimizer.register(optimizer.SGD) is optimizer.SGD
+    True
+    >>> optimizer.create("SGD")
+    SGD(learning_rate=0.01, wd=0.0)
+    """
     return Optimizer.register(cls)
 
 
 def create(name: str | Optimizer, **kwargs: Any) -> Optimizer:
     """An optimizer by name (in any case), with its arguments: create('sgd', learning_rate=0.1).
+
+    >>> from gluongraph import optimizer
+    >>> optimizer.create("adam", learning_rate=0.5, wd=0.25)
+    Adam(learning_rate=0.5, wd=0.25)
 
     Raises:
         ValueError: no optimizer has that name.

@@ -16,7 +16,14 @@ from gluongraph.optimizer.counting import Index
 
 
 class Momentum(Optimizer):
-    """What optimizers with a buffer `mom` share; where `momentum` is 0 there is none."""
+    """What optimizers with a buffer `mom` share; where `momentum` is 0 there is none.
+
+    >>> from gluongraph.ir.graph import TensorType
+    >>> Momentum(0.5).states(TensorType((2,), "f32")).keys()
+    dict_keys(['mom'])
+    >>> Momentum(0.0).states(TensorType((2,), "f32"))
+    {}
+    """
 
     def __init__(self, momentum: float, **kwargs: Any):
         super().__init__(**kwargs)
@@ -45,6 +52,15 @@ class SGD(Momentum):
     """d = C(r g) + wd w;  m = momentum m - lr d;  w = w + m.  (w = w - lr d without momentum)
 
     The momentum holds the rate at which it was gathered, as MXNet's does.
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.SGD(momentum=0.5, learning_rate=0.5))
+    >>> weight = nd.array([1.0])
+    >>> for _ in range(2):
+    ...     updater(0, nd.array([2.0]), weight)
+    ...     print(weight.asnumpy().tolist(), updater.states[0].asnumpy().tolist())
+    [0.0] [-1.0]
+    [-1.5] [-1.5]
     """
 
     master_last: ClassVar[bool] = True
@@ -66,7 +82,14 @@ class SGD(Momentum):
 
 @Optimizer.register
 class ccSGD(SGD):
-    """Another name of SGD, which old scripts use."""
+    """Another name of SGD, which old scripts use.
+
+    >>> from gluongraph import nd, optimizer
+    >>> weight = nd.array([1.0])
+    >>> optimizer.get_updater(optimizer.create("ccsgd", learning_rate=0.5))(0, nd.array([1.0]), weight)
+    >>> weight.asnumpy().tolist()
+    [0.5]
+    """
 
 
 @Optimizer.register
@@ -75,6 +98,13 @@ class NAG(Momentum):
 
     Nesterov's accelerated gradient (1983), with the point that looks ahead as the weight. In MXNet 1.9.1 the momentum
     takes its decay from the new weight, here from the old one, as in MXNet 2.0.
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.NAG(momentum=0.5, learning_rate=0.5))
+    >>> weight = nd.array([1.0])
+    >>> updater(0, nd.array([2.0]), weight)  # m = -1
+    >>> weight.asnumpy().tolist()
+    [-0.5]
     """
 
     master_last: ClassVar[bool] = True
@@ -96,6 +126,13 @@ class Signum(Momentum):
 
     Without momentum signSGD: w = (1 - lr wd) w - lr sign(g), which takes no notice of r and C.
     Bernstein, Wang, Azizzadenesheli, Anandkumar: signSGD: compressed optimisation for non-convex problems (2018).
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.Signum(learning_rate=0.5, momentum=0.5))
+    >>> weight = nd.array([1.0, 1.0])
+    >>> updater(0, nd.array([8.0, -2.0]), weight)  # m = [-4, 1]
+    >>> weight.asnumpy().tolist()
+    [0.5, 1.5]
 
     Raises:
         MXNetError: `wd_lh` without momentum.
@@ -126,6 +163,15 @@ class DCASGD(Momentum):
 
     The gradient is corrected for what the weight has moved since the last update; p begins as the weight. Zheng et al.:
     Asynchronous stochastic gradient descent with delay compensation (2017). Momentum fails in MXNet 1.9.1.
+
+    >>> from gluongraph import nd, optimizer
+    >>> updater = optimizer.get_updater(optimizer.DCASGD(lamda=0.25, learning_rate=0.5))
+    >>> weight = nd.array([1.0])
+    >>> for _ in range(2):
+    ...     updater(0, nd.array([2.0]), weight)
+    ...     print(weight.asnumpy().tolist())
+    [0.0]
+    [-0.5]
     """
 
     copies: ClassVar[frozenset[str]] = frozenset({"previous"})
@@ -152,6 +198,12 @@ class SGLD(Optimizer):
     """w = w - lr/2 (C(r g) + wd w) + sqrt(lr) e, with e drawn from the normal distribution.
 
     Welling, Teh: Bayesian learning via stochastic gradient Langevin dynamics (2011).
+
+    >>> from gluongraph import nd, optimizer
+    >>> weight = nd.zeros((10000,))
+    >>> optimizer.get_updater(optimizer.SGLD(learning_rate=4.0))(0, nd.zeros((10000,)), weight)
+    >>> bool(1.8 < weight.asnumpy().std() < 2.2)
+    True
     """
 
     noise: ClassVar[tuple[str, ...]] = ("normal",)
@@ -168,7 +220,14 @@ class SGLD(Optimizer):
 
 @Optimizer.register
 class Test(Optimizer):
-    """w = w + r g, of which the state is a copy: MXNet's optimizer for tests."""
+    """w = w + r g, of which the state is a copy: MXNet's optimizer for tests.
+
+    >>> from gluongraph import nd, optimizer
+    >>> weight = nd.array([1.0])
+    >>> optimizer.get_updater(optimizer.Test(rescale_grad=0.5))(0, nd.array([4.0]), weight)
+    >>> weight.asnumpy().tolist()
+    [3.0]
+    """
 
     def states(self, weight: TensorType) -> dict[str, TensorType]:
         return {"copy": weight}

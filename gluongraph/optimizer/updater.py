@@ -65,7 +65,13 @@ class Updater:
         return self.sync_state_context(self.states[index], weight.context)
 
     def sync_state_context(self, state: State, context: Context) -> State:
-        """The state on a device."""
+        """The state on a device.
+
+        >>> from gluongraph import cpu, nd, optimizer
+        >>> updater = optimizer.get_updater(optimizer.SGD())
+        >>> updater.sync_state_context((nd.ones((1,)), None), cpu())[0].context
+        cpu(0)
+        """
         if isinstance(state, NDArray):
             return state.as_in_context(context)
         if isinstance(state, (list, tuple)):
@@ -73,7 +79,14 @@ class Updater:
         return state
 
     def get_states(self, dump_optimizer: bool = False) -> bytes:
-        """The states as bytes (safetensors); with `dump_optimizer` also the optimizer's counts and rate."""
+        """The states as bytes (safetensors); with `dump_optimizer` also the optimizer's counts and rate.
+
+        >>> from gluongraph import nd, optimizer
+        >>> updater = optimizer.get_updater(optimizer.SGD(momentum=0.5))
+        >>> updater(0, nd.ones((2,)), nd.ones((2,)))
+        >>> type(updater.get_states()).__name__
+        'bytes'
+        """
         arrays: dict[str, Array] = {}
         forms = [[index, packed(state, str(index), arrays)] for index, state in self.states.items()]
         about: dict[str, Any] = {"format": FORMAT, "states": forms}
@@ -83,6 +96,14 @@ class Updater:
 
     def set_states(self, states: bytes) -> None:
         """Take over what `get_states` gave; where it tells of the optimizer, that goes on from there.
+
+        >>> from gluongraph import nd, optimizer
+        >>> updater = optimizer.get_updater(optimizer.SGD(momentum=0.5, learning_rate=0.5))
+        >>> updater(0, nd.array([4.0]), nd.array([1.0]))
+        >>> other = optimizer.get_updater(optimizer.SGD(momentum=0.5))
+        >>> other.set_states(updater.get_states(dump_optimizer=True))
+        >>> other.states[0].asnumpy().tolist(), other.optimizer.lr
+        ([-2.0], 0.5)
 
         Raises:
             FormatError: these are no such bytes, or they are of another optimizer; nothing is changed.
@@ -94,12 +115,27 @@ class Updater:
 
 
 def get_updater(optimizer: Optimizer) -> Updater:
-    """A function (index, grad, weight) that updates by this optimizer and keeps its states."""
+    """A function (index, grad, weight) that updates by this optimizer and keeps its states.
+
+    >>> from gluongraph import nd, optimizer
+    >>> update, weight = get_updater(optimizer.create("sgd", learning_rate=0.5)), nd.array([1.0])
+    >>> update(0, nd.array([2.0]), weight)
+    >>> weight.asnumpy().tolist()
+    [0.0]
+    """
     return Updater(optimizer)
 
 
 def packed(state: State, name: str, arrays: dict[str, Array]) -> Any:
-    """The form of a state, for JSON: None, a list of forms, or name and dtype of an array put among `arrays`."""
+    """The form of a state, for JSON: None, a list of forms, or name and dtype of an array put among `arrays`.
+
+    >>> from gluongraph import nd
+    >>> arrays = {}
+    >>> packed((None, nd.ones((2,))), "0", arrays)
+    [None, {'array': '0/1', 'dtype': 'f32'}]
+    >>> list(arrays)
+    ['0/1']
+    """
     if state is None:
         return None
     if isinstance(state, (list, tuple)):
@@ -113,7 +149,11 @@ def packed(state: State, name: str, arrays: dict[str, Array]) -> Any:
 
 
 def unpacked(form: Any, arrays: dict[str, Array]) -> State:
-    """The state that `packed` gave this form of."""
+    """The state that `packed` gave this form of.
+
+    >>> unpacked({"array": "0", "dtype": "f32"}, {"0": np.zeros(2)}).shape
+    (2,)
+    """
     if isinstance(form, list):
         return tuple(unpacked(part, arrays) for part in form)
     return None if form is None else NDArray(arrays[form["array"]].astype(numpy_dtype(form["dtype"])))
