@@ -15,7 +15,16 @@ ACTIVATIONS = ("relu", "sigmoid", "softrelu", "softsign", "tanh")
 
 
 class Activation(HybridBlock):
-    """relu, sigmoid, softrelu, softsign or tanh, by name."""
+    """relu, sigmoid, softrelu, softsign or tanh, by name; the result has the shape of x.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.Activation("relu")(nd.array([-1, 0, 2])).asnumpy()
+    array([0., 0., 2.], dtype=float32)
+
+    Raises:
+        MXNetError: `activation` is none of them.
+    """
 
     def __init__(self, activation: str, **kwargs: Any):
         if activation not in ACTIVATIONS:
@@ -34,7 +43,16 @@ class Activation(HybridBlock):
 
 
 class LeakyReLU(HybridBlock):
-    """x where x > 0, else alpha x."""
+    """x where x > 0, else alpha x.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.LeakyReLU(0.5)(nd.array([-2, 0, 2])).asnumpy()
+    array([-1.,  0.,  2.], dtype=float32)
+
+    Raises:
+        AssertionError: `alpha` is negative.
+    """
 
     def __init__(self, alpha: float, **kwargs: Any):
         if alpha < 0:
@@ -50,7 +68,18 @@ class LeakyReLU(HybridBlock):
 
 
 class PReLU(HybridBlock):
-    """x where x > 0, else alpha x, with a trained alpha: one for all, or one for each of `in_channels` channels."""
+    """x where x > 0, else alpha x, with a trained alpha: one for all, or one for each of `in_channels` channels.
+
+    The channels are axis 1 of x. alpha has shape (in_channels,) and starts at 0.25.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.PReLU(in_channels=2)
+    >>> layer.initialize()
+    >>> layer(nd.array([[-4, 4], [8, -8]])).asnumpy()
+    array([[-1.,  4.],
+           [ 8., -2.]], dtype=float32)
+    """
 
     def __init__(self, alpha_initializer: Any = _QUARTER, in_channels: int = 1, **kwargs: Any):
         super().__init__(**kwargs)
@@ -62,7 +91,13 @@ class PReLU(HybridBlock):
 
 
 class ELU(HybridBlock):
-    """x where x > 0, else alpha (eˣ - 1)."""
+    """x where x > 0, else alpha (eˣ - 1) (Clevert et al., 2015).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.ELU(alpha=2)(nd.array([-1000, 0, 3])).asnumpy()
+    array([-2.,  0.,  3.], dtype=float32)
+    """
 
     def __init__(self, alpha: float = 1.0, **kwargs: Any):
         super().__init__(**kwargs)
@@ -73,14 +108,29 @@ class ELU(HybridBlock):
 
 
 class SELU(HybridBlock):
-    """ELU times a scale, with the two numbers for which mean 0 and variance 1 stay (Klambauer et al., 2017)."""
+    """ELU times a scale, with the two numbers for which mean 0 and variance 1 stay (Klambauer et al., 2017).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.SELU()(nd.array([0, 100])).round().asnumpy()  # the scale is 1.0507
+    array([  0., 105.], dtype=float32)
+    """
 
     def forward(self, x: Any) -> Any:
         return nd.LeakyReLU(x, act_type="selu")
 
 
 class GELU(HybridBlock):
-    """x Φ(x), by the error function; by tanh with `approximation="tanh"`."""
+    """x Φ(x), by the error function; by tanh with `approximation="tanh"` (Hendrycks and Gimpel, 2016).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.GELU()(nd.array([0, 100])).round().asnumpy()
+    array([  0., 100.], dtype=float32)
+
+    Raises:
+        ValueError: another `approximation`.
+    """
 
     def __init__(self, approximation: str = "erf", **kwargs: Any):
         if approximation not in ("erf", "tanh"):
@@ -93,7 +143,13 @@ class GELU(HybridBlock):
 
 
 class Swish(HybridBlock):
-    """x · sigmoid(beta x)"""
+    """x · sigmoid(beta x) (Ramachandran et al., 2017)
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.Swish(beta=2)(nd.array([0, 100])).round().asnumpy()
+    array([  0., 100.], dtype=float32)
+    """
 
     def __init__(self, beta: float = 1.0, **kwargs: Any):
         super().__init__(**kwargs)
@@ -104,7 +160,13 @@ class Swish(HybridBlock):
 
 
 class SiLU(HybridBlock):
-    """x · sigmoid(x)"""
+    """x · sigmoid(x): Swish with beta 1
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.SiLU()(nd.array([0, 100])).round().asnumpy()
+    array([  0., 100.], dtype=float32)
+    """
 
     def forward(self, x: Any) -> Any:
         return x * nd.sigmoid(x)

@@ -15,7 +15,21 @@ from gluongraph.gluon.nn.layout import check_count
 class Dense(HybridBlock):
     """activation(x Wᵀ + b), W of shape (units, in_units).
 
-    With `flatten` all axes of x but the first are one; without, the last axis is transformed and the others stay.
+    With `flatten` all axes of x but the first are one, and the result has shape (N, units); without, the last axis is
+    transformed and the others stay: (..., in_units) -> (..., units). An `in_units` of 0 is taken from the first x.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.Dense(2, weight_initializer=init.One())
+    >>> layer.initialize()
+    >>> layer(nd.array([[1, 2, 3]])).asnumpy()
+    array([[6., 6.]], dtype=float32)
+    >>> layer
+    Dense(3 -> 2, linear)
+
+    Raises:
+        ValueError: `units` is no whole number from 1 on.
+        MXNetError: no activation is called `activation`.
     """
 
     def __init__(
@@ -61,7 +75,18 @@ class Dense(HybridBlock):
 
 
 class Dropout(HybridBlock):
-    """In training, each element is 0 with probability `rate`, else divided by 1 - rate; along `axes` all alike."""
+    """In training, each element is 0 with probability `rate`, else divided by 1 - rate; along `axes` all alike.
+
+    Outside of `autograd.record()` and `autograd.train_mode()` the result is x.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.Dropout(0.5)(nd.array([1, 2, 3])).asnumpy()
+    array([1., 2., 3.], dtype=float32)
+
+    Raises:
+        ValueError: `rate` is not from 0 to 1.
+    """
 
     def __init__(self, rate: float, axes: Sequence[int] = (), **kwargs: Any):
         if not 0 <= rate <= 1:
@@ -79,7 +104,19 @@ class Dropout(HybridBlock):
 class Embedding(HybridBlock):
     """Row i of a (input_dim, output_dim) weight for each index i; indices out of range are clipped.
 
-    With `sparse_grad` the weight's gradient is kept by rows, and SGD, Adam and AdaGrad update the rows that it touches.
+    Indices of shape (...) give (..., output_dim). With `sparse_grad` the weight's gradient is kept by rows, and SGD,
+    Adam and AdaGrad update the rows that it touches.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.Embedding(10, 3, weight_initializer=init.One())
+    >>> layer.initialize()
+    >>> layer(nd.array([[0, 9]])).asnumpy()
+    array([[[1., 1., 1.],
+            [1., 1., 1.]]], dtype=float32)
+
+    Raises:
+        ValueError: `input_dim` or `output_dim` is no whole number from 1 on.
     """
 
     def __init__(
@@ -112,7 +149,13 @@ class Embedding(HybridBlock):
 
 
 class Flatten(HybridBlock):
-    """(N, ...) -> (N, product of the rest)"""
+    """(N, ...) -> (N, product of the rest)
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.Flatten()(nd.zeros((2, 3, 4))).shape
+    (2, 12)
+    """
 
     def forward(self, x: Any) -> Any:
         return nd.Flatten(x)
@@ -122,14 +165,32 @@ class Flatten(HybridBlock):
 
 
 class Identity(HybridBlock):
-    """x"""
+    """x
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.Identity()(nd.array([1, 2])).asnumpy()
+    array([1., 2.], dtype=float32)
+    """
 
     def forward(self, x: Any) -> Any:
         return x
 
 
 class Lambda(Block):
-    """A function, or the operator of `nd` with that name, as a block."""
+    """A function, or the operator of `nd` with that name, as a block.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.Lambda(lambda x: 2 * x + 1)(nd.array([1, 2])).asnumpy()
+    array([3., 5.], dtype=float32)
+    >>> nn.Lambda("relu")
+    Lambda(relu)
+
+    Raises:
+        ValueError: `function` is neither a function nor a name.
+        AssertionError: `nd` has no operator of that name.
+    """
 
     def __init__(self, function: str | Callable[..., Any], prefix: str | None = None):
         super().__init__(prefix)
@@ -143,7 +204,17 @@ class Lambda(Block):
 
 
 class HybridLambda(HybridBlock):
-    """A function f(F, x, ...), where F is `gluongraph.nd`, or the operator of `nd` with that name."""
+    """A function f(F, x, ...), where F is `gluongraph.nd`, or the operator of `nd` with that name.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.HybridLambda(lambda F, x: F.relu(x) + 1)(nd.array([-1, 2])).asnumpy()
+    array([1., 3.], dtype=float32)
+
+    Raises:
+        ValueError: `function` is neither a function nor a name.
+        AssertionError: `nd` has no operator of that name.
+    """
 
     def __init__(self, function: str | Callable[..., Any], prefix: str | None = None):
         super().__init__(prefix)

@@ -16,7 +16,14 @@ class _Stacked(Block):
     """What Sequential and HybridSequential share."""
 
     def add(self, *blocks: Block) -> None:
-        """Append blocks."""
+        """Append blocks.
+
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.HybridSequential()
+        >>> net.add(nn.Flatten(), nn.Activation("relu"))
+        >>> len(net)
+        2
+        """
         for block in blocks:
             self.register_child(block)
 
@@ -67,7 +74,19 @@ class Sequential(_Stacked):
 
 
 class HybridSequential(_Stacked, HybridBlock):
-    """Hybrid blocks one after another; `hybridize()` compiles the whole."""
+    """Hybrid blocks one after another; `hybridize()` compiles the whole.
+
+    A slice is a HybridSequential of the same layers, which share their parameters.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> net = nn.HybridSequential()
+    >>> net.add(nn.Flatten(), nn.Activation("relu"), nn.Dropout(0.5))
+    >>> net[1]
+    Activation(relu)
+    >>> net[:2](nd.array([[[-1], [2]]])).asnumpy()
+    array([[0., 2.]], dtype=float32)
+    """
 
     def __init__(self, prefix: str | None = None, params: ParameterDict | None = None):
         HybridBlock.__init__(self, prefix, params)

@@ -113,19 +113,76 @@ class _Conv(HybridBlock):
 
 
 class Conv1D(_Conv):
-    """Cross-correlation of (N, C, W) with a (channels, in_channels / groups, k) weight, plus bias."""
+    """Cross-correlation of (N, C, W) with a (channels, in_channels / groups, k) weight, plus bias.
+
+    An extent n becomes floor((n + 2 padding - dilation (kernel_size - 1) - 1) / strides) + 1; an `in_channels` of 0
+    is taken from the first x. The result is (N, channels, W'), through `activation` if one is given.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.Conv1D(1, 2, weight_initializer=init.One())
+    >>> layer.initialize()
+    >>> layer(nd.array([[[1, 2, 3]]])).asnumpy()
+    array([[[3., 5.]]], dtype=float32)
+
+    Raises:
+        ValueError: `channels` or `groups` is no whole number from 1 on.
+        AssertionError: another layout; not one number for each axis.
+        ArgumentError: an extent is no whole number, or less than makes sense.
+        MXNetError: no activation is called `activation`.
+        ShapeError: channels do not divide into groups; x has more axes than the layout, or fewer;
+            the kernel is larger than the padded x.
+    """
 
     _layouts = ("NCW",)
 
 
 class Conv2D(_Conv):
-    """Cross-correlation of (N, C, H, W) with a (channels, in_channels / groups, *kernel_size) weight, plus bias."""
+    """Cross-correlation of (N, C, H, W) with a (channels, in_channels / groups, *kernel_size) weight, plus bias.
+
+    An extent n becomes floor((n + 2 padding - dilation (kernel_size - 1) - 1) / strides) + 1; an `in_channels` of 0
+    is taken from the first x. With `layout="NHWC"` x and the weight have their channels last.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.Conv2D(1, 2, weight_initializer=init.One())
+    >>> layer.initialize()
+    >>> layer(nd.array([[[[1, 2, 3], [4, 5, 6]]]])).asnumpy()
+    array([[[[12., 16.]]]], dtype=float32)
+
+    Raises:
+        ValueError: `channels` or `groups` is no whole number from 1 on.
+        AssertionError: another layout; not one number for each axis.
+        ArgumentError: an extent is no whole number, or less than makes sense.
+        MXNetError: no activation is called `activation`.
+        ShapeError: channels do not divide into groups; x has more axes than the layout, or fewer;
+            the kernel is larger than the padded x.
+    """
 
     _layouts = ("NCHW", "NHWC")
 
 
 class Conv3D(_Conv):
-    """Cross-correlation of (N, C, D, H, W) with a (channels, in_channels / groups, *kernel_size) weight, plus bias."""
+    """Cross-correlation of (N, C, D, H, W) with a (channels, in_channels / groups, *kernel_size) weight, plus bias.
+
+    An extent n becomes floor((n + 2 padding - dilation (kernel_size - 1) - 1) / strides) + 1; an `in_channels` of 0
+    is taken from the first x. With `layout="NDHWC"` x and the weight have their channels last.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.Conv3D(4, 3, padding=1, weight_initializer=init.One())
+    >>> layer.initialize()
+    >>> layer(nd.zeros((2, 1, 3, 5, 7))).shape
+    (2, 4, 3, 5, 7)
+
+    Raises:
+        ValueError: `channels` or `groups` is no whole number from 1 on.
+        AssertionError: another layout; not one number for each axis.
+        ArgumentError: an extent is no whole number, or less than makes sense.
+        MXNetError: no activation is called `activation`.
+        ShapeError: channels do not divide into groups; x has more axes than the layout, or fewer;
+            the kernel is larger than the padded x.
+    """
 
     _layouts = ("NCDHW", "NDHWC")
 
@@ -186,18 +243,73 @@ class _ConvTranspose(_Conv):
 
 
 class Conv1DTranspose(_ConvTranspose):
-    """The gradient of Conv1D for its data: (N, C, W), weight (in_channels, channels / groups, k)."""
+    """The gradient of Conv1D for its data: (N, C, W), weight (in_channels, channels / groups, k).
+
+    An extent n becomes (n - 1) strides - 2 padding + dilation (kernel_size - 1) + 1 + output_padding.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.Conv1DTranspose(1, 2, weight_initializer=init.One())
+    >>> layer.initialize()
+    >>> layer(nd.array([[[1, 2, 3]]])).asnumpy()
+    array([[[1., 3., 5., 3.]]], dtype=float32)
+
+    Raises:
+        ValueError: `channels` or `groups` is no whole number from 1 on.
+        AssertionError: another layout; not one number for each axis.
+        ArgumentError: an extent is no whole number, or less than makes sense.
+        MXNetError: no activation is called `activation`.
+        ShapeError: channels do not divide into groups; x has more axes than the layout, or fewer;
+            `output_padding` is not below `strides`.
+    """
 
     _layouts = ("NCW",)
 
 
 class Conv2DTranspose(_ConvTranspose):
-    """The gradient of Conv2D for its data: (N, C, H, W), weight (in_channels, channels / groups, *kernel_size)."""
+    """The gradient of Conv2D for its data: (N, C, H, W), weight (in_channels, channels / groups, *kernel_size).
+
+    An extent n becomes (n - 1) strides - 2 padding + dilation (kernel_size - 1) + 1 + output_padding.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.Conv2DTranspose(1, 2, strides=2, weight_initializer=init.One())
+    >>> layer.initialize()
+    >>> layer(nd.array([[[[1, 2]]]])).asnumpy()
+    array([[[[1., 1., 2., 2.],
+             [1., 1., 2., 2.]]]], dtype=float32)
+
+    Raises:
+        ValueError: `channels` or `groups` is no whole number from 1 on.
+        AssertionError: another layout; not one number for each axis.
+        ArgumentError: an extent is no whole number, or less than makes sense.
+        MXNetError: no activation is called `activation`.
+        ShapeError: channels do not divide into groups; x has more axes than the layout, or fewer;
+            `output_padding` is not below `strides`.
+    """
 
     _layouts = ("NCHW", "NHWC")
 
 
 class Conv3DTranspose(_ConvTranspose):
-    """The gradient of Conv3D for its data: (N, C, D, H, W), weight (in_channels, channels / groups, *kernel_size)."""
+    """The gradient of Conv3D for its data: (N, C, D, H, W), weight (in_channels, channels / groups, *kernel_size).
+
+    An extent n becomes (n - 1) strides - 2 padding + dilation (kernel_size - 1) + 1 + output_padding.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.Conv3DTranspose(4, 2, strides=2, weight_initializer=init.One())
+    >>> layer.initialize()
+    >>> layer(nd.zeros((2, 1, 3, 5, 7))).shape
+    (2, 4, 6, 10, 14)
+
+    Raises:
+        ValueError: `channels` or `groups` is no whole number from 1 on.
+        AssertionError: another layout; not one number for each axis.
+        ArgumentError: an extent is no whole number, or less than makes sense.
+        MXNetError: no activation is called `activation`.
+        ShapeError: channels do not divide into groups; x has more axes than the layout, or fewer;
+            `output_padding` is not below `strides`.
+    """
 
     _layouts = ("NCDHW", "NDHWC")

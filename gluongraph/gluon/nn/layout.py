@@ -15,7 +15,16 @@ _LEAST = {"padding": 0, "output_padding": 0, "i2h_pad": 0}  # of all others 1
 
 
 def check_count(block: Block, what: str, value: int) -> None:
-    """Raise unless it is a whole number from 1 on."""
+    """Raise unless it is a whole number from 1 on.
+
+    >>> from gluongraph.gluon import nn
+    >>> check_count(nn.Flatten(), "units", 0)
+    Traceback (most recent call last):
+    ValueError: Flatten: units is a whole number from 1 on, not 0...
+
+    Raises:
+        ValueError: it is not.
+    """
     if not hasattr(value, "__index__") or value < 1:
         raise ValueError(located(f"{type(block).__name__}: {what} is a whole number from 1 on, not {value!r}"))
 
@@ -23,8 +32,13 @@ def check_count(block: Block, what: str, value: int) -> None:
 def each_axis(block: HybridBlock, what: str, value: Extents, axes: int) -> tuple[int, ...]:
     """One number for each of so many axes.
 
+    >>> from gluongraph.gluon import nn
+    >>> each_axis(nn.Flatten(), "strides", 2, 3)
+    (2, 2, 2)
+
     Raises:
         ArgumentError: one of them is no whole number, or less than makes sense.
+        AssertionError: there are not as many numbers as axes.
     """
     found = plain(value)
     given = found if isinstance(found, tuple) else (found,) * axes
@@ -38,14 +52,30 @@ def each_axis(block: HybridBlock, what: str, value: Extents, axes: int) -> tuple
 
 
 def check_layout(block: HybridBlock, layout: str, known: Sequence[str]) -> str:
-    """The layout, if the block knows it."""
+    """The layout, if the block knows it.
+
+    >>> from gluongraph.gluon import nn
+    >>> check_layout(nn.Flatten(), "NHWC", ("NCHW", "NHWC"))
+    'NHWC'
+
+    Raises:
+        AssertionError: it does not.
+    """
     if layout not in known:
         raise AssertionError(f"{type(block).__name__}: no layout {layout!r}; there are {', '.join(known)}")
     return layout
 
 
 def check_rank(block: HybridBlock, x: Any, layout: str) -> None:
-    """Raise unless x has an axis for each letter of the layout."""
+    """Raise unless x has an axis for each letter of the layout.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> check_rank(nn.Flatten(), nd.zeros((2, 3, 4)), "NCW")
+
+    Raises:
+        ShapeError: it has more or fewer.
+    """
     if x.ndim != len(layout):
         raise ShapeError(
             located(

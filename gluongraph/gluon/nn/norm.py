@@ -57,7 +57,21 @@ class BatchNorm(_Norm):
 
     In training mode mean and (biased) variance are the batch's, and the running ones become
     momentum running + (1 - momentum) batch in the forward. Otherwise, and with `use_global_stats`, the running ones
-    normalize. Without `scale` gamma is 1, without `center` beta is 0; they exist, untrained.
+    normalize. Without `scale` gamma is 1, without `center` beta is 0; they exist, untrained. The result has the shape
+    of x; gamma, beta and the running ones have (C,).
+
+    >>> from gluongraph import autograd, nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.BatchNorm()
+    >>> layer.initialize()
+    >>> with autograd.record():
+    ...     y = layer(nd.array([[1, 20], [3, 40]]))
+    >>> y.round().asnumpy()
+    array([[-1., -1.],
+           [ 1.,  1.]], dtype=float32)
+
+    Raises:
+        ShapeError: x has no axis `axis`.
     """
 
     def __init__(
@@ -83,7 +97,14 @@ class BatchNorm(_Norm):
         self.running_var = self._vector("running_var", running_variance_initializer, differentiable=False)
 
     def cast(self, dtype: Any) -> None:
-        """Change the element type; 16-bit types leave the four vectors at float32, as statistics need it."""
+        """Change the element type; 16-bit types leave the four vectors at float32, as statistics need it.
+
+        >>> from gluongraph.gluon import nn
+        >>> layer = nn.BatchNorm(in_channels=2)
+        >>> layer.cast("float16")
+        >>> layer.gamma.dtype.__name__
+        'float32'
+        """
         super().cast("float32" if dtype_name(dtype) in ("f16", "bf16") else dtype)
 
     def forward(self, x: Any) -> Any:
@@ -111,14 +132,36 @@ class BatchNorm(_Norm):
 
 
 class BatchNormReLU(BatchNorm):
-    """max(0, BatchNorm); compiled, the two are one anyway."""
+    """max(0, BatchNorm); compiled, the two are one anyway.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.BatchNormReLU()
+    >>> layer.initialize()  # running mean 0, running variance 1
+    >>> layer(nd.array([[-2, 3]])).round().asnumpy()
+    array([[0., 3.]], dtype=float32)
+    """
 
     def forward(self, x: Any) -> Any:
         return nd.relu(super().forward(x))
 
 
 class LayerNorm(_Norm):
-    """gamma (x - mean) / sqrt(var + epsilon) + beta, mean and biased variance along `axis` of each sample."""
+    """gamma (x - mean) / sqrt(var + epsilon) + beta, mean and biased variance along `axis` of each sample.
+
+    The result has the shape of x; gamma and beta have the extent of `axis` (Ba et al., 2016).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.LayerNorm()
+    >>> layer.initialize()
+    >>> layer(nd.array([[1, 3], [60, 20]])).round().asnumpy()
+    array([[-1.,  1.],
+           [ 1., -1.]], dtype=float32)
+
+    Raises:
+        ShapeError: x has no axis `axis`.
+    """
 
     def __init__(
         self,
@@ -142,7 +185,17 @@ class LayerNorm(_Norm):
 class GroupNorm(_Norm):
     """gamma (x - mean) / sqrt(var + epsilon) + beta over each sample's groups of channels (Wu and He, 2018).
 
-    As in MXNet 1.9.1, gamma and beta have one element for each group.
+    x is (N, C, ...), and so is the result. As in MXNet 1.9.1, gamma and beta have one element for each group.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.GroupNorm(num_groups=2)
+    >>> layer.initialize()
+    >>> layer(nd.array([[[1], [3], [60], [20]]])).round().asnumpy().ravel()
+    array([-1.,  1.,  1., -1.], dtype=float32)
+
+    Raises:
+        ShapeError: the channels do not divide into `num_groups` groups.
     """
 
     def __init__(
@@ -171,7 +224,21 @@ class GroupNorm(_Norm):
 
 
 class InstanceNorm(_Norm):
-    """gamma (x - mean) / sqrt(var + epsilon) + beta, over each sample's channels of `axis` (Ulyanov et al., 2016)."""
+    """gamma (x - mean) / sqrt(var + epsilon) + beta, over each sample's channels of `axis` (Ulyanov et al., 2016).
+
+    The result has the shape of x; gamma and beta have (C,). As in MXNet 1.9.1, gamma is trained with `scale` only.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> layer = nn.InstanceNorm()
+    >>> layer.initialize()
+    >>> layer(nd.array([[[1, 3], [60, 20]]])).round().asnumpy()
+    array([[[-1.,  1.],
+            [ 1., -1.]]], dtype=float32)
+
+    Raises:
+        ShapeError: x has no axis `axis`.
+    """
 
     def __init__(
         self,

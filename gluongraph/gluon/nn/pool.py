@@ -75,19 +75,61 @@ class _MaxPool(_Pool):
 
 
 class MaxPool1D(_MaxPool):
-    """The largest element of each window of (N, C, W)."""
+    """The largest element of each window of (N, C, W).
+
+    An extent n becomes floor((n + 2 padding - pool_size) / strides) + 1, with `ceil_mode` the ceiling; `strides` are
+    `pool_size` if not given.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.MaxPool1D(2)(nd.array([[[1, 3, 5, 7]]])).asnumpy()
+    array([[[3., 7.]]], dtype=float32)
+
+    Raises:
+        AssertionError: another layout; not one number for each axis.
+        ArgumentError: an extent is no whole number, or less than makes sense.
+        ShapeError: x has more axes than the layout, or fewer; a window is larger than the padded x.
+    """
 
     _layouts = _LINES
 
 
 class MaxPool2D(_MaxPool):
-    """The largest element of each window of (N, C, H, W)."""
+    """The largest element of each window of (N, C, H, W).
+
+    An extent n becomes floor((n + 2 padding - pool_size) / strides) + 1, with `ceil_mode` the ceiling; `strides` are
+    `pool_size` if not given.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.MaxPool2D(2)(nd.array([[[[1, 3], [5, 7]]]])).asnumpy()
+    array([[[[7.]]]], dtype=float32)
+
+    Raises:
+        AssertionError: another layout; not one number for each axis.
+        ArgumentError: an extent is no whole number, or less than makes sense.
+        ShapeError: x has more axes than the layout, or fewer; a window is larger than the padded x.
+    """
 
     _layouts = _IMAGES
 
 
 class MaxPool3D(_MaxPool):
-    """The largest element of each window of (N, C, D, H, W)."""
+    """The largest element of each window of (N, C, D, H, W).
+
+    An extent n becomes floor((n + 2 padding - pool_size) / strides) + 1, with `ceil_mode` the ceiling; `strides` are
+    `pool_size` if not given.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.MaxPool3D((1, 2, 2))(nd.array([[[[[1, 3], [5, 7]]]]])).asnumpy()
+    array([[[[[7.]]]]], dtype=float32)
+
+    Raises:
+        AssertionError: another layout; not one number for each axis.
+        ArgumentError: an extent is no whole number, or less than makes sense.
+        ShapeError: x has more axes than the layout, or fewer; a window is larger than the padded x.
+    """
 
     _layouts = _VOLUMES
 
@@ -122,7 +164,21 @@ class _AvgPool(_Pool):
 
 
 class AvgPool1D(_AvgPool):
-    """The mean of each window of (N, C, W); the zeros of the padding count, unless `count_include_pad` is False."""
+    """The mean of each window of (N, C, W); the zeros of the padding count, unless `count_include_pad` is False.
+
+    An extent n becomes floor((n + 2 padding - pool_size) / strides) + 1, with `ceil_mode` the ceiling; `strides` are
+    `pool_size` if not given.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.AvgPool1D(2)(nd.array([[[1, 3, 5, 7]]])).asnumpy()
+    array([[[2., 6.]]], dtype=float32)
+
+    Raises:
+        AssertionError: another layout; not one number for each axis.
+        ArgumentError: an extent is no whole number, or less than makes sense.
+        ShapeError: x has more axes than the layout, or fewer; a window is larger than the padded x.
+    """
 
     _layouts = _LINES
 
@@ -140,13 +196,41 @@ class AvgPool1D(_AvgPool):
 
 
 class AvgPool2D(_AvgPool):
-    """The mean of each window of (N, C, H, W); the zeros of the padding count, unless `count_include_pad` is False."""
+    """The mean of each window of (N, C, H, W); the zeros of the padding count, unless `count_include_pad` is False.
+
+    An extent n becomes floor((n + 2 padding - pool_size) / strides) + 1, with `ceil_mode` the ceiling; `strides` are
+    `pool_size` if not given.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.AvgPool2D(2)(nd.array([[[[1, 3], [5, 7]]]])).asnumpy()
+    array([[[[4.]]]], dtype=float32)
+
+    Raises:
+        AssertionError: another layout; not one number for each axis.
+        ArgumentError: an extent is no whole number, or less than makes sense.
+        ShapeError: x has more axes than the layout, or fewer; a window is larger than the padded x.
+    """
 
     _layouts = _IMAGES
 
 
 class AvgPool3D(_AvgPool):
-    """The mean of each window of (N, C, D, H, W); zeros of the padding count, unless `count_include_pad` is False."""
+    """The mean of each window of (N, C, D, H, W); zeros of the padding count, unless `count_include_pad` is False.
+
+    An extent n becomes floor((n + 2 padding - pool_size) / strides) + 1, with `ceil_mode` the ceiling; `strides` are
+    `pool_size` if not given.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.AvgPool3D((1, 2, 2))(nd.array([[[[[1, 3], [5, 7]]]]])).asnumpy()
+    array([[[[[4.]]]]], dtype=float32)
+
+    Raises:
+        AssertionError: another layout; not one number for each axis.
+        ArgumentError: an extent is no whole number, or less than makes sense.
+        ShapeError: x has more axes than the layout, or fewer; a window is larger than the padded x.
+    """
 
     _layouts = _VOLUMES
 
@@ -177,43 +261,114 @@ class _GlobalPool(HybridBlock):
 
 
 class GlobalMaxPool1D(_GlobalPool):
-    """The largest element of each channel: (N, C, W) -> (N, C, 1)."""
+    """The largest element of each channel: (N, C, W) -> (N, C, 1).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.GlobalMaxPool1D()(nd.array([[[1, 3, 5, 7]]])).asnumpy()
+    array([[[7.]]], dtype=float32)
+
+    Raises:
+        AssertionError: another layout.
+        ShapeError: x has more axes than the layout, or fewer.
+    """
 
     _layouts = _LINES
 
 
 class GlobalMaxPool2D(_GlobalPool):
-    """The largest element of each channel: (N, C, H, W) -> (N, C, 1, 1)."""
+    """The largest element of each channel: (N, C, H, W) -> (N, C, 1, 1).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.GlobalMaxPool2D()(nd.array([[[[1, 3], [5, 7]]]])).asnumpy()
+    array([[[[7.]]]], dtype=float32)
+
+    Raises:
+        AssertionError: another layout.
+        ShapeError: x has more axes than the layout, or fewer.
+    """
 
     _layouts = _IMAGES
 
 
 class GlobalMaxPool3D(_GlobalPool):
-    """The largest element of each channel: (N, C, D, H, W) -> (N, C, 1, 1, 1)."""
+    """The largest element of each channel: (N, C, D, H, W) -> (N, C, 1, 1, 1).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.GlobalMaxPool3D()(nd.array([[[[[1, 3], [5, 7]]]]])).asnumpy()
+    array([[[[[7.]]]]], dtype=float32)
+
+    Raises:
+        AssertionError: another layout.
+        ShapeError: x has more axes than the layout, or fewer.
+    """
 
     _layouts = _VOLUMES
 
 
 class GlobalAvgPool1D(_GlobalPool):
-    """The mean of each channel: (N, C, W) -> (N, C, 1)."""
+    """The mean of each channel: (N, C, W) -> (N, C, 1).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.GlobalAvgPool1D()(nd.array([[[1, 3, 5, 7]]])).asnumpy()
+    array([[[4.]]], dtype=float32)
+
+    Raises:
+        AssertionError: another layout.
+        ShapeError: x has more axes than the layout, or fewer.
+    """
 
     _kind, _layouts = "avg", _LINES
 
 
 class GlobalAvgPool2D(_GlobalPool):
-    """The mean of each channel: (N, C, H, W) -> (N, C, 1, 1)."""
+    """The mean of each channel: (N, C, H, W) -> (N, C, 1, 1).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.GlobalAvgPool2D()(nd.array([[[[1, 3], [5, 7]]]])).asnumpy()
+    array([[[[4.]]]], dtype=float32)
+
+    Raises:
+        AssertionError: another layout.
+        ShapeError: x has more axes than the layout, or fewer.
+    """
 
     _kind, _layouts = "avg", _IMAGES
 
 
 class GlobalAvgPool3D(_GlobalPool):
-    """The mean of each channel: (N, C, D, H, W) -> (N, C, 1, 1, 1)."""
+    """The mean of each channel: (N, C, D, H, W) -> (N, C, 1, 1, 1).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.GlobalAvgPool3D()(nd.array([[[[[1, 3], [5, 7]]]]])).asnumpy()
+    array([[[[[4.]]]]], dtype=float32)
+
+    Raises:
+        AssertionError: another layout.
+        ShapeError: x has more axes than the layout, or fewer.
+    """
 
     _kind, _layouts = "avg", _VOLUMES
 
 
 class ReflectionPad2D(HybridBlock):
-    """Images with a mirrored border: as wide everywhere, or `padding` as `nd.pad` takes it, two numbers an axis."""
+    """Images with a mirrored border: as wide everywhere, or `padding` as `nd.pad` takes it, two numbers an axis.
+
+    x is (N, C, H, W); the edge itself is not repeated.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import nn
+    >>> nn.ReflectionPad2D((0, 0, 0, 0, 0, 0, 1, 1))(nd.array([[[[1, 2, 3]]]])).asnumpy()
+    array([[[[2., 1., 2., 3., 2.]]]], dtype=float32)
+
+    Raises:
+        AssertionError: `padding` is neither one number nor eight.
+    """
 
     def __init__(self, padding: Extents = 0, **kwargs: Any):
         super().__init__(**kwargs)
