@@ -58,13 +58,23 @@ class LRScheduler:
         return self.base_lr
 
     def get_warmup_lr(self, num_update: int) -> float:
-        """The rate during warm-up."""
+        """The rate during warm-up.
+
+        >>> from gluongraph.lr_scheduler import FactorScheduler
+        >>> FactorScheduler(step=10, base_lr=8.0, warmup_steps=4).get_warmup_lr(3)
+        6.0
+        """
         if self.warmup_mode == "constant":
             return self.warmup_begin_lr
         return self.warmup_begin_lr + (self.base_lr - self.warmup_begin_lr) * num_update / self.warmup_steps
 
     def rate(self, num_update: int) -> float:
-        """The rate after warm-up; subclasses say."""
+        """The rate after warm-up; subclasses say.
+
+        >>> from gluongraph.lr_scheduler import FactorScheduler
+        >>> FactorScheduler(step=3, factor=0.5, base_lr=8.0).rate(7)
+        2.0
+        """
         raise NotImplementedError("an LRScheduler says its rate in rate(num_update), or overrides __call__")
 
     def __call__(self, num_update: int) -> float:
@@ -75,6 +85,9 @@ class LRScheduler:
 
 class FactorScheduler(LRScheduler):
     """base_lr * factor ** floor((n - 1) / step), not below `stop_factor_lr`.
+
+    Raises:
+        ValueError: `step` is less than 1, or `factor` above 1.
 
     >>> [FactorScheduler(step=3, factor=0.5, base_lr=1.0)(n) for n in range(9)]
     [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25]
@@ -103,6 +116,10 @@ class FactorScheduler(LRScheduler):
 
 class MultiFactorScheduler(LRScheduler):
     """base_lr * factor ** (how many entries of `step` lie below n).
+
+    Raises:
+        AssertionError: `step` is no list or tuple, or is empty.
+        ValueError: `step` does not increase from 1 on, or `factor` is above 1.
 
     >>> [round(MultiFactorScheduler([3, 6], 0.1, base_lr=1.0)(n), 3) for n in (3, 4, 6, 7)]
     [1.0, 0.1, 0.1, 0.01]
@@ -162,6 +179,10 @@ class _Decay(LRScheduler, ABC):
 class PolyScheduler(_Decay):
     """final_lr + (base_lr - final_lr) * (1 - done) ** pwr, done = (n - warm-up) / (max_update - warm-up).
 
+    Raises:
+        AssertionError: `max_update` is no integer.
+        ValueError: `max_update` is less than 1, or not above `warmup_steps`.
+
     >>> [round(PolyScheduler(10, base_lr=1.0, final_lr=0.1)(n), 3) for n in (0, 5, 10, 12)]
     [1.0, 0.325, 0.1, 0.1]
     """
@@ -185,6 +206,10 @@ class PolyScheduler(_Decay):
 
 class CosineScheduler(_Decay):
     """final_lr + (base_lr - final_lr) * (1 + cos(pi * done)) / 2, done = (n - warm-up) / (max_update - warm-up).
+
+    Raises:
+        AssertionError: `max_update` is no integer.
+        ValueError: `max_update` is less than 1, or not above `warmup_steps`.
 
     >>> [round(CosineScheduler(10, base_lr=1.0, final_lr=0.1)(n), 3) for n in (0, 5, 10, 12)]
     [1.0, 0.55, 0.1, 0.1]

@@ -40,7 +40,14 @@ _RULES = (
 
 
 class InitDesc(str):
-    """The name of the array that is initialized; `attrs["__init__"]` is the initializer chosen for it, if one was."""
+    """The name of the array that is initialized; `attrs["__init__"]` is the initializer chosen for it, if one was.
+
+    >>> from gluongraph import init, nd
+    >>> w = nd.zeros((2,))
+    >>> init.Zero()(init.InitDesc("w", {"__init__": "ones"}), w)
+    >>> w.asnumpy().tolist()
+    [1.0, 1.0]
+    """
 
     attrs: dict[str, Any]
     global_init: Initializer | None
@@ -59,6 +66,19 @@ class Initializer:
     `init(name, arr)` follows the initializer chosen in an InitDesc; otherwise it goes by the end of the name, as MXNet
     does: bias and beta 0, gamma 1, running means 0, running variances 1, weight by the rule. A subclass may override
     `_init_bias`, `_init_gamma`, `_init_beta` and `_init_default` as well.
+
+    Raises (call):
+        TypeError: the name is no text, or the array no NDArray.
+        ValueError: the end of the name is none of those.
+
+    >>> from gluongraph import init, nd
+    >>> class Rising(init.Initializer):
+    ...     def _init_weight(self, name, arr):
+    ...         arr[:] = nd.arange(arr.size).reshape(arr.shape)
+    >>> w = nd.zeros((2, 2))
+    >>> Rising()("dense_weight", w)
+    >>> w.asnumpy().tolist()
+    [[0.0, 1.0], [2.0, 3.0]]
     """
 
     _verbose = False  # also of a subclass that does not call this __init__
@@ -129,7 +149,14 @@ class Initializer:
     # -- what is told
 
     def set_verbosity(self, verbose: bool = False, print_func: Callable[[NDArray], str] | None = None) -> Initializer:
-        """Log each array that is initialized, with print_func(array): by default the root of its mean square."""
+        """Log each array that is initialized, with print_func(array): by default the root of its mean square.
+
+        Returns the initializer itself.
+
+        >>> from gluongraph import init
+        >>> init.Normal(sigma=0.5).set_verbosity(True)
+        Normal(sigma=0.5)
+        """
         self._verbose, self._print_func = verbose, print_func or _root_mean_square
         return self
 
@@ -156,7 +183,14 @@ def _plain(value: Any) -> Any:
 
 
 def upsampling(name: str, shape: tuple[int, ...]) -> Array:
-    """The kernel of `Bilinear`, which says its formula."""
+    """The kernel of `Bilinear`, which says its formula.
+
+    Raises:
+        ValueError: the shape has not four axes.
+
+    >>> (16 * upsampling("kernel", (1, 1, 4, 4))[0, 0, 0]).astype(int).tolist()
+    [1, 3, 3, 1]
+    """
     if len(shape) != 4:
         raise ValueError(f"Bilinear is for kernels (out, in, h, w), and {name} has shape {shape}")
     half = math.ceil(shape[3] / 2)
@@ -169,13 +203,37 @@ _INITIALIZERS = Registry(Initializer, "initializer")
 
 
 def register(cls: _Class) -> _Class:
-    """Class decorator: makes an initializer known by its name in lower case."""
+    """Class decorator: makes an initializer known by its name in lower case.
+
+    Raises:
+        AssertionError: the class is no subclass of Initializer.
+
+    >>> from gluongraph import init
+    >>> @init.register
+    ... class Sevens(init.Initializer):
+    ...     def _init_weight(self, name, arr):
+    ...         arr[:] = 7.0
+    >>> init.create("sevens")
+    Sevens()
+    """
     _INITIALIZERS.register(cls)
     return cls
 
 
 def alias(*names: str) -> Callable[[_Class], _Class]:
-    """Class decorator: makes an initializer known by further names."""
+    """Class decorator: makes an initializer known by further names.
+
+    Raises:
+        AssertionError: the class is no subclass of Initializer.
+
+    >>> from gluongraph import init
+    >>> @init.alias("all_eight")
+    ... class Eights(init.Initializer):
+    ...     def _init_weight(self, name, arr):
+    ...         arr[:] = 8.0
+    >>> init.create("all_eight")
+    Eights()
+    """
     return _INITIALIZERS.alias(*names)
 
 

@@ -13,7 +13,14 @@ from gluongraph.ndarray import NDArray
 @register
 @alias("zeros")
 class Zero(Initializer):
-    """All 0."""
+    """All 0.
+
+    >>> from gluongraph import init, nd
+    >>> w = nd.ones((2,))
+    >>> init.Zero()("weight", w)
+    >>> w.asnumpy().tolist()
+    [0.0, 0.0]
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +32,14 @@ class Zero(Initializer):
 @register
 @alias("ones")
 class One(Initializer):
-    """All 1."""
+    """All 1.
+
+    >>> from gluongraph import init, nd
+    >>> w = nd.zeros((2,))
+    >>> init.One()("weight", w)
+    >>> w.asnumpy().tolist()
+    [1.0, 1.0]
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +50,14 @@ class One(Initializer):
 
 @register
 class Constant(Initializer):
-    """All `value`, a number or an array of the parameter's shape."""
+    """All `value`, a number or an array of the parameter's shape.
+
+    >>> from gluongraph import init, nd
+    >>> w = nd.zeros((2,))
+    >>> init.Constant([3, 4])("weight", w)
+    >>> w.asnumpy().tolist()
+    [3.0, 4.0]
+    """
 
     def __init__(self, value: Any):
         array = value.asnumpy() if isinstance(value, NDArray) else value
@@ -55,6 +76,12 @@ class Bilinear(Initializer):
 
     Raises:
         ValueError: a parameter that has not four axes.
+
+    >>> from gluongraph import init, nd
+    >>> w = nd.zeros((1, 1, 4, 4))
+    >>> init.Bilinear()("weight", w)
+    >>> (16 * w[0, 0, 0]).asnumpy().astype(int).tolist()
+    [1, 3, 3, 1]
     """
 
     def __init__(self) -> None:
@@ -66,7 +93,16 @@ class Bilinear(Initializer):
 
 @register
 class LSTMBias(Initializer):
-    """0, but `forget_bias` for the second quarter, the forget gate of an LSTM's bias."""
+    """0, but `forget_bias` for the second quarter, the forget gate of an LSTM's bias.
+
+    The bias has shape (4 * hidden_size,), gates in the order i, f, g, o.
+
+    >>> from gluongraph import gluon, init
+    >>> bias = gluon.Parameter("i2h_bias", shape=(8,), init=init.LSTMBias(forget_bias=1.0))
+    >>> bias.initialize()
+    >>> bias.data().asnumpy().astype(int).tolist()
+    [0, 0, 1, 1, 0, 0, 0, 0]
+    """
 
     def __init__(self, forget_bias: float = 1.0):
         super().__init__(forget_bias=forget_bias)

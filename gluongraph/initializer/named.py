@@ -22,6 +22,13 @@ class Mixed(Initializer):
     Raises:
         AssertionError: as many initializers as patterns are needed.
         ValueError: no pattern matches a name.
+
+    >>> from gluongraph import init, nd
+    >>> mixed = init.Mixed(["embed", ".*"], [init.One(), init.Zero()])
+    >>> w = nd.zeros((2,))
+    >>> mixed("embed_weight", w)
+    >>> w.asnumpy().tolist()
+    [1.0, 1.0]
     """
 
     def __init__(self, patterns: Sequence[str], initializers: Sequence[Any]):
@@ -51,6 +58,12 @@ class Load(Initializer):
 
     Raises:
         AssertionError: an array of another shape; a name that is not there, without a `default_init`.
+
+    >>> from gluongraph import init, nd
+    >>> w = nd.zeros((2,))
+    >>> init.Load({"arg:dense_weight": nd.array([1, 2])})("dense_weight", w)
+    >>> w.asnumpy().tolist()
+    [1.0, 2.0]
     """
 
     def __init__(self, param: str | Mapping[str, Any], default_init: Any = None, verbose: bool = False):

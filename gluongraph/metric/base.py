@@ -21,6 +21,16 @@ class EvalMetric:
     to `global_sum_metric` and `global_num_inst` as well; for others `get_global` tells what `get` tells. Further
     keywords are what `get_config` needs to make the metric again. Those here say in `_measured` what an array of labels
     and one of predictions add, in numpy: if one of several does not fit, nothing has been added.
+
+    >>> from gluongraph import metric, nd
+    >>> class Wrong(metric.EvalMetric):
+    ...     def update(self, labels, preds):
+    ...         self.sum_metric += (labels != preds).sum().asscalar()
+    ...         self.num_inst += labels.size
+    >>> wrong = Wrong("wrong")
+    >>> wrong.update(nd.array([0, 1, 2, 2]), nd.array([0, 1, 2, 1]))
+    >>> round(float(wrong.get()[1]), 3)
+    0.25
     """
 
     def __init__(self, name: str, output_names: Names = None, label_names: Names = None, **kwargs: Any):
@@ -47,7 +57,14 @@ class EvalMetric:
         raise NotImplementedError(f"{type(self).__name__} says what it measures in update(labels, preds)")
 
     def update_dict(self, label: Mapping[str, Any], pred: Mapping[str, Any]) -> None:
-        """`update` with the arrays picked by `label_names` and `output_names`, all where None."""
+        """`update` with the arrays picked by `label_names` and `output_names`, all where None.
+
+        >>> from gluongraph import metric, nd
+        >>> mae = metric.MAE(output_names=["y"], label_names=["t"])
+        >>> mae.update_dict({"t": nd.array([1, 2])}, {"y": nd.array([2, 5]), "z": nd.array([0])})
+        >>> mae.get()
+        ('mae', 2.0)
+        """
         labels = list(label.values()) if self.label_names is None else [label[n] for n in self.label_names]
         preds = list(pred.values()) if self.output_names is None else [pred[n] for n in self.output_names]
         self.update(labels, preds)
@@ -58,7 +75,16 @@ class EvalMetric:
         self.reset_local()
 
     def reset_local(self) -> None:
-        """Forget what `get` tells, and keep what `get_global` tells."""
+        """Forget what `get` tells, and keep what `get_global` tells.
+
+        >>> from gluongraph import metric, nd
+        >>> acc = metric.Accuracy()
+        >>> acc.update(nd.array([1]), nd.array([1]))
+        >>> acc.reset_local()
+        >>> acc.update(nd.array([1]), nd.array([0]))
+        >>> acc.get(), acc.get_global()
+        (('accuracy', 0.0), ('accuracy', 0.5))
+        """
         self.sum_metric, self.num_inst = 0.0, 0
 
     def get(self) -> tuple[Any, Any]:
@@ -80,7 +106,12 @@ class EvalMetric:
         return pairs(*self.get_global())
 
     def get_config(self) -> dict[str, Any]:
-        """What makes the metric again: `create(**metric.get_config())`."""
+        """What makes the metric again: `create(**metric.get_config())`.
+
+        >>> from gluongraph import metric
+        >>> metric.TopKAccuracy(top_k=3).get_config()["top_k"]
+        3
+        """
         names = {"name": self.name, "output_names": self.output_names, "label_names": self.label_names}
         return {**self._kwargs, "metric": type(self).__name__, **names}
 
@@ -92,18 +123,44 @@ METRICS = Registry(EvalMetric, "metric")
 
 
 def register(cls: _Class) -> _Class:
-    """Class decorator: makes a metric known to `create` by its name in lower case."""
+    """Class decorator: makes a metric known to `create` by its name in lower case.
+
+    Raises:
+        AssertionError: the class is no subclass of EvalMetric.
+
+    >>> from gluongraph import metric
+    >>> @metric.register
+    ... class BatchCount(metric.EvalMetric):
+    ...     pass
+    >>> metric.create("batchcount", name="batches").name
+    'batches'
+    """
     METRICS.register(cls)
     return cls
 
 
 def alias(*names: str) -> Callable[[_Class], _Class]:
-    """Class decorator: makes a metric known to `create` by further names."""
+    """Class decorator: makes a metric known to `create` by further names.
+
+    Raises:
+        AssertionError: the class is no subclass of EvalMetric.
+
+    >>> from gluongraph import metric
+    >>> @metric.alias("number_of_batches")
+    ... class BatchNumber(metric.EvalMetric):
+    ...     pass
+    >>> metric.create("number_of_batches", name="batches").name
+    'batches'
+    """
     return METRICS.alias(*names)
 
 
 def pairs(name: Any, value: Any) -> list[tuple[str, float]]:
-    """What `get` gives, of one metric or of several, as a list of (name, value)."""
+    """What `get` gives, of one metric or of several, as a list of (name, value).
+
+    >>> pairs(["mae", "mse"], [1.0, 2.0])
+    [('mae', 1.0), ('mse', 2.0)]
+    """
     return list(zip(name, value, strict=True)) if isinstance(name, list) else [(name, value)]
 
 
@@ -115,6 +172,11 @@ def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool 
 
     Raises:
         ValueError: they have not.
+
+    >>> from gluongraph import metric, nd
+    >>> labels, preds = metric.check_label_shapes(nd.zeros((2,)), nd.zeros((2, 3)), wrap=True)
+    >>> labels[0].shape, preds[0].shape
+    ((2,), (2, 3))
     """
     left, right = (labels.shape, preds.shape) if shape else (len(labels), len(preds))
     if left != right:
@@ -126,19 +188,35 @@ def check_label_shapes(labels: Any, preds: Any, wrap: bool = False, shape: bool 
 
 
 def arrays(given: Any) -> list[Array]:
-    """A list of numpy arrays from one array or several, of NDArray or numpy."""
+    """A list of numpy arrays from one array or several, of NDArray or numpy.
+
+    >>> from gluongraph import nd
+    >>> [a.shape for a in arrays([nd.zeros((2, 3)), nd.zeros((4,))])]
+    [(2, 3), (4,)]
+    """
     items = given if isinstance(given, list | tuple) else [given]
     return [x.asnumpy() if isinstance(x, NDArray) else given_array(x) for x in items]
 
 
 def paired(metric: str, labels: Any, preds: Any) -> list[tuple[Array, Array]]:
-    """The labels, each with its prediction, in numpy. Raises ValueError unless there are as many of both."""
+    """The labels, each with its prediction, in numpy. Raises ValueError unless there are as many of both.
+
+    >>> from gluongraph import nd
+    >>> [(label.shape, pred.shape) for label, pred in paired("acc", nd.zeros((2,)), nd.zeros((2, 3)))]
+    [((2,), (2, 3))]
+    """
     left, right = arrays(labels), arrays(preds)
     need_equal(metric, "arrays of labels", len(left), "arrays of predictions", len(right))
     return list(zip(left, right, strict=True))
 
 
 def need_equal(metric: str, left: str, m: Any, right: str, n: Any) -> None:
-    """Raise ValueError unless there are as many of the one as of the other."""
+    """Raise ValueError unless there are as many of the one as of the other.
+
+    >>> need_equal("mae", "labels", 2, "predictions", 3)
+    Traceback (most recent call last):
+        ...
+    ValueError: mae: 2 labels do not fit 3 predictions
+    """
     if m != n:
         raise ValueError(f"{metric}: {m} {left} do not fit {n} {right}")

@@ -44,6 +44,12 @@ class TopKAccuracy(EvalMetric):
 
     Raises:
         AssertionError: `top_k` is less than 2; in update, the prediction has not two axes.
+
+    >>> from gluongraph import metric, nd
+    >>> top = metric.TopKAccuracy(top_k=2)
+    >>> top.update(nd.array([0, 2]), nd.array([[0.3, 0.5, 0.2], [0.6, 0.3, 0.1]]))
+    >>> top.get()
+    ('top_k_accuracy_2', 0.5)
     """
 
     def __init__(
@@ -128,6 +134,12 @@ class F1(_Binary):
 
     Raises (update):
         ValueError: more than two classes, or labels and predictions that differ in number.
+
+    >>> from gluongraph import metric, nd
+    >>> f1 = metric.F1()
+    >>> f1.update(nd.array([1, 1, 0, 0]), nd.array([[0, 1], [1, 0], [0, 1], [1, 0]]))
+    >>> f1.get()
+    ('f1', 0.5)
     """
 
     def __init__(self, name: str = "f1", output_names: Names = None, label_names: Names = None, average: str = "macro"):
@@ -143,6 +155,12 @@ class MCC(_Binary):
     """Matthews' correlation, (TP TN - FP FN) / sqrt((TP+FP)(TP+FN)(TN+FP)(TN+FN)), without the factors that are 0.
 
     `average` and errors are those of F1.
+
+    >>> from gluongraph import metric, nd
+    >>> mcc = metric.MCC()
+    >>> mcc.update(nd.array([1, 0, 1, 1]), nd.array([[0, 1], [1, 0], [1, 0], [0, 1]]))
+    >>> round(mcc.get()[1], 3)
+    0.577
     """
 
     def __init__(
@@ -161,6 +179,15 @@ class PCC(_Confusion):
     """Correlation of labels and predictions of any number of classes: Matthews' for two.
 
     cov(x, y) / sqrt(cov(x, x) cov(y, y)) of all samples' one-hot vectors; NaN where all are of one class.
+
+    Raises (update):
+        ValueError: labels and predictions differ in number.
+
+    >>> from gluongraph import metric, nd
+    >>> pcc = metric.PCC()
+    >>> pcc.update(nd.array([0, 1, 2, 2]), nd.array([0, 1, 2, 1]))
+    >>> round(pcc.get()[1], 3)
+    0.7
     """
 
     def __init__(self, name: str = "pcc", output_names: Names = None, label_names: Names = None):

@@ -30,7 +30,14 @@ def create(metric: Any, *args: Any, **kwargs: Any) -> EvalMetric:
 @register
 @alias("composite")
 class CompositeEvalMetric(EvalMetric):
-    """Several metrics over the same batches; `get` gives lists of names and values."""
+    """Several metrics over the same batches; `get` gives lists of names and values.
+
+    >>> from gluongraph import metric, nd
+    >>> both = metric.CompositeEvalMetric(["mae", "mse"])
+    >>> both.update(nd.array([1, 2]), nd.array([2, 5]))
+    >>> both.get()
+    (['mae', 'mse'], [2.0, 5.0])
+    """
 
     def __init__(
         self,
@@ -43,7 +50,14 @@ class CompositeEvalMetric(EvalMetric):
         super().__init__(name, output_names, label_names, has_global_stats=True)
 
     def add(self, metric: Any) -> None:
-        """Append a metric."""
+        """Append a metric.
+
+        >>> from gluongraph import metric
+        >>> both = metric.CompositeEvalMetric(["mae"])
+        >>> both.add("mse")
+        >>> len(both.metrics)
+        2
+        """
         self.metrics.append(create(metric))
 
     def get_metric(self, index: int) -> EvalMetric:
@@ -51,6 +65,10 @@ class CompositeEvalMetric(EvalMetric):
 
         Raises:
             ValueError: there is none.
+
+        >>> from gluongraph import metric
+        >>> metric.CompositeEvalMetric(["mae", "mse"]).get_metric(1).name
+        'mse'
         """
         if not -len(self.metrics) <= index < len(self.metrics):
             raise ValueError(f"there is no metric {index} among {len(self.metrics)}")
@@ -97,6 +115,12 @@ class CustomMetric(EvalMetric):
     """Mean over batches of feval(label, pred) on numpy arrays, which gives a value or (sum, count).
 
     With `allow_extra_outputs` there may be more predictions than labels; the first ones count.
+
+    >>> from gluongraph import metric, nd
+    >>> worst = metric.CustomMetric(lambda label, pred: abs(label - pred).max(), name="worst")
+    >>> worst.update(nd.array([1, 2]), nd.array([2, 5]))
+    >>> worst.get()
+    ('worst', 3.0)
     """
 
     def __init__(
@@ -129,13 +153,27 @@ class CustomMetric(EvalMetric):
 def np(
     numpy_feval: Callable[[Array, Array], Any], name: str | None = None, allow_extra_outputs: bool = False
 ) -> CustomMetric:
-    """The CustomMetric of a function f(label, pred) on numpy arrays."""
+    """The CustomMetric of a function f(label, pred) on numpy arrays.
+
+    >>> from gluongraph import metric, nd
+    >>> worst = metric.np(lambda label, pred: abs(label - pred).max(), name="worst")
+    >>> worst.update(nd.array([1, 2]), nd.array([2, 5]))
+    >>> worst.get()
+    ('worst', 3.0)
+    """
     return CustomMetric(numpy_feval, name, allow_extra_outputs)
 
 
 @register
 class Loss(EvalMetric):
-    """Mean of the losses given as predictions; labels are not looked at."""
+    """Mean of the losses given as predictions; labels are not looked at.
+
+    >>> from gluongraph import metric, nd
+    >>> loss = metric.Loss()
+    >>> loss.update(None, nd.array([1, 3]))
+    >>> loss.get()
+    ('loss', 2.0)
+    """
 
     def __init__(self, name: str = "loss", output_names: Names = None, label_names: Names = None):
         super().__init__(name, output_names, label_names, has_global_stats=True)
@@ -147,7 +185,14 @@ class Loss(EvalMetric):
 
 @register
 class Torch(Loss):
-    """`Loss` under the name that scripts with PyTorch's criteria expect."""
+    """`Loss` under the name that scripts with PyTorch's criteria expect.
+
+    >>> from gluongraph import metric, nd
+    >>> loss = metric.Torch()
+    >>> loss.update(None, nd.array([1, 3]))
+    >>> loss.get()
+    ('torch', 2.0)
+    """
 
     def __init__(self, name: str = "torch", output_names: Names = None, label_names: Names = None):
         super().__init__(name, output_names, label_names)
@@ -155,7 +200,14 @@ class Torch(Loss):
 
 @register
 class Caffe(Loss):
-    """`Loss` under the name that scripts with Caffe's criteria expect."""
+    """`Loss` under the name that scripts with Caffe's criteria expect.
+
+    >>> from gluongraph import metric, nd
+    >>> loss = metric.Caffe()
+    >>> loss.update(None, nd.array([1, 3]))
+    >>> loss.get()
+    ('caffe', 2.0)
+    """
 
     def __init__(self, name: str = "caffe", output_names: Names = None, label_names: Names = None):
         super().__init__(name, output_names, label_names)

@@ -19,6 +19,12 @@ class Perplexity(EvalMetric):
 
     Raises (update):
         AssertionError: labels and predictions differ in number.
+
+    >>> from gluongraph import metric, nd
+    >>> perplexity = metric.Perplexity(ignore_label=None)
+    >>> perplexity.update(nd.array([0, 1]), nd.array([[0.5, 0.5], [0.5, 0.5]]))
+    >>> round(perplexity.get()[1], 3)
+    2.0
     """
 
     def __init__(
@@ -60,6 +66,12 @@ class CrossEntropy(EvalMetric):
     Raises (update):
         AssertionError: labels and predictions differ in number.
         IndexError: there is no class of that number.
+
+    >>> from gluongraph import metric, nd
+    >>> ce = metric.CrossEntropy()
+    >>> ce.update(nd.array([0, 1]), nd.array([[0.5, 0.5], [0.5, 0.5]]))
+    >>> round(ce.get()[1], 3)
+    0.693
     """
 
     def __init__(
@@ -83,7 +95,14 @@ class CrossEntropy(EvalMetric):
 @register
 @alias("nll_loss")
 class NegativeLogLikelihood(CrossEntropy):
-    """The number of CrossEntropy under another name."""
+    """The number of CrossEntropy under another name.
+
+    >>> from gluongraph import metric, nd
+    >>> nll = metric.NegativeLogLikelihood()
+    >>> nll.update(nd.array([0, 1]), nd.array([[0.5, 0.5], [0.5, 0.5]]))
+    >>> round(nll.get()[1], 3)
+    0.693
+    """
 
     def __init__(
         self, eps: float = 1e-12, name: str = "nll-loss", output_names: Names = None, label_names: Names = None

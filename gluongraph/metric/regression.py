@@ -38,7 +38,17 @@ class _Error(EvalMetric):
 
 @register
 class MAE(_Error):
-    """Mean of |label - pred|, averaged over the updates."""
+    """Mean of |label - pred|, averaged over the updates.
+
+    Raises (update):
+        ValueError: the shapes do not broadcast.
+
+    >>> from gluongraph import metric, nd
+    >>> mae = metric.MAE()
+    >>> mae.update(nd.array([1, 2]), nd.array([2, 5]))
+    >>> mae.get()
+    ('mae', 2.0)
+    """
 
     def __init__(self, name: str = "mae", output_names: Names = None, label_names: Names = None):
         super().__init__(name, output_names, label_names)
@@ -49,7 +59,17 @@ class MAE(_Error):
 
 @register
 class MSE(_Error):
-    """Mean of (label - pred)², averaged over the updates."""
+    """Mean of (label - pred)², averaged over the updates.
+
+    Raises (update):
+        ValueError: the shapes do not broadcast.
+
+    >>> from gluongraph import metric, nd
+    >>> mse = metric.MSE()
+    >>> mse.update(nd.array([1, 2]), nd.array([2, 5]))
+    >>> mse.get()
+    ('mse', 5.0)
+    """
 
     def __init__(self, name: str = "mse", output_names: Names = None, label_names: Names = None):
         super().__init__(name, output_names, label_names)
@@ -60,7 +80,17 @@ class MSE(_Error):
 
 @register
 class RMSE(MSE):
-    """Root of the mean of (label - pred)² of each update, averaged over the updates."""
+    """Root of the mean of (label - pred)² of each update, averaged over the updates.
+
+    Raises (update):
+        ValueError: the shapes do not broadcast.
+
+    >>> from gluongraph import metric, nd
+    >>> rmse = metric.RMSE()
+    >>> rmse.update(nd.array([1, 2]), nd.array([4, 5]))
+    >>> rmse.get()
+    ('rmse', 3.0)
+    """
 
     def __init__(self, name: str = "rmse", output_names: Names = None, label_names: Names = None):
         super().__init__(name, output_names, label_names)
@@ -99,6 +129,12 @@ class PearsonCorrelation(EvalMetric):
 
     Raises (update):
         ValueError: the shapes differ.
+
+    >>> from gluongraph import metric, nd
+    >>> r = metric.PearsonCorrelation()
+    >>> r.update(nd.array([1, 2, 3]), nd.array([6, 4, 2]))
+    >>> round(r.get()[1], 3)
+    -1.0
     """
 
     def __init__(
