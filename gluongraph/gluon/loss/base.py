@@ -28,6 +28,13 @@ class Loss(HybridBlock):
     renormalize. It is broadcast to the shape of the elements, which are those of the prediction unless the loss says
     else. One that does not broadcast, such as a number per sample, counts for the first axes.
 
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.L1Loss(weight=2)
+    >>> loss
+    L1Loss(batch_axis=0, w=2)
+    >>> loss(nd.zeros((2, 3)), nd.ones((2, 3)), nd.array([1, 0])).asnumpy()  # the last is sample_weight
+    array([2., 0.], dtype=float32)
+
     Raises:
         AssertionError: `weight` is no number.
     """
@@ -64,7 +71,15 @@ def reduced(
     *arrays: Node | None,
     **settings: Any,
 ) -> Node:
-    """`Loss._loss` on nodes."""
+    """`Loss._loss` on nodes.
+
+    >>> from gluongraph import ops
+    >>> x, y = ops.full((2, 3), 1.0), ops.full((2, 3), 2.0)
+    >>> reduced(ops.mul, "mean", None, 0, None, x, y).shape
+    (2,)
+    >>> reduced(ops.mul, "all", None, 0, None, x, y).shape
+    (1,)
+    """
     losses = _weighted(elements(*arrays, **settings), weight, sample_weight)
     if reduce == "none":
         return losses
@@ -74,7 +89,12 @@ def reduced(
 
 
 def over_samples(reduce: Callable[..., Node], losses: Node, batch_axis: int) -> Node:
-    """The losses, of shape (N,), reduced over all axes but the batch's."""
+    """The losses, of shape (N,), reduced over all axes but the batch's.
+
+    >>> from gluongraph import ops
+    >>> over_samples(ops.mean, ops.full((2, 3, 4), 1.0), 1).shape
+    (3,)
+    """
     axes = axes_of(losses, batch_axis, exclude=True)
     if all(losses.shape[axis] == 1 for axis in axes):
         return ops.reshape(losses, (losses.ty.size,))
@@ -92,6 +112,13 @@ def fitted(weight: Node, losses: Node) -> Node:
 
     One that does not, or that has an element for each sample of losses (N, 1), counts for their first axes: nothing is
     multiplied out there.
+
+    >>> from gluongraph import ops
+    >>> fitted(ops.full((2,), 1.0), ops.full((2, 3), 1.0)).shape
+    (2, 1)
+
+    Raises:
+        ShapeError: it neither broadcasts nor counts for the first axes.
     """
     rank, shape = losses.ty.rank, weight.shape
     while shape and shape[-1] == 1:
@@ -116,7 +143,15 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 
 def like(name: str, pred: Node, label: Node) -> Node:
-    """The label in shape and type of the prediction."""
+    """The label in shape and type of the prediction.
+
+    >>> from gluongraph import ops
+    >>> print(like("L2Loss", ops.full((2, 1), 1.0), ops.full((2,), 1, "i32")).ty)
+    f32[2,1]
+
+    Raises:
+        ShapeError: they have not as many elements.
+    """
     if label.ty.size != pred.ty.size:
         raise ShapeError(located(f"{name}: the label {label.ty} has not as many elements as the prediction {pred.ty}"))
     return ops.cast(ops.reshape(label, pred.shape), pred.dtype)

@@ -147,7 +147,16 @@ def _counts(sample_weight: Node, losses: tuple[int, ...], labels: tuple[int, ...
 class SigmoidBinaryCrossEntropyLoss(Loss):
     """max(p, 0) - p y + log(1 + e^-|p|) of logits p, or of probabilities with `from_sigmoid`; mean over the sample.
 
-    `pos_weight`, broadcast, scales what the positive labels cost.
+    `pos_weight`, broadcast, scales what the positive labels cost. `pred` (N, ...) and a label of as many elements give
+    (N,). Also called SigmoidBCELoss.
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.SigmoidBCELoss()
+    >>> loss(nd.array([[1000], [1000]]), nd.array([[1], [0]])).asnumpy()
+    array([   0., 1000.], dtype=float32)
+
+    Raises:
+        ShapeError: the label has not as many elements as the prediction, or `sample_weight` does not fit.
     """
 
     def __init__(self, from_sigmoid: bool = False, weight: float | None = None, batch_axis: int = 0, **kwargs: Any):
@@ -179,7 +188,17 @@ def _probability_bce(pred: Node, label: Node, positive: Node | None) -> Node:
 class KLDivLoss(Loss):
     """Kullback-Leibler divergence y (log(y + 1e-12) - p) of log-probabilities p; the *sum* over the sample.
 
-    With from_logits=False, `pred` goes through log_softmax along `axis` first.
+    With from_logits=False, `pred` goes through log_softmax along `axis` first. `pred` (N, ...) and a label of as many
+    elements give (N,).
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.KLDivLoss()
+    >>> loss(nd.array([[-2, -1]]), nd.array([[1, 0]])).asnumpy()
+    array([2.], dtype=float32)
+
+    Raises:
+        ShapeError: the label has not as many elements as the prediction, or `sample_weight` does not fit;
+            with from_logits=False, `pred` has no axis `axis`.
     """
 
     def __init__(
@@ -194,14 +213,33 @@ class KLDivLoss(Loss):
 
 
 def kl_divergence(pred: Node, label: Node, *, axis: int | None) -> Node:
-    """y (log(y + 1e-12) - p); p is log_softmax(pred) along `axis`, if one is given."""
+    """y (log(y + 1e-12) - p); p is log_softmax(pred) along `axis`, if one is given.
+
+    >>> from gluongraph import ops
+    >>> kl_divergence(ops.full((2, 3), 1.0), ops.full((2, 3), 0.5), axis=1).shape
+    (2, 3)
+
+    Raises:
+        ShapeError: the label has not as many elements as the prediction, or `pred` has no axis `axis`.
+    """
     y = like("KLDivLoss", pred, label)
     p = pred if axis is None else ops.log_softmax(pred, axis=_axis("KLDivLoss", pred, axis))
     return y * (ops.log(y + 1e-12) - p)
 
 
 class HingeLoss(Loss):
-    """max(0, margin - pred label), labels -1 and 1; mean over the sample."""
+    """max(0, margin - pred label), labels -1 and 1; mean over the sample.
+
+    `pred` (N, ...) and a label of as many elements give (N,).
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.HingeLoss()
+    >>> loss(nd.array([[3], [3]]), nd.array([[1], [-1]])).asnumpy()
+    array([0., 4.], dtype=float32)
+
+    Raises:
+        ShapeError: the label has not as many elements as the prediction, or `sample_weight` does not fit.
+    """
 
     def __init__(self, margin: float = 1, weight: float | None = None, batch_axis: int = 0, **kwargs: Any):
         super().__init__(weight, batch_axis, **kwargs)
@@ -216,7 +254,18 @@ def _hinge(pred: Node, label: Node, *, margin: float) -> Node:
 
 
 class SquaredHingeLoss(HingeLoss):
-    """max(0, margin - pred label)², labels -1 and 1; mean over the sample."""
+    """max(0, margin - pred label)², labels -1 and 1; mean over the sample.
+
+    `pred` (N, ...) and a label of as many elements give (N,).
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.SquaredHingeLoss()
+    >>> loss(nd.array([[3], [3]]), nd.array([[1], [-1]])).asnumpy()
+    array([ 0., 16.], dtype=float32)
+
+    Raises:
+        ShapeError: the label has not as many elements as the prediction, or `sample_weight` does not fit.
+    """
 
     def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:
         return self._loss(_squared_hinge, pred, label, sample_weight=sample_weight, margin=self._margin)
@@ -230,8 +279,16 @@ def _squared_hinge(pred: Node, label: Node, *, margin: float) -> Node:
 class LogisticLoss(Loss):
     """log(1 + e^(-pred label)), labels -1 and 1, or with label_format="binary" 0 and 1; mean over the sample.
 
+    `pred` (N, ...) and a label of as many elements give (N,).
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.LogisticLoss()
+    >>> loss(nd.array([[1000], [1000]]), nd.array([[1], [-1]])).asnumpy()
+    array([   0., 1000.], dtype=float32)
+
     Raises:
         ValueError: another `label_format`.
+        ShapeError: the label has not as many elements as the prediction, or `sample_weight` does not fit.
     """
 
     def __init__(self, weight: float | None = None, batch_axis: int = 0, label_format: str = "signed", **kwargs: Any):

@@ -11,11 +11,16 @@ from gluongraph.mxops import shapes as mxshapes
 
 
 class CTCLoss(Loss):
-    """Connectionist temporal classification: -log of the probability of the label, of shape (N,).
+    """Connectionist temporal classification: -log of the probability of the label, of shape (N,) (Graves et al., 2006).
 
     `pred` has scores before softmax in `layout` ("NTC" or "TNC"), the last class is the blank; `label` has class
     numbers in `label_layout` ("NT" or "TN"), padded with -1 unless `label_lengths` is given. `pred_lengths` says how
     many frames of each sequence count. A label that needs more frames than there are costs 0.
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.CTCLoss()
+    >>> loss(nd.zeros((2, 6, 4)), nd.array([[0, 2, 1], [1, -1, -1]])).shape
+    (2,)
 
     Raises:
         AssertionError: another layout.

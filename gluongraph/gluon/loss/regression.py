@@ -11,7 +11,18 @@ from gluongraph.ir.graph import Node
 
 
 class L2Loss(Loss):
-    """½ (label - pred)², mean over the sample."""
+    """½ (label - pred)², mean over the sample.
+
+    `pred` (N, ...) and a label of as many elements give (N,).
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.L2Loss()
+    >>> loss(nd.zeros((2, 2)), nd.array([[2, 2], [0, 4]])).asnumpy()
+    array([2., 4.], dtype=float32)
+
+    Raises:
+        ShapeError: the label has not as many elements as the prediction, or `sample_weight` does not fit.
+    """
 
     def __init__(self, weight: float | None = 1.0, batch_axis: int = 0, **kwargs: Any):
         super().__init__(weight, batch_axis, **kwargs)
@@ -26,7 +37,18 @@ def _l2(pred: Node, label: Node) -> Node:
 
 
 class L1Loss(Loss):
-    """|label - pred|, mean over the sample."""
+    """|label - pred|, mean over the sample.
+
+    `pred` (N, ...) and a label of as many elements give (N,).
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.L1Loss()
+    >>> loss(nd.zeros((2, 2)), nd.array([[2, 2], [0, -4]])).asnumpy()
+    array([2., 2.], dtype=float32)
+
+    Raises:
+        ShapeError: the label has not as many elements as the prediction, or `sample_weight` does not fit.
+    """
 
     def __init__(self, weight: float | None = None, batch_axis: int = 0, **kwargs: Any):
         super().__init__(weight, batch_axis, **kwargs)
@@ -42,8 +64,16 @@ def _l1(pred: Node, label: Node) -> Node:
 class HuberLoss(Loss):
     """e² / 2ρ where e = |label - pred| is at most ρ (`rho`), e - ρ/2 beyond; mean over the sample.
 
+    `pred` (N, ...) and a label of as many elements give (N,).
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.HuberLoss(rho=2)
+    >>> loss(nd.zeros((2, 1)), nd.array([[2], [-5]])).asnumpy()
+    array([1., 4.], dtype=float32)
+
     Raises:
         ValueError: `rho` is not positive.
+        ShapeError: the label has not as many elements as the prediction, or `sample_weight` does not fit.
     """
 
     def __init__(self, rho: float = 1, weight: float | None = None, batch_axis: int = 0, **kwargs: Any):
@@ -67,6 +97,14 @@ class PoissonNLLLoss(Loss):
 
     A single number of shape (1,): the mean of all elements of all samples. `compute_full` adds Stirling's
     y log y - y + ½ log 2πy where y > 1; it gives NaN where a count is 0, as MXNet does.
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.PoissonNLLLoss()
+    >>> loss(nd.zeros((2, 3)), nd.ones((2, 3))).asnumpy()
+    array([1.], dtype=float32)
+
+    Raises:
+        ShapeError: the label has not as many elements as the prediction, or `sample_weight` does not fit.
     """
 
     def __init__(

@@ -15,7 +15,18 @@ _LEAST = 1e-30  # a squared length below counts as this: the root has a slope th
 
 
 class TripletLoss(Loss):
-    """max(0, Σ (positive - pred)² - Σ (negative - pred)² + margin); the *sum* over the sample."""
+    """max(0, Σ (positive - pred)² - Σ (negative - pred)² + margin); the *sum* over the sample.
+
+    Three arrays of as many elements, `pred` (N, ...), give (N,).
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.TripletLoss(margin=5)
+    >>> loss(nd.zeros((2, 2)), nd.array([[1, 1], [0, 0]]), nd.array([[2, 0], [3, 3]])).asnumpy()
+    array([3., 0.], dtype=float32)
+
+    Raises:
+        ShapeError: they have not as many elements.
+    """
 
     def __init__(self, margin: float = 1, weight: float | None = None, batch_axis: int = 0, **kwargs: Any):
         super().__init__(weight, batch_axis, **kwargs)
@@ -35,6 +46,15 @@ class CosineEmbeddingLoss(Loss):
     """1 - cos(input1, input2) for label 1, max(0, cos - margin) for label -1, 0 for others; of shape (N, 1).
 
     The vectors lie along the last axis; all other axes are samples.
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.CosineEmbeddingLoss()
+    >>> loss(nd.array([[1, 0], [1, 0]]), nd.array([[0, 1], [0, 1]]), nd.array([1, -1])).asnumpy()
+    array([[1.],
+           [0.]], dtype=float32)
+
+    Raises:
+        ShapeError: the inputs have not as many elements, or labels are not one for each vector.
     """
 
     def __init__(self, weight: float | None = None, batch_axis: int = 0, margin: float = 0, **kwargs: Any):
@@ -66,7 +86,12 @@ class SDMLLoss(Loss):
     """Smoothed deep metric learning: the divergence of softmax(-|x1_i - x2_j|²) from the pairs i = j.
 
     The pairs' share is 1 - `smoothing_parameter`, the rest is spread over the others (Bonadiman, Kumar, Mittal, 2019).
-    `weight` and `batch_axis` are taken and not used, as in MXNet.
+    `weight` and `batch_axis` are taken and not used, as in MXNet. The result has shape (N,).
+
+    >>> from gluongraph import gluon, nd
+    >>> loss = gluon.loss.SDMLLoss()
+    >>> loss(nd.zeros((4, 3)), nd.ones((4, 3))).shape
+    (4,)
 
     Raises:
         ShapeError: not two batches (N, d) of two samples or more.
