@@ -18,6 +18,11 @@ from gluongraph.ndarray import NDArray
 def split_data(data: NDArray, num_slice: int, batch_axis: int = 0, even_split: bool = True) -> list[NDArray]:
     """`num_slice` parts along an axis; without `even_split` the first ones may have one sample more than the others.
 
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import utils
+    >>> [part.shape for part in utils.split_data(nd.zeros((5, 3)), 2, even_split=False)]
+    [(3, 3), (2, 3)]
+
     Raises:
         ValueError: fewer samples than parts, or an even split that does not divide.
     """
@@ -35,7 +40,14 @@ def split_data(data: NDArray, num_slice: int, batch_axis: int = 0, even_split: b
 def split_and_load(
     data: Any, ctx_list: Sequence[Context], batch_axis: int = 0, even_split: bool = True
 ) -> list[NDArray]:
-    """`split_data`, each part on one of the contexts."""
+    """`split_data`, each part on one of the contexts.
+
+    >>> from gluongraph import cpu, nd
+    >>> from gluongraph.gluon import utils
+    >>> parts = utils.split_and_load(nd.array([[1.0], [2.0]]), [cpu(0), cpu(1)])
+    >>> [(part.asnumpy().tolist(), part.context) for part in parts]
+    [([[1.0]], cpu(0)), ([[2.0]], cpu(1))]
+    """
     array = data if isinstance(data, NDArray) else nd.array(data, ctx=ctx_list[0])
     if len(ctx_list) == 1:
         return [array.as_in_context(ctx_list[0])]
@@ -48,6 +60,14 @@ def clip_global_norm(arrays: Sequence[NDArray], max_norm: float, check_isfinite:
 
     Arrays on several contexts count as different ones: for replicas of the same gradient call it once per context.
     The norm comes as a number, or with check_isfinite=False as an array of shape (1,).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import utils
+    >>> gradients = [nd.array([3.0]), nd.array([4.0])]
+    >>> utils.clip_global_norm(gradients, max_norm=2.5)
+    5.0
+    >>> [gradient.asscalar().item() for gradient in gradients]
+    [1.5, 2.0]
 
     Raises:
         AssertionError: no arrays.

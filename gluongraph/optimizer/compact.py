@@ -43,7 +43,15 @@ def compacted(states: Mapping[str, TensorType], form: str | None, whole: Collect
 
 
 def bits_of(states: Mapping[str, TensorType], rng: Node, draw: int) -> dict[str, Node]:
-    """Random bits for each 16-bit state, from number `draw` on; two states of one shape share a draw, by halves."""
+    """Random bits for each 16-bit state, from number `draw` on; two states of one shape share a draw, by halves.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.ndarray import invoke
+    >>> states = {"mean": TensorType((2,), "bf16"), "var": TensorType((2,), "bf16")}
+    >>> bits = invoke(lambda rng: tuple(bits_of(states, rng, 0).values()), nd.zeros((4,), dtype="uint32"))
+    >>> [array.shape for array in bits]
+    [(2,), (2,)]
+    """
     found: dict[str, Node] = {}
     open: dict[tuple[int, ...], Node] = {}  # draws of which the upper half is left
     for name, type in states.items():
@@ -58,6 +66,13 @@ def bits_of(states: Mapping[str, TensorType], rng: Node, draw: int) -> dict[str,
 
 
 def stored(value: Node, old: Node, name: str, s: Mapping[str, Node]) -> Node:
-    """A new state as what it is written over."""
+    """A new state as what it is written over.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.ndarray import invoke
+    >>> old, new = nd.zeros((2,), dtype="float16"), nd.ones((2,))
+    >>> invoke(lambda value, old: stored(value, old, "mean", {}), new, old).dtype.__name__
+    'float16'
+    """
     bits = s.get(_BITS + name)
     return ops.cast(value, old.dtype) if bits is None else ops.round_by_chance(value, bits)

@@ -21,6 +21,10 @@ from gluongraph.storage import Array
 def default_batchify_fn(data: list[Any]) -> Any:
     """Samples stacked along a new first axis; tuples are stacked elementwise. The dtype of the dataset stays.
 
+    >>> data, label = default_batchify_fn([([1, 2], 0), ([3, 4], 1), ([5, 6], 0)])
+    >>> data.tolist(), label.tolist()
+    ([[1, 2], [3, 4], [5, 6]], [0, 1, 0])
+
     Raises:
         ShapeError: the samples have different shapes.
     """
@@ -43,7 +47,13 @@ def _stacked(data: Sequence[Any]) -> NDArray:
 
 
 class Stack:
-    """Samples of one shape along a new first axis; each column of samples that are tuples or lists of arrays."""
+    """Samples of one shape along a new first axis; each column of samples that are tuples or lists of arrays.
+
+    >>> Stack()([[1, 2], [3, 4]])[0].tolist()
+    [1, 3]
+    >>> Stack()([np.array([1, 2]), np.array([3, 4])]).tolist()
+    [[1, 2], [3, 4]]
+    """
 
     def __init__(self, use_shared_mem: bool = False):
         pass
@@ -90,7 +100,13 @@ class Pad:
 
 
 class Append:
-    """A list with an array for each sample, of any shape; with `expand` each has a batch axis of extent 1."""
+    """A list with an array for each sample, of any shape; with `expand` each has a batch axis of extent 1.
+
+    >>> [array.shape for array in Append()([[1, 2, 3], [4]])]
+    [(1, 3), (1, 1)]
+    >>> [array.shape for array in Append(expand=False)([[1, 2, 3], [4]])]
+    [(3,), (1,)]
+    """
 
     def __init__(self, expand: bool = True, batch_axis: int = 0, use_shared_mem: bool = False):
         self._expand, self._axis = expand, batch_axis
@@ -102,6 +118,10 @@ class Append:
 
 class Group:
     """A batchify function for each element of samples that are tuples: Group(Pad(), Stack()), or of a list of them.
+
+    >>> texts, labels = Group(Pad(), Stack())([([1, 2], 0), ([3], 1)])
+    >>> texts.tolist(), labels.tolist()
+    ([[1, 2], [3, 0]], [0, 1])
 
     Raises:
         AssertionError: a list and more, something that cannot be called, or another number of elements.
@@ -131,7 +151,11 @@ Tuple = Group
 
 
 class AsList:
-    """The samples as they are, in a list: for texts."""
+    """The samples as they are, in a list: for texts.
+
+    >>> Group(AsList(), Stack())([("a", 0), ("b", 1)])[0]
+    ['a', 'b']
+    """
 
     def __call__(self, data: Sequence[Any]) -> list[Any]:
         return list(data)

@@ -127,6 +127,11 @@ class DataLoader:
 
         Between passes, also after one that was left by `break`, it is at the beginning of the next one.
 
+        >>> loader = DataLoader(list(range(6)), batch_size=2)
+        >>> batches = iter(loader)
+        >>> next(batches).tolist(), loader.state_dict()["batches"]
+        ([0, 1], 1)
+
         Raises:
             NotImplementedError: the sampler does not say its state.
         """
@@ -138,7 +143,16 @@ class DataLoader:
         return {"batches": current.given, "sampler": current.start, "seed": current.seed}
 
     def load_state_dict(self, state: State) -> None:
-        """Let the next pass be the one of this state, from that batch on. The batches before are not read."""
+        """Let the next pass be the one of this state, from that batch on. The batches before are not read.
+
+        >>> loader = DataLoader(list(range(6)), batch_size=2)
+        >>> batches = iter(loader)
+        >>> first = next(batches)
+        >>> other = DataLoader(list(range(6)), batch_size=2)
+        >>> other.load_state_dict(loader.state_dict())
+        >>> [batch.tolist() for batch in other]
+        [[2, 3], [4, 5]]
+        """
         self.clean()
         restore(self._batches, state["sampler"])
         self._resumed, self._running = dict(state), None

@@ -15,7 +15,16 @@ from gluongraph.ndarray import NDArray
 
 
 class Dataset:
-    """Base class; a subclass says `__getitem__` and `__len__`."""
+    """Base class; a subclass says `__getitem__` and `__len__`.
+
+    >>> class Squares(Dataset):
+    ...     def __len__(self):
+    ...         return 4
+    ...     def __getitem__(self, idx):
+    ...         return idx * idx
+    >>> list(Squares())
+    [0, 1, 4, 9]
+    """
 
     def __getitem__(self, idx: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} does not say __getitem__")
@@ -36,19 +45,35 @@ class Dataset:
         return transformed if lazy else SimpleDataset(list(transformed))
 
     def transform_first(self, fn: Callable[..., Any], lazy: bool = True) -> Dataset:
-        """Only the first element of each sample put through fn."""
+        """Only the first element of each sample put through fn.
+
+        >>> list(SimpleDataset([(1, "a"), (2, "b")]).transform_first(lambda x: x * 10))
+        [(10, 'a'), (20, 'b')]
+        """
         return self.transform(_First(fn), lazy)
 
     def filter(self, fn: Callable[..., bool]) -> Dataset:
-        """The samples of which fn(sample) is true now; they are read again when they are asked for."""
+        """The samples of which fn(sample) is true now; they are read again when they are asked for.
+
+        >>> list(SimpleDataset([1, 2, 3, 4]).filter(lambda x: x % 2 == 0))
+        [2, 4]
+        """
         return _Picked(self, FilterSampler(fn, self))
 
     def take(self, count: int | None) -> Dataset:
-        """The first `count` samples, all with None."""
+        """The first `count` samples, all with None.
+
+        >>> list(SimpleDataset([1, 2, 3, 4]).take(3))
+        [1, 2, 3]
+        """
         return _Picked(self, SequentialSampler(len(self) if count is None else min(count, len(self))))
 
     def shard(self, num_shards: int, index: int) -> Dataset:
         """The `index`-th of `num_shards` consecutive parts; the first parts are one longer where it does not divide.
+
+        >>> data = SimpleDataset([1, 2, 3, 4, 5])
+        >>> list(data.shard(2, 0)), list(data.shard(2, 1))
+        ([1, 2, 3], [4, 5])
 
         Raises:
             AssertionError: there is no such part.
@@ -61,6 +86,10 @@ class Dataset:
     def sample(self, sampler: Sampler) -> Dataset:
         """The samples that one pass of a sampler picks, in its order.
 
+        >>> from gluongraph.gluon.data import IntervalSampler
+        >>> list(SimpleDataset(["a", "b", "c", "d"]).sample(IntervalSampler(4, 2)))
+        ['a', 'c', 'b', 'd']
+
         Raises:
             TypeError: it is no Sampler.
         """
@@ -70,7 +99,12 @@ class Dataset:
 
 
 class SimpleDataset(Dataset):
-    """A list, or anything else with `len` and `[i]`, as a dataset."""
+    """A list, or anything else with `len` and `[i]`, as a dataset.
+
+    >>> data = SimpleDataset(["a", "b"])
+    >>> len(data), data[1]
+    (2, 'b')
+    """
 
     def __init__(self, data: Any):
         self._data = data
@@ -111,7 +145,12 @@ class ArrayDataset(Dataset):
         return tuple(a[idx] for a in self._data)
 
     def batch(self, indices: list[int]) -> Any:
-        """What `default_batchify_fn` makes of these samples, by one selection per array; None where that is not so."""
+        """What `default_batchify_fn` makes of these samples, by one selection per array; None where that is not so.
+
+        >>> data, label = ArrayDataset(nd.array([[1, 2], [3, 4]]), np.array([5, 6])).batch([1, 0])
+        >>> data.tolist(), label.tolist()
+        ([[3.0, 4.0], [1.0, 2.0]], [6, 5])
+        """
         if not all(isinstance(a, (np.ndarray, NDArray)) for a in self._data):
             return None
         chosen = [(a.storage.array if isinstance(a, NDArray) else a)[indices] for a in self._data]
@@ -153,7 +192,17 @@ class _Picked(Dataset):
 
 
 class RecordFileDataset(Dataset):
-    """The records of a RecordIO file, as bytes; its index lies beside it: images.rec, images.idx."""
+    """The records of a RecordIO file, as bytes; its index lies beside it: images.rec, images.idx.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     writer = recordio.MXIndexedRecordIO(f"{root}/texts.idx", f"{root}/texts.rec", "w")
+    ...     writer.write_idx(0, b"first")
+    ...     writer.write_idx(1, b"second")
+    ...     writer.close()
+    ...     print(list(RecordFileDataset(f"{root}/texts.rec")))
+    [b'first', b'second']
+    """
 
     def __init__(self, filename: str):
         self.filename, self.idx_file = filename, os.path.splitext(filename)[0] + ".idx"

@@ -16,6 +16,14 @@ class Sampler:
 
     `state_dict()` tells what the pass that would start now depends on, in numbers and lists; after `load_state_dict`
     the next pass is that one.
+
+    >>> class Backwards(Sampler):
+    ...     def __iter__(self):
+    ...         return iter([2, 1, 0])
+    ...     def __len__(self):
+    ...         return 3
+    >>> list(BatchSampler(Backwards(), 2))
+    [[2, 1], [0]]
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -47,7 +55,11 @@ class _Fixed(Sampler):
 
 
 class SequentialSampler(_Fixed):
-    """start, start + 1, ..., start + length - 1."""
+    """start, start + 1, ..., start + length - 1.
+
+    >>> list(SequentialSampler(3)), list(SequentialSampler(3, start=5))
+    ([0, 1, 2], [5, 6, 7])
+    """
 
     def __init__(self, length: int, start: int = 0):
         self._length, self._start = length, start
@@ -107,7 +119,11 @@ def _numpy_state() -> State:
 
 
 class FilterSampler(_Fixed):
-    """The indices of the samples of which fn(sample) is true."""
+    """The indices of the samples of which fn(sample) is true.
+
+    >>> list(FilterSampler(lambda x: x > 6, [5, 7, 6, 8]))
+    [1, 3]
+    """
 
     def __init__(self, fn: Callable[[Any], bool], dataset: Any):
         self._indices = [i for i in range(len(dataset)) if fn(dataset[i])]
@@ -193,6 +209,11 @@ class BatchSampler(Sampler):
 def state_of(sampler: Any) -> State:
     """`sampler.state_dict()`; {} of a list or a range, whose order is always the same.
 
+    >>> state_of(range(3))
+    {}
+    >>> state_of(BatchSampler(SequentialSampler(3), 2))
+    {'left': [], 'sampler': {}}
+
     Raises:
         NotImplementedError: the sampler does not say its state.
     """
@@ -205,6 +226,12 @@ def state_of(sampler: Any) -> State:
 
 
 def restore(sampler: Any, state: State) -> None:
-    """`sampler.load_state_dict(state)`, for what `state_of` takes."""
+    """`sampler.load_state_dict(state)`, for what `state_of` takes.
+
+    >>> sampler = BatchSampler(SequentialSampler(3), 2, "rollover")
+    >>> restore(sampler, {"left": [2], "sampler": {}})
+    >>> list(sampler)
+    [[2, 0], [1, 2]]
+    """
     if not isinstance(sampler, (list, tuple, range)):
         sampler.load_state_dict(state)

@@ -22,7 +22,14 @@ _HEAD = struct.Struct("<qq")  # sizes of the file and of the pickled table of co
 
 
 def send(connection: Connection[Any, Any], value: Any) -> None:
-    """Send a value; nothing has been sent if it cannot be pickled. The other end must be a process of this machine."""
+    """Send a value; nothing has been sent if it cannot be pickled. The other end must be a process of this machine.
+
+    >>> import multiprocessing
+    >>> here, there = multiprocessing.Pipe()
+    >>> send(here, {"samples": [1, 2]})
+    >>> receive(there)
+    {'samples': [1, 2]}
+    """
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     pieces: list[bytes | memoryview] = [data, *(buffer.raw() for buffer in buffers)]
@@ -48,6 +55,13 @@ def send(connection: Connection[Any, Any], value: Any) -> None:
 
 def receive(connection: Connection[Any, Any]) -> Any:
     """The next value that was sent.
+
+    >>> import multiprocessing
+    >>> import numpy as np
+    >>> here, there = multiprocessing.Pipe()
+    >>> send(here, np.zeros((100, 100)))
+    >>> receive(there).shape
+    (100, 100)
 
     Raises:
         EOFError: the other end is closed.

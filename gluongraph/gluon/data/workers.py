@@ -31,7 +31,13 @@ MOST_AHEAD = 32  # jobs given to a process at a time: their messages fit into th
 
 
 class Threads:
-    """Threads of this process. They share its random generators: which sample draws what is left to chance."""
+    """Threads of this process. They share its random generators: which sample draws what is left to chance.
+
+    >>> threads = Threads(1, read=sum)
+    >>> threads.result(threads.submit([1, 2], seed=0), timeout=60)
+    3
+    >>> threads.close()
+    """
 
     def __init__(self, count: int, read: Read):
         self._read = read
@@ -58,7 +64,11 @@ class Threads:
 
 
 class WorkerTraceback(Exception):
-    """Where an error happened in a worker process: the cause of the error that the caller gets."""
+    """Where an error happened in a worker process: the cause of the error that the caller gets.
+
+    >>> str(WorkerTraceback("where it was")).strip()
+    'where it was'
+    """
 
     def __str__(self) -> str:
         return f"\n{self.args[0]}"
@@ -86,6 +96,11 @@ class Processes:
 
     They are forked, unless the program has chosen another way by `multiprocessing.set_start_method`: so datasets need
     not be picklable, and scripts need no `if __name__ == "__main__"`.
+
+    >>> processes = Processes(1, read=sum, ahead=2)
+    >>> processes.result(processes.submit([1, 2], seed=0), timeout=60)
+    3
+    >>> processes.close()
     """
 
     def __init__(self, count: int, read: Read, ahead: int):

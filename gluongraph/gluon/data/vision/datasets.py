@@ -72,6 +72,14 @@ class _DownloadedDataset(Dataset):
 def read_idx(path: str) -> Array:
     """The array of bytes in an IDX file (MNIST's format), gzipped or not.
 
+    >>> import pathlib
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     file = pathlib.Path(root, "labels")
+    ...     size = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 5, 6, 7]))  # bytes, one axis, of extent 3
+    ...     print(read_idx(str(file)).tolist())
+    [5, 6, 7]
+
     Raises:
         FormatError: the file is something else, or not whole.
     """
@@ -90,6 +98,16 @@ class MNIST(_DownloadedDataset):
 
     Files in `root` (default: datasets/mnist in $MXNET_HOME or ~/.mxnet): train-images-idx3-ubyte.gz and
     train-labels-idx1-ubyte.gz, for testing t10k-... instead; unpacked ones will do.
+
+    >>> import pathlib
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:  # one black image, of class 7
+    ...     heads = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28]), bytes([0, 0, 8, 1, 0, 0, 0, 1])
+    ...     size = pathlib.Path(root, "train-images-idx3-ubyte").write_bytes(heads[0] + bytes(28 * 28))
+    ...     size = pathlib.Path(root, "train-labels-idx1-ubyte").write_bytes(heads[1] + bytes([7]))
+    ...     data = MNIST(root)
+    >>> len(data), data[0][0].shape, int(data[0][1])
+    (1, (28, 28, 1), 7)
 
     Raises:
         FileNotFoundError: they are not there, and cannot be downloaded.
@@ -124,7 +142,18 @@ class MNIST(_DownloadedDataset):
 
 
 class FashionMNIST(MNIST):
-    """Articles of clothing (Xiao et al., 2017) in the format, under the names and in the numbers of MNIST."""
+    """Articles of clothing (Xiao et al., 2017) in the format, under the names and in the numbers of MNIST.
+
+    >>> import pathlib
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:  # one black image, of class 9, for testing
+    ...     heads = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28]), bytes([0, 0, 8, 1, 0, 0, 0, 1])
+    ...     size = pathlib.Path(root, "t10k-images-idx3-ubyte").write_bytes(heads[0] + bytes(28 * 28))
+    ...     size = pathlib.Path(root, "t10k-labels-idx1-ubyte").write_bytes(heads[1] + bytes([9]))
+    ...     data = FashionMNIST(root, train=False)
+    >>> len(data), data[0][0].shape, int(data[0][1])
+    (1, (28, 28, 1), 9)
+    """
 
     _namespace = "fashion-mnist"
     _sources: ClassVar = {
@@ -144,6 +173,14 @@ class CIFAR10(_DownloadedDataset):
 
     Files in `root` (default: datasets/cifar10 in $MXNET_HOME or ~/.mxnet): data_batch_1.bin to data_batch_5.bin, for
     testing test_batch.bin; or the archive cifar-10-binary.tar.gz that holds them, or the folder that it unpacks to.
+
+    >>> import pathlib
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:  # one black image, of class 7
+    ...     size = pathlib.Path(root, "test_batch.bin").write_bytes(bytes([7]) + bytes(3 * 32 * 32))
+    ...     data = CIFAR10(root, train=False)
+    >>> len(data), data[0][0].shape, int(data[0][1])
+    (1, (32, 32, 3), 7)
 
     Raises:
         FileNotFoundError: they are not there, and cannot be downloaded.
@@ -205,6 +242,14 @@ class CIFAR100(CIFAR10):
 
     Files in `root` (default: datasets/cifar100 in $MXNET_HOME or ~/.mxnet): train.bin, for testing test.bin; or the
     archive cifar-100-binary.tar.gz that holds them, or the folder that it unpacks to.
+
+    >>> import pathlib
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:  # one black image, of group 4 and kind 55
+    ...     size = pathlib.Path(root, "test.bin").write_bytes(bytes([4, 55]) + bytes(3 * 32 * 32))
+    ...     coarse, fine = CIFAR100(root, train=False), CIFAR100(root, fine_label=True, train=False)
+    >>> coarse[0][0].shape, int(coarse[0][1]), int(fine[0][1])
+    ((32, 32, 3), 4, 55)
     """
 
     _namespace = "cifar100"
@@ -221,7 +266,18 @@ class CIFAR100(CIFAR10):
 
 
 class ImageRecordDataset(RecordFileDataset):
-    """Image and label of each record of a RecordIO file; gray with flag=0, else RGB."""
+    """Image and label of each record of a RecordIO file; gray with flag=0, else RGB.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     writer = recordio.MXIndexedRecordIO(f"{root}/images.idx", f"{root}/images.rec", "w")
+    ...     header = recordio.IRHeader(0, 3.0, 0, 0)
+    ...     writer.write_idx(0, recordio.pack_img(header, np.zeros((4, 6, 3), np.uint8), 9, ".png"))
+    ...     writer.close()
+    ...     picture, label = ImageRecordDataset(f"{root}/images.rec")[0]
+    >>> picture.shape, label
+    ((4, 6, 3), 3.0)
+    """
 
     def __init__(self, filename: str, flag: int = 1, transform: Transform = None):
         super().__init__(filename)
@@ -238,6 +294,16 @@ class ImageFolderDataset(Dataset):
 
     `synsets` are the classes' names, `items` all (file, label). Gray with flag=0, else RGB. What is neither such a
     folder nor such a file is left out, with a warning.
+
+    >>> import pathlib
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as root:
+    ...     for name in ("cat", "dog"):
+    ...         pathlib.Path(root, name).mkdir()
+    ...         pathlib.Path(root, name, "1.png").touch()
+    ...     data = ImageFolderDataset(root)
+    >>> data.synsets, [label for file, label in data.items]
+    (['cat', 'dog'], [0, 1])
     """
 
     def __init__(self, root: str, flag: int = 1, transform: Transform = None):
@@ -276,6 +342,10 @@ class ImageListDataset(Dataset):
 
     `imglist` is a list of [label, file] or [label, label, ..., file], or the name of a text in `root` with lines
     "number, labels..., file" separated by tabs (as im2rec makes). Files are relative to `root`.
+
+    >>> data = ImageListDataset("photos", [[0, "cat.png"], [1, "dog.png"]])
+    >>> len(data), [labels.tolist() for file, labels in data.items]
+    (2, [[0.0], [1.0]])
 
     Raises:
         ValueError: it is neither.

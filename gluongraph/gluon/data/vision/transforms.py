@@ -36,7 +36,14 @@ class _Transform(HybridBlock):
 
 
 class Compose(Sequential):
-    """Transforms, or other functions of an image, one after another."""
+    """Transforms, or other functions of an image, one after another.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> change = transforms.Compose([transforms.CenterCrop(2), transforms.ToTensor()])
+    >>> change(nd.zeros((4, 6, 3), dtype="uint8")).shape
+    (3, 2, 2)
+    """
 
     def __init__(self, transforms: Sequence[Callable[[Any], Any]]):
         super().__init__()
@@ -47,7 +54,14 @@ class Compose(Sequential):
 
 
 class HybridCompose(HybridSequential):
-    """Transforms one after another. Raises ValueError if one is no hybrid block."""
+    """Transforms one after another. Raises ValueError if one is no hybrid block.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> change = transforms.HybridCompose([transforms.ToTensor(), transforms.Normalize(0.5, 0.5)])
+    >>> change(nd.zeros((2, 1, 1), dtype="uint8")).asnumpy().tolist()
+    [[[-1.0], [-1.0]]]
+    """
 
     def __init__(self, transforms: Sequence[HybridBlock]):
         super().__init__()
@@ -58,7 +72,13 @@ class HybridCompose(HybridSequential):
 
 
 class Cast(_Transform):
-    """The elements as another type."""
+    """The elements as another type.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.Cast("float32")(nd.array([1, 2], dtype="uint8")).asnumpy().tolist()
+    [1.0, 2.0]
+    """
 
     def __init__(self, dtype: Any = "float32"):
         super().__init__()
@@ -69,14 +89,31 @@ class Cast(_Transform):
 
 
 class ToTensor(_Transform):
-    """Pixels of 0 to 255, (H, W, C) or (N, H, W, C), as float32 of 0 to 1, (C, H, W) or (N, C, H, W)."""
+    """Pixels of 0 to 255, (H, W, C) or (N, H, W, C), as float32 of 0 to 1, (C, H, W) or (N, C, H, W).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.ToTensor()(nd.array([[[0], [255]]], dtype="uint8")).asnumpy().tolist()
+    [[[0.0, 1.0]]]
+    >>> transforms.ToTensor()(nd.zeros((4, 6, 3), dtype="uint8")).shape
+    (3, 4, 6)
+    """
 
     def forward(self, x: NDArray) -> NDArray:
         return nd_image.to_tensor(x)
 
 
 class Normalize(_Transform):
-    """(x - mean) / std of (C, H, W) or (N, C, H, W), with one number for all channels or one for each."""
+    """(x - mean) / std of (C, H, W) or (N, C, H, W), with one number for all channels or one for each.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.Normalize(mean=(0.5, 0.0, 1.0), std=(0.5, 0.25, 1.0))(nd.ones((3, 1, 1))).asnumpy().tolist()
+    [[[1.0]], [[4.0]], [[0.0]]]
+
+    Raises:
+        ShapeError: another rank, or other than 1 or 3 channels.
+    """
 
     def __init__(self, mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0):
         super().__init__()
@@ -90,6 +127,12 @@ class Resize(_Transform):
     """The image at another size: (width, height), or one number for both or, with `keep_ratio`, the shorter side.
 
     `interpolation`: 0 nearest, 1 bilinear, 2 bicubic, 3 area, 4 Lanczos; by OpenCV's formulas, as in MXNet.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> image = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> transforms.Resize((3, 2))(image).shape, transforms.Resize(2, keep_ratio=True)(image).shape
+    ((2, 3, 3), (2, 3, 3))
     """
 
     def __init__(self, size: Size, keep_ratio: bool = False, interpolation: int = 1):
@@ -101,7 +144,13 @@ class Resize(_Transform):
 
 
 class CenterCrop(_Transform):
-    """The middle part of that size, a number or (width, height); enlarged if the image is smaller."""
+    """The middle part of that size, a number or (width, height); enlarged if the image is smaller.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.CenterCrop((2, 1))(nd.arange(12).reshape((3, 4, 1))).asnumpy().tolist()
+    [[[5.0], [6.0]]]
+    """
 
     def __init__(self, size: Size, interpolation: int = 1):
         super().__init__()
@@ -112,7 +161,13 @@ class CenterCrop(_Transform):
 
 
 class CropResize(_Transform):
-    """The part at (x, y) of that width and height; then resized to `size`, if that is given."""
+    """The part at (x, y) of that width and height; then resized to `size`, if that is given.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.CropResize(x=1, y=0, width=2, height=1)(nd.arange(12).reshape((3, 4, 1))).asnumpy().tolist()
+    [[[1.0], [2.0]]]
+    """
 
     def __init__(
         self, x: int, y: int, width: int, height: int, size: Size | None = None, interpolation: int | None = None
@@ -130,6 +185,11 @@ class RandomCrop(_Transform):
     """A part of that size at a random place, after `pad` pixels of `pad_value` were put around the image.
 
     `pad` is a number, or (top, bottom, left, right).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.RandomCrop((5, 3), pad=1)(nd.zeros((4, 6, 3), dtype="uint8")).shape
+    (3, 5, 3)
     """
 
     def __init__(
@@ -150,7 +210,13 @@ class RandomCrop(_Transform):
 
 
 class RandomResizedCrop(_Transform):
-    """A random part whose share of the area and ratio of the sides lie in these ranges, resized to `size`."""
+    """A random part whose share of the area and ratio of the sides lie in these ranges, resized to `size`.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.RandomResizedCrop((5, 3))(nd.zeros((8, 8, 3), dtype="uint8")).shape
+    (3, 5, 3)
+    """
 
     def __init__(
         self,
@@ -167,7 +233,13 @@ class RandomResizedCrop(_Transform):
 
 
 class RandomFlipLeftRight(_Transform):
-    """Left and right exchanged, with probability p."""
+    """Left and right exchanged, with probability p.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.RandomFlipLeftRight(p=1.0)(nd.array([[[1], [2]]])).asnumpy().tolist()
+    [[[2.0], [1.0]]]
+    """
 
     def __init__(self, p: float = 0.5):
         super().__init__()
@@ -178,7 +250,13 @@ class RandomFlipLeftRight(_Transform):
 
 
 class RandomFlipTopBottom(_Transform):
-    """Top and bottom exchanged, with probability p."""
+    """Top and bottom exchanged, with probability p.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.RandomFlipTopBottom(p=1.0)(nd.array([[[1]], [[2]]])).asnumpy().tolist()
+    [[[2.0]], [[1.0]]]
+    """
 
     def __init__(self, p: float = 0.5):
         super().__init__()
@@ -202,7 +280,13 @@ class _Jitter(_Transform):
 
 
 class RandomBrightness(_Jitter):
-    """x * f, with f drawn from max(0, 1 - brightness) to 1 + brightness."""
+    """x * f, with f drawn from max(0, 1 - brightness) to 1 + brightness.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.RandomBrightness(0.0)(nd.full((1, 1, 3), 8.0)).asnumpy().tolist()  # f = 1
+    [[[8.0, 8.0, 8.0]]]
+    """
 
     _change = staticmethod(nd_image.random_brightness)
 
@@ -211,7 +295,13 @@ class RandomBrightness(_Jitter):
 
 
 class RandomContrast(_Jitter):
-    """x * f + (1 - f) * mean brightness, with f drawn from max(0, 1 - contrast) to 1 + contrast."""
+    """x * f + (1 - f) * mean brightness, with f drawn from max(0, 1 - contrast) to 1 + contrast.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.RandomContrast(0.5)(nd.zeros((4, 6, 3), dtype="uint8")).shape
+    (4, 6, 3)
+    """
 
     _change = staticmethod(nd_image.random_contrast)
 
@@ -220,7 +310,13 @@ class RandomContrast(_Jitter):
 
 
 class RandomSaturation(_Jitter):
-    """x * f + (1 - f) * gray, with f drawn from max(0, 1 - saturation) to 1 + saturation."""
+    """x * f + (1 - f) * gray, with f drawn from max(0, 1 - saturation) to 1 + saturation.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.RandomSaturation(0.5)(nd.zeros((4, 6, 3), dtype="uint8")).shape
+    (4, 6, 3)
+    """
 
     _change = staticmethod(nd_image.random_saturation)
 
@@ -229,7 +325,13 @@ class RandomSaturation(_Jitter):
 
 
 class RandomHue(_Jitter):
-    """Colors turned by f full circles, with f drawn from max(0, 1 - hue) to 1 + hue."""
+    """Colors turned by f full circles, with f drawn from max(0, 1 - hue) to 1 + hue.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.RandomHue(0.5)(nd.zeros((4, 6, 3), dtype="uint8")).shape
+    (4, 6, 3)
+    """
 
     _change = staticmethod(nd_image.random_hue)
 
@@ -238,7 +340,13 @@ class RandomHue(_Jitter):
 
 
 class RandomColorJitter(_Transform):
-    """Brightness, contrast, saturation and hue changed at random, in a random order."""
+    """Brightness, contrast, saturation and hue changed at random, in a random order.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.RandomColorJitter(brightness=0.5, hue=0.1)(nd.zeros((4, 6, 3), dtype="uint8")).shape
+    (4, 6, 3)
+    """
 
     def __init__(self, brightness: float = 0, contrast: float = 0, saturation: float = 0, hue: float = 0):
         super().__init__()
@@ -249,7 +357,13 @@ class RandomColorJitter(_Transform):
 
 
 class RandomLighting(_Transform):
-    """Noise along the main axes of natural colors, of standard deviation alpha (AlexNet's)."""
+    """Noise along the main axes of natural colors, of standard deviation alpha (AlexNet's).
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.RandomLighting(0.0)(nd.full((1, 1, 3), 8.0)).asnumpy().tolist()
+    [[[8.0, 8.0, 8.0]]]
+    """
 
     def __init__(self, alpha: float):
         super().__init__()
@@ -260,7 +374,14 @@ class RandomLighting(_Transform):
 
 
 class RandomGray(_Transform):
-    """Gray in all channels, with probability p."""
+    """Gray in all channels, with probability p.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> gray = transforms.RandomGray(p=1.0)(nd.array([[[0, 100, 200]]], dtype="uint8"))
+    >>> gray.shape, len(set(gray.reshape((-1,)).tolist()))
+    ((1, 1, 3), 1)
+    """
 
     def __init__(self, p: float = 0.5):
         super().__init__()
@@ -276,6 +397,11 @@ class RandomGray(_Transform):
 class Rotate(_Transform):
     """A float32 image (C, H, W), or a batch, turned clockwise; `zoom_in` or `zoom_out` avoids what black corners hide.
 
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.Rotate(30)(nd.zeros((3, 4, 6))).shape
+    (3, 4, 6)
+
     Raises:
         TypeError: the images are not float32.
     """
@@ -290,6 +416,11 @@ class Rotate(_Transform):
 
 class RandomRotation(_Transform):
     """`Rotate` by an angle drawn from between two limits, with probability `rotate_with_proba`.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.RandomRotation((-10, 10))(nd.zeros((3, 4, 6))).shape
+    (3, 4, 6)
 
     Raises:
         ValueError: the limits are not in order, or the probability is none.
@@ -316,7 +447,14 @@ class RandomRotation(_Transform):
 
 
 class RandomApply(Sequential):
-    """All of the transforms (a list, or one) with probability p, else none."""
+    """All of the transforms (a list, or one) with probability p, else none.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> double = transforms.Compose([lambda x: x * 2])
+    >>> transforms.RandomApply(double, p=1.0)(nd.array([1.0])).asnumpy().tolist()
+    [2.0]
+    """
 
     def __init__(self, transforms: Any, p: float = 0.5):
         super().__init__()
@@ -331,7 +469,13 @@ class RandomApply(Sequential):
 
 
 class HybridRandomApply(HybridCompose):
-    """`RandomApply` of hybrid blocks."""
+    """`RandomApply` of hybrid blocks.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon.data.vision import transforms
+    >>> transforms.HybridRandomApply([transforms.Cast("int32")], p=1.0)(nd.array([1.0])).asnumpy().tolist()
+    [1]
+    """
 
     def __init__(self, transforms: Any, p: float = 0.5):
         super().__init__(transforms if isinstance(transforms, (list, tuple)) else [transforms])
