@@ -25,6 +25,7 @@ class LRScheduler:
         ValueError: a negative warm-up, one that begins above `base_lr`, or an unknown mode.
         AssertionError: `warmup_steps` is no integer.
 
+    >>> from gluongraph.lr_scheduler import LRScheduler
     >>> class Halving(LRScheduler):
     ...     def rate(self, num_update):
     ...         return self.base_lr / 2**num_update
@@ -89,6 +90,7 @@ class FactorScheduler(LRScheduler):
     Raises:
         ValueError: `step` is less than 1, or `factor` above 1.
 
+    >>> from gluongraph.lr_scheduler import FactorScheduler
     >>> [FactorScheduler(step=3, factor=0.5, base_lr=1.0)(n) for n in range(9)]
     [1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25]
     """
@@ -121,6 +123,7 @@ class MultiFactorScheduler(LRScheduler):
         AssertionError: `step` is no list or tuple, or is empty.
         ValueError: `step` does not increase from 1 on, or `factor` is above 1.
 
+    >>> from gluongraph.lr_scheduler import MultiFactorScheduler
     >>> [round(MultiFactorScheduler([3, 6], 0.1, base_lr=1.0)(n), 3) for n in (3, 4, 6, 7)]
     [1.0, 0.1, 0.1, 0.01]
     """
@@ -183,6 +186,7 @@ class PolyScheduler(_Decay):
         AssertionError: `max_update` is no integer.
         ValueError: `max_update` is less than 1, or not above `warmup_steps`.
 
+    >>> from gluongraph.lr_scheduler import PolyScheduler
     >>> [round(PolyScheduler(10, base_lr=1.0, final_lr=0.1)(n), 3) for n in (0, 5, 10, 12)]
     [1.0, 0.325, 0.1, 0.1]
     """
@@ -211,6 +215,7 @@ class CosineScheduler(_Decay):
         AssertionError: `max_update` is no integer.
         ValueError: `max_update` is less than 1, or not above `warmup_steps`.
 
+    >>> from gluongraph.lr_scheduler import CosineScheduler
     >>> [round(CosineScheduler(10, base_lr=1.0, final_lr=0.1)(n), 3) for n in (0, 5, 10, 12)]
     [1.0, 0.55, 0.1, 0.1]
     """

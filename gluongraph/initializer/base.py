@@ -132,7 +132,8 @@ class Initializer:
     def dumps(self) -> str:
         """JSON that `create` reads: '["xavier", {"rnd_type": "uniform", ...}]'.
 
-        >>> create("normal", sigma=0.5).dumps()
+        >>> from gluongraph import init
+        >>> init.create("normal", sigma=0.5).dumps()
         '["normal", {"sigma": 0.5}]'
         """
         return json.dumps(_plain(self))
@@ -243,7 +244,8 @@ def create(initializer: Any, *args: Any, **kwargs: Any) -> Initializer:
     Raises:
         AssertionError: no initializer has that name.
 
-    >>> create('["xavier", {"magnitude": 2}]')
+    >>> from gluongraph import init
+    >>> init.create('["xavier", {"magnitude": 2}]')
     Xavier(rnd_type='uniform', factor_type='avg', magnitude=2)
     """
     return _INITIALIZERS.create(initializer, *args, **kwargs)

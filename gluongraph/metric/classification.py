@@ -20,9 +20,9 @@ class Accuracy(EvalMetric):
     Raises (update):
         ValueError: labels and predictions differ in number.
 
-    >>> import numpy as np
-    >>> acc = Accuracy()
-    >>> acc.update(np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]))
+    >>> from gluongraph import metric, nd
+    >>> acc = metric.Accuracy()
+    >>> acc.update(nd.array([0, 1, 1]), nd.array([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]))
     >>> round(acc.get()[1], 3)
     0.667
     """

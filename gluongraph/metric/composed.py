@@ -17,7 +17,8 @@ def create(metric: Any, *args: Any, **kwargs: Any) -> EvalMetric:
     Raises:
         AssertionError: no metric has that name.
 
-    >>> create(["acc", "mae"]).get()
+    >>> from gluongraph import metric
+    >>> metric.create(["acc", "mae"]).get()
     (['accuracy', 'mae'], [nan, nan])
     """
     if isinstance(metric, list | tuple):

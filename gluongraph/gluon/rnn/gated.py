@@ -19,7 +19,13 @@ from gluongraph.tracing import tracer
 
 
 class GatedCell(HybridRecurrentCell):
-    """What the cells with weights share: parameters {i2h,h2h}_{weight,bias}, one step, and the unrolled sequence."""
+    """What the cells with weights share: parameters {i2h,h2h}_{weight,bias}, one step, and the unrolled sequence.
+
+    >>> from gluongraph.gluon import rnn
+    >>> cell = rnn.GRUCell(4, input_size=3)
+    >>> isinstance(cell, GatedCell), cell.i2h_weight.shape, cell.h2h_weight.shape
+    (True, (12, 3), (12, 4))
+    """
 
     _mode = ""  # of gluongraph.mxops.rnn
 
@@ -115,7 +121,21 @@ class GatedCell(HybridRecurrentCell):
 
 
 class RNNCell(GatedCell):
-    """h = act(x W_iᵀ + b_i + h W_hᵀ + b_h); `activation` is a name, or a function or block."""
+    """h = act(x W_iᵀ + b_i + h W_hᵀ + b_h); `activation` is a name, or a function or block.
+
+    `inputs` have shape (n, input_size), each state and the output (n, hidden_size).
+
+    Raises:
+        ValueError: there is no activation of that name, or `hidden_size` is less than 1.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import rnn
+    >>> cell = rnn.RNNCell(1, activation="relu")
+    >>> cell.initialize(init.One())
+    >>> output, states = cell(nd.ones((2, 1)), [nd.ones((2, 1))])
+    >>> output.asnumpy().tolist()
+    [[2.0], [2.0]]
+    """
 
     _mode = "rnn"
 
@@ -160,6 +180,19 @@ class LSTMCell(GatedCell):
     """i, f, g, o = σ, σ, tanh, σ of (x W_iᵀ + b_i + h W_hᵀ + b_h); c = f c + i g; h = o tanh(c); the states are h, c.
 
     `activation` stands in the place of tanh, `recurrent_activation` in that of σ.
+
+    `inputs` have shape (n, input_size), each state and the output (n, hidden_size).
+
+    Raises:
+        ValueError: there is no activation of one of these names, or `hidden_size` is less than 1.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import rnn
+    >>> cell = rnn.LSTMCell(4)
+    >>> cell.initialize()
+    >>> output, (h, c) = cell(nd.ones((2, 3)), cell.begin_state(batch_size=2))
+    >>> output.shape, h.shape, c.shape
+    ((2, 4), (2, 4), (2, 4))
     """
 
     _mode = "lstm"
@@ -191,7 +224,22 @@ class LSTMCell(GatedCell):
 
 
 class GRUCell(GatedCell):
-    """r, z = σ(x W_iᵀ + b_i + h W_hᵀ + b_h); n = tanh(x_n + r h_n); h = (1 - z) n + z h."""
+    """r, z = σ(x W_iᵀ + b_i + h W_hᵀ + b_h); n = tanh(x_n + r h_n); h = (1 - z) n + z h.
+
+    x_n and h_n are the last thirds of x W_iᵀ + b_i and h W_hᵀ + b_h.
+    `inputs` have shape (n, input_size), each state and the output (n, hidden_size).
+
+    Raises:
+        ValueError: `hidden_size` is less than 1.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import rnn
+    >>> cell = rnn.GRUCell(4)
+    >>> cell.initialize()
+    >>> output, states = cell(nd.ones((2, 3)), cell.begin_state(batch_size=2))
+    >>> output.shape, len(states)
+    ((2, 4), 1)
+    """
 
     _mode = "gru"
 

@@ -21,7 +21,17 @@ from gluongraph.ndarray import NDArray
 
 
 class DropoutCell(HybridRecurrentCell):
-    """In training, each element of the input is 0 with probability `rate`, else divided by 1 - rate. No states."""
+    """In training, each element of the input is 0 with probability `rate`, else divided by 1 - rate. No states.
+
+    Raises:
+        ValueError: `rate` is not from 0 to 1.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import rnn
+    >>> output, states = rnn.DropoutCell(rate=0.5)(nd.ones((2, 3)), [])  # not in training
+    >>> output.asnumpy().tolist(), states
+    ([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], [])
+    """
 
     def __init__(
         self, rate: float, axes: Sequence[int] = (), prefix: str | None = None, params: ParameterDict | None = None
@@ -64,6 +74,18 @@ class ModifierCell(HybridRecurrentCell):
 
     Raises:
         AssertionError: the base cell has been modified already.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import rnn
+    >>> class Doubled(rnn.ModifierCell):
+    ...     def forward(self, inputs, states):
+    ...         output, after = self.base_cell(inputs, states)
+    ...         return 2 * output, after
+    >>> cell = Doubled(rnn.RNNCell(1, activation="relu"))
+    >>> cell.initialize(init.One())
+    >>> output, states = cell(nd.ones((2, 1)), cell.begin_state(batch_size=2))
+    >>> output.asnumpy().tolist(), states[0].asnumpy().tolist()
+    ([[2.0], [2.0]], [[1.0], [1.0]])
     """
 
     def __init__(self, base_cell: RecurrentCell):
@@ -97,6 +119,17 @@ class ZoneoutCell(ModifierCell):
     """In training, each element of output or state keeps its value of the step before with that probability.
 
     Krueger et al. 2016, "Zoneout". The output before the first step counts as 0.
+
+    Raises:
+        AssertionError: the base cell is bidirectional, or has been modified already.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import rnn
+    >>> cell = rnn.ZoneoutCell(rnn.RNNCell(1, activation="relu"), zoneout_states=0.5)
+    >>> cell.initialize(init.One())
+    >>> output, states = cell(nd.ones((2, 1)), cell.begin_state(batch_size=2))  # not in training
+    >>> output.asnumpy().tolist()
+    [[1.0], [1.0]]
     """
 
     def __init__(self, base_cell: RecurrentCell, zoneout_outputs: float = 0.0, zoneout_states: float = 0.0):
@@ -130,7 +163,16 @@ def _zoned(new: NDArray, old: NDArray, p: float) -> NDArray:
 
 
 class ResidualCell(ModifierCell):
-    """The output is the base cell's plus the input (Wu et al. 2016)."""
+    """The output is the base cell's plus the input (Wu et al. 2016).
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import rnn
+    >>> cell = rnn.ResidualCell(rnn.RNNCell(1, activation="relu"))
+    >>> cell.initialize(init.One())
+    >>> output, states = cell(nd.ones((2, 1)), cell.begin_state(batch_size=2))
+    >>> output.asnumpy().tolist()
+    [[2.0], [2.0]]
+    """
 
     def forward(self, inputs: Any, states: Any) -> Any:
         output, after = self.base_cell(inputs, states)

@@ -19,6 +19,18 @@ class RecurrentCell(Block):
     """A cell: `output, states = cell(input, states)` is one step; `unroll` runs it over a sequence.
 
     Subclasses say what their states are in `state_info`.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import rnn
+    >>> class Sum(rnn.RecurrentCell):
+    ...     def state_info(self, batch_size=0):
+    ...         return [{"shape": (batch_size, 1), "__layout__": "NC"}]
+    ...     def forward(self, inputs, states):
+    ...         total = states[0] + inputs
+    ...         return total, [total]
+    >>> outputs, states = Sum().unroll(3, nd.ones((1, 3, 1)), merge_outputs=True)
+    >>> outputs.asnumpy().ravel().tolist()
+    [1.0, 2.0, 3.0]
     """
 
     def __init__(self, prefix: str | None = None, params: ParameterDict | None = None):
@@ -33,7 +45,12 @@ class RecurrentCell(Block):
                 cell.reset()
 
     def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
-        """Shape and layout of each state."""
+        """Shape and layout of each state.
+
+        >>> from gluongraph.gluon import rnn
+        >>> rnn.GRUCell(4).state_info(batch_size=2)
+        [{'shape': (2, 4), '__layout__': 'NC'}]
+        """
         raise NotImplementedError(f"{type(self).__name__} says what its states are in state_info(self, batch_size)")
 
     def begin_state(self, batch_size: int = 0, func: Callable[..., NDArray] = nd.zeros, **kwargs: Any) -> States:
@@ -41,6 +58,10 @@ class RecurrentCell(Block):
 
         Raises:
             AssertionError: a modifier cell owns this one, and is to be called instead.
+
+        >>> from gluongraph.gluon import rnn
+        >>> [state.shape for state in rnn.LSTMCell(4).begin_state(batch_size=2)]
+        [(2, 4), (2, 4)]
         """
         self._check_unmodified()
         return [func(**{"shape": info["shape"], **kwargs}) for info in self.state_info(batch_size)]
@@ -69,6 +90,16 @@ class RecurrentCell(Block):
 
         Raises:
             ShapeError: the inputs have another length.
+
+        >>> from gluongraph import init, nd
+        >>> from gluongraph.gluon import rnn
+        >>> cell = rnn.RNNCell(1, activation="relu")
+        >>> cell.initialize(init.One())
+        >>> outputs, states = cell.unroll(3, nd.ones((2, 3, 1)), merge_outputs=True, valid_length=nd.array([3, 2]))
+        >>> outputs.asnumpy()[:, :, 0].tolist()
+        [[1.0, 2.0, 3.0], [1.0, 2.0, 0.0]]
+        >>> states[0].asnumpy().tolist()
+        [[3.0], [2.0]]
         """
         self.reset()
         steps = listed(length, inputs, layout)
@@ -89,14 +120,35 @@ class RecurrentCell(Block):
 
 
 class HybridRecurrentCell(RecurrentCell, HybridBlock):
-    """A cell that can be hybridized."""
+    """A cell that can be hybridized.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import rnn
+    >>> class Sum(rnn.HybridRecurrentCell):
+    ...     def state_info(self, batch_size=0):
+    ...         return [{"shape": (batch_size, 1), "__layout__": "NC"}]
+    ...     def forward(self, inputs, states):
+    ...         total = states[0] + inputs
+    ...         return total, [total]
+    >>> output, states = Sum()(nd.ones((2, 1)), [nd.ones((2, 1))])
+    >>> output.asnumpy().tolist()
+    [[2.0], [2.0]]
+    """
 
 
 # -- sequences
 
 
 def listed(length: int | None, inputs: Sequences, layout: str) -> list[NDArray]:
-    """One array a step."""
+    """One array a step.
+
+    Raises:
+        ShapeError: there are not `length` steps.
+
+    >>> from gluongraph import nd
+    >>> [x.shape for x in listed(3, nd.zeros((2, 3, 4)), "NTC")]
+    [(2, 4), (2, 4), (2, 4)]
+    """
     if isinstance(inputs, NDArray):
         axis = layout.index("T")
         _check_length(length, inputs.shape[axis])
@@ -107,7 +159,15 @@ def listed(length: int | None, inputs: Sequences, layout: str) -> list[NDArray]:
 
 
 def merged(length: int | None, inputs: Sequences, layout: str) -> NDArray:
-    """All steps in one array."""
+    """All steps in one array.
+
+    Raises:
+        ShapeError: there are not `length` steps.
+
+    >>> from gluongraph import nd
+    >>> merged(3, [nd.zeros((2, 4))] * 3, "NTC").shape
+    (2, 3, 4)
+    """
     if isinstance(inputs, NDArray):
         _check_length(length, inputs.shape[layout.index("T")])
         return inputs
@@ -121,14 +181,27 @@ def _check_length(length: int | None, found: int) -> None:
 
 
 def given_back(outputs: Sequences, layout: str, merge: bool | None, merged_by_default: bool) -> Sequences:
-    """The outputs as `merge_outputs` wants them."""
+    """The outputs as `merge_outputs` wants them.
+
+    With None for `merge` they are one array where `merged_by_default`, else a list.
+
+    >>> from gluongraph import nd
+    >>> given_back([nd.zeros((2, 4))] * 3, "NTC", None, True).shape
+    (2, 3, 4)
+    """
     if merged_by_default if merge is None else merge:
         return merged(None, outputs, layout)
     return listed(None, outputs, layout)
 
 
 def begun(cell: RecurrentCell, given: States | None, inputs: NDArray, layout: str) -> States:
-    """The states that are given to begin with, else the cell's own, where and of what type the inputs are."""
+    """The states that are given to begin with, else the cell's own, where and of what type the inputs are.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import rnn
+    >>> [state.shape for state in begun(rnn.GRUCell(4), None, nd.zeros((2, 3, 5)), "NTC")]
+    [(2, 4)]
+    """
     if given is not None:
         return given
     batch_size = inputs.shape[layout.index("N")]

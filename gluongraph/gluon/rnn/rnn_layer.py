@@ -183,6 +183,19 @@ class RNN(_RecurrentLayer):
     `inputs` have shape (steps, n, features), or (n, steps, features) with layout "NTC"; states have shape
     (num_layers · directions, n, hidden_size). Dropout acts on the outputs of all layers but the last, in training.
     With `use_sequence_length` the call takes the lengths of the sequences: outputs behind them are 0, and states stay.
+
+    Raises:
+        AssertionError: a `layout` other than TNC and NTC.
+        ValueError: `dropout` is not from 0 to below 1, or `hidden_size` or `num_layers` is less than 1.
+        KeyError: an `activation` other than relu and tanh.
+        ShapeError: in the call, inputs or states of another shape.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import rnn
+    >>> layer = rnn.RNN(1, layout="NTC")
+    >>> layer.initialize(init.One())
+    >>> layer(nd.ones((1, 3, 1))).asnumpy().ravel().tolist()
+    [1.0, 2.0, 3.0]
     """
 
     def __init__(
@@ -224,8 +237,12 @@ class LSTM(_RecurrentLayer):
     With `projection_size`, h is h W_rᵀ (h2r_weight) of that width. `state_clip_min` and `state_clip_max` bound c;
     with `state_clip_nan` a NaN in it becomes the lower bound. The rest is as in RNN; the states are h and c.
 
+    Raises (besides the errors of RNN's other arguments):
+        ValueError: only one of `state_clip_min` and `state_clip_max` is given.
+
     >>> from gluongraph import nd
-    >>> layer = LSTM(8, num_layers=2)
+    >>> from gluongraph.gluon import rnn
+    >>> layer = rnn.LSTM(8, num_layers=2)
     >>> layer.initialize()
     >>> x = nd.ones((5, 3, 4))
     >>> layer(x).shape
@@ -276,7 +293,15 @@ class LSTM(_RecurrentLayer):
 class GRU(_RecurrentLayer):
     """r, z = σ(x W_iᵀ + b_i + h W_hᵀ + b_h); n = tanh(x_n + r h_n); h = (1 - z) n + z h.
 
-    x_n and h_n are the last thirds of x W_iᵀ + b_i and h W_hᵀ + b_h. The rest is as in RNN.
+    x_n and h_n are the last thirds of x W_iᵀ + b_i and h W_hᵀ + b_h. The rest, errors among it, is as in RNN.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.gluon import rnn
+    >>> layer = rnn.GRU(8, bidirectional=True)
+    >>> layer.initialize()
+    >>> y, (h,) = layer(nd.ones((5, 3, 4)), layer.begin_state(batch_size=3))
+    >>> y.shape, h.shape
+    ((5, 3, 16), (2, 3, 8))
     """
 
     def __init__(

@@ -96,15 +96,59 @@ class _Stack(_Several):
 
 
 class SequentialRNNCell(_Stack):
-    """Cells on top of each other."""
+    """Cells on top of each other.
+
+    The states are those of the cells, one cell's after the other's.
+
+    Raises (call, unroll):
+        ShapeError: there are more or fewer states.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import rnn
+    >>> cells = rnn.SequentialRNNCell()
+    >>> cells.add(rnn.RNNCell(1, activation="relu"))
+    >>> cells.add(rnn.RNNCell(1, activation="relu"))
+    >>> cells.initialize(init.One())
+    >>> outputs, states = cells.unroll(3, nd.ones((1, 3, 1)), merge_outputs=True)
+    >>> outputs.asnumpy().ravel().tolist(), len(states)
+    ([1.0, 3.0, 6.0], 2)
+    """
 
 
 class HybridSequentialRNNCell(_Stack, HybridRecurrentCell):
-    """Hybrid cells on top of each other."""
+    """Hybrid cells on top of each other.
+
+    The states are those of the cells, one cell's after the other's.
+
+    Raises (call, unroll):
+        ShapeError: there are more or fewer states.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import rnn
+    >>> cells = rnn.HybridSequentialRNNCell()
+    >>> cells.add(rnn.RNNCell(1, activation="relu"))
+    >>> cells.add(rnn.RNNCell(1, activation="relu"))
+    >>> cells.initialize(init.One())
+    >>> outputs, states = cells.unroll(3, nd.ones((1, 3, 1)), merge_outputs=True)
+    >>> outputs.asnumpy().ravel().tolist(), len(states)
+    ([1.0, 3.0, 6.0], 2)
+    """
 
 
 class BidirectionalCell(_Several, HybridRecurrentCell):
-    """`l_cell` over the sequence and `r_cell` over it backwards, outputs side by side. It can only be unrolled."""
+    """`l_cell` over the sequence and `r_cell` over it backwards, outputs side by side. It can only be unrolled.
+
+    Raises (call):
+        NotImplementedError: always; call `unroll`.
+
+    >>> from gluongraph import init, nd
+    >>> from gluongraph.gluon import rnn
+    >>> both = rnn.BidirectionalCell(rnn.RNNCell(1, activation="relu"), rnn.RNNCell(1, activation="relu"))
+    >>> both.initialize(init.One())
+    >>> outputs, states = both.unroll(3, nd.ones((1, 3, 1)), merge_outputs=True)
+    >>> outputs.asnumpy()[0].tolist()
+    [[1.0, 3.0], [2.0, 2.0], [3.0, 1.0]]
+    """
 
     def __init__(self, l_cell: RecurrentCell, r_cell: RecurrentCell, output_prefix: str = "bi_"):
         super().__init__(prefix="")
@@ -148,5 +192,10 @@ def _turned(x: NDArray, layout: str, valid_length: NDArray | None) -> NDArray:
 
 
 def runs_backwards(cell: Block) -> bool:
-    """Is there a bidirectional cell in it, so that it has no single steps?"""
+    """Is there a bidirectional cell in it, so that it has no single steps?
+
+    >>> from gluongraph.gluon import rnn
+    >>> runs_backwards(rnn.GRUCell(4)), runs_backwards(rnn.BidirectionalCell(rnn.GRUCell(4), rnn.GRUCell(4)))
+    (False, True)
+    """
     return isinstance(cell, BidirectionalCell) or any(map(runs_backwards, cell._children.values()))

@@ -23,7 +23,13 @@ def unfused(
     prefix: str,
     params: ParameterDict,
 ) -> HybridSequentialRNNCell:
-    """Cells of a kind, one above the other, whose parameters are those of `params` by their names."""
+    """Cells of a kind, one above the other, whose parameters are those of `params` by their names.
+
+    >>> from gluongraph.gluon import rnn
+    >>> layer = rnn.GRU(4, num_layers=2)
+    >>> len(unfused(rnn.GRUCell, 4, 2, 1, 0.0, layer.prefix, layer.params))
+    2
+    """
     stack = HybridSequentialRNNCell(prefix=prefix, params=params)
     with stack.name_scope():
         for layer in range(layers):
@@ -35,7 +41,11 @@ def unfused(
 
 
 def no_projection(name: str) -> NotImplementedError:
-    """The error where a layer has no cells of its kind."""
+    """The error where a layer has no cells of its kind.
+
+    >>> "projects its states" in str(no_projection("lstm"))
+    True
+    """
     return NotImplementedError(
         located(f"{name} projects its states, which its cells do not", help="rnn.LSTMPCell does")
     )
