@@ -1,0 +1,33 @@
+"""Public names are documented with an example that runs; tests/test_layout.py runs it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+MODULES = (
+    *("gluon.nn", "gluon.rnn", "gluon.loss", "gluon.utils", "gluon.data", "gluon.data.vision"),
+    *("gluon.data.vision.transforms", "optimizer", "metric", "initializer", "lr_scheduler"),
+)
+
+
+def public(name: str) -> Iterator[tuple[str, Any]]:
+    """The public classes and functions of a module that are ours."""
+    module = importlib.import_module(f"gluongraph.{name}")
+    for key in getattr(module, "__all__", dir(module)):
+        value = getattr(module, key)
+        ours = getattr(value, "__module__", "").startswith(f"gluongraph.{name}")
+        if not key.startswith("_") and ours and (inspect.isclass(value) or inspect.isfunction(value)):
+            yield key, value
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_public_name_has_an_example(name: str) -> None:
+    found = dict(public(name))
+    assert found
+    without = [key for key, value in found.items() if ">>>" not in (value.__doc__ or "")]
+    assert not without, f"gluongraph.{name}: {', '.join(without)}"
