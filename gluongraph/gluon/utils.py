@@ -47,6 +47,9 @@ def split_and_load(
     >>> parts = utils.split_and_load(nd.array([[1.0], [2.0]]), [cpu(0), cpu(1)])
     >>> [(part.asnumpy().tolist(), part.context) for part in parts]
     [([[1.0]], cpu(0)), ([[2.0]], cpu(1))]
+
+    Raises:
+        ValueError: as `split_data`.
     """
     array = data if isinstance(data, NDArray) else nd.array(data, ctx=ctx_list[0])
     if len(ctx_list) == 1:

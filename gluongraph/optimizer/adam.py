@@ -20,6 +20,7 @@ NOTHING = 2.0**-54  # beside 1.0, in float64
 class Moments(Optimizer):
     """The running means of the gradient and of its square.
 
+    >>> from gluongraph.optimizer.adam import Moments
     >>> from gluongraph.optimizer import Adam
     >>> issubclass(Adam, Moments), Adam.default_rate
     (True, 0.001)

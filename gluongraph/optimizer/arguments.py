@@ -20,6 +20,7 @@ _NUMBERS_OR_NONE = ("float | None", "int | None", float | None, int | None)
 class Range(NamedTuple):
     """The values that a setting may have: finite ones from `low` to `high`, which `below` leaves out.
 
+    >>> from gluongraph.optimizer.arguments import Range
     >>> 0.5 in Range(0, 1), 1.0 in Range(0, 1, below=True)
     (True, False)
     >>> print(Range(0, 1, below=True))
@@ -55,6 +56,7 @@ RANGES: Mapping[str, Range] = {
 def numbers_in(init: Callable[..., None]) -> dict[str, bool]:
     """The arguments of an `__init__` that are annotated as numbers -> may they be None?
 
+    >>> from gluongraph.optimizer.arguments import numbers_in
     >>> def init(self, eps: float, clip: float | None, name: str) -> None: ...
     >>> numbers_in(init)
     {'eps': False, 'clip': True}
@@ -67,6 +69,7 @@ def numbers_in(init: Callable[..., None]) -> dict[str, bool]:
 def checked(init: Callable[P, None]) -> Callable[P, None]:
     """The `__init__` of an optimizer; it raises TypeError where an argument annotated as a number is none.
 
+    >>> from gluongraph.optimizer.arguments import checked
     >>> class Rule:
     ...     @checked
     ...     def __init__(self, eps: float): ...
@@ -93,6 +96,7 @@ def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -
 
     An array is none, whatever its size: settings are compared and hashed at each step, and an array may change unseen.
 
+    >>> from gluongraph.optimizer.arguments import check_number
     >>> from gluongraph.optimizer import SGD
     >>> check_number(SGD(), "wd", 0.5)
     >>> check_number(SGD(), "wd", -1.0)
@@ -122,6 +126,7 @@ def _check_range(optimizer: Any, name: str, value: float) -> None:
 def check_update(optimizer: Any, made: Any, states: Collection[str]) -> None:
     """Raise TypeError unless this is what `rule` gives: a weight, and its new states by their names.
 
+    >>> from gluongraph.optimizer.arguments import check_update
     >>> from gluongraph.optimizer import SGD
     >>> check_update(SGD(), ("weight", {"mom": "state"}), ["mom"])
     """

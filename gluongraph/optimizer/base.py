@@ -131,6 +131,7 @@ class Optimizer:
     def states(self, weight: TensorType) -> dict[str, TensorType]:
         """Name and type of each state array of a weight of this type.
 
+        >>> from gluongraph.ir.graph import TensorType
         >>> from gluongraph.optimizer import Adam
         >>> list(Adam().states(TensorType((2,), "f32")))
         ['mean', 'var']
@@ -140,6 +141,7 @@ class Optimizer:
     def scalars(self, index: Index) -> dict[str, float]:
         """The numbers of the update of parameter `index` that has just been counted.
 
+        >>> from gluongraph.optimizer import Optimizer
         >>> Optimizer(learning_rate=0.5, wd=0.25).scalars(0)
         {'lr': 0.5, 'wd': 0.25, 'rescale': 1.0}
         """
@@ -183,6 +185,7 @@ class Optimizer:
     def inverse_rate(self, index: Index) -> float:
         """1 / the learning rate, for a formula that divides by it.
 
+        >>> from gluongraph.optimizer import Optimizer
         >>> Optimizer(learning_rate=0.25).inverse_rate(0)
         4.0
 
@@ -232,6 +235,10 @@ class Optimizer:
         >>> sgd.set_lr_mult({"fc_bias": 2.0})
         >>> sgd.rate(0), sgd.rate(1)
         (0.5, 1.0)
+
+        Raises:
+            TypeError: a factor is no number.
+            ValueError: a factor is not finite.
         """
         for key, value in args_lr_mult.items():
             check_number(self, f"lr_mult of {key!r}", value)
@@ -248,6 +255,10 @@ class Optimizer:
         >>> sgd.set_wd_mult({"fc_weight": 0.5, "fc_bias": 1.0})
         >>> sgd.decay(0), sgd.decay(1)
         (0.25, 0.5)
+
+        Raises:
+            TypeError: a factor is no number.
+            ValueError: a factor is not finite.
         """
         for key, value in args_wd_mult.items():
             check_number(self, f"wd_mult of {key!r}", value)
@@ -269,6 +280,7 @@ class Optimizer:
     def multipliers(self, index: Index) -> tuple[float, float]:
         """(lr_mult, wd_mult) of a parameter: its own, or those set by index, or by name.
 
+        >>> from gluongraph.optimizer import Optimizer
         >>> sgd = Optimizer(param_idx2name={0: "fc_weight"})
         >>> sgd.set_lr_mult({"fc_weight": 2.0})
         >>> sgd.multipliers(0)
@@ -321,6 +333,7 @@ class Optimizer:
     def counts(self) -> dict[Index, int]:
         """t of every parameter updated so far.
 
+        >>> from gluongraph.optimizer import Optimizer
         >>> sgd = Optimizer()
         >>> sgd.count((0, 1))
         >>> sgd.count((0,))
@@ -462,6 +475,7 @@ class Optimizer:
     def create_state(self, index: Index, weight: NDArray) -> Any:
         """The first state of a parameter: None, an array, or a tuple of them in the order of `states`.
 
+        >>> from gluongraph import nd
         >>> from gluongraph.optimizer import SGD
         >>> SGD(momentum=0.5).create_state(0, nd.ones((2,))).asnumpy().tolist()
         [0.0, 0.0]
@@ -472,6 +486,7 @@ class Optimizer:
     def create_state_multi_precision(self, index: Index, weight: NDArray) -> Any:
         """`create_state`; with a master weight, the pair (master, state of the master).
 
+        >>> from gluongraph import nd
         >>> from gluongraph.optimizer import SGD
         >>> weight = nd.ones((2,), dtype="float16")
         >>> state, master = SGD(momentum=0.5, multi_precision=True).create_state_multi_precision(0, weight)
@@ -497,6 +512,7 @@ class Optimizer:
         """Count, and overwrite one weight and its state; or one after the other, given lists. An error leaves that
         weight and its state as they were.
 
+        >>> from gluongraph import nd
         >>> from gluongraph.optimizer import SGD
         >>> sgd, weight = SGD(learning_rate=0.5), nd.array([1.0])
         >>> sgd.update(0, weight, nd.array([2.0]), sgd.create_state(0, weight))
@@ -539,6 +555,7 @@ class Optimizer:
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
         """`update`; with a master weight, of that one, which is then rounded into the weight.
 
+        >>> from gluongraph import nd
         >>> from gluongraph.optimizer import SGD
         >>> sgd, weight = SGD(learning_rate=0.5, multi_precision=True), nd.ones((1,), dtype="float16")
         >>> state = sgd.create_state_multi_precision(0, weight)
@@ -583,6 +600,7 @@ class Optimizer:
     def create_optimizer(name: str, **kwargs: Any) -> Optimizer:
         """The optimizer of that name; see `create`.
 
+        >>> from gluongraph.optimizer import Optimizer
         >>> Optimizer.create_optimizer("sgd", learning_rate=0.5)
         SGD(learning_rate=0.5, wd=0.0)
         """
@@ -602,6 +620,8 @@ _WRITTEN_FOR_MXNET = {
 def arrays_of(state: Any) -> list[NDArray]:
     """The arrays of a state: None, an array, or a tuple of states.
 
+    >>> from gluongraph import nd
+    >>> from gluongraph.optimizer.base import arrays_of
     >>> a, b = nd.ones((1,)), nd.ones((2,))
     >>> [array.shape for array in arrays_of((a, (b, None)))]
     [(1,), (2,)]
@@ -614,6 +634,7 @@ def arrays_of(state: Any) -> list[NDArray]:
 def computed_in(dtype: str) -> str:
     """The dtype in which a weight of `dtype` is updated.
 
+    >>> from gluongraph.optimizer.base import computed_in
     >>> computed_in("bf16"), computed_in("f64")
     ('f32', 'f64')
     """

@@ -19,6 +19,7 @@ _BITS = "bits:"  # the name of a state's random bits among the scalars of an upd
 def form_of(name: str | None) -> str | None:
     """The form of that name.
 
+    >>> from gluongraph.optimizer.compact import form_of
     >>> form_of("bf16")
     'bf16'
 
@@ -33,6 +34,8 @@ def form_of(name: str | None) -> str | None:
 def compacted(states: Mapping[str, TensorType], form: str | None, whole: Collection[str]) -> dict[str, TensorType]:
     """The types in which states are kept: float32 ones in the form, but for those named in `whole`.
 
+    >>> from gluongraph.ir.graph import TensorType
+    >>> from gluongraph.optimizer.compact import compacted
     >>> states = {"mean": TensorType((2,), "f32"), "previous": TensorType((2,), "f32")}
     >>> [kept.dtype for kept in compacted(states, "bf16", whole={"previous"}).values()]
     ['bf16', 'f32']
@@ -45,6 +48,8 @@ def compacted(states: Mapping[str, TensorType], form: str | None, whole: Collect
 def bits_of(states: Mapping[str, TensorType], rng: Node, draw: int) -> dict[str, Node]:
     """Random bits for each 16-bit state, from number `draw` on; two states of one shape share a draw, by halves.
 
+    >>> from gluongraph.ir.graph import TensorType
+    >>> from gluongraph.optimizer.compact import bits_of
     >>> from gluongraph import nd
     >>> from gluongraph.ndarray import invoke
     >>> states = {"mean": TensorType((2,), "bf16"), "var": TensorType((2,), "bf16")}
@@ -68,6 +73,7 @@ def bits_of(states: Mapping[str, TensorType], rng: Node, draw: int) -> dict[str,
 def stored(value: Node, old: Node, name: str, s: Mapping[str, Node]) -> Node:
     """A new state as what it is written over.
 
+    >>> from gluongraph.optimizer.compact import stored
     >>> from gluongraph import nd
     >>> from gluongraph.ndarray import invoke
     >>> old, new = nd.zeros((2,), dtype="float16"), nd.ones((2,))

@@ -13,6 +13,7 @@ class Counts(Mapping[Index, int]):
 
     A training loop counts the same parameters together at every step: that takes constant time.
 
+    >>> from gluongraph.optimizer.counting import Counts
     >>> counts = Counts(0)
     >>> counts.count((0, 1))
     >>> counts.count((0,))
@@ -71,6 +72,7 @@ class Counts(Mapping[Index, int]):
     def rollback(self, snapshot: Mapping[str, Any]) -> None:
         """Be as at that time.
 
+        >>> from gluongraph.optimizer.counting import Counts
         >>> counts = Counts(0)
         >>> before = counts.snapshot()
         >>> counts.count((0,))

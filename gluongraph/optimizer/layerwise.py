@@ -23,6 +23,7 @@ from gluongraph.optimizer.sgd import Momentum
 def norm(copy: int, x: Node, *known: Node) -> Node:
     """|x|, of which `known` is in memory. Norms of one parameter have different numbers.
 
+    >>> from gluongraph.optimizer.layerwise import norm
     >>> from gluongraph import nd
     >>> from gluongraph.ndarray import invoke
     >>> invoke(lambda x: norm(1, x), nd.array([3.0, 4.0])).asscalar().item()
@@ -37,6 +38,7 @@ def squares(copy: int, x: Node, *known: Node) -> Node:
     So a value that both read would be written to memory in between. It is computed twice instead, from the known ones,
     and nothing is written; so every sum has a copy of its own.
 
+    >>> from gluongraph.optimizer.layerwise import squares
     >>> from gluongraph import nd
     >>> from gluongraph.ndarray import invoke
     >>> invoke(lambda x: squares(1, x), nd.array([3.0, 4.0])).asscalar().item()
@@ -50,6 +52,7 @@ def squares(copy: int, x: Node, *known: Node) -> Node:
 def ratio(above: Node, below: Node) -> Node:
     """above / below, or 1 where either is 0.
 
+    >>> from gluongraph.optimizer.layerwise import ratio
     >>> from gluongraph import nd
     >>> from gluongraph.ndarray import invoke
     >>> invoke(ratio, nd.array([6.0, 0.0, 6.0]), nd.array([3.0, 3.0, 0.0])).asnumpy().tolist()

@@ -12,6 +12,7 @@ class Multipliers:
 
     Whoever has grouped parameters by their factors looks at the one counter to know that the grouping still holds.
 
+    >>> from gluongraph.optimizer.multipliers import Multipliers
     >>> factors = Multipliers(lr_mult=2.0)
     >>> factors.wd_mult = 0.0
     >>> factors.lr_mult, factors.wd_mult

@@ -18,6 +18,7 @@ from gluongraph.optimizer.counting import Index
 class Momentum(Optimizer):
     """What optimizers with a buffer `mom` share; where `momentum` is 0 there is none.
 
+    >>> from gluongraph.optimizer.sgd import Momentum
     >>> from gluongraph.ir.graph import TensorType
     >>> Momentum(0.5).states(TensorType((2,), "f32")).keys()
     dict_keys(['mom'])

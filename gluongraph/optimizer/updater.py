@@ -117,6 +117,7 @@ class Updater:
 def get_updater(optimizer: Optimizer) -> Updater:
     """A function (index, grad, weight) that updates by this optimizer and keeps its states.
 
+    >>> from gluongraph.optimizer import get_updater
     >>> from gluongraph import nd, optimizer
     >>> update, weight = get_updater(optimizer.create("sgd", learning_rate=0.5)), nd.array([1.0])
     >>> update(0, nd.array([2.0]), weight)
@@ -129,6 +130,7 @@ def get_updater(optimizer: Optimizer) -> Updater:
 def packed(state: State, name: str, arrays: dict[str, Array]) -> Any:
     """The form of a state, for JSON: None, a list of forms, or name and dtype of an array put among `arrays`.
 
+    >>> from gluongraph.optimizer.updater import packed
     >>> from gluongraph import nd
     >>> arrays = {}
     >>> packed((None, nd.ones((2,))), "0", arrays)
@@ -151,6 +153,8 @@ def packed(state: State, name: str, arrays: dict[str, Array]) -> Any:
 def unpacked(form: Any, arrays: dict[str, Array]) -> State:
     """The state that `packed` gave this form of.
 
+    >>> import numpy as np
+    >>> from gluongraph.optimizer.updater import unpacked
     >>> unpacked({"array": "0", "dtype": "f32"}, {"0": np.zeros(2)}).shape
     (2,)
     """

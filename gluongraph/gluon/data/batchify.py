@@ -21,6 +21,7 @@ from gluongraph.storage import Array
 def default_batchify_fn(data: list[Any]) -> Any:
     """Samples stacked along a new first axis; tuples are stacked elementwise. The dtype of the dataset stays.
 
+    >>> from gluongraph.gluon.data import default_batchify_fn
     >>> data, label = default_batchify_fn([([1, 2], 0), ([3, 4], 1), ([5, 6], 0)])
     >>> data.tolist(), label.tolist()
     ([[1, 2], [3, 4], [5, 6]], [0, 1, 0])
@@ -49,10 +50,15 @@ def _stacked(data: Sequence[Any]) -> NDArray:
 class Stack:
     """Samples of one shape along a new first axis; each column of samples that are tuples or lists of arrays.
 
+    >>> import numpy as np
+    >>> from gluongraph.gluon.data.batchify import Stack
     >>> Stack()([[1, 2], [3, 4]])[0].tolist()
     [1, 3]
     >>> Stack()([np.array([1, 2]), np.array([3, 4])]).tolist()
     [[1, 2], [3, 4]]
+
+    Raises:
+        ShapeError: the samples have different shapes.
     """
 
     def __init__(self, use_shared_mem: bool = False):
@@ -69,6 +75,7 @@ class Pad:
 
     `round_to` makes extents multiples of a number.
 
+    >>> from gluongraph.gluon.data.batchify import Pad
     >>> Pad(val=-1)([[1, 2, 3], [4]]).tolist()
     [[1, 2, 3], [4, -1, -1]]
 
@@ -102,6 +109,7 @@ class Pad:
 class Append:
     """A list with an array for each sample, of any shape; with `expand` each has a batch axis of extent 1.
 
+    >>> from gluongraph.gluon.data.batchify import Append
     >>> [array.shape for array in Append()([[1, 2, 3], [4]])]
     [(1, 3), (1, 1)]
     >>> [array.shape for array in Append(expand=False)([[1, 2, 3], [4]])]
@@ -119,6 +127,7 @@ class Append:
 class Group:
     """A batchify function for each element of samples that are tuples: Group(Pad(), Stack()), or of a list of them.
 
+    >>> from gluongraph.gluon.data.batchify import Group, Pad, Stack
     >>> texts, labels = Group(Pad(), Stack())([([1, 2], 0), ([3], 1)])
     >>> texts.tolist(), labels.tolist()
     ([[1, 2], [3, 0]], [0, 1])
@@ -153,6 +162,7 @@ Tuple = Group
 class AsList:
     """The samples as they are, in a list: for texts.
 
+    >>> from gluongraph.gluon.data.batchify import AsList, Group, Stack
     >>> Group(AsList(), Stack())([("a", 0), ("b", 1)])[0]
     ['a', 'b']
     """

@@ -38,6 +38,7 @@ class DataLoader:
 
     `state_dict()` says where in a pass the loader is; `load_state_dict` lets the next one go on from there.
 
+    >>> from gluongraph.gluon.data import DataLoader
     >>> loader = DataLoader(list(range(5)), batch_size=2)
     >>> [batch.tolist() for batch in loader]
     [[0, 1], [2, 3], [4]]
@@ -127,6 +128,7 @@ class DataLoader:
 
         Between passes, also after one that was left by `break`, it is at the beginning of the next one.
 
+        >>> from gluongraph.gluon.data import DataLoader
         >>> loader = DataLoader(list(range(6)), batch_size=2)
         >>> batches = iter(loader)
         >>> next(batches).tolist(), loader.state_dict()["batches"]
@@ -145,6 +147,7 @@ class DataLoader:
     def load_state_dict(self, state: State) -> None:
         """Let the next pass be the one of this state, from that batch on. The batches before are not read.
 
+        >>> from gluongraph.gluon.data import DataLoader
         >>> loader = DataLoader(list(range(6)), batch_size=2)
         >>> batches = iter(loader)
         >>> first = next(batches)

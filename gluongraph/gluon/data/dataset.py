@@ -17,6 +17,7 @@ from gluongraph.ndarray import NDArray
 class Dataset:
     """Base class; a subclass says `__getitem__` and `__len__`.
 
+    >>> from gluongraph.gluon.data import Dataset
     >>> class Squares(Dataset):
     ...     def __len__(self):
     ...         return 4
@@ -38,6 +39,7 @@ class Dataset:
     def transform(self, fn: Callable[..., Any], lazy: bool = True) -> Dataset:
         """Each sample put through fn(*sample); at each access if `lazy`, else now.
 
+        >>> from gluongraph.gluon.data import SimpleDataset
         >>> list(SimpleDataset([1, 2]).transform(lambda x: x * 10))
         [10, 20]
         """
@@ -47,6 +49,7 @@ class Dataset:
     def transform_first(self, fn: Callable[..., Any], lazy: bool = True) -> Dataset:
         """Only the first element of each sample put through fn.
 
+        >>> from gluongraph.gluon.data import SimpleDataset
         >>> list(SimpleDataset([(1, "a"), (2, "b")]).transform_first(lambda x: x * 10))
         [(10, 'a'), (20, 'b')]
         """
@@ -55,6 +58,7 @@ class Dataset:
     def filter(self, fn: Callable[..., bool]) -> Dataset:
         """The samples of which fn(sample) is true now; they are read again when they are asked for.
 
+        >>> from gluongraph.gluon.data import SimpleDataset
         >>> list(SimpleDataset([1, 2, 3, 4]).filter(lambda x: x % 2 == 0))
         [2, 4]
         """
@@ -63,6 +67,7 @@ class Dataset:
     def take(self, count: int | None) -> Dataset:
         """The first `count` samples, all with None.
 
+        >>> from gluongraph.gluon.data import SimpleDataset
         >>> list(SimpleDataset([1, 2, 3, 4]).take(3))
         [1, 2, 3]
         """
@@ -71,6 +76,7 @@ class Dataset:
     def shard(self, num_shards: int, index: int) -> Dataset:
         """The `index`-th of `num_shards` consecutive parts; the first parts are one longer where it does not divide.
 
+        >>> from gluongraph.gluon.data import SimpleDataset
         >>> data = SimpleDataset([1, 2, 3, 4, 5])
         >>> list(data.shard(2, 0)), list(data.shard(2, 1))
         ([1, 2, 3], [4, 5])
@@ -86,7 +92,7 @@ class Dataset:
     def sample(self, sampler: Sampler) -> Dataset:
         """The samples that one pass of a sampler picks, in its order.
 
-        >>> from gluongraph.gluon.data import IntervalSampler
+        >>> from gluongraph.gluon.data import IntervalSampler, SimpleDataset
         >>> list(SimpleDataset(["a", "b", "c", "d"]).sample(IntervalSampler(4, 2)))
         ['a', 'c', 'b', 'd']
 
@@ -101,6 +107,7 @@ class Dataset:
 class SimpleDataset(Dataset):
     """A list, or anything else with `len` and `[i]`, as a dataset.
 
+    >>> from gluongraph.gluon.data import SimpleDataset
     >>> data = SimpleDataset(["a", "b"])
     >>> len(data), data[1]
     (2, 'b')
@@ -120,9 +127,13 @@ class ArrayDataset(Dataset):
     """Several arrays (or datasets) of equal length side by side: sample i is (a[i], b[i], ...), a[i] of a single one.
 
     >>> import numpy as np
+    >>> from gluongraph.gluon.data import ArrayDataset
     >>> data = ArrayDataset(np.arange(3), np.arange(3) * 2)
     >>> [int(x) for x in data[2]]
     [2, 4]
+
+    Raises:
+        AssertionError: no arrays, or arrays of different lengths.
     """
 
     def __init__(self, *args: Any):
@@ -147,6 +158,9 @@ class ArrayDataset(Dataset):
     def batch(self, indices: list[int]) -> Any:
         """What `default_batchify_fn` makes of these samples, by one selection per array; None where that is not so.
 
+        >>> import numpy as np
+        >>> from gluongraph import nd
+        >>> from gluongraph.gluon.data import ArrayDataset
         >>> data, label = ArrayDataset(nd.array([[1, 2], [3, 4]]), np.array([5, 6])).batch([1, 0])
         >>> data.tolist(), label.tolist()
         ([[3.0, 4.0], [1.0, 2.0]], [6, 5])
@@ -195,6 +209,8 @@ class RecordFileDataset(Dataset):
     """The records of a RecordIO file, as bytes; its index lies beside it: images.rec, images.idx.
 
     >>> import tempfile
+    >>> from gluongraph import recordio
+    >>> from gluongraph.gluon.data import RecordFileDataset
     >>> with tempfile.TemporaryDirectory() as root:
     ...     writer = recordio.MXIndexedRecordIO(f"{root}/texts.idx", f"{root}/texts.rec", "w")
     ...     writer.write_idx(0, b"first")

@@ -17,6 +17,7 @@ class Sampler:
     `state_dict()` tells what the pass that would start now depends on, in numbers and lists; after `load_state_dict`
     the next pass is that one.
 
+    >>> from gluongraph.gluon.data import BatchSampler, Sampler
     >>> class Backwards(Sampler):
     ...     def __iter__(self):
     ...         return iter([2, 1, 0])
@@ -57,6 +58,7 @@ class _Fixed(Sampler):
 class SequentialSampler(_Fixed):
     """start, start + 1, ..., start + length - 1.
 
+    >>> from gluongraph.gluon.data import SequentialSampler
     >>> list(SequentialSampler(3)), list(SequentialSampler(3, start=5))
     ([0, 1, 2], [5, 6, 7])
     """
@@ -76,12 +78,16 @@ class RandomSampler(Sampler):
 
     The order is the one that MXNet gives for the same seed. Its state is that of numpy's generator.
 
+    >>> from gluongraph.gluon.data import RandomSampler
     >>> sampler = RandomSampler(5)
     >>> state = sampler.state_dict()
     >>> before = list(sampler)
     >>> sampler.load_state_dict(state)
     >>> list(sampler) == before
     True
+
+    Raises:
+        ValueError: `load_state_dict` was given the state of a sampler of another length.
     """
 
     def __init__(self, length: int):
@@ -121,6 +127,7 @@ def _numpy_state() -> State:
 class FilterSampler(_Fixed):
     """The indices of the samples of which fn(sample) is true.
 
+    >>> from gluongraph.gluon.data import FilterSampler
     >>> list(FilterSampler(lambda x: x > 6, [5, 7, 6, 8]))
     [1, 3]
     """
@@ -138,10 +145,14 @@ class FilterSampler(_Fixed):
 class IntervalSampler(_Fixed):
     """Every `interval`-th index; with `rollover` then again from the first one that was left out, until all were seen.
 
+    >>> from gluongraph.gluon.data import IntervalSampler
     >>> list(IntervalSampler(7, 3))
     [0, 3, 6, 1, 4, 2, 5]
     >>> list(IntervalSampler(7, 3, rollover=False))
     [0, 3, 6]
+
+    Raises:
+        AssertionError: the interval is not between 1 and the length.
     """
 
     def __init__(self, length: int, interval: int, rollover: bool = True):
@@ -162,6 +173,7 @@ class BatchSampler(Sampler):
 
     A last batch that is not full is kept, discarded, or rolls over into the next pass.
 
+    >>> from gluongraph.gluon.data import BatchSampler, SequentialSampler
     >>> list(BatchSampler(SequentialSampler(5), 2, "discard"))
     [[0, 1], [2, 3]]
 
@@ -209,6 +221,8 @@ class BatchSampler(Sampler):
 def state_of(sampler: Any) -> State:
     """`sampler.state_dict()`; {} of a list or a range, whose order is always the same.
 
+    >>> from gluongraph.gluon.data import BatchSampler, SequentialSampler
+    >>> from gluongraph.gluon.data.sampler import state_of
     >>> state_of(range(3))
     {}
     >>> state_of(BatchSampler(SequentialSampler(3), 2))
@@ -228,6 +242,8 @@ def state_of(sampler: Any) -> State:
 def restore(sampler: Any, state: State) -> None:
     """`sampler.load_state_dict(state)`, for what `state_of` takes.
 
+    >>> from gluongraph.gluon.data import BatchSampler, SequentialSampler
+    >>> from gluongraph.gluon.data.sampler import restore
     >>> sampler = BatchSampler(SequentialSampler(3), 2, "rollover")
     >>> restore(sampler, {"left": [2], "sampler": {}})
     >>> list(sampler)

@@ -25,6 +25,7 @@ def send(connection: Connection[Any, Any], value: Any) -> None:
     """Send a value; nothing has been sent if it cannot be pickled. The other end must be a process of this machine.
 
     >>> import multiprocessing
+    >>> from gluongraph.gluon.data.transport import receive, send
     >>> here, there = multiprocessing.Pipe()
     >>> send(here, {"samples": [1, 2]})
     >>> receive(there)
@@ -58,6 +59,7 @@ def receive(connection: Connection[Any, Any]) -> Any:
 
     >>> import multiprocessing
     >>> import numpy as np
+    >>> from gluongraph.gluon.data.transport import receive, send
     >>> here, there = multiprocessing.Pipe()
     >>> send(here, np.zeros((100, 100)))
     >>> receive(there).shape

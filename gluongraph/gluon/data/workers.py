@@ -33,6 +33,7 @@ MOST_AHEAD = 32  # jobs given to a process at a time: their messages fit into th
 class Threads:
     """Threads of this process. They share its random generators: which sample draws what is left to chance.
 
+    >>> from gluongraph.gluon.data.workers import Threads
     >>> threads = Threads(1, read=sum)
     >>> threads.result(threads.submit([1, 2], seed=0), timeout=60)
     3
@@ -66,6 +67,7 @@ class Threads:
 class WorkerTraceback(Exception):
     """Where an error happened in a worker process: the cause of the error that the caller gets.
 
+    >>> from gluongraph.gluon.data.workers import WorkerTraceback
     >>> str(WorkerTraceback("where it was")).strip()
     'where it was'
     """
@@ -97,6 +99,7 @@ class Processes:
     They are forked, unless the program has chosen another way by `multiprocessing.set_start_method`: so datasets need
     not be picklable, and scripts need no `if __name__ == "__main__"`.
 
+    >>> from gluongraph.gluon.data.workers import Processes
     >>> processes = Processes(1, read=sum, ahead=2)
     >>> processes.result(processes.submit([1, 2], seed=0), timeout=60)
     3

@@ -74,6 +74,7 @@ def read_idx(path: str) -> Array:
 
     >>> import pathlib
     >>> import tempfile
+    >>> from gluongraph.gluon.data.vision.datasets import read_idx
     >>> with tempfile.TemporaryDirectory() as root:
     ...     file = pathlib.Path(root, "labels")
     ...     size = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 5, 6, 7]))  # bytes, one axis, of extent 3
@@ -101,6 +102,7 @@ class MNIST(_DownloadedDataset):
 
     >>> import pathlib
     >>> import tempfile
+    >>> from gluongraph.gluon.data.vision import MNIST
     >>> with tempfile.TemporaryDirectory() as root:  # one black image, of class 7
     ...     heads = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28]), bytes([0, 0, 8, 1, 0, 0, 0, 1])
     ...     size = pathlib.Path(root, "train-images-idx3-ubyte").write_bytes(heads[0] + bytes(28 * 28))
@@ -146,6 +148,7 @@ class FashionMNIST(MNIST):
 
     >>> import pathlib
     >>> import tempfile
+    >>> from gluongraph.gluon.data.vision import FashionMNIST
     >>> with tempfile.TemporaryDirectory() as root:  # one black image, of class 9, for testing
     ...     heads = bytes([0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28]), bytes([0, 0, 8, 1, 0, 0, 0, 1])
     ...     size = pathlib.Path(root, "t10k-images-idx3-ubyte").write_bytes(heads[0] + bytes(28 * 28))
@@ -176,6 +179,7 @@ class CIFAR10(_DownloadedDataset):
 
     >>> import pathlib
     >>> import tempfile
+    >>> from gluongraph.gluon.data.vision import CIFAR10
     >>> with tempfile.TemporaryDirectory() as root:  # one black image, of class 7
     ...     size = pathlib.Path(root, "test_batch.bin").write_bytes(bytes([7]) + bytes(3 * 32 * 32))
     ...     data = CIFAR10(root, train=False)
@@ -245,6 +249,7 @@ class CIFAR100(CIFAR10):
 
     >>> import pathlib
     >>> import tempfile
+    >>> from gluongraph.gluon.data.vision import CIFAR100
     >>> with tempfile.TemporaryDirectory() as root:  # one black image, of group 4 and kind 55
     ...     size = pathlib.Path(root, "test.bin").write_bytes(bytes([4, 55]) + bytes(3 * 32 * 32))
     ...     coarse, fine = CIFAR100(root, train=False), CIFAR100(root, fine_label=True, train=False)
@@ -268,7 +273,10 @@ class CIFAR100(CIFAR10):
 class ImageRecordDataset(RecordFileDataset):
     """Image and label of each record of a RecordIO file; gray with flag=0, else RGB.
 
+    >>> import numpy as np
     >>> import tempfile
+    >>> from gluongraph import recordio
+    >>> from gluongraph.gluon.data.vision import ImageRecordDataset
     >>> with tempfile.TemporaryDirectory() as root:
     ...     writer = recordio.MXIndexedRecordIO(f"{root}/images.idx", f"{root}/images.rec", "w")
     ...     header = recordio.IRHeader(0, 3.0, 0, 0)
@@ -297,6 +305,7 @@ class ImageFolderDataset(Dataset):
 
     >>> import pathlib
     >>> import tempfile
+    >>> from gluongraph.gluon.data.vision import ImageFolderDataset
     >>> with tempfile.TemporaryDirectory() as root:
     ...     for name in ("cat", "dog"):
     ...         pathlib.Path(root, name).mkdir()
@@ -343,6 +352,7 @@ class ImageListDataset(Dataset):
     `imglist` is a list of [label, file] or [label, label, ..., file], or the name of a text in `root` with lines
     "number, labels..., file" separated by tabs (as im2rec makes). Files are relative to `root`.
 
+    >>> from gluongraph.gluon.data.vision import ImageListDataset
     >>> data = ImageListDataset("photos", [[0, "cat.png"], [1, "dog.png"]])
     >>> len(data), [labels.tolist() for file, labels in data.items]
     (2, [[0.0], [1.0]])

@@ -190,6 +190,9 @@ class RandomCrop(_Transform):
     >>> from gluongraph.gluon.data.vision import transforms
     >>> transforms.RandomCrop((5, 3), pad=1)(nd.zeros((4, 6, 3), dtype="uint8")).shape
     (3, 5, 3)
+
+    Raises:
+        ValueError: `pad` has other than 1 or 4 numbers.
     """
 
     def __init__(
