@@ -179,7 +179,15 @@ class Optimizer:
         return {"rescale": self.rescale_grad, "clip": bound, "clip_low": -bound}
 
     def clip(self, x: Node, s: Nodes) -> Node:
-        """C(x): x held within ±clip_gradient, elementwise; x itself where clipping is off."""
+        """C(x): x held within ±clip_gradient, elementwise; x itself where clipping is off.
+
+        >>> from gluongraph import nd
+        >>> from gluongraph.optimizer import SGD, get_updater
+        >>> weight = nd.array([0.0, 0.0])
+        >>> get_updater(SGD(learning_rate=1.0, clip_gradient=0.5))(0, nd.array([3.0, -0.25]), weight)
+        >>> weight.asnumpy().tolist()
+        [-0.5, 0.25]
+        """
         return ops.maximum(ops.minimum(x, s["clip"]), s["clip_low"]) if self.clips else x
 
     def inverse_rate(self, index: Index) -> float:
@@ -201,7 +209,14 @@ class Optimizer:
 
     @property
     def learning_rate(self) -> float:
-        """The scheduler's rate for the last update, or `lr`; no multiplier of a parameter in it."""
+        """The scheduler's rate for the last update, or `lr`; no multiplier of a parameter in it.
+
+        >>> from gluongraph.lr_scheduler import FactorScheduler
+        >>> from gluongraph.optimizer import SGD
+        >>> sgd = SGD(learning_rate=1.0, lr_scheduler=FactorScheduler(step=1, factor=0.5))
+        >>> sgd.learning_rate
+        1.0
+        """
         if self.lr_scheduler is None:
             return self.lr
         rate = self.lr_scheduler(self.num_update)
@@ -318,7 +333,15 @@ class Optimizer:
         self._index_update_count.count(indices)
 
     def t(self, index: Index) -> int:
-        """The number of this parameter's last update; of one never updated, the number that its first will have."""
+        """The number of this parameter's last update; of one never updated, the number that its first will have.
+
+        >>> from gluongraph.optimizer import Optimizer
+        >>> rule = Optimizer()
+        >>> rule.count((0,))
+        >>> rule.count((0,))
+        >>> rule.t(0), rule.t(1)
+        (2, 1)
+        """
         return self._index_update_count.get(index, self.begin_num_update + 1)
 
     @property
@@ -501,7 +524,14 @@ class Optimizer:
         return (state, master) if self.master_last else (master, state)
 
     def fits(self, state: Any, weight: TensorType) -> bool:
-        """Is the state such as `create_state_multi_precision` makes now? What it makes depends on `structure()`."""
+        """Is the state such as `create_state_multi_precision` makes now? What it makes depends on `structure()`.
+
+        >>> from gluongraph import nd
+        >>> from gluongraph.ir.graph import TensorType
+        >>> from gluongraph.optimizer import SGD
+        >>> SGD(momentum=0.5).fits(nd.zeros((2,)), TensorType((2,), "f32")), SGD().fits(None, TensorType((2,), "f32"))
+        (True, True)
+        """
         master = TensorType(weight.shape, "f32") if self.has_master(weight) else None
         types = list(self.states(master or weight).values())
         if master is not None:
@@ -642,7 +672,17 @@ def computed_in(dtype: str) -> str:
 
 
 def noise_of(optimizer: Optimizer, weight: TensorType, rng: Node, draw: int) -> dict[str, Node]:
-    """The random arrays that an update reads, drawn from number `draw` on."""
+    """The random arrays that an update reads, drawn from number `draw` on.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.ir.graph import TensorType
+    >>> from gluongraph.ndarray import invoke
+    >>> from gluongraph.optimizer import SGLD
+    >>> from gluongraph.optimizer.base import noise_of
+    >>> draw = lambda rng: noise_of(SGLD(), TensorType((3,), "f32"), rng, 0)["normal"]
+    >>> invoke(draw, nd.zeros((4,), dtype="uint32")).shape
+    (3,)
+    """
     dtype = computed_in(weight.dtype)
     drawn = {name: ops.normal(rng, weight.shape, draw + i, dtype) for i, name in enumerate(optimizer.noise)}
     if optimizer.state_form is None:
@@ -661,7 +701,19 @@ def updated_by(
 ) -> tuple[Node, ...]:
     """The formula as a builder: new weight and new states, from weight, gradient, these states, scalars by their keys,
     and the generator's state where there is noise. `structure` is there to tell builders apart. The optimizer is
-    referred to weakly: it has the weights, and what eager mode makes of builders outlives it."""
+    referred to weakly: it has the weights, and what eager mode makes of builders outlives it.
+
+    >>> import weakref
+    >>> from gluongraph import nd
+    >>> from gluongraph.ndarray import invoke
+    >>> from gluongraph.optimizer import SGD
+    >>> from gluongraph.optimizer.base import updated_by
+    >>> sgd = SGD()
+    >>> given = [nd.array(x) for x in ([1.0], [2.0], 0.5, 0.0, 1.0)]  # weight, gradient, lr, wd, rescale
+    >>> how = {"structure": sgd.structure(), "states": (), "keys": ("lr", "wd", "rescale")}
+    >>> invoke(updated_by, *given, optimizer=weakref.ref(sgd), **how)[0].asnumpy().tolist()
+    [0.0]
+    """
     rule = optimizer()
     assert rule is not None
     state, numbers = dict(zip(states, rest, strict=False)), rest[len(states) :]
