@@ -211,7 +211,7 @@ def beam() -> None:
     import gluonnlp as nlp
     import mxnet as mx
 
-    class Decoder(mx.gluon.Block):  # type: ignore[misc, name-defined]
+    class Decoder(mx.gluon.Block):  # type: ignore[misc, name-defined]  # mxnet has no types
         def __init__(self) -> None:
             super().__init__()
             with self.name_scope():
@@ -363,7 +363,7 @@ for _name in ("cifar_resnet20_v1", "cifar_wideresnet16_10", "mobilenetv3_small",
 def perform(name: str) -> None:
     """Run a case in this process."""
     put_back()
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    sys.modules["torch"] = None  # type: ignore[assignment]  # cannot be imported: these cases are of mxnet
     from gluongraph.mxnet import install
 
     install()

@@ -94,7 +94,7 @@ def _show(ended: threading.Event) -> None:
     if ended.wait(DELAY):
         return
 
-    class Bar(import_whole("tqdm").tqdm):  # type: ignore[misc]
+    class Bar(import_whole("tqdm").tqdm):  # type: ignore[misc]  # what is imported late has no type
         monitor_interval = 0  # it would start a thread that speeds up what is drawn here anyway
 
     with Bar(total=1, leave=False, file=sys.stderr, ncols=_width(), nrows=20, delay=DELAY, bar_format=_TIMED) as bar:

@@ -45,7 +45,7 @@ def _likewise(of: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable
     """The attributes of a function that takes any are those of another."""
 
     def named(fn: Callable[..., Any]) -> Callable[..., Any]:
-        fn.__signature__ = inspect.signature(of)  # type: ignore[attr-defined]
+        fn.__signature__ = inspect.signature(of)  # type: ignore[attr-defined]  # `inspect` looks here first
         return fn
 
     return named

@@ -102,17 +102,17 @@ MOVEMENT = {"reshape", "transpose", "expand", "slice", "concat", "pad", "flip"}
 @pytest.mark.parametrize("name", sorted((INTEGRAL | MOVEMENT) - {"cast"}))
 def test_gradients_of_integers_are_those_of_equal_floats(name: str) -> None:
     found = 0
-    for arrays, attrs in OPS[name].samples(np.random.default_rng(0)):  # type: ignore[misc]
+    samples = OPS[name].samples
+    assert samples is not None
+    for arrays, attrs in samples(np.random.default_rng(0)):
         if "dtype" in attrs:
             continue
         asked = [i for i, a in enumerate(arrays) if a.dtype.kind not in "biu"]
         whole = [np.ceil(a.astype(np.float64)) if i in asked else a for i, a in enumerate(arrays)]
-
-        def of(dtype: Any) -> list[Any]:
-            given = [a.astype(dtype) if i in asked else a for i, a in enumerate(whole)]  # noqa: B023
-            return _gradients(name, given, asked, attrs)  # noqa: B023
-
-        expected, integers = of(np.float64), of(np.int64)
+        expected, integers = (
+            _gradients(name, [a.astype(dtype) if i in asked else a for i, a in enumerate(whole)], asked, attrs)
+            for dtype in (np.float64, np.int64)
+        )
         for of_floats, of_integers in zip(expected, integers, strict=True):
             if of_integers is not None:
                 assert of_integers.dtype == np.int64
