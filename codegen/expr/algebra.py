@@ -44,6 +44,9 @@ class CpuAlgebra:
             return tir.splat(tir.const(wrapped(number, dtype), dtype), tir.lanes_of(x))
         if (have, dtype) == ("u64", "u32"):  # TVM bounds the words of Philox, and fails on numbers beyond 32 bits
             x = tir.bitcast(x, "i64")
+        elif DTYPES[have].family == "int" and DTYPES[dtype].family == "uint":
+            # in two steps: TVM carries a cast into a ramp, and fails where a negative stride (`flip`) becomes unsigned
+            return tir.bitcast(tir.cast(x, f"i{8 * DTYPES[dtype].nbytes}"), dtype)
         return tir.cast(x, dtype)
 
     def bitcast(self, x: Expr, dtype: str) -> Expr:

@@ -32,6 +32,10 @@ def langevin(s: Node, w: Node, g: Node, lr: Node) -> Node:
     return w - lr * g + ops.normal(s, w.shape, 3)
 
 
+def reversed_range(x: Node, dtype: str) -> Node:
+    return x + ops.flip(ops.iota(x.shape, 1, dtype), 1)
+
+
 NORMALS = (1, 15, 64, 70, 128, 20_011)  # less than a vector, a run, runs with a rest, in parallel
 CASES = [
     *(Case(f"size {n}", lambda x: ops.exp(x) * 2.0 + x, [(n,)], "loop") for n in (1, 15, 16, 17, 33, 1000, 20_011)),
@@ -58,6 +62,17 @@ CASES = [
     Case("rows of a slice", lambda x: ops.slice(x, (1, 0), (5, 33), (1, 1)), [(9, 33)], "loop"),
     Case("pad", lambda x: ops.pad(x, (0, 0, 1, 2), (0, 0, 2, 1), 0.5), [IMAGE], "loop"),
     Case("flip", lambda x, y: ops.flip(x, (1,)) + y, [(5, 33), (5, 33)], "loop"),
+    *(
+        Case(f"numbers counted down as {to}", lambda x, to=to: reversed_range(x, to), [((8, n), to)], "loop")
+        for to in ("u8", "u32", "u64", "i64", "f64")
+        for n in (4, 17)
+    ),
+    Case(
+        "flipped dropout",
+        lambda x, s: x * ops.flip(ops.bernoulli(s, 0.8, x.shape, 3, "f64"), 1),
+        [((8, 4), "f64"), U32],
+        "loop",
+    ),
     Case("take rows", lambda x, i: ops.take(x, i, 0), [(5, 33), ((4, 3), "i32")], "loop"),
     Case("positions", lambda x: x * ops.iota((5, 33), 1, "f32"), [(5, 33)], "loop"),
     Case("triangle", lambda x: ops.where(ops.less(ops.iota((9, 33), 0, "i32"), 3), x, 0.0), [(9, 33)], "loop"),
