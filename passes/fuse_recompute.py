@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 
 from gluongraph.ir.graph import Graph, Node
+from gluongraph.passes.compared import compared
 from gluongraph.passes.fuse_groups import COMPARISONS, Inlined, overwritten
 
 # An instruction or two for a vector of elements.
@@ -32,13 +33,14 @@ def recomputed(
     their operands in memory.
     """
     users, results, written = graph.users(), set(graph.results), set(overwritten(graph).values())
+    once = compared(graph).once
     found: set[Node] = set()
     for n in order:
         if n in stored and n not in results and all(map(_reads_elements, users[n])):
             between, sources = _made_of(n, stored, found)
             extra = (len(sources) - 1) * kernels(n)  # reads
             # What the step writes over is read by its own kernel alone, or the new value would wait for all readers.
-            if 0 < len(between) <= MOST and extra < WRITE and sources.isdisjoint(written):
+            if 0 < len(between) <= MOST and extra < WRITE and sources.isdisjoint(written) and between.isdisjoint(once):
                 found |= between
     return frozenset(found)
 

@@ -24,6 +24,7 @@ import networkx as nx
 from gluongraph import ops
 from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ops.views import WRITTEN
+from gluongraph.passes.compared import compared
 from gluongraph.passes.fuse_groups import COMPARISONS, Inlined
 from gluongraph.passes.remat_cost import DEAR
 from gluongraph.passes.remat_segments import SMALL, Forward, Segment
@@ -39,20 +40,23 @@ def remat(graph: Graph, forward: Forward, how: Sequence[int], low: str | None = 
     if low is None and not any(how):
         return graph
     read = {s for n in graph.nodes() if n not in forward.nodes for s in n.src}
-    copied = {n: k for k, part in enumerate(forward.segments) for n in _copied(part, read, how[k])}
+    between = compared(graph).between
+    copied = {n: k for k, part in enumerate(forward.segments) for n in _copied(part, read, how[k], between)}
     narrowed: dict[Node, int] = {}
     if low is not None:
         readers = _Readers(graph, forward, copied)
         narrowed = {n: k for k, part in enumerate(forward.segments[:-1]) for n in _narrowed(part, copied, readers)}
+        narrowed = {n: k for n, k in narrowed.items() if n not in between}
     if not copied and not narrowed:
         return graph
     return _Copier(graph, forward, copied, narrowed, low or "f32").run()
 
 
-def _copied(segment: Segment, read: Container[Node], how: int) -> list[Node]:
+def _copied(segment: Segment, read: Container[Node], how: int, between: Container[Node]) -> list[Node]:
     """The nodes of a segment that gradients, which read those in `read`, shall find copied, with what these need.
 
-    What each reader computes for itself is copied in any case: it is read from what is kept.
+    What each reader computes for itself is copied in any case: it is read from what is kept. So is what is chosen from
+    copies and compared with them (`between`, see `compared`): a maximum that is kept may be none of a copy's elements.
     """
     inlined, inside = Inlined(), set(segment.nodes)
     kept = inside if how == KEEP else _kept(segment, read, how) | segment.leaving
@@ -63,6 +67,9 @@ def _copied(segment: Segment, read: Container[Node], how: int) -> list[Node]:
         if n in inside and (n not in kept or n in inlined) and n not in found:
             found.add(n)
             stack.extend(n.src)
+    for n in segment.nodes:
+        if n in between and not found.isdisjoint(n.src):
+            found.add(n)
     return [n for n in segment.nodes if n in found]
 
 

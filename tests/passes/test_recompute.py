@@ -125,6 +125,25 @@ def test_who_wants_it_in_memory_has_it_stored_for_all(reader: Callable[[Node], N
     assert len(written(twice_read(CHEAP["centred"], reader), 64 * 32)) == 1
 
 
+COMPARED: dict[str, Callable[[Node], Node]] = {
+    "max": lambda n: ops.equal(n, ops.expand(ops.max(n, axis=0, keepdims=True), n.shape)),
+    "least, the other way round": lambda n: ops.not_equal(ops.expand(ops.min(n, 0, keepdims=True), n.shape), n),
+    "behind exact work": lambda n: ops.equal(-n, ops.expand(ops.max(ops.neg(ops.relu(n)), 0, keepdims=True), n.shape)),
+}
+
+
+@pytest.mark.parametrize("reader", COMPARED.values(), ids=COMPARED)
+def test_what_is_compared_with_itself_is_computed_once(reader: Callable[[Node], Node]) -> None:
+    """Two kernels may round it differently, and then no element equals the largest."""
+    assert len(written(twice_read(CHEAP["centred"], reader), 64 * 32)) == 1
+
+
+def test_other_comparisons_do_not_matter() -> None:
+    larger = twice_read(CHEAP["centred"], lambda n: ops.greater(n, ops.mean(n, axis=0, keepdims=True)))
+    known = twice_read(CHEAP["centred"], lambda n: ops.equal(n, 1.0))
+    assert written(larger, 64 * 32) == written(known, 64 * 32) == []
+
+
 def test_a_result_is_stored_once() -> None:
     plan = twice_read(CHEAP["centred"], lambda n: n)
     assert written(plan, 64 * 32) == []
