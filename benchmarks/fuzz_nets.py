@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def results(seeds: list[int], processes: int, until: float) -> Iterator[dict[str
     # A process ends after some blocks: what it has compiled stays mapped until then.
     spawn, own = get_context("spawn"), (os.getpid(),)
     with ProcessPoolExecutor(processes, spawn, end_with, own, max_tasks_per_child=5) as pool:
-        running = [pool.submit(block, each) for each, _ in zip(blocks, range(processes), strict=False)]
+        running = [pool.submit(block, each) for each in islice(blocks, processes)]
         while running:
             yield from running.pop(0).result()
             if time.monotonic() < until and (after := next(blocks, None)) is not None:

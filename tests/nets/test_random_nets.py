@@ -65,7 +65,14 @@ def test_what_rounding_cannot_explain_is_wrong() -> None:
         found = compare_nets.Found()
         true = compare_nets.interpreter.run(graph, inputs)[0]["y"]
         compare_nets._compare(
-            drawn, found, {"y": true + off}, graph, inputs, lambda outputs, _: outputs, compare_nets.UNITS["float32"]
+            drawn,
+            found,
+            {},
+            {"y": true + off},
+            graph,
+            inputs,
+            lambda outputs, _: outputs,
+            compare_nets.UNITS["float32"],
         )
         return found
 
