@@ -114,11 +114,11 @@ def _kept(segment: Segment, read: Container[Node], how: int) -> set[Node]:
     net = nx.DiGraph()
     net.add_nodes_from(("source", "sink"))
     for n in segment.nodes:
-        given = n in segment.leaving
-        if _is_dear(n, how) and not given:
+        given, free = n in segment.leaving, n in inlined or n.op.name == "item"  # kept with what it is a result of
+        if _is_dear(n, how) and not given and not free:
             net.add_edge("source", (n, 0))
         size = 2 * sum(t.nbytes for t in n.types) + (n.op.kind == "movement")  # of equals what is there without a copy
-        if n in inlined or n.op.name == "item":  # kept with what it is a result of
+        if free:
             net.add_edge((n, 0), (n, 1))
         else:
             net.add_edge((n, 0), (n, 1), capacity=size)

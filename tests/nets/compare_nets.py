@@ -124,6 +124,13 @@ def _trainer(drawn: Drawn) -> gluon.Trainer:
     return gluon.Trainer(drawn.net.collect_params(), drawn.optimizer, dict(drawn.settings))
 
 
+def _compiled(drawn: Drawn, **options: Any) -> Any:
+    """The step; one of three computes again what it can."""
+    return mx.compile(
+        drawn.net, drawn.loss, _trainer(drawn), remat="blocks" if drawn.seed % 3 == 2 else None, **options
+    )
+
+
 def _names(drawn: Drawn) -> dict[str, str]:
     """Names of trained parameters, as gradients have them -> as `weights` has them."""
     return {p.name: name for name, p in drawn.net.collect_params().items() if p.grad_req != "null"}
@@ -140,7 +147,7 @@ def _double(drawn: Drawn, start: Arrays) -> None:
     loss.backward()
     eager = {p.name: p.grad().asnumpy() for p in drawn.net.collect_params().values() if p.grad_req != "null"}
     _set(drawn, start, "float64")
-    step = mx.compile(drawn.net, drawn.loss, _trainer(drawn))
+    step = _compiled(drawn)
     compiled = {name: g.asnumpy() for name, g in step.grads(x, label).items()}
     largest = max(float(np.abs(g).max()) for g in eager.values())
     for name, g in compiled.items():
@@ -157,7 +164,7 @@ def _judge(drawn: Drawn, start: Arrays, found: Found, mode: str, precision: str)
     dtype, names = "float32", _names(drawn)
     _set(drawn, start, dtype)
     rounded = weights(drawn)  # what float32 holds of them: where float64 starts, too
-    step = mx.compile(drawn.net, drawn.loss, _trainer(drawn), precision="32" if precision == "float32" else precision)
+    step = _compiled(drawn, precision="32" if precision == "float32" else precision)
     x, label = _batch(drawn, dtype)
     if mode == "grads":
         made = {name: g.asnumpy() for name, g in step.grads(x, label).items()}

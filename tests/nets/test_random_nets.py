@@ -15,6 +15,8 @@ import random_nets
 from gluongraph import ops
 from gluongraph.ir.graph import OPS, TensorType
 
+# A flip beside a dropout; layer norms under a global maximum; attentions of one head that are computed again.
+ONCE_WRONG = (3349, 5283, 9456, 10019, 10055)
 PARTED = 4  # networks of these that rounding may part: that is rare
 
 
@@ -23,7 +25,7 @@ def parted() -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", (*range(40), *ONCE_WRONG))
 def test_compiled_is_eager(seed: int, parted: list[str]) -> None:
     found = compare_nets.held(random_nets.draw(seed))
     parted += [found.parted] if found.parted else []
