@@ -26,12 +26,13 @@ from gluongraph import nd, ops
 from gluongraph.dtypes import dtype_name
 from gluongraph.eager import nan_check
 from gluongraph.errors import located
-from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Node
 from gluongraph.mxops import images as mximages
 from gluongraph.mxops import layers as mxlayers
 from gluongraph.nd.function import TUNING, function
 from gluongraph.tracing.keep_float32 import float32, keep_float32
+from gluongraph.tracing.loss_scaling import LossScale
+from gluongraph.tracing.trainer import Trainer
 
 __all__ = [
     "float32",
@@ -96,7 +97,7 @@ def init_trainer(trainer: Trainer) -> None:
     """
     if _target is None:
         raise AssertionError("amp.init_trainer: call amp.init() before, at the beginning of the program")
-    if not isinstance(trainer, Trainer):
+    if not isinstance(getattr(trainer, "scaler", None), LossScale):
         raise TypeError(f"amp.init_trainer takes a gluon.Trainer, not a {type(trainer).__name__}")
     trainer.skips = True
 

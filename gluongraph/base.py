@@ -44,7 +44,7 @@ def data_dir_default() -> str:
 
 def data_dir() -> str:
     """Where data sets and models lie: the folder in the variable MXNET_HOME, else ~/.mxnet."""
-    from gluongraph.gluon import download
+    from gluongraph.host import download
 
     return download.data_dir()
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from gluongraph import debug
 from gluongraph.context import Context, check_context, current_context
-from gluongraph.dtypes import dtype_name
+from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.eager.array import DEFAULT, Handle
 from gluongraph.eager.function import Function, leaf, observers
 from gluongraph.eager.tape import STATE, Entry, mark, no_value, outlived, source_of, sources_of, tracked
 from gluongraph.errors import MXNetError, ShapeError, TraceError, located
-from gluongraph.ir.graph import Node, attr_key
+from gluongraph.ir.graph import Node, TensorType, attr_key
 from gluongraph.ir.plain import PLAIN, extents, is_flat, plain
 from gluongraph.mxops import images as mximages
 from gluongraph.mxops import index as mxindex
@@ -171,7 +171,7 @@ class NDArray(Handle):
         """
         if self._storage is None:
             raise TraceError(no_value("attach_grad()"))
-        from gluongraph.eager.row_sparse_array import gradient_like
+        from gluongraph.nd.row_sparse_array import gradient_like
 
         mark(self, gradient_like(self, stype), grad_req)
 
@@ -426,6 +426,11 @@ def placed(array: NDArray, ctx: Context | None) -> NDArray:
         check_context(ctx)
         array._ctx = ctx
     return array
+
+
+def zeros(type: TensorType, ctx: Context | None) -> NDArray:
+    """A new array of zeros on `ctx`, or on the current device; it takes no memory until it is written."""
+    return placed(NDArray(np.zeros(type.shape, numpy_dtype(type.dtype))), ctx)
 
 
 def traced(node: Node) -> NDArray:

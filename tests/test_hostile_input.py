@@ -15,10 +15,11 @@ import pytest
 import gluongraph as mx
 from gluongraph import gluon, nd
 from gluongraph.errors import DTypeError, FormatError
-from gluongraph.gluon import files, nn
+from gluongraph.gluon import nn
 from gluongraph.host import json_text, params_file
 from gluongraph.host.json_text import DEEPEST
 from gluongraph.ir import serialize
+from gluongraph.nd import files
 from gluongraph.optimizer.updater import get_updater
 from gluongraph.runtime import tensorfile
 

@@ -1,4 +1,4 @@
-"""Imports run one way: base <- front ends <- compiler -> passes, codegen, runtime. TVM is touched in four files."""
+"""Imports run one way, by a table of folders. TVM is touched in four files."""
 
 from __future__ import annotations
 
@@ -7,25 +7,97 @@ import pathlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
 
+import networkx as nx
 import pytest
 
 from gluongraph.codegen.tvm import tir
 
 ROOT = pathlib.Path(__file__).parent.parent
 
-# What everybody may import; it imports nothing but itself.
-BASE = {"context", "debug", "dtypes", "errors", "host", "ir", "ops", "storage"}
-ALLOWED = {  # part -> the parts that it may import
-    "base": {"base"},
-    "front": {"base", "front"},
-    "passes": {"base", "passes"},
-    "codegen": {"base", "codegen"},
-    "runtime": {"base", "runtime"},
-    "top": {"base", "front", "passes", "codegen", "runtime", "top"},  # the compiler, and the commands that use it
+# What every folder may import, and top-level modules with it; each may import those before it.
+GROUND = ("errors", "debug", "storage", "dtypes", "host", "context", "ir")
+# Folder, or module at the top -> what it may import beside the ground; each stands below all that may import it.
+ALLOWED: dict[str, str] = {
+    "ops": "",
+    # -- arrays
+    "mxops": "ops",
+    "eager": "ops",
+    "ndarray": "ops mxops eager",
+    "autograd": "mxops eager ndarray",
+    "random": "ops eager ndarray",
+    "image": "mxops eager ndarray",
+    "recordio": "image",
+    "profiler": "eager ndarray",
+    "metric": "ndarray",
+    "util": "",
+    "base": "",
+    "name": "",
+    "attribute": "",
+    # -- the compiler
+    "passes": "ops",
+    "codegen": "ops",
+    "runtime": "",
+    "compiler": "ops eager passes codegen runtime",
+    # -- training
+    "formulas": "",
+    "lr_scheduler": "formulas",
+    "optimizer": "ops formulas lr_scheduler ndarray autograd random",
+    "kvstore": "ops ndarray autograd optimizer",
+    "tracing": "ops mxops eager ndarray optimizer kvstore",
+    # -- what programs see
+    "nd": "ops mxops eager ndarray random image util tracing",
+    "symbol": "mxops eager ndarray nd tracing",
+    "model": "ndarray nd symbol",
+    "operator": "eager ndarray autograd nd symbol",
+    "amp": "ops mxops eager nd tracing",
+    "contrib": "ndarray autograd nd amp",
+    "initializer": "ndarray random nd",
+    "gluon": "ops mxops eager ndarray autograd random image recordio metric name optimizer kvstore tracing nd symbol"
+    " contrib initializer",
+    "gluongraph": "amp attribute autograd contrib gluon initializer kvstore lr_scheduler metric nd optimizer random"
+    " util",
+    "onnx": "ops mxops eager ndarray autograd random initializer tracing nd gluon",
+    "io": "ndarray image recordio nd gluon",
+    "mxnet": "ndarray symbol gluon",
+    "test_utils": "ndarray autograd random optimizer nd symbol util gluon gluongraph io",
+    # -- compiled steps
+    "checkpoint": "runtime eager ndarray autograd random lr_scheduler tracing gluon gluongraph",
+    "step": "codegen runtime compiler ndarray random optimizer tracing nd gluon checkpoint",
+    "artefact": "ops codegen runtime ndarray random formulas lr_scheduler optimizer tracing initializer gluon"
+    " gluongraph checkpoint step",
+    "bench": "codegen runtime compiler autograd nd gluon gluongraph step",
+    "cli": "ops codegen runtime compiler tracing bench",
+    "__main__": "cli",
 }
-TOP = {"artefact", "bench", "checkpoint", "cli", "compiler", "step", "__main__"}
+# What is imported from below, within a function: a method or a name of theirs that stands on what is above them.
+LATE = {
+    "ndarray": "autograd nd",  # NDArray.backward, tostype, attach_grad(stype="row_sparse")
+    "profiler": "symbol",  # the names that MXNet gives to operators
+    "nd": "operator",  # nd.Custom
+    "gluon": "onnx",  # HybridBlock.export(format="onnx")
+    "step": "artefact onnx",  # TrainStep.export, export_onnx
+    "base": "host",
+    "artefact": "compiler",
+    "cli": "artefact gluon gluongraph nd onnx random step",  # commands that train nothing need not wait for them
+}
+# What annotations alone name.
+NAMED = {
+    "gluongraph": "image io name operator profiler recordio symbol test_utils",
+    "eager": "ndarray tracing",
+    "checkpoint": "step",
+}
 TVM = {"codegen/tvm/tir.py", "codegen/tvm/machine_code.py", "codegen/tvm/te.py", "runtime/loader.py"}  # who touches it
+
+
+class Import(NamedTuple):
+    """An import: where, what, and whether it happens with the module, in a function, or for annotations alone."""
+
+    line: int
+    name: str
+    when: str  # "first", "late" or "never"
 
 
 def files() -> list[pathlib.Path]:
@@ -33,34 +105,100 @@ def files() -> list[pathlib.Path]:
     return sorted(f for folder in folders for f in (ROOT / folder).rglob("*.py"))
 
 
-def part_of(module: str) -> str:
-    """The part that a dotted name below gluongraph belongs to; '' is the package itself, a front end."""
-    first = module.split(".")[0]
-    if first in ("passes", "codegen", "runtime"):
-        return first
-    return "base" if first in BASE else "top" if first in TOP else "front"
+def module_of(file: pathlib.Path) -> str:
+    """Its dotted name, below gluongraph."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__").removeprefix("gluongraph").removeprefix(".")
 
 
-def imports(file: pathlib.Path) -> Iterator[tuple[int, str]]:
-    """Line and dotted name of everything imported, inside functions too. Annotations' imports count as well."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{file}:{node.lineno}: relative import"
-            for alias in node.names:
-                yield node.lineno, f"{node.module}.{alias.name}"
+MODULES = {module_of(file): file for file in files()}
 
 
-@pytest.mark.parametrize("file", files(), ids=lambda f: str(f.relative_to(ROOT)))
-def test_imports_run_one_way(file: pathlib.Path) -> None:
-    own = part_of(".".join(file.relative_to(ROOT).with_suffix("").parts).removeprefix("gluongraph."))
+def folder_of(module: str) -> str:
+    """The row of the table that a module belongs to; `mx` itself has one, too."""
+    return module.split(".")[0] or "gluongraph"
+
+
+@cache
+def imports(file: pathlib.Path) -> tuple[Import, ...]:
+    """Everything that is imported, of this project without "gluongraph."."""
+    return tuple(_imports(ast.parse(file.read_text(encoding="utf-8")), "first"))
+
+
+def _imports(node: ast.AST, when: str) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        then = when
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            then = "late"
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            then = "never"
+        if isinstance(child, ast.Import):
+            yield from (Import(child.lineno, alias.name, then) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert not child.level, f"line {child.lineno}: relative import"
+            for alias in child.names:
+                whole = f"{child.module}.{alias.name}"
+                yield Import(child.lineno, whole, then)
+        yield from _imports(child, then)
+
+
+def module_named(name: str) -> str | None:
+    """The module of this project that an imported name is, or lies in."""
+    if name != "gluongraph" and not name.startswith("gluongraph."):
+        return None
+    own = name.removeprefix("gluongraph").removeprefix(".")
+    return own if own in MODULES else own.rpartition(".")[0]
+
+
+def may_import(folder: str, when: str) -> set[str]:
+    """What a folder may import: the ground, or what of it comes before, and what the tables say."""
+    ground = GROUND[: GROUND.index(folder)] if folder in GROUND else GROUND
+    rows = [ALLOWED.get(folder, "")]
+    if when != "first":
+        rows.append(LATE.get(folder, ""))
+    if when == "never":
+        rows.append(NAMED.get(folder, ""))
+    return {folder, *ground, *" ".join(rows).split()}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_run_one_way(module: str) -> None:
+    folder = folder_of(module)
     wrong = [
-        f"line {line}: {own} imports {name} of {part}"
-        for line, name in imports(file)
-        if name.startswith("gluongraph.") and (part := part_of(name.removeprefix("gluongraph."))) not in ALLOWED[own]
+        f"line {each.line}: {folder} imports {each.name}"
+        for each in imports(MODULES[module])
+        if (other := module_named(each.name)) is not None and folder_of(other) not in may_import(folder, each.when)
     ]
     assert not wrong
+
+
+def test_folders_stand_on_those_before_them() -> None:
+    """So there is no circle of folders; the table has every folder, and nothing that is not needed."""
+    order = [*GROUND, *ALLOWED]
+    for number, folder in enumerate(order):
+        assert may_import(folder, "first") - {folder} <= set(order[:number]), folder
+
+
+@pytest.mark.parametrize(("table", "when"), [(ALLOWED, "first"), (LATE, "late"), (NAMED, "never")])
+def test_nothing_is_allowed_that_is_not_needed(table: dict[str, str], when: str) -> None:
+    needed: dict[str, set[str]] = {folder: set() for folder in (*GROUND, *ALLOWED)}
+    for module, file in MODULES.items():
+        others = (module_named(each.name) for each in imports(file) if each.when == when)
+        needed[folder_of(module)] |= {folder_of(other) for other in others if other is not None}
+    assert {k: left for k, names in table.items() if (left := set(names.split()) - needed[k])} == {}
+
+
+# The primitives: each has a gradient, and a gradient is made of primitives.
+CIRCLE = "ops"
+
+
+def test_modules_import_one_another_in_no_circle() -> None:
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    for module, file in MODULES.items():
+        others = (module_named(each.name) for each in imports(file) if each.when == "first")
+        graph.add_edges_from((module, other) for other in others if other is not None and other != module)
+    circles = [circle for circle in nx.strongly_connected_components(graph) if len(circle) > 1]
+    assert [{folder_of(module) for module in circle} for circle in circles] == [{CIRCLE}]
 
 
 def touches_tvm(name: str) -> bool:
@@ -72,7 +210,7 @@ HANDLES = ("tvm", "tirx", "Lazy")
 
 
 def test_tvm_is_touched_in_few_files() -> None:
-    found = {str(f.relative_to(ROOT)) for f in files() if any(touches_tvm(name) for _, name in imports(f))}
+    found = {str(f.relative_to(ROOT)) for f in files() if any(touches_tvm(each.name) for each in imports(f))}
     assert found <= TVM and all(hasattr(tir, name) for name in HANDLES)
 
 
@@ -97,10 +235,10 @@ def _opens_text(call: ast.Call) -> bool:
 
 
 def test_the_table_would_notice() -> None:
-    """The classification itself: a front end that imported a pass would be named."""
-    assert part_of("gluon.nn.layers") == "front" and "passes" not in ALLOWED["front"]
-    assert part_of("ops.elementwise") == "base" and part_of("passes.fuse") == "passes"
-    assert part_of("compiler") == "top"
+    """A front end that imported a pass, and a pass that imported a kernel."""
+    assert module_named("gluongraph.passes.fuse.fuse") == "passes.fuse" and folder_of("passes.fuse") == "passes"
+    assert "passes" not in may_import("gluon", "late") and "codegen" not in may_import("passes", "never")
+    assert "tracing" in may_import("eager", "never") and "tracing" not in may_import("eager", "late")
 
 
 def test_importing_gluongraph_imports_no_tvm() -> None:

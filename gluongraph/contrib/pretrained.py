@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gluongraph.errors import located
-from gluongraph.gluon.download import check_sha1, data_dir, download, repository_url
 from gluongraph.host import disk
+from gluongraph.host.download import check_sha1, data_dir, download, repository_url
 
 TABLE = Path(__file__).with_name("pretrained_vectors.txt")
 

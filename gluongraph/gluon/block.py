@@ -15,12 +15,13 @@ import numpy as np
 from gluongraph import nd
 from gluongraph.context import Context, current_context
 from gluongraph.errors import HostCallError, MXNetError, NamesInstead, is_own_file, located, runs_a_layer, warn
-from gluongraph.gluon import files, structure, watch
+from gluongraph.gluon import parameter_files, structure, watch
 from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
 from gluongraph.gluon.watch import Edits, is_setting
 from gluongraph.host import params_file
 from gluongraph.name import NameManager
+from gluongraph.nd import files
 from gluongraph.ndarray import NDArray
 from gluongraph.tracing import tracer
 
@@ -277,7 +278,7 @@ class Block(NamesInstead):
         whole = self.collect_params()
         legacy = {name.removeprefix(self.prefix): p for name, p in whole.items()}
         own = self._collect_params_with_prefix()
-        files.fill(filename, own, ctx, allow_missing, ignore_extra, cast_dtype, dtype_source, legacy=legacy)
+        parameter_files.fill(filename, own, ctx, allow_missing, ignore_extra, cast_dtype, dtype_source, legacy=legacy)
 
     def save(self, prefix: str) -> None:
         """Write the parameters to <prefix>-model.params, and what the blocks are called to <prefix>-model.json.

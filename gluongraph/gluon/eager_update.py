@@ -12,11 +12,11 @@ import numpy as np
 from gluongraph import autograd, debug, random
 from gluongraph import storage as storages
 from gluongraph.eager.function import Function, leaf
-from gluongraph.eager.row_sparse_array import RowSparseNDArray
 from gluongraph.eager.tape import STATE
 from gluongraph.gluon.row_update import update_by_rows
 from gluongraph.host import services
 from gluongraph.ir.graph import Graph, Node
+from gluongraph.nd.row_sparse_array import RowSparseNDArray
 from gluongraph.ndarray import NDArray
 from gluongraph.tracing.optimizer_updates import GRAD, SCALAR, ScalarTable
 

@@ -13,9 +13,10 @@ from gluongraph.context import Context, check_context, cpu, current_context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
 from gluongraph.eager.tape import concrete
 from gluongraph.errors import MXNetError, NamesInstead, located, warn
-from gluongraph.gluon import files
+from gluongraph.gluon import parameter_files
 from gluongraph.gluon.watch import Edits
 from gluongraph.ir.plain import extents
+from gluongraph.nd import files
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.multipliers import Multipliers
 from gluongraph.storage import given_array
@@ -633,7 +634,7 @@ class ParameterDict:
     ) -> None:
         """Read what `save` wrote; `restore_prefix` is put in front of its names. Errors: see load_parameters."""
         found = {n.removeprefix(restore_prefix): p for n, p in self.items() if n.startswith(restore_prefix)}
-        files.fill(filename, found, ctx, allow_missing, ignore_extra, cast_dtype, dtype_source)
+        parameter_files.fill(filename, found, ctx, allow_missing, ignore_extra, cast_dtype, dtype_source)
 
 
 def _contexts(ctx: Context | Sequence[Context] | None) -> list[Context]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gluongraph.eager.row_sparse import Rows, joined
-from gluongraph.eager.row_sparse_array import RowSparseNDArray
+from gluongraph.nd.row_sparse_array import RowSparseNDArray
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.optimizer.base import updated_by
 from gluongraph.storage import Array

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 from gluongraph import optimizer as optimizers
 from gluongraph.context import Context
-from gluongraph.eager.row_sparse_array import share_rows
 from gluongraph.eager.tape import Leaf
 from gluongraph.errors import MXNetError, amount, located
 from gluongraph.gluon import trainer_states
@@ -21,6 +20,7 @@ from gluongraph.gluon.trainer_updater import TrainerUpdater
 from gluongraph.gluon.turns import by_turns
 from gluongraph.gluon.watch import Edits
 from gluongraph.kvstore import KVStore, KVStoreBase
+from gluongraph.nd.row_sparse_array import share_rows
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
 from gluongraph.storage import Array

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from gluongraph.errors import FormatError, located
-from gluongraph.gluon import files
 from gluongraph.host import json_text
+from gluongraph.nd import files
 from gluongraph.optimizer.updater import packed, unpacked
 from gluongraph.storage import Array
 from gluongraph.tracing.optimizer_updates import state_name

@@ -10,8 +10,8 @@ from typing import Any
 from gluongraph import autograd, nd
 from gluongraph.context import Context
 from gluongraph.errors import amount, located, warn
-from gluongraph.gluon.download import check_sha1 as check_sha1
-from gluongraph.gluon.download import download as download
+from gluongraph.host.download import check_sha1 as check_sha1
+from gluongraph.host.download import download as download
 from gluongraph.ndarray import NDArray
 
 

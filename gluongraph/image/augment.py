@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import nd
 from gluongraph.image import color
 from gluongraph.image.functions import center_crop, color_normalize, imresize, pixels, random_crop, random_size_crop
 from gluongraph.image.functions import resize_short as resized_short
-from gluongraph.ndarray import NDArray
-from gluongraph.storage import Array
+from gluongraph.mxops import shapes
+from gluongraph.ndarray import NDArray, invoke
+from gluongraph.storage import Array, given_array
 
 Size = tuple[int, int]
 
@@ -131,7 +131,7 @@ class HorizontalFlipAug(Augmenter):
         self.p = p
 
     def __call__(self, src: NDArray) -> NDArray:
-        return nd.flip(src, axis=1) if random.random() < self.p else src
+        return invoke(shapes.flip, src, axis=1) if random.random() < self.p else src
 
 
 class CastAug(Augmenter):
@@ -145,12 +145,17 @@ class CastAug(Augmenter):
         return src.astype(self.typ)
 
 
+def _per_channel(given: Any) -> NDArray | None:
+    """Numbers for the channels, as an array; None stays."""
+    return given if given is None or isinstance(given, NDArray) else NDArray(given_array(given, np.float32, copy=True))
+
+
 class ColorNormalizeAug(Augmenter):
     """(src - mean) / std per channel; None leaves one out."""
 
     def __init__(self, mean: Any, std: Any):
         super().__init__(mean=mean, std=std)
-        self.mean, self.std = (None if v is None else nd.array(v) for v in (mean, std))
+        self.mean, self.std = map(_per_channel, (mean, std))
 
     def __call__(self, src: NDArray) -> NDArray:
         if self.mean is None:

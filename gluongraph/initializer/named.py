@@ -105,7 +105,7 @@ class Load(Initializer):
 
 
 def _read(filename: str) -> Any:
-    from gluongraph.gluon import files  # whose parameters have initializers
+    from gluongraph.nd import files  # whose parameters have initializers
 
     with open(filename, "rb") as file:
         by_mxnet = is_params(file.read(8))

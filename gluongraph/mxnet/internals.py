@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.gluon.download import repository_url
 from gluongraph.gluon.nn import Conv2D
+from gluongraph.host.download import repository_url
 from gluongraph.ndarray import NDArray
 from gluongraph.symbol import Symbol
 

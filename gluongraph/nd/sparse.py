@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph.eager.row_sparse_array import RowSparseNDArray as RowSparseNDArray
 from gluongraph.errors import MissingError, located
+from gluongraph.nd.row_sparse_array import RowSparseNDArray as RowSparseNDArray
 from gluongraph.ndarray import NDArray
 
 _HELP = "arrays are dense; gradients by rows come from gluon.nn.Embedding(sparse_grad=True), or attach_grad(stype=...)"

@@ -83,7 +83,7 @@ def save(fname: str, data: NDArray | Sequence[NDArray] | dict[str, NDArray]) -> 
         raise TypeError(f"save: an NDArray, or a list or dict of them; not a {type(data).__name__}")
     if not all(isinstance(a, NDArray) for a in arrays):
         raise TypeError("save: what is saved are NDArrays")
-    from gluongraph.gluon import files  # which stands on nd
+    from gluongraph.nd import files  # which stands on nd
 
     values = [a.asnumpy() for a in arrays]
     if not os.fspath(fname).endswith(".safetensors"):
@@ -104,7 +104,7 @@ def load(fname: str) -> list[NDArray] | dict[str, NDArray]:
     with open(fname, "rb") as file:
         if params_file.is_params(head := file.read(params_file.HEAD)):
             return load_frombuffer(head + file.read(), fname)
-    from gluongraph.gluon import files  # which stands on nd
+    from gluongraph.nd import files  # which stands on nd
 
     return {name: NDArray(a, cpu()) for name, a in files.load(fname).items()}
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from gluongraph import autograd, nd, ops, random
+from gluongraph import autograd, ops, random
 from gluongraph.errors import FormatError, MXNetError, amount, located, warn
 from gluongraph.formulas import number
 from gluongraph.ir.graph import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
-from gluongraph.ndarray import NDArray, invoke
+from gluongraph.ndarray import NDArray, invoke, zeros
 from gluongraph.optimizer.arguments import check_number, check_update, checked, numbers_in
 from gluongraph.optimizer.compact import bits_of, compacted, stored
 from gluongraph.optimizer.counting import Counts, Index
@@ -462,7 +462,7 @@ class Optimizer:
 
     def _new_state(self, name: str, type: TensorType, weight: NDArray) -> NDArray:
         if self.starts_at_zero(name):
-            return nd.zeros(type.shape, ctx=weight.context, dtype=type.dtype)
+            return zeros(type, weight.context)
         return weight.detach().astype(type.dtype)
 
     def starts_at_zero(self, name: str) -> bool:

@@ -11,9 +11,9 @@ import numpy as np
 from gluongraph import random
 from gluongraph import storage as storages
 from gluongraph.compiler.interpreted import Interpreted
-from gluongraph.eager.row_sparse_array import RowSparseNDArray
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph
+from gluongraph.nd.row_sparse_array import RowSparseNDArray
 from gluongraph.storage import Array
 from gluongraph.tracing.batch_split import OnAll, is_shared_out
 from gluongraph.tracing.loss_scaling import FINITE

@@ -12,7 +12,7 @@ import numpy as np
 
 from gluongraph import gluon, io
 from gluongraph.gluon.data.vision.datasets import read_idx
-from gluongraph.gluon.download import data_dir
+from gluongraph.host.download import data_dir
 from gluongraph.storage import Array
 
 MNIST_FILES = {

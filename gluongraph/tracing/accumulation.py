@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gluongraph import nd, ops
+from gluongraph import ops
 from gluongraph.eager.function import leaf
-from gluongraph.gluon.trainer import Trainer
-from gluongraph.ir.graph import Graph, Node
-from gluongraph.ndarray import NDArray
+from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ndarray import NDArray, zeros
 from gluongraph.optimizer.base import computed_in
 from gluongraph.tracing.optimizer_updates import GRAD, joined
+from gluongraph.tracing.trainer import Trainer
 
 WINDOW = "window:"
 
@@ -58,8 +58,8 @@ class Window:
         for name in names:
             weight = trainer.replica(name)
             if name not in self.sums or self.sums[name].shape != weight.shape:
-                dtype = "float64" if computed_in(weight.type.dtype) == "f64" else "float32"
-                self.sums[name] = nd.zeros(weight.shape, ctx=weight.context, dtype=dtype)
+                dtype = "f64" if computed_in(weight.type.dtype) == "f64" else "f32"
+                self.sums[name] = zeros(TensorType(weight.shape, dtype), weight.context)
         return {WINDOW + name: self.sums[name] for name in names}
 
     def adding(self, graph: Graph, names: Sequence[str]) -> Graph:

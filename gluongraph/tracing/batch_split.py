@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gluongraph import nd
+import numpy as np
+
 from gluongraph.context import Context
-from gluongraph.errors import located
-from gluongraph.gluon.utils import split_data
-from gluongraph.ndarray import NDArray
+from gluongraph.errors import amount, located
+from gluongraph.mxops import shapes as mxshapes
+from gluongraph.ndarray import NDArray, invoke
 from gluongraph.storage import Array
 
 
@@ -47,7 +48,9 @@ def shares(given: Any, array: Callable[[Any], Array], count: int) -> list[Array]
     whole = array(given)
     if count == 1 or not whole.shape:
         return [whole] * count
-    return [part.storage.array for part in split_data(NDArray(whole), count)]
+    if len(whole) < count or len(whole) % count:
+        raise ValueError(f"{amount(len(whole), 'sample')} do not divide into {count} equal parts, one for each context")
+    return list(np.split(whole, count))
 
 
 class OnAll:
@@ -73,7 +76,8 @@ class OnAll:
         first = parts[0]
         if isinstance(first, NDArray):
             self.shapes.append([part.shape for part in parts])
-            return first if len(parts) == 1 else nd.concat(*(p if p.shape else p.reshape((1,)) for p in parts), dim=0)
+            rows = (part if part.shape else part.reshape((1,)) for part in parts)
+            return first if len(parts) == 1 else invoke(mxshapes.concat, *rows, dim=0)
         if isinstance(first, dict):
             return {key: self._joined([part[key] for part in parts]) for key in first}
         if isinstance(first, (tuple, list)):

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from gluongraph import ops
 from gluongraph.eager.function import leaf
 from gluongraph.errors import MXNetError, located
-from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.base import MASTER, computed_in
 from gluongraph.storage import Array
 from gluongraph.tracing.optimizer_updates import SCALAR, joined, state_name
+from gluongraph.tracing.trainer import Trainer
 
 AVERAGE, DECAY, REST = "average:", f"{SCALAR}average_decay", f"{SCALAR}average_rest"
 

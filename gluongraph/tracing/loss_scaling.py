@@ -14,7 +14,7 @@ from functools import reduce
 
 import numpy as np
 
-from gluongraph import nd, ops
+from gluongraph import ops
 from gluongraph.eager.function import leaf
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ndarray import NDArray, invoke
@@ -28,8 +28,8 @@ GROWTH, PATIENCE, LARGEST, SMALLEST = 2.0, 2000, 2.0**24, 2.0**-14
 class LossScale:
     """The state of a scaled loss, shared by all steps of a trainer: the scale, and the good steps since it changed."""
 
-    scale: NDArray = field(default_factory=lambda: nd.full((1,), 2.0**16))
-    good: NDArray = field(default_factory=lambda: nd.zeros((1,), dtype="int32"))
+    scale: NDArray = field(default_factory=lambda: NDArray(np.full(1, 2.0**16, np.float32)))
+    good: NDArray = field(default_factory=lambda: NDArray(np.zeros(1, np.int32)))
 
     @property
     def loss_scale(self) -> float:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from gluongraph.dtypes import is_float
 from gluongraph.eager.tape import Leaf
 from gluongraph.errors import MXNetError, TraceError, located
-from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph
 from gluongraph.ndarray import NDArray
 from gluongraph.ops.autodiff import differentiate
@@ -22,6 +21,7 @@ from gluongraph.tracing.low_precision_copies import copied
 from gluongraph.tracing.optimizer_updates import GRAD, SCALAR, Draws, ScalarTable
 from gluongraph.tracing.precision import PRECISIONS, Precision
 from gluongraph.tracing.tracer import Traced, is_rng
+from gluongraph.tracing.trainer import Trainer
 
 Cast = Callable[[Graph], Graph]
 

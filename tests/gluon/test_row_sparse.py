@@ -10,9 +10,9 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import autograd, cpu, debug, gluon, kvstore, nd
-from gluongraph.eager.row_sparse_array import RowSparseNDArray
 from gluongraph.gluon import Parameter, Trainer, nn
 from gluongraph.gluon.utils import split_and_load
+from gluongraph.nd.row_sparse_array import RowSparseNDArray
 
 ROWS = 12
 TWO = [cpu(0), cpu(1)]

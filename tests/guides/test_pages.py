@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gluongraph as mx
-from gluongraph.gluon.files import load
+from gluongraph.nd.files import load
 
 pytestmark = pytest.mark.usefixtures("demo_environment")
 

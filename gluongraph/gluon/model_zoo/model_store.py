@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from gluongraph.errors import located
-from gluongraph.gluon.download import check_sha1, data_dir
+from gluongraph.host.download import check_sha1, data_dir
 
 _model_sha1: dict[str, str] = {}  # of files whose content is known: libraries add theirs
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gluongraph import gluon, test_utils
+from gluongraph import test_utils
 from gluongraph.gluon.utils import check_sha1, download
+from gluongraph.host.download import repository_url
 
 CONTENT = b"some numbers" * 1000
 SHA1 = hashlib.sha1(CONTENT).hexdigest()
@@ -76,7 +77,7 @@ def test_retries(
 
 @pytest.mark.usefixtures("offline")
 def test_offline(tmp_path: pathlib.Path) -> None:
-    url = gluon.download.repository_url("gluon/dataset/mnist", "x.gz")
+    url = repository_url("gluon/dataset/mnist", "x.gz")
     assert url == "http://127.0.0.1:9/gluon/dataset/mnist/x.gz"
     with pytest.raises(OSError, match="could not be downloaded"):
         download(url, str(tmp_path / "new" / "x.gz"), retries=1)

@@ -13,7 +13,7 @@ import numpy as np
 from gluongraph import nd
 from gluongraph.contrib.text import Vocabulary, count_tokens_from_str
 from gluongraph.gluon.data.dataset import Dataset
-from gluongraph.gluon.download import data_dir, download, repository_url
+from gluongraph.host.download import data_dir, download, repository_url
 
 EOS = "<eos>"
 

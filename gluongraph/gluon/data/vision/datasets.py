@@ -18,7 +18,7 @@ import numpy as np
 from gluongraph import image, nd, recordio
 from gluongraph.errors import FormatError, warn
 from gluongraph.gluon.data.dataset import Dataset, RecordFileDataset
-from gluongraph.gluon.download import data_dir, download, repository_url
+from gluongraph.host.download import data_dir, download, repository_url
 from gluongraph.storage import Array
 
 Transform = Callable[..., Any] | None

@@ -1,0 +1,68 @@
+"""What the graph of a step needs to know of a Trainer: `gluon.Trainer` has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from gluongraph.context import Context
+from gluongraph.ndarray import NDArray
+from gluongraph.optimizer import Optimizer
+from gluongraph.tracing.gradient_exchange import Exchange
+from gluongraph.tracing.loss_scaling import LossScale
+
+
+class Trained(Protocol):
+    """A parameter."""
+
+    @property
+    def key(self) -> str:
+        """Its name, numbered where several parameters have the same."""
+
+    @property
+    def grad_req(self) -> str:
+        """ "write", "add" or "null"."""
+
+    def list_data(self) -> list[NDArray]:
+        """Its replicas, one for each context."""
+
+    def list_grad(self) -> list[NDArray]:
+        """Their gradients."""
+
+
+class Trainer(Protocol):
+    """The parameters, the optimizer with its states, and what happens to gradients between replicas."""
+
+    scaler: LossScale  # of amp.scale_loss, and of compiled steps with precision="16-mixed"
+    skips: bool  # whether a step with gradients that are not finite changes nothing
+    scaled_by: float  # what the gradients are divided by
+    states: dict[str, Any]
+
+    @property
+    def params(self) -> Sequence[Trained]:
+        """The parameters, in index order."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their keys."""
+
+    @property
+    def contexts(self) -> Sequence[Context]:
+        """Where the parameters are."""
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer at work."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """What happens to the gradients of replicas."""
+
+    def replica(self, name: str) -> NDArray:
+        """The array of an input: "dense0_weight", or on another context than the first "dense0_weight@cpu(1)"."""
+
+    def state_arrays(self, names: Iterable[str]) -> dict[str, NDArray]:
+        """The optimizer's states of these replicas, "<replica>/<state>" -> array."""
+
+    def residual_arrays(self, names: Iterable[str]) -> dict[str, NDArray]:
+        """What gradient compression keeps back of these replicas' gradients, "residual:<replica>" -> array."""
