@@ -368,6 +368,27 @@ def test_a_draft_that_is_swept_before_it_is_locked(tmp_path: pathlib.Path, monke
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize("before", ["chmod", "open"])
+def test_a_folder_that_is_swept_before_it_is_open(
+    before: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another is begun; without the folder that it should lie in there is none."""
+    call, seen = getattr(os, before), []
+
+    def late(path: pathlib.Path, *args: int, **kwargs: int) -> object:
+        if not seen:
+            seen.append(path)
+            path.rmdir()
+        return call(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, before, late)
+    with disk.draft_folder(tmp_path) as draft:
+        assert draft.is_dir() and draft.stat().st_mode & 0o777 == 0o700
+    assert seen and draft not in seen and not list(tmp_path.iterdir())
+    with pytest.raises(FileNotFoundError), disk.draft_folder(tmp_path / "none"):
+        pass
+
+
 def test_a_file_that_must_not_be_replaced(tmp_path: pathlib.Path) -> None:
     disk.whole(tmp_path / "file", lambda file: file.write(b"one"), replace=False)
     with pytest.raises(FileExistsError):

@@ -131,17 +131,21 @@ def _remove_abandoned(path: Path) -> None:
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _new_folder(path: Path) -> int:
+def _new_folder(path: Path) -> int | None:
     os.mkdir(path, 0o700)
-    os.chmod(path, 0o700)  # whatever the umask
-    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.chmod(path, 0o700)  # whatever the umask
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
 
 
-def _begun(folder: Path, make: Callable[[Path], int], prefix: str = DRAFT) -> tuple[int, Path]:
-    """A new draft, open and locked."""
+def _begun(folder: Path, make: Callable[[Path], int | None], prefix: str = DRAFT) -> tuple[int, Path]:
+    """A new draft, open and locked. `make` gives None where another process has swept it away already."""
     while True:
         draft = folder / name_of_draft(prefix)
-        handle = make(draft)
+        if (handle := make(draft)) is None:
+            continue
         try:
             if _locked(handle) and os.path.samestat(os.fstat(handle), os.stat(draft)):
                 return handle, draft
