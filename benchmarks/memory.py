@@ -44,7 +44,7 @@ def plan_of(workload: Workload, **options: Any) -> Any:
 
 def planned(workload: Workload) -> tuple[int, int]:
     """The lower bound of a workload's plan, and what the plan takes."""
-    from gluongraph.passes.memory import lower_bound
+    from gluongraph.passes.assign_memory import lower_bound
 
     plan = plan_of(workload)
     return lower_bound(plan), plan.scratch_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial, wraps
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,21 +36,17 @@ if TYPE_CHECKING:
 
 
 def cast_to(graph: Graph, low: str, on: Target) -> Graph:
-    """The pass `amp`, run as all passes are."""
-    import_whole("gluongraph.compiler.pipeline")
-    from gluongraph.compiler.pipeline import run
-    from gluongraph.passes import amp
+    """The graph after the pass `amp`; the updates are not there yet."""
+    import_whole("gluongraph.compiler.run_passes")
+    from gluongraph.compiler.run_passes import run
+    from gluongraph.passes.pipeline import Context
 
-    def kernels(n: Node) -> bool:
+    def has_kernel(n: Node) -> bool:
         from gluongraph.codegen.rules import whole  # asked of composites alone: most graphs have none
 
         return whole(on)(n)
 
-    @wraps(amp)
-    def cast(graph: Graph) -> Graph:
-        return amp(graph, low, kernels)
-
-    return run(cast, graph)
+    return run(graph, Context(low=low, has_kernel=has_kernel), "amp", "amp", quiet=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from gluongraph import debug
 from gluongraph.compiler.memory_options import Thrift
 from gluongraph.compiler.memory_report import Footprint, footprint, in_words
+from gluongraph.compiler.run_passes import run
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import Plan
-from gluongraph.ir.verify import verify
-from gluongraph.passes.remat import CHEAP, KEEP, LIGHT, WHOLE, remat
+from gluongraph.passes.pipeline import Context, Recompute
+from gluongraph.passes.remat import CHEAP, KEEP, LIGHT, WHOLE
 from gluongraph.passes.remat_cost import seconds
 from gluongraph.passes.remat_segments import Forward, forward_of
 
@@ -82,11 +82,10 @@ class _Search:
         forward, how = level
         key = (len(forward.segments), how)
         if (made := self.tried.get(key)) is None:
-            graph = remat(self.graph, forward, how, self.low)
+            context = Context(recompute=Recompute(forward, how, self.low))
+            graph = run(self.graph, context, "remat", "remat")
             if graph is self.graph and self.tried:
                 return self.least
-            if debug.settings().verify:
-                verify(graph, "remat")
             plan, graph = self.planned(graph)
             made = self.tried[key] = Choice(plan, graph, footprint(plan))
             if any(how):

@@ -1,9 +1,9 @@
-"""From a graph to its plan: runs the passes, with all that hangs on them. A warm start does not import it."""
+"""From a graph to its plan, for a target. A warm start does not import it."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 from gluongraph import debug
@@ -12,15 +12,21 @@ from gluongraph.codegen.rules import beside, offer, whole
 from gluongraph.codegen.targets import Target
 from gluongraph.compiler.memory_options import Thrift
 from gluongraph.compiler.memory_search import Choice, thrifty
-from gluongraph.errors import MXNetError
+from gluongraph.compiler.run_passes import left_out, plan, run
 from gluongraph.ir import printer
-from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import Plan
-from gluongraph.ir.verify import verify, verify_plan
 from gluongraph.ops import index_checks
-from gluongraph.passes import PIPELINE, inline, layout, memory, schedule, select
+from gluongraph.passes.pipeline import Context, passes
 
-REQUIRED = {"inline", "fuse"}  # passes: there are kernels for primitives, and only in groups
+
+def context_of(on: Target, roles: Mapping[str, str] | None = None) -> Context:
+    """What a target says to the passes."""
+
+    def nest(body: Graph, inner: Mapping[str, str]) -> Plan:
+        return plan_of(body, inner, on, within=True)[0]
+
+    return Context(has_kernel=whole(on), lanes=beside(on), offer=offer(on), nest=nest, roles=roles or {})
 
 
 def choice(
@@ -37,78 +43,32 @@ def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, within: bool = F
 
 
 def prepared(graph: Graph, on: Target, quiet: bool = False) -> Graph:
-    """The graph after all passes before `fuse`."""
+    """The graph after all passes before `remat`."""
     if not quiet and debug.settings().dump:
         debug.dump("00_traced.py", printer.show(graph))
-    without = left_out()
-    for number, each in enumerate(PIPELINE[:-1], 1):
-        if each.__name__ not in without:
-            graph = run(each, graph, 0 if quiet else number, on)
-    return graph
+    return run(graph, context_of(on), "shapes", "layout", quiet)
 
 
 def stages(graph: Graph, on: Target) -> Iterator[tuple[str, Graph]]:
     """The graph as traced, and after each pass by its name: what `plan_of` goes through, for somebody who looks."""
-    without, graph = left_out(), index_checks.flagged(graph)
+    context, without, graph = context_of(on), left_out(), index_checks.flagged(graph)
     yield "traced", graph
-    for each in PIPELINE:
-        if each.__name__ not in without:
-            graph = run(each, graph, 0, on)
-            yield each.__name__, graph
+    for each in passes("shapes", "fuse"):
+        if each.name not in without and each.when(context):
+            graph = run(graph, context, each.name, each.name, quiet=True)
+            yield each.name, graph
 
 
 def plan_kernels(
-    graph: Graph, roles: Mapping[str, str], on: Target, within: bool = False, measured: Table | None = None
+    graph: Graph,
+    roles: Mapping[str, str],
+    on: Target,
+    within: bool = False,
+    measured: Table | None = None,
 ) -> tuple[Plan, Graph]:
     """From `fuse` on: the plan, and the graph of its kernels. Candidates that were `measured` to be fastest are taken:
     by default all that have been up to now."""
-    graph = run(PIPELINE[-1], graph, 0 if within else len(PIPELINE), on)
-    chosen = offer(on) if within else partial(offer(on).tuned, table=measured)
-    selection = select(graph, chosen, lambda body, inner: plan_of(body, inner, on, within=True)[0])
-    plan = memory(schedule(selection, roles))
-    if debug.settings().verify:
-        verify_plan(plan, selection.graph)
-    return plan, selection.graph
-
-
-def left_out() -> set[str]:
-    """The passes that do not run: those in GG_SKIP, and after GG_STOP's those that there can be code without.
-
-    Raises:
-        MXNetError: no such pass, or one that must run.
-    """
-    now, names = debug.settings(), [each.__name__ for each in PIPELINE]
-    for variable, given in (("GG_SKIP", now.skip), ("GG_STOP", {now.stop} if now.stop else set())):
-        for name in given:
-            if name not in names:
-                raise MXNetError(f"{variable}={name}: no pass has that name; there are {', '.join(names)}")
-            if name in REQUIRED and variable == "GG_SKIP":
-                raise MXNetError(f"GG_SKIP={name}: there is no code without this pass; others can be left out")
-    later = names[names.index(now.stop) + 1 :] if now.stop else []
-    return {*now.skip, *later} - REQUIRED
-
-
-def run(each: Callable[[Graph], Graph], graph: Graph, number: int = 0, on: Target | None = None) -> Graph:
-    """One pass, with all that hangs on passes: timing, verification, dumps. `on`: whose kernels it is for."""
-    name, keep = each.__name__, whole(on) if on is not None else _none
-    if on is not None and each is inline:
-        each = partial(inline, keep=keep)
-    elif on is not None and each is layout:
-        each = partial(layout, lanes=beside(on))
-    started = time.perf_counter()
-    after = each(graph)
-    milliseconds = (time.perf_counter() - started) * 1e3
-    if debug.settings().verify:
-        verify(after, name, keep)
-    changed = "" if after is not graph and after != graph else " (unchanged)"
-    debug.log("pass", f"{name}: {len(graph.nodes())} -> {len(after.nodes())} nodes, {milliseconds:.1f} ms{changed}")
-    if not changed and number and (debug.settings().dump or debug.wants(name)):
-        text = printer.show(after, f"after {name}")
-        debug.dump(f"{number:02d}_{name}.py", text)
-        debug.log(name, text)
-    return after
-
-
-def _none(n: Node) -> bool:
-    """No composite has a kernel of its own."""
-    return False
+    context = context_of(on, roles)
+    if not within:
+        context = replace(context, offer=partial(offer(on).tuned, table=measured))
+    return plan(run(graph, context, "fuse", "fuse", within), context)

@@ -34,7 +34,8 @@ from gluongraph.ir import interpreter
 from gluongraph.ir.graph import OPS, Graph, Node, Op, TensorType
 from gluongraph.ir.plan import Buffer, Group, Launch, Plan
 from gluongraph.ops.random import MULTIPLIERS, ROUNDS
-from gluongraph.passes import PIPELINE, inline, memory, schedule, select
+from gluongraph.passes import assign_memory, inline, schedule, select
+from gluongraph.passes.pipeline import rewritten
 from gluongraph.step import TrainStep
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -46,9 +47,8 @@ needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc: C
 
 
 def plan_of(graph: Graph, roles: Mapping[str, str]) -> Plan:
-    for each in PIPELINE:
-        graph = each(graph)
-    return memory(schedule(select(graph, cuda_rules.claim, plan_of), roles))
+    graph = rewritten(graph)
+    return assign_memory(schedule(select(graph, cuda_rules.claim, plan_of), roles))
 
 
 def compare(got: Mapping[str, Any], want: Mapping[str, Any], least: float = 0.0) -> None:
@@ -345,7 +345,7 @@ def test_several_spaces_are_one_kernel(tmp_path: Path) -> None:
     fused = ops.fused(x, y, z, body=group.body, pattern="loop")
     graph = Graph({"x0": x, "x1": y, "x2": z}, {f"y{j}": ops.item(fused, index=j) for j in range(3)})
     roles = dict.fromkeys(graph.inputs, "input")
-    plan = memory(schedule(select(graph, cuda_rules.claim, plan_of), roles))
+    plan = assign_memory(schedule(select(graph, cuda_rules.claim, plan_of), roles))
     functions = gpu.functions(plan)
     assert [te.grids(f) for f in functions.values()] == [[(18, 32)]]
     given = values(graph, roles)
@@ -411,7 +411,7 @@ def test_folds_of_different_shape_go_through_a_workspace(tmp_path: Path) -> None
     assert candidate.workspace == 40 * 64 * 4
     fused = ops.fused(x, w, body=group.body, pattern="opaque")
     graph = Graph({"x0": x, "x1": w}, {f"y{j}": ops.item(fused, index=j) for j in range(2)})
-    plan = memory(schedule(select(graph, cuda_rules.claim, plan_of), {"x0": "input", "x1": "input"}))
+    plan = assign_memory(schedule(select(graph, cuda_rules.claim, plan_of), {"x0": "input", "x1": "input"}))
     given = values(graph, {"x0": "input", "x1": "input"})
     emulator = gpu.Emulator(gpu.functions(plan), tmp_path)
     compare(gpu.run(plan, emulator, given), interpreter.run(graph, given)[0])

@@ -15,9 +15,9 @@ from gluongraph.errors import VerifyError
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.plan import Buffer, Candidate, Plan
 from gluongraph.ir.verify import verify_plan
-from gluongraph.passes import memory, schedule, select
+from gluongraph.passes import assign_memory, schedule, select
+from gluongraph.passes.assign_memory import lower_bound
 from gluongraph.passes.fuse import fuse
-from gluongraph.passes.memory import lower_bound
 from gluongraph.passes.schedule_order import Jobs, live_bytes, order_of
 from gluongraph.storage import ALIGNMENT
 
@@ -47,7 +47,7 @@ def test_scratch_is_within_five_percent_of_the_lower_bound(benchmark: ModuleType
 def planned(graph: Graph) -> tuple[Plan, Graph]:
     """The plan for a target that takes every group, and the graph of its kernels."""
     selection = select(fuse(graph), lambda group: Candidate(group.pattern), lambda g, roles: planned(g)[0])
-    plan = memory(schedule(selection, dict.fromkeys(graph.inputs, "input")))
+    plan = assign_memory(schedule(selection, dict.fromkeys(graph.inputs, "input")))
     verify_plan(plan, selection.graph)
     return plan, selection.graph
 

@@ -9,7 +9,8 @@ from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.plan import Candidate, Group, Plan
 from gluongraph.ir.verify import verify_plan
 from gluongraph.ops.autodiff import differentiate
-from gluongraph.passes import PIPELINE, memory, schedule, select
+from gluongraph.passes import assign_memory, schedule, select
+from gluongraph.passes.pipeline import rewritten
 
 Forward = Callable[["Builder"], Node]
 
@@ -121,9 +122,7 @@ def transformer(batch: int = 2, time: int = 8, width: int = 16) -> Forward:
 
 def optimized(graph: Graph) -> Graph:
     """The graph after all passes."""
-    for each in PIPELINE:
-        graph = each(graph)
-    return graph
+    return rewritten(graph)
 
 
 def roles(graph: Graph) -> dict[str, str]:
@@ -143,6 +142,6 @@ def take_all(group: Group) -> Candidate:
 def planned(graph: Graph, given: Mapping[str, str] | None = None) -> Plan:
     """The plan of a graph, for a target that takes every group; verified against the graph of its kernels."""
     selection = select(optimized(graph), take_all, planned)
-    plan = memory(schedule(selection, given or roles(graph)))
+    plan = assign_memory(schedule(selection, given or roles(graph)))
     verify_plan(plan, selection.graph)
     return plan

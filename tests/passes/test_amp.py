@@ -16,8 +16,9 @@ from gluongraph.ir.printer import read, show
 from gluongraph.ir.serialize import dumps, loads
 from gluongraph.ir.verify import verify
 from gluongraph.ops.autodiff import differentiate
-from gluongraph.passes import PIPELINE, amp
+from gluongraph.passes import amp
 from gluongraph.passes.amp import is_low
+from gluongraph.passes.pipeline import rewritten
 
 LOW = ("bf16", "f16")
 
@@ -202,8 +203,7 @@ def test_widening_is_the_readers_business() -> None:
     x, w, v = value("x", 8, 16), value("w", 16, 16), value("v", 4, 16)
     y = ops.matmul(ops.relu(ops.matmul(x, w, tb=True)), v, tb=True)
     graph = amp(differentiate(graph_of(y * y), "y0", ("x", "w", "v")), "bf16")
-    for each in PIPELINE:
-        graph = each(graph)
+    graph = rewritten(graph)
     bodies = [n.attrs["body"] for n in graph.nodes() if n.op.name == "fused"]
     copies = [b for b in bodies if all(n.op.name in ("input", "cast") for n in b.nodes())]
     inputs = {"x", "w", "v"}

@@ -10,17 +10,17 @@ import sys
 PROGRAM = """
 from random import Random
 from random_graphs import make
-from gluongraph.passes import PIPELINE, memory, schedule, select
+from gluongraph.passes import PIPELINE, Context, assign_memory, schedule, select
 from gluongraph.ir.plan import Candidate
 from gluongraph.ir.printer import show, show_plan
 from gluongraph.ir.serialize import fingerprint
 
 def plan_of(graph, roles):
     for each in PIPELINE:
-        graph = each(graph)
-        print(each.__name__, fingerprint(graph))
+        graph = each.run(graph, Context())
+        print(each.name, fingerprint(graph))
     print(show(graph))
-    return memory(schedule(select(graph, lambda group: Candidate("any"), plan_of), roles))
+    return assign_memory(schedule(select(graph, lambda group: Candidate("any"), plan_of), roles))
 
 for seed in range(12):
     graph = make(12, Random(seed))

@@ -14,7 +14,7 @@ from gluongraph.ir.rewrite import in_bodies, made_from, value
 Shape = tuple[int, ...]
 
 
-def reshapes(graph: Graph) -> Graph:
+def sink_reshapes(graph: Graph) -> Graph:
     """f(reshape(x), reshape(y)) -> reshape(f(x, y)), unless a reduction reads it: a kernel that goes by rows takes in
     what has the shape of these rows."""
     while (moved := _once(graph)) is not graph:
@@ -39,7 +39,7 @@ def _once(graph: Graph) -> Graph:
         elif n.op.name == "reshape" and n.src[0] in shapes:
             made = _brought(src[0], n.shape)
         else:
-            made = in_bodies(n.on(src), reshapes)
+            made = in_bodies(n.on(src), sink_reshapes)
         if (origin := origins.get(n)) is not None:
             for each in made_from(made, known):
                 origins.setdefault(each, origin)

@@ -13,7 +13,7 @@ from models import Builder, Forward, lenet, mlp, planned, training_step, transfo
 from gluongraph import ops
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.printer import show_plan
-from gluongraph.passes.memory import lower_bound
+from gluongraph.passes.assign_memory import lower_bound
 from gluongraph.storage import ALIGNMENT
 
 MODELS = {

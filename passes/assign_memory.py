@@ -16,7 +16,7 @@ ROUNDS, TURNS = 16, 4000  # after each simple order; so many buffers are placed 
 PAIRS = 1 << 25  # looked at in all: a second
 
 
-def memory(plan: Plan) -> Plan:
+def assign_memory(plan: Plan) -> Plan:
     """Offsets for scratch, workspaces among it, and for scalars. Results over an operand are `schedule`'s doing: here
     the two are one buffer."""
     launches = _with_workspaces(plan)

@@ -9,7 +9,7 @@ from gluongraph.ir.graph import Graph, Node
 from gluongraph.ops.loops import loop
 
 
-def prune(graph: Graph) -> Graph:
+def scan_dce(graph: Graph) -> Graph:
     """Scans without the ys that no item picks: what was meant for a gradient, where there is none."""
     read: dict[Node, set[int]] = {}
     for n in graph.nodes():

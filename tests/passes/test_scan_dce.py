@@ -1,4 +1,4 @@
-"""prune: loops hand out what somebody reads, and nothing else."""
+"""scan_dce: loops hand out what somebody reads, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gluongraph.errors import Origin
 from gluongraph.ir.graph import OPS, Graph, Node, TensorType
 from gluongraph.ir.printer import show
 from gluongraph.ops.autodiff import gradients
-from gluongraph.passes import prune
+from gluongraph.passes import scan_dce
 
 H, X, W = (ops.input(name, TensorType(shape)) for name, shape in (("h", (2, 3)), ("x", (5, 2, 3)), ("w", (2, 3))))
 INPUTS = {"h": H, "x": X, "w": W}
@@ -30,13 +30,14 @@ def loop(h: Node, x: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
 @given(graphs())
 @FEW
 def test_laws(graph: Graph) -> None:
-    assert_laws(graph, prune)
+    assert_laws(graph, scan_dce)
 
 
 def test_golden(golden) -> None:
     (last,), (y, *_) = loop(H, X)
     golden(
-        "prune", show(prune(Graph(INPUTS, {"last": last, "y": y}, origins={y: Origin("/home/u/net.py", 9, "lstm")})))
+        "scan_dce",
+        show(scan_dce(Graph(INPUTS, {"last": last, "y": y}, origins={y: Origin("/home/u/net.py", 9, "lstm")}))),
     )
 
 
@@ -47,11 +48,11 @@ def scans(graph: Graph) -> list[Node]:
 def test_what_is_read_stays() -> None:
     last, ys = loop(H, X)
     whole = Graph(INPUTS, {f"y{k}": y for k, y in enumerate((*last, *ys))})
-    assert prune(whole) is whole
+    assert scan_dce(whole) is whole
     gate = Graph(INPUTS, {"gate": ys[1]})
-    (left,) = scans(prune(gate))
+    (left,) = scans(scan_dce(gate))
     assert list(left.attrs["body"].outputs) == ["c0", "y0"] and len(left.src) == 2, "w is not read any more"
-    assert_same_meaning(gate, prune(gate))
+    assert_same_meaning(gate, scan_dce(gate))
 
 
 def test_loops_that_read_one_another() -> None:
@@ -59,7 +60,7 @@ def test_loops_that_read_one_another() -> None:
     (last,), (y, *_) = loop(H, X)
     (last,), (y, *_) = loop(last, y)
     before = Graph(INPUTS, {"last": last, "y": y}, {"h": last})
-    after = prune(before)
+    after = scan_dce(before)
     assert [len(n.types) for n in scans(after)] == [2, 2]
     assert_same_meaning(before, after)
 
@@ -68,5 +69,5 @@ def test_gradients_keep_what_they_read() -> None:
     (last,), _ = loop(H, X)
     (g,) = gradients([last], [ops.ones(last.ty)], [X])
     graph = Graph(INPUTS, {"g": g})
-    assert [len(n.types) for n in scans(prune(graph))] == [3, 2]
-    assert_same_meaning(graph, prune(graph))
+    assert [len(n.types) for n in scans(scan_dce(graph))] == [3, 2]
+    assert_same_meaning(graph, scan_dce(graph))

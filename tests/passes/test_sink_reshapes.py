@@ -1,4 +1,4 @@
-"""reshapes: elementwise work between reshapes is done in the shape before them, whole or not at all."""
+"""sink_reshapes: elementwise work between reshapes is done in the shape before them, whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random_graphs import FEW, assert_laws, graphs
 from gluongraph import ops
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.printer import show
-from gluongraph.passes import fuse, reshapes
+from gluongraph.passes import fuse, sink_reshapes
 
 X, W = ops.input("x", TensorType((6, 5))), ops.input("w", TensorType((5, 4)))
 BIAS, LONG = ops.input("bias", TensorType((4,))), ops.input("long", TensorType((2, 3, 4)))
@@ -25,25 +25,28 @@ def layer() -> Node:
 
 
 def after(y: Node) -> Node:
-    return reshapes(Graph(INPUTS, {"y": y})).outputs["y"]
+    return sink_reshapes(Graph(INPUTS, {"y": y})).outputs["y"]
 
 
 @given(graphs())
 @FEW
 def test_laws(graph: Graph) -> None:
-    assert_laws(graph, reshapes)
+    assert_laws(graph, sink_reshapes)
 
 
 def test_golden(golden) -> None:
     """gelu between two layers, by tanh: in the shape of the matrices, and a reader in the other shape gets a view."""
     x = layer() + ops.expand(ops.reshape(BIAS, shape=(1, 1, 4)), shape=SHAPE)
     y = x * (ops.tanh(x * 0.8) + 1) * 0.5
-    golden("reshapes", show(reshapes(Graph(INPUTS, {"y": ops.reshape(y, shape=(6, 4)), "turned": ops.flip(y, (0,))}))))
+    golden(
+        "sink_reshapes",
+        show(sink_reshapes(Graph(INPUTS, {"y": ops.reshape(y, shape=(6, 4)), "turned": ops.flip(y, (0,))}))),
+    )
 
 
 def test_it_is_part_of_the_product_then() -> None:
     graph = Graph(INPUTS, {"y": ops.reshape(ops.tanh(layer()), shape=(6, 4))})
-    for each, patterns in ((graph, ["gemm", "loop"]), (reshapes(graph), ["gemm"])):
+    for each, patterns in ((graph, ["gemm", "loop"]), (sink_reshapes(graph), ["gemm"])):
         assert [n.attrs["pattern"] for n in fuse(each).nodes() if n.op.name == "fused"] == patterns
 
 
