@@ -77,8 +77,12 @@ def _or_nan(compute: Callable[..., Any]) -> Callable[..., Any]:
             return compute(A, *others, **attrs)
         except np.linalg.LinAlgError:
             if A.ndim > 2:
-                return np.stack([numpy(*each, **attrs) for each in zip(A, *others, strict=True)])
-            return np.full((others or (A,))[-1].shape, np.nan, A.dtype)
+                made = [numpy(*each, **attrs) for each in zip(A, *others, strict=True)]
+                several = isinstance(made[0], tuple)
+                return tuple(map(np.stack, zip(*made, strict=True))) if several else np.stack(made)
+            like = compute(np.eye(*A.shape, dtype=A.dtype), *others, **attrs)  # which has one
+            several = isinstance(like, tuple)
+            return tuple(np.full_like(x, np.nan) for x in like) if several else np.full_like(like, np.nan)
 
     return numpy
 
