@@ -11,20 +11,11 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from gluongraph.ir.graph import Graph, Node
-from gluongraph.passes.fuse_groups import GATHERS
-
-# What compares its first two operands for equality.
-_COMPARES = frozenset({"equal", "not_equal", "max_pool2d_grad", "max_pool2d_grad_blocks"})
-# What gives elements of its operands as they are, or an exact function of each.
-_CHOOSES = GATHERS | {
-    *("max", "min", "max_pool2d", "max_pool2d_blocks", "maximum", "minimum", "where"),
-    *("relu", "neg", "abs", "cast"),
-}
 
 
 def _chooses(n: Node) -> bool:
     """Are the elements of n elements of its operands?"""
-    return n.op.name in _CHOOSES or n.op.kind == "movement"
+    return "selects" in n.op.traits or n.op.kind == "movement"
 
 
 @dataclass(frozen=True)
@@ -41,7 +32,7 @@ def compared(graph: Graph) -> Compared:
     once: set[Node] = set()
     between: set[Node] = set()
     for n in graph.nodes():
-        if n.op.name in _COMPARES:
+        if "compares_equal" in n.op.traits:
             first, second = n.src[:2]
             ends = _chosen_from(first)
             met = _chosen_from(second, ends)

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ops.views import WRITTEN, written
 from gluongraph.passes.fuse_emit import Bodies
-from gluongraph.passes.fuse_groups import GATHERS, Draft, Drafts, Inlined, adds_rows, overwritten
+from gluongraph.passes.fuse_groups import Draft, Drafts, Inlined, adds_rows, overwritten
 from gluongraph.passes.fuse_recompute import recomputed
 from gluongraph.passes.fuse_strided_views import read_through
 
@@ -97,7 +97,7 @@ class _Grouper:
             self.drafts.join(n, home)
         elif (whole := self._written_by(n)) is not None:
             self.drafts.join(n, whole)
-        elif n.op.kind in _POINTWISE or n.op.name in GATHERS:
+        elif n.op.kind in _POINTWISE or "gathers" in n.op.traits:
             self._place_pointwise(n)
         elif n.op.kind == "reduce" and "axes" in n.attrs:
             self._place_reduction(n)
@@ -151,11 +151,11 @@ class _Grouper:
         if not draft.reads_few:
             return False
         if draft.pattern in ("loop", "gemm", "conv", "pool", "scatter"):
-            return n.shape == draft.domain and n.op.name not in GATHERS and self._reads_in_place(n, draft)
+            return n.shape == draft.domain and "gathers" not in n.op.traits and self._reads_in_place(n, draft)
         if draft.pattern == "rowwise":
             return self._fits_rows(n, draft)
         if draft.pattern == "reduce":
-            return n.shape in _spaces(draft) and n.op.name not in GATHERS and self._reads_in_place(n, draft)
+            return n.shape in _spaces(draft) and "gathers" not in n.op.traits and self._reads_in_place(n, draft)
         return False
 
     def _reads_in_place(self, n: Node, draft: Draft) -> bool:
@@ -177,7 +177,7 @@ class _Grouper:
         """Whole rows, reading rows or broadcast row values; or one value a row, computed from such."""
         if n.shape != draft.domain and n.ty.size != draft.rows:
             return False
-        if n.op.name in GATHERS and any(self._parts(s, draft) for s in n.src):  # only picking from the own row
+        if "gathers" in n.op.traits and any(self._parts(s, draft) for s in n.src):  # only picking from the own row
             last = len(draft.domain) - 1
             return n.op.name == "gather" and draft.axes == (last,) and n.attrs["axis"] == last
         return all(self._in_rows(s, n.ty, draft) for s in n.src)
@@ -349,12 +349,12 @@ def _is_rowwise(n: Node) -> bool:
 
 
 def _moves(draft: Draft) -> bool:
-    return any(m.op.kind == "movement" or m.op.name in GATHERS for m in draft.nodes)
+    return any(m.op.kind == "movement" or "gathers" in m.op.traits for m in draft.nodes)
 
 
 def _slices(draft: Draft) -> bool:
     """Does the group move nothing, or slices only? Those of one product, such as gates, are read side by side."""
-    return all(m.op.name == "slice" for m in draft.nodes if m.op.kind == "movement" or m.op.name in GATHERS)
+    return all(m.op.name == "slice" for m in draft.nodes if m.op.kind == "movement" or "gathers" in m.op.traits)
 
 
 def _waits(graph: Graph, written: dict[Node, Node], readers: Callable[[Node], list[Node]]) -> dict[Node, list[Node]]:

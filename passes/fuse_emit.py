@@ -6,7 +6,7 @@ from gluongraph import ops
 from gluongraph.errors import Origin
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.ops.constants import is_zero
-from gluongraph.passes.fuse_groups import GATHERS, Draft, Drafts, Inlined, adds_rows
+from gluongraph.passes.fuse_groups import Draft, Drafts, Inlined, adds_rows
 
 
 class Bodies:
@@ -157,5 +157,7 @@ class _Body:
 
 def _anchor(n: Node) -> Node | None:
     """n if it reads whole arrays in an order of its own."""
-    plain = n.op.kind in ("elementwise", "random", "reduce", "movement") or n.op.name in (*GATHERS, "item")
+    plain = (
+        n.op.kind in ("elementwise", "random", "reduce", "movement") or "gathers" in n.op.traits or n.op.name == "item"
+    )
     return None if plain and n.op.name not in ("concat", "cumsum") else n

@@ -12,11 +12,6 @@ from gluongraph.ops.constants import is_zero
 MAX_NODES = 96  # a kernel larger than this compiles slowly and gains nothing
 MAX_EDGES = 40  # values in and out of one kernel
 
-# Nodes that cost nothing to recompute where they are read.
-INLINE = frozenset({"const", "iota", "expand", "one_hot", "stop_gradient", "reshape"})
-GATHERS = frozenset({"take", "gather"})
-COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
-
 
 @dataclass(frozen=True)
 class Inlined:
@@ -27,7 +22,7 @@ class Inlined:
     views: frozenset[Node] = frozenset()
 
     def __contains__(self, n: Node) -> bool:
-        return n.op.name in INLINE or n in self.recomputed or n in self.views or _is_mask(n) or _is_widened(n)
+        return "free" in n.op.traits or n in self.recomputed or n in self.views or _is_mask(n) or _is_widened(n)
 
     def behind(self, start: Iterable[Node]) -> list[Node]:
         """What has to be computed first: the other nodes, seen through inlined ones."""
@@ -46,7 +41,7 @@ class Inlined:
 
 def _is_mask(n: Node) -> bool:
     """A comparison with something known beforehand: its reader can as well read what is compared."""
-    if n.op.name not in COMPARISONS:
+    if "compares" not in n.op.traits:
         return False
     known = n.src[1]
     while known.op.name in ("expand", "reshape"):

@@ -12,13 +12,8 @@ from collections.abc import Callable, Container, Sequence
 
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.passes.compared import compared
-from gluongraph.passes.fuse_groups import COMPARISONS, Inlined, overwritten
+from gluongraph.passes.fuse_groups import Inlined, overwritten
 
-# An instruction or two for a vector of elements.
-CHEAP = COMPARISONS | {
-    *("add", "sub", "mul", "neg", "abs", "relu", "maximum", "minimum", "where", "cast"),
-    *("logical_and", "logical_or", "logical_not", "sign", "floor", "ceil", "round"),
-}
 MOST = 8  # operations between a value and what is stored; their time stays well below that of a write
 SMALL = 16  # what has so many times fewer elements than the value costs nothing to store and to read
 WRITE = 2  # in reads
@@ -49,6 +44,11 @@ def _reads_elements(n: Node) -> bool:
     return n.op.kind == "elementwise" or (n.op.kind == "reduce" and "axes" in n.attrs)
 
 
+def _is_cheap(n: Node) -> bool:
+    """Does it take an instruction or two for a vector of elements, in whatever kernel?"""
+    return n.op.kind == "elementwise" and not n.op.cost and "once" not in n.op.traits
+
+
 def _made_of(n: Node, stored: Container[Node], found: set[Node]) -> tuple[set[Node], set[Node]]:
     """The operations that make n, and the stored values of its size that they start from; no operations if one of them
     is dear."""
@@ -60,7 +60,7 @@ def _made_of(n: Node, stored: Container[Node], found: set[Node]) -> tuple[set[No
         m = stack.pop()
         if m in between or m.ty.size * SMALL <= n.ty.size:
             continue
-        if m.op.name in CHEAP and (m is n or m not in stored or m in found):
+        if _is_cheap(m) and (m is n or m not in stored or m in found):
             between.add(m)
             stack.extend(m.src)
         elif m in inlined:

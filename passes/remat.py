@@ -25,8 +25,7 @@ from gluongraph import ops
 from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ops.views import WRITTEN
 from gluongraph.passes.compared import compared
-from gluongraph.passes.fuse_groups import COMPARISONS, Inlined
-from gluongraph.passes.remat_cost import DEAR
+from gluongraph.passes.fuse_groups import Inlined
 from gluongraph.passes.remat_segments import SMALL, Forward, Segment
 
 # What is done with a segment: nothing; operations of an instruction or two again, all cheap operations, all of them.
@@ -95,7 +94,7 @@ class _Readers:
         """The readers of n, seen through what they compute for themselves."""
         for u in self.users[n]:
             if u in self.copied or u not in self.forward.nodes:
-                yield from self.late(u) if u in self.inlined and u.op.name not in COMPARISONS else (u,)
+                yield from self.late(u) if u in self.inlined and "compares" not in u.op.traits else (u,)
 
     def are_rough(self, n: Node) -> bool:
         """Are there any, and do they all take a rounded value as well? A comparison with something known does."""
@@ -103,7 +102,7 @@ class _Readers:
         return bool(found) and all(self._is_rough(u) for u in found)
 
     def _is_rough(self, u: Node) -> bool:
-        if u.op.name in COMPARISONS:
+        if "compares" in u.op.traits:
             return u in self.inlined
         return u.op.kind in _ROUGH or u.op.name == "sum"
 
@@ -135,7 +134,7 @@ def _is_dear(n: Node, how: int) -> bool:
     """Is the operation not to be repeated?"""
     if how == WHOLE:
         return False
-    if how == LIGHT and (n.op.name in DEAR or n.op.kind == "random"):
+    if how == LIGHT and (n.op.cost or n.op.kind == "random"):
         return True
     small = n.op.kind == "reduce" and n.types[0].size * 4 <= n.src[0].ty.size  # costs its time, and next to no memory
     return n.op.kind in _HEAVY or n.op.name == "scan" or small or _moves_result(n)

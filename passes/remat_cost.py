@@ -13,20 +13,6 @@ ATTEND = 1 / 42e9  # the same of an attention
 ATTEND_IN_TILES = 1 / 98e9
 BYTE = 1 / 15e9  # read or written
 ELEMENT = 1 / 12e9  # one cheap operation on one element, which hides behind reading and writing or the other way round
-DEAR = {
-    "exp": 4,
-    "log": 4,
-    "tanh": 6,
-    "erf": 6,
-    "normal_cdf": 5,
-    "normal_pdf": 3,
-    "sigmoid": 5,
-    "sqrt": 2,
-    "rsqrt": 2,
-    "div": 2,
-    "pow": 10,
-}
-DRAWN = 12  # of random numbers: cheap operations an element
 _FREE = frozenset({"leaf", "movement", "control"})
 
 
@@ -55,5 +41,4 @@ def _elements(n: Node) -> int:
     """Cheap operations on one element that any other node takes."""
     if n.op.kind in _FREE or n.op.kind in ("contraction", "composite") or isinstance(n.type, tuple):
         return 0
-    each = DRAWN if n.op.kind == "random" else DEAR.get(n.op.name, 1)
-    return max(n.ty.size, *(s.ty.size for s in n.src)) * each
+    return max(n.ty.size, *(s.ty.size for s in n.src)) * max(1, n.op.cost)

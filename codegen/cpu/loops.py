@@ -24,15 +24,6 @@ from gluongraph.ops.random import RUN, WIDTH, normal_pair, words_of
 
 PARALLEL = 1 << 14  # elements below which a parallel region (1-2 us) costs more than it saves
 BLOCK = 16  # elements of a cache line
-# Ops that cost as much as loading some elements does.
-DEAR = {
-    **dict.fromkeys(("exp", "log", "log1p", "expm1", "tanh", "erf", "normal_cdf", "normal_pdf"), 4),
-    **dict.fromkeys(("sigmoid", "sin", "cos"), 4),
-    **dict.fromkeys(("div", "sqrt", "rsqrt"), 2),
-    **dict.fromkeys(("pow", "mod", "floordiv"), 16),
-    **dict.fromkeys(("random_bits", "uniform", "bernoulli"), 16),
-    "normal": 32,
-}
 
 
 Element = Callable[[Index, Value, int], None]  # element(outer index, first position on the last axis, lanes)
@@ -54,7 +45,7 @@ def offered(rule: str, group: Group) -> Candidate | None:
 
 def weight(nodes: Sequence[Node]) -> int:
     """What one element costs, in loads and stores."""
-    return 1 + sum(DEAR.get(n.op.name, 0) for n in nodes)
+    return 1 + sum(n.op.cost for n in nodes)
 
 
 def vector_lanes(nodes: Sequence[Node], cpu: Cpu) -> int:

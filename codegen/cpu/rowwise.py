@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gluongraph.codegen.contraction import microkernel as mk
-from gluongraph.codegen.cpu.loops import DEAR, PARALLEL, offered
+from gluongraph.codegen.cpu.loops import PARALLEL, offered
 from gluongraph.codegen.cpu.reduce import VECTORS, combined, fold_lanes, folds, totals
 from gluongraph.codegen.expr.algebra import VectorAlgebra, identity, wide
 from gluongraph.codegen.expr.evaluate import Load
@@ -93,7 +93,7 @@ class _Row:
             stops = set(folds(self.group))
             for n in _above(roots, stops):
                 seen[n] = seen.get(n, 0) + 1
-        return {n for n, sweeps in seen.items() if sweeps > 1 and n.shape == self.domain and n.op.name in DEAR}
+        return {n for n, sweeps in seen.items() if sweeps > 1 and n.shape == self.domain and n.op.cost}
 
     def _index(self, at: Value, lanes: int) -> tuple[Value, ...]:
         return as_one(self.domain, unflatten(self.row, self.domain[: self.start]), tir.ramp(at, lanes))
@@ -119,7 +119,7 @@ class _Row:
         keep = [n for n in needed if n in kept and n not in self.buffers]
         made = {n: k.local("row", self.columns, "f32" if n.dtype == "bf16" else n.dtype) for n in keep}
         # What this row needs has come with its first sweep; while this one computes, memory can bring the next row.
-        dear = any(n.op.name in DEAR and n.shape == self.domain for n in needed)
+        dear = any(n.op.cost and n.shape == self.domain for n in needed)
         ahead = dear and self.columns >= LONG and self.known
 
         def sweep(at: Value, width: int) -> dict[Node, Expr]:

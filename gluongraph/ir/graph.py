@@ -74,6 +74,16 @@ class TensorType:
 Types = TensorType | tuple[TensorType, ...]
 
 
+TRAITS = {
+    "compares": "gives True or False of two numbers",
+    "compares_equal": "asks of its first two sources whether they are equal, within its kernel or as its result",
+    "selects": "each element of the result is one of a source, or an exact function of one",
+    "gathers": "reads its first source where the second says",
+    "once": "is computed by one kernel alone: it talks to other devices, draws numbers, or is looked at",
+    "free": "costs nothing where it is read: whoever reads it computes it again",
+}
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Op:
     """All that the compiler knows of one operator, in one statement.
@@ -87,6 +97,9 @@ class Op:
       a source and `e` is the target's algebra (`gluongraph.ops.lowering.Algebra`);
     * `body(*nodes, **attrs)` builds a composite's meaning out of primitives; its `numpy` and `lower` follow from it;
     * `samples(rng)` yields `(arrays, attrs)`: the op's tests;
+    * `cost` is how many loads and stores of an element take as long as one element of the result; 0 is hidden behind
+      those of its kernel;
+    * `traits` are what passes and kernels ask for, by the names of `TRAITS`;
     * `flops(y, *types, **attrs)` counts the operations on numbers that the result, of type y, takes; or it is how many
       an element of the result takes. Without it that is 1 for elementwise ops, and 1 for each source element of a
       reduction; else 0.
@@ -101,6 +114,8 @@ class Op:
     body: Callable[..., Any] | None = None
     samples: Callable[..., Iterable[tuple[tuple[Any, ...], dict[str, Attr]]]] | None = None
     flops: Callable[..., int] | int | None = None
+    cost: int = 0
+    traits: frozenset[str] = frozenset()
     numeric: str = "keep"  # what mixed precision does with it: "low", "keep" or "full" (fp32)
     over: int | None = (
         None  # the source that the result may lie over: it is read where the result is written, if at all
@@ -110,6 +125,8 @@ class Op:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise VerifyError(f"op {self.name!r}: unknown kind {self.kind!r}")
+        if unknown := self.traits - TRAITS.keys():
+            raise VerifyError(f"op {self.name!r}: unknown traits {', '.join(sorted(unknown))}")
         if OPS.setdefault(self.name, self) is not self:
             raise VerifyError(f"op {self.name!r} is declared twice")
 

@@ -40,6 +40,7 @@ def _splat_type(value: float | int | bool, dtype: str, shape: tuple[int, ...]) -
 CONST = Op(
     "const",
     kind="leaf",
+    traits=frozenset({"free"}),
     infer=_splat_type,
     numpy=lambda value, dtype, shape: np.full(shape, value, numpy_dtype(dtype)),
     lower=lambda e, i, value, dtype, shape: e.const(value, dtype),
@@ -115,6 +116,7 @@ def _iota(shape: tuple[int, ...], axis: int, dtype: str) -> Any:
 IOTA = Op(
     "iota",
     kind="leaf",
+    traits=frozenset({"free"}),
     infer=_iota_type,
     numpy=_iota,
     lower=lambda e, i, shape, axis, dtype: e.cast(i[axis], dtype),

@@ -48,6 +48,7 @@ _FUNCTION = 25  # operations on numbers that a function takes: a reduced argumen
 neg = Op(
     "neg",
     kind="elementwise",
+    traits=frozenset({"selects"}),
     infer=alike("neg", NUMBERS),
     numpy=np.negative,
     grad=lambda g, y, x: (-g,),
@@ -67,6 +68,7 @@ sign = Op(
 abs = Op(
     "abs",
     kind="elementwise",
+    traits=frozenset({"selects"}),
     infer=alike("abs", NUMBERS),
     numpy=np.abs,
     grad=lambda g, y, x: (g * ops.sign(x),),
@@ -77,6 +79,7 @@ abs = Op(
 exp = Op(
     "exp",
     kind="elementwise",
+    cost=4,
     infer=alike("exp", FLOATS),
     numpy=np.exp,
     grad=lambda g, y, x: (g * y,),
@@ -89,6 +92,7 @@ exp = Op(
 log = Op(
     "log",
     kind="elementwise",
+    cost=4,
     infer=alike("log", FLOATS),
     numpy=np.log,
     grad=lambda g, y, x: (g / x,),
@@ -101,6 +105,7 @@ log = Op(
 log1p = Op(
     "log1p",
     kind="elementwise",
+    cost=4,
     infer=alike("log1p", FLOATS),
     numpy=np.log1p,
     grad=lambda g, y, x: (g / (x + 1),),
@@ -113,6 +118,7 @@ log1p = Op(
 expm1 = Op(
     "expm1",
     kind="elementwise",
+    cost=4,
     infer=alike("expm1", FLOATS),
     numpy=np.expm1,
     grad=lambda g, y, x: (g * (y + 1),),
@@ -125,6 +131,7 @@ expm1 = Op(
 sqrt = Op(
     "sqrt",
     kind="elementwise",
+    cost=2,
     infer=alike("sqrt", FLOATS),
     numpy=np.sqrt,
     grad=lambda g, y, x: (g * 0.5 / y,),
@@ -135,6 +142,7 @@ sqrt = Op(
 rsqrt = Op(
     "rsqrt",
     kind="elementwise",
+    cost=2,
     infer=alike("rsqrt", FLOATS),
     numpy=lambda x: 1 / np.sqrt(x),
     grad=lambda g, y, x: (g * -0.5 * (y * y * y),),
@@ -145,6 +153,7 @@ rsqrt = Op(
 sin: Op = Op(
     "sin",
     kind="elementwise",
+    cost=4,
     infer=alike("sin", FLOATS),
     numpy=np.sin,
     grad=lambda g, y, x: (g * ops.cos(x),),
@@ -156,6 +165,7 @@ sin: Op = Op(
 cos: Op = Op(
     "cos",
     kind="elementwise",
+    cost=4,
     infer=alike("cos", FLOATS),
     numpy=np.cos,
     grad=lambda g, y, x: (-g * ops.sin(x),),
@@ -167,6 +177,7 @@ cos: Op = Op(
 tanh = Op(
     "tanh",
     kind="elementwise",
+    cost=4,
     infer=alike("tanh", FLOATS),
     numpy=np.tanh,
     grad=lambda g, y, x: (g - g * y * y,),
@@ -209,6 +220,7 @@ def _erf(x: Any) -> Any:
 erf = Op(
     "erf",
     kind="elementwise",
+    cost=4,
     infer=alike("erf", FLOATS),
     numpy=_erf,
     grad=lambda g, y, x: (g * ops.exp(-(x * x)) * (2 / math.sqrt(math.pi)),),
@@ -233,6 +245,7 @@ _PEAK = 1 / math.sqrt(2 * math.pi)  # of the density
 normal_cdf: Op = Op(
     "normal_cdf",
     kind="elementwise",
+    cost=4,
     infer=alike("normal_cdf", FLOATS),
     numpy=_normal_cdf,
     grad=lambda g, y, x: (g * ops.normal_pdf(x),),
@@ -244,6 +257,7 @@ normal_cdf: Op = Op(
 normal_pdf: Op = Op(
     "normal_pdf",
     kind="elementwise",
+    cost=4,
     infer=alike("normal_pdf", FLOATS),
     numpy=_normal_pdf,
     grad=lambda g, y, x: (-g * x * y,),
@@ -262,6 +276,7 @@ def _sigmoid(x: Any) -> Any:
 sigmoid = Op(
     "sigmoid",
     kind="elementwise",
+    cost=4,
     infer=alike("sigmoid", FLOATS),
     numpy=_sigmoid,
     grad=lambda g, y, x: (g * (y - y * y),),
@@ -281,6 +296,7 @@ def _relu_grad(g: Node, y: Node, x: Node) -> tuple[Node]:
 relu = Op(
     "relu",
     kind="elementwise",
+    traits=frozenset({"selects"}),
     infer=alike("relu", NUMBERS),
     numpy=lambda x: np.maximum(x, 0),
     grad=_relu_grad,
@@ -344,6 +360,7 @@ isfinite = Op(
 stop_gradient = Op(
     "stop_gradient",
     kind="elementwise",
+    traits=frozenset({"free"}),
     infer=lambda x, detached=False: x,
     numpy=lambda x, detached=False: x,
     lower=lambda e, i, x, detached=False: x(*i),
@@ -366,6 +383,7 @@ def _cast(x: Any, dtype: str) -> Any:
 CAST = Op(
     "cast",
     kind="elementwise",
+    traits=frozenset({"selects"}),
     infer=_cast_type,
     numpy=_cast,
     grad=lambda g, y, x, dtype: (None if "bool" in (x.dtype, dtype) else ops.cast(g, x.dtype),),
@@ -430,6 +448,7 @@ div = broadcasting(
     Op(
         "div",
         kind="elementwise",
+        cost=2,
         infer=alike("div", FLOATS),
         numpy=np.divide,
         grad=lambda g, z, x, y: (g / y, -g * z / y),
@@ -452,6 +471,7 @@ pow = broadcasting(
     Op(
         "pow",
         kind="elementwise",
+        cost=16,
         infer=alike("pow", NUMBERS),
         numpy=np.power,
         grad=_pow_grad,
@@ -465,6 +485,7 @@ maximum = broadcasting(
     Op(
         "maximum",
         kind="elementwise",
+        traits=frozenset({"selects"}),
         infer=alike("maximum", NUMBERS),
         numpy=np.maximum,
         grad=lambda g, z, x, y: _to_first(g, ops.greater_equal(x, y)),
@@ -477,6 +498,7 @@ minimum = broadcasting(
     Op(
         "minimum",
         kind="elementwise",
+        traits=frozenset({"selects"}),
         infer=alike("minimum", NUMBERS),
         numpy=np.minimum,
         grad=lambda g, z, x, y: _to_first(g, ops.less_equal(x, y)),
@@ -544,6 +566,7 @@ floordiv = broadcasting(
     Op(
         "floordiv",
         kind="elementwise",
+        cost=16,
         infer=alike("floordiv", NUMBERS),
         numpy=np.floor_divide,
         lower=_rounded_division("floordiv", lambda e, zero, x, y, quotient: quotient),
@@ -555,6 +578,7 @@ mod = broadcasting(
     Op(
         "mod",
         kind="elementwise",
+        cost=16,
         infer=alike("mod", NUMBERS),
         numpy=np.mod,
         grad=lambda g, z, x, y: (g, -g * ops.floordiv(x, y)),

@@ -80,6 +80,7 @@ def _take_lower(e: Any, i: Any, x: Any, indices: Any, axis: int) -> Any:
 TAKE = Op(
     "take",
     kind="index",
+    traits=frozenset({"selects", "gathers"}),
     infer=_take_type,
     numpy=lambda x, indices, axis: np.take(x, indices, axis, mode="clip"),
     grad=_take_grad,
@@ -171,6 +172,7 @@ def _gather_lower(e: Any, i: Any, x: Any, indices: Any, axis: int) -> Any:
 GATHER: Op = Op(
     "gather",
     kind="index",
+    traits=frozenset({"selects", "gathers"}),
     infer=_gather_type,
     numpy=lambda x, indices, axis: np.take_along_axis(x, _clipped(indices, x.shape[axis]), axis),
     grad=lambda g, y, x, indices, axis: (GATHER_GRAD(g, indices, axis=axis, size=x.shape[axis]), None),
@@ -256,6 +258,7 @@ def _number(value: int, dtype: str) -> float | int | bool:
 ONE_HOT = Op(
     "one_hot",
     kind="index",
+    traits=frozenset({"free"}),
     infer=_one_hot_type,
     numpy=_one_hot,
     lower=_one_hot_lower,

@@ -27,11 +27,12 @@ from gluongraph.ops.samples import array
 # -- comparisons
 
 
-def _comparison(name: str, numpy: Callable[[Any, Any], Any], doc: str) -> Binary:
+def _comparison(name: str, numpy: Callable[[Any, Any], Any], doc: str, *traits: str) -> Binary:
     return broadcasting(
         Op(
             name,
             kind="elementwise",
+            traits=frozenset({"compares", *traits}),
             infer=alike(name, ANY, "bool"),
             numpy=numpy,
             lower=binary(name),
@@ -44,8 +45,8 @@ def _comparison(name: str, numpy: Callable[[Any, Any], Any], doc: str) -> Binary
     )
 
 
-equal: Binary = _comparison("equal", np.equal, "x = y")
-not_equal: Binary = _comparison("not_equal", np.not_equal, "x ≠ y")
+equal: Binary = _comparison("equal", np.equal, "x = y", "compares_equal")
+not_equal: Binary = _comparison("not_equal", np.not_equal, "x ≠ y", "compares_equal")
 less: Binary = _comparison("less", np.less, "x < y")
 less_equal: Binary = _comparison("less_equal", np.less_equal, "x ≤ y")
 greater: Binary = _comparison("greater", np.greater, "x > y")
@@ -111,6 +112,7 @@ def _choose(c: Any, x: Any, y: Any) -> Any:
 WHERE = Op(
     "where",
     kind="elementwise",
+    traits=frozenset({"selects"}),
     infer=_where_type,
     numpy=_choose,
     grad=lambda g, z, c, x, y: (None, ops.where(c, g, 0), ops.where(c, 0, g)),

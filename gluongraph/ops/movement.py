@@ -45,6 +45,7 @@ def _reshape_lower(e: Any, i: Any, x: Any, shape: Shape) -> Any:
 RESHAPE = Op(
     "reshape",
     kind="movement",
+    traits=frozenset({"free"}),
     infer=_reshape_type,
     numpy=lambda x, shape: np.reshape(x, shape),
     grad=lambda g, y, x, shape: (ops.reshape(g, x.shape),),
@@ -126,6 +127,7 @@ def _repeated(x: Node, shape: Shape) -> Shape:
 EXPAND = Op(
     "expand",
     kind="movement",
+    traits=frozenset({"free"}),
     infer=_expand_type,
     numpy=lambda x, shape: np.broadcast_to(x, shape),
     grad=lambda g, y, x, shape: (ops.sum(g, _repeated(x, shape), keepdims=True),),

@@ -16,6 +16,7 @@ def _type(x: TensorType, y: TensorType, slope: TensorType) -> TensorType:
 OUTPUT = Op(
     "output",
     kind="elementwise",
+    traits=frozenset({"once"}),
     infer=_type,
     numpy=lambda x, y, slope: np.broadcast_arrays(x, y, slope)[1],
     grad=lambda g, z, x, y, slope: (slope, None, None),

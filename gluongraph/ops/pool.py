@@ -319,6 +319,7 @@ def _tied(rng: np.random.Generator) -> Any:
 MAX_POOL2D: Op = Op(
     "max_pool2d",
     kind="window",
+    traits=frozenset({"selects"}),
     infer=_max_type,
     numpy=_max,
     grad=lambda g, y, x, **how: (MAX_POOL2D_GRAD(x, y, g, **how),),
@@ -330,6 +331,7 @@ MAX_POOL2D: Op = Op(
 MAX_POOL2D_GRAD: Op = Op(
     "max_pool2d_grad",
     kind="window",
+    traits=frozenset({"compares_equal"}),
     infer=_max_grad_type,
     numpy=_max_grad,
     grad=_max_grad_grad,

@@ -252,6 +252,7 @@ def _samples(*rows: tuple[tuple[int, ...], dict[str, Any]]) -> Callable[..., Any
 RANDOM_BITS = Op(
     "random_bits",
     kind="random",
+    cost=16,
     infer=_drawn("random_bits"),
     numpy=_bits,
     lower=lambda e, i, state, shape, draw: words_of(e, _position(e, i, shape), state, draw)[0],
@@ -274,6 +275,7 @@ RANDOM_WORD = Op(
 UNIFORM = Op(
     "uniform",
     kind="random",
+    cost=16,
     infer=_drawn("uniform"),
     numpy=_uniform,
     lower=_uniform_lower,
@@ -284,6 +286,7 @@ UNIFORM = Op(
 NORMAL = Op(
     "normal",
     kind="random",
+    cost=32,
     infer=_drawn("normal"),
     numpy=_normal,
     lower=_normal_lower,
@@ -298,6 +301,7 @@ NORMAL = Op(
 BERNOULLI = Op(
     "bernoulli",
     kind="random",
+    cost=16,
     infer=_drawn("bernoulli"),
     numpy=_bernoulli,
     lower=_bernoulli_lower,

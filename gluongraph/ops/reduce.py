@@ -116,6 +116,7 @@ PROD = Op(
 MAX = Op(
     "max",
     kind="reduce",
+    traits=frozenset({"selects"}),
     infer=_folded("max"),
     numpy=lambda x, axes, keepdims: np.maximum.reduce(x, axes, keepdims=keepdims),
     grad=_extreme_grad,
@@ -126,6 +127,7 @@ MAX = Op(
 MIN = Op(
     "min",
     kind="reduce",
+    traits=frozenset({"selects"}),
     infer=_folded("min"),
     numpy=lambda x, axes, keepdims: np.minimum.reduce(x, axes, keepdims=keepdims),
     grad=_extreme_grad,

@@ -36,6 +36,7 @@ def _lower(e: Any, i: Any, x: Any, bits: Any) -> Any:
 ROUND_BY_CHANCE = Op(
     "round_by_chance",
     kind="elementwise",
+    traits=frozenset({"once"}),
     infer=_type,
     numpy=_numpy,
     lower=_lower,

@@ -64,10 +64,13 @@ class NumpyAlgebra:
 
     def __init__(self):
         self.reduced = None  # what the last reduction gave: a rule must return that very object
+        self.constants = []
+        self.compares_equal = False  # were two floating-point numbers compared, neither of them a constant?
 
     def const(self, value, dtype):
         assert type(value) in (int, float, bool)
-        return numpy_dtype(dtype).type(value)
+        self.constants.append(numpy_dtype(dtype).type(value))
+        return self.constants[-1]
 
     def cast(self, x, dtype):
         return np.asarray(x).astype(numpy_dtype(dtype))
@@ -92,6 +95,9 @@ class NumpyAlgebra:
 
     def binary(self, name, x, y):
         _one_dtype(x, y)
+        floats = all(type(v) is not int and np.asarray(v).dtype.kind == "f" for v in (x, y))
+        if name in ("equal", "not_equal") and floats and not any(v is c for v in (x, y) for c in self.constants):
+            self.compares_equal = True
         return BINARY[name](x, y)
 
     def reduce(self, name, extents, element, dtype):
@@ -127,9 +133,9 @@ class Source:
         return self.x[tuple(np.asarray(k) for k in index)]
 
 
-def evaluate(op, arrays, attrs, index):
+def evaluate(op, arrays, attrs, index, algebra=None):
     """The rule of the op at an index."""
-    algebra = NumpyAlgebra()
+    algebra = algebra or NumpyAlgebra()
     found = op.lower(algebra, index, *map(Source, arrays), **attrs)
     assert algebra.reduced is None or found is algebra.reduced, "e.reduce is not the outermost thing"
     return np.asarray(found)

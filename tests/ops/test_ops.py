@@ -164,3 +164,25 @@ def test_erf_is_one_where_it_is_to_the_last_bit(dtype):
     assert np.array_equal(ops.erf.numpy(far), np.ones_like(far))
     assert np.array_equal(ops.normal_cdf.numpy(-far), np.zeros_like(far))
     assert np.isnan(ops.erf.numpy(np.array([np.nan], dtype))).all()
+
+
+@pytest.mark.parametrize(("op", "arrays", "attrs"), table(lambda op, arrays: op.lower is not None))
+def test_what_compares_for_equality_says_so(op, arrays, attrs):
+    """`passes.compared` must know of it."""
+    algebra, shape = numpy_algebra.NumpyAlgebra(), np.asarray(meaning(op, arrays, attrs)).shape
+    with np.errstate(all="ignore"):
+        for index in numpy_algebra.indices(generator(op, 1), shape):
+            numpy_algebra.evaluate(op, arrays, attrs, index, algebra)
+    assert not algebra.compares_equal or "compares_equal" in op.traits
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32", "f64"])
+@pytest.mark.parametrize("name", ["cholesky", "syevd", "gelqf", "inverse"])
+def test_a_matrix_without_an_answer_leaves_the_others_of_its_batch_theirs(name: str, dtype: str) -> None:
+    op, good = OPS[name], np.diag([1.0, 2.0, 3.0])
+    batch = np.stack([good, np.full((3, 3), np.nan), good]).astype(numpy_dtype(dtype))
+    whole, alone = op.numpy(batch), op.numpy(batch[0])
+    for found, wanted in zip(*((x if isinstance(x, tuple) else (x,)) for x in (whole, alone)), strict=True):
+        np.testing.assert_array_equal(found[0], wanted)
+        np.testing.assert_array_equal(found[2], wanted)
+        assert np.isnan(found[1]).any() and found.dtype == wanted.dtype
