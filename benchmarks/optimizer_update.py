@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gluongraph.bench import bandwidth
-from gluongraph.bench.contest import Result, contest, cores, seconds
+from gluongraph.bench.interleaved_timing import Result, contest, cores, seconds
 from gluongraph.bench.report import processor
 from gluongraph.bench.workloads import UPDATES, find, update_shapes
 from gluongraph.cli import chosen

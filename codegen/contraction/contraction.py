@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from gluongraph.codegen.contraction import conv, gemm, gemm_amx, gemm_library, gemm_strategy, row_sums
+from gluongraph.codegen.contraction import conv, epilogue_row_sum, gemm, gemm_amx, gemm_library, gemm_strategy
 from gluongraph.codegen.contraction.conv import Conv
+from gluongraph.codegen.contraction.epilogue_row_sum import RowSums
 from gluongraph.codegen.contraction.gemm import Operand
 from gluongraph.codegen.contraction.gemm_library import Calls
 from gluongraph.codegen.contraction.gemm_strategy import Kind, Strategy
 from gluongraph.codegen.contraction.microkernel import accumulator, lanes
-from gluongraph.codegen.contraction.row_sums import RowSums
 from gluongraph.codegen.expr.expression import Expressions, as_one, count_as_one, flat, unflatten
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value, cast, lanes_of, ramp
@@ -77,7 +77,7 @@ def _claim_gemm(group: Group, cpu: Cpu, how: How | None = None) -> Candidate | N
     way = _way_of(product, cpu, how)
     workspace = way.workspace
     if (summed := _summed(group)) is not None:
-        workspace = aligned(workspace) + row_sums.workspace(summed, way.run)
+        workspace = aligned(workspace) + epilogue_row_sum.workspace(summed, way.run)
     return Candidate("gemm", workspace, way.tiles)
 
 

@@ -1,8 +1,11 @@
-"""Convolutions on CPUs and both their gradients: what a rule calls. The loops are in conv_pixels.py and conv_weights.py
-for many images, in winograd.py for those in blocks under three to five taps a row, in conv_channels.py for few images
-of many channels, in winograd_channels.py for those of three by three taps, in conv_bands.py where they are of few
-pixels, in conv_flat.py for few of all, in conv_points.py for those of one tap; for products of bf16 in
-conv_tile_blocks.py where images lie in blocks, else in conv_tiles.py.
+"""Convolutions on CPUs and both their gradients: what a rule calls. The loops are in
+
+* conv_direct_nchwn.py and conv_direct_nchwn_weights.py for many images;
+* winograd.py for images in blocks (NCHWn) under three to five taps a row;
+* conv_direct_nchwc.py for few images of many channels, winograd_channels.py for those of three by three taps;
+* conv_bands.py for few pixels, conv_flat.py for few of everything;
+* conv_1x1.py for convolutions of one tap;
+* conv_tile_blocks.py (images in blocks) and conv_tiles.py for bf16 products.
 
 Sums have an order that depends on shapes and target only, never on threads.
 """
@@ -13,21 +16,21 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gluongraph.codegen.contraction import (
+    conv_1x1,
     conv_bands,
-    conv_channels,
+    conv_direct_nchwc,
+    conv_direct_nchwn,
+    conv_direct_nchwn_weights,
     conv_flat,
-    conv_pixels,
-    conv_points,
     conv_tile_blocks,
     conv_tile_pixels,
     conv_tile_weights,
     conv_tiles,
-    conv_weights,
     winograd,
+    winograd_2d,
     winograd_channel_weights,
     winograd_channels,
     winograd_pixels,
-    winograd_planes,
     winograd_weights,
 )
 from gluongraph.codegen.contraction import microkernel as mk
@@ -82,48 +85,48 @@ class _InBlocks(Protocol):
 # By what lies in vectors, in the order of preference.
 _FORWARD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
     "tiles": lambda conv, cpu, _: conv_tiles.Forward(conv, cpu),
-    "points": conv_points.Forward,
+    "points": conv_1x1.Forward,
     "winograd": winograd_channels.Forward,
     "bands": conv_bands.Forward,
-    "channels": conv_channels.Forward,
+    "channels": conv_direct_nchwc.Forward,
     "flat": conv_flat.Forward,
-    "images": conv_pixels.Forward,
+    "images": conv_direct_nchwn.Forward,
 }
 _DATA_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
     "tiles": lambda conv, cpu, _: conv_tiles.DataGrad(conv, cpu),
-    "points": conv_points.DataGrad,
+    "points": conv_1x1.DataGrad,
     "winograd": winograd_channels.DataGrad,
     "bands": conv_bands.DataGrad,
-    "channels": conv_channels.DataGrad,
+    "channels": conv_direct_nchwc.DataGrad,
     "flat": conv_flat.DataGrad,
-    "images": conv_pixels.DataGrad,
+    "images": conv_direct_nchwn.DataGrad,
 }
 _WEIGHT_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToWeights]] = {
     "tiles": lambda conv, cpu, _: conv_tiles.WeightGrad(conv, cpu),
-    "points": conv_points.WeightGrad,
+    "points": conv_1x1.WeightGrad,
     "winograd": winograd_channel_weights.WeightGrad,
-    "channels": conv_channels.WeightGrad,
+    "channels": conv_direct_nchwc.WeightGrad,
     "flat": conv_flat.WeightGrad,
-    "images": conv_weights.WeightGrad,
+    "images": conv_direct_nchwn_weights.WeightGrad,
 }
 _IN_BLOCKS: dict[str, dict[str, Callable[[Conv, Cpu, str], _InBlocks]]] = {
     "conv2d": {
         "tiles": lambda conv, cpu, _: conv_tile_pixels.Forward(conv, cpu),
         "winograd": winograd_pixels.Forward,
-        "points": conv_points.Forward,
-        "images": conv_pixels.Forward,
+        "points": conv_1x1.Forward,
+        "images": conv_direct_nchwn.Forward,
     },
     "conv2d_data_grad": {
         "tiles": lambda conv, cpu, _: conv_tile_pixels.DataGrad(conv, cpu),
         "winograd": winograd_pixels.DataGrad,
-        "points": conv_points.DataGrad,
-        "images": conv_pixels.DataGrad,
+        "points": conv_1x1.DataGrad,
+        "images": conv_direct_nchwn.DataGrad,
     },
     "conv2d_weight_grad": {
         "tiles": lambda conv, cpu, _: conv_tile_weights.WeightGrad(conv, cpu),
         "winograd": winograd_weights.WeightGrad,
-        "points": conv_points.WeightGrad,
-        "images": conv_weights.WeightGrad,
+        "points": conv_1x1.WeightGrad,
+        "images": conv_direct_nchwn_weights.WeightGrad,
     },
 }
 
@@ -137,8 +140,8 @@ def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
         if conv_tile_blocks.suits(conv, cpu, dtype):
             return ["tiles"]
         sums = mk.accumulator(dtype)
-        if conv_points.suits(conv, cpu, sums):
-            found, first = ["points", "images"], conv_points.suits_blocks(op, conv, cpu, sums)
+        if conv_1x1.suits(conv, cpu, sums):
+            found, first = ["points", "images"], conv_1x1.suits_blocks(op, conv, cpu, sums)
         else:
             found = ["winograd", "images"] if dtype == "f32" and winograd.can(conv) else ["images"]
             first = winograd.suits(op, conv, cpu)
@@ -147,19 +150,19 @@ def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
         return ["tiles"]
     sums, channels = mk.accumulator(dtype), conv.o if op == "conv2d" else conv.c
     can = {"flat", "images"}
-    if points := conv_points.suits(conv, cpu, sums):
+    if points := conv_1x1.suits(conv, cpu, sums):
         can.add("points")
-    if dtype == "f32" and winograd_planes.can(conv, cpu):
+    if dtype == "f32" and winograd_2d.can(conv, cpu):
         can.add("winograd")
     if conv_bands.can(op, conv, cpu, sums):
         can.add("bands")
-    if conv_channels.can(conv, cpu, sums):
+    if conv_direct_nchwc.can(conv, cpu, sums):
         can.add("channels")
     suits = {
         "points": points,
-        "winograd": winograd_planes.suits(op, conv, cpu),
+        "winograd": winograd_2d.suits(op, conv, cpu),
         "bands": conv_bands.suits(op, conv, cpu, sums),
-        "channels": conv_channels.suits(conv, channels, cpu, sums),
+        "channels": conv_direct_nchwc.suits(conv, channels, cpu, sums),
         "flat": conv_flat.suits(conv, cpu, sums),
         "images": True,
     }

@@ -1,20 +1,21 @@
-"""Convolutions of fewer images than vectors have lanes, as those of more (conv_pixels.py): an image is cut across into
-bands of rows, each an image of its own with the rows above and below it that its taps read. Nothing else is copied; the
-weights, which are many where pixels are few, are read as they lie.
+"""Convolutions of fewer images than vectors have lanes, as those of more (conv_direct_nchwn.py).
+
+An image is cut across into bands of rows, each an image of its own with the rows above and below it that its taps read.
+Nothing else is copied; the weights, which are many where pixels are few, are read as they lie.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gluongraph.codegen.contraction import conv_pixels
+from gluongraph.codegen.contraction import conv_direct_nchwn
 from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.contraction.conv_common import Conv, Pair, Pixels, Weights, WritePixels
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 
-FEW = 2048  # pixels: to turn weights to vectors of channels (conv_channels.py) costs more, for so many
+FEW = 2048  # pixels: to turn weights to vectors of channels (conv_direct_nchwc.py) costs more, for so many
 
 
 def suits(op: str, conv: Conv, cpu: Cpu, dtype: str) -> bool:
@@ -71,7 +72,7 @@ class Bands:
         return along
 
 
-class Forward(conv_pixels.Forward):
+class Forward(conv_direct_nchwn.Forward):
     """y from x and w."""
 
     by_rows = True
@@ -88,7 +89,7 @@ class Forward(conv_pixels.Forward):
         super().emit(k, self.bands.reader(k, read), w, self.bands.writer(k, write), workspace)
 
 
-class DataGrad(conv_pixels.DataGrad):
+class DataGrad(conv_direct_nchwn.DataGrad):
     """The gradient of x from that of y. A band has as many rows of padding more as the rows of y are above it."""
 
     by_rows = True

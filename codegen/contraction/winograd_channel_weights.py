@@ -1,8 +1,8 @@
 """The gradient of a convolution's weights for few images, by minimal filtering along rows and columns, with channels in
-vectors (winograd_planes.py).
+vectors (winograd_2d.py).
 
-As in conv_channels.py, with points in the place of taps: a register block holds some output channels times vectors of
-input channels at one point, summed over all tiles. What is complete at all points is turned back to taps in cache.
+As in conv_direct_nchwc.py, with points in the place of taps: a register block holds some output channels times vectors
+of input channels at one point, summed over all tiles. What is complete at all points is turned back to taps in cache.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from gluongraph.codegen.contraction import conv_channels
+from gluongraph.codegen.contraction import conv_direct_nchwc
 from gluongraph.codegen.contraction import microkernel as mk
-from gluongraph.codegen.contraction import winograd_planes as planes
+from gluongraph.codegen.contraction import winograd_2d as planes
 from gluongraph.codegen.contraction.conv_common import Conv
 from gluongraph.codegen.contraction.winograd import Points
 from gluongraph.codegen.rule import Cpu
@@ -24,7 +24,7 @@ NUMBERS = planes.NUMBERS[OP]
 COUNT = math.prod(NUMBERS)
 
 
-class WeightGrad(conv_channels.ToWeights):
+class WeightGrad(conv_direct_nchwc.ToWeights):
     """The gradient of w."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
@@ -34,7 +34,7 @@ class WeightGrad(conv_channels.ToWeights):
         self.x = planes.source(OP, conv, size, conv.padding, tiles, conv.c, block, conv.n * down)
         self.g = planes.gradient(conv, tiles, (self.rows, self.lanes))
 
-    def sources(self) -> tuple[conv_channels.Copied, conv_channels.Copied]:
+    def sources(self) -> tuple[conv_direct_nchwc.Copied, conv_direct_nchwc.Copied]:
         return self.x, self.g
 
     def sum(

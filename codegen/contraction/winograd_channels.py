@@ -13,9 +13,9 @@ from abc import abstractmethod
 from functools import partial
 
 from gluongraph.codegen.contraction import microkernel as mk
-from gluongraph.codegen.contraction import winograd_planes as planes
-from gluongraph.codegen.contraction.conv_channels import turn_back
+from gluongraph.codegen.contraction import winograd_2d as planes
 from gluongraph.codegen.contraction.conv_common import Conv, Job, Pair, Pixels, Weights, WritePixels
+from gluongraph.codegen.contraction.conv_direct_nchwc import turn_back
 from gluongraph.codegen.contraction.winograd import Points, Sides, data_grad, forward
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.contraction.conv_common import Conv, Pair, WriteWeights, sizes
-from gluongraph.codegen.contraction.conv_weights import SMALL
+from gluongraph.codegen.contraction.conv_direct_nchwn_weights import SMALL
 from gluongraph.codegen.contraction.winograd import POINTS, Filtering, Points
 from gluongraph.codegen.rule import SHARES, Cpu
 from gluongraph.codegen.tvm import tir

@@ -1,8 +1,8 @@
 """Pattern "pool": pooling over windows that tile the image without overlap, and the gradients, in whole vectors.
 
 A run of columns is loaded as it lies and taken apart by its place in the window; results are put together again before
-they are stored. Other windows are pooled in pool_lines.py; their gradients are no part of this pattern's rule. Images
-in blocks are pooled in pool_blocks.py.
+they are stored. Other windows are pooled in pool_overlapping.py; their gradients are no part of this pattern's rule.
+Images in blocks are pooled in pool_nchwn.py.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.contraction.contraction import anchor, epilogue, flat_tail
-from gluongraph.codegen.cpu import pool_lines
+from gluongraph.codegen.cpu import pool_overlapping
 from gluongraph.codegen.cpu.loops import PARALLEL, offered
-from gluongraph.codegen.cpu.pool_blocks import Blocks
-from gluongraph.codegen.cpu.pool_lines import Lines
+from gluongraph.codegen.cpu.pool_nchwn import Blocks
+from gluongraph.codegen.cpu.pool_overlapping import Lines
 from gluongraph.codegen.expr.algebra import CpuAlgebra
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm import tir
@@ -50,7 +50,7 @@ def _claim(group: Group, cpu: Cpu) -> Candidate | None:
         return None
     if _tiles(pool):
         return offered("pool", group)
-    if not pool_lines.suits(pool) or offered("pool", group) is None:
+    if not pool_overlapping.suits(pool) or offered("pool", group) is None:
         return None
     return Candidate("pool", 4 * _pieces(pool, cpu) * Lines(pool, cpu).size)
 

@@ -28,7 +28,7 @@ from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import index_checks
 from gluongraph.step.batch import as_array
-from gluongraph.step.variants import Variants
+from gluongraph.step.specializations import Variants
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import WINDOW, Window
 from gluongraph.tracing.ema import AVERAGE

@@ -32,8 +32,8 @@ from gluongraph.runtime.checkpoint import Content
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
 from gluongraph.step import Options, TrainStep
-from gluongraph.step.variant import Variant
-from gluongraph.step.variants import Variants
+from gluongraph.step.specialization import Variant
+from gluongraph.step.specializations import Variants
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import WINDOW
 from gluongraph.tracing.anomaly import SOUND

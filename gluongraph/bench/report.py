@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gluongraph.bench import bandwidth
-from gluongraph.bench.contest import Result, seconds
+from gluongraph.bench.interleaved_timing import Result, seconds
 from gluongraph.bench.workloads import Workload
 from gluongraph.errors import amount
 

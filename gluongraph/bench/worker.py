@@ -1,4 +1,6 @@
-"""One contender in a process of its own: prepares, then runs blocks of steps for contest.py. Speaks JSON lines.
+"""One contender in a process of its own: prepares, then runs blocks of steps for interleaved_timing.py.
+
+It speaks JSON lines:
 
 python gluongraph/bench/worker.py CONTENDER WORKLOAD PRECISION CORES
 

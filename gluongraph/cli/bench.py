@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gluongraph.bench.contest import VECTORS, contest, cores
+from gluongraph.bench.interleaved_timing import VECTORS, contest, cores
 from gluongraph.bench.report import LIBRARIES, Report, show
 from gluongraph.bench.worker import CONTENDERS
 from gluongraph.bench.workloads import WORKLOADS, find

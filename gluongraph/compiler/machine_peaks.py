@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.codegen.cpu import probe
+from gluongraph.codegen.cpu import peak_kernels
 from gluongraph.codegen.targets import Target
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.errors import CompileError
@@ -38,7 +38,7 @@ def machine() -> Machine:
     if on.cpu is None:
         raise CompileError(f"{on.name} is no CPU, whose roofs could be measured")
     threads = process.threads()
-    module = probe.build(on, STREAMS)
+    module = peak_kernels.build(on, STREAMS)
     levels = tuple(_level(module, size, times) for size, times in STREAMS)
     return Machine(threads, _peaks(module, on), levels)
 
@@ -46,7 +46,7 @@ def machine() -> Machine:
 def _peaks(module: Any, on: Target) -> dict[str, float]:
     assert on.cpu is not None
     found = {}
-    for unit, made in (("f32", probe.peak), ("bf16", probe.tile_peak)):
+    for unit, made in (("f32", peak_kernels.peak), ("bf16", peak_kernels.tile_peak)):
         if unit == "f32" or on.cpu.tiles:
             _, size, flops = made(on.cpu)
             kernel, x = module[f"peak_{unit}"], loader.view(np.full(size, 0.5, np.float32))
@@ -63,7 +63,7 @@ def _level(module: Any, size: int, times: int) -> Level:
         kernel, given = module[f"{kind}_{size}"], (loader.view(x), loader.view(y))
         return arrays * x.nbytes * times / _best(partial(kernel, *given))
 
-    return Level(2 * x.nbytes, **{kind: rate(kind, arrays) for kind, arrays in probe.STREAMS.items()})
+    return Level(2 * x.nbytes, **{kind: rate(kind, arrays) for kind, arrays in peak_kernels.STREAMS.items()})
 
 
 def _best(run: Callable[[], Any]) -> float:

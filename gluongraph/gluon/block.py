@@ -15,10 +15,10 @@ import numpy as np
 from gluongraph import nd
 from gluongraph.context import Context, current_context
 from gluongraph.errors import HostCallError, MXNetError, NamesInstead, is_own_file, located, runs_a_layer, warn
-from gluongraph.gluon import parameter_files, structure, watch
+from gluongraph.gluon import parameter_files, structure, trace_guards
 from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
-from gluongraph.gluon.watch import Edits, is_setting
+from gluongraph.gluon.trace_guards import Edits, is_setting
 from gluongraph.host import params_file
 from gluongraph.name import NameManager
 from gluongraph.nd import files
@@ -343,7 +343,7 @@ class Block(NamesInstead):
 
     def _run(self, *args: Any) -> Any:
         out = self.forward(*args)
-        watch.note(self)
+        trace_guards.note(self)
         return out
 
     def forward(self, *args: Any) -> Any:
@@ -528,7 +528,7 @@ class HybridBlock(Block):
 
         Of a block that computes in `hybrid_forward` they follow from the operators that the parameters go into.
         """
-        from gluongraph.gluon.infer import infer
+        from gluongraph.gluon.shape_inference import infer
 
         reason = infer(self, args) if type(self).hybrid_forward is not HybridBlock.hybrid_forward else None
         waiting = [p.name for p in self._reg_params.values() if p.deferred and not p.ready]

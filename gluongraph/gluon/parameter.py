@@ -14,7 +14,7 @@ from gluongraph.dtypes import DTYPES, dtype_name, is_float
 from gluongraph.eager.tape import concrete
 from gluongraph.errors import MXNetError, NamesInstead, located, warn
 from gluongraph.gluon import parameter_files
-from gluongraph.gluon.watch import Edits
+from gluongraph.gluon.trace_guards import Edits
 from gluongraph.ir.plain import extents
 from gluongraph.nd import files
 from gluongraph.ndarray import NDArray

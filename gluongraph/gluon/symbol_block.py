@@ -9,8 +9,8 @@ from gluongraph import nd
 from gluongraph.context import Context
 from gluongraph.errors import MXNetError, amount, located
 from gluongraph.gluon.block import HybridBlock
-from gluongraph.gluon.infer import parameter_shapes
 from gluongraph.gluon.parameter import Parameter, ParameterDict
+from gluongraph.gluon.shape_inference import parameter_shapes
 from gluongraph.ndarray import NDArray
 from gluongraph.symbol import VARIABLE, Symbol, SymbolNode, load, write
 from gluongraph.symbol.operators import apply, value, values

@@ -15,10 +15,10 @@ from gluongraph.errors import MXNetError, amount, located
 from gluongraph.gluon import trainer_states
 from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
 from gluongraph.gluon.parameter import Parameter, ParameterDict
+from gluongraph.gluon.step_lock import by_turns
 from gluongraph.gluon.store_choice import check_kvstore, chosen_store, updates_on
+from gluongraph.gluon.trace_guards import Edits
 from gluongraph.gluon.trainer_updater import TrainerUpdater
-from gluongraph.gluon.turns import by_turns
-from gluongraph.gluon.watch import Edits
 from gluongraph.kvstore import KVStore, KVStoreBase
 from gluongraph.nd.row_sparse_array import share_rows
 from gluongraph.ndarray import NDArray

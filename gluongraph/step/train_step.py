@@ -13,8 +13,8 @@ from gluongraph import checkpoint, random
 from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.compiler.memory_report import Footprint
 from gluongraph.errors import ArgumentError, MXNetError, located
+from gluongraph.gluon.step_lock import by_turns
 from gluongraph.gluon.trainer import Trainer
-from gluongraph.gluon.turns import by_turns
 from gluongraph.host.interrupts import import_whole
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import Launch, Plan
@@ -22,8 +22,8 @@ from gluongraph.nd import NDArray
 from gluongraph.runtime.checkpoint import Keep
 from gluongraph.runtime.executor import Executor
 from gluongraph.runtime.saving import Saver, room
-from gluongraph.step.variant import Lower, Variant
-from gluongraph.step.variants import Variants
+from gluongraph.step.specialization import Lower, Variant
+from gluongraph.step.specializations import Variants
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import Window
 from gluongraph.tracing.ema import Averages

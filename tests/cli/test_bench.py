@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gluongraph.bench import chart, own
-from gluongraph.bench.contest import Result, contest, cores, environment
+from gluongraph.bench.interleaved_timing import Result, contest, cores, environment
 from gluongraph.bench.report import Report, show
 from gluongraph.bench.workloads import UPDATES, WORKLOADS, Workload, batches, find, resnet50_shapes, update_shapes
 from gluongraph.cli import main

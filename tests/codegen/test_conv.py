@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gluongraph.codegen.contraction import conv, conv_bands, conv_channels, conv_points, conv_tiles
+from gluongraph.codegen.contraction import conv, conv_1x1, conv_bands, conv_direct_nchwc, conv_tiles
 from gluongraph.codegen.contraction.conv import Conv
 from gluongraph.codegen.contraction.microkernel import accumulator
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
@@ -150,7 +150,7 @@ CHANNELS = {  # fill vectors better than images do: blocks with a rest, remainde
 @pytest.mark.parametrize("kind", WORKSPACE)
 def test_channels_in_vectors(kind: str, case: str) -> None:
     c = CHANNELS[case]
-    assert all(conv_channels.suits(c, channels, TARGETS["x86-64-v4"].cpu, "f32") for channels in (c.c, c.o))
+    assert all(conv_direct_nchwc.suits(c, channels, TARGETS["x86-64-v4"].cpu, "f32") for channels in (c.c, c.o))
     check(*run(kind, c, where=target("x86-64-v3") if case == "odd" else HOST, way="channels"))
 
 
@@ -196,10 +196,10 @@ def test_which_fill_vectors() -> None:
     """Channels do not where images do, or of too few channels; odd sizes would leave remainders of unequal length."""
     cpu = TARGETS["x86-64-v4"].cpu
     layer = Conv(8, 32, 8, 8, 64, (3, 3), (2, 2))
-    assert conv_channels.suits(layer, layer.o, cpu, "f32")
-    assert not conv_channels.suits(replace(layer, n=32), layer.o, cpu, "f32")
-    assert not conv_channels.suits(replace(layer, c=3), 3, cpu, "f32")
-    assert not conv_channels.suits(replace(layer, h=9), layer.o, cpu, "f32")
+    assert conv_direct_nchwc.suits(layer, layer.o, cpu, "f32")
+    assert not conv_direct_nchwc.suits(replace(layer, n=32), layer.o, cpu, "f32")
+    assert not conv_direct_nchwc.suits(replace(layer, c=3), 3, cpu, "f32")
+    assert not conv_direct_nchwc.suits(replace(layer, h=9), layer.o, cpu, "f32")
 
 
 POINTS = {  # of one tap: a rest of every tile, groups, channels a page apart
@@ -214,7 +214,7 @@ POINTS = {  # of one tap: a rest of every tile, groups, channels a page apart
 @pytest.mark.parametrize("kind", WORKSPACE)
 def test_one_tap(kind: str, case: str) -> None:
     cpu, c = TARGETS["x86-64-v4"].cpu, POINTS[case]
-    assert conv_points.suits(c, cpu, "f32")
+    assert conv_1x1.suits(c, cpu, "f32")
     op = {"forward": "conv2d", "data_grad": "conv2d_data_grad", "weight_grad": "conv2d_weight_grad"}[kind]
     assert conv.ways(op, c, "f32", cpu)[0] == "points"
     one, two, want = run(kind, c, threads=(1, 2))
@@ -225,9 +225,9 @@ def test_one_tap(kind: str, case: str) -> None:
 def test_what_is_more_than_one_tap() -> None:
     """Or has edges, or images that end within a vector."""
     cpu, layer = TARGETS["x86-64-v4"].cpu, Conv(2, 16, 4, 4, 16, (1, 1))
-    assert conv_points.suits(layer, cpu, "f32")
+    assert conv_1x1.suits(layer, cpu, "f32")
     for change in ({"kernel": (1, 3)}, {"padding": (0, 1)}, {"h": 3}):
-        assert not conv_points.suits(replace(layer, **change), cpu, "f32")
+        assert not conv_1x1.suits(replace(layer, **change), cpu, "f32")
 
 
 TILED = {  # images that leave a rest of 16 and of 32, channels that leave one of 32, strips and groups, few images
@@ -288,7 +288,7 @@ def test_threads_change_no_bit(kind: str) -> None:
 
 def test_weights_too_large_for_sums_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces that own output channels alone find the same."""
-    monkeypatch.setattr("gluongraph.codegen.contraction.conv_weights.SMALL", 0)
+    monkeypatch.setattr("gluongraph.codegen.contraction.conv_direct_nchwn_weights.SMALL", 0)
     check(*run("weight_grad", CASES["lenet"]))
     check(*run("weight_grad", Conv(50, 6, 5, 5, 11, (3, 3), groups=1)))
 

@@ -14,7 +14,7 @@ import gluongraph as mx
 from gluongraph import autograd, gluon, nd
 from gluongraph.errors import FormatError, MXNetError
 from gluongraph.gluon import nn, rnn
-from gluongraph.gluon.infer import parameter_shapes
+from gluongraph.gluon.shape_inference import parameter_shapes
 from gluongraph.host import params_file
 from gluongraph.symbol import Symbol, SymbolNode, load, load_json, var
 from gluongraph.symbol.operators import value

@@ -7,7 +7,7 @@ from typing import Any
 
 from gluongraph import nd
 from gluongraph.errors import ShapeError, located
-from gluongraph.gluon import watch
+from gluongraph.gluon import trace_guards
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.nn.activations import ACTIVATIONS
 from gluongraph.gluon.nn.layout import check_count
@@ -88,7 +88,7 @@ class GatedCell(HybridRecurrentCell):
         states = begun(self, begin_state, x, layout)
         with x.context, tracer.scope(self._name, self):
             outputs, last = self._loop(nd.swapaxes(x, 0, 1) if layout == "NTC" else x, states, valid_length)
-        watch.note(self)
+        trace_guards.note(self)
         outputs = nd.swapaxes(outputs, 0, 1) if layout == "NTC" else outputs
         return given_back(outputs, layout, merge_outputs, valid_length is not None), last
 

@@ -18,7 +18,7 @@ from gluongraph.nd import NDArray
 from gluongraph.step.arenas import settle
 from gluongraph.step.arguments import check_call
 from gluongraph.step.batch import as_array
-from gluongraph.step.variant import Lower, Variant
+from gluongraph.step.specialization import Lower, Variant
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import Window
 from gluongraph.tracing.batch_split import OnAll, contexts_of, is_shared_out, shares

@@ -1,4 +1,4 @@
-"""Blocks of channels (conv_channels.py) at the points of minimal filtering, along rows and columns, for few images.
+"""Blocks of channels (conv_direct_nchwc.py) at the points of minimal filtering, along rows and columns, for few images.
 
 A tile of numbers is evaluated at the points of both directions (winograd.py). With six and six, four by four pixels of
 three by three taps take 36 products instead of 144; of normally distributed numbers, and of those without the negative
@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gluongraph.codegen.contraction import microkernel as mk
-from gluongraph.codegen.contraction.conv_channels import Frame
 from gluongraph.codegen.contraction.conv_common import Conv, Job, Pair, Pixels
+from gluongraph.codegen.contraction.conv_direct_nchwc import Frame
 from gluongraph.codegen.contraction.winograd import Points, columns_made, taps_inside
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
