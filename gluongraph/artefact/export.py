@@ -28,7 +28,7 @@ from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import index_checks
 from gluongraph.step.batch import as_array
-from gluongraph.step.specializations import Variants
+from gluongraph.step.specializations import Specializations
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import WINDOW, Window
 from gluongraph.tracing.ema import AVERAGE
@@ -75,7 +75,7 @@ def _check(step: TrainStep, batch: Sequence[Any]) -> None:
     trainer, wrong = step.trainer, ""
     if trainer is None:
         return
-    step._variants.prepare(trainer, batch)
+    step._specializations.prepare(trainer, batch)
     if len(trainer.contexts) > 1:
         wrong = f"its parameters are on {len(trainer.contexts)} contexts, and an artefact runs on one"
     elif step._in_python(trainer):
@@ -108,9 +108,11 @@ def _batches(step: TrainStep, batches: Sequence[Sequence[Any]] | None, sizes: Se
     if batches is not None:
         types = [tuple(map(_type, batch)) for batch in batches]
     else:
-        types = list(dict.fromkeys(_types(key[1]) for key in step._variants.keys if key[1] and key[0] != "predict"))
+        types = list(
+            dict.fromkeys(_types(key[1]) for key in step._specializations.keys if key[1] and key[0] != "predict")
+        )
         if not types and step.trainer is None:
-            types = list(dict.fromkeys(_types(key[1]) for key in step._variants.keys))
+            types = list(dict.fromkeys(_types(key[1]) for key in step._specializations.keys))
     if not types:
         help = "call the step once, or export(path, batches=[(x, y)])"
         raise MXNetError(located("export: no shapes are known yet", help=help))
@@ -156,10 +158,10 @@ class _Maker:
 
     def __init__(self, step: TrainStep, on: Target):
         self.step, self.on = step, on
-        before = step._variants
+        before = step._specializations
         self.window = Window()
         lower = partial(before.lower, on=on, tune=0.0)  # what has been measured is in its code anyway
-        self.variants = Variants(
+        self.specializations = Specializations(
             before.function, before.predict, step.trainer, lower, step.options, step.averages, self.window
         )
         self.entries: list[_Entry] = []
@@ -175,8 +177,8 @@ class _Maker:
         if mode == "predict" and self.step.inputs is not None:
             types = types[: self.step.inputs]
         arrays = [np.zeros(t.shape, numpy_dtype(t.dtype)) for t in types]
-        made, traced, _ = self.variants.made(call, arrays)
-        compiled = self.variants.lower(made.graph, made.roles, made.forward)
+        made, traced, _ = self.specializations.made(call, arrays)
+        compiled = self.specializations.lower(made.graph, made.roles, made.forward)
         if compiled.artefact is None or not compiled.artefact.files:
             reason = (
                 "GG_BACKEND or GG_CHECK has graphs interpreted" if compiled.artefact is None else "nothing links it"

@@ -32,8 +32,8 @@ from gluongraph.runtime.checkpoint import Content
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
 from gluongraph.step import Options, TrainStep
-from gluongraph.step.specialization import Variant
-from gluongraph.step.specializations import Variants
+from gluongraph.step.specialization import Specialization
+from gluongraph.step.specializations import Specializations
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import WINDOW
 from gluongraph.tracing.anomaly import SOUND
@@ -124,7 +124,7 @@ class ExportedStep(TrainStep):
         self._verdict, unfit = verdict, compatibility.misfit(told)
         if unfit and verdict.trusted:
             warn(f"{artefact.path}: {unfit}; what is called will be compiled again")
-        self._variants: ExportedVariants = ExportedVariants(
+        self._specializations: ExportedSpecializations = ExportedSpecializations(
             artefact, self, {p.name: p for p in parameters.values()}, verdict.why or unfit
         )
         groups = {WEIGHTS: artefact.under(file.PARAMS), STATES: artefact.under(file.STATES)}
@@ -136,7 +136,7 @@ class ExportedStep(TrainStep):
 
     def batches(self, mode: str) -> list[tuple[TensorType, ...]]:
         """The types of the batches that a mode was exported for."""
-        found = [e["batch"] for e in self._variants.artefact.told["entries"] if e["mode"] == mode]
+        found = [e["batch"] for e in self._specializations.artefact.told["entries"] if e["mode"] == mode]
         return [tuple(_type(*each) for each in batch) for batch in found]
 
     def export(self, path: str | os.PathLike[str], **how: Any) -> None:
@@ -151,10 +151,10 @@ class ExportedStep(TrainStep):
         if asked := [name for name, value in how.items() if value is not None]:
             help = "say so where the step is compiled, in the program that it comes from"
             raise MXNetError(located(f"a loaded step has the code of its artefact alone: no {asked[0]}=", help=help))
-        artefact = self._variants.artefact
+        artefact = self._specializations.artefact
         groups, about = current(self)
         arrays = {name: a for name, a in artefact.arrays.items() if not name.startswith(tuple(OF_GROUPS.values()))}
-        held = {name: array.storage.array for name, array in self._variants.arrays.items()}
+        held = {name: array.storage.array for name, array in self._specializations.arrays.items()}
         captured = {artefact.told["states"][name]["value"]["tensor"]: array for name, array in held.items()}
         told = {key: value for key, value in artefact.told.items() if key not in file.WRITTEN}
         sign = signing.signatures if self._verdict.mine else file.unsigned
@@ -209,7 +209,7 @@ class TapeTable(ScalarTable):
         return all(len({optimizer.alike(i) for i in members}) == 1 for members in self.groups)
 
 
-class ExportedVariants(Variants):
+class ExportedSpecializations(Specializations):
     """The entry points of an artefact, loaded as they are called for."""
 
     def __init__(self, artefact: Artefact, step: ExportedStep, parameters: Mapping[str, Parameter], anew: str):
@@ -228,7 +228,7 @@ class ExportedVariants(Variants):
 
     def _compile(
         self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...], tune: float = 0.0
-    ) -> Variant:
+    ) -> Specialization:
         if tune:
             raise MXNetError(located("an artefact has its code already", help="tune the step before it is exported"))
         types = tuple((a.shape, a.dtype) for a in arrays)
@@ -237,17 +237,21 @@ class ExportedVariants(Variants):
             here = "; ".join(map(_listed, known)) or "no call of this mode at all"
             message = f"the artefact holds no code to {call.name} {_listed(types)}; it was exported for {here}"
             raise ShapeError(located(message, help="step.export(path, batch_sizes=[...]) compiles for several"))
-        variant = ExportedVariant(told, self)
-        if not call.traces and call.gradients and variant.names != self.window.names:
+        specialization = ExportedSpecialization(told, self)
+        if not call.traces and call.gradients and specialization.names != self.window.names:
             raise MXNetError(
                 located("apply: gradients of other parameters have been accumulated than it was exported for")
             )
-        if variant.table is not None and self.trainer is not None and not variant.table.holds(self.trainer.optimizer):
+        if (
+            specialization.table is not None
+            and self.trainer is not None
+            and not specialization.table.holds(self.trainer.optimizer)
+        ):
             help = "set them before the export, or in one way for all that were equal then"
             raise MXNetError(
                 located("lr_mult, wd_mult or counts of parameters have come apart since the export", help=help)
             )
-        return variant
+        return specialization
 
     def state(self, names: Iterable[str]) -> dict[str, NDArray]:
         """The arrays behind states, by the names of graph inputs."""
@@ -296,30 +300,30 @@ class _Flag:
             raise NotFiniteError(located("the step has made a NaN or an infinity", help=help))
 
 
-class ExportedVariant(Variant):
+class ExportedSpecialization(Specialization):
     """One entry point of an artefact, bound to its memory."""
 
-    def __init__(self, told: Mapping[str, Any], variants: ExportedVariants):
-        trainer, self.told, self.variants = variants.trainer, told, variants
+    def __init__(self, told: Mapping[str, Any], specializations: ExportedSpecializations):
+        trainer, self.told, self.specializations = specializations.trainer, told, specializations
         self._lower = self._lower_again
         self.traced = Traced(Graph({}, {}, {}), structure.from_data(told["results"]), {}, {}, ())
         self.shared, self.names, self.masked = None, tuple(told["names"]), bool(told["masked"])
         self.draws = {name: (Context(kind, number), count) for name, (kind, number, count) in told["draws"].items()}
         self.guard: Any = _Flag() if told["guarded"] else None
-        self.state = variants.state(name for name, role in told["roles"].items() if role == "state")
-        self.table = self._table(told, variants)
+        self.state = specializations.state(name for name, role in told["roles"].items() if role == "state")
+        self.table = self._table(told, specializations)
         self.added = {n: self.state[GRAD + n] for n in self.names if GRAD + n in self.state}
-        self.copies = Copies(told["updates"], self.state, variants.options.precision.low)
+        self.copies = Copies(told["updates"], self.state, specializations.options.precision.low)
         spent = [n for n in self.names if GRAD + n not in {*told["outputs"], *self.state}]
         updates = self.table is not None or told["mode"] == "accumulate"
-        leaves = [variants.parameters[n].data()._leaf for n in spent] if updates else []
+        leaves = [specializations.parameters[n].data()._leaf for n in spent] if updates else []
         self.spends = [leaf for leaf in leaves if leaf is not None]
         self._connect(self._runner(), trainer, ())
 
-    def _table(self, told: Mapping[str, Any], variants: ExportedVariants) -> TapeTable | None:
+    def _table(self, told: Mapping[str, Any], specializations: ExportedSpecializations) -> TapeTable | None:
         if told["scalars"] is None:
             return None
-        tape, step = Tape.from_data(told["scalars"]), variants.step
+        tape, step = Tape.from_data(told["scalars"]), specializations.step
 
         def steps() -> dict[str, float]:
             decay = step.averages.decay if step.averages is not None else 0.0
@@ -330,35 +334,35 @@ class ExportedVariant(Variant):
         return TapeTable(keys, tuple(told["counts"]), groups, (), self.draws, tape, steps)
 
     def _runner(self) -> Any:
-        if self.variants.anew or any(debug.how()):
+        if self.specializations.anew or any(debug.how()):
             return self.compiled.executor(self._memory())
-        arrays, place = self.variants.artefact.arrays, self.told["code"]
-        gpu = self.variants.artefact.told["target"]["kind"] == "cuda"
+        arrays, place = self.specializations.artefact.arrays, self.told["code"]
+        gpu = self.specializations.artefact.told["target"]["kind"] == "cuda"
         binaries = {name.removeprefix(place + "/"): a for name, a in arrays.items() if name.startswith(place + "/")}
-        module = code.module_of(arrays[place], self.variants.artefact.path, gpu, binaries)
+        module = code.module_of(arrays[place], self.specializations.artefact.path, gpu, binaries)
         entry = loader.function(module, self.told["symbol"])
-        program = entries.program_of(self.told, self.variants.artefact)
+        program = entries.program_of(self.told, self.specializations.artefact)
         return (DeviceExecutor if gpu else Executor)(entry, program, self._memory(), refuse=self._refuse)
 
     def _refuse(self, values: Mapping[str, Array]) -> NoReturn:
         index_checks.raise_error(self._graph(), values)
 
     def _graph(self) -> Graph:
-        return graph_of(self.told, self.variants.artefact.arrays[self.told["graph"]].tobytes().decode())
+        return graph_of(self.told, self.specializations.artefact.arrays[self.told["graph"]].tobytes().decode())
 
     def _lower_again(self) -> Compiled:
         """The graph after all stages, gone through again here."""
         from gluongraph.compiler.lower import lower
         from gluongraph.compiler.memory_options import thrift_of
 
-        options = self.variants.options
+        options = self.specializations.options
         thrift = thrift_of(options.remat, options.memory_budget, options.activations)
         try:
             return lower(self._graph(), self.told["roles"], self.told["forward"], thrift=thrift)
         except (CompileError, ImportError) as error:
-            if not (why := self.variants.anew):
+            if not (why := self.specializations.anew):
                 raise
-            message = f"{self.variants.artefact.path} cannot be compiled again here: {error}"
+            message = f"{self.specializations.artefact.path} cannot be compiled again here: {error}"
             help = f"its own code is not run, as {why}: have it signed by a key that is trusted here, or load it where "
             raise CompileError(located(message, help=help + "the compiler is, or with trust='file'")) from error
 

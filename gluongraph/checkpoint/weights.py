@@ -32,8 +32,8 @@ def _take(training: Training, groups: Groups) -> Any:
 def _check_held(training: Training) -> None:
     """Raise where the step writes an array that is no parameter known here, and would be lost."""
     known = {id(array.storage) for p in training.parameters.values() for array in p.list_data()}
-    for variant in training.step._variants.all:
-        traced = variant.traced
+    for specialization in training.step._specializations.all:
+        traced = specialization.traced
         for name in traced.graph.updates:
             if id(traced.captured[name].storage) not in known:
                 message = f"the step changes {name}, which is no parameter of its trainer or net"

@@ -45,7 +45,7 @@ class Lower(Protocol):
     ) -> Compiled: ...
 
 
-class Variant:
+class Specialization:
     """The compiled graph of one mode, with the arrays and scalars that it reads and writes."""
 
     def __init__(self, made: Made, traced: Traced, trainer: Trainer | None, lower: Lower, shared: OnAll | None):

@@ -1,4 +1,4 @@
-"""Which variant of a step serves a call: the guards that say when a trace still holds."""
+"""Which specialization of a step serves a call: the guards that say when a trace still holds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gluongraph.nd import NDArray
 from gluongraph.step.arenas import settle
 from gluongraph.step.arguments import check_call
 from gluongraph.step.batch import as_array
-from gluongraph.step.specialization import Lower, Variant
+from gluongraph.step.specialization import Lower, Specialization
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import Window
 from gluongraph.tracing.batch_split import OnAll, contexts_of, is_shared_out, shares
@@ -30,7 +30,7 @@ ALONE = (cpu(),)  # the contexts of a call that has nothing to share out
 NOTHING = Traced(Graph({}, {}, {}), None, {}, {}, ())  # the trace of a mode that runs no program
 
 
-class Variants:
+class Specializations:
     """The compiled graphs of a step, by mode, types of the batch, and all else that a trace depends on."""
 
     def __init__(
@@ -46,11 +46,11 @@ class Variants:
         self.function, self.predict = function, predict
         self.trainer, self.lower, self.options = trainer, lower, options
         self.averages, self.window = averages, window
-        self._known: dict[tuple[Any, ...], Variant] = {}
-        self._last: Variant | None = None
+        self._known: dict[tuple[Any, ...], Specialization] = {}
+        self._last: Specialization | None = None
 
     @property
-    def last(self) -> Variant:
+    def last(self) -> Specialization:
         """The one that served the last call.
 
         Raises:
@@ -66,7 +66,7 @@ class Variants:
         return tuple(self._known)
 
     @property
-    def all(self) -> tuple[Variant, ...]:
+    def all(self) -> tuple[Specialization, ...]:
         """Every one that has been compiled and may serve again."""
         return tuple(self._known.values())
 
@@ -87,8 +87,8 @@ class Variants:
         trace(self.function, [NDArray(a) for a in given], training=True)
         trainer.prepare()
 
-    def find(self, mode: str, batch: Sequence[Any], tune: float = 0.0) -> tuple[Variant, list[Array]]:
-        """The variant for this call, compiled if it is the first of its kind, and the arrays of the batch.
+    def find(self, mode: str, batch: Sequence[Any], tune: float = 0.0) -> tuple[Specialization, list[Array]]:
+        """The specialization for this call, compiled if it is the first of its kind, and the arrays of the batch.
 
         Of a mode with gradients the trainer must be prepared. To `tune` for so many seconds it is compiled anew.
         """
@@ -102,11 +102,11 @@ class Variants:
         types = tuple([(a.shape, a.dtype) for a in arrays])
         where = None if contexts is ALONE else contexts
         key = (mode, types, where, self._structure(call), debug.how())
-        variant = self._known.get(key)
-        if variant is None or tune or not variant.holds():
-            variant = self._known[key] = self._compile(call, arrays, contexts, tune)
-        self._last = variant
-        return variant, arrays
+        specialization = self._known.get(key)
+        if specialization is None or tune or not specialization.holds():
+            specialization = self._known[key] = self._compile(call, arrays, contexts, tune)
+        self._last = specialization
+        return specialization, arrays
 
     def _contexts(self, call: Call, batch: Sequence[Any]) -> tuple[Context, ...]:
         """Where this call runs; ALONE if there is nothing to share out."""
@@ -129,10 +129,10 @@ class Variants:
     @collecting_later()
     def _compile(
         self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...], tune: float = 0.0
-    ) -> Variant:
+    ) -> Specialization:
         made, traced, shared = self.made(call, arrays, contexts)
         lower = partial(self.lower, tune=tune) if tune else self.lower
-        return Variant(made, traced, self.trainer, lower, shared)
+        return Specialization(made, traced, self.trainer, lower, shared)
 
     def made(
         self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...] = ALONE

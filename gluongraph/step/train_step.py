@@ -22,8 +22,8 @@ from gluongraph.nd import NDArray
 from gluongraph.runtime.checkpoint import Keep
 from gluongraph.runtime.executor import Executor
 from gluongraph.runtime.saving import Saver, room
-from gluongraph.step.specialization import Lower, Variant
-from gluongraph.step.specializations import Variants
+from gluongraph.step.specialization import Lower, Specialization
+from gluongraph.step.specializations import Specializations
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import Window
 from gluongraph.tracing.ema import Averages
@@ -43,7 +43,7 @@ class TrainStep:
 
     `step(*batch)` returns the per-sample loss and updates the parameters by the gradient of its sum / batch_size, as
     `loss.backward(); trainer.step(batch_size)` would. Other shapes, dtypes, or settings that the trace depended on
-    compile a variant of their own, once. Made by `mx.compile`.
+    compile a specialization of their own, once. Made by `mx.compile`.
 
     With parameters on several contexts each gets an equal share of the batch, and its own replicas of the parameters;
     arguments are whole arrays, which are split along their first axis, or lists as `split_and_load` gives them. Whole
@@ -63,10 +63,12 @@ class TrainStep:
         inputs: int | None = None,
     ):
         self._begin(trainer, options or Options(), predict or function, inputs)
-        self._variants = Variants(function, self.net, trainer, lower, self.options, self.averages, self.window)
+        self._specializations = Specializations(
+            function, self.net, trainer, lower, self.options, self.averages, self.window
+        )
 
     def _begin(self, trainer: Trainer | None, options: Options, net: Callable[..., Any], inputs: int | None) -> None:
-        """Everything but the variants."""
+        """Everything but the specializations."""
         self.trainer, self.options = trainer, options
         self.inputs = inputs  # how many of a batch's arrays `predict` takes; None: all
         self.skipped = 0  # batches left out because a gradient was not finite
@@ -106,9 +108,11 @@ class TrainStep:
         trainer = self._ready(batch)
         if self._in_python(trainer):
             return self._backward_and_step(trainer, batch, batch_size)
-        variant, arrays = self._variants.find("step", batch)
-        results = self._update(trainer, variant, arrays, batch_size if batch_size is not None else variant.samples)
-        return variant.answer(results, batch)
+        specialization, arrays = self._specializations.find("step", batch)
+        results = self._update(
+            trainer, specialization, arrays, batch_size if batch_size is not None else specialization.samples
+        )
+        return specialization.answer(results, batch)
 
     @by_turns
     def accumulate(self, *batch: Any, batch_size: float | None = None) -> Any:
@@ -130,16 +134,16 @@ class TrainStep:
             What a step raises, which leaves everything as it was.
         """
         trainer = self._ready(batch)
-        variant, arrays = self._variants.find("accumulate", batch)
-        size = batch_size if batch_size is not None else variant.samples
+        specialization, arrays = self._specializations.find("accumulate", batch)
+        size = batch_size if batch_size is not None else specialization.samples
         trainer.scale_for(size)  # raises before anything changes
-        results = self._run(variant, arrays)
-        if variant.is_left_out(results):
+        results = self._run(specialization, arrays)
+        if specialization.is_left_out(results):
             self.window.add((), 0)
         else:
-            self.window.add(variant.names, size)
-        _spend(variant)
-        return variant.answer(results, batch)
+            self.window.add(specialization.names, size)
+        _spend(specialization)
+        return specialization.answer(results, batch)
 
     @by_turns
     def apply(self, batch_size: float | None = None) -> None:
@@ -164,8 +168,8 @@ class TrainStep:
             self._step_in_python(trainer, {GRAD + k: sum.storage.array for k, sum in window.live.items()}, size)
             window.clear()
         elif window.names:
-            variant, arrays = self._variants.find("apply", ())
-            self._update(trainer, variant, arrays, size)
+            specialization, arrays = self._specializations.find("apply", ())
+            self._update(trainer, specialization, arrays, size)
         window.begin()
 
     def _ready(self, batch: Sequence[Any]) -> Trainer:
@@ -175,56 +179,56 @@ class TrainStep:
         if self.averages is not None and self.averages.shown:
             raise MXNetError(located("training within averaged()", help="leave the block first: weights come back"))
         self._saver.check()
-        self._variants.prepare(trainer, batch)
+        self._specializations.prepare(trainer, batch)
         return trainer
 
     def _update(
-        self, trainer: Trainer, variant: Variant, arrays: Sequence[Array], batch_size: float
+        self, trainer: Trainer, specialization: Specialization, arrays: Sequence[Array], batch_size: float
     ) -> dict[str, Array]:
         """Run a graph with updates. An error leaves everything as it was; so does a gradient that is not finite, where
         updates are masked, but for the scale of the loss."""
-        optimizer, table = trainer.optimizer, variant.table
+        optimizer, table = trainer.optimizer, specialization.table
         assert table is not None
         scale = trainer.scale_for(batch_size)
         take_back = optimizer.bookmark()
         try:  # a scheduler may fail, and a graph that is looked at while it runs
             optimizer.rescale_grad = scale
             optimizer.count(table.indices)
-            for cell, value in zip(variant.cells, table.values(optimizer), strict=True):
+            for cell, value in zip(specialization.cells, table.values(optimizer), strict=True):
                 cell[0] = value
-            if variant.others:
-                self._write_others(variant, scale)
-            results = self._run(variant, arrays)
+            if specialization.others:
+                self._write_others(specialization, scale)
+            results = self._run(specialization, arrays)
         except BaseException:
             take_back()
             raise
         if NORM in results:
             self.grad_norm = float(results[NORM]) * scale
-        if variant.is_left_out(results):
+        if specialization.is_left_out(results):
             take_back()
         elif self.options.keep_grads:
             _write_grads(trainer, results)
-        _spend(variant)
+        _spend(specialization)
         return results
 
-    def _write_others(self, variant: Variant, scale: float) -> None:
+    def _write_others(self, specialization: Specialization, scale: float) -> None:
         """The scalars of an update that are not the optimizer's."""
         values = self.averages.scalars if self.averages is not None else {}
         values = {**values, LIMIT: (self.options.clip_norm or 0.0) / scale}
-        for name, cell in variant.others.items():
+        for name, cell in specialization.others.items():
             cell[0] = values[name]
 
-    def _run(self, variant: Variant, arrays: Sequence[Array]) -> dict[str, Array]:
+    def _run(self, specialization: Specialization, arrays: Sequence[Array]) -> dict[str, Array]:
         """Run a graph. Where it fails, or its batch is left out, no random number has been drawn."""
-        if not variant.can_fail:
-            return variant.run(arrays)
-        take_back = random.bookmark(variant.draws)
+        if not specialization.can_fail:
+            return specialization.run(arrays)
+        take_back = random.bookmark(specialization.draws)
         try:
-            results = variant.run(arrays)
+            results = specialization.run(arrays)
         except BaseException:
             take_back()
             raise
-        if variant.is_left_out(results):
+        if specialization.is_left_out(results):
             take_back()
             self.skipped += 1
         return results
@@ -236,13 +240,13 @@ class TrainStep:
     def _backward_and_step(self, trainer: Trainer, batch: tuple[Any, ...], batch_size: float | None) -> Any:
         """Forward and backward as one compiled call, then the trainer's `step`, because Python has a part in that."""
         self._check_whole(trainer)
-        variant, arrays = self._variants.find("backward", batch)
-        size = batch_size if batch_size is not None else variant.samples
+        specialization, arrays = self._specializations.find("backward", batch)
+        size = batch_size if batch_size is not None else specialization.samples
         trainer.scale_for(size)  # raises before anything changes
-        results = self._run(variant, arrays)
-        if not variant.is_left_out(results):
+        results = self._run(specialization, arrays)
+        if not specialization.is_left_out(results):
             self._step_in_python(trainer, results, size)
-        return variant.answer(results, batch)
+        return specialization.answer(results, batch)
 
     def _check_whole(self, trainer: Trainer) -> None:
         """Refuse what is part of the graph that an update is, where Python acts between gradients and updates."""
@@ -266,14 +270,14 @@ class TrainStep:
     @by_turns
     def evaluate(self, *batch: Any) -> Any:
         """The loss (and metrics) of a batch with layers in prediction mode; nothing changes."""
-        variant, arrays = self._variants.find("evaluate", batch)
-        return variant.answer(variant.run(arrays), batch)
+        specialization, arrays = self._specializations.find("evaluate", batch)
+        return specialization.answer(specialization.run(arrays), batch)
 
     @by_turns
     def predict(self, *inputs: Any) -> Any:
         """The net's output for inputs alone, layers in prediction mode."""
-        variant, arrays = self._variants.find("predict", inputs)
-        return variant.answer(variant.run(arrays), inputs)
+        specialization, arrays = self._specializations.find("predict", inputs)
+        return specialization.answer(specialization.run(arrays), inputs)
 
     @by_turns
     def grads(self, *batch: Any) -> dict[str, NDArray]:
@@ -282,9 +286,9 @@ class TrainStep:
         With "16-mixed" they are 0 where one of them is not finite: the batch is left out, as a step on it would be.
         """
         if self.trainer is not None:
-            self._variants.prepare(self.trainer, batch)
-        variant, arrays = self._variants.find("grads", batch)
-        results = self._run(variant, arrays)
+            self._specializations.prepare(self.trainer, batch)
+        specialization, arrays = self._specializations.find("grads", batch)
+        results = self._run(specialization, arrays)
         return {k.removeprefix(GRAD): NDArray(v) for k, v in results.items() if k.startswith(GRAD)}
 
     # -- what it keeps
@@ -412,7 +416,7 @@ class TrainStep:
         from gluongraph.onnx.export.program import program
         from gluongraph.onnx.export.writing import write
 
-        last = self._variants.last
+        last = self._specializations.last
         arrays = {name: a.asnumpy() for name, a in last.state.items() if name in self.graph.inputs}
         write(path, program(self.graph, arrays, "step"))
 
@@ -421,17 +425,17 @@ class TrainStep:
     @property
     def graph(self) -> Graph:
         """The graph of the last call, as traced: forward, gradients and updates."""
-        return self._variants.last.compiled.traced
+        return self._specializations.last.compiled.traced
 
     @property
     def plan(self) -> Plan:
         """The plan of the last call: kernels, order, memory. `print(show_plan(step.plan))` shows it."""
-        return self._variants.last.compiled.plan
+        return self._specializations.last.compiled.plan
 
     @property
     def artefact(self) -> Artefact:
         """The compiled code of the last call, and where it lies."""
-        artefact = self._variants.last.compiled.artefact
+        artefact = self._specializations.last.compiled.artefact
         if artefact is None:
             raise MXNetError("there is no compiled code: GG_BACKEND or GG_CHECK has graphs interpreted")
         return artefact
@@ -455,13 +459,13 @@ class TrainStep:
         from gluongraph.compiler.machine_peaks import machine
         from gluongraph.runtime.profile import profile
 
-        variant, arrays = self._main(batch)
-        runner = variant.runner
+        specialization, arrays = self._main(batch)
+        runner = specialization.runner
         if isinstance(runner, Interpreted):
             raise MXNetError("nothing to profile: GG_BACKEND or GG_CHECK has graphs interpreted")
-        inputs = [arrays[i] for i in variant.reads]
+        inputs = [arrays[i] for i in specialization.reads]
         measured = machine() if roofline and isinstance(runner, Executor) else None
-        return profile(runner, variant.compiled.module(), variant.compiled.plan, inputs, repeat, measured)
+        return profile(runner, specialization.compiled.module(), specialization.compiled.plan, inputs, repeat, measured)
 
     @by_turns
     def tune(self, *batch: Any, seconds: float = 60.0) -> Tuning:
@@ -493,16 +497,16 @@ class TrainStep:
 
         Parameters, states and the batch are live memory, numbers of the optimizer those of the last call.
         """
-        variant, arrays = self._main(batch)
+        specialization, arrays = self._main(batch)
         data = {f"data{i}": array for i, array in enumerate(arrays)}
-        return {name: array for name, array in (variant.held() | data).items() if name in self.graph.inputs}
+        return {name: array for name, array in (specialization.held() | data).items() if name in self.graph.inputs}
 
-    def _main(self, batch: Sequence[Any], tune: float = 0.0) -> tuple[Variant, list[Array]]:
+    def _main(self, batch: Sequence[Any], tune: float = 0.0) -> tuple[Specialization, list[Array]]:
         """What a call is for this batch: a step, or without trainer a prediction; tuned for so many seconds."""
         if self.trainer is None:
-            return self._variants.find("predict", batch, tune)
-        self._variants.prepare(self.trainer, batch)
-        return self._variants.find("step", batch, tune)
+            return self._specializations.find("predict", batch, tune)
+        self._specializations.prepare(self.trainer, batch)
+        return self._specializations.find("step", batch, tune)
 
 
 def _folder(method: str, dir: str | os.PathLike[str]) -> Path:
@@ -523,7 +527,7 @@ def _write_grads(trainer: Trainer, results: Mapping[str, Array]) -> list[str]:
     return written
 
 
-def _spend(variant: Variant) -> None:
+def _spend(specialization: Specialization) -> None:
     """Note of gradients that went into updates or sums that no memory holds them."""
-    for leaf in variant.spends:
+    for leaf in specialization.spends:
         leaf.spent = True

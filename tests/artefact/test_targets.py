@@ -34,7 +34,7 @@ def test_an_older_processor(tmp_path: pathlib.Path) -> None:
     assert (told["name"], set(told["needs"])) == ("x86-64-v3", set(TARGETS["x86-64-v3"].needs))
     twin = mx.load(tmp_path / "step.gga")
     np.testing.assert_allclose(run(twin, range(4)), run(step, range(4)), rtol=1e-5)
-    assert twin._variants.last.told["code"] in file.read(tmp_path / "step.gga").arrays
+    assert twin._specializations.last.told["code"] in file.read(tmp_path / "step.gga").arrays
     assert state(twin)["parts"] == state(step)["parts"]
 
 

@@ -53,8 +53,8 @@ def digests(workload: str, target: str, precision: str) -> str:
     with NameManager():  # parameters are updated in the order of their names, as in MXNet: dense10 before dense9
         step, batches = step_of(find(workload), precision=precision, target=target)
     assert step.trainer is not None
-    step._variants.prepare(step.trainer, batches[0])
-    made, _, _ = step._variants.made(CALLS["step"], [part.asnumpy() for part in batches[0]])
+    step._specializations.prepare(step.trainer, batches[0])
+    made, _, _ = step._specializations.made(CALLS["step"], [part.asnumpy() for part in batches[0]])
     plan = Request(made.graph, made.roles, made.forward, on, ALL_KEPT).choice.plan
     return " ".join([*(_kernel(launch, on) for launch in plan.kernels.values()), _entry_point(plan)])
 

@@ -189,7 +189,7 @@ def test_targets_that_are_not_there() -> None:
 
 def compiled(step: TrainStep, on: Target) -> tuple[Plan, Any]:
     """The plan and the machine code of a step's graph for a target, the code as TVM's module."""
-    made = step._variants.last.compiled
+    made = step._specializations.last.compiled
     plan, _ = plan_of(made.traced, made.request.roles, on)
     functions = [kernel(launch, on) for launch in plan.kernels.values()]
     return plan, machine_code.link(functions, {ENTRY: entry(plan, gpu=False)}, on.tvm)
@@ -240,7 +240,7 @@ def test_code_runs_on_its_own(
     steps: dict[str, TrainStep], tmp_path: Path, net: str, name: str, compiler: str, emulator: tuple[str, ...]
 ) -> None:
     """A whole step in a C program without TVM, in an emulator if need be, against numpy."""
-    variant = steps[net]._variants.last
+    variant = steps[net]._specializations.last
     graph, roles = variant.compiled.traced, variant.compiled.request.roles
     values: dict[str, Any] = {"data0": IMAGES, "data1": LABELS}
     values |= {key: array.storage.array for key, array in variant.state.items()}

@@ -40,7 +40,7 @@ def test_they_follow_the_weights(backend: str) -> None:
         assert step.averages.keys() == expected.keys()
         for name, average in step.averages.items():
             np.testing.assert_allclose(average.asnumpy(), expected[name], rtol=1e-6, atol=1e-7)
-        assert len(step._variants.all) == 1
+        assert len(step._specializations.all) == 1
 
 
 def test_of_halves_they_follow_the_master_weights() -> None:

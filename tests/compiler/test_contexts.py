@@ -80,7 +80,7 @@ def test_compiled_training_is_eager_training(on_store: bool) -> None:
     for p in other.collect_params().values():
         first, last = (array.asnumpy() for array in p.list_data())
         assert (first == last).all() == ("running" not in p.name)
-    assert len(step._variants.all) == 1 and step.artefact.path is not None
+    assert len(step._specializations.all) == 1 and step.artefact.path is not None
     names = {n.op.name for n in step.graph.nodes()}
     assert "allreduce" in names and set(step.graph.updates) >= {"net_dense0_weight", "net_dense0_weight@cpu(1)"}
     assert set(second.arenas) >= {("weight", "f32"), ("weight@cpu(1)", "f32"), ("mom", "f32")}
@@ -291,7 +291,7 @@ def test_what_python_does_comes_after_a_compiled_backward(number: int, interpret
         np.testing.assert_allclose(compiled_step(step, i), eager_step(nets[0], trainers[0], i), atol=1e-5)
     agree(*nets)
     assert trainers[1].optimizer.counts() == trainers[0].optimizer.counts()
-    assert len(step._variants.all) == 1
+    assert len(step._specializations.all) == 1
 
 
 def test_mixing_eager_and_compiled_steps(interpreted: None) -> None:

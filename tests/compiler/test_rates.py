@@ -39,8 +39,8 @@ def made(settings: dict[str, Any]) -> tuple[Any, gluon.Trainer, Any, list[int]]:
     trainer = gluon.Trainer([w], "sgd", settings)
     step = mx.compile(lambda x: (w.data() * x).sum(), trainer=trainer)
     compilations: list[int] = []
-    lower = step._variants.lower
-    step._variants.lower = lambda *args: (compilations.append(1), lower(*args))[1]
+    lower = step._specializations.lower
+    step._specializations.lower = lambda *args: (compilations.append(1), lower(*args))[1]
     return w, trainer, step, compilations
 
 

@@ -111,20 +111,20 @@ def test_settings_act_on_the_next_step_without_compiling(monkeypatch: pytest.Mon
     net, trainer = made(dense, "sgd", momentum=0.9, wd=0.1)
     step = mx.compile(net, LOSS, trainer)
     step(X, Y)
-    variants = step._variants.all
+    variants = step._specializations.all
     before = weights(net)
     trainer.set_learning_rate(0.0)
     for p in net.collect_params().values():
         p.wd_mult = 0.5
     step(X, Y, batch_size=4)
-    assert step._variants.all == variants
+    assert step._specializations.all == variants
     moved = [abs(a - b).max() for a, b in zip(weights(net), before, strict=True)]
     assert max(moved) > 0  # momentum goes on, as in Gluon: it holds the old rate
     trainer.optimizer.momentum = 0.0
     now = weights(net)
     step(X, Y)
     assert all((a == b).all() for a, b in zip(weights(net), now, strict=True))  # rate 0, no momentum: another graph
-    assert len(step._variants.all) == 2
+    assert len(step._specializations.all) == 2
 
 
 def test_a_momentum_that_was_0_for_a_while_begins_anew_and_is_the_trainers(tmp_path: pathlib.Path) -> None:
@@ -161,7 +161,7 @@ def test_other_shapes_are_variants_on_the_same_weights() -> None:
     step = mx.compile(net, LOSS, trainer)
     step(X, Y)
     assert step(X[:5], Y[:5]).shape == (5,)
-    assert len(step._variants.all) == 2
+    assert len(step._specializations.all) == 2
     trained = weights(net)
     np.testing.assert_allclose(step.predict(X).asnumpy(), net(nd.array(X)).asnumpy(), rtol=1e-4, atol=1e-5)
     assert all((a == b).all() for a, b in zip(weights(net), trained, strict=True))
@@ -268,7 +268,7 @@ def test_exactly_one_packed_call_a_step(monkeypatch: pytest.MonkeyPatch) -> None
     net, trainer = made()
     step = mx.compile(net, LOSS, trainer)
     step(X, Y)
-    (variant,) = step._variants.all
+    (variant,) = step._specializations.all
     calls = []
     run = variant.runner._run
     monkeypatch.setattr(variant.runner, "_run", lambda: (calls.append(1), run())[1])

@@ -85,10 +85,10 @@ def test_with_other_options_copies_give_the_same_bits(mode: str, options: dict[s
         return lower(*arguments)
 
     _, step = compiled(name, **options)
-    step._variants.lower = take
+    step._specializations.lower = take
     with debug.override(backend="reference"):
         step._ready(batch(name))
-        step._variants.find(mode, batch(name))
+        step._specializations.find(mode, batch(name))
     ((graph, roles, names),) = given
     graph = prepared(graph, target())
     forward = forward_of(graph, names, roles)

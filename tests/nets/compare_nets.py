@@ -189,8 +189,8 @@ def _exact(drawn: Drawn, start: Arrays, mode: str) -> tuple[Graph, Arrays, Calla
     with debug.override(backend="reference"):
         trainer = _trainer(drawn)
         step = mx.compile(drawn.net, drawn.loss, trainer)
-        step._variants.prepare(trainer, (x, label))
-        variant, _ = step._variants.find(mode, (x, label))
+        step._specializations.prepare(trainer, (x, label))
+        variant, _ = step._specializations.find(mode, (x, label))
         before = {name: np.array(array) for name, array in variant.held().items()}
         if mode == "step":
             step(x, label)

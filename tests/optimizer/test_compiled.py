@@ -87,7 +87,7 @@ def test_settings_act_on_the_next_step_without_compiling_again() -> None:
         step(*grads, batch_size=BATCH)
         expected.update("lamb", grads, None, lr=lr, beta1=beta1)
     expected.check(trainer, params)
-    assert len(step._variants.all) == 1
+    assert len(step._specializations.all) == 1
 
 
 def test_a_scheduler_that_fails_takes_the_update_back() -> None:
