@@ -36,7 +36,7 @@ def is_setting(value: Any) -> bool:
     return isinstance(value, PLAIN) or (isinstance(value, tuple) and all(map(is_setting, value)))
 
 
-class Watch:
+class TraceGuards:
     """The blocks that one trace has run through."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ def _contents(value: Any, depth: int = 3) -> Any:
     return value if isinstance(value, PLAIN) else id(value)
 
 
-_WATCHES: WeakKeyDictionary[Any, Watch] = WeakKeyDictionary()
+_GUARDS: WeakKeyDictionary[Any, TraceGuards] = WeakKeyDictionary()
 
 
 def note(block: Block) -> None:
@@ -91,8 +91,8 @@ def note(block: Block) -> None:
     current = STATE.tracer
     if current is None:
         return
-    watch = _WATCHES.get(current)
-    if watch is None:
-        watch = _WATCHES[current] = Watch()
-        tracer.guard(watch, "unchanged")
-    watch.add(block)
+    guards = _GUARDS.get(current)
+    if guards is None:
+        guards = _GUARDS[current] = TraceGuards()
+        tracer.guard(guards, "unchanged")
+    guards.add(block)

@@ -15,7 +15,7 @@ from gluongraph.errors import MXNetError, amount, located
 from gluongraph.gluon import trainer_states
 from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
 from gluongraph.gluon.parameter import Parameter, ParameterDict
-from gluongraph.gluon.step_lock import by_turns
+from gluongraph.gluon.step_lock import serialized
 from gluongraph.gluon.store_choice import check_kvstore, chosen_store, updates_on
 from gluongraph.gluon.trace_guards import Edits
 from gluongraph.gluon.trainer_updater import TrainerUpdater
@@ -95,7 +95,7 @@ class Trainer:
         self._leaves: tuple[Leaf | None, ...] = ()
         self._marked_at = (-1, -1)
         self.scaler = LossScale()  # of amp.scale_loss, and of compiled steps with precision="16-mixed"
-        self.turn = threading.RLock()  # of its steps, eager and compiled: one call at a time
+        self.step_lock = threading.RLock()  # of its steps, eager and compiled: one call at a time
         self.arenas: dict[tuple[str, str], object] = {}  # (role, dtype) -> where compiled steps keep weights and states
 
     def __repr__(self) -> str:
@@ -329,7 +329,7 @@ class Trainer:
 
     # -- updating
 
-    @by_turns
+    @serialized
     def step(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """One update by gradient / batch_size: `allreduce_grads`, then `update`, wherever they happen.
 
@@ -346,7 +346,7 @@ class Trainer:
         self._allreduce_grads()
         self._apply(live)
 
-    @by_turns
+    @serialized
     def allreduce_grads(self) -> None:
         """Put the sum over contexts into the gradient on each of them; of one context there is nothing to sum.
 
@@ -357,7 +357,7 @@ class Trainer:
         self._check_apart("allreduce_grads()")
         self._allreduce_grads()
 
-    @by_turns
+    @serialized
     def update(self, batch_size: float, ignore_stale_grad: bool = False) -> None:
         """The update of `step`, of each context by its own gradient: for code that has summed them itself.
 
@@ -440,7 +440,7 @@ class Trainer:
 
     # -- files
 
-    @by_turns
+    @serialized
     def save_states(self, fname: str) -> None:
         """Write the optimizer's states, counters and rate, by parameter name, to a safetensors file.
 
@@ -454,7 +454,7 @@ class Trainer:
         else:
             trainer_states.save(self, fname)
 
-    @by_turns
+    @serialized
     def load_states(self, fname: str) -> None:
         """Read what `save_states` wrote for the same optimizer and parameters, on whatever contexts they were.
 

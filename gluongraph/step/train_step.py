@@ -13,7 +13,7 @@ from gluongraph import checkpoint, random
 from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.compiler.memory_report import Footprint
 from gluongraph.errors import ArgumentError, MXNetError, located
-from gluongraph.gluon.step_lock import by_turns
+from gluongraph.gluon.step_lock import serialized
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.host.interrupts import import_whole
 from gluongraph.ir.graph import Graph
@@ -77,7 +77,7 @@ class TrainStep:
         self.averages = None if options.ema is None else Averages(options.ema)
         self.window = Window()  # what `accumulate` has added up since the last `apply`
         self._saver = Saver()
-        self.turn = threading.RLock() if trainer is None else trainer.turn
+        self.step_lock = threading.RLock() if trainer is None else trainer.step_lock
 
     def __repr__(self) -> str:
         name = getattr(self.net, "name", None) or getattr(self.net, "__name__", type(self.net).__name__)
@@ -90,7 +90,7 @@ class TrainStep:
 
     # -- training
 
-    @by_turns
+    @serialized
     def __call__(self, *batch: Any, batch_size: float | None = None) -> Any:
         """One step. Batch: NDArrays or numpy arrays (shared, not copied, where they are contiguous).
 
@@ -114,7 +114,7 @@ class TrainStep:
         )
         return specialization.answer(results, batch)
 
-    @by_turns
+    @serialized
     def accumulate(self, *batch: Any, batch_size: float | None = None) -> Any:
         """The loss of a batch, whose gradients are added to those since the last `apply`; weights stay as they are.
 
@@ -145,7 +145,7 @@ class TrainStep:
         _spend(specialization)
         return specialization.answer(results, batch)
 
-    @by_turns
+    @serialized
     def apply(self, batch_size: float | None = None) -> None:
         """One update by the gradients that `accumulate` has added up, divided by their number of samples.
 
@@ -267,19 +267,19 @@ class TrainStep:
 
     # -- without updates
 
-    @by_turns
+    @serialized
     def evaluate(self, *batch: Any) -> Any:
         """The loss (and metrics) of a batch with layers in prediction mode; nothing changes."""
         specialization, arrays = self._specializations.find("evaluate", batch)
         return specialization.answer(specialization.run(arrays), batch)
 
-    @by_turns
+    @serialized
     def predict(self, *inputs: Any) -> Any:
         """The net's output for inputs alone, layers in prediction mode."""
         specialization, arrays = self._specializations.find("predict", inputs)
         return specialization.answer(specialization.run(arrays), inputs)
 
-    @by_turns
+    @serialized
     def grads(self, *batch: Any) -> dict[str, NDArray]:
         """Gradients of the summed loss by parameter name; weights stay as they are, running statistics do not.
 
@@ -313,7 +313,7 @@ class TrainStep:
         with self.averages.swapped(self.trainer):
             yield
 
-    @by_turns
+    @serialized
     def save(
         self,
         dir: str | os.PathLike[str],
@@ -342,7 +342,7 @@ class TrainStep:
         self._saver.wait()
         return str(self._saver.save(folder, checkpoint.taken(self, extra, metrics), policy, asynchronous))
 
-    @by_turns
+    @serialized
     def reserve(self) -> None:
         """Take the memory that asynchronous saves copy the state to now, in a thread, beside the training.
 
@@ -351,7 +351,7 @@ class TrainStep:
         """
         self._saver.reserve(room(checkpoint.taken(self, None, None)))
 
-    @by_turns
+    @serialized
     def load(self, dir: str | os.PathLike[str]) -> dict[str, Any]:
         """Go on from the newest checkpoint of a run's folder, or from the one whose folder this is: its `extra`.
 
@@ -370,7 +370,7 @@ class TrainStep:
         """Until an asynchronous `save` is on disk. Raises OSError where it could not be written."""
         self._saver.wait()
 
-    @by_turns
+    @serialized
     def export(
         self,
         path: str | os.PathLike[str],
@@ -445,7 +445,7 @@ class TrainStep:
         """The distinct kernels of the last call, by name."""
         return self.plan.kernels
 
-    @by_turns
+    @serialized
     def profile(self, *batch: Any, repeat: int = 20, roofline: bool = True) -> Profile:
         """Each kernel of a step on this batch: time, bytes, operations, and how much of the roofline it reaches.
 
@@ -467,7 +467,7 @@ class TrainStep:
         measured = machine() if roofline and isinstance(runner, Executor) else None
         return profile(runner, specialization.compiled.module(), specialization.compiled.plan, inputs, repeat, measured)
 
-    @by_turns
+    @serialized
     def tune(self, *batch: Any, seconds: float = 60.0) -> Tuning:
         """Measure on this machine which ways to write the kernels of a step on this batch are fastest: a table.
 
@@ -486,12 +486,12 @@ class TrainStep:
             raise MXNetError("nothing to tune: what is measured is code for this machine's CPU, not interpreted")
         return tuning
 
-    @by_turns
+    @serialized
     def memory(self, *batch: Any) -> Footprint:
         """What a step on this batch holds in memory, by what it is for. It is compiled where need be, and not run."""
         return self._main(batch)[0].compiled.footprint
 
-    @by_turns
+    @serialized
     def reads(self, *batch: Any) -> dict[str, Array]:
         """All that the graph of a step on this batch reads, by the names of its inputs.
 
