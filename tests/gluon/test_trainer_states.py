@@ -11,7 +11,8 @@ import pytest
 
 from gluongraph import autograd, cpu, init, lr_scheduler, nd, optimizer
 from gluongraph.errors import FormatError
-from gluongraph.gluon import Parameter, Trainer, files
+from gluongraph.gluon import Parameter, Trainer
+from gluongraph.nd import files
 
 TWO = [cpu(0), cpu(1)]
 START = {"a": 0.5, "b": -0.75}
