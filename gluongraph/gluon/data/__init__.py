@@ -1,6 +1,8 @@
 """Datasets, samplers and loaders: mx.gluon.data."""
 
-from gluongraph.gluon.data import batchify, vision
+from typing import TYPE_CHECKING
+
+from gluongraph.gluon.data import batchify
 from gluongraph.gluon.data.batchify import default_batchify_fn
 from gluongraph.gluon.data.dataloader import DataLoader
 from gluongraph.gluon.data.dataset import ArrayDataset, Dataset, RecordFileDataset, SimpleDataset
@@ -12,6 +14,17 @@ from gluongraph.gluon.data.sampler import (
     Sampler,
     SequentialSampler,
 )
+from gluongraph.host.lazy import imported_later
+
+if TYPE_CHECKING:
+    from gluongraph.gluon.data import vision
+
+__getattr__ = imported_later(__name__, ("vision",))  # it stands on the datasets
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "ArrayDataset",
