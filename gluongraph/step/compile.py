@@ -110,8 +110,17 @@ def compile(
     build = partial(lower, on=on, thrift=thrift, tune=seconds, progress=progress)
     cast = partial(cast_to, low=how.low, on=find_target(target)) if how.low else None
     options = Options(
-        *(keep_grads, how, cast, clip_norm, grad_norm, ema, detect_anomaly),
-        *(target, remat, memory_budget, activations),
+        keep_grads=keep_grads,
+        precision=how,
+        cast=cast,
+        clip_norm=clip_norm,
+        grad_norm=grad_norm,
+        ema=ema,
+        detect_anomaly=detect_anomaly,
+        target=target,
+        remat=remat,
+        memory_budget=memory_budget,
+        activations=activations,
     )
     cast_net, cast_loss = in_whole(how, net, loss, trainer)
     if loss is None:

@@ -26,7 +26,7 @@ from gluongraph.tracing.trainer import Trainer
 Cast = Callable[[Graph], Graph]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """What `mx.compile` was asked for. `cast` is the pass that the precision needs, if any."""
 
