@@ -126,11 +126,3 @@ def passes(first: str, last: str) -> tuple[Pass[Graph, Graph], ...]:
     """A part of the pipeline, both ends included."""
     names = [each.name for each in PIPELINE]
     return PIPELINE[names.index(first) : names.index(last) + 1]
-
-
-def rewritten(graph: Graph, context: Context | None = None, first: str = "shapes", last: str = "fuse") -> Graph:
-    """The graph after a part of the pipeline, without logs and checks; by default for no target in particular."""
-    context = context or Context()
-    for each in passes(first, last):
-        graph = each.run(graph, context)
-    return graph

@@ -27,6 +27,7 @@ from gluongraph.codegen.cuda import rules as cuda_rules
 from gluongraph.codegen.cuda import te_lower
 from gluongraph.codegen.tvm import te
 from gluongraph.compiler.lower import lower
+from gluongraph.compiler.run_passes import run
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.errors import CompileError
 from gluongraph.gluon import nn
@@ -35,7 +36,7 @@ from gluongraph.ir.graph import OPS, Graph, Node, Op, TensorType
 from gluongraph.ir.plan import Buffer, Group, Launch, Plan
 from gluongraph.ops.random import MULTIPLIERS, ROUNDS
 from gluongraph.passes import assign_memory, inline, schedule, select
-from gluongraph.passes.pipeline import rewritten
+from gluongraph.passes.pipeline import Context
 from gluongraph.step import TrainStep
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -47,7 +48,7 @@ needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc: C
 
 
 def plan_of(graph: Graph, roles: Mapping[str, str]) -> Plan:
-    graph = rewritten(graph)
+    graph = run(graph, Context(), "shapes", "fuse")
     return assign_memory(schedule(select(graph, cuda_rules.claim, plan_of), roles))
 
 

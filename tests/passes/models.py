@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gluongraph import ops
+from gluongraph.compiler.run_passes import run
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.plan import Candidate, Group, Plan
 from gluongraph.ir.verify import verify_plan
 from gluongraph.ops.autodiff import differentiate
 from gluongraph.passes import assign_memory, schedule, select
-from gluongraph.passes.pipeline import rewritten
+from gluongraph.passes.pipeline import Context
 
 Forward = Callable[["Builder"], Node]
 
@@ -122,7 +123,7 @@ def transformer(batch: int = 2, time: int = 8, width: int = 16) -> Forward:
 
 def optimized(graph: Graph) -> Graph:
     """The graph after all passes."""
-    return rewritten(graph)
+    return run(graph, Context(), "shapes", "fuse")
 
 
 def roles(graph: Graph) -> dict[str, str]:

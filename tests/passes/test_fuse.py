@@ -11,12 +11,13 @@ from models import Builder, Forward, lenet, mlp, optimized, planned, training_st
 from random_graphs import FEW, assert_same_meaning, graphs
 
 from gluongraph import ops
+from gluongraph.compiler.run_passes import run
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.printer import show
 from gluongraph.ir.verify import verify
 from gluongraph.passes.fuse import fuse
-from gluongraph.passes.pipeline import rewritten
+from gluongraph.passes.pipeline import Context
 from gluongraph.tracing.grad_norm import measured
 
 
@@ -201,7 +202,7 @@ def test_meaning_is_kept(forward: Forward) -> None:
 @FEW
 def test_random_graphs_become_kernels(graph: Graph) -> None:
     """The meaning stays, outside of kernels nothing is left to compute, and the plan leaves what the graph says."""
-    graph = rewritten(graph, last="remat")
+    graph = run(graph, Context(), "shapes", "layout")
     after = fuse(graph)
     verify(after, "fuse")
     assert_same_meaning(graph, after)

@@ -37,7 +37,7 @@ def test_golden(golden) -> None:
     (last,), (y, *_) = loop(H, X)
     golden(
         "scan_dce",
-        show(scan_dce(Graph(INPUTS, {"last": last, "y": y}, origins={y: Origin("/home/u/net.py", 9, "lstm")}))),
+        show(scan_dce(Graph(INPUTS, {"last": last, "y": y}, origins={y: Origin("net.py", 9, "lstm")}))),
     )
 
 
