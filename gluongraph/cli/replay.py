@@ -17,7 +17,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -75,10 +75,12 @@ def case(options: argparse.Namespace) -> tuple[Graph, dict[str, Array]]:
     if not is_written(path):
         return _of_step(subject.find(options.subject, options))
     subject.refuse_all(options, options.subject)
-    graph = index_checks.plain(next(iter(written(path).stages.values())))  # made-up indices may be out of range
+    graph = next(iter(written(path).stages.values()))
+    plain = index_checks.plain(graph)
     if (path / INPUTS).exists():
-        return graph, _recorded(path / INPUTS, graph)
-    return graph, {name: made_up(name, n, i) for i, (name, n) in enumerate(graph.inputs.items())}
+        return plain, _recorded(path / INPUTS, plain)
+    allowed = index_checks.ranges(graph)
+    return plain, {name: made_up(name, n, i, allowed.get(name)) for i, (name, n) in enumerate(plain.inputs.items())}
 
 
 def _of_step(found: subject.Subject) -> tuple[Graph, dict[str, Array]]:
@@ -86,9 +88,21 @@ def _of_step(found: subject.Subject) -> tuple[Graph, dict[str, Array]]:
     if not found.batch:
         raise Refused(f"{found.name} gives no batch: say the shapes with --input, or give --data")
     planned(found)
-    step = found.step
-    step.predict(*found.batch) if step.trainer is None else step(*found.batch)  # scalars are written by a call
-    return index_checks.plain(step.graph), {name: np.array(array) for name, array in step.reads(*found.batch).items()}
+    step, batch = found.step, found.batch
+    if found.made_up:
+        batch = _with_indices(step.graph, batch)
+    step.predict(*batch) if step.trainer is None else step(*batch)  # scalars are written by a call
+    return index_checks.plain(step.graph), {name: np.array(array) for name, array in step.reads(*batch).items()}
+
+
+def _with_indices(graph: Graph, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A batch that was made up, with labels and token ids that the graph accepts in the place of other numbers."""
+    allowed, made = index_checks.ranges(graph), list(batch)
+    for i in range(len(batch)):
+        name = f"data{i}"
+        if name in allowed:
+            made[i] = random_array(graph.inputs[name].ty, i, allowed[name])
+    return tuple(made)
 
 
 def _recorded(file: Path, graph: Graph) -> dict[str, Array]:
@@ -104,11 +118,11 @@ def _recorded(file: Path, graph: Graph) -> dict[str, Array]:
     return {name: np.array(found[name]) for name in graph.inputs}
 
 
-def made_up(name: str, n: Node, number: int) -> Array:
-    """Numbers that an input of that name can have: settings, states and variances are positive."""
+def made_up(name: str, n: Node, number: int, allowed: range | None = None) -> Array:
+    """Numbers that an input of that name can have: settings, states and variances are positive, indices `allowed`."""
     if is_rng(name):
         return np.arange(4, dtype=np.uint32)
-    array = random_array(n.ty, number)
+    array = random_array(n.ty, number, allowed)
     if name.startswith(SCALAR) or "/" in name or "var" in name:
         return np.asarray(np.abs(array) * array.dtype.type(0.1))
     return array

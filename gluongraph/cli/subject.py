@@ -11,7 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +45,13 @@ is the first of --data, or made up for --input shapes.
 
 @dataclass
 class Subject:
-    """A step, and a batch that it may be called with; none where nothing tells its shapes."""
+    """A step, and a batch that it may be called with; none where nothing tells its shapes. One that is `made_up` has
+    the right types, and numbers that need not be labels or token ids."""
 
     name: str
     step: TrainStep
     batch: tuple[Any, ...]
+    made_up: bool = False
 
 
 class Caught(BaseException):
@@ -142,7 +144,9 @@ def find(name: str, options: argparse.Namespace, batch: tuple[Any, ...] = ()) ->
         raise Refused(f"{name}: a subject is a script.py, a script.py:function, a model.onnx or an artefact.gga")
     if made[1:] and not batch:
         refuse(options, OF_A_BATCH, f"for what has no batch of its own: {name} has one")
-    return _subject(name, made[0], batch or made[1:], options)
+    found = _subject(name, made[0], batch or made[1:], options)
+    has_own = bool(batch or getattr(options, "data", None) or (made[1:] and path.suffix != ".gga"))
+    return replace(found, made_up=not has_own)
 
 
 def _parts(name: str) -> tuple[Path, str]:

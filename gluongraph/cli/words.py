@@ -153,12 +153,14 @@ def sentence(error: BaseException) -> str:
     return "; ".join([first.rstrip(":"), *helps])
 
 
-def random_array(ty: TensorType, number: int) -> Array:
+def random_array(ty: TensorType, number: int, allowed: range | None = None) -> Array:
     """An array for somebody who looks at times and memory: normal numbers, or 0 and 1; repeatable.
 
-    Whole numbers are labels and token ids, which steps check: nobody knows here how many classes there are but two.
+    Whole numbers are labels and token ids, which steps check: where nobody says what is `allowed`, there are two.
     """
     draw = np.random.default_rng(number)
+    if allowed:
+        return draw.integers(allowed.start, allowed.stop, ty.shape).astype(numpy_dtype(ty.dtype))
     family = DTYPES[ty.dtype].family
     if family == "float":
         return draw.standard_normal(ty.shape, np.float32).astype(numpy_dtype(ty.dtype))

@@ -54,6 +54,17 @@ def descriptions(graph: Graph) -> list[str]:
     return list(dict.fromkeys(told))
 
 
+def ranges(graph: Graph) -> dict[str, range]:
+    """The inputs whose elements are indices that the graph checks -> what these may be: for who makes inputs up."""
+    found: dict[str, range] = {}
+    for n in checks_of(graph):
+        for source in topological([n.src[0]]):
+            if source.op.name == "input":
+                name, allowed = source.attrs["name"], range(n.attrs["low"], n.attrs["high"])
+                found[name] = min(found.get(name, allowed), allowed, key=len)
+    return found
+
+
 def raise_error(graph: Graph, values: Mapping[str, Any]) -> NoReturn:
     """The error of a call of `flagged(graph)` whose flag was set, given the arrays of its inputs by name.
 

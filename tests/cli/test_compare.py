@@ -77,6 +77,29 @@ def test_written_graphs(work: pathlib.Path, tmp_path: pathlib.Path, capsys: pyte
         told(capsys, 2, *command)
 
 
+TOKENS = """import gluongraph as mx
+from gluongraph import gluon
+
+def network():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Embedding(10, 4), gluon.nn.Dense(3))
+    net.initialize()
+    return net
+"""
+
+
+def test_indices_that_are_made_up_are_in_range(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Token ids and labels may be floats, as in most scripts of Gluon: only the graph tells that they are indices."""
+    (tmp_path / "tokens.py").write_text(TOKENS)
+    subject = (f"{tmp_path}/tokens.py:network", "--input", "8,6", "--input", "8", "--loss", "SoftmaxCrossEntropyLoss")
+    assert "result: 10 agree" in told(capsys, 0, "replay", *subject)
+    artefact, dump = str(tmp_path / "step.gga"), str(tmp_path / "dump")
+    with debug.override(dump=dump):
+        told(capsys, 0, "compile", *subject, "-o", artefact, "--modes", "step")
+    for compiled in (artefact, dump):
+        assert "result: 10 agree" in told(capsys, 0, "replay", compiled)
+
+
 def test_a_case_holds_graph_and_numbers(
     work: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
