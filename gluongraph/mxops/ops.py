@@ -14,7 +14,8 @@ from gluongraph import ops
 from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError, ShapeError, located
 from gluongraph.ir.graph import Node
-from gluongraph.ops.builders import INTEGERS, Binary, Value, broadcast, dtype_of
+from gluongraph.ops.builders import Binary, Value, broadcast, dtype_of
+from gluongraph.ops.checks import INTEGERS
 
 Axes = int | Sequence[int] | None
 

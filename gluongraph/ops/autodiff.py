@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager
 from typing import TypeVar
 
-from gluongraph import ops
 from gluongraph.dtypes import is_float, is_integer
 from gluongraph.errors import MXNetError, Origin, VerifyError
 from gluongraph.ir.composite import inline
 from gluongraph.ir.graph import OPS, Graph, Node, TensorType, recording_origins
+from gluongraph.ops import elementwise
+from gluongraph.ops.builders import broadcast_to
 
 BACKWARD = "backward"
 # What integers have gradients through, beside movement: derivatives of these by integers are integers. Gradients that
@@ -44,7 +45,7 @@ def gradients(
             continue
         if g.type != y.type:
             raise MXNetError(f"backward: the gradient {g.ty} does not fit its head {y.ty}")
-        cotangents[y] = ops.add(cotangents[y], g) if y in cotangents else g
+        cotangents[y] = elementwise.add(cotangents[y], g) if y in cotangents else g
     return _walk(cotangents, wrt, frozenset(), origins)
 
 
@@ -65,7 +66,7 @@ def differentiate(graph: Graph, loss: str, wrt: Sequence[str], scale: Node | Non
                 raise MXNetError(f"differentiate: {kind} {name!r} is {table[name].ty}; only float types have gradients")
     y = graph.outputs[loss]
     origins = dict(graph.origins)
-    start = ones(y.ty) if scale is None else ops.broadcast_to(ops.cast(scale, y.dtype), y.shape)
+    start = ones(y.ty) if scale is None else broadcast_to(elementwise.cast(scale, y.dtype), y.shape)
     found = gradients([y], [start], [graph.inputs[name] for name in wrt], origins=origins)
     known = depended_on([y]) if None in found else frozenset()
     added: dict[str, Node] = {}
@@ -141,7 +142,7 @@ def _walk(
 
 
 def _add(table: dict[K, Node], key: K, g: Node) -> None:
-    table[key] = ops.add(table[key], g) if key in table else g
+    table[key] = elementwise.add(table[key], g) if key in table else g
 
 
 def _integers(between: Sequence[Node], wrt: Sequence[Node]) -> frozenset[Node]:

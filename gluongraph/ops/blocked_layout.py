@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from gluongraph import ops
 from gluongraph.ir.graph import Node, Op, TensorType
+from gluongraph.ops import movement
 from gluongraph.ops.conv import CONV2D, DATA_GRAD, WEIGHT_GRAD
 from gluongraph.ops.pool import AVG_POOL2D, AVG_POOL2D_GRAD, MAX_POOL2D, MAX_POOL2D_GRAD
 
@@ -32,13 +32,13 @@ def into_blocks(x: Node, lanes: int) -> Node:
     """(N, ...) as (N/lanes, ..., lanes)."""
     n, *rest = x.shape
     axes = (0, *range(2, len(rest) + 2), 1)
-    return ops.transpose(ops.reshape(x, (n // lanes, lanes, *rest)), axes)
+    return movement.transpose(movement.reshape(x, (n // lanes, lanes, *rest)), axes)
 
 
 def out_of_blocks(x: Node) -> Node:
     """(N/k, ..., k) as (N, ...)."""
     last = x.ty.rank - 1
-    return ops.reshape(ops.transpose(x, (0, last, *range(1, last))), plain(x.shape))
+    return movement.reshape(movement.transpose(x, (0, last, *range(1, last))), plain(x.shape))
 
 
 class _Plain:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.errors import IndexRangeError, located
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.builders import misfit, need, wrong_dtype
+from gluongraph.ops import constants, elementwise, logic, reduce
+from gluongraph.ops.checks import misfit, need, wrong_dtype
 from gluongraph.ops.samples import array
 
 _INTEGERS = ("i32", "u32", "i64")
@@ -91,7 +91,7 @@ def checked_index(
     Raises:
         IndexRangeError: when it is computed, an index is out of range.
     """
-    x = ops.cast(x, _READ_AS.get(x.dtype, x.dtype))
+    x = elementwise.cast(x, _READ_AS.get(x.dtype, x.dtype))
     mask = () if counts is None else (counts,)
     return CHECKED_INDEX(
         x, *mask, low=low, high=high, ignored=low if ignored is None else ignored, what=what, help=help
@@ -101,12 +101,12 @@ def checked_index(
 def violations(n: Node) -> Node:
     """How many elements of a checked_index node's source are out of range: i32, of shape ()."""
     x, how = n.src[0], n.attrs
-    valid = ops.logical_and(ops.greater_equal(x, how["low"]), ops.less(x, how["high"]))
+    valid = logic.logical_and(logic.greater_equal(x, how["low"]), logic.less(x, how["high"]))
     if is_float(x.dtype):
-        valid = ops.logical_and(valid, ops.equal(x, ops.floor(x)))
+        valid = logic.logical_and(valid, logic.equal(x, elementwise.floor(x)))
     if how["ignored"] != how["low"] and x.dtype != "u32":
-        valid = ops.logical_or(valid, ops.equal(x, how["ignored"]))
+        valid = logic.logical_or(valid, logic.equal(x, how["ignored"]))
     if len(n.src) > 1:
-        valid = ops.logical_or(valid, ops.logical_not(n.src[1]))
-    wrong = ops.where(valid, ops.full(x.shape, 0, "i32"), ops.full(x.shape, 1, "i32"))
-    return ops.sum(wrong, tuple(range(x.ty.rank))) if x.ty.rank else wrong
+        valid = logic.logical_or(valid, logic.logical_not(n.src[1]))
+    wrong = logic.where(valid, constants.full(x.shape, 0, "i32"), constants.full(x.shape, 1, "i32"))
+    return reduce.sum(wrong, tuple(range(x.ty.rank))) if x.ty.rank else wrong

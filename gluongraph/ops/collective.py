@@ -7,8 +7,7 @@ from functools import reduce
 import numpy as np
 
 from gluongraph.ir.graph import Node, Op
-from gluongraph.ops.builders import NUMBERS
-from gluongraph.ops.elementwise import alike
+from gluongraph.ops.checks import NUMBERS, alike
 from gluongraph.ops.samples import Array, elementwise
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from gluongraph.dtypes import DTYPES, dtype_name, numpy_dtype
 from gluongraph.errors import DTypeError, VerifyError, located
 from gluongraph.ir.graph import Node, Op, TensorType, node
-from gluongraph.ops.builders import NUMBERS, check_axes, need
+from gluongraph.ops.checks import NUMBERS, check_axes, need
 from gluongraph.storage import native
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gluongraph import ops
 from gluongraph.ir.composite import substitute
 from gluongraph.ir.graph import Graph, Node, Op, TensorType, Types
-from gluongraph.ops.builders import misfit
+from gluongraph.ops import constants, elementwise
+from gluongraph.ops.checks import misfit
 from gluongraph.ops.samples import array
 
 # -- item
@@ -95,8 +95,8 @@ def apply_body(*args: Any, body: Graph, pattern: str = "") -> tuple[Any, ...]:
 def _call_grad(gs: tuple[Node, ...], ys: Any, *args: Node, body: Graph) -> tuple[Node | None, ...]:
     """A call of the gradient body, which takes the arguments and then the gradients of the results."""
     names = list(body.inputs)
-    leaves = {f"x{k}": ops.input(f"x{k}", a.ty) for k, a in enumerate(args)}
-    heads = {f"g{k}": ops.input(f"g{k}", g.ty) for k, g in enumerate(gs)}
+    leaves = {f"x{k}": constants.input(f"x{k}", a.ty) for k, a in enumerate(args)}
+    heads = {f"g{k}": constants.input(f"g{k}", g.ty) for k, g in enumerate(gs)}
     results = substitute(body, tuple(leaves.values()))
     found = dict(zip(names, gradients_of(results, tuple(heads.values()), tuple(leaves.values())), strict=True))
     outputs = {f"y{k}": g for k, g in enumerate(found.values()) if g is not None}
@@ -115,8 +115,8 @@ def gradients_of(ys: Sequence[Node], gs: Sequence[Node | None], wrt: Sequence[No
 
 def _small_body(dtype: str) -> Graph:
     """tanh(x) · y, and x + y"""
-    x, y = (ops.input(name, TensorType((2, 5), dtype)) for name in ("x", "y"))
-    return Graph({"x": x, "y": y}, {"a": ops.tanh(x) * y, "b": x + y})
+    x, y = (constants.input(name, TensorType((2, 5), dtype)) for name in ("x", "y"))
+    return Graph({"x": x, "y": y}, {"a": elementwise.tanh(x) * y, "b": x + y})
 
 
 def _call_samples(**attrs: Any) -> Any:

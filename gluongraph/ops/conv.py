@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from gluongraph import ops
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.builders import FLOATS, misfit, need, pair, wrong_dtype
+from gluongraph.ops import elementwise
+from gluongraph.ops.checks import FLOATS, misfit, need, pair, wrong_dtype
 from gluongraph.ops.matmul import product, summed_in, widened
 from gluongraph.ops.movement import both, clamped
 from gluongraph.ops.samples import each
@@ -282,8 +282,8 @@ CONV2D: Op = Op(
     infer=_conv_type,
     numpy=_sums(_conv),
     grad=lambda g, y, x, w, dtype=None, **how: (
-        DATA_GRAD(ops.cast(g, x.dtype), w, shape=x.shape, **how),
-        WEIGHT_GRAD(x, ops.cast(g, x.dtype), shape=w.shape, **how),
+        DATA_GRAD(elementwise.cast(g, x.dtype), w, shape=x.shape, **how),
+        WEIGHT_GRAD(x, elementwise.cast(g, x.dtype), shape=w.shape, **how),
     ),
     lower=_terms(_conv_lower),
     samples=each(
@@ -300,8 +300,8 @@ DATA_GRAD: Op = Op(
     infer=_data_type,
     numpy=_sums(_conv_data),
     grad=lambda gg, y, g, w, shape, dtype=None, **how: (
-        CONV2D(ops.cast(gg, w.dtype), w, **how),
-        WEIGHT_GRAD(ops.cast(gg, g.dtype), g, shape=w.shape, **how),
+        CONV2D(elementwise.cast(gg, w.dtype), w, **how),
+        WEIGHT_GRAD(elementwise.cast(gg, g.dtype), g, shape=w.shape, **how),
     ),
     lower=_terms(_data_lower),
     samples=each(
@@ -318,8 +318,8 @@ WEIGHT_GRAD: Op = Op(
     infer=_weight_type,
     numpy=_sums(_conv_weight),
     grad=lambda gw, y, x, g, shape, dtype=None, **how: (
-        DATA_GRAD(g, ops.cast(gw, g.dtype), shape=x.shape, **how),
-        CONV2D(x, ops.cast(gw, x.dtype), **how),
+        DATA_GRAD(g, elementwise.cast(gw, g.dtype), shape=x.shape, **how),
+        CONV2D(x, elementwise.cast(gw, x.dtype), **how),
     ),
     lower=_terms(_weight_lower),
     samples=each(

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.builders import FLOATS, misfit, need
+from gluongraph.ops import movement
+from gluongraph.ops.checks import FLOATS, misfit, need
 from gluongraph.ops.conv import conv2d, conv2d_data_grad, extent, window_over
 from gluongraph.ops.movement import clamped
 from gluongraph.ops.samples import each
@@ -132,13 +132,13 @@ def conv(
     axes = _axes_of("conv", x, w)
     if axes == 1:
         y = conv2d(_as_image(x), _as_image(w), (1, *stride), (0, *padding), (1, *dilation), groups)
-        return ops.reshape(y, (*y.shape[:2], y.shape[3]))
+        return movement.reshape(y, (*y.shape[:2], y.shape[3]))
     if axes == 2:
         return conv2d(x, w, stride, padding, dilation, groups)
     depth = {"kernel": w.shape[2], "stride": stride[0], "padding": padding[0], "dilation": dilation[0]}
     spanned = DEPTH_WINDOWS(x, **depth)
     y = conv2d(_as_channels(spanned), _joined(w), stride[1:], padding[1:], dilation[1:], groups)
-    return ops.transpose(ops.reshape(y, (x.shape[0], spanned.shape[1], *y.shape[1:])), (0, 2, 1, 3, 4))
+    return movement.transpose(movement.reshape(y, (x.shape[0], spanned.shape[1], *y.shape[1:])), (0, 2, 1, 3, 4))
 
 
 def conv_transpose(
@@ -168,16 +168,16 @@ def conv_transpose(
     if axes == 1:
         how: dict[str, Any] = {"stride": (1, *stride), "padding": (0, *padding), "dilation": (1, *dilation)}
         x = conv2d_data_grad(_as_image(g), _as_image(w), (*shape[:2], 1, *size), groups=groups, **how)
-        return ops.reshape(x, shape)
+        return movement.reshape(x, shape)
     if axes == 2:
         how = {"stride": stride, "padding": padding, "dilation": dilation}
         return conv2d_data_grad(g, w, shape, groups=groups, **how)
     depth = {"kernel": w.shape[2], "stride": stride[0], "padding": padding[0], "dilation": dilation[0]}
     n, o, places, *inner = g.shape
-    flat = ops.reshape(ops.transpose(g, (0, 2, 1, 3, 4)), (n * places, o, *inner))
+    flat = movement.reshape(movement.transpose(g, (0, 2, 1, 3, 4)), (n * places, o, *inner))
     how = {"stride": stride[1:], "padding": padding[1:], "dilation": dilation[1:]}
     spanned = conv2d_data_grad(flat, _joined(w), (n * places, shape[1] * w.shape[2], *size[1:]), groups=groups, **how)
-    spanned = ops.reshape(spanned, (n, places, shape[1], w.shape[2], *size[1:]))
+    spanned = movement.reshape(spanned, (n, places, shape[1], w.shape[2], *size[1:]))
     return DEPTH_WINDOWS_GRAD(spanned, depth=size[0], **depth)
 
 
@@ -189,13 +189,13 @@ def _axes_of(op: str, x: Node, w: Node) -> int:
 
 
 def _as_image(x: Node) -> Node:
-    return ops.reshape(x, (*x.shape[:2], 1, x.shape[2]))
+    return movement.reshape(x, (*x.shape[:2], 1, x.shape[2]))
 
 
 def _as_channels(spanned: Node) -> Node:
     n, places, c, kernel, h, w = spanned.shape
-    return ops.reshape(spanned, (n * places, c * kernel, h, w))
+    return movement.reshape(spanned, (n * places, c * kernel, h, w))
 
 
 def _joined(w: Node) -> Node:
-    return ops.reshape(w, (w.shape[0], w.shape[1] * w.shape[2], *w.shape[3:]))
+    return movement.reshape(w, (w.shape[0], w.shape[1] * w.shape[2], *w.shape[3:]))

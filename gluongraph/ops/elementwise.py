@@ -9,37 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.ir.composite import composite
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.builders import FLOATS, INTEGERS, NUMBERS, Value, broadcasting, equal_types, lift, need
+from gluongraph.ops import logic
+from gluongraph.ops.builders import Value, broadcasting, lift
+from gluongraph.ops.checks import FLOATS, INTEGERS, NUMBERS, alike
+from gluongraph.ops.lowering import Lower, binary, unary
 from gluongraph.ops.samples import array, elementwise
-
-Infer = Callable[..., TensorType]
-Lower = Callable[..., Any]
-
-
-def alike(op: str, allowed: frozenset[str], result: str = "") -> Infer:
-    """Equal shapes and dtypes among those allowed -> the same, or `result`."""
-
-    def infer(*types: TensorType) -> TensorType:
-        x = equal_types(op, *types)
-        need(op, allowed, x)
-        return TensorType(x.shape, result) if result else x
-
-    return infer
-
-
-def unary(name: str) -> Lower:
-    """The target's function of that name."""
-    return lambda e, i, x: e.unary(name, x(*i))
-
-
-def binary(name: str) -> Lower:
-    """The target's function of that name, of two."""
-    return lambda e, i, x, y: e.binary(name, x(*i), y(*i))
-
 
 # -- one source
 
@@ -71,7 +48,7 @@ abs = Op(
     traits=frozenset({"selects"}),
     infer=alike("abs", NUMBERS),
     numpy=np.abs,
-    grad=lambda g, y, x: (g * ops.sign(x),),
+    grad=lambda g, y, x: (g * sign(x),),
     lower=unary("abs"),
     samples=elementwise(dtypes=("f64", "i32")),
     doc="|x|",
@@ -156,7 +133,7 @@ sin: Op = Op(
     cost=4,
     infer=alike("sin", FLOATS),
     numpy=np.sin,
-    grad=lambda g, y, x: (g * ops.cos(x),),
+    grad=lambda g, y, x: (g * cos(x),),
     lower=unary("sin"),
     samples=elementwise(low=-7, high=7),
     flops=_FUNCTION,
@@ -168,7 +145,7 @@ cos: Op = Op(
     cost=4,
     infer=alike("cos", FLOATS),
     numpy=np.cos,
-    grad=lambda g, y, x: (-g * ops.sin(x),),
+    grad=lambda g, y, x: (-g * sin(x),),
     lower=unary("cos"),
     samples=elementwise(low=-7, high=7),
     flops=_FUNCTION,
@@ -223,7 +200,7 @@ erf = Op(
     cost=4,
     infer=alike("erf", FLOATS),
     numpy=_erf,
-    grad=lambda g, y, x: (g * ops.exp(-(x * x)) * (2 / math.sqrt(math.pi)),),
+    grad=lambda g, y, x: (g * exp(-(x * x)) * (2 / math.sqrt(math.pi)),),
     lower=unary("erf"),
     samples=elementwise(low=-5, high=5),
     flops=_FUNCTION,
@@ -248,7 +225,7 @@ normal_cdf: Op = Op(
     cost=4,
     infer=alike("normal_cdf", FLOATS),
     numpy=_normal_cdf,
-    grad=lambda g, y, x: (g * ops.normal_pdf(x),),
+    grad=lambda g, y, x: (g * normal_pdf(x),),
     lower=unary("normal_cdf"),
     samples=elementwise(low=-5, high=5),
     flops=_FUNCTION,
@@ -289,8 +266,8 @@ sigmoid = Op(
 
 def _relu_grad(g: Node, y: Node, x: Node) -> tuple[Node]:
     """g where y is above 0; elsewhere y itself, which is 0, or NaN where x is."""
-    constant: Node = ops.stop_gradient(y)
-    return (ops.where(ops.greater(y, 0), g, constant),)
+    constant: Node = stop_gradient(y)
+    return (logic.where(logic.greater(y, 0), g, constant),)
 
 
 relu = Op(
@@ -386,7 +363,7 @@ CAST = Op(
     traits=frozenset({"selects"}),
     infer=_cast_type,
     numpy=_cast,
-    grad=lambda g, y, x, dtype: (None if "bool" in (x.dtype, dtype) else ops.cast(g, x.dtype),),
+    grad=lambda g, y, x, dtype: (None if "bool" in (x.dtype, dtype) else cast(g, x.dtype),),
     lower=lambda e, i, x, dtype: e.cast(x(*i), dtype),
     samples=lambda rng: [
         ((array(rng, (3, 33), source, 0, 9),), {"dtype": target})
@@ -462,9 +439,9 @@ div = broadcasting(
 def _pow_grad(g: Node, z: Node, x: Node, y: Node) -> tuple[Node, Node | None]:
     """log x exists for x > 0 only; elsewhere z does not depend on y smoothly, and its gradient is 0."""
     if not is_float(x.dtype):  # integers have no powers below 0, and no logarithm
-        return g * y * x ** (ops.maximum(y, 1) - 1), None
-    positive = ops.greater(x, 0)
-    return g * y * x ** (y - 1), g * z * ops.where(positive, ops.log(ops.where(positive, x, 1)), 0)
+        return g * y * x ** (maximum(y, 1) - 1), None
+    positive = logic.greater(x, 0)
+    return g * y * x ** (y - 1), g * z * logic.where(positive, log(logic.where(positive, x, 1)), 0)
 
 
 pow = broadcasting(
@@ -488,7 +465,7 @@ maximum = broadcasting(
         traits=frozenset({"selects"}),
         infer=alike("maximum", NUMBERS),
         numpy=np.maximum,
-        grad=lambda g, z, x, y: _to_first(g, ops.greater_equal(x, y)),
+        grad=lambda g, z, x, y: _to_first(g, logic.greater_equal(x, y)),
         lower=binary("maximum"),
         samples=elementwise(2, dtypes=("f64", "i32")),
         doc="the larger one; equal ones give their gradient to x",
@@ -501,7 +478,7 @@ minimum = broadcasting(
         traits=frozenset({"selects"}),
         infer=alike("minimum", NUMBERS),
         numpy=np.minimum,
-        grad=lambda g, z, x, y: _to_first(g, ops.less_equal(x, y)),
+        grad=lambda g, z, x, y: _to_first(g, logic.less_equal(x, y)),
         lower=binary("minimum"),
         samples=elementwise(2, dtypes=("f64", "i32")),
         doc="the smaller one; equal ones give their gradient to x",
@@ -511,9 +488,9 @@ minimum = broadcasting(
 
 def _halved(g: Node, z: Node, x: Node, y: Node) -> tuple[Node, Node]:
     """The gradient to the one that is the result, half of it to each of two that are equal."""
-    both = ops.equal(x, y)
-    first, second = (ops.where(ops.equal(s, z), g, 0) for s in (x, y))
-    return ops.where(both, g * 0.5, first), ops.where(both, g * 0.5, second)
+    both = logic.equal(x, y)
+    first, second = (logic.where(logic.equal(s, z), g, 0) for s in (x, y))
+    return logic.where(both, g * 0.5, first), logic.where(both, g * 0.5, second)
 
 
 maximum_even = broadcasting(
@@ -539,7 +516,7 @@ minimum_even = broadcasting(
 
 
 def _to_first(g: Node, first: Node) -> tuple[Node, Node]:
-    return ops.where(first, g, 0), ops.where(first, 0, g)
+    return logic.where(first, g, 0), logic.where(first, 0, g)
 
 
 def _rounded_division(name: str, of_floats: Callable[[Any, Any, Any, Any, Any], Any]) -> Lower:
@@ -581,7 +558,7 @@ mod = broadcasting(
         cost=16,
         infer=alike("mod", NUMBERS),
         numpy=np.mod,
-        grad=lambda g, z, x, y: (g, -g * ops.floordiv(x, y)),
+        grad=lambda g, z, x, y: (g, -g * floordiv(x, y)),
         lower=_rounded_division("floormod", _remainder),
         samples=elementwise(2, low=1, high=9, dtypes=("f64", "i32")),
         doc="x - floor(x / y) · y: the remainder, of the sign of y",

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops import sums
-from gluongraph.ops.builders import INTEGERS, NUMBERS, check_axes, misfit, need, normal_axis, without, wrong_dtype
+from gluongraph.ops import constants, movement, sums
+from gluongraph.ops.checks import INTEGERS, NUMBERS, check_axes, misfit, need, normal_axis, without, wrong_dtype
 from gluongraph.ops.movement import both
 from gluongraph.ops.samples import each
 
@@ -66,9 +65,9 @@ def _take_grad(g: Node, y: Node, x: Node, indices: Node, axis: int) -> tuple[Nod
     """Rows that were taken several times gather the sum."""
     k = indices.ty.rank
     places = range(axis, axis + k)
-    front = ops.transpose(g, (*places, *(a for a in range(g.ty.rank) if a not in places))) if axis else g
-    rows = ops.zeros(TensorType((x.shape[axis], *without(x.shape, (axis,))), x.dtype))
-    return ops.moveaxis(SCATTER_ADD(rows, indices, front), 0, axis), None
+    front = movement.transpose(g, (*places, *(a for a in range(g.ty.rank) if a not in places))) if axis else g
+    rows = constants.zeros(TensorType((x.shape[axis], *without(x.shape, (axis,))), x.dtype))
+    return movement.moveaxis(SCATTER_ADD(rows, indices, front), 0, axis), None
 
 
 def _take_lower(e: Any, i: Any, x: Any, indices: Any, axis: int) -> Any:
@@ -136,7 +135,7 @@ SCATTER_ADD = Op(
     kind="index",
     infer=_scatter_type,
     numpy=lambda x, indices, updates: _add_at(x, _clipped(indices, len(x)), updates),
-    grad=lambda g, y, x, indices, updates: (g, None, ops.take(g, indices, 0)),
+    grad=lambda g, y, x, indices, updates: (g, None, take(g, indices, 0)),
     lower=_scatter_lower,
     samples=each(
         (((5, 33), ((4,), "i32", -1, 6), (4, 33)), {}),
@@ -220,7 +219,7 @@ GATHER_GRAD: Op = Op(
     kind="index",
     infer=_gather_grad_type,
     numpy=_gather_grad,
-    grad=lambda gg, y, g, indices, axis, size: (ops.gather(gg, indices, axis), None),
+    grad=lambda gg, y, g, indices, axis, size: (gather(gg, indices, axis), None),
     lower=_gather_grad_lower,
     samples=each(
         (((3, 4), ((3, 4), "i32", -1, 7)), {"axis": 1, "size": 6}),

@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gluongraph import ops
 from gluongraph.errors import IndexRangeError
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ir.plan import INDEX_FLAG
+from gluongraph.ops import elementwise
 from gluongraph.ops.checked_index import CHECKED_INDEX, refuse, violations
 
 
@@ -32,14 +32,14 @@ def flagged(graph: Graph) -> Graph:
         return graph
     total = violations(checks[0])
     for n in checks[1:]:
-        total = ops.add(total, violations(n))
+        total = elementwise.add(total, violations(n))
     outputs = {**graph.outputs, INDEX_FLAG: total}
     return unchecked(graph.with_results(outputs, graph.updates))
 
 
 def unchecked(graph: Graph) -> Graph:
     """The graph with plain casts in place of checks."""
-    return graph.map(lambda n: ops.cast(n.src[0], n.dtype) if n.op is CHECKED_INDEX else n)
+    return graph.map(lambda n: elementwise.cast(n.src[0], n.dtype) if n.op is CHECKED_INDEX else n)
 
 
 def plain(graph: Graph) -> Graph:

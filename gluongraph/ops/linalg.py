@@ -11,12 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir.composite import composite
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.ops.builders import FLOATS, misfit, need, wrong_dtype
+from gluongraph.ops import constants, control, elementwise, logic, movement, reduce
+from gluongraph.ops.checks import FLOATS, misfit, need, wrong_dtype
+from gluongraph.ops.index import one_hot
+from gluongraph.ops.matmul import matmul
 from gluongraph.ops.samples import array
+from gluongraph.ops.scan import scan
+from gluongraph.ops.sort import argsort
 
 Nodes = tuple[Node, ...]
 
@@ -32,38 +36,38 @@ def _square(op: str, A: TensorType) -> TensorType:
 
 def _batched(A: Node) -> Node:
     """All leading axes as one."""
-    return ops.reshape(A, (math.prod(A.shape[:-2]), *A.shape[-2:]))
+    return movement.reshape(A, (math.prod(A.shape[:-2]), *A.shape[-2:]))
 
 
 def _turns(n: int) -> Node:
     """One row per turn of a loop over columns: 1 at the column, 0 elsewhere."""
-    return ops.one_hot(ops.iota((n,)), n, "f32")
+    return one_hot(constants.iota((n,)), n, "f32")
 
 
 def _unit(row: Node, like: Node) -> Node:
     """The turn's row as a unit vector for each matrix: (batch, n, 1)."""
     n = row.shape[0]
-    return ops.expand(ops.reshape(ops.cast(row, like.dtype), (1, n, 1)), (like.shape[0], n, 1))
+    return movement.expand(movement.reshape(elementwise.cast(row, like.dtype), (1, n, 1)), (like.shape[0], n, 1))
 
 
 def _since(row: Node, like: Node) -> Node:
     """1 from the turn's row on, 0 above it: (batch, n, 1)."""
-    return _unit(ops.cumsum(row, 0), like)
+    return _unit(reduce.cumsum(row, 0), like)
 
 
 def _turned(A: Node) -> Node:
-    return ops.moveaxis(A, A.ty.rank - 1, A.ty.rank - 2)
+    return movement.moveaxis(A, A.ty.rank - 1, A.ty.rank - 2)
 
 
 def _lower(A: Node) -> Node:
     """A with zeros above the diagonal."""
     rank = A.ty.rank
-    return ops.where(ops.less_equal(ops.iota(A.shape, rank - 1), ops.iota(A.shape, rank - 2)), A, 0)
+    return logic.where(logic.less_equal(constants.iota(A.shape, rank - 1), constants.iota(A.shape, rank - 2)), A, 0)
 
 
 def _without_diagonal(A: Node) -> Node:
     rank = A.ty.rank
-    return ops.where(ops.equal(ops.iota(A.shape, rank - 1), ops.iota(A.shape, rank - 2)), 0, A)
+    return logic.where(logic.equal(constants.iota(A.shape, rank - 1), constants.iota(A.shape, rank - 2)), 0, A)
 
 
 def _or_nan(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -111,16 +115,16 @@ def _cholesky(A: Node) -> Node:
 
     def column(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
         (L,), e = carries, _unit(rows[0], x)
-        rest = ops.matmul(x - ops.matmul(L, L, tb=True), e)
-        made = rest * _since(rows[0], x) / ops.sqrt(ops.matmul(e, rest, ta=True))
-        return (L + ops.matmul(made, e, tb=True),), ()
+        rest = matmul(x - matmul(L, L, tb=True), e)
+        made = rest * _since(rows[0], x) / elementwise.sqrt(matmul(e, rest, ta=True))
+        return (L + matmul(made, e, tb=True),), ()
 
-    (made,), _ = ops.scan(column, [ops.zeros(x.ty)], [_turns(x.shape[-1])])
-    return ops.reshape(made, A.shape)
+    (made,), _ = scan(column, [constants.zeros(x.ty)], [_turns(x.shape[-1])])
+    return movement.reshape(made, A.shape)
 
 
 def _cholesky_grad(g: Node, L: Node, A: Node) -> tuple[Node]:
-    inner = _lower(ops.matmul(L, g, ta=True))
+    inner = _lower(matmul(L, g, ta=True))
     inner = (inner + _without_diagonal(inner)) * 0.5  # of the diagonal, half
     left = solve_triangular(L, inner, True)
     made = _turned(solve_triangular(L, _turned(left), True))
@@ -163,17 +167,17 @@ def _solve(A: Node, B: Node, trans: bool) -> Node:
 
     def row(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
         (x,), e = carries, _unit(rows[0], b)
-        known = ops.matmul(e, triangle, ta=True)
-        made = (ops.matmul(e, b, ta=True) - ops.matmul(known, x)) / ops.matmul(known, e)
-        return (x + ops.matmul(e, made),), ()
+        known = matmul(e, triangle, ta=True)
+        made = (matmul(e, b, ta=True) - matmul(known, x)) / matmul(known, e)
+        return (x + matmul(e, made),), ()
 
-    (made,), _ = ops.scan(row, [ops.zeros(b.ty)], [_turns(b.shape[1])], reverse=trans)
-    return ops.reshape(made, B.shape)
+    (made,), _ = scan(row, [constants.zeros(b.ty)], [_turns(b.shape[1])], reverse=trans)
+    return movement.reshape(made, B.shape)
 
 
 def _solve_grad(g: Node, X: Node, A: Node, B: Node, trans: bool) -> tuple[Node, Node]:
     to_b = solve_triangular(A, g, not trans)
-    to_a = ops.matmul(X, to_b, tb=True) if trans else ops.matmul(to_b, X, tb=True)
+    to_a = matmul(X, to_b, tb=True) if trans else matmul(to_b, X, tb=True)
     return -_lower(to_a), to_b
 
 
@@ -205,30 +209,30 @@ def _pivoted(m: Node, row: Node) -> tuple[Node, Node, Node]:
     """The matrix with the row of the largest pivot in the place of the turn's; unit vectors of the two rows."""
     n = m.shape[1]
     e = _unit(row, m)
-    size = ops.abs(ops.matmul(ops.part(m, 2, 0, n), e)) * _since(row, m) + _since(row, m)  # 0 above the row
-    best = ops.argmax(ops.reshape(size, size.shape[:2]), 1)
-    p = ops.reshape(ops.one_hot(best, n, m.dtype), e.shape)
-    apart = ops.matmul(p, m, ta=True) - ops.matmul(e, m, ta=True)
-    return m + ops.matmul(e - p, apart), e, p
+    size = elementwise.abs(matmul(movement.part(m, 2, 0, n), e)) * _since(row, m) + _since(row, m)  # 0 above the row
+    best = reduce.argmax(movement.reshape(size, size.shape[:2]), 1)
+    p = movement.reshape(one_hot(best, n, m.dtype), e.shape)
+    apart = matmul(p, m, ta=True) - matmul(e, m, ta=True)
+    return m + matmul(e - p, apart), e, p
 
 
 def _inverse(A: Node) -> Node:
     x = _batched(A)
     n = x.shape[1]
-    eye = ops.cast(ops.equal(ops.iota(x.shape, 1), ops.iota(x.shape, 2)), x.dtype)
+    eye = elementwise.cast(logic.equal(constants.iota(x.shape, 1), constants.iota(x.shape, 2)), x.dtype)
 
     def column(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
         m, e, _ = _pivoted(carries[0], rows[0])
-        this = ops.matmul(ops.part(m, 2, 0, n), e)
-        line = ops.matmul(e, m, ta=True) / ops.matmul(e, this, ta=True)
-        return (m - ops.matmul(this - e, line),), ()
+        this = matmul(movement.part(m, 2, 0, n), e)
+        line = matmul(e, m, ta=True) / matmul(e, this, ta=True)
+        return (m - matmul(this - e, line),), ()
 
-    (made,), _ = ops.scan(column, [ops.concat(x, eye, axis=2)], [_turns(n)])
-    return ops.reshape(ops.part(made, 2, n, 2 * n), A.shape)
+    (made,), _ = scan(column, [movement.concat(x, eye, axis=2)], [_turns(n)])
+    return movement.reshape(movement.part(made, 2, n, 2 * n), A.shape)
 
 
 def _inverse_grad(g: Node, y: Node, A: Node) -> tuple[Node]:
-    return (-ops.matmul(ops.matmul(y, g, ta=True), y, tb=True),)
+    return (-matmul(matmul(y, g, ta=True), y, tb=True),)
 
 
 INVERSE = composite(
@@ -255,24 +259,24 @@ def _slogdet_type(A: TensorType) -> tuple[TensorType, TensorType]:
 
 def _slogdet(A: Node) -> Nodes:
     x = _batched(A)
-    one = ops.full((x.shape[0], 1, 1), 1, x.dtype)
+    one = constants.full((x.shape[0], 1, 1), 1, x.dtype)
 
     def column(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
         m, e, p = _pivoted(carries[0], rows[0])
-        this, line = ops.matmul(m, e), ops.matmul(e, m, ta=True)
-        pivot = ops.matmul(line, e)
-        stayed = ops.matmul(e, p, ta=True)  # 1 where no rows changed places, which turns the sign
-        below = this * (_since(rows[0], m) - e) / ops.where(ops.equal(pivot, 0), 1, pivot)
-        sign = carries[1] * ops.sign(pivot) * (stayed * 2 - 1)
-        return (m - ops.matmul(below, line), sign, carries[2] + ops.log(ops.abs(pivot))), ()
+        this, line = matmul(m, e), matmul(e, m, ta=True)
+        pivot = matmul(line, e)
+        stayed = matmul(e, p, ta=True)  # 1 where no rows changed places, which turns the sign
+        below = this * (_since(rows[0], m) - e) / logic.where(logic.equal(pivot, 0), 1, pivot)
+        sign = carries[1] * elementwise.sign(pivot) * (stayed * 2 - 1)
+        return (m - matmul(below, line), sign, carries[2] + elementwise.log(elementwise.abs(pivot))), ()
 
-    (_, sign, log), _ = ops.scan(column, [x, one, one * 0], [_turns(x.shape[1])])
-    return ops.reshape(sign, A.shape[:-2]), ops.reshape(log, A.shape[:-2])
+    (_, sign, log), _ = scan(column, [x, one, one * 0], [_turns(x.shape[1])])
+    return movement.reshape(sign, A.shape[:-2]), movement.reshape(log, A.shape[:-2])
 
 
 def _slogdet_grad(g: Nodes, y: Nodes, A: Node) -> tuple[Node]:
-    each = ops.reshape(g[1], (*g[1].shape, 1, 1))
-    return (ops.mul(each, _turned(inverse(A))),)
+    each = movement.reshape(g[1], (*g[1].shape, 1, 1))
+    return (elementwise.mul(each, _turned(inverse(A))),)
 
 
 SLOGDET = composite(
@@ -289,7 +293,7 @@ SLOGDET = composite(
 
 def slogdet(A: Node) -> tuple[Node, Node]:
     """The sign of the determinant, and the logarithm of its size."""
-    sign, log = ops.items(SLOGDET(A))
+    sign, log = control.items(SLOGDET(A))
     return sign, log
 
 
@@ -306,26 +310,26 @@ def _lq_type(A: TensorType) -> tuple[TensorType, TensorType]:
 def _lq(A: Node) -> Nodes:
     x = _batched(A)
     batch, m, n = x.shape
-    turns = ops.one_hot(ops.iota((m,)), n, "f32")
-    like = ops.zeros(TensorType((batch, n, n), x.dtype))
-    eye = ops.cast(ops.equal(ops.iota(like.shape, 1), ops.iota(like.shape, 2)), x.dtype)
+    turns = one_hot(constants.iota((m,)), n, "f32")
+    like = constants.zeros(TensorType((batch, n, n), x.dtype))
+    eye = elementwise.cast(logic.equal(constants.iota(like.shape, 1), constants.iota(like.shape, 2)), x.dtype)
 
     def row(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
         r, q = carries
         e, since = _unit(rows[0], like), _since(rows[0], like)
-        at = ops.matmul(_unit(ops.part(rows[0], 0, 0, m), r), r, ta=True)  # the turn's row of r: (batch, 1, n)
+        at = matmul(_unit(movement.part(rows[0], 0, 0, m), r), r, ta=True)  # the turn's row of r: (batch, 1, n)
         line = _turned(at) * since
-        first, rest = ops.sum(line * e, 1, keepdims=True), line * (since - e)
-        size = ops.sqrt(ops.sum(line * line, 1, keepdims=True))
-        signed = ops.where(ops.less(first, 0), -size, size)
-        v = ops.where(ops.equal(ops.sum(rest * rest, 1, keepdims=True), 0), 0, line + e * signed)
-        length = ops.sum(v * v, 1, keepdims=True)
-        v2 = v * (2 / ops.where(ops.equal(length, 0), 1, length))
-        return (r - ops.matmul(ops.matmul(r, v), v2, tb=True), q - ops.matmul(v2, ops.matmul(v, q, ta=True))), ()
+        first, rest = reduce.sum(line * e, 1, keepdims=True), line * (since - e)
+        size = elementwise.sqrt(reduce.sum(line * line, 1, keepdims=True))
+        signed = logic.where(logic.less(first, 0), -size, size)
+        v = logic.where(logic.equal(reduce.sum(rest * rest, 1, keepdims=True), 0), 0, line + e * signed)
+        length = reduce.sum(v * v, 1, keepdims=True)
+        v2 = v * (2 / logic.where(logic.equal(length, 0), 1, length))
+        return (r - matmul(matmul(r, v), v2, tb=True), q - matmul(v2, matmul(v, q, ta=True))), ()
 
-    (r, q), _ = ops.scan(row, [x, eye], [turns])
-    lower = _lower(ops.part(r, 2, 0, m))
-    return ops.reshape(ops.part(q, 1, 0, m), A.shape), ops.reshape(lower, (*A.shape[:-1], m))
+    (r, q), _ = scan(row, [x, eye], [turns])
+    lower = _lower(movement.part(r, 2, 0, m))
+    return movement.reshape(movement.part(q, 1, 0, m), A.shape), movement.reshape(lower, (*A.shape[:-1], m))
 
 
 def _numpy_lq(A: Any) -> Any:
@@ -335,10 +339,10 @@ def _numpy_lq(A: Any) -> Any:
 
 def _lq_grad(g: Nodes, y: Nodes, A: Node) -> tuple[Node]:
     (gq, gl), (q, lower) = g, y
-    inner = ops.matmul(lower, gl, ta=True) - ops.matmul(gq, q, tb=True)
+    inner = matmul(lower, gl, ta=True) - matmul(gq, q, tb=True)
     triangle = _lower(inner)
     both = triangle + _turned(_without_diagonal(triangle))
-    return (solve_triangular(lower, gq + ops.matmul(both, q), True),)
+    return (solve_triangular(lower, gq + matmul(both, q), True),)
 
 
 GELQF = composite(
@@ -357,7 +361,7 @@ GELQF = composite(
 
 def gelqf(A: Node) -> tuple[Node, Node]:
     """Q with orthonormal rows and the lower triangle L, with A = L Q; signs are those of LAPACK."""
-    q, lower = ops.items(GELQF(A))
+    q, lower = control.items(GELQF(A))
     return q, lower
 
 
@@ -374,38 +378,40 @@ def _eigen(A: Node) -> Nodes:
     x = _batched(A)
     x = (x + _turned(x)) * 0.5
     n = x.shape[-1]
-    eye = ops.cast(ops.equal(ops.iota(x.shape, 1), ops.iota(x.shape, 2)), x.dtype)
+    eye = elementwise.cast(logic.equal(constants.iota(x.shape, 1), constants.iota(x.shape, 2)), x.dtype)
     pairs = np.array([(p, q) for p in range(n) for q in range(p + 1, n)] * SWEEPS, np.int32).reshape(-1, 2)
     if not len(pairs):
-        return ops.reshape(eye, A.shape), ops.reshape(x, A.shape[:-1])
-    turns = [ops.one_hot(ops.literal(np.ascontiguousarray(pairs[:, k])), n, "f32") for k in range(2)]
+        return movement.reshape(eye, A.shape), movement.reshape(x, A.shape[:-1])
+    turns = [one_hot(constants.literal(np.ascontiguousarray(pairs[:, k])), n, "f32") for k in range(2)]
 
     def rotation(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
         m, u = carries
         p, q = (_unit(row, x) for row in rows)
-        mp, mq = ops.matmul(m, p), ops.matmul(m, q)
-        pp, pq, qq = (ops.sum(a * b, 1, keepdims=True) for a, b in ((mp, p), (mp, q), (mq, q)))
-        none = ops.equal(pq, 0)
-        theta = (qq - pp) / (ops.where(none, 1, pq) * 2)
-        t = ops.cast(ops.where(ops.less(theta, 0), -1, 1), theta.dtype) / (ops.abs(theta) + ops.sqrt(theta * theta + 1))
-        t = ops.where(none, 0, t)
-        c = 1 / ops.sqrt(t * t + 1)
+        mp, mq = matmul(m, p), matmul(m, q)
+        pp, pq, qq = (reduce.sum(a * b, 1, keepdims=True) for a, b in ((mp, p), (mp, q), (mq, q)))
+        none = logic.equal(pq, 0)
+        theta = (qq - pp) / (logic.where(none, 1, pq) * 2)
+        t = elementwise.cast(logic.where(logic.less(theta, 0), -1, 1), theta.dtype) / (
+            elementwise.abs(theta) + elementwise.sqrt(theta * theta + 1)
+        )
+        t = logic.where(none, 0, t)
+        c = 1 / elementwise.sqrt(t * t + 1)
         s = t * c
         # the rotation: columns p and q become c p - s q and s p + c q
         to_p, to_q = p * (c - 1) - q * s, p * s + q * (c - 1)
-        m = m + ops.matmul(ops.matmul(m, to_p), p, tb=True) + ops.matmul(ops.matmul(m, to_q), q, tb=True)
-        m = m + ops.matmul(p, ops.matmul(to_p, m, ta=True)) + ops.matmul(q, ops.matmul(to_q, m, ta=True))
-        u = u + ops.matmul(p, ops.matmul(to_p, u, ta=True)) + ops.matmul(q, ops.matmul(to_q, u, ta=True))
+        m = m + matmul(matmul(m, to_p), p, tb=True) + matmul(matmul(m, to_q), q, tb=True)
+        m = m + matmul(p, matmul(to_p, m, ta=True)) + matmul(q, matmul(to_q, m, ta=True))
+        u = u + matmul(p, matmul(to_p, u, ta=True)) + matmul(q, matmul(to_q, u, ta=True))
         return (m, u), ()
 
-    (m, u), _ = ops.scan(rotation, [x, eye], turns)
-    values = ops.sum(m * eye, 2)
-    order = ops.one_hot(ops.argsort(values, 1), n, x.dtype)  # (batch, place, which)
-    u = ops.matmul(order, u)
-    made = ops.reshape(ops.matmul(order, ops.reshape(values, (*values.shape, 1))), A.shape[:-1])
-    largest = ops.one_hot(ops.argmax(ops.abs(u), 2), n, x.dtype)
-    sign = ops.sum(u * largest, 2, keepdims=True)
-    return ops.reshape(ops.where(ops.less(sign, 0), -u, u), A.shape), made
+    (m, u), _ = scan(rotation, [x, eye], turns)
+    values = reduce.sum(m * eye, 2)
+    order = one_hot(argsort(values, 1), n, x.dtype)  # (batch, place, which)
+    u = matmul(order, u)
+    made = movement.reshape(matmul(order, movement.reshape(values, (*values.shape, 1))), A.shape[:-1])
+    largest = one_hot(reduce.argmax(elementwise.abs(u), 2), n, x.dtype)
+    sign = reduce.sum(u * largest, 2, keepdims=True)
+    return movement.reshape(logic.where(logic.less(sign, 0), -u, u), A.shape), made
 
 
 def _numpy_eigen(A: Any) -> Any:
@@ -418,12 +424,12 @@ def _numpy_eigen(A: Any) -> Any:
 def _eigen_grad(g: Nodes, y: Nodes, A: Node) -> tuple[Node]:
     (gu, gv), (u, values) = g, y
     rank = A.ty.rank
-    down = ops.expand(ops.expand_dims(values, rank - 1), A.shape)
-    apart = down - ops.expand(ops.expand_dims(values, rank - 2), A.shape)  # λ of the row - λ of the column
-    one = ops.equal(ops.iota(A.shape, rank - 2), ops.iota(A.shape, rank - 1))
-    inner = ops.matmul(gu, u, tb=True) / ops.where(one, 1, apart)
-    inner = ops.where(one, ops.expand(ops.expand_dims(gv, rank - 1), A.shape), inner)
-    made = ops.matmul(u, ops.matmul(inner, u), ta=True)
+    down = movement.expand(movement.expand_dims(values, rank - 1), A.shape)
+    apart = down - movement.expand(movement.expand_dims(values, rank - 2), A.shape)  # λ of the row - λ of the column
+    one = logic.equal(constants.iota(A.shape, rank - 2), constants.iota(A.shape, rank - 1))
+    inner = matmul(gu, u, tb=True) / logic.where(one, 1, apart)
+    inner = logic.where(one, movement.expand(movement.expand_dims(gv, rank - 1), A.shape), inner)
+    made = matmul(u, matmul(inner, u), ta=True)
     return ((made + _turned(made)) * 0.5,)
 
 
@@ -441,5 +447,5 @@ SYEVD = composite(
 
 def syevd(A: Node) -> tuple[Node, Node]:
     """U and λ with A = Uᵀ diag(λ) U: λ goes upwards; rows of U are eigenvectors, their largest elements positive."""
-    u, values = ops.items(SYEVD(A))
+    u, values = control.items(SYEVD(A))
     return u, values

@@ -7,21 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.builders import (
-    ANY,
-    Binary,
-    Value,
-    broadcast,
-    broadcasting,
-    dtype_of,
-    equal_types,
-    lift,
-    wrong_dtype,
-)
-from gluongraph.ops.elementwise import alike, binary
+from gluongraph.ops.builders import Binary, Value, broadcast, broadcasting, dtype_of, lift
+from gluongraph.ops.checks import ANY, alike, equal_types, wrong_dtype
+from gluongraph.ops.lowering import binary
 from gluongraph.ops.samples import array
 
 # -- comparisons
@@ -94,7 +84,7 @@ logical_or: Binary = _logical("logical_or", np.logical_or, "is one true, or not 
 
 def _where_type(c: TensorType, x: TensorType, y: TensorType) -> TensorType:
     if c.dtype != "bool":
-        raise wrong_dtype("where", "the condition is bool", c, help="compare first: where(ops.not_equal(c, 0), x, y)")
+        raise wrong_dtype("where", "the condition is bool", c, help="compare first: where(not_equal(c, 0), x, y)")
     equal_types("where", x, y)
     equal_types("where", TensorType(c.shape, x.dtype), x)
     return x
@@ -115,7 +105,7 @@ WHERE = Op(
     traits=frozenset({"selects"}),
     infer=_where_type,
     numpy=_choose,
-    grad=lambda g, z, c, x, y: (None, ops.where(c, g, 0), ops.where(c, 0, g)),
+    grad=lambda g, z, c, x, y: (None, where(c, g, 0), where(c, 0, g)),
     lower=lambda e, i, c, x, y: e.where(c(*i), x(*i), y(*i)),
     samples=lambda rng: [
         ((array(rng, shape, "bool"), array(rng, shape, dtype), array(rng, shape, dtype)), {})

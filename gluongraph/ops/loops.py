@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import count
 
-from gluongraph import ops
 from gluongraph.ir.composite import substitute
 from gluongraph.ir.graph import OPS, Graph, Node, TensorType
+from gluongraph.ops import constants, control
 from gluongraph.ops.constants import INPUT, LITERAL
 
 Nodes = tuple[Node, ...]
@@ -16,7 +16,7 @@ _SERIAL = count()
 
 def fresh(type: TensorType) -> Node:
     """A leaf that is no other."""
-    return ops.input(f"scan.{next(_SERIAL)}", type)
+    return constants.input(f"scan.{next(_SERIAL)}", type)
 
 
 def loop(
@@ -38,7 +38,9 @@ def loop(
     stacks = {leaf: x for leaf, x in stacks.items() if leaf in read}
     same = {n: over(n, consts) for n in _unvarying(read, results, varying)}
     tables = {"c": start, "x": stacks, "k": same}
-    leaves = {leaf: ops.input(f"{letter}{i}", leaf.ty) for letter, t in tables.items() for i, leaf in enumerate(t)}
+    leaves = {
+        leaf: constants.input(f"{letter}{i}", leaf.ty) for letter, t in tables.items() for i, leaf in enumerate(t)
+    }
     outputs = {f"c{i}": n for i, n in enumerate(after)} | {f"y{i}": n for i, n in enumerate(ys)}
     body = _renamed(outputs, leaves)
     made = OPS["scan"](
@@ -49,7 +51,7 @@ def loop(
         xs=len(stacks),
         reverse=reverse,
     )
-    found = ops.items(made)
+    found = control.items(made)
     return found[: len(start)], found[len(start) :]
 
 

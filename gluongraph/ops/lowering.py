@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 Expr = Any  # one value of the target's language: a scalar, or a vector of consecutive elements
 Index = tuple[Expr, ...]
+Lower = Callable[..., Expr]
 
 
 class Read(Protocol):
@@ -58,3 +59,13 @@ class Algebra(Protocol):
         `dtype` is that of the elements and of the result; sums and products of 16-bit floats accumulate in f32.
         """
         ...
+
+
+def unary(name: str) -> Lower:
+    """The target's function of that name."""
+    return lambda e, i, x: e.unary(name, x(*i))
+
+
+def binary(name: str) -> Lower:
+    """The target's function of that name, of two."""
+    return lambda e, i, x, y: e.binary(name, x(*i), y(*i))

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.builders import NUMBERS, broadcast_shape, broadcast_to, misfit, need, wrong_dtype
+from gluongraph.ops import elementwise, movement
+from gluongraph.ops.builders import broadcast_shape, broadcast_to
+from gluongraph.ops.checks import NUMBERS, misfit, need, wrong_dtype
 from gluongraph.ops.samples import each
 
 
@@ -54,7 +55,7 @@ def _matmul(a: Any, b: Any, ta: bool, tb: bool, dtype: str | None = None) -> Any
 
 def _matmul_grad(g: Node, y: Node, a: Node, b: Node, ta: bool, tb: bool, dtype: str | None = None) -> tuple[Node, Node]:
     """With A, B the operands as multiplied: dA = g Bᵀ and dB = Aᵀ g, transposed where the operand is."""
-    g = ops.cast(g, a.dtype)
+    g = elementwise.cast(g, a.dtype)
     da = MATMUL(b, g, ta=tb, tb=True) if ta else MATMUL(g, b, ta=False, tb=not tb)
     db = MATMUL(g, a, ta=True, tb=ta) if tb else MATMUL(a, g, ta=not ta, tb=False)
     return da, db
@@ -107,8 +108,8 @@ def matmul(a: Node, b: Node, ta: bool = False, tb: bool = False) -> Node:
     A matrix on the right takes the rows of all of a at once: one large product instead of many small ones.
     """
     if b.ty.rank == 2 and a.ty.rank > 2 and not ta:
-        rows = MATMUL(ops.reshape(a, (-1, a.shape[-1])), b, ta=False, tb=tb)
-        return ops.reshape(rows, (*a.shape[:-1], rows.shape[-1]))
+        rows = MATMUL(movement.reshape(a, (-1, a.shape[-1])), b, ta=False, tb=tb)
+        return movement.reshape(rows, (*a.shape[:-1], rows.shape[-1]))
     if a.ty.rank >= 2 and b.ty.rank >= 2 and a.shape[:-2] != b.shape[:-2]:
         batch = broadcast_shape("matmul", TensorType(a.shape[:-2], a.dtype), TensorType(b.shape[:-2], b.dtype))
         a, b = broadcast_to(a, (*batch, *a.shape[-2:])), broadcast_to(b, (*batch, *b.shape[-2:]))

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
-from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.builders import Axes, check_axes, misfit, normal_axes, normal_axis, without, wrong_dtype
+from gluongraph.ir.graph import OPS, Node, Op, TensorType
+from gluongraph.ops import constants
+from gluongraph.ops.checks import Axes, check_axes, misfit, normal_axes, normal_axis, without, wrong_dtype
 from gluongraph.ops.samples import each
 
 Shape = tuple[int, ...]
@@ -48,7 +48,7 @@ RESHAPE = Op(
     traits=frozenset({"free"}),
     infer=_reshape_type,
     numpy=lambda x, shape: np.reshape(x, shape),
-    grad=lambda g, y, x, shape: (ops.reshape(g, x.shape),),
+    grad=lambda g, y, x, shape: (reshape(g, x.shape),),
     lower=_reshape_lower,
     samples=each(
         (((3, 34),), {"shape": (2, 51)}),
@@ -92,7 +92,7 @@ TRANSPOSE = Op(
     kind="movement",
     infer=_transpose_type,
     numpy=lambda x, axes: x.transpose(axes),
-    grad=lambda g, y, x, axes: (ops.transpose(g, _inverse(axes)),),
+    grad=lambda g, y, x, axes: (transpose(g, _inverse(axes)),),
     lower=lambda e, i, x, axes: x(*(i[a] for a in _inverse(axes))),
     samples=each(
         (((3, 33),), {"axes": (1, 0)}),
@@ -124,13 +124,18 @@ def _repeated(x: Node, shape: Shape) -> Shape:
     return tuple(a for a, n in enumerate(shape) if n != x.shape[a])
 
 
+def _expand_grad(g: Node, y: Node, x: Node, shape: Shape) -> tuple[Node]:
+    """The sum over what was repeated; by its name, as reductions stand above movement."""
+    return (OPS["sum"](g, axes=_repeated(x, shape), keepdims=True),)
+
+
 EXPAND = Op(
     "expand",
     kind="movement",
     traits=frozenset({"free"}),
     infer=_expand_type,
     numpy=lambda x, shape: np.broadcast_to(x, shape),
-    grad=lambda g, y, x, shape: (ops.sum(g, _repeated(x, shape), keepdims=True),),
+    grad=_expand_grad,
     lower=lambda e, i, x, shape: x(*(0 if n == 1 else k for k, n in zip(i, x.shape, strict=True))),
     samples=each(
         (((3, 1),), {"shape": (3, 33)}),
@@ -166,12 +171,12 @@ def _slice_grad(g: Node, y: Node, x: Node, begin: Shape, end: Shape, strides: Sh
     for axis, s in enumerate(strides):
         if s > 1:
             front, n, behind = g.shape[:axis], g.shape[axis], g.shape[axis + 1 :]
-            g = ops.reshape(g, (*front, n, 1, *behind))
-            g = ops.pad(g, (0,) * g.ty.rank, tuple(s - 1 if a == axis + 1 else 0 for a in range(g.ty.rank)))
-            g = ops.reshape(g, (*front, n * s, *behind))
+            g = reshape(g, (*front, n, 1, *behind))
+            g = pad(g, (0,) * g.ty.rank, tuple(s - 1 if a == axis + 1 else 0 for a in range(g.ty.rank)))
+            g = reshape(g, (*front, n * s, *behind))
     room = tuple(n - b for n, b in zip(x.shape, begin, strict=True))
-    g = ops.slice(g, (0,) * g.ty.rank, tuple(map(min, g.shape, room)))
-    return (ops.pad(g, begin, tuple(r - n for r, n in zip(room, g.shape, strict=True))),)
+    g = slice(g, (0,) * g.ty.rank, tuple(map(min, g.shape, room)))
+    return (pad(g, begin, tuple(r - n for r, n in zip(room, g.shape, strict=True))),)
 
 
 SLICE = Op(
@@ -203,7 +208,7 @@ def slice(x: Node, begin: Sequence[int], end: Sequence[int], strides: Sequence[i
 def part(x: Node, axis: int, begin: int, end: int) -> Node:
     """A slice along one axis."""
     axis = normal_axis("slice", axis, x.ty.rank)
-    return ops.slice(
+    return slice(
         x,
         tuple(begin if a == axis else 0 for a in range(x.ty.rank)),
         tuple(end if a == axis else n for a, n in enumerate(x.shape)),
@@ -327,7 +332,7 @@ PAD = Op(
     infer=_pad_type,
     numpy=_pad,
     grad=lambda g, y, x, before, after, value: (
-        ops.slice(g, before, tuple(b + n for b, n in zip(before, x.shape, strict=True))),
+        slice(g, before, tuple(b + n for b, n in zip(before, x.shape, strict=True))),
     ),
     lower=_pad_lower,
     samples=each(
@@ -344,7 +349,7 @@ def pad(x: Node, before: Sequence[int], after: Sequence[int], value: float | int
     """So many elements of `value` before and after, on each axis."""
     if not any((*before, *after)) and len(before) == len(after) == x.ty.rank:
         return x
-    number = ops.const(value, x.dtype).attrs["value"]
+    number = constants.const(value, x.dtype).attrs["value"]
     return PAD(x, before=tuple(before), after=tuple(after), value=number)
 
 
@@ -361,7 +366,7 @@ FLIP = Op(
     kind="movement",
     infer=_flip_type,
     numpy=lambda x, axes: np.flip(x, axes),
-    grad=lambda g, y, x, axes: (ops.flip(g, axes),),
+    grad=lambda g, y, x, axes: (flip(g, axes),),
     lower=lambda e, i, x, axes: x(*(x.shape[a] - 1 - k if a in axes else k for a, k in enumerate(i))),
     samples=each(
         (((3, 33),), {"axes": (1,)}),

@@ -8,13 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.composite import composite, results_of
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.ops.builders import FLOATS, broadcast_to, check_axes, misfit, need, normal_axes, without, wrong_dtype
-from gluongraph.ops.matmul import MATMUL, summed_in
+from gluongraph.ops import constants, elementwise, logic, reduce
+from gluongraph.ops.builders import broadcast_to
+from gluongraph.ops.checks import FLOATS, check_axes, misfit, need, normal_axes, without, wrong_dtype
+from gluongraph.ops.index import scatter_add, take
+from gluongraph.ops.matmul import MATMUL, matmul, summed_in
+from gluongraph.ops.random import bernoulli
 from gluongraph.ops.samples import array, each
+from gluongraph.ops.softmax import softmax
 
 # -- gelu
 
@@ -27,8 +31,8 @@ def _gelu_type(x: TensorType, approximate: bool) -> TensorType:
 def _share(x: Node, approximate: bool) -> Node:
     """How much of x passes: the normal distribution up to x, exact or by tanh."""
     if approximate:
-        return (ops.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1) * 0.5
-    return ops.normal_cdf(x)
+        return (elementwise.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1) * 0.5
+    return elementwise.normal_cdf(x)
 
 
 def _gelu_grad(g: Node, y: Node, x: Node, approximate: bool) -> tuple[Node]:
@@ -37,7 +41,7 @@ def _gelu_grad(g: Node, y: Node, x: Node, approximate: bool) -> tuple[Node]:
     if approximate:  # share = (1 + tanh u) / 2, so share' = 2 share (1 - share) u'
         slope = share * (1 - share) * ((x * x * (3 * 0.044715) + 1) * (2 * math.sqrt(2 / math.pi)))
     else:
-        slope = ops.normal_pdf(x)
+        slope = elementwise.normal_pdf(x)
     return (g * (share + x * slope),)
 
 
@@ -83,8 +87,8 @@ def _attention_type(
 def _sums(a: Node, b: Node, ta: bool = False, tb: bool = False) -> Node:
     """The product of matrices, of 16-bit ones as summed in float32."""
     if b.dtype not in ("f16", "bf16"):
-        return ops.matmul(a, b, ta=ta, tb=tb)
-    return MATMUL(ops.cast(a, b.dtype), b, ta=ta, tb=tb, dtype="f32")
+        return matmul(a, b, ta=ta, tb=tb)
+    return MATMUL(elementwise.cast(a, b.dtype), b, ta=ta, tb=tb, dtype="f32")
 
 
 def _seen(shape: tuple[int, ...], mask: Sequence[Node], causal: bool) -> list[Node]:
@@ -92,8 +96,8 @@ def _seen(shape: tuple[int, ...], mask: Sequence[Node], causal: bool) -> list[No
     seen = [broadcast_to(m, shape) for m in mask]
     if causal:  # the last query sees the last key
         ahead = shape[3] - shape[2]
-        rows, columns = (ops.iota(shape, axis, "i32") for axis in (2, 3))
-        seen.append(ops.less_equal(columns, rows + ahead if ahead else rows))
+        rows, columns = (constants.iota(shape, axis, "i32") for axis in (2, 3))
+        seen.append(logic.less_equal(columns, rows + ahead if ahead else rows))
     return seen
 
 
@@ -101,13 +105,13 @@ def _weights(q: Node, k: Node, seen: Sequence[Node], scale: float) -> Node:
     """softmax(q kᵀ · scale) over what is seen, of 16-bit operands in float32."""
     scores = _sums(q, k, tb=True) * scale
     for s in seen:
-        scores = ops.where(s, scores, UNSEEN)
-    return ops.softmax(scores, -1)
+        scores = logic.where(s, scores, UNSEEN)
+    return softmax(scores, -1)
 
 
 def _attention(q: Node, k: Node, v: Node, *mask: Node, causal: bool, scale: float, dtype: str | None = None) -> Node:
     seen = _seen((*q.shape[:3], k.shape[2]), mask, causal)
-    return ops.cast(_sums(_weights(q, k, seen, scale), v), dtype or q.dtype)
+    return elementwise.cast(_sums(_weights(q, k, seen, scale), v), dtype or q.dtype)
 
 
 def _attention_grad(
@@ -119,11 +123,11 @@ def _attention_grad(
     kept = dtype or q.dtype
     p = _weights(q, k, seen, scale)
     dp = _sums(g, v, tb=True)
-    ds = p * (dp - ops.sum(p * dp, -1, keepdims=True)) * scale
+    ds = p * (dp - reduce.sum(p * dp, -1, keepdims=True)) * scale
     for s in seen:
-        ds = ops.where(s, ds, 0.0)
+        ds = logic.where(s, ds, 0.0)
     found = _sums(ds, k), _sums(ds, q, ta=True), _sums(p, g, ta=True)
-    dq, dk, dv = (ops.cast(x, kept) for x in found)
+    dq, dk, dv = (elementwise.cast(x, kept) for x in found)
     return dq, dk, dv
 
 
@@ -151,7 +155,7 @@ ATTENTION = composite(
     _attention,
     infer=_attention_type,
     grad=lambda g, y, q, k, v, *mask, causal, scale, dtype=None: (
-        *results_of(ATTENTION_GRAD(ops.cast(g, q.dtype), q, k, v, *mask, causal=causal, scale=scale)),
+        *results_of(ATTENTION_GRAD(elementwise.cast(g, q.dtype), q, k, v, *mask, causal=causal, scale=scale)),
         *(None for _ in mask),
     ),
     samples=each(
@@ -188,16 +192,16 @@ def _embedding_type(indices: TensorType, weight: TensorType) -> TensorType:
 
 
 def _row_numbers(indices: Node) -> Node:
-    return ops.cast(indices, "i32") if is_float(indices.dtype) else indices
+    return elementwise.cast(indices, "i32") if is_float(indices.dtype) else indices
 
 
 def _embedding_grad(g: Node, y: Node, indices: Node, weight: Node) -> tuple[None, Node]:
-    return None, ops.scatter_add(ops.zeros(weight.ty), _row_numbers(indices), g)
+    return None, scatter_add(constants.zeros(weight.ty), _row_numbers(indices), g)
 
 
 EMBEDDING = composite(
     "embedding",
-    lambda indices, weight: ops.take(weight, _row_numbers(indices), 0),
+    lambda indices, weight: take(weight, _row_numbers(indices), 0),
     infer=_embedding_type,
     grad=_embedding_grad,
     samples=each(
@@ -224,7 +228,7 @@ def _dropout_type(x: TensorType, state: TensorType, p: float, draw: int, axes: t
 def _kept(x: Node, state: Node, p: float, draw: int, axes: tuple[int, ...]) -> Node:
     """1 / (1 - p) where an element is kept, else 0; one decision for all elements along `axes`."""
     shape = without(x.shape, axes, keepdims=True)
-    keep = ops.bernoulli(state, p=1 - p, shape=shape, draw=draw, dtype=x.dtype)
+    keep = bernoulli(state, p=1 - p, shape=shape, draw=draw, dtype=x.dtype)
     return broadcast_to(keep * (1 / (1 - p)), x.shape)
 
 

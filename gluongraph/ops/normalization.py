@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph import ops
 from gluongraph.ir.composite import composite
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.ops.builders import FLOATS, along, check_axes, misfit, need, normal_axis, wrong_dtype
+from gluongraph.ops import control, elementwise, movement, reduce
+from gluongraph.ops.builders import along
+from gluongraph.ops.checks import FLOATS, check_axes, misfit, need, normal_axis, wrong_dtype
 from gluongraph.ops.constants import is_zero
 from gluongraph.ops.reduce import average, spread
 from gluongraph.ops.samples import each
@@ -26,7 +27,7 @@ def _centered(x: Node, axes: tuple[int, ...]) -> tuple[Node, Node, Node]:
 def _normalized(x: Node, axes: tuple[int, ...], eps: float) -> tuple[Node, Node]:
     """(x - mean) / sqrt(var + eps), and 1 / sqrt(var + eps), once for each element."""
     rest, _, variance = _centered(x, axes)
-    scale = spread(ops.rsqrt(variance + eps), x, axes)
+    scale = spread(elementwise.rsqrt(variance + eps), x, axes)
     return rest * scale, scale
 
 
@@ -61,7 +62,7 @@ def _scaled_grad(
     d = g * along(gamma, axis, x.shape)
     mean_d = spread(average(d, axes, True), x, axes)
     mean_dn = spread(average(d * normal, axes, True), x, axes)
-    return scale * (d - mean_d - normal * mean_dn), ops.sum(g * normal, others), ops.sum(g, others)
+    return scale * (d - mean_d - normal * mean_dn), reduce.sum(g * normal, others), reduce.sum(g, others)
 
 
 def _but(axis: int, rank: int) -> tuple[int, ...]:
@@ -101,16 +102,16 @@ def _group_norm_type(x: TensorType, gamma: TensorType, beta: TensorType, eps: fl
 def _grouped(x: Node, gamma: Node) -> Node:
     """(images, groups, elements of a group)"""
     images, groups = x.shape[0], gamma.ty.size
-    return ops.reshape(x, (images, groups, x.ty.size // max(images * groups, 1)))
+    return movement.reshape(x, (images, groups, x.ty.size // max(images * groups, 1)))
 
 
 def _group_norm(x: Node, gamma: Node, beta: Node, eps: float) -> Node:
-    return ops.reshape(_scaled(_grouped(x, gamma), gamma, beta, (2,), 1, eps), x.shape)
+    return movement.reshape(_scaled(_grouped(x, gamma), gamma, beta, (2,), 1, eps), x.shape)
 
 
 def _group_norm_grad(g: Node, y: Node, x: Node, gamma: Node, beta: Node, eps: float) -> tuple[Node, Node, Node]:
     dx, d_gamma, d_beta = _scaled_grad(_grouped(g, gamma), _grouped(x, gamma), gamma, (2,), 1, eps)
-    return ops.reshape(dx, x.shape), d_gamma, d_beta
+    return movement.reshape(dx, x.shape), d_gamma, d_beta
 
 
 GROUP_NORM = composite(
@@ -148,7 +149,7 @@ def _batch_norm(x: Node, gamma: Node, beta: Node, axis: int, eps: float) -> tupl
     _, mean, variance = _centered(x, axes)
     normal, _ = _normalized(x, axes, eps)
     y = normal * along(gamma, axis, x.shape) + along(beta, axis, x.shape)
-    return y, ops.reshape(mean, gamma.shape), ops.reshape(variance, gamma.shape)
+    return y, movement.reshape(mean, gamma.shape), movement.reshape(variance, gamma.shape)
 
 
 def _batch_norm_grad(
@@ -159,7 +160,7 @@ def _batch_norm_grad(
     axes = _but(axis, x.ty.rank)
     count = x.ty.size // gamma.ty.size
     normal, scale = _normalized(x, axes, eps)
-    d_gamma, d_beta = ops.sum(g * normal, axes), ops.sum(g, axes)
+    d_gamma, d_beta = reduce.sum(g * normal, axes), reduce.sum(g, axes)
 
     def mean_of(total: Node) -> Node:
         return along(total * (1 / count), axis, x.shape)
@@ -188,7 +189,7 @@ BATCH_NORM = composite(
 
 def batch_norm(x: Node, gamma: Node, beta: Node, axis: int = 1, eps: float = 1e-5) -> tuple[Node, Node, Node]:
     """y, mean, var of y = (x - mean) / sqrt(var + eps) · gamma + beta over all axes but one; var is biased."""
-    y, mean, variance = ops.items(
+    y, mean, variance = control.items(
         BATCH_NORM(x, gamma, beta, axis=normal_axis("batch_norm", axis, x.ty.rank), eps=float(eps))
     )
     return y, mean, variance
@@ -201,7 +202,7 @@ def _inference_type(x: TensorType, *vectors: TensorType, axis: int, eps: float) 
 
 def _batch_norm_inference(x: Node, gamma: Node, beta: Node, mean: Node, var: Node, axis: int, eps: float) -> Node:
     """One multiplication and one addition for each element."""
-    scale = gamma * ops.rsqrt(var + eps)
+    scale = gamma * elementwise.rsqrt(var + eps)
     return x * along(scale, axis, x.shape) + along(beta - mean * scale, axis, x.shape)
 
 

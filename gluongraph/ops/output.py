@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.builders import equal_types
+from gluongraph.ops.checks import equal_types
 from gluongraph.ops.samples import elementwise
 
 

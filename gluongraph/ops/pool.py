@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.builders import FLOATS, equal_types, misfit, need, pair
+from gluongraph.ops import constants, logic, movement
+from gluongraph.ops.checks import FLOATS, equal_types, misfit, need, pair
 from gluongraph.ops.movement import both, clamped
 from gluongraph.ops.samples import array, each
 
@@ -268,17 +268,17 @@ def _max_grad_grad(gg: Node, z: Node, x: Node, y: Node, g: Node, **how: Any) -> 
     """What lies in gg where each window has its first largest element."""
     (top, bottom), (left, right) = _borders(x.shape, how)
     before, after = (0, 0, top, left), (0, 0, bottom, right)
-    framed, moved = ops.pad(x, before, after, -math.inf), ops.pad(gg, before, after)
-    found, waiting = ops.zeros(y.ty), ops.full(y.shape, True, "bool")
+    framed, moved = movement.pad(x, before, after, -math.inf), movement.pad(gg, before, after)
+    found, waiting = constants.zeros(y.ty), constants.full(y.shape, True, "bool")
     for rows, columns in _offsets(y.shape, how):
         window = (
             (0, 0, rows.start, columns.start),
             (*y.shape[:2], rows.stop, columns.stop),
             (1, 1, rows.step, columns.step),
         )
-        hit = ops.logical_and(waiting, ops.equal(ops.slice(framed, *window), y))
-        waiting = ops.logical_and(waiting, ops.logical_not(hit))
-        found = ops.where(hit, ops.slice(moved, *window), found)
+        hit = logic.logical_and(waiting, logic.equal(movement.slice(framed, *window), y))
+        waiting = logic.logical_and(waiting, logic.logical_not(hit))
+        found = logic.where(hit, movement.slice(moved, *window), found)
     return None, None, found
 
 

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gluongraph import ops
 from gluongraph.ir.graph import Node
-from gluongraph.ops.builders import misfit
+from gluongraph.ops import elementwise, movement
+from gluongraph.ops.checks import misfit
 from gluongraph.ops.pool import avg_pool2d, max_pool2d, places
 
 Pool = Callable[..., Node]
@@ -41,8 +41,8 @@ def sum_pool(x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Seq
     counts = [places(*each, ceil) for each in zip(size, kernel, stride, padding, strict=True)]
     reach = [(count - 1) * s + k for count, k, s in zip(counts, kernel, stride, strict=True)]
     behind = [max(r - n - p, 0) for r, n, p in zip(reach, size, padding, strict=True)]
-    framed = ops.pad(x, (0, 0, *padding), (0, 0, *behind), 0.0)
-    return ops.mul(avg_pool(framed, kernel, stride, (0,) * len(size)), float(math.prod(kernel)))
+    framed = movement.pad(x, (0, 0, *padding), (0, 0, *behind), 0.0)
+    return elementwise.mul(avg_pool(framed, kernel, stride, (0,) * len(size)), float(math.prod(kernel)))
 
 
 def _pooled(
@@ -55,10 +55,10 @@ def _pooled(
     if axes == 2:
         return pool(x, kernel, stride, padding, **how)
     if axes == 1:
-        y = pool(ops.reshape(x, (*x.shape[:2], 1, x.shape[2])), (1, *kernel), (1, *stride), (0, *padding), **how)
-        return ops.reshape(y, (*y.shape[:2], y.shape[3]))
+        y = pool(movement.reshape(x, (*x.shape[:2], 1, x.shape[2])), (1, *kernel), (1, *stride), (0, *padding), **how)
+        return movement.reshape(y, (*y.shape[:2], y.shape[3]))
     n, c, depth, *size = x.shape
-    y = pool(ops.reshape(x, (n, c * depth, *size)), kernel[1:], stride[1:], padding[1:], **how)
-    rows = ops.reshape(y, (n, c, depth, y.shape[2] * y.shape[3]))
+    y = pool(movement.reshape(x, (n, c * depth, *size)), kernel[1:], stride[1:], padding[1:], **how)
+    rows = movement.reshape(y, (n, c, depth, y.shape[2] * y.shape[3]))
     z = pool(rows, (kernel[0], 1), (stride[0], 1), (padding[0], 0), **how)
-    return ops.reshape(z, (n, c, z.shape[2], *y.shape[2:]))
+    return movement.reshape(z, (n, c, z.shape[2], *y.shape[2:]))

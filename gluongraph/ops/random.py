@@ -20,7 +20,7 @@ import numpy as np
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops import philox_kernel
-from gluongraph.ops.builders import FLOATS, NUMBERS, misfit, need
+from gluongraph.ops.checks import FLOATS, NUMBERS, misfit, need
 from gluongraph.ops.samples import array
 
 ROUNDS = 10

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.composite import composite
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops import sums
-from gluongraph.ops.builders import FLOATS, NUMBERS, Axes, check_axes, misfit, need, normal_axes, normal_axis, without
+from gluongraph.ops import constants, elementwise, logic, movement, sums
+from gluongraph.ops.checks import FLOATS, NUMBERS, Axes, check_axes, misfit, need, normal_axes, normal_axis, without
 from gluongraph.ops.samples import each
 
 _HALF = 2  # bytes of the floats whose sums and products are accumulated in f32
@@ -75,22 +74,22 @@ def _wide(fold: Callable[..., Any]) -> Callable[..., Any]:
 
 def spread(g: Node, x: Node, axes: tuple[int, ...]) -> Node:
     """What was folded over `axes`, with them or without, once for each element of x."""
-    return ops.expand(ops.reshape(g, without(x.shape, axes, keepdims=True)), x.shape)
+    return movement.expand(movement.reshape(g, without(x.shape, axes, keepdims=True)), x.shape)
 
 
 def _prod_grad(g: Node, y: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> tuple[Node]:
     """y / x, and where x is 0 the product of the others: 0 unless it is the only zero."""
-    zero = ops.equal(x, 0)
-    zeros = spread(SUM(ops.cast(zero, x.dtype), axes=axes, keepdims=keepdims), x, axes)
-    others = spread(PROD(ops.where(zero, 1, x), axes=axes, keepdims=keepdims), x, axes)
-    divide = ops.div if is_float(x.dtype) else ops.floordiv  # of integers nothing is left over
-    rest = ops.where(ops.equal(zeros, ops.cast(zero, x.dtype)), divide(others, ops.where(zero, 1, x)), 0)
+    zero = logic.equal(x, 0)
+    zeros = spread(SUM(elementwise.cast(zero, x.dtype), axes=axes, keepdims=keepdims), x, axes)
+    others = spread(PROD(logic.where(zero, 1, x), axes=axes, keepdims=keepdims), x, axes)
+    divide = elementwise.div if is_float(x.dtype) else elementwise.floordiv  # of integers nothing is left over
+    rest = logic.where(logic.equal(zeros, elementwise.cast(zero, x.dtype)), divide(others, logic.where(zero, 1, x)), 0)
     return (spread(g, x, axes) * rest,)
 
 
 def _extreme_grad(g: Node, y: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> tuple[Node]:
     """Every element that equals the result gets the gradient, as in MXNet."""
-    return (ops.where(ops.equal(x, spread(y, x, axes)), spread(g, x, axes), 0),)
+    return (logic.where(logic.equal(x, spread(y, x, axes)), spread(g, x, axes), 0),)
 
 
 SUM = Op(
@@ -175,7 +174,7 @@ CUMSUM = Op(
     kind="reduce",
     infer=_cumsum_type,
     numpy=sums.running,
-    grad=lambda g, y, x, axis: (ops.flip(ops.cumsum(ops.flip(g, axis), axis), axis),),
+    grad=lambda g, y, x, axis: (movement.flip(cumsum(movement.flip(g, axis), axis), axis),),
     lower=_cumsum_lower,
     samples=each(
         (((3, 33),), {"axis": 1}),
@@ -197,14 +196,14 @@ def cumsum(x: Node, axis: int) -> Node:
 
 def average(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
     """The sum over the axes, by the number of elements."""
-    return ops.sum(x, axes, keepdims) * (1 / math.prod(x.shape[a] for a in axes))
+    return sum(x, axes, keepdims) * (1 / math.prod(x.shape[a] for a in axes))
 
 
 def _shared_grad(g: Node, y: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> tuple[Node]:
     """Elements that equal the result get equal parts of the gradient."""
-    best = ops.equal(x, spread(y, x, axes))
-    parts = ops.sum(ops.cast(best, x.dtype), axes, keepdims)
-    return (ops.where(best, spread(g / parts, x, axes), 0),)
+    best = logic.equal(x, spread(y, x, axes))
+    parts = sum(elementwise.cast(best, x.dtype), axes, keepdims)
+    return (logic.where(best, spread(g / parts, x, axes), 0),)
 
 
 def _shared(name: str, build: Callable[..., Node], doc: str) -> Op:
@@ -262,22 +261,22 @@ def mean(x: Node, axis: Axes = None, keepdims: bool = False) -> Node:
 def _first_hit(hit: Node, axis: int, keepdims: bool, dtype: str) -> Node:
     """The first index along the axis where `hit` holds."""
     n = hit.shape[axis]
-    places = ops.where(hit, ops.iota(hit.shape, axis, "i32"), n - 1)
-    return ops.cast(ops.min(places, axis, keepdims), dtype)
+    places = logic.where(hit, constants.iota(hit.shape, axis, "i32"), n - 1)
+    return elementwise.cast(min(places, axis, keepdims), dtype)
 
 
 def _extreme(x: Node, extreme: Node, axis: int) -> Node:
     """Where x is what its extreme along the axis is. That is NaN where there is any, and so is the first of these."""
-    equal = ops.equal(x, spread(extreme, x, (axis,)))
-    return ops.logical_or(equal, ops.isnan(x)) if is_float(x.dtype) else equal
+    equal = logic.equal(x, spread(extreme, x, (axis,)))
+    return logic.logical_or(equal, elementwise.isnan(x)) if is_float(x.dtype) else equal
 
 
 def _argmax(x: Node, axis: int, keepdims: bool, dtype: str) -> Node:
-    return _first_hit(_extreme(x, ops.max(x, axis), axis), axis, keepdims, dtype)
+    return _first_hit(_extreme(x, max(x, axis), axis), axis, keepdims, dtype)
 
 
 def _argmin(x: Node, axis: int, keepdims: bool, dtype: str) -> Node:
-    return _first_hit(_extreme(x, ops.min(x, axis), axis), axis, keepdims, dtype)
+    return _first_hit(_extreme(x, min(x, axis), axis), axis, keepdims, dtype)
 
 
 _ARG_SAMPLES = each(

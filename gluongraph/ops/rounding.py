@@ -8,7 +8,7 @@ import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.builders import misfit
+from gluongraph.ops.checks import misfit
 from gluongraph.ops.samples import array
 
 _BELOW = 0xFFFF  # the bits of a float32 that bfloat16 has not

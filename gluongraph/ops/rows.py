@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.ir.graph import Node, Op, TensorType
-from gluongraph.ops.builders import INTEGERS, NUMBERS, misfit, need, wrong_dtype
+from gluongraph.ops.checks import INTEGERS, NUMBERS, misfit, need, wrong_dtype
 from gluongraph.ops.samples import each
 
 

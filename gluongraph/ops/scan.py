@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.composite import substitute
 from gluongraph.ir.graph import Graph, Node, Op, TensorType
-from gluongraph.ops.builders import misfit
+from gluongraph.ops import constants, elementwise, movement, reduce
+from gluongraph.ops.checks import misfit
 from gluongraph.ops.constants import is_zero
 from gluongraph.ops.control import apply_body, check_arguments, gradients_of
 from gluongraph.ops.loops import Nodes, fresh, loop, of_turn, over
+from gluongraph.ops.matmul import matmul
 from gluongraph.ops.samples import array
 
 Step = Callable[[Nodes, Nodes], tuple[Sequence[Node], Sequence[Node]]]
@@ -107,8 +108,10 @@ def _scan_grad(
     running = {k: fresh(turn.leaves[k].ty) for k in constant if totals[k] is None}
     moving = [k for k in range(carries) if is_float(turn.leaves[k].dtype)]
     start = {head: gs[k] for k in moving if (head := turn.heads[k]) is not None}
-    start |= {total: ops.zeros(total.ty) for total in running.values()}
-    after = [found.get(k) or ops.zeros(turn.leaves[k].ty) for k in moving] + [s + found[k] for k, s in running.items()]
+    start |= {total: constants.zeros(total.ty) for total in running.values()}
+    after = [found.get(k) or constants.zeros(turn.leaves[k].ty) for k in moving] + [
+        s + found[k] for k, s in running.items()
+    ]
     columns = list(dict.fromkeys([*(found[k] for k in sliced), *later.leaves]))
     turn.add_beginnings(of_turn((*after, *columns), {*turn.stacks, *start}))
     columns = [n for n in columns if n not in turn.stacks]
@@ -155,9 +158,11 @@ class _Turn:
         outputs = self.results[self.carries :]
         for k in wanted:
             if self.results[k] in outputs:  # the body hands this carry out as it is
-                y, first = self.ys[self.carries + outputs.index(self.results[k])], ops.expand_dims(self.args[k], 0)
-                rest = ops.part(y, 0, 1, self.length) if self.reverse else ops.part(y, 0, 0, self.length - 1)
-                self.stacks[self.leaves[k]] = ops.concat(rest, first) if self.reverse else ops.concat(first, rest)
+                y, first = self.ys[self.carries + outputs.index(self.results[k])], movement.expand_dims(self.args[k], 0)
+                rest = movement.part(y, 0, 1, self.length) if self.reverse else movement.part(y, 0, 0, self.length - 1)
+                self.stacks[self.leaves[k]] = (
+                    movement.concat(rest, first) if self.reverse else movement.concat(first, rest)
+                )
         if kept := [k for k in wanted if self.leaves[k] not in self.stacks]:
             self.stacks |= dict(zip((self.leaves[k] for k in kept), self._saved(kept), strict=True))
 
@@ -185,10 +190,10 @@ class _Later:
         """The sum of g over all turns; None if it has to be added up in the loop."""
         if g.op.name == "matmul" and g.ty.rank == 2 and g.attrs["ta"] and not g.attrs["tb"]:
             a, b = (self._stack(s) for s in g.src)
-            return g.op(ops.reshape(a, (-1, a.shape[-1])), ops.reshape(b, (-1, b.shape[-1])), **g.attrs)
+            return g.op(movement.reshape(a, (-1, a.shape[-1])), movement.reshape(b, (-1, b.shape[-1])), **g.attrs)
         if g.op.name == "sum" and (g.src[0] in self.known or g.src[0] in self.leaves):
-            total = ops.sum(self._stack(g.src[0]), axis=(0, *(a + 1 for a in g.attrs["axes"])))
-            return ops.reshape(total, g.shape)
+            total = reduce.sum(self._stack(g.src[0]), axis=(0, *(a + 1 for a in g.attrs["axes"])))
+            return movement.reshape(total, g.shape)
         if g.op.name in ("reshape", "transpose") and (inner := self.sum(g.src[0])) is not None:
             return g.on((inner,))
         return None
@@ -203,14 +208,14 @@ def _samples(rng: np.random.Generator) -> Any:
     """h = tanh(h w + x) with a counter beside it, in both directions; y is h itself, or h times the counter."""
     for dtype, reverse, plain in (("f32", False, True), ("f64", True, True), ("f64", False, False)):
         leaves = {
-            "c0": ops.input("c0", TensorType((2, 3), dtype)),
-            "c1": ops.input("c1", TensorType((), "i32")),
-            "x0": ops.input("x0", TensorType((2, 3), dtype)),
-            "k0": ops.input("k0", TensorType((3, 3), dtype)),
+            "c0": constants.input("c0", TensorType((2, 3), dtype)),
+            "c1": constants.input("c1", TensorType((), "i32")),
+            "x0": constants.input("x0", TensorType((2, 3), dtype)),
+            "k0": constants.input("k0", TensorType((3, 3), dtype)),
         }
         h, turn, x, w = leaves.values()
-        new = ops.tanh(ops.matmul(h, w) + x)
-        outputs = {"c0": new, "c1": turn + 1, "y0": new if plain else new * h * ops.cast(turn, dtype)}
+        new = elementwise.tanh(matmul(h, w) + x)
+        outputs = {"c0": new, "c1": turn + 1, "y0": new if plain else new * h * elementwise.cast(turn, dtype)}
         arrays = (array(rng, (2, 3), dtype), np.asarray(1, np.int32), array(rng, (5, 2, 3), dtype))
         attrs = {"body": Graph(leaves, outputs), "length": 5, "carries": 2, "xs": 1, "reverse": reverse}
         yield (*arrays, array(rng, (3, 3), dtype)), attrs

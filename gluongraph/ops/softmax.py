@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph import ops
 from gluongraph.ir.composite import composite
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.ops.builders import FLOATS, check_axes, misfit, need, normal_axis, without, wrong_dtype
+from gluongraph.ops import constants, elementwise, logic, movement, reduce
+from gluongraph.ops.checks import FLOATS, check_axes, misfit, need, normal_axis, without, wrong_dtype
 from gluongraph.ops.reduce import spread
 from gluongraph.ops.samples import each
 
@@ -23,13 +23,13 @@ _LAST_AND_MIDDLE = each(
 
 def _shifted(x: Node, axis: int) -> Node:
     """x minus its largest element along the axis, so that no exponential overflows; a constant, for the gradient."""
-    return x - spread(ops.stop_gradient(ops.max(x, axis, keepdims=True)), x, (axis,))
+    return x - spread(elementwise.stop_gradient(reduce.max(x, axis, keepdims=True)), x, (axis,))
 
 
 def _exp_sum(x: Node, axis: int) -> tuple[Node, Node]:
     """e^(x - max) and its sum along the axis, once for each element."""
-    e = ops.exp(_shifted(x, axis))
-    return e, ops.sum(e, axis, keepdims=True)
+    e = elementwise.exp(_shifted(x, axis))
+    return e, reduce.sum(e, axis, keepdims=True)
 
 
 def _float_axis(op: str) -> Any:
@@ -50,7 +50,7 @@ SOFTMAX = composite(
     "softmax",
     _softmax,
     infer=_float_axis("softmax"),
-    grad=lambda g, y, x, axis: (y * (g - spread(ops.sum(g * y, axis, keepdims=True), x, (axis,))),),
+    grad=lambda g, y, x, axis: (y * (g - spread(reduce.sum(g * y, axis, keepdims=True), x, (axis,))),),
     samples=_LAST_AND_MIDDLE,
     numeric="full",
     doc="e^x / Σ e^x along an axis",
@@ -64,14 +64,14 @@ def softmax(x: Node, axis: int = -1) -> Node:
 
 def _log_softmax(x: Node, axis: int) -> Node:
     _, total = _exp_sum(x, axis)
-    return _shifted(x, axis) - spread(ops.log(total), x, (axis,))
+    return _shifted(x, axis) - spread(elementwise.log(total), x, (axis,))
 
 
 LOG_SOFTMAX = composite(
     "log_softmax",
     _log_softmax,
     infer=_float_axis("log_softmax"),
-    grad=lambda g, y, x, axis: (g - ops.exp(y) * spread(ops.sum(g, axis, keepdims=True), x, (axis,)),),
+    grad=lambda g, y, x, axis: (g - elementwise.exp(y) * spread(reduce.sum(g, axis, keepdims=True), x, (axis,)),),
     samples=_LAST_AND_MIDDLE,
     numeric="full",
     doc="x - log Σ e^x along an axis",
@@ -101,16 +101,16 @@ def _cross_entropy_type(x: TensorType, label: TensorType, axis: int, sparse: boo
 
 def _is_class(x: Node, label: Node, axis: int) -> Node:
     """Is this element that of the label?"""
-    return ops.equal(ops.iota(x.shape, axis, "i32"), spread(ops.cast(label, "i32"), x, (axis,)))
+    return logic.equal(constants.iota(x.shape, axis, "i32"), spread(elementwise.cast(label, "i32"), x, (axis,)))
 
 
 def _cross_entropy(x: Node, label: Node, axis: int, sparse: bool) -> Node:
     """log Σ e^(x - max) - (x - max)[label], or -Σ label · log softmax(x)."""
     if not sparse:
-        return -ops.sum(label * _log_softmax(x, axis), axis)
+        return -reduce.sum(label * _log_softmax(x, axis), axis)
     _, total = _exp_sum(x, axis)
-    picked = ops.sum(ops.where(_is_class(x, label, axis), _shifted(x, axis), 0), axis, keepdims=True)
-    return ops.reshape(ops.log(total) - picked, without(x.shape, (axis,)))
+    picked = reduce.sum(logic.where(_is_class(x, label, axis), _shifted(x, axis), 0), axis, keepdims=True)
+    return movement.reshape(elementwise.log(total) - picked, without(x.shape, (axis,)))
 
 
 def _cross_entropy_grad(g: Node, y: Node, x: Node, label: Node, axis: int, sparse: bool) -> tuple[Node, Node | None]:
@@ -119,8 +119,8 @@ def _cross_entropy_grad(g: Node, y: Node, x: Node, label: Node, axis: int, spars
     share = e * spread(1 / total, x, (axis,))
     at = spread(g, x, (axis,))
     if sparse:
-        return (share - ops.where(_is_class(x, label, axis), ops.ones(x.ty), 0)) * at, None
-    mass = spread(ops.sum(label, axis, keepdims=True), x, (axis,))
+        return (share - logic.where(_is_class(x, label, axis), constants.ones(x.ty), 0)) * at, None
+    mass = spread(reduce.sum(label, axis, keepdims=True), x, (axis,))
     return (share * mass - label) * at, -_log_softmax(x, axis) * at
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.composite import composite
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.ops.builders import NUMBERS, check_axes, need, normal_axis
+from gluongraph.ops import constants, elementwise, logic, movement, reduce
+from gluongraph.ops.checks import NUMBERS, check_axes, need, normal_axis
 from gluongraph.ops.samples import each
 
 
@@ -20,21 +20,21 @@ def _argsort_type(x: TensorType, axis: int) -> TensorType:
 
 def _argsort(x: Node, axis: int) -> Node:
     """Count, for each element, those before it: that is its place. Comparing all with all needs no loop that waits."""
-    last = ops.moveaxis(x, axis, x.ty.rank - 1)
+    last = movement.moveaxis(x, axis, x.ty.rank - 1)
     n, whole = last.shape[-1], (*last.shape, last.shape[-1])
-    here = ops.expand(ops.expand_dims(last, -1), whole)
-    other = ops.expand(ops.expand_dims(last, -2), whole)
-    number, of_other = (ops.iota(whole, len(whole) - k) for k in (2, 1))
-    earlier = ops.logical_and(ops.equal(other, here), ops.less(of_other, number))
-    before = ops.logical_or(ops.less(other, here), earlier)
+    here = movement.expand(movement.expand_dims(last, -1), whole)
+    other = movement.expand(movement.expand_dims(last, -2), whole)
+    number, of_other = (constants.iota(whole, len(whole) - k) for k in (2, 1))
+    earlier = logic.logical_and(logic.equal(other, here), logic.less(of_other, number))
+    before = logic.logical_or(logic.less(other, here), earlier)
     if is_float(x.dtype):  # NaN come last, as in numpy
-        odd, odd_other = ops.isnan(here), ops.isnan(other)
-        both = ops.logical_and(ops.logical_and(odd, odd_other), ops.less(of_other, number))
-        before = ops.logical_or(before, ops.logical_or(both, ops.logical_and(odd, ops.logical_not(odd_other))))
-    place = ops.sum(ops.cast(before, "i32"), -1)
-    hit = ops.equal(ops.expand(ops.expand_dims(place, -2), whole), number)
-    order = ops.sum(ops.where(hit, of_other, 0), -1)
-    return ops.moveaxis(order, len(order.shape) - 1, axis) if n else ops.zeros(TensorType(x.shape, "i32"))
+        odd, odd_other = elementwise.isnan(here), elementwise.isnan(other)
+        both = logic.logical_and(logic.logical_and(odd, odd_other), logic.less(of_other, number))
+        before = logic.logical_or(before, logic.logical_or(both, logic.logical_and(odd, logic.logical_not(odd_other))))
+    place = reduce.sum(elementwise.cast(before, "i32"), -1)
+    hit = logic.equal(movement.expand(movement.expand_dims(place, -2), whole), number)
+    order = reduce.sum(logic.where(hit, of_other, 0), -1)
+    return movement.moveaxis(order, len(order.shape) - 1, axis) if n else constants.zeros(TensorType(x.shape, "i32"))
 
 
 ARGSORT = composite(
