@@ -16,9 +16,9 @@ from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.ir.graph import Node
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.onnx.build import Building
-from gluongraph.onnx.model import ValueDef
+from gluongraph.onnx.format.model import ValueDef
+from gluongraph.onnx.format.reader import read
 from gluongraph.onnx.program import Program
-from gluongraph.onnx.reader import read
 from gluongraph.storage import given_array
 
 

@@ -15,11 +15,11 @@ from gluongraph.ir.composite import results_of
 from gluongraph.ir.graph import Node, topological
 from gluongraph.mxops.layers import moved
 from gluongraph.onnx import functions
-from gluongraph.onnx.model import FunctionDef, GraphDef, NodeDef, Reference
+from gluongraph.onnx.format.model import FunctionDef, GraphDef, NodeDef, Reference
+from gluongraph.onnx.format.tensors import LARGEST
+from gluongraph.onnx.operators.node_context import CONSTANTS, FOLDED, NodeContext, Value, Values, constant
+from gluongraph.onnx.operators.table import Row
 from gluongraph.onnx.program import Program, check_types, graphs_of
-from gluongraph.onnx.site import CONSTANTS, FOLDED, Site, Value, Values, constant
-from gluongraph.onnx.table import Row
-from gluongraph.onnx.tensors import LARGEST
 from gluongraph.tracing.tracer import scope
 
 NODES = 1 << 20  # operators of one build: more come from a loop that is unrolled without end
@@ -109,7 +109,7 @@ class Building:
 
     def _row(self, node: NodeDef, row: Row, inputs: list[Value], values: Values) -> list[Value]:
         check_types(node, row)  # those of a function's nodes are known now
-        site = Site(self, node, self.opsets[-1].get(node.domain, 1), values)
+        site = NodeContext(self, node, self.opsets[-1].get(node.domain, 1), values)
         try:
             return listed(row.made(site, inputs, node.attrs))
         except (UnsupportedError, FormatError):
@@ -136,7 +136,7 @@ class Building:
             self.opsets.pop()
         return [values.get(name) for name in found.outputs]
 
-    def operator(self, site: Site, name: str, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Value:
+    def operator(self, site: NodeContext, name: str, inputs: Sequence[Value], attrs: Mapping[str, Any]) -> Value:
         """An operator that another is made of."""
         made = self.node(NodeDef(name, "", site.node.name, ("",) * len(inputs), ("y",), attrs), list(inputs), {})
         return made[0] if len(made) == 1 else tuple(made)
@@ -153,7 +153,7 @@ class Building:
 
     # -- randomness and running statistics
 
-    def draw(self, site: Site) -> tuple[Node, int]:
+    def draw(self, site: NodeContext) -> tuple[Node, int]:
         """The next source of random numbers."""
         if not self.sources:
             raise site.unsupported("random numbers in a graph that is built more than once")

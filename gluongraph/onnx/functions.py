@@ -11,9 +11,9 @@ import numpy as np
 
 from gluongraph.errors import FormatError
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.onnx.model import NUMBERS, FunctionDef, GraphDef, NodeDef
-from gluongraph.onnx.package import onnx
-from gluongraph.onnx.reader import Reader
+from gluongraph.onnx.format.model import NUMBERS, FunctionDef, GraphDef, NodeDef
+from gluongraph.onnx.format.package import onnx
+from gluongraph.onnx.format.reader import Reader
 
 
 def plain(node: NodeDef, version: int) -> FunctionDef | None:

@@ -11,10 +11,10 @@ import numpy as np
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.errors import FormatError, UnsupportedError, amount
 from gluongraph.onnx import functions
-from gluongraph.onnx.model import FunctionDef, GraphDef, Model, NodeDef, ValueDef
+from gluongraph.onnx.format.model import FunctionDef, GraphDef, Model, NodeDef, ValueDef
+from gluongraph.onnx.format.package import NEWEST, OLDEST
 from gluongraph.onnx.operators import find
-from gluongraph.onnx.package import NEWEST, OLDEST
-from gluongraph.onnx.table import KINDS, Row
+from gluongraph.onnx.operators.table import KINDS, Row
 from gluongraph.storage import Array
 
 SHAPE_ONLY = frozenset({"Shape", "Size"})  # operators that read no numbers of their input

@@ -32,11 +32,11 @@ from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.errors import MXNetError
 from gluongraph.host import services
 from gluongraph.onnx.block import ONNXBlock, load
-from gluongraph.onnx.model import DEFAULT, TRAINING
+from gluongraph.onnx.format.model import DEFAULT, TRAINING
+from gluongraph.onnx.format.package import OLDEST, onnx
 from gluongraph.onnx.operators import rows
-from gluongraph.onnx.package import OLDEST, onnx
-from gluongraph.onnx.site import UnknownNumbersError
-from gluongraph.onnx.table import Row
+from gluongraph.onnx.operators.node_context import UnknownNumbersError
+from gluongraph.onnx.operators.table import Row
 from gluongraph.storage import Array
 
 NODE = "backend.test.case.node"

@@ -21,7 +21,7 @@ import gluongraph as mx
 from gluongraph import nd
 from gluongraph.errors import FormatError, MXNetError, UnsupportedError
 from gluongraph.onnx.operators import rows
-from gluongraph.onnx.table import KINDS
+from gluongraph.onnx.operators.table import KINDS
 
 LONGEST = 600  # characters of a sentence
 

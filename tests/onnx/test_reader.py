@@ -173,7 +173,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> Any:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-    monkeypatch.setattr("gluongraph.onnx.package.import_whole", missing)
+    monkeypatch.setattr("gluongraph.onnx.format.package.import_whole", missing)
     with pytest.raises(MXNetError, match="need the package onnx, which is not installed"):
         mx.onnx.load(b"")
 

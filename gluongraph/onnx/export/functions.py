@@ -8,10 +8,10 @@ from typing import Any
 
 from gluongraph.errors import UnsupportedError
 from gluongraph.ir.graph import OPS, Graph, Node, attr_key, node
-from gluongraph.onnx.export.extents import Pairs
-from gluongraph.onnx.export.view import View, opened
+from gluongraph.onnx.export.rules.extents import Pairs
+from gluongraph.onnx.export.rules.view import View, opened
 from gluongraph.onnx.export.writer import Names, Writer
-from gluongraph.onnx.package import onnx
+from gluongraph.onnx.format.package import onnx
 
 _FIRST = ("item", "after")  # ops whose result is the value that they read first
 

@@ -14,11 +14,11 @@ from gluongraph.errors import MXNetError, UnsupportedError, located, warn
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ndarray import NDArray
-from gluongraph.onnx.export.extents import BATCHES, FixedBatchError, Free, Pairs, paired
-from gluongraph.onnx.export.view import View, opened
+from gluongraph.onnx.export.rules.extents import BATCHES, FixedBatchError, Free, Pairs, paired
+from gluongraph.onnx.export.rules.view import View, opened
 from gluongraph.onnx.export.writer import Names, Writer, declared, tensor
 from gluongraph.onnx.export.writing import write
-from gluongraph.onnx.package import onnx
+from gluongraph.onnx.format.package import onnx
 from gluongraph.ops.index_checks import unchecked
 from gluongraph.storage import Array
 from gluongraph.tracing.tracer import Traced, is_rng, scope, trace

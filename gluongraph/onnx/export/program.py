@@ -19,10 +19,10 @@ from gluongraph.ir.graph import Attr, Graph, topological
 from gluongraph.onnx.export.functions import Functions, op_of
 from gluongraph.onnx.export.prediction import OPSET, assembled
 from gluongraph.onnx.export.writer import Names, declared, tensor
-from gluongraph.onnx.model import DTYPES
-from gluongraph.onnx.package import onnx
-from gluongraph.onnx.reader import DEEPEST, parsed, text
-from gluongraph.onnx.tensors import array_of
+from gluongraph.onnx.format.model import DTYPES
+from gluongraph.onnx.format.package import onnx
+from gluongraph.onnx.format.reader import DEEPEST, parsed, text
+from gluongraph.onnx.format.tensors import array_of
 from gluongraph.storage import Array
 
 DOMAIN, VERSION = "gluongraph", 1

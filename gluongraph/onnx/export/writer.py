@@ -11,11 +11,11 @@ import numpy as np
 
 from gluongraph.dtypes import dtype_name
 from gluongraph.ir.graph import Node, topological
-from gluongraph.onnx.export.extents import Extent, Free
-from gluongraph.onnx.export.terms import Body, Made, Several, Sizes, Source, Term
-from gluongraph.onnx.export.view import View
-from gluongraph.onnx.model import NUMBERS
-from gluongraph.onnx.package import onnx
+from gluongraph.onnx.export.rules.extents import Extent, Free
+from gluongraph.onnx.export.rules.terms import Body, Made, Several, Sizes, Source, Term
+from gluongraph.onnx.export.rules.view import View
+from gluongraph.onnx.format.model import NUMBERS
+from gluongraph.onnx.format.package import onnx
 from gluongraph.storage import Array
 
 Extents = tuple[Extent, ...]

@@ -17,7 +17,7 @@ from gluongraph.onnx.operators import (
     shape,
     training,
 )
-from gluongraph.onnx.table import find, rows
+from gluongraph.onnx.operators.table import find, rows
 
 __all__ = [
     "control",

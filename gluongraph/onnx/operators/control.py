@@ -7,15 +7,15 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node
-from gluongraph.onnx.model import GraphDef
-from gluongraph.onnx.site import CONSTANTS, Site, Value
-from gluongraph.onnx.table import operator
+from gluongraph.onnx.format.model import GraphDef
+from gluongraph.onnx.operators.node_context import CONSTANTS, NodeContext, Value
+from gluongraph.onnx.operators.table import operator
 
 UNROLLED = 4096  # turns of a loop
 
 
 @operator("If", static=("condition",))
-def branch(at: Site, condition: Node, *, then_branch: GraphDef, else_branch: GraphDef) -> list[Value]:
+def branch(at: NodeContext, condition: Node, *, then_branch: GraphDef, else_branch: GraphDef) -> list[Value]:
     """One of two graphs; both, and a choice between their results, where the condition depends on the input"""
     if condition.op.name in CONSTANTS:
         return at.graph(then_branch if at.number(condition, "condition") else else_branch)
@@ -29,7 +29,7 @@ def branch(at: Site, condition: Node, *, then_branch: GraphDef, else_branch: Gra
 
 @operator("Loop", static=("trips",))
 def loop(
-    at: Site, trips: Node | None = None, condition: Node | None = None, *carried: Value, body: GraphDef
+    at: NodeContext, trips: Node | None = None, condition: Node | None = None, *carried: Value, body: GraphDef
 ) -> list[Value]:
     """A graph turn after turn, unrolled; what it makes beside what it carries is stacked"""
     if len(body.inputs) != 2 + len(carried) or len(body.outputs) < 1 + len(carried):
@@ -66,7 +66,7 @@ def _goes_on(body: GraphDef) -> bool:
 
 @operator("Scan", since=9)
 def scan(
-    at: Site,
+    at: NodeContext,
     *inputs: Node,
     body: GraphDef,
     num_scan_inputs: int,

@@ -14,8 +14,8 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.shapes import row_major
-from gluongraph.onnx.site import Site
-from gluongraph.onnx.table import operator
+from gluongraph.onnx.operators.node_context import NodeContext
+from gluongraph.onnx.operators.table import operator
 from gluongraph.storage import Array
 
 MODES = ("nearest", "linear", "cubic")
@@ -89,7 +89,7 @@ def _weights(how: Sampling, places: Array, n: int, scale: float) -> tuple[Array,
     return np.clip(index, 0, n - 1).astype(np.int32), weight
 
 
-def _along(at: Site, x: Node, axis: int, size: int, scale: float, how: Sampling, roi: Sequence[float]) -> Node:
+def _along(at: NodeContext, x: Node, axis: int, size: int, scale: float, how: Sampling, roi: Sequence[float]) -> Node:
     """One axis resampled."""
     n = x.shape[axis]
     places = _places(how, n, size, scale, *roi)
@@ -106,7 +106,7 @@ def _along(at: Site, x: Node, axis: int, size: int, scale: float, how: Sampling,
     return ops.where(mask, y, how.extrapolation)
 
 
-def _mixed(at: Site, x: Node, axis: int, index: Array, weight: Array) -> Node:
+def _mixed(at: NodeContext, x: Node, axis: int, index: Array, weight: Array) -> Node:
     """For each place along the axis the sum of the elements that it reads, by their weights."""
     shape = tuple(len(index) if a == axis else 1 for a in range(x.ty.rank))
 
@@ -118,7 +118,7 @@ def _mixed(at: Site, x: Node, axis: int, index: Array, weight: Array) -> Node:
 
 
 def _resized(
-    at: Site, x: Node, sizes: Sequence[int], scales: Sequence[float], how: Sampling, roi: Sequence[float] = ()
+    at: NodeContext, x: Node, sizes: Sequence[int], scales: Sequence[float], how: Sampling, roi: Sequence[float] = ()
 ) -> Node:
     at.room(sizes)
     given, rank = x.dtype, x.ty.rank
@@ -134,7 +134,7 @@ def _resized(
 
 
 @operator("Upsample", since=9, static=("scales",))
-def upsample(at: Site, x: Node, scales: Node, *, mode: str = "nearest") -> Node:
+def upsample(at: NodeContext, x: Node, scales: Node, *, mode: str = "nearest") -> Node:
     """More elements along axes; what later versions call Resize"""
     factors = [float(n) for n in at.known(scales, "scales")]
     how = Sampling(at.choose("mode", mode, "nearest", "linear"), "asymmetric", "floor", -0.75, False, False, 0.0)
@@ -142,14 +142,14 @@ def upsample(at: Site, x: Node, scales: Node, *, mode: str = "nearest") -> Node:
 
 
 @operator("Resize", since=10, static=("scales",))
-def resize_by_scales(at: Site, x: Node, scales: Node, *, mode: str = "nearest") -> Node:
+def resize_by_scales(at: NodeContext, x: Node, scales: Node, *, mode: str = "nearest") -> Node:
     """More or fewer elements along axes"""
     return upsample(at, x, scales, mode=mode)
 
 
 @operator("Resize", since=11, static=("roi", "scales", "sizes"))
 def resize(
-    at: Site,
+    at: NodeContext,
     x: Node,
     roi: Node | None = None,
     scales: Node | None = None,
@@ -198,7 +198,7 @@ def resize(
 
 
 def _to_sizes(
-    at: Site, x: Node, axes: Ints, wanted: Ints, policy: str, extents: list[int], factors: list[float]
+    at: NodeContext, x: Node, axes: Ints, wanted: Ints, policy: str, extents: list[int], factors: list[float]
 ) -> None:
     """Extents and factors that sizes ask for; one factor for all axes where their proportion is kept."""
     ratios = [n / x.shape[a] for a, n in zip(axes, wanted, strict=True)]
@@ -267,7 +267,7 @@ def _cubic(t: Node) -> list[Node]:
 
 @operator("GridSample", since=16)
 def grid_sample(
-    at: Site, x: Node, grid: Node, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
+    at: NodeContext, x: Node, grid: Node, *, align_corners: int = 0, mode: str = "linear", padding_mode: str = "zeros"
 ) -> Node:
     """x at places from -1 to 1 that the grid names, the last axis of x first"""
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)

@@ -10,15 +10,15 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.graph import Node
+from gluongraph.onnx.operators.node_context import CONSTANTS, NodeContext, Value
 from gluongraph.onnx.operators.reduce import worst
-from gluongraph.onnx.site import CONSTANTS, Site, Value
-from gluongraph.onnx.table import operator
+from gluongraph.onnx.operators.table import operator
 from gluongraph.storage import Array
 
 PAIRS = 1 << 26  # elements times updates, above which a scatter that multiplies or compares is refused
 
 
-def _index(at: Site, indices: Node, extent: int) -> Node:
+def _index(at: NodeContext, indices: Node, extent: int) -> Node:
     """Indices from 0 on; those that are known are checked."""
     if indices.op.name in CONSTANTS and indices.ty.size:
         found = at.known(indices, "indices")
@@ -32,7 +32,7 @@ def _index(at: Site, indices: Node, extent: int) -> Node:
 
 
 @operator("Gather")
-def gather(at: Site, x: Node, indices: Node, *, axis: int = 0) -> Node:
+def gather(at: NodeContext, x: Node, indices: Node, *, axis: int = 0) -> Node:
     """The slices along an axis that the indices name"""
     axis = at.axis(axis, x.ty.rank)
     places = _index(at, indices, x.shape[axis])
@@ -45,7 +45,7 @@ def gather(at: Site, x: Node, indices: Node, *, axis: int = 0) -> Node:
 
 
 @operator("GatherElements", since=11)
-def gather_elements(at: Site, x: Node, indices: Node, *, axis: int = 0) -> Node:
+def gather_elements(at: NodeContext, x: Node, indices: Node, *, axis: int = 0) -> Node:
     """One element along an axis for each index"""
     axis = at.axis(axis, x.ty.rank)
     # indices may cover a part of the other axes
@@ -53,7 +53,7 @@ def gather_elements(at: Site, x: Node, indices: Node, *, axis: int = 0) -> Node:
     return ops.gather(x, _index(at, indices, x.shape[axis]), axis)
 
 
-def _flat(at: Site, indices: Node, extents: tuple[int, ...]) -> Node:
+def _flat(at: NodeContext, indices: Node, extents: tuple[int, ...]) -> Node:
     """Row-major positions, from indices that lie along the last axis."""
     total: Node | None = None
     for k, n in enumerate(extents):
@@ -65,7 +65,7 @@ def _flat(at: Site, indices: Node, extents: tuple[int, ...]) -> Node:
 
 
 @operator("GatherND", since=11)
-def gather_nd(at: Site, x: Node, indices: Node, *, batch_dims: int = 0) -> Node:
+def gather_nd(at: NodeContext, x: Node, indices: Node, *, batch_dims: int = 0) -> Node:
     """The slices that the numbers along the last axis of the indices name"""
     lead, count = x.shape[:batch_dims], indices.shape[-1]
     inner = x.shape[batch_dims : batch_dims + count]
@@ -84,7 +84,7 @@ def gather_nd(at: Site, x: Node, indices: Node, *, batch_dims: int = 0) -> Node:
 # -- writing
 
 
-def _scattered(at: Site, rows: Node, places: Node, updates: Node, reduction: str) -> Node:
+def _scattered(at: NodeContext, rows: Node, places: Node, updates: Node, reduction: str) -> Node:
     """Rows (n, the rest) with updates (k, the rest) put in, or joined with what is there, at places (k,)."""
     if rows.dtype == "bool":
         wide = _scattered(at, ops.cast(rows, "u8"), places, ops.cast(updates, "u8"), reduction)
@@ -112,7 +112,7 @@ def _scattered(at: Site, rows: Node, places: Node, updates: Node, reduction: str
 @operator("Scatter", since=9)
 @operator("ScatterElements", since=11)
 def scatter_elements(
-    at: Site, x: Node, indices: Node, updates: Node, *, axis: int = 0, reduction: str = "none"
+    at: NodeContext, x: Node, indices: Node, updates: Node, *, axis: int = 0, reduction: str = "none"
 ) -> Node:
     """x with one element along an axis written for each index"""
     axis = at.axis(axis, x.ty.rank)
@@ -128,7 +128,7 @@ def scatter_elements(
 
 
 @operator("ScatterND", since=11)
-def scatter_nd(at: Site, x: Node, indices: Node, updates: Node, *, reduction: str = "none") -> Node:
+def scatter_nd(at: NodeContext, x: Node, indices: Node, updates: Node, *, reduction: str = "none") -> Node:
     """x with slices written where the numbers along the last axis of the indices say"""
     count = indices.shape[-1]
     places = _flat(at, indices, x.shape[:count])
@@ -140,7 +140,7 @@ def scatter_nd(at: Site, x: Node, indices: Node, updates: Node, *, reduction: st
 
 @operator("TensorScatter", since=24)
 def tensor_scatter(
-    at: Site, cache: Node, update: Node, writes: Node | None = None, *, axis: int = -2, mode: str = "linear"
+    at: NodeContext, cache: Node, update: Node, writes: Node | None = None, *, axis: int = -2, mode: str = "linear"
 ) -> Node:
     """A cache with a run of slices written from an index on, one for each element of the batch"""
     axis, n = at.axis(axis, cache.ty.rank), cache.shape[0]
@@ -159,7 +159,7 @@ def tensor_scatter(
 
 
 @operator("OneHot", since=9, static=("depth",))
-def one_hot(at: Site, indices: Node, depth: Node, values: Node, *, axis: int = -1) -> Node:
+def one_hot(at: NodeContext, indices: Node, depth: Node, values: Node, *, axis: int = -1) -> Node:
     """One of two values: the second where the new axis is the index"""
     (count,) = at.room((int(at.number(depth, "depth")),))
     index = indices if not is_float(indices.dtype) else ops.cast(indices, "i64")
@@ -171,18 +171,18 @@ def one_hot(at: Site, indices: Node, depth: Node, values: Node, *, axis: int = -
 
 
 @operator("TopK")
-def top_k_by_attribute(at: Site, x: Node, *, k: int, axis: int = -1) -> list[Value]:
+def top_k_by_attribute(at: NodeContext, x: Node, *, k: int, axis: int = -1) -> list[Value]:
     """The k largest along an axis, and where they lie"""
     return _top(at, x, k, axis, True)
 
 
 @operator("TopK", since=10, static=("k",))
-def top_k(at: Site, x: Node, k: Node, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> list[Value]:
+def top_k(at: NodeContext, x: Node, k: Node, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> list[Value]:
     """The k largest, or smallest, along an axis, in order, and where they lie"""
     return _top(at, x, int(at.number(k, "k")), axis, bool(largest))
 
 
-def _top(at: Site, x: Node, k: int, axis: int, largest: bool) -> list[Value]:
+def _top(at: NodeContext, x: Node, k: int, axis: int, largest: bool) -> list[Value]:
     axis = at.axis(axis, x.ty.rank)
     if not 0 <= k <= x.shape[axis]:
         raise at.wrong(f"k={k} of {x.shape[axis]}")
@@ -194,7 +194,7 @@ def _top(at: Site, x: Node, k: int, axis: int, largest: bool) -> list[Value]:
 
 
 @operator("Compress", since=9, static=("condition",))
-def compress(at: Site, x: Node, condition: Node, *, axis: int | None = None) -> Node:
+def compress(at: NodeContext, x: Node, condition: Node, *, axis: int | None = None) -> Node:
     """The slices where a condition holds that is known ahead"""
     if axis is None:
         x, axis = ops.reshape(x, (x.ty.size,)), 0
@@ -203,13 +203,13 @@ def compress(at: Site, x: Node, condition: Node, *, axis: int | None = None) -> 
 
 
 @operator("NonZero", since=9, static=("x",))
-def non_zero(at: Site, x: Node) -> Node:
+def non_zero(at: NodeContext, x: Node) -> Node:
     """Where numbers that are known ahead are not 0"""
     return at.constant(np.array(np.nonzero(at.known(x, "the input")), np.int64))
 
 
 @operator("Unique", since=11, static=("x",))
-def unique(at: Site, x: Node, *, axis: int | None = None, sorted: int = 1) -> list[Value]:
+def unique(at: NodeContext, x: Node, *, axis: int | None = None, sorted: int = 1) -> list[Value]:
     """The different numbers of what is known ahead, where each is first, which each is, and how often"""
     array = at.known(x, "the input")
     values, first, inverse, counts = np.unique(array, True, True, True, axis)
@@ -223,7 +223,7 @@ def unique(at: Site, x: Node, *, axis: int | None = None, sorted: int = 1) -> li
 
 
 @operator("ReverseSequence", since=10)
-def reverse_sequence(at: Site, x: Node, lengths: Node, *, batch_axis: int = 1, time_axis: int = 0) -> Node:
+def reverse_sequence(at: NodeContext, x: Node, lengths: Node, *, batch_axis: int = 1, time_axis: int = 0) -> Node:
     """The first elements of each sequence in reverse order"""
     if {batch_axis, time_axis} != {0, 1}:
         raise at.wrong(f"batch_axis={batch_axis} and time_axis={time_axis} are 0 and 1")

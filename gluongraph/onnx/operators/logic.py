@@ -11,8 +11,8 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES, is_float, numpy_dtype
 from gluongraph.ir.graph import Node
-from gluongraph.onnx.site import Site
-from gluongraph.onnx.table import operator, row
+from gluongraph.onnx.operators.node_context import NodeContext
+from gluongraph.onnx.operators.table import operator, row
 
 _TWO: dict[str, Callable[[Any, Any], Any]] = {
     "And": ops.logical_and,
@@ -29,25 +29,25 @@ for _name, _both in _TWO.items():
 
 
 @operator("Not")
-def logical_not(at: Site, x: Node) -> Node:
+def logical_not(at: NodeContext, x: Node) -> Node:
     """Is x false?"""
     return ops.logical_not(x)
 
 
 @operator("Where", since=9)
-def where(at: Site, condition: Node, x: Node, y: Node) -> Node:
+def where(at: NodeContext, condition: Node, x: Node, y: Node) -> Node:
     """x where the condition holds, else y"""
     return ops.where(condition, x, y)
 
 
 @operator("IsNaN", since=9)
-def is_nan(at: Site, x: Node) -> Node:
+def is_nan(at: NodeContext, x: Node) -> Node:
     """Is x not a number?"""
     return ops.isnan(x)
 
 
 @operator("IsInf", since=10)
-def is_inf(at: Site, x: Node, *, detect_negative: int = 1, detect_positive: int = 1) -> Node:
+def is_inf(at: NodeContext, x: Node, *, detect_negative: int = 1, detect_positive: int = 1) -> Node:
     """Is x infinite, of a sign that is asked for?"""
     infinite = ops.logical_and(ops.logical_not(ops.isfinite(x)), ops.logical_not(ops.isnan(x)))
     if not detect_negative:
@@ -56,7 +56,7 @@ def is_inf(at: Site, x: Node, *, detect_negative: int = 1, detect_positive: int 
 
 
 @operator("BitShift", since=11)
-def bit_shift(at: Site, x: Node, by: Node, *, direction: str) -> Node:
+def bit_shift(at: NodeContext, x: Node, by: Node, *, direction: str) -> Node:
     """x times, or divided by, a power of two"""
     at.choose("direction", direction, "LEFT", "RIGHT")
     signed = DTYPES[x.dtype].family == "int"
@@ -70,7 +70,7 @@ def bit_shift(at: Site, x: Node, by: Node, *, direction: str) -> Node:
 
 
 @operator("Trilu", since=14, static=("k",))
-def trilu(at: Site, x: Node, k: Node | None = None, *, upper: int = 1) -> Node:
+def trilu(at: NodeContext, x: Node, k: Node | None = None, *, upper: int = 1) -> Node:
     """The elements on one side of a diagonal, others 0"""
     offset = 0 if k is None else int(at.number(k, "k"))
     rows, columns = (ops.iota(x.shape, x.ty.rank - n) for n in (2, 1)) if x.ty.size else (x, x)

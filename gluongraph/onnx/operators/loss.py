@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node
-from gluongraph.onnx.site import Site, Value
-from gluongraph.onnx.table import operator
+from gluongraph.onnx.operators.node_context import NodeContext, Value
+from gluongraph.onnx.operators.table import operator
 
 REDUCTIONS = ("none", "mean", "sum")
 
 
 @operator("NegativeLogLikelihoodLoss", since=12)
 def negative_log_likelihood(
-    at: Site,
+    at: NodeContext,
     logarithms: Node,
     target: Node,
     weight: Node | None = None,
@@ -26,7 +26,7 @@ def negative_log_likelihood(
 
 @operator("SoftmaxCrossEntropyLoss", since=12)
 def softmax_cross_entropy(
-    at: Site,
+    at: NodeContext,
     scores: Node,
     labels: Node,
     weights: Node | None = None,
@@ -50,7 +50,9 @@ def _picked(logarithms: Node, target: Node) -> Node:
     return ops.neg(ops.squeeze(ops.gather(logarithms, index, 1), 1))
 
 
-def _reduced(at: Site, each: Node, target: Node, weight: Node | None, ignored: int | None, reduction: str) -> Node:
+def _reduced(
+    at: NodeContext, each: Node, target: Node, weight: Node | None, ignored: int | None, reduction: str
+) -> Node:
     at.choose("reduction", reduction, *REDUCTIONS)
     factor = ops.full(each.shape, 1.0, each.dtype)
     if weight is not None:

@@ -13,8 +13,8 @@ from gluongraph.ir.graph import Node
 from gluongraph.mxops import layers as mxlayers
 from gluongraph.mxops import math as mxmath
 from gluongraph.mxops import ops as mxops
-from gluongraph.onnx.site import Site
-from gluongraph.onnx.table import operator, row
+from gluongraph.onnx.operators.node_context import NodeContext
+from gluongraph.onnx.operators.table import operator, row
 
 # -- one source
 
@@ -69,45 +69,45 @@ def _between(x: Node, low: float, high: float) -> Node:
 
 
 @operator("Celu", since=12)
-def celu(at: Site, x: Node, *, alpha: float = 1.0) -> Node:
+def celu(at: NodeContext, x: Node, *, alpha: float = 1.0) -> Node:
     """max(0, x) + min(0, alpha (e^(x / alpha) - 1))"""
     below = ops.mul(ops.expm1(ops.minimum(ops.mul(x, 1.0 / alpha), 0.0)), alpha)
     return ops.add(ops.relu(x), below)
 
 
 @operator("Elu")
-def elu(at: Site, x: Node, *, alpha: float = 1.0) -> Node:
+def elu(at: NodeContext, x: Node, *, alpha: float = 1.0) -> Node:
     """x, below 0 alpha (e^x - 1)"""
     below = ops.mul(ops.expm1(ops.minimum(x, 0.0)), alpha)
     return ops.where(ops.greater(x, 0.0), x, below)
 
 
 @operator("Selu")
-def selu(at: Site, x: Node, *, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Node:
+def selu(at: NodeContext, x: Node, *, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Node:
     """gamma x, below 0 gamma alpha (e^x - 1)"""
     return ops.mul(elu(at, x, alpha=alpha), gamma)
 
 
 @operator("LeakyRelu")
-def leaky_relu(at: Site, x: Node, *, alpha: float = 0.01) -> Node:
+def leaky_relu(at: NodeContext, x: Node, *, alpha: float = 0.01) -> Node:
     """x, below 0 alpha x"""
     return ops.where(ops.less(x, 0.0), ops.mul(x, alpha), x)
 
 
 @operator("ThresholdedRelu", since=10)
-def thresholded_relu(at: Site, x: Node, *, alpha: float = 1.0) -> Node:
+def thresholded_relu(at: NodeContext, x: Node, *, alpha: float = 1.0) -> Node:
     """x where it is above alpha, else 0"""
     return ops.where(ops.greater(x, alpha), x, 0.0)
 
 
 @operator("HardSigmoid")
-def hard_sigmoid(at: Site, x: Node, *, alpha: float = 0.2, beta: float = 0.5) -> Node:
+def hard_sigmoid(at: NodeContext, x: Node, *, alpha: float = 0.2, beta: float = 0.5) -> Node:
     """alpha x + beta, held between 0 and 1"""
     return _between(ops.add(ops.mul(x, alpha), beta), 0.0, 1.0)
 
 
 @operator("Shrink", since=9)
-def shrink(at: Site, x: Node, *, bias: float = 0.0, lambd: float = 0.5) -> Node:
+def shrink(at: NodeContext, x: Node, *, bias: float = 0.0, lambd: float = 0.5) -> Node:
     """x moved towards 0 by bias where it is further away than lambd, else 0"""
     y, dtype = (ops.cast(x, "f32"), x.dtype) if not is_float(x.dtype) else (x, x.dtype)
     above, below = ops.where(ops.greater(y, lambd), ops.sub(y, bias), 0.0), ops.add(y, bias)
@@ -115,31 +115,31 @@ def shrink(at: Site, x: Node, *, bias: float = 0.0, lambd: float = 0.5) -> Node:
 
 
 @operator("Gelu", since=20)
-def gelu(at: Site, x: Node, *, approximate: str = "none") -> Node:
+def gelu(at: NodeContext, x: Node, *, approximate: str = "none") -> Node:
     """x Φ(x), exact or by tanh"""
     return ops.gelu(x, approximate=at.choose("approximate", approximate, "none", "tanh") == "tanh")
 
 
 @operator("Swish", since=24)
-def swish(at: Site, x: Node, *, alpha: float = 1.0) -> Node:
+def swish(at: NodeContext, x: Node, *, alpha: float = 1.0) -> Node:
     """x sigmoid(alpha x)"""
     return ops.mul(x, ops.sigmoid(x if alpha == 1.0 else ops.mul(x, alpha)))
 
 
 @operator("PRelu")
-def prelu(at: Site, x: Node, slope: Node) -> Node:
+def prelu(at: NodeContext, x: Node, slope: Node) -> Node:
     """x, below 0 slope x"""
     return ops.where(ops.less(x, 0), ops.mul(x, slope), x)
 
 
 @operator("Clip", since=6)
-def clip_by_attributes(at: Site, x: Node, *, min: float = -math.inf, max: float = math.inf) -> Node:
+def clip_by_attributes(at: NodeContext, x: Node, *, min: float = -math.inf, max: float = math.inf) -> Node:
     """x held between two numbers"""
     return _between(x, min, max)
 
 
 @operator("Clip", since=11)
-def clip(at: Site, x: Node, min: Node | None = None, max: Node | None = None) -> Node:
+def clip(at: NodeContext, x: Node, min: Node | None = None, max: Node | None = None) -> Node:
     """x held between two numbers; the upper one holds where they cross"""
     x = x if min is None else ops.maximum(x, min)
     return x if max is None else ops.minimum(x, max)
@@ -153,7 +153,7 @@ for _name, _both in _TWO.items():
 
 
 @operator("Div")
-def div(at: Site, a: Node, b: Node) -> Node:
+def div(at: NodeContext, a: Node, b: Node) -> Node:
     """a / b; of integers, rounded towards zero"""
     return ops.div(a, b) if is_float(a.dtype) else _truncated(a, b)
 
@@ -168,7 +168,7 @@ def _truncated(a: Node, b: Node) -> Node:
 
 
 @operator("Pow")
-def power(at: Site, a: Node, b: Node) -> Node:
+def power(at: NodeContext, a: Node, b: Node) -> Node:
     """a to the power b, of a's element type"""
     if b.op.name == "const" and is_float(a.dtype):
         return _to_the(a, float(b.attrs["value"]), ops.broadcast_to(b, b.shape).shape)
@@ -192,7 +192,7 @@ def _to_the(a: Node, exponent: float, shape: tuple[int, ...]) -> Node:
 
 
 @operator("Mod", since=10)
-def mod(at: Site, a: Node, b: Node, *, fmod: int = 0) -> Node:
+def mod(at: NodeContext, a: Node, b: Node, *, fmod: int = 0) -> Node:
     """The remainder of the sign of b; with fmod of a"""
     if not fmod:
         return _wide_mod(a, b)
@@ -212,25 +212,25 @@ def _wide_mod(a: Node, b: Node) -> Node:
 
 
 @operator("Sum")
-def sum(at: Site, *xs: Node) -> Node:
+def sum(at: NodeContext, *xs: Node) -> Node:
     """The sum of all arrays"""
     return reduce(ops.add, xs)
 
 
 @operator("Mean")
-def mean(at: Site, *xs: Node) -> Node:
+def mean(at: NodeContext, *xs: Node) -> Node:
     """The mean of all arrays"""
     return ops.mul(reduce(ops.add, xs), 1.0 / len(xs))
 
 
 @operator("Max")
-def max(at: Site, *xs: Node) -> Node:
+def max(at: NodeContext, *xs: Node) -> Node:
     """The largest of all arrays, elementwise; of two that are equal each gets half of the gradient"""
     return reduce(ops.maximum_even, xs)
 
 
 @operator("Min")
-def min(at: Site, *xs: Node) -> Node:
+def min(at: NodeContext, *xs: Node) -> Node:
     """The smallest of all arrays, elementwise; of two that are equal each gets half of the gradient"""
     return reduce(ops.minimum_even, xs)
 
@@ -239,7 +239,7 @@ def min(at: Site, *xs: Node) -> Node:
 
 
 @operator("MatMul")
-def matmul(at: Site, a: Node, b: Node) -> Node:
+def matmul(at: NodeContext, a: Node, b: Node) -> Node:
     """The matrix product, by numpy's rules for vectors and leading axes"""
     left, right = a.ty.rank == 1, b.ty.rank == 1
     if left:
@@ -256,7 +256,7 @@ def matmul(at: Site, a: Node, b: Node) -> Node:
 
 @operator("Gemm")
 def gemm(
-    at: Site,
+    at: NodeContext,
     a: Node,
     b: Node,
     c: Node | None = None,
@@ -275,7 +275,7 @@ def gemm(
 
 
 @operator("Einsum", since=12)
-def einsum(at: Site, *xs: Node, equation: str) -> Node:
+def einsum(at: NodeContext, *xs: Node, equation: str) -> Node:
     """Einstein's sum: products over letters that are shared, sums over those that the result lacks"""
     terms, _, result = equation.replace(" ", "").partition("->")
     operands = terms.split(",")
@@ -303,7 +303,7 @@ def einsum(at: Site, *xs: Node, equation: str) -> Node:
 DOTS = "αβγδεζηθ"  # the axes that "..." stands for, the last one last
 
 
-def _spelled(at: Site, term: str, rank: int) -> str:
+def _spelled(at: NodeContext, term: str, rank: int) -> str:
     if "..." in term:
         more = rank - len(term) + 3
         if not 0 <= more <= len(DOTS):
@@ -362,7 +362,7 @@ def _spread(x: Node, term: str, extent: dict[str, int]) -> Node:
 
 
 @operator("CumSum", since=11, static=("axis",))
-def cumsum(at: Site, x: Node, axis: Node, *, exclusive: int = 0, reverse: int = 0) -> Node:
+def cumsum(at: NodeContext, x: Node, axis: Node, *, exclusive: int = 0, reverse: int = 0) -> Node:
     """The running sum along an axis, without the element itself if exclusive, from the end if reverse"""
     (a,) = at.axes((int(at.number(axis, "axis")),), x.ty.rank)
     return _running(ops.cumsum, x, a, 0, bool(exclusive), bool(reverse))
@@ -379,7 +379,7 @@ def _running(build: Any, x: Node, axis: int, start: int, exclusive: bool, revers
 
 
 @operator("CumProd", since=26, static=("axis",))
-def cumprod(at: Site, x: Node, axis: Node, *, exclusive: int = 0, reverse: int = 0) -> Node:
+def cumprod(at: NodeContext, x: Node, axis: Node, *, exclusive: int = 0, reverse: int = 0) -> Node:
     """The running product along an axis, by doubling: as many products as the extent has binary digits"""
     (a,) = at.axes((int(at.number(axis, "axis")),), x.ty.rank)
 
@@ -395,7 +395,7 @@ def cumprod(at: Site, x: Node, axis: Node, *, exclusive: int = 0, reverse: int =
 
 
 @operator("Det", since=11)
-def det(at: Site, x: Node) -> Node:
+def det(at: NodeContext, x: Node) -> Node:
     """The determinant of matrices"""
     sign, log = ops.slogdet(x)
     return ops.mul(sign, ops.exp(log))

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES
 from gluongraph.ir.graph import Node
+from gluongraph.onnx.operators.node_context import NodeContext, Value
+from gluongraph.onnx.operators.table import operator
 from gluongraph.onnx.operators.windows import AUTO, Sliding, framed
-from gluongraph.onnx.site import Site, Value
-from gluongraph.onnx.table import operator
 
 Ints = tuple[int, ...]
 
@@ -20,7 +20,7 @@ Ints = tuple[int, ...]
 
 @operator("Conv")
 def conv(
-    at: Site,
+    at: NodeContext,
     x: Node,
     w: Node,
     b: Node | None = None,
@@ -45,7 +45,7 @@ def _biased(y: Node, b: Node | None) -> Node:
 
 @operator("ConvTranspose")
 def conv_transpose(
-    at: Site,
+    at: NodeContext,
     x: Node,
     w: Node,
     b: Node | None = None,
@@ -85,7 +85,7 @@ def conv_transpose(
 # -- softmax
 
 
-def _as_rows(at: Site, x: Node, axis: int) -> Node:
+def _as_rows(at: NodeContext, x: Node, axis: int) -> Node:
     """Before opset 13 all axes from `axis` on were one."""
     first = at.axis(axis, x.ty.rank)
     return ops.reshape(x, (math.prod(x.shape[:first]), math.prod(x.shape[first:])))
@@ -101,11 +101,11 @@ _SOFT: dict[str, Callable[..., Node]] = {"Softmax": ops.softmax, "LogSoftmax": o
 
 def _softmaxes(name: str, build: Callable[..., Node]) -> None:
     @operator(name)
-    def of_rows(at: Site, x: Node, *, axis: int = 1) -> Node:
+    def of_rows(at: NodeContext, x: Node, *, axis: int = 1) -> Node:
         return ops.reshape(build(_as_rows(at, x, axis), axis=1), x.shape)
 
     @operator(name, since=13)
-    def of_axis(at: Site, x: Node, *, axis: int = -1) -> Node:
+    def of_axis(at: NodeContext, x: Node, *, axis: int = -1) -> Node:
         return build(x, axis=at.axis(axis, x.ty.rank))
 
 
@@ -117,20 +117,20 @@ for _name, _build in _SOFT.items():
 
 
 @operator("Dropout", since=7)
-def dropout_by_attribute(at: Site, x: Node, *, ratio: float = 0.5) -> list[Value]:
+def dropout_by_attribute(at: NodeContext, x: Node, *, ratio: float = 0.5) -> list[Value]:
     """In training some elements 0, others scaled; else x"""
     return _dropped(at, x, ratio)
 
 
 @operator("Dropout", since=12, static=("ratio", "training_mode"))
 def dropout(
-    at: Site, x: Node, ratio: Node | None = None, training_mode: Node | None = None, *, seed: int | None = None
+    at: NodeContext, x: Node, ratio: Node | None = None, training_mode: Node | None = None, *, seed: int | None = None
 ) -> list[Value]:
     """In training some elements 0, others scaled; else x. The mode is gluon's; seed changes nothing"""
     return _dropped(at, x, 0.5 if ratio is None else float(at.number(ratio, "ratio")))
 
 
-def _dropped(at: Site, x: Node, p: float) -> list[Value]:
+def _dropped(at: NodeContext, x: Node, p: float) -> list[Value]:
     if not 0 <= p < 1:
         raise at.unsupported(f"ratio={p}; it is a probability below 1")
     if not at.training or p == 0.0:
@@ -145,7 +145,7 @@ def _dropped(at: Site, x: Node, p: float) -> list[Value]:
 # -- quantized numbers
 
 
-def _per_axis(at: Site, v: Node, x: Node, axis: int, block: int) -> Node:
+def _per_axis(at: NodeContext, v: Node, x: Node, axis: int, block: int) -> Node:
     """A scale or zero point as an array that broadcasts to x."""
     if v.ty.rank == 0 or v.shape == (1,):
         return ops.reshape(v, ())
@@ -170,7 +170,7 @@ def _saturated(y: Node, dtype: str) -> Node:
 
 @operator("QuantizeLinear", since=10)
 def quantize(
-    at: Site,
+    at: NodeContext,
     x: Node,
     scale: Node,
     zero: Node | None = None,
@@ -194,7 +194,7 @@ def quantize(
 
 @operator("DequantizeLinear", since=10)
 def dequantize(
-    at: Site,
+    at: NodeContext,
     x: Node,
     scale: Node,
     zero: Node | None = None,
@@ -223,7 +223,7 @@ def _shifted(x: Node, zero: Node | None, axis: int | None = None) -> Node:
 
 
 @operator("MatMulInteger", since=10)
-def matmul_integer(at: Site, a: Node, b: Node, a_zero: Node | None = None, b_zero: Node | None = None) -> Node:
+def matmul_integer(at: NodeContext, a: Node, b: Node, a_zero: Node | None = None, b_zero: Node | None = None) -> Node:
     """The product of matrices of bytes without their zero points, in i32"""
     left, right = _shifted(a, a_zero, -2), _shifted(b, b_zero, -1)
     return ops.cast(ops.matmul(ops.cast(left, "f64"), ops.cast(right, "f64")), "i32")
@@ -231,7 +231,7 @@ def matmul_integer(at: Site, a: Node, b: Node, a_zero: Node | None = None, b_zer
 
 @operator("ConvInteger", since=10)
 def conv_integer(
-    at: Site,
+    at: NodeContext,
     x: Node,
     w: Node,
     x_zero: Node | None = None,
@@ -247,7 +247,7 @@ def conv_integer(
 
 
 @operator("DynamicQuantizeLinear", since=11)
-def dynamic_quantize(at: Site, x: Node) -> list[Value]:
+def dynamic_quantize(at: NodeContext, x: Node) -> list[Value]:
     """x as bytes, with the scale and zero point that its own range asks for"""
     axes = tuple(range(x.ty.rank))
     top, bottom = ops.maximum(ops.max(x, axes), 0.0), ops.minimum(ops.min(x, axes), 0.0)

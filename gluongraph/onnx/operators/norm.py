@@ -6,15 +6,15 @@ import math
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node
-from gluongraph.onnx.site import Site, Value
-from gluongraph.onnx.table import operator
+from gluongraph.onnx.operators.node_context import NodeContext, Value
+from gluongraph.onnx.operators.table import operator
 
 WIDE = ("f16", "bf16")
 
 
 @operator("BatchNormalization", since=7)
 def batch_norm(
-    at: Site,
+    at: NodeContext,
     x: Node,
     scale: Node,
     bias: Node,
@@ -47,14 +47,14 @@ def batch_norm(
 
 
 @operator("InstanceNormalization", since=6)
-def instance_norm(at: Site, x: Node, scale: Node, bias: Node, *, epsilon: float = 1e-5) -> Node:
+def instance_norm(at: NodeContext, x: Node, scale: Node, bias: Node, *, epsilon: float = 1e-5) -> Node:
     """(x - mean) / sqrt(var + epsilon) scale + bias over each channel of each sample"""
     return ops.group_norm(x, scale, bias, eps=epsilon)
 
 
 @operator("LayerNormalization", since=17)
 def layer_norm(
-    at: Site,
+    at: NodeContext,
     x: Node,
     scale: Node,
     bias: Node | None = None,
@@ -86,7 +86,9 @@ def layer_norm(
 
 
 @operator("RMSNormalization", since=23)
-def rms_norm(at: Site, x: Node, scale: Node, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Node:
+def rms_norm(
+    at: NodeContext, x: Node, scale: Node, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Node:
     """x / sqrt(mean of squares + epsilon) scale over the axes from `axis` on"""
     over = tuple(range(at.axis(axis, x.ty.rank), x.ty.rank))
     wide = ops.cast(x, "f32") if x.dtype in WIDE and stash_type == 1 else x
@@ -95,14 +97,16 @@ def rms_norm(at: Site, x: Node, scale: Node, *, axis: int = -1, epsilon: float =
 
 
 @operator("GroupNormalization", since=18)
-def group_norm_by_group(at: Site, x: Node, scale: Node, bias: Node, *, epsilon: float = 1e-5, num_groups: int) -> Node:
+def group_norm_by_group(
+    at: NodeContext, x: Node, scale: Node, bias: Node, *, epsilon: float = 1e-5, num_groups: int
+) -> Node:
     """(x - mean) / sqrt(var + epsilon) over groups of channels; scale and bias per group"""
     return ops.group_norm(x, scale, bias, eps=epsilon)
 
 
 @operator("GroupNormalization", since=21)
 def group_norm(
-    at: Site, x: Node, scale: Node, bias: Node, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1
+    at: NodeContext, x: Node, scale: Node, bias: Node, *, epsilon: float = 1e-5, num_groups: int, stash_type: int = 1
 ) -> Node:
     """(x - mean) / sqrt(var + epsilon) over groups of channels; scale and bias per channel"""
     wide = ops.cast(x, "f32") if x.dtype in WIDE else x
@@ -113,7 +117,7 @@ def group_norm(
 
 
 @operator("LpNormalization")
-def lp_norm(at: Site, x: Node, *, axis: int = -1, p: int = 2) -> Node:
+def lp_norm(at: NodeContext, x: Node, *, axis: int = -1, p: int = 2) -> Node:
     """x / its p-norm along an axis; 0 where that is 0"""
     axis = at.axis(axis, x.ty.rank)
     at.choose("p", p, 1, 2)
@@ -124,7 +128,7 @@ def lp_norm(at: Site, x: Node, *, axis: int = -1, p: int = 2) -> Node:
 
 
 @operator("MeanVarianceNormalization", since=9)
-def mean_variance_norm(at: Site, x: Node, *, axes: tuple[int, ...] = (0, 2, 3)) -> Node:
+def mean_variance_norm(at: NodeContext, x: Node, *, axes: tuple[int, ...] = (0, 2, 3)) -> Node:
     """(x - mean) / standard deviation over axes"""
     over = tuple(sorted(at.axes(axes, x.ty.rank)))
     apart = ops.sub(x, ops.mean(x, axis=over, keepdims=True))
@@ -132,7 +136,7 @@ def mean_variance_norm(at: Site, x: Node, *, axes: tuple[int, ...] = (0, 2, 3)) 
 
 
 @operator("LRN")
-def lrn(at: Site, x: Node, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Node:
+def lrn(at: NodeContext, x: Node, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Node:
     """x / (bias + alpha / size · squares of the channels around) ** beta"""
     before, n = (size - 1) // 2, x.shape[1]
     around = (0, *(0,) * (x.ty.rank - 1))

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.graph import Node
+from gluongraph.onnx.operators.node_context import NodeContext, Value
 from gluongraph.onnx.operators.reduce import worst
+from gluongraph.onnx.operators.table import operator
 from gluongraph.onnx.operators.windows import Sliding, Windows, framed
-from gluongraph.onnx.site import Site, Value
-from gluongraph.onnx.table import operator
 
 Ints = tuple[int, ...]
 
@@ -36,7 +36,7 @@ def _taps(x: Node, how: Windows, places: Ints) -> Iterator[tuple[Ints, Node]]:
 
 @operator("MaxPool")
 def max_pool(
-    at: Site,
+    at: NodeContext,
     x: Node,
     *,
     ceil_mode: int = 0,
@@ -62,7 +62,7 @@ def max_pool(
     return [found]
 
 
-def _with_indices(at: Site, x: Node, how: Windows, ceil: bool, by_columns: bool) -> list[Value]:
+def _with_indices(at: NodeContext, x: Node, how: Windows, ceil: bool, by_columns: bool) -> list[Value]:
     whole, places = _whole(x, how, ceil, worst(x.dtype, True))
     size = x.shape[2:]
     strides = [math.prod(size[a + 1 :]) for a in range(len(size))]
@@ -88,7 +88,7 @@ def _with_indices(at: Site, x: Node, how: Windows, ceil: bool, by_columns: bool)
 
 @operator("AveragePool")
 def average_pool(
-    at: Site,
+    at: NodeContext,
     x: Node,
     *,
     ceil_mode: int = 0,
@@ -128,7 +128,7 @@ def _sums(x: Node, how: Windows, ceil: bool, places: Ints | None = None) -> Node
 
 
 @operator("LpPool")
-def lp_pool(at: Site, x: Node, *, ceil_mode: int = 0, kernel_shape: Ints, p: int = 2, sliding: Sliding) -> Node:
+def lp_pool(at: NodeContext, x: Node, *, ceil_mode: int = 0, kernel_shape: Ints, p: int = 2, sliding: Sliding) -> Node:
     """The p-norm of each window"""
     how = sliding.windows(at, x.shape[2:], kernel_shape, bool(ceil_mode))
     powers = ops.abs(x) if p == 1 else ops.mul(x, x) if p == 2 else ops.pow(ops.abs(x), float(p))
@@ -141,13 +141,13 @@ def _inner(x: Node) -> Ints:
 
 
 @operator("GlobalAveragePool")
-def global_average_pool(at: Site, x: Node) -> Node:
+def global_average_pool(at: NodeContext, x: Node) -> Node:
     """The mean of each channel"""
     return ops.mean(x, axis=_inner(x), keepdims=True)
 
 
 @operator("GlobalMaxPool")
-def global_max_pool(at: Site, x: Node) -> Node:
+def global_max_pool(at: NodeContext, x: Node) -> Node:
     """The largest element of each channel; the first of equal ones has its gradient, as in other windows"""
     if not is_float(x.dtype):
         return ops.max(x, axis=_inner(x), keepdims=True)
@@ -156,14 +156,14 @@ def global_max_pool(at: Site, x: Node) -> Node:
 
 
 @operator("GlobalLpPool", since=2)
-def global_lp_pool(at: Site, x: Node, *, p: int = 2) -> Node:
+def global_lp_pool(at: NodeContext, x: Node, *, p: int = 2) -> Node:
     """The p-norm of each channel"""
     return ops.pow(ops.sum(ops.pow(ops.abs(x), float(p)), axis=_inner(x), keepdims=True), 1.0 / p)
 
 
 @operator("MaxUnpool", since=9, static=("output_shape",))
 def max_unpool(
-    at: Site,
+    at: NodeContext,
     x: Node,
     indices: Node,
     output_shape: Node | None = None,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from gluongraph import ops
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.ops import softrelu, softsign
-from gluongraph.onnx.site import Site, Value
-from gluongraph.onnx.table import attributes, operator
+from gluongraph.onnx.operators.node_context import NodeContext, Value
+from gluongraph.onnx.operators.table import attributes, operator
 
 Nodes = tuple[Node, ...]
 Act = Callable[[Node], Node]
@@ -36,7 +36,7 @@ class Settings:
         return x if self.clip is None else ops.minimum(ops.maximum(x, -self.clip), self.clip)
 
 
-def _acts(at: Site, settings: Settings, default: Texts) -> list[Act]:
+def _acts(at: NodeContext, settings: Settings, default: Texts) -> list[Act]:
     """The activations by name; those with numbers of their own take them from the lists, in order."""
     names = settings.activations or default
     alpha, beta = iter(settings.activation_alpha), iter(settings.activation_beta)
@@ -107,7 +107,7 @@ MakeStep = Callable[[Node, Node | None, list[Act], int], Step]
 class _Layer:
     """What the three operators share: inputs and settings, directions, lengths, beginnings, the layout of the batch."""
 
-    at: Site
+    at: NodeContext
     x: Node
     w: Node
     r: Node
@@ -192,7 +192,7 @@ def _plus(x: Node, b: Node | None) -> Node:
 
 @operator("RNN", since=7)
 def rnn(
-    at: Site,
+    at: NodeContext,
     x: Node,
     w: Node,
     r: Node,
@@ -218,7 +218,7 @@ def rnn(
 
 @operator("GRU", since=7)
 def gru(
-    at: Site,
+    at: NodeContext,
     x: Node,
     w: Node,
     r: Node,
@@ -257,7 +257,7 @@ def gru(
 
 @operator("LSTM", since=7)
 def lstm(
-    at: Site,
+    at: NodeContext,
     x: Node,
     w: Node,
     r: Node,

@@ -9,8 +9,8 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES, is_float
 from gluongraph.ir.graph import Node
-from gluongraph.onnx.site import Site
-from gluongraph.onnx.table import row
+from gluongraph.onnx.operators.node_context import NodeContext
+from gluongraph.onnx.operators.table import row
 
 Axes = tuple[int, ...]
 Reduce = Callable[[Node, Axes], Node]  # with the axes kept
@@ -85,7 +85,7 @@ _TABLE: dict[str, Reduce] = {
 
 
 def _by_attribute(build: Reduce) -> Any:
-    def reduce(at: Site, x: Node, *, axes: Axes | None = None, keepdims: int = 1) -> Node:
+    def reduce(at: NodeContext, x: Node, *, axes: Axes | None = None, keepdims: int = 1) -> Node:
         return _reduced(at, build, x, axes, keepdims)
 
     return reduce
@@ -93,7 +93,7 @@ def _by_attribute(build: Reduce) -> Any:
 
 def _by_input(build: Reduce) -> Any:
     def reduce(
-        at: Site, x: Node, axes: Node | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+        at: NodeContext, x: Node, axes: Node | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> Node:
         over = at.ints(axes, "axes")
         return _reduced(at, build, x, () if noop_with_empty_axes and not over else over or None, keepdims)
@@ -101,7 +101,7 @@ def _by_input(build: Reduce) -> Any:
     return reduce
 
 
-def _reduced(at: Site, build: Reduce, x: Node, axes: Axes | None, keepdims: int) -> Node:
+def _reduced(at: NodeContext, build: Reduce, x: Node, axes: Axes | None, keepdims: int) -> Node:
     over = tuple(range(x.ty.rank)) if axes is None else tuple(sorted(at.axes(axes, x.ty.rank)))
     y = build(x, over)
     return y if keepdims else ops.reshape(y, tuple(n for a, n in enumerate(x.shape) if a not in over))
@@ -113,7 +113,7 @@ for _name, _build in _TABLE.items():
 
 
 def _found(build: Any) -> Any:
-    def find(at: Site, x: Node, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Node:
+    def find(at: NodeContext, x: Node, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Node:
         axis = at.axis(axis, x.ty.rank)
         place = build(ops.flip(x, axis) if select_last_index else x, axis=axis, keepdims=bool(keepdims))
         if select_last_index:

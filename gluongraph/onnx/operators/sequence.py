@@ -6,26 +6,26 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node
-from gluongraph.onnx.model import GraphDef
-from gluongraph.onnx.site import Site, Value
-from gluongraph.onnx.table import operator
+from gluongraph.onnx.format.model import GraphDef
+from gluongraph.onnx.operators.node_context import NodeContext, Value
+from gluongraph.onnx.operators.table import operator
 
 Nodes = tuple[Node, ...]
 
 
 @operator("SequenceConstruct", since=11)
-def construct(at: Site, *xs: Node) -> list[Value]:
+def construct(at: NodeContext, *xs: Node) -> list[Value]:
     """A sequence of these arrays"""
     return [xs]
 
 
 @operator("SequenceEmpty", since=11)
-def empty(at: Site, *, dtype: int = 1) -> list[Value]:
+def empty(at: NodeContext, *, dtype: int = 1) -> list[Value]:
     """A sequence of no arrays"""
     return [()]
 
 
-def _place(at: Site, position: Node | None, count: int, last: int) -> int:
+def _place(at: NodeContext, position: Node | None, count: int, last: int) -> int:
     if position is None:
         return last
     place = int(at.number(position, "position"))
@@ -35,33 +35,33 @@ def _place(at: Site, position: Node | None, count: int, last: int) -> int:
 
 
 @operator("SequenceAt", since=11, static=("position",))
-def element(at: Site, xs: Nodes, position: Node) -> Node:
+def element(at: NodeContext, xs: Nodes, position: Node) -> Node:
     """One array of a sequence"""
     return xs[_place(at, position, len(xs), len(xs) - 1)]
 
 
 @operator("SequenceInsert", since=11, static=("position",))
-def insert(at: Site, xs: Nodes, x: Node, position: Node | None = None) -> list[Value]:
+def insert(at: NodeContext, xs: Nodes, x: Node, position: Node | None = None) -> list[Value]:
     """A sequence with one array more"""
     place = _place(at, position, len(xs), len(xs))
     return [(*xs[:place], x, *xs[place:])]
 
 
 @operator("SequenceErase", since=11, static=("position",))
-def erase(at: Site, xs: Nodes, position: Node | None = None) -> list[Value]:
+def erase(at: NodeContext, xs: Nodes, position: Node | None = None) -> list[Value]:
     """A sequence with one array less"""
     place = _place(at, position, len(xs), len(xs) - 1)
     return [(*xs[:place], *xs[place + 1 :])]
 
 
 @operator("SequenceLength", since=11)
-def length(at: Site, xs: Nodes) -> Node:
+def length(at: NodeContext, xs: Nodes) -> Node:
     """How many arrays there are"""
     return at.constant(np.array(len(xs), np.int64))
 
 
 @operator("SplitToSequence", since=11, static=("split",))
-def split(at: Site, x: Node, split: Node | None = None, *, axis: int = 0, keepdims: int = 1) -> list[Value]:
+def split(at: NodeContext, x: Node, split: Node | None = None, *, axis: int = 0, keepdims: int = 1) -> list[Value]:
     """The parts of an array as a sequence"""
     axis = at.axis(axis, x.ty.rank)
     extent = x.shape[axis]
@@ -79,7 +79,7 @@ def split(at: Site, x: Node, split: Node | None = None, *, axis: int = 0, keepdi
 
 
 @operator("ConcatFromSequence", since=11)
-def concat(at: Site, xs: Nodes, *, axis: int, new_axis: int = 0) -> Node:
+def concat(at: NodeContext, xs: Nodes, *, axis: int, new_axis: int = 0) -> Node:
     """The arrays of a sequence as one"""
     if not xs:
         raise at.wrong("an empty sequence")
@@ -88,7 +88,7 @@ def concat(at: Site, xs: Nodes, *, axis: int, new_axis: int = 0) -> Node:
 
 
 @operator("SequenceMap", since=17)
-def sequence_map(at: Site, xs: Nodes, *more: Value, body: GraphDef) -> list[Value]:
+def sequence_map(at: NodeContext, xs: Nodes, *more: Value, body: GraphDef) -> list[Value]:
     """A graph on each array of a sequence"""
     rows = [at.graph(body, (x, *(m[k] if isinstance(m, tuple) else m for m in more))) for k, x in enumerate(xs)]
     return [tuple(column) for column in zip(*rows, strict=True)] or [() for _ in body.outputs]

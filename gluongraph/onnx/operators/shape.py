@@ -10,21 +10,21 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES, is_float, numpy_dtype
 from gluongraph.ir.graph import Node
-from gluongraph.onnx.site import Site, Value
-from gluongraph.onnx.table import operator
+from gluongraph.onnx.operators.node_context import NodeContext, Value
+from gluongraph.onnx.operators.table import operator
 from gluongraph.ops.builders import broadcast_to
 
 # -- what shapes are
 
 
 @operator("Shape")
-def shape(at: Site, x: Node, *, start: int = 0, end: int | None = None) -> Node:
+def shape(at: NodeContext, x: Node, *, start: int = 0, end: int | None = None) -> Node:
     """The extents, or those of the axes from start up to end"""
     return at.constant(np.array(x.shape[start:end], np.int64))
 
 
 @operator("Size")
-def size(at: Site, x: Node) -> Node:
+def size(at: NodeContext, x: Node) -> Node:
     """The number of elements"""
     return at.constant(np.array(x.ty.size, np.int64))
 
@@ -33,7 +33,7 @@ def size(at: Site, x: Node) -> Node:
 
 
 @operator("Reshape", since=5, static=("shape",))
-def reshape(at: Site, x: Node, shape: Node, *, allowzero: int = 0) -> Node:
+def reshape(at: NodeContext, x: Node, shape: Node, *, allowzero: int = 0) -> Node:
     """Another shape; -1 is what is left, 0 the extent of x there, or with allowzero none"""
     wanted = at.ints(shape, "shape") or ()
     new = [n if n or allowzero else x.shape[a] for a, n in enumerate(wanted)]
@@ -46,14 +46,14 @@ def reshape(at: Site, x: Node, shape: Node, *, allowzero: int = 0) -> Node:
 
 
 @operator("Flatten")
-def flatten(at: Site, x: Node, *, axis: int = 1) -> Node:
+def flatten(at: NodeContext, x: Node, *, axis: int = 1) -> Node:
     """A matrix: the axes in front of `axis` are its rows"""
     first = axis if axis == x.ty.rank else at.axis(axis, x.ty.rank) if x.ty.rank else 0
     return ops.reshape(x, (math.prod(x.shape[:first]), math.prod(x.shape[first:])))
 
 
 @operator("Squeeze")
-def squeeze_by_attribute(at: Site, x: Node, *, axes: tuple[int, ...] | None = None) -> Node:
+def squeeze_by_attribute(at: NodeContext, x: Node, *, axes: tuple[int, ...] | None = None) -> Node:
     """Without axes of extent 1"""
     gone = [a for a, n in enumerate(x.shape) if n == 1] if axes is None else at.axes(axes, x.ty.rank)
     if any(x.shape[a] != 1 for a in gone):
@@ -62,13 +62,13 @@ def squeeze_by_attribute(at: Site, x: Node, *, axes: tuple[int, ...] | None = No
 
 
 @operator("Squeeze", since=13, static=("axes",))
-def squeeze(at: Site, x: Node, axes: Node | None = None) -> Node:
+def squeeze(at: NodeContext, x: Node, axes: Node | None = None) -> Node:
     """Without axes of extent 1"""
     return squeeze_by_attribute(at, x, axes=at.ints(axes, "axes"))
 
 
 @operator("Unsqueeze")
-def unsqueeze_by_attribute(at: Site, x: Node, *, axes: tuple[int, ...]) -> Node:
+def unsqueeze_by_attribute(at: NodeContext, x: Node, *, axes: tuple[int, ...]) -> Node:
     """New axes of extent 1, at these places of the result"""
     rank = x.ty.rank + len(axes)
     new = at.axes(axes, rank)
@@ -77,19 +77,19 @@ def unsqueeze_by_attribute(at: Site, x: Node, *, axes: tuple[int, ...]) -> Node:
 
 
 @operator("Unsqueeze", since=13, static=("axes",))
-def unsqueeze(at: Site, x: Node, axes: Node) -> Node:
+def unsqueeze(at: NodeContext, x: Node, axes: Node) -> Node:
     """New axes of extent 1, at these places of the result"""
     return unsqueeze_by_attribute(at, x, axes=at.ints(axes, "axes") or ())
 
 
 @operator("Transpose")
-def transpose(at: Site, x: Node, *, perm: tuple[int, ...] | None = None) -> Node:
+def transpose(at: NodeContext, x: Node, *, perm: tuple[int, ...] | None = None) -> Node:
     """The axes in another order, reversed without perm"""
     return ops.transpose(x, None if perm is None else at.axes(perm, x.ty.rank, "perm"))
 
 
 @operator("Expand", since=8, static=("shape",))
-def expand(at: Site, x: Node, shape: Node) -> Node:
+def expand(at: NodeContext, x: Node, shape: Node) -> Node:
     """Broadcast together with an array of this shape"""
     wanted = at.room(at.ints(shape, "shape") or ())
     rank = max(len(wanted), x.ty.rank)
@@ -102,7 +102,7 @@ def expand(at: Site, x: Node, shape: Node) -> Node:
 
 
 @operator("Tile", since=6, static=("repeats",))
-def tile(at: Site, x: Node, repeats: Node) -> Node:
+def tile(at: NodeContext, x: Node, repeats: Node) -> Node:
     """The array so many times along each axis"""
     times = at.ints(repeats, "repeats") or ()
     if len(times) != x.ty.rank:
@@ -118,13 +118,13 @@ def tile(at: Site, x: Node, repeats: Node) -> Node:
 
 
 @operator("Concat", since=4)
-def concat(at: Site, *xs: Node, axis: int) -> Node:
+def concat(at: NodeContext, *xs: Node, axis: int) -> Node:
     """Arrays one behind the other"""
     axis = at.axis(axis, xs[0].ty.rank)
     return ops.concat(*([x for x in xs if x.shape[axis]] or xs[:1]), axis=axis)
 
 
-def _parts(at: Site, x: Node, axis: int, sizes: tuple[int, ...] | None, count: int) -> list[Value]:
+def _parts(at: NodeContext, x: Node, axis: int, sizes: tuple[int, ...] | None, count: int) -> list[Value]:
     axis = at.axis(axis, x.ty.rank)
     extent = x.shape[axis]
     if sizes is None:
@@ -137,14 +137,14 @@ def _parts(at: Site, x: Node, axis: int, sizes: tuple[int, ...] | None, count: i
 
 
 @operator("Split", since=2)
-def split_by_attribute(at: Site, x: Node, *, axis: int = 0, split: tuple[int, ...] | None = None) -> list[Value]:
+def split_by_attribute(at: NodeContext, x: Node, *, axis: int = 0, split: tuple[int, ...] | None = None) -> list[Value]:
     """Parts along an axis, of equal or of given sizes"""
     return _parts(at, x, axis, split, len(at.node.outputs))
 
 
 @operator("Split", since=13, static=("split",))
 def split(
-    at: Site, x: Node, split: Node | None = None, *, axis: int = 0, num_outputs: int | None = None
+    at: NodeContext, x: Node, split: Node | None = None, *, axis: int = 0, num_outputs: int | None = None
 ) -> list[Value]:
     """Parts along an axis, of equal or of given sizes"""
     count = len(at.node.outputs)
@@ -153,7 +153,7 @@ def split(
     return _parts(at, x, axis, at.ints(split, "split"), count)
 
 
-def _sliced(at: Site, x: Node, starts: Any, ends: Any, axes: Any, steps: Any) -> Node:
+def _sliced(at: NodeContext, x: Node, starts: Any, ends: Any, axes: Any, steps: Any) -> Node:
     axes = at.axes(tuple(range(len(starts))) if axes is None else axes, x.ty.rank)
     steps = (1,) * len(starts) if steps is None else steps
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
@@ -175,7 +175,7 @@ def _flipped(places: range, n: int) -> slice:
 
 @operator("Slice")
 def slice_by_attributes(
-    at: Site,
+    at: NodeContext,
     x: Node,
     *,
     starts: tuple[int, ...],
@@ -188,7 +188,7 @@ def slice_by_attributes(
 
 @operator("Slice", since=10, static=("starts", "ends", "axes", "steps"))
 def slice_by_inputs(
-    at: Site, x: Node, starts: Node, ends: Node, axes: Node | None = None, steps: Node | None = None
+    at: NodeContext, x: Node, starts: Node, ends: Node, axes: Node | None = None, steps: Node | None = None
 ) -> Node:
     """Elements from start up to end by steps, which may go backwards, on some axes"""
     found = [at.ints(v, n) for v, n in ((starts, "starts"), (ends, "ends"), (axes, "axes"), (steps, "steps"))]
@@ -198,7 +198,7 @@ def slice_by_inputs(
 _PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
 
-def _padded(at: Site, x: Node, pads: Any, mode: str, value: Any, axes: Any = None) -> Node:
+def _padded(at: NodeContext, x: Node, pads: Any, mode: str, value: Any, axes: Any = None) -> Node:
     at.choose("mode", mode, *_PAD_MODES)
     axes = at.axes(tuple(range(x.ty.rank)) if axes is None else axes, x.ty.rank)
     if len(pads) != 2 * len(axes):
@@ -230,14 +230,16 @@ def _with_constant(x: Node, before: tuple[int, ...], after: tuple[int, ...], val
 
 
 @operator("Pad", since=2)
-def pad_by_attributes(at: Site, x: Node, *, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0) -> Node:
+def pad_by_attributes(
+    at: NodeContext, x: Node, *, pads: tuple[int, ...], mode: str = "constant", value: float = 0.0
+) -> Node:
     """Elements around: of one value, mirrored, repeated from the edge, or from the other end"""
     return _padded(at, x, pads, mode, value)
 
 
 @operator("Pad", since=11, static=("pads", "axes"))
 def pad(
-    at: Site,
+    at: NodeContext,
     x: Node,
     pads: Node,
     constant_value: Node | None = None,
@@ -254,7 +256,7 @@ def pad(
 
 
 @operator("CenterCropPad", since=18, static=("shape",))
-def center_crop_pad(at: Site, x: Node, shape: Node, *, axes: tuple[int, ...] | None = None) -> Node:
+def center_crop_pad(at: NodeContext, x: Node, shape: Node, *, axes: tuple[int, ...] | None = None) -> Node:
     """The middle part, or with zeros around, of the extents given"""
     chosen = at.axes(tuple(range(x.ty.rank)) if axes is None else axes, x.ty.rank)
     before, after = [0] * x.ty.rank, [0] * x.ty.rank
@@ -266,7 +268,7 @@ def center_crop_pad(at: Site, x: Node, shape: Node, *, axes: tuple[int, ...] | N
 
 
 @operator("DepthToSpace")
-def depth_to_space(at: Site, x: Node, *, blocksize: int, mode: str = "DCR") -> Node:
+def depth_to_space(at: NodeContext, x: Node, *, blocksize: int, mode: str = "DCR") -> Node:
     """Blocks of channels laid out as blocks of pixels"""
     n, c, h, w = x.shape
     b, inner = blocksize, c // (blocksize * blocksize)
@@ -278,7 +280,7 @@ def depth_to_space(at: Site, x: Node, *, blocksize: int, mode: str = "DCR") -> N
 
 
 @operator("SpaceToDepth")
-def space_to_depth(at: Site, x: Node, *, blocksize: int, mode: str = "DCR") -> Node:
+def space_to_depth(at: NodeContext, x: Node, *, blocksize: int, mode: str = "DCR") -> Node:
     """Blocks of pixels laid out as blocks of channels"""
     n, c, h, w = x.shape
     b = blocksize
@@ -291,14 +293,14 @@ def space_to_depth(at: Site, x: Node, *, blocksize: int, mode: str = "DCR") -> N
 
 
 @operator("Cast", since=6)
-def cast(at: Site, x: Node, *, to: int, saturate: int = 1, round_mode: str = "up") -> Node:
+def cast(at: NodeContext, x: Node, *, to: int, saturate: int = 1, round_mode: str = "up") -> Node:
     """The same numbers in another type; floats are cut off towards zero when they become integers"""
     dtype = at.dtype(to)  # saturate and round_mode are about types of 8 bits, which do not exist here
     return _as(x, dtype)
 
 
 @operator("CastLike", since=15)
-def cast_like(at: Site, x: Node, like: Node, *, saturate: int = 1, round_mode: str = "up") -> Node:
+def cast_like(at: NodeContext, x: Node, like: Node, *, saturate: int = 1, round_mode: str = "up") -> Node:
     """The same numbers in the type of another array"""
     return _as(x, like.dtype)
 
@@ -308,7 +310,7 @@ def _as(x: Node, dtype: str) -> Node:
 
 
 @operator("BitCast", since=26)
-def bit_cast(at: Site, x: Node, *, to: int) -> Node:
+def bit_cast(at: NodeContext, x: Node, *, to: int) -> Node:
     """The same bits read as another type: of what is known ahead"""
     return at.constant(at.known(x, "input").view(numpy_dtype(at.dtype(to))))
 
@@ -318,7 +320,7 @@ def bit_cast(at: Site, x: Node, *, to: int) -> Node:
 
 @operator("Constant")
 def constant(
-    at: Site,
+    at: NodeContext,
     *,
     value: Any = None,
     value_float: float | None = None,
@@ -338,7 +340,7 @@ def constant(
 
 
 @operator("ConstantOfShape", since=9, static=("shape",))
-def constant_of_shape(at: Site, shape: Node, *, value: Any = None) -> Node:
+def constant_of_shape(at: NodeContext, shape: Node, *, value: Any = None) -> Node:
     """One number everywhere"""
     number = np.zeros(1, np.float32) if value is None else value
     if number.size != 1:
@@ -348,7 +350,7 @@ def constant_of_shape(at: Site, shape: Node, *, value: Any = None) -> Node:
 
 
 @operator("Range", since=11, static=("start", "limit", "delta"))
-def range_(at: Site, start: Node, limit: Node, delta: Node, *, stash_type: int = 1) -> Node:
+def range_(at: NodeContext, start: Node, limit: Node, delta: Node, *, stash_type: int = 1) -> Node:
     """start, start + delta, ... up to limit"""
     first, last, by = (at.number(v, n) for v, n in ((start, "start"), (limit, "limit"), (delta, "delta")))
     if not by:
@@ -362,7 +364,7 @@ def range_(at: Site, start: Node, limit: Node, delta: Node, *, stash_type: int =
 
 
 @operator("EyeLike", since=9)
-def eye_like(at: Site, x: Node, *, dtype: int | None = None, k: int = 0) -> Node:
+def eye_like(at: NodeContext, x: Node, *, dtype: int | None = None, k: int = 0) -> Node:
     """1 on a diagonal, else 0, in the shape of a matrix"""
     made = x.dtype if dtype is None else at.dtype(dtype)
     rows, columns = ops.iota(x.shape, 0), ops.iota(x.shape, 1)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node
-from gluongraph.onnx.site import Site, Value
-from gluongraph.onnx.table import training
+from gluongraph.onnx.operators.node_context import NodeContext, Value
+from gluongraph.onnx.operators.table import training
 from gluongraph.ops.autodiff import gradients, ones
 
 Nodes = Sequence[Node]
 
 
 @training("Gradient")
-def gradient(at: Site, *inputs: Node, xs: Sequence[str], y: str, zs: Sequence[str] = ()) -> list[Value]:
+def gradient(at: NodeContext, *inputs: Node, xs: Sequence[str], y: str, zs: Sequence[str] = ()) -> list[Value]:
     """dy/dx for each of xs, at the values that are the inputs"""
     names = (*xs, *zs)
     if len(inputs) != len(names) or any(name not in at.values for name in (*names, y)):
@@ -26,7 +26,7 @@ def gradient(at: Site, *inputs: Node, xs: Sequence[str], y: str, zs: Sequence[st
     return [ops.zeros(x.ty) if g is None else g for g, x in zip(found, at_names, strict=False)]
 
 
-def _groups(at: Site, arrays: Nodes, count: int) -> list[Nodes]:
+def _groups(at: NodeContext, arrays: Nodes, count: int) -> list[Nodes]:
     """The arrays of each kind: all weights, then all gradients, then all states."""
     each, rest = divmod(len(arrays), count)
     if rest or not each:
@@ -34,7 +34,7 @@ def _groups(at: Site, arrays: Nodes, count: int) -> list[Nodes]:
     return [arrays[k * each : (k + 1) * each] for k in range(count)]
 
 
-def _updated(at: Site, arrays: Nodes, count: int, rule: Callable[..., tuple[Node, ...]]) -> list[Value]:
+def _updated(at: NodeContext, arrays: Nodes, count: int, rule: Callable[..., tuple[Node, ...]]) -> list[Value]:
     """The rule for each weight; results grouped as the arrays were, without the gradients."""
     rows = [rule(*row) for row in zip(*_groups(at, arrays, count), strict=True)]
     return [value for kind in zip(*rows, strict=True) for value in kind]
@@ -46,7 +46,7 @@ def _plus_decay(x: Node, g: Node, decay: float) -> Node:
 
 @training("Adagrad")
 def adagrad(
-    at: Site,
+    at: NodeContext,
     rate: Node,
     count: Node,
     *arrays: Node,
@@ -67,7 +67,7 @@ def adagrad(
 
 @training("Adam")
 def adam(
-    at: Site,
+    at: NodeContext,
     rate: Node,
     count: Node,
     *arrays: Node,
@@ -94,7 +94,7 @@ def adam(
 
 @training("Momentum")
 def momentum(
-    at: Site,
+    at: NodeContext,
     rate: Node,
     count: Node,
     *arrays: Node,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node
-from gluongraph.onnx.site import Site
-from gluongraph.onnx.table import attributes
+from gluongraph.onnx.operators.node_context import NodeContext
+from gluongraph.onnx.operators.table import attributes
 
 AUTO = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 Ints = tuple[int, ...]
@@ -56,7 +56,7 @@ class Sliding:
     pads: Ints | None = None
     strides: Ints | None = None
 
-    def windows(self, at: Site, size: Ints, kernel: Ints | None, ceil: bool = False) -> Windows:
+    def windows(self, at: NodeContext, size: Ints, kernel: Ints | None, ceil: bool = False) -> Windows:
         """Windows over axes of these extents.
 
         Raises:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gluongraph.ir.graph import Node
-from gluongraph.onnx.export.terms import Body, Made, Several, Term
-from gluongraph.onnx.export.view import View, rule
+from gluongraph.onnx.export.rules.terms import Body, Made, Several, Term
+from gluongraph.onnx.export.rules.view import View, rule
 
 
 @rule("item")

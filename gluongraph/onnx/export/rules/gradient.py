@@ -7,8 +7,8 @@ import numpy as np
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir.graph import Node
 from gluongraph.onnx.export.rules.nn import widened, window
-from gluongraph.onnx.export.terms import Made, Sizes, Source, ints, term
-from gluongraph.onnx.export.view import View, rule
+from gluongraph.onnx.export.rules.terms import Made, Sizes, Source, ints, term
+from gluongraph.onnx.export.rules.view import View, rule
 
 SWAPPED = (1, 0, 2, 3)  # images and channels
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.ir.graph import Node
-from gluongraph.onnx.export.terms import Made, Source, Term, each, ints, term
-from gluongraph.onnx.export.view import View, rule
-from gluongraph.onnx.model import NUMBERS
+from gluongraph.onnx.export.rules.terms import Made, Source, Term, each, ints, term
+from gluongraph.onnx.export.rules.view import View, rule
+from gluongraph.onnx.format.model import NUMBERS
 
 
 def clipped(n: Node, size: int) -> Source:

@@ -12,9 +12,9 @@ from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.ir.graph import Node
 from gluongraph.mxops import layers as mxlayers
 from gluongraph.mxops import ops as mxops
-from gluongraph.onnx.export.terms import Made, Term, each, ints, term
-from gluongraph.onnx.export.view import RULES, View, rule
-from gluongraph.onnx.model import NUMBERS
+from gluongraph.onnx.export.rules.terms import Made, Term, each, ints, term
+from gluongraph.onnx.export.rules.view import RULES, View, rule
+from gluongraph.onnx.format.model import NUMBERS
 
 # Ops that ONNX has under another name, with the same meaning.
 PLAIN: Mapping[str, str] = {

@@ -9,9 +9,9 @@ import numpy as np
 
 from gluongraph.ir.graph import Node
 from gluongraph.onnx.export.rules.shape import added
-from gluongraph.onnx.export.terms import Made, Source, Term, each, ints, term
-from gluongraph.onnx.export.view import View, rule
-from gluongraph.onnx.model import NUMBERS
+from gluongraph.onnx.export.rules.terms import Made, Source, Term, each, ints, term
+from gluongraph.onnx.export.rules.view import View, rule
+from gluongraph.onnx.format.model import NUMBERS
 
 CONVOLUTIONS = ("conv2d", "conv2d_data_grad")
 Shape = tuple[int, ...]

@@ -6,9 +6,9 @@ import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.ir.graph import Node
-from gluongraph.onnx.export.extents import Extent, Free
-from gluongraph.onnx.export.terms import Made, Sizes, ints, term
-from gluongraph.onnx.export.view import View, free, rule
+from gluongraph.onnx.export.rules.extents import Extent, Free
+from gluongraph.onnx.export.rules.terms import Made, Sizes, ints, term
+from gluongraph.onnx.export.rules.view import View, free, rule
 
 Extents = tuple[Extent, ...]
 

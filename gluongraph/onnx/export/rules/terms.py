@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.ir.graph import Graph, Node
-from gluongraph.onnx.export.extents import Extent
+from gluongraph.onnx.export.rules.extents import Extent
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """The table of operators: for each domain, name and version the builder that makes it of nodes.
 
-A builder takes a `Site`, then the inputs in ONNX's order (None where one is left out), then the attributes as keywords
-of ONNX's names and defaults. Those that several operators share may be the fields of a class, of which the builder
-takes one (`@attributes`). An attribute that a builder does not name is refused, so none is overlooked.
+A builder takes a `NodeContext`, then the inputs in ONNX's order (None where one is left out), then the attributes as
+keywords of ONNX's names and defaults. Those that several operators share may be the fields of a class, of which the
+builder takes one (`@attributes`). An attribute that a builder does not name is refused, so none is overlooked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypeVar
 
-from gluongraph.onnx.model import DEFAULT, TRAINING, GraphDef, Reference
+from gluongraph.onnx.format.model import DEFAULT, TRAINING, GraphDef, Reference
 
 Builder = Callable[..., Any]
 B = TypeVar("B", bound=Builder)

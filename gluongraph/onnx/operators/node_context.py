@@ -1,4 +1,4 @@
-"""Where an operator stands: what its builder may ask for beside its inputs and attributes."""
+"""The context of an operator: what its builder may ask for beside its inputs and attributes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import FormatError, UnsupportedError, amount
 from gluongraph.ir.graph import Node
-from gluongraph.onnx.model import GraphDef, NodeDef
-from gluongraph.onnx.tensors import LARGEST, dtype_of
+from gluongraph.onnx.format.model import GraphDef, NodeDef
+from gluongraph.onnx.format.tensors import LARGEST, dtype_of
 from gluongraph.storage import Array
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class UnknownNumbersError(UnsupportedError):
     """Numbers that decide shapes are not known when the graph is built."""
 
 
-class Site:
+class NodeContext:
     """One node of the model, being built.
 
     `node` is its definition, `version` that of its domain, `training` the mode, `values` what is known around it.

@@ -11,8 +11,8 @@ import numpy as np
 from gluongraph.dtypes import DTYPES as ROWS
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import FormatError, UnsupportedError
-from gluongraph.onnx.model import DTYPES
-from gluongraph.onnx.package import onnx
+from gluongraph.onnx.format.model import DTYPES
+from gluongraph.onnx.format.package import onnx
 from gluongraph.storage import Array
 
 LARGEST = 1 << 36  # bytes of one array: more is a damaged file, or a machine that these models are not for

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gluongraph.errors import FormatError, UnsupportedError
-from gluongraph.onnx.model import DEFAULT, FunctionDef, GraphDef, Model, NodeDef, Reference, ValueDef
-from gluongraph.onnx.package import NEWEST, OLDEST, onnx
-from gluongraph.onnx.tensors import array_of, dtype_of
+from gluongraph.onnx.format.model import DEFAULT, FunctionDef, GraphDef, Model, NodeDef, Reference, ValueDef
+from gluongraph.onnx.format.package import NEWEST, OLDEST, onnx
+from gluongraph.onnx.format.tensors import array_of, dtype_of
 
 DEEPEST = 32  # graphs within graphs
 LONGEST = 64  # bytes of a name that messages show

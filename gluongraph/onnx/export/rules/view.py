@@ -8,8 +8,8 @@ from typing import Any
 from gluongraph.errors import Origin, UnsupportedError
 from gluongraph.ir.composite import inline
 from gluongraph.ir.graph import Graph, Node, node
-from gluongraph.onnx.export.extents import Extent, Free, Pairs
-from gluongraph.onnx.export.terms import Made
+from gluongraph.onnx.export.rules.extents import Extent, Free, Pairs
+from gluongraph.onnx.export.rules.terms import Made
 from gluongraph.tracing.tracer import is_rng
 
 Rule = Callable[["View", Node], "Made | None"]

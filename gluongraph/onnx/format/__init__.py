@@ -1,0 +1,1 @@
+"""ONNX files as plain data: models, graphs, nodes and tensors, read from protobuf messages."""
