@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gluongraph.codegen.contraction.libraries import Library
 from gluongraph.codegen.tvm.tir import Buf, Kernel
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plan import Candidate, Group, Launch
@@ -26,7 +25,6 @@ class Cpu:
     l2: int = 1024 * 1024
     tiles: bool = False  # AMX: does it multiply bf16 in tiles?
     dots: bool = False  # AVX512-BF16: does it multiply pairs of bf16 in vectors?
-    libraries: tuple[Library, ...] = ()  # whose products a tuner may try
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,13 @@ import ctypes
 import os
 import platform
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gluongraph.codegen.contraction import libraries
 from gluongraph.codegen.contraction.amx import ASK_FOR_TILES
 from gluongraph.codegen.rule import Cpu
-from gluongraph.errors import CompileError, located
+from gluongraph.errors import CompileError
 from gluongraph.host import nvidia
 from gluongraph.host.process import threads
 
@@ -119,19 +117,6 @@ def target(name: str = "cpu") -> Target:
     if row == "cuda" and not arch and (version := nvidia.capability()) is not None:
         arch = nvidia.architecture(version)
     return found if not arch else replace(found, options=tuple({**dict(found.options), "arch": arch}.items()))
-
-
-def with_libraries(target: Target, names: str | Sequence[str]) -> Target:
-    """The target with these libraries as candidates for matrix products; see `codegen/contraction/libraries.py`.
-
-    Raises:
-        CompileError: one is unknown, or not installed; or the target is a GPU.
-    """
-    if not names:
-        return target
-    if target.cpu is None:
-        raise CompileError(located(f"libraries are of a CPU, not of {target.name}", help="leave `libraries` out"))
-    return replace(target, cpu=replace(target.cpu, libraries=libraries.find(names)))
 
 
 def _host() -> Target:

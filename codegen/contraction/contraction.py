@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from gluongraph.codegen.contraction import conv, epilogue_row_sum, gemm, gemm_amx, gemm_library, gemm_strategy
+from gluongraph.codegen.contraction import conv, epilogue_row_sum, gemm, gemm_amx, gemm_strategy
 from gluongraph.codegen.contraction.conv import Conv
 from gluongraph.codegen.contraction.epilogue_row_sum import RowSums
 from gluongraph.codegen.contraction.gemm import Operand
-from gluongraph.codegen.contraction.gemm_library import Calls
 from gluongraph.codegen.contraction.gemm_strategy import Kind, Strategy
 from gluongraph.codegen.contraction.microkernel import accumulator, lanes
 from gluongraph.codegen.expr.expression import Expressions, as_one, count_as_one, flat, unflatten
@@ -23,7 +22,7 @@ from gluongraph.ir.plan import Candidate, Group
 from gluongraph.ops import blocked_layout
 from gluongraph.storage import aligned
 
-How = Strategy | int | Calls  # loops of our own; so many blocks in a stripe of tiles; a library's product
+How = Strategy | int  # loops of vectors; so many blocks in a stripe of AMX tiles
 
 
 def anchor(group: Group, names: tuple[str, ...], sums: bool = False) -> Node | None:
@@ -94,14 +93,6 @@ class _Way:
 def _way_of(product: Node, cpu: Cpu, how: How | None) -> _Way:
     """The way that the rule takes by itself, or another."""
     extents, kinds = _extents(product), _kinds(product)
-    if isinstance(how, Calls):
-        _, m, n, _ = extents
-        return _Way(
-            partial(gemm_library.emit, how=how),
-            how.workspace(m, n, cpu),
-            cpu.lanes,
-            cpu.tiles and kinds[0].dtype == "bf16",
-        )
     if gemm_amx.suits(*extents, *kinds, cpu):
         long = how if isinstance(how, int) else 0
         workspace, run = gemm_amx.workspace(*extents, *kinds, cpu, long), gemm_amx.run(*extents, *kinds, cpu, long)
@@ -122,8 +113,6 @@ def _gemm_settings(group: Group, cpu: Cpu) -> dict[str, Rule]:
     if _summed(group) is not None:  # by runs of columns: with longer or shorter ones they would be other bits
         usual = _way_of(product, cpu, None).run
         ways = {name: how for name, how in ways.items() if _way_of(product, cpu, how).run == usual}
-    else:
-        ways |= {str(how): how for how in gemm_library.ways(*extents, *kinds, cpu)}
     return {
         name: Rule("gemm", partial(_claim_gemm, how=how), partial(_emit_gemm, how=how)) for name, how in ways.items()
     }

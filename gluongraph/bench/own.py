@@ -12,7 +12,6 @@ import gluongraph as mx
 from gluongraph import autograd, gluon, nd
 from gluongraph.bench import nets, transformers
 from gluongraph.bench.workloads import Workload, batches, update_shapes
-from gluongraph.codegen.contraction.libraries import LIBRARIES
 from gluongraph.compiler.machine_peaks import machine
 from gluongraph.gluon import eager_update
 from gluongraph.ir.cost_model import costs
@@ -81,13 +80,6 @@ def bound(plan: Plan) -> float:
 def compiled(workload: Workload, **options: Any) -> Callable[[], Any]:
     """A function that takes one compiled training step, with these options of mx.compile, and returns the loss."""
     return Update(workload) if workload.model == "update" else Compiled(workload, **options)
-
-
-def with_libraries(workload: Workload, precision: str = "32") -> Callable[[], Any]:
-    """The compiled step, tuned first, with every library as a candidate for its products."""
-    if workload.model == "update":
-        raise SystemExit("the update alone has no product that a library could take")
-    return Compiled(workload, precision=precision, tune=True, libraries=tuple(LIBRARIES))
 
 
 def eager(workload: Workload, precision: str = "32") -> Callable[[], Any]:

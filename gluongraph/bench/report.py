@@ -12,8 +12,7 @@ from gluongraph.bench.interleaved_timing import Result, seconds
 from gluongraph.bench.workloads import Workload
 from gluongraph.errors import amount
 
-LIBRARIES = "gluongraph-libraries"  # the contender that may call them
-ASIDE = (LIBRARIES, "bandwidth")  # what is no peer
+BANDWIDTH = "bandwidth"  # what is no peer
 BUSY = 0.2  # cores that other processes may take before a measurement is called unfair
 
 
@@ -37,18 +36,18 @@ class Report:
         """Did gluongraph's own step fail somewhere?"""
         return any(results[self.own].missing for results in self.results.values())
 
-    def ratios(self, own: str = "") -> dict[str, dict[str, float]]:
-        """workload -> peer -> how many times gluongraph's time, or that of another contender of ours."""
-        own, found = own or self.own, {}
+    def ratios(self) -> dict[str, dict[str, float]]:
+        """workload -> peer -> how many times gluongraph's time."""
+        found = {}
         for name, results in self.results.items():
-            if own in results and (mine := results[own]).blocks:
-                peers = {c: r for c, r in results.items() if r.blocks and c not in (self.own, *ASIDE)}
+            if (mine := results[self.own]).blocks:
+                peers = {c: r for c, r in results.items() if r.blocks and c not in (self.own, BANDWIDTH)}
                 found[name] = {c: r.median / mine.median for c, r in peers.items()}
         return found
 
     def data(self) -> dict[str, Any]:
         """All of it, for JSON."""
-        ratios, libraries = self.ratios(), self.ratios(LIBRARIES)
+        ratios = self.ratios()
         workloads: dict[str, Any] = {}
         for name, results in self.results.items():
             rows = {}
@@ -57,7 +56,6 @@ class Report:
                 rows[contender] |= {"median": result.median} if result.blocks else {}
             mine = results[self.own]
             told = {"ratios": ratios.get(name, {}), "share": self.share(name, self.own), "kernels": mine.kernels}
-            told |= {"ratios_with_libraries": libraries[name]} if name in libraries else {}
             workloads[name] = {"contenders": rows, **told}
         return {
             "machine": processor(),
@@ -68,13 +66,12 @@ class Report:
             "block_seconds": self.block_seconds,
             "workloads": workloads,
             "means": self.means(),
-            **({"means_with_libraries": self.means(LIBRARIES)} if libraries else {}),
         }
 
-    def means(self, own: str = "") -> dict[str, float]:
+    def means(self) -> dict[str, float]:
         """Geometric means over workloads: against each peer, and against the best of each workload."""
         columns: dict[str, list[float]] = {}
-        for peers in self.ratios(own).values():
+        for peers in self.ratios().values():
             for peer, ratio in peers.items():
                 columns.setdefault(peer, []).append(ratio)
             if peers:
@@ -88,20 +85,15 @@ class Report:
         return f"{processor()}, {target}{amount(len(self.on), 'thread')}, precision {self.precision}, {how}"
 
     def summary(self) -> str:
-        """One line for each workload, and the geometric means; once more for the contender that may call libraries."""
-        asked = any(LIBRARIES in results for results in self.results.values())
-        return "\n".join([self._summary(self.own), *([self._summary(LIBRARIES)] if asked else [])])
-
-    def _summary(self, own: str) -> str:
-        ratios, means = self.ratios(own), self.means(own)
+        """One line for each workload, and the geometric means."""
+        ratios, means = self.ratios(), self.means()
         peers = [p for p in means if p != "best peer"]
         columns = [*peers, "best peer"]
-        title = "times as long" if own == self.own else "with libraries"
-        lines = [f"\n{title:16}" + "".join(f"{peer:>15}" for peer in columns) + f"{'roofline':>10}"]
+        lines = [f"\n{'times as long':16}" + "".join(f"{peer:>15}" for peer in columns) + f"{'roofline':>10}"]
         for name, found in ratios.items():
             best = {"best peer": min(found.values())} if found else {}
             cells = "".join(_cell((found | best).get(peer), ".2f", 15) for peer in columns)
-            lines.append(f"{name:16}{cells}{_cell(self.share(name, own), '.0%', 10)}")
+            lines.append(f"{name:16}{cells}{_cell(self.share(name, self.own), '.0%', 10)}")
         lines.append(f"{'geometric mean':16}" + "".join(_cell(means.get(peer), ".2f", 15) for peer in columns))
         return "\n".join(lines)
 
@@ -142,7 +134,7 @@ def show(report: Report, name: str, rows: int = 15) -> str:
             lines.append(f"  {contender:22}did not run: {'; '.join(map(str.strip, result.missing.splitlines()))}")
             continue
         low, mid, high = extremes(result)
-        if contender == "bandwidth":
+        if contender == BANDWIDTH:
             rates = [bandwidth.gigabytes_per_second(t) for t in (mid, high, low)]
             lines.append(f"  {contender:22}{rates[0]:.0f} GB/s ({rates[1]:.0f} to {rates[2]:.0f})")
         else:

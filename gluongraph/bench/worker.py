@@ -91,7 +91,6 @@ def _probe(name: str) -> Make:
 
 CONTENDERS: dict[str, tuple[str, Make]] = {  # name: the package it needs, how it is prepared
     "gluongraph": ("gluongraph", _own("compiled")),
-    "gluongraph-libraries": ("gluongraph", _own("with_libraries")),
     "gluongraph-eager": ("gluongraph", _own("eager")),
     "torch": ("torch", _torch(fused=False)),
     "torch-fused": ("torch", _torch()),

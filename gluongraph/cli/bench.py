@@ -3,7 +3,6 @@
   gluongraph bench                                   # the default workloads, against whatever peers are installed
   gluongraph bench gpt resnet20-32px --against torch-fused,jax
   gluongraph bench lenet-128 --kernels               # where the time goes, and the share of the roofline
-  gluongraph bench mlp-256 bert --libraries          # own kernels, and tuned with MKL's products as candidates
   gluongraph bench --precision bf16-mixed --against torch-fused,torch-compile
   gluongraph bench --target x86-64-v3                # as on a machine that has AVX2 and no AVX-512
   gluongraph bench --json --chart steps.svg > steps.json
@@ -23,7 +22,7 @@ import argparse
 from pathlib import Path
 
 from gluongraph.bench.interleaved_timing import VECTORS, contest, cores
-from gluongraph.bench.report import LIBRARIES, Report, show
+from gluongraph.bench.report import Report, show
 from gluongraph.bench.worker import CONTENDERS
 from gluongraph.bench.workloads import WORKLOADS, find
 from gluongraph.cli import Refused, chosen
@@ -47,9 +46,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="what can be measured, and end")
     parser.add_argument("--against", type=chosen(PEERS), default=PEERS, help=f"some of {','.join(PEERS)}; '' for none")
     parser.add_argument("--precision", choices=PRECISIONS, default="32", help="of all contenders")
-    parser.add_argument(
-        "--libraries", action="store_true", help="a second row of gluongraph, tuned, which may call those installed"
-    )
     parser.add_argument("--target", choices=VECTORS, default="", help="whose vectors all contenders are held to")
     parser.add_argument("--threads", type=count, help="cores that all contenders are bound to; all by default")
     parser.add_argument("--blocks", type=count, default=7, help="blocks of each contender (%(default)s)")
@@ -87,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
         raise Refused(f"--block-seconds {options.block_seconds} is no time to measure in")
     blocks, length = (3, 0.05) if options.quick else (options.blocks, options.block_seconds)
     report = Report(on, options.own, options.precision, blocks, length, options.target)
-    contenders = (options.own, *([LIBRARIES] if options.libraries else []), *options.against, PROBE)
+    contenders = (options.own, *options.against, PROBE)
     if not options.json:
         print(report.head())
     with task(len(names) * (len(contenders) + blocks), "measuring") as further:

@@ -35,7 +35,6 @@ OPTIONAL = {  # package: the extra that installs it, and what needs it
     "scikit-learn": ("examples", "examples/digits.py and examples/deploy.py"),
     "onnx": ("onnx", "mx.onnx, export_onnx, commands given an .onnx file, examples/deploy.py"),
     "cryptography": ("sign", "gluongraph key make, signing artefacts, verifying those that others have signed"),
-    "mkl": ("libraries", "mx.compile(libraries='mkl')"),
     "nvidia-cuda-runtime": ("cuda", "running on NVIDIA's GPUs, unless CUDA 13 is installed"),
     "nvidia-cuda-nvrtc": ("cuda", "compiling for NVIDIA's GPUs without nvcc"),
     "nvidia-cuda-cccl": ("cuda", "compiling for NVIDIA's GPUs without nvcc"),

@@ -2,7 +2,6 @@
 
   gluongraph tune mlp-8 gpt                          # workloads of gluongraph bench
   gluongraph tune model.onnx --loss L2Loss --seconds 300
-  gluongraph tune bert --compile libraries=mkl       # with the products of a library as candidates
   gluongraph tune train.py                           # the step that the script would take, for its batch
   gluongraph tune train.py:make_step --seconds 1 --json
 

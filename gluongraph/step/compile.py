@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from numbers import Real
 from typing import Any
 
 from gluongraph.codegen.targets import target as find_target
-from gluongraph.codegen.targets import with_libraries
 from gluongraph.compiler.lower import cast_to, lower
 from gluongraph.compiler.memory_options import thrift_of
 from gluongraph.errors import located
@@ -40,7 +39,6 @@ def compile(
     optimizer_state: str | None = None,
     activations: str | None = None,
     tune: bool | float = False,
-    libraries: str | Sequence[str] = (),
     progress: bool = True,
 ) -> TrainStep:
     """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
@@ -70,8 +68,6 @@ def compile(
         activations: "bf16" keeps what the forward leaves to the gradients in bfloat16; the forward itself is exact.
         tune: measure on this machine, at the first call for new shapes, which ways to write its kernels are fastest:
             for so many seconds, or a minute if True. What is found is kept, for other steps too. See docs/tuning.md.
-        libraries: "mkl" lets a tuner try the matrix products of that library as well, where it is installed; they
-            are called where they were measured to be faster. An exported step never calls them. See docs/tuning.md.
         progress: on a terminal, compiling and tuning show how far they are, in one line; False, or GG_PROGRESS=0 in the
             environment, shows nothing.
 
@@ -80,7 +76,7 @@ def compile(
             no such remat, or a budget that is no number of bytes; no such form of states or activations;
             `tune` is no number of seconds.
         TypeError: an argument is not what its name says.
-        CompileError: there is no such target, or no such library, or it is not installed.
+        CompileError: there is no such target.
 
     >>> import gluongraph as mx
     >>> from gluongraph import gluon, nd
@@ -106,9 +102,9 @@ def compile(
         from gluongraph.compiler.tuning import seconds_of
 
         seconds = seconds_of(tune)
-    on = with_libraries(find_target(target), libraries)
+    on = find_target(target)
     build = partial(lower, on=on, thrift=thrift, tune=seconds, progress=progress)
-    cast = partial(cast_to, low=how.low, on=find_target(target)) if how.low else None
+    cast = partial(cast_to, low=how.low, on=on) if how.low else None
     options = Options(
         keep_grads=keep_grads,
         precision=how,

@@ -94,7 +94,7 @@ def test_doctor_knows_what_needs_what(programs: Path) -> None:
     assert not {Requirement(row).name for row in declared()} & set(doctor.OPTIONAL)
 
 
-@pytest.mark.parametrize("extra", ["bench", "data", "examples", "onnx", "libraries", "cuda"])
+@pytest.mark.parametrize("extra", ["bench", "data", "examples", "onnx", "cuda"])
 def test_doctor_has_each_package_of_the_extras(extra: str) -> None:
     own = {Requirement(row).name for row in declared(extra)} - {Requirement(row).name for row in declared()}
     assert own <= set(doctor.OPTIONAL)
