@@ -66,7 +66,7 @@ def check_ops(names: Sequence[str]) -> int:
         want = interpreter.run(graph, given)[0]
         bad = [f"{k}: off by {off:.1e}" for k, w in want.items() if (off := error_of(got[k], w)) > limit(OPS[name], w)]
         wrong += len(bad)
-        rules = ", ".join(dict.fromkeys(launch.candidate.rule for launch in compiled.plan.launches))
+        rules = ", ".join(dict.fromkeys(launch.candidate.described for launch in compiled.plan.launches))
         print(f"{name:24} {len(want) - len(bad)}/{len(want)} right  {rules}", *bad, sep="\n  " if bad else "  ")
     return wrong
 
@@ -117,7 +117,7 @@ def check_step(steps: int) -> int:
         losses[where] = [float(step(nd.array(x), nd.array(y)).asnumpy().mean()) for x, y in batches]
     apart = float(np.abs(np.array(losses["cuda"]) / np.array(losses["cpu"]) - 1).max())
     print(f"\nlosses over {steps} steps: {losses['cpu'][0]:.4f} to {losses['cpu'][-1]:.4f}, at most {apart:.1e} apart")
-    print(rules.table(step.plan))
+    print(rules.table(step.plan, target("cuda")))
     for row in step.profile(*batches[0]):
         print(row)
     return int(not apart < 1e-4)

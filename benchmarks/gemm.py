@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
     parser.add_argument("--cpu-time", action="store_true", help="on one thread, by the time that it had a core")
     parser.add_argument("--json", help="write the rows to this file too")
     options = parser.parse_args(argv)
-    if target().cpu is None:
+    if target() is None:
         raise SystemExit("this measures CPU code")
     if options.cpu_time:
         os.environ.update(GG_THREADS="1", OMP_NUM_THREADS="1")

@@ -64,9 +64,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1 << 16)
     size = parser.parse_args().size // 64 * 64
     on = target()
-    if on.cpu is None:
+    if on is None:
         raise SystemExit("this measures CPU code")
-    module = machine_code.build_kernels([kernel(name, size, on.cpu.lanes) for name in NAMES], on.tvm)
+    module = machine_code.build_kernels([kernel(name, size, on.lanes) for name in NAMES], on.tvm)
     x = np.random.default_rng(0).uniform(0.01, 4, size).astype(np.float32)
     y = np.empty_like(x)
     torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None

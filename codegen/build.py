@@ -12,11 +12,7 @@ from pathlib import Path
 from gluongraph import debug
 from gluongraph.codegen.cache import artifacts
 from gluongraph.codegen.cache.artifacts import Artefact
-from gluongraph.codegen.cuda import rules
-from gluongraph.codegen.cuda.cuda_math import GpuKernel
-from gluongraph.codegen.rule import bind
-from gluongraph.codegen.rules import emit
-from gluongraph.codegen.targets import Target
+from gluongraph.codegen.rule import Target, bind, emit
 from gluongraph.codegen.tvm import linking, machine_code, te, tir
 from gluongraph.codegen.tvm.linking import Linker
 from gluongraph.errors import CompileError
@@ -32,7 +28,7 @@ ENTRY = "step"
 
 def build(plan: Plan, target: Target) -> Artefact:
     """The artefact of a plan, from the cache if the same plan was built before for the same target."""
-    key, gpu = artifacts.key(plan, target), target.cpu is None
+    key, gpu = artifacts.key(plan, target), target.gpu
     program = program_of(plan)
     found, shown = artifacts.find(key, program, gpu), debug.wants("code") or bool(debug.settings().dump)
     if found is not None and not shown:
@@ -99,12 +95,8 @@ def _write_gpu(launches: Launches, entries: Entries, library: Path, target: Targ
 
 def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
     """The code of one kernel. On a GPU it is code of the host, which starts one grid of threads or several."""
-    if target.cpu is None:
-        gpu = GpuKernel(launch.kernel)
-        rules.emit(gpu, launch.group, bind(gpu, launch))
-        return gpu.finish()
-    k = tir.Kernel(launch.kernel)
-    emit(k, launch.group, launch.candidate, bind(k, launch), target.cpu)
+    k = target.kernel(launch.kernel)
+    emit(k, launch.group, launch.candidate, bind(k, launch), target)
     return k.finish()
 
 

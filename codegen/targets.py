@@ -1,4 +1,4 @@
-"""The table of targets: what TVM is told, and what the kernel rules may count on."""
+"""The table of targets, and which of them this machine is."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import ctypes
 import os
 import platform
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gluongraph.codegen.contraction.amx import ASK_FOR_TILES
-from gluongraph.codegen.rule import Cpu
+from gluongraph.codegen.rule import Cpu, Gpu, Target
 from gluongraph.errors import CompileError
 from gluongraph.host import nvidia
 from gluongraph.host.process import threads
@@ -21,38 +21,9 @@ CHUNKS = 8
 CPUINFO = Path("/proc/cpuinfo")
 
 
-@dataclass(frozen=True)
-class Target:
-    """One row: a name, TVM's options for it, and its vector unit (`cpu` is None where dlight schedules)."""
-
-    name: str
-    options: tuple[tuple[str, Any], ...]
-    cpu: Cpu | None
-    needs: tuple[str, ...] = ()  # names in /proc/cpuinfo without which its code must not run
-
-    @property
-    def machine(self) -> str:
-        """The kind of computer, as `platform.machine` calls it; of a GPU's host it is this one."""
-        return str(self.tvm.get("mtriple", "")).partition("-")[0] or platform.machine()
-
-    @property
-    def tvm(self) -> dict[str, Any]:
-        """What TVM's Target is made from."""
-        return {key: _plain(v) for key, v in self.options}
-
-
-def _plain(value: Any) -> Any:
-    """Tuples of pairs are dicts, other tuples are lists."""
-    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
-        return dict(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _x86(
-    name: str, mcpu: str, lanes: int, registers: int, needs: str, more: tuple[str, ...] = (), **known: Any
-) -> Target:
+def _x86(name: str, mcpu: str, lanes: int, registers: int, needs: str, more: tuple[str, ...] = (), **known: Any) -> Cpu:
     options = (("kind", "llvm"), ("mtriple", "x86_64-linux-gnu"), ("mcpu", mcpu), *((("mattr", more),) if more else ()))
-    return Target(name, options, Cpu(name, lanes, registers, CHUNKS, **known), tuple(needs.split()))
+    return Cpu(name, options, tuple(needs.split()), lanes=lanes, registers=registers, chunks=CHUNKS, **known)
 
 
 # Of the features that LLVM takes for granted, those that it may make use of without being told to: virtual machines
@@ -80,12 +51,14 @@ TARGETS: dict[str, Target] = {
         _x86("x86-64-v4", "x86-64-v4", 16, 32, _V4),
         _x86("x86-64-v3", "x86-64-v3", 8, 16, _V3),
         _x86("x86-64", "x86-64", 4, 16, ""),
-        Target(
+        Cpu(
             "aarch64",
             (("kind", "llvm"), ("mtriple", "aarch64-linux-gnu"), ("mattr", ("+neon",))),
-            Cpu("aarch64", 4, 32, CHUNKS),
+            lanes=4,
+            registers=32,
+            chunks=CHUNKS,
         ),
-        Target(
+        Gpu(
             "cuda",
             (
                 ("kind", "cuda"),
@@ -95,7 +68,6 @@ TARGETS: dict[str, Target] = {
                 ("thread_warp_size", 32),
                 ("host", (("kind", "llvm"),)),
             ),
-            None,
         ),
     )
 }
@@ -127,7 +99,7 @@ def _host() -> Target:
     if machine in ("aarch64", "arm64"):
         return TARGETS["aarch64"]
     if machine not in ("x86_64", "AMD64"):
-        return Target(machine, (("kind", "llvm"),), Cpu(machine, 4, 16, CHUNKS))
+        return Cpu(machine, (("kind", "llvm"),), lanes=4, registers=16, chunks=CHUNKS)
     flags = usable_flags()
     return next(t for name, t in TARGETS.items() if flags.issuperset(t.needs) and name not in ("aarch64", "cuda"))
 
@@ -135,12 +107,12 @@ def _host() -> Target:
 def _shared_out(target: Target) -> Target:
     """The target with pieces for each thread; of 1, 2, 4 or 8 threads it is the target itself."""
     pieces = -(-CHUNKS // threads()) * threads()
-    return target if target.cpu is None or pieces == CHUNKS else replace(target, cpu=replace(target.cpu, chunks=pieces))
+    return replace(target, chunks=pieces) if isinstance(target, Cpu) and pieces != CHUNKS else target
 
 
 def runs_here(target: Target) -> bool:
     """Can this machine run what is compiled for the target? Of a GPU's nothing is known."""
-    return target.cpu is not None and target.machine == platform.machine() and usable_flags().issuperset(target.needs)
+    return not target.gpu and target.machine == platform.machine() and usable_flags().issuperset(target.needs)
 
 
 def usable_flags() -> frozenset[str]:

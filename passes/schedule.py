@@ -11,7 +11,7 @@ from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.plan import INDEX_FLAG, Buffer, Candidate, Group, Launch, Plan, fresh
 from gluongraph.passes.schedule_inplace import VIEWS, may_overwrite, root
 from gluongraph.passes.schedule_order import Jobs, laid_over, order_of
-from gluongraph.passes.select import Selection
+from gluongraph.passes.select import Selection, claimed
 from gluongraph.storage import aligned
 
 
@@ -36,6 +36,7 @@ class _Step:
 class _Scheduler:
     def __init__(self, selection: Selection, roles: Mapping[str, str]):
         self.graph, self.kernels, self.roles = selection.graph, selection.kernels, roles
+        self.offer = selection.offer
         nodes = self.graph.nodes()
         self.steps = {n: _Step(i, n) for i, n in enumerate(nodes) if n.op.name == "fused"}
         for n in nodes:
@@ -197,7 +198,7 @@ class _Scheduler:
             outputs[name] = buffer
             if name not in claimed:
                 outputs[name] = Buffer(fresh(name, self.names), n.ty, "output")
-                copies.append(_copy(buffer, outputs[name]))
+                copies.append(self._copy(buffer, outputs[name]))
         return outputs, copies
 
     def _finish_updates(self, inputs: Mapping[str, Buffer]) -> tuple[dict[str, Buffer], list[Launch]]:
@@ -207,8 +208,13 @@ class _Scheduler:
             item = root(new)
             if self.inplace.get(item) == name:
                 continue
-            copies.append(_copy(self._view(self.buffers[item], inputs[name].type), inputs[name]))
+            copies.append(self._copy(self._view(self.buffers[item], inputs[name].type), inputs[name]))
         return {name: inputs[name] for name in self.graph.updates}, copies
+
+    def _copy(self, source: Buffer, target: Buffer) -> Launch:
+        x = ops.input("x0", source.type)
+        group = Group(Graph({"x0": x}, {"y0": x}), "loop")
+        return Launch("", group, claimed(group, self.offer), (source,), (target,), None, None, "copy")
 
 
 def _makers(values: Iterable[Node]) -> Iterator[Node]:
@@ -236,12 +242,6 @@ def _all_after(fused: Node, followers: Mapping[Node, Iterable[Node]]) -> set[Nod
 
 def _alike(old: Node, new: Node) -> bool:
     return old.dtype == new.dtype and old.ty.nbytes == new.ty.nbytes
-
-
-def _copy(source: Buffer, target: Buffer) -> Launch:
-    x = ops.input("x0", source.type)
-    group = Group(Graph({"x0": x}, {"y0": x}), "loop")
-    return Launch("", group, Candidate("loop"), (source,), (target,), None, None, "copy")
 
 
 def label(group: Group) -> str:

@@ -16,10 +16,11 @@ Nest = Callable[[Graph, Mapping[str, str]], Plan]
 
 @dataclass(frozen=True)
 class Selection:
-    """A graph of fused nodes; the group and the chosen candidate of each."""
+    """A graph of fused nodes; the group and the chosen candidate of each; what the target offers for other groups."""
 
     graph: Graph
     kernels: dict[Node, tuple[Group, Candidate]]
+    offer: Offer
 
 
 def select(graph: Graph, offer: Offer, nest: Nest) -> Selection:
@@ -47,7 +48,7 @@ def select(graph: Graph, offer: Offer, nest: Nest) -> Selection:
             origins.setdefault(made, graph.origins[n])
     outputs = {k: new[n] for k, n in graph.outputs.items()}
     updates = {k: new[n] for k, n in graph.updates.items()}
-    return Selection(graph.with_results(outputs, updates, origins), kernels)
+    return Selection(graph.with_results(outputs, updates, origins), kernels, offer)
 
 
 def group_of(n: Node, nest: Nest | None = None) -> Group:
@@ -97,11 +98,21 @@ def _single(m: Node, sources: tuple[Node, ...], offer: Offer, kernels: dict[Node
     results = [ops.item(inner, index=i) for i in range(len(inner.types))] if several else [inner]
     pattern = "loop" if m.op.kind in ("elementwise", "movement", "leaf", "random") else "opaque"
     fused = ops.fused(*sources, body=Graph(inputs, {f"y{i}": r for i, r in enumerate(results)}), pattern=pattern)
-    candidate = offer(group_of(fused))
-    if candidate is None:
-        raise CompileError(located(f"no kernel rule of this target takes {describe(group_of(fused))}"))
-    kernels[fused] = group_of(fused), candidate
+    group = group_of(fused)
+    kernels[fused] = group, claimed(group, offer)
     return fused if several else ops.item(fused, index=0)
+
+
+def claimed(group: Group, offer: Offer) -> Candidate:
+    """The candidate for a group of a single operation, or of a copy.
+
+    Raises:
+        CompileError: no rule of the target claims it.
+    """
+    candidate = offer(group)
+    if candidate is None:
+        raise CompileError(located(f"no kernel rule of this target takes {describe(group)}"))
+    return candidate
 
 
 def describe(group: Group) -> str:

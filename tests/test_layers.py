@@ -68,7 +68,7 @@ ALLOWED: dict[str, str] = {
     "step": "codegen runtime compiler ndarray random optimizer tracing nd gluon checkpoint",
     "artefact": "ops codegen runtime ndarray random formulas lr_scheduler optimizer tracing initializer gluon"
     " gluongraph checkpoint step",
-    "bench": "codegen runtime compiler autograd nd gluon gluongraph step",
+    "bench": "runtime compiler autograd nd gluon gluongraph step",
     "cli": "ops codegen runtime compiler tracing bench",
     "__main__": "cli",
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.codegen.targets import Target
+from gluongraph.codegen.rule import Target
 from gluongraph.errors import CompileError
 from gluongraph.host import disk, store
 from gluongraph.host.store import Entry

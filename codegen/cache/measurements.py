@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gluongraph.codegen.cache import artifacts
-from gluongraph.codegen.targets import Target
+from gluongraph.codegen.rule import Target
 from gluongraph.errors import warn
 from gluongraph.host import store
 from gluongraph.host.process import threads

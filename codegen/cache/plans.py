@@ -18,7 +18,7 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.codegen.cache import artifacts
 from gluongraph.codegen.cache.artifacts import Artefact
-from gluongraph.codegen.targets import Target
+from gluongraph.codegen.rule import Target
 from gluongraph.host import store
 from gluongraph.ir.entry_point import Program
 from gluongraph.ir.graph import Graph

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gluongraph.codegen.cache import artifacts, measurements
 from gluongraph.codegen.cache.measurements import Table
-from gluongraph.codegen.targets import Target
+from gluongraph.codegen.rule import Target
 from gluongraph.host import store
 from gluongraph.ir.plan import Candidate, Group
 from gluongraph.ir.serialize import fingerprint

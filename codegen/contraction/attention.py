@@ -441,4 +441,4 @@ class _Head:
             mk.along(k, size, self.cpu.lanes, lambda j, lanes: k.store(rows.buf, value(r, j, lanes), at + j))
 
 
-ATTENTION = Rule("attention", _claim, _emit)
+ATTENTION = Rule("attention", _claim, _emit, takes_composite=suits)

@@ -101,7 +101,7 @@ def _way_of(product: Node, cpu: Cpu, how: How | None) -> _Way:
     return _Way(partial(gemm.emit, strategy=how), how.workspace(*extents, cpu), how.width(cpu), tiles=False)
 
 
-def _gemm_settings(group: Group, cpu: Cpu) -> dict[str, Rule]:
+def _gemm_variants(group: Group, cpu: Cpu) -> dict[str, Rule[Cpu]]:
     product = anchor(group, ("matmul",), sums=True)
     assert product is not None
     extents, kinds = _extents(product), _kinds(product)
@@ -202,7 +202,7 @@ def _claim_conv(group: Group, cpu: Cpu, way: str = "") -> Candidate | None:
     return Candidate("conv", workspace(geometry, dtype, cpu, way), tiled)
 
 
-def _conv_settings(group: Group, cpu: Cpu) -> dict[str, Rule]:
+def _conv_variants(group: Group, cpu: Cpu) -> dict[str, Rule[Cpu]]:
     product = anchor(group, _CONV)
     assert product is not None
     ways = conv.ways(plain_name(product), geometry_of(product), _operands(product), cpu)[1:]
@@ -236,7 +236,7 @@ def plain_name(product: Node) -> str:
     return product.op.name.removesuffix("_blocks")
 
 
-def images_beside(n: Node, cpu: Cpu, met: bool) -> int:
+def _preferred_lanes(n: Node, cpu: Cpu, met: bool) -> int:
     """How many images a convolution wants side by side, by its shapes, where it has `met` some; 0: as they are."""
     if n.op.name not in _PLAIN or math.prod(n.shape) == 0:
         return 0
@@ -283,5 +283,5 @@ def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, way: str =
         emit(k, geometry, dtype, read, weights, write_pixels, cpu, workspace, way)
 
 
-GEMM = Rule("gemm", _claim_gemm, _emit_gemm, _gemm_settings)
-CONV = Rule("conv", _claim_conv, _emit_conv, _conv_settings)
+GEMM = Rule("gemm", _claim_gemm, _emit_gemm, _gemm_variants)
+CONV = Rule("conv", _claim_conv, _emit_conv, _conv_variants, preferred_lanes=_preferred_lanes)

@@ -22,7 +22,7 @@ Write = Callable[[Kernel, Node, Sequence[Buf], Bindings, Cpu], None]  # the buff
 
 def _rule(
     name: str, op: str, write: Write, dtypes: tuple[str, ...] = (), workspace: Callable[[Node], int] = lambda n: 0
-) -> Rule:
+) -> Rule[Cpu]:
     """A rule for groups of that one op (of these dtypes) on inputs of the group."""
 
     def claim(group: Group, cpu: Cpu) -> Candidate | None:

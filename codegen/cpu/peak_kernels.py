@@ -12,7 +12,6 @@ from typing import Any
 from gluongraph.codegen.contraction.amx import SIDE, Amx
 from gluongraph.codegen.expr.vector_math import fma
 from gluongraph.codegen.rule import Cpu
-from gluongraph.codegen.targets import Target
 from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.codegen.tvm.tir import Kernel, PrimFunc
 
@@ -85,10 +84,8 @@ def stream(kind: str, size: int, times: int, cpu: Cpu) -> PrimFunc:
     return k.finish()
 
 
-def build(target: Target, streams: Sequence[tuple[int, int]]) -> Any:
+def build(cpu: Cpu, streams: Sequence[tuple[int, int]]) -> Any:
     """All of them for a CPU as one module; streams by size and how many times through."""
-    assert target.cpu is not None
-    cpu = target.cpu
     kernels = [peak(cpu)[0], *([tile_peak(cpu)[0]] if cpu.tiles else [])]
     kernels += [stream(kind, size, times, cpu) for size, times in streams for kind in STREAMS]
-    return machine_code.build_kernels(kernels, target.tvm)
+    return machine_code.build_kernels(kernels, cpu.tvm)

@@ -59,8 +59,10 @@ def _in_blocks(pool: Node) -> bool:
     return pool.op.name.endswith("_blocks")
 
 
-def images_beside(pool: Node, cpu: Cpu) -> int:
-    """How many images a pooling takes side by side; 0: as they are."""
+def _preferred_lanes(pool: Node, cpu: Cpu, met: bool) -> int:
+    """Poolings keep the layout that they meet; none is worth a change of layout."""
+    if not met:
+        return 0
     suits = pool.op.name in _PLAIN and pool.dtype in _DTYPES and _tiles(pool) and pool.shape[0] % cpu.lanes == 0
     return cpu.lanes if suits and cpu.lanes > 1 else 0
 
@@ -175,4 +177,4 @@ class _Tiles:
         mk.along(self.k, count, self.cpu.lanes, piece)
 
 
-POOL = Rule("pool", _claim, _emit)
+POOL = Rule("pool", _claim, _emit, preferred_lanes=_preferred_lanes)

@@ -1,34 +1,33 @@
 """Kernels for NVIDIA GPUs: folds by dlight's schedules, everything else one thread an element.
 
-A group becomes one kernel where that is possible, else several that follow each other:
+A rule makes one kernel of a group, or several that follow each other:
 
-* its reductions and contractions become stages of one kernel that a rule of dlight schedules, and what the group
-  computes from them is written where that kernel stores its result, so that updates happen in place there;
-* where no rule takes all of them together, each gets a kernel and the values between them lie in a workspace;
-* a fold that no rule takes, and all that is no fold, is done by one thread for each element ("threads").
+* "transpose": one transposed matrix, through shared memory;
+* "dlight": its reductions and contractions become stages of one kernel that a rule of dlight schedules, and what the
+  group computes from them is written where that kernel stores its result, so that updates happen in place there;
+* "threads": one thread for each element, of what has no fold, or one fold that dlight does not take;
+* "each fold": a kernel for each, the values between them in a workspace; it declines nothing that has a fold.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gluongraph.codegen.cpu import scan
 from gluongraph.codegen.cuda.cuda_math import CudaAlgebra, GpuKernel
 from gluongraph.codegen.cuda.te_lower import Stages, fold_length, kept_shape, small, stage, transposition
 from gluongraph.codegen.expr.evaluate import Load, Pull
 from gluongraph.codegen.expr.expression import flat, unflatten
-from gluongraph.codegen.rule import Bindings, bind
-from gluongraph.codegen.targets import TARGETS
+from gluongraph.codegen.rule import Bindings, Gpu, Rule, Target, bind, emit
+from gluongraph.codegen.scan import SCAN
 from gluongraph.codegen.tvm import te, tir
-from gluongraph.codegen.tvm.tir import Buf, Expr, Value
+from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.ir.graph import Node, topological
 from gluongraph.ir.plan import Candidate, Group, Plan
 from gluongraph.storage import aligned
 
-THREADS = "threads"
 LARGEST_GRID = 2**31 - 1  # threads, counted in 32 bits
 MARGIN = 1024  # what the last thread blocks of a space may go beyond it, at most
 SHORT = 32  # a fold of no more elements than this is done by one thread
@@ -42,9 +41,9 @@ class Part:
     stages: Stages | None = None
 
     @property
-    def rule(self) -> str:
+    def schedule(self) -> str:
         """Who schedules it."""
-        return f"dlight.{self.stages.rule}" if self.stages else THREADS
+        return f"dlight.{self.stages.rule}" if self.stages else "threads"
 
 
 @dataclass(frozen=True)
@@ -57,39 +56,14 @@ class Lowering:
     late: tuple[tuple[Node, int], ...] = ()
 
     @property
-    def rule(self) -> str:
-        """The rules of all parts: 'dlight.Matmul', 'dlight.Matmul+threads'."""
-        return "+".join(part.rule for part in self.parts)
+    def schedule(self) -> str:
+        """Who schedules each part: 'dlight.Matmul', 'dlight.Matmul+threads'."""
+        return "+".join(part.schedule for part in self.parts)
 
     @property
     def workspace(self) -> int:
         """Bytes between the kernels."""
         return max((at + aligned(n.ty.nbytes) for n, at in (*self.kept, *self.late)), default=0)
-
-
-def claim(group: Group) -> Candidate | None:
-    """A candidate for any group whose ops have `lower` rules: `rule` names what schedules each of its kernels."""
-    if group.pattern == "scan":
-        return scan.claim(group)
-    if any(n.op.lower is None and n.op.name != "input" for n in group.body.nodes()):
-        return None
-    lowering = lowered(_plain(group))
-    return Candidate(lowering.rule, lowering.workspace)
-
-
-def emit(kernel: GpuKernel, group: Group, bindings: Bindings) -> None:
-    """Write the kernels of a group, in order: each is a grid of threads, and becomes a launch of its own."""
-    if group.pattern == "scan":  # the loop runs on the host
-        scan.emit(kernel, group, bindings, lambda _, inner, candidate, places: emit(kernel, inner, places))
-        return
-    lowering = lowered(_plain(group))
-    places = _Places(kernel, group, bindings, lowering)
-    for part in lowering.parts:
-        if part.stages:
-            _scheduled(kernel, part, part.stages, places)
-        else:
-            _threads(kernel, part, places)
-        places.done(part)
 
 
 def _late(lowering: Lowering, inputs: Iterable[Node]) -> Lowering:
@@ -116,25 +90,73 @@ def _plain(group: Group) -> Group:
     return Group(group.body, group.pattern)
 
 
+@dataclass(frozen=True)
+class _Body:
+    """What is looked at of a group: its results, and its folds with their lengths."""
+
+    group: Group
+    inputs: tuple[Node, ...]
+    results: tuple[Node, ...]
+    folds: Mapping[Node, int]
+
+
 @lru_cache(maxsize=512)
-def lowered(group: Group) -> Lowering:
-    """How a group becomes kernels."""
-    inputs = tuple(group.body.inputs.values())
-    results = tuple(dict.fromkeys(group.body.outputs.values()))
-    lengths = {n: fold_length(n) for n in group.body.nodes() if n not in inputs}
-    folds = {n: length for n, length in lengths.items() if length is not None}
-    if not folds:
-        return _turned(lengths, results, inputs) or Lowering(_pointwise(results))
-    return _late(_together(group, folds, results, inputs) or _apart(folds, results, inputs), inputs)
-
-
-def _turned(nodes: Iterable[Node], results: tuple[Node, ...], inputs: tuple[Node, ...]) -> Lowering | None:
-    """A group around one transposed matrix."""
-    turned = [n for n in nodes if n.op.name == "transpose" and n.attrs["axes"] == (1, 0) and n.src[0] in inputs]
-    if len(turned) != 1 or any(n.shape != turned[0].shape or n.ty.size == 0 for n in results):
+def _body(group: Group) -> _Body | None:
+    """None where an op has no `lower` rule."""
+    nodes, inputs = group.body.nodes(), tuple(group.body.inputs.values())
+    if group.pattern == "scan" or any(n.op.lower is None and n.op.name != "input" for n in nodes):
         return None
-    stages = transposition(turned[0], TARGETS["cuda"].tvm)
-    return Lowering((Part(results, stages),)) if stages else None
+    lengths = {n: length for n in nodes if n not in inputs and (length := fold_length(n)) is not None}
+    return _Body(group, inputs, tuple(dict.fromkeys(group.body.outputs.values())), lengths)
+
+
+# -- the rules: each is a lowering, or None
+
+
+def _transpose(body: _Body, gpu: Gpu) -> Lowering | None:
+    """A group around one transposed matrix, which goes through shared memory."""
+    nodes = (n for n in body.group.body.nodes() if n.op.name == "transpose" and n.attrs["axes"] == (1, 0))
+    transposed = [n for n in nodes if n.src[0] in body.inputs]
+    if body.folds or len(transposed) != 1:
+        return None
+    if any(n.shape != transposed[0].shape or n.ty.size == 0 for n in body.results):
+        return None
+    stages = transposition(transposed[0], gpu.tvm)
+    return Lowering((Part(body.results, stages),)) if stages else None
+
+
+def _threads(body: _Body, gpu: Gpu) -> Lowering | None:
+    """One thread for each element: what has no fold, or one that alone makes all results and is best done so."""
+    if not body.folds:
+        return Lowering(_pointwise(body.results))
+    shapes = {n.shape for n in (*body.folds, *body.results)}
+    return Lowering((Part(body.results),)) if len(body.folds) == 1 and len(shapes) == 1 else None
+
+
+def _dlight(body: _Body, gpu: Gpu) -> Lowering | None:
+    """One kernel for the whole group, which a rule of dlight schedules."""
+    if not body.folds or (space := _one_space(body)) is None:
+        return None
+    stages = _stages(body.folds, body.inputs, space, gpu)
+    return None if stages is None else Lowering((Part(body.results, stages),))
+
+
+def _each_fold(body: _Body, gpu: Gpu) -> Lowering | None:
+    """A kernel for each fold, its value in the workspace unless it is a result; then one for all the rest."""
+    if not body.folds:
+        return None
+    parts: list[Part] = []
+    kept: list[tuple[Node, int]] = []
+    at = 0
+    known: tuple[Node, ...] = body.inputs
+    for n, length in body.folds.items():
+        parts.append(Part((n,), _stages({n: length}, known, kept_shape(n), gpu)))
+        if n not in body.results:
+            kept.append((n, at))
+            at += aligned(n.ty.nbytes)
+        known = (*known, n)
+    rest = [n for n in body.results if n not in body.folds]
+    return Lowering((*parts, *_pointwise(rest)), tuple(kept))
 
 
 def _pointwise(results: Iterable[Node]) -> tuple[Part, ...]:
@@ -143,50 +165,39 @@ def _pointwise(results: Iterable[Node]) -> tuple[Part, ...]:
     return (Part(filled),) if filled else ()
 
 
-def _together(
-    group: Group, folds: Mapping[Node, int], results: tuple[Node, ...], inputs: tuple[Node, ...]
-) -> Lowering | None:
-    """One kernel for the whole group."""
-    first = next(iter(folds))
-    kept = kept_shape(first)
-    if any(kept_shape(n) != kept for n in folds):
+def _one_space(body: _Body) -> tuple[int, ...] | None:
+    """The shape that a kernel of all folds writes at, if there is one: that of the folds, or of rows made of them."""
+    kept = kept_shape(next(iter(body.folds)))
+    if any(kept_shape(n) != kept for n in body.folds):
         return None
-    wide = {n.shape for n in results if _squeezed(n.shape) != _squeezed(kept)}
-    if len(wide) > 1 or (wide and (group.pattern != "rowwise" or next(iter(wide))[: len(kept)] != kept)):
-        return None
-    space = next(iter(wide)) if wide else kept
-    if (stages := _stages(folds, inputs, space)) is not None:
-        return Lowering((Part(results, stages),))
-    alike = len(folds) == 1 and all(n.shape == first.shape for n in results)
-    return Lowering((Part(results),)) if alike else None
+    wide = {n.shape for n in body.results if _squeezed(n.shape) != _squeezed(kept)}
+    if not wide:
+        return kept
+    space = next(iter(wide))
+    return space if len(wide) == 1 and body.group.pattern == "rowwise" and space[: len(kept)] == kept else None
 
 
-def _stages(folds: Mapping[Node, int], known: tuple[Node, ...], space: tuple[int, ...]) -> Stages | None:
+def _stages(folds: Mapping[Node, int], known: tuple[Node, ...], space: tuple[int, ...], gpu: Gpu) -> Stages | None:
     """Folds in a dlight schedule: not those of a few elements each, which take one thread least time."""
     short = len(folds) == 1 and all(length <= SHORT and n.op.kind != "contraction" for n, length in folds.items())
     if short or not small(folds, (*known, *folds)):
         return None
-    return stage(tuple(folds), known, space, TARGETS["cuda"].tvm)
+    return stage(tuple(folds), known, space, gpu.tvm)
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(d for d in shape if d != 1)
 
 
-def _apart(folds: Mapping[Node, int], results: tuple[Node, ...], inputs: tuple[Node, ...]) -> Lowering:
-    """A kernel for each fold, its value in the workspace unless it is a result; then one for all the rest."""
-    parts: list[Part] = []
-    kept: list[tuple[Node, int]] = []
-    at = 0
-    known: tuple[Node, ...] = inputs
-    for n, length in folds.items():
-        parts.append(Part((n,), _stages({n: length}, known, kept_shape(n))))
-        if n not in results:
-            kept.append((n, at))
-            at += aligned(n.ty.nbytes)
-        known = (*known, n)
-    rest = [n for n in results if n not in folds]
-    return Lowering((*parts, *_pointwise(rest)), tuple(kept))
+def _write(kernel: GpuKernel, group: Group, bindings: Bindings, lowering: Lowering) -> None:
+    """The kernels of a group, in order: each is a grid of threads, and becomes a launch of its own."""
+    places = _Places(kernel, group, bindings, lowering)
+    for part in lowering.parts:
+        if part.stages:
+            _write_scheduled(kernel, part, part.stages, places)
+        else:
+            _write_threads(kernel, part, places)
+        places.done(part)
 
 
 class _Places:
@@ -227,7 +238,7 @@ class _Places:
             self.kernel.store(buf, value, flat(n.shape, index))
 
 
-def _threads(kernel: GpuKernel, part: Part, places: _Places) -> None:
+def _write_threads(kernel: GpuKernel, part: Part, places: _Places) -> None:
     """A thread for each element; folds are loops of that thread. Results of one shape are computed together, all of
     them before the first is stored: one may overwrite what another reads."""
     spaces: dict[tuple[int, ...], list[Node]] = {}
@@ -258,7 +269,7 @@ def _grids(shapes: Iterable[tuple[int, ...]]) -> list[list[tuple[int, ...]]]:
     return found
 
 
-def _scheduled(kernel: GpuKernel, part: Part, stages: Stages, places: _Places) -> None:
+def _write_scheduled(kernel: GpuKernel, part: Part, stages: Stages, places: _Places) -> None:
     """A scheduled kernel that computes the part's results where it stores its folds."""
     kept = kept_shape(stages.folds[0])
 
@@ -301,14 +312,49 @@ def _all_zero(index: tuple[Value, ...]) -> Expr:
     return found
 
 
-def table(plan: Plan) -> str:
-    """A line for each distinct kernel of a plan: the rule that made it, thread blocks x threads, what it computes."""
-    rows = [("kernel", "rule", "grid", "computes")]
+# -- the table of rules
+
+Lower = Callable[[_Body, Gpu], Lowering | None]
+
+
+@lru_cache(maxsize=2048)
+def lowering(lower: Lower, group: Group, gpu: Gpu) -> Lowering | None:
+    """The kernels that a rule makes of a group, or None where it declines."""
+    body = _body(group)
+    found = lower(body, gpu) if body is not None else None
+    return _late(found, body.inputs) if found is not None and body is not None and body.folds else found
+
+
+def _rule(name: str, lower: Lower) -> Rule[Gpu]:
+    def claim(group: Group, gpu: Gpu) -> Candidate | None:
+        found = lowering(lower, _plain(group), gpu)
+        return None if found is None else Candidate(name, found.workspace, schedule=found.schedule)
+
+    def emit(kernel: Kernel, group: Group, bindings: Bindings, gpu: Gpu) -> None:
+        found = lowering(lower, _plain(group), gpu)
+        assert found is not None and isinstance(kernel, GpuKernel)
+        _write(kernel, group, bindings, found)
+
+    return Rule(name, claim, emit)
+
+
+RULES: tuple[Rule[Gpu], ...] = (
+    SCAN,
+    _rule("transpose", _transpose),
+    _rule("dlight", _dlight),
+    _rule("threads", _threads),
+    _rule("each fold", _each_fold),
+)
+
+
+def table(plan: Plan, on: Target) -> str:
+    """A line for each distinct kernel of a plan: who schedules it, thread blocks x threads, what it computes."""
+    rows = [("kernel", "schedule", "grid", "computes")]
     for name, launch in plan.kernels.items():
         kernel = GpuKernel(name)
-        emit(kernel, launch.group, bind(kernel, launch))
+        emit(kernel, launch.group, launch.candidate, bind(kernel, launch), on)
         grids = " ".join(f"{blocks}x{threads}" for blocks, threads in te.grids(kernel.finish()))
         results = ", ".join(map(str, launch.group.outputs))
-        rows.append((name, launch.candidate.rule, grids, f"{launch.label}: {results}"))
+        rows.append((name, launch.candidate.described, grids, f"{launch.label}: {results}"))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     return "\n".join("  ".join(f"{c:<{w}}" for c, w in zip(r, widths, strict=False)) + f"  {r[3]}" for r in rows)

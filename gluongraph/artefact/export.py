@@ -15,7 +15,7 @@ from gluongraph.artefact import update_scalars as how
 from gluongraph.artefact.snapshot import current
 from gluongraph.checkpoint.part import Training
 from gluongraph.codegen.cache.artifacts import LIBRARY
-from gluongraph.codegen.targets import Target
+from gluongraph.codegen.rule import Target
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.codegen.tvm.linking import command_for
 from gluongraph.dtypes import dtype_name, numpy_dtype
@@ -197,7 +197,7 @@ class _Maker:
         sources = self._sources(parameters)
         told = {
             "writer": compatibility.versions(),
-            "target": _target(self.on) | ({"code": self._gpu_code()} if self.on.cpu is None else {}),
+            "target": _target(self.on) | ({"code": self._gpu_code()} if self.on.gpu else {}),
             "precision": step.options.precision.name,
             "options": {
                 name: getattr(step.options, name)

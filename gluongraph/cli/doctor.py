@@ -24,7 +24,7 @@ from gluongraph.errors import amount
 from gluongraph.host.terminal import as_json
 
 if TYPE_CHECKING:
-    from gluongraph.codegen.rule import Cpu
+    from gluongraph.codegen.rule import Target
 
 OPTIONAL = {  # package: the extra that installs it, and what needs it
     "torch": ("bench", "a peer of gluongraph bench"),
@@ -113,17 +113,19 @@ def processor() -> list[Finding]:
     return [
         Finding("processor", f"{processor_name()}, {seen}"),
         Finding("features", flags),
-        Finding("target", on.name + (f", as GG_TARGET={forced} says" if forced else "") + _means(on.cpu)),
+        Finding("target", on.name + (f", as GG_TARGET={forced} says" if forced else "") + _means(on)),
         Finding("threads", f"{threads()}, {why}"),
     ]
 
 
-def _means(cpu: Cpu | None) -> str:
+def _means(on: Target) -> str:
     """What kernels of a target compute with."""
-    if cpu is None:
+    from gluongraph.codegen.rule import Cpu
+
+    if not isinstance(on, Cpu):
         return ""
-    products = "in tiles, by AMX" if cpu.tiles else "in pairs, by AVX512-BF16" if cpu.dots else "as float32"
-    return f": vectors of {cpu.lanes} float32 numbers; products of bfloat16 are made {products}"
+    products = "in tiles, by AMX" if on.tiles else "in pairs, by AVX512-BF16" if on.dots else "as float32"
+    return f": vectors of {on.lanes} float32 numbers; products of bfloat16 are made {products}"
 
 
 def linker() -> list[Finding]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.codegen.build import kernel
-from gluongraph.codegen.targets import Target
+from gluongraph.codegen.rule import Target
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.host import process

@@ -13,7 +13,8 @@ import numpy as np
 from gluongraph import debug
 from gluongraph.codegen.cache import measurements, plans
 from gluongraph.codegen.cache.artifacts import LIBRARY, Artefact
-from gluongraph.codegen.targets import Target, runs_here
+from gluongraph.codegen.rule import Target
+from gluongraph.codegen.targets import runs_here
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.compiler.memory_options import ALL_KEPT, Thrift
@@ -42,9 +43,9 @@ def cast_to(graph: Graph, low: str, on: Target) -> Graph:
     from gluongraph.passes.pipeline import Context
 
     def has_kernel(n: Node) -> bool:
-        from gluongraph.codegen.rules import whole  # asked of composites alone: most graphs have none
+        from gluongraph.codegen.rules import has_composite_kernel  # asked of composites alone: most graphs have none
 
-        return whole(on)(n)
+        return has_composite_kernel(on)(n)
 
     return run(graph, Context(low=low, has_kernel=has_kernel), "amp", "amp", quiet=True)
 
@@ -88,7 +89,7 @@ class Request:
 
     def find(self) -> Artefact | None:
         """The artefact, where the cache has it."""
-        return plans.find(self.key, self.checked, gpu=self.on.cpu is None) if self.key else None
+        return plans.find(self.key, self.checked, gpu=self.on.gpu) if self.key else None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.codegen.cpu import peak_kernels
-from gluongraph.codegen.targets import Target
+from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.errors import CompileError
 from gluongraph.host import process
@@ -35,7 +35,7 @@ def machine() -> Machine:
         CompileError: GG_TARGET names something else than a CPU.
     """
     on = find_target()
-    if on.cpu is None:
+    if not isinstance(on, Cpu):
         raise CompileError(f"{on.name} is no CPU, whose roofs could be measured")
     threads = process.threads()
     module = peak_kernels.build(on, STREAMS)
@@ -43,12 +43,11 @@ def machine() -> Machine:
     return Machine(threads, _peaks(module, on), levels)
 
 
-def _peaks(module: Any, on: Target) -> dict[str, float]:
-    assert on.cpu is not None
+def _peaks(module: Any, on: Cpu) -> dict[str, float]:
     found = {}
     for unit, made in (("f32", peak_kernels.peak), ("bf16", peak_kernels.tile_peak)):
-        if unit == "f32" or on.cpu.tiles:
-            _, size, flops = made(on.cpu)
+        if unit == "f32" or on.tiles:
+            _, size, flops = made(on)
             kernel, x = module[f"peak_{unit}"], loader.view(np.full(size, 0.5, np.float32))
             found[unit] = flops / _best(partial(kernel, x))
     return found

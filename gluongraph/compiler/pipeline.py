@@ -8,8 +8,8 @@ from functools import partial
 
 from gluongraph import debug
 from gluongraph.codegen.cache.measurements import Table
-from gluongraph.codegen.rules import beside, offer, whole
-from gluongraph.codegen.targets import Target
+from gluongraph.codegen.rule import Target
+from gluongraph.codegen.rules import has_composite_kernel, offer, preferred_lanes
 from gluongraph.compiler.memory_options import Thrift
 from gluongraph.compiler.memory_search import Choice, thrifty
 from gluongraph.compiler.run_passes import left_out, plan, run
@@ -26,7 +26,9 @@ def context_of(on: Target, roles: Mapping[str, str] | None = None) -> Context:
     def nest(body: Graph, inner: Mapping[str, str]) -> Plan:
         return plan_of(body, inner, on, within=True)[0]
 
-    return Context(has_kernel=whole(on), lanes=beside(on), offer=offer(on), nest=nest, roles=roles or {})
+    return Context(
+        has_kernel=has_composite_kernel(on), lanes=preferred_lanes(on), offer=offer(on), nest=nest, roles=roles or {}
+    )
 
 
 def choice(

@@ -14,8 +14,8 @@ from gluongraph import debug
 from gluongraph.codegen.cache import measurements
 from gluongraph.codegen.cache.measurements import Found
 from gluongraph.codegen.cache.selections import key_of
-from gluongraph.codegen.rules import alternatives, offer
-from gluongraph.codegen.targets import Target
+from gluongraph.codegen.rule import Target
+from gluongraph.codegen.rules import offer, tuning_variants
 from gluongraph.compiler.candidate_timing import Contest
 from gluongraph.errors import amount, located
 from gluongraph.host.progress import task
@@ -143,6 +143,6 @@ def _work(plan: Plan, on: Target) -> tuple[Work, int]:
         usual = None if first.group.inner is not None else offers(first.group)
         if usual is None or table.get(key) is not None:
             continue
-        if others := alternatives(first.group, usual, on):
+        if others := tuning_variants(first.group, usual, on):
             work[key] = first, len(launches[key]), (usual, *others)
     return work, sum(table.get(key) is not None for key in launches)

@@ -56,13 +56,20 @@ class Candidate:
     """What a target's rule offers for a group: its name, the bytes of workspace that it needs, and whether a unit for
     tiles of 16-bit numbers multiplies there.
 
-    `setting` says how the rule writes it, in the rule's own words; '' is the way that it takes by itself.
+    `setting` says how the rule writes it, in the rule's own words; '' is the way that it takes by itself. `schedule`
+    tells readers who schedules the kernels of a GPU: "dlight.Matmul+threads".
     """
 
     rule: str
     workspace: int = 0
     tiles: bool = field(default=False, repr=False)
     setting: str = ""
+    schedule: str = field(default="", repr=False, compare=False)
+
+    @property
+    def described(self) -> str:
+        """The rule, or what it leaves its kernels to, for readers."""
+        return self.schedule or self.rule
 
 
 @dataclass(frozen=True)

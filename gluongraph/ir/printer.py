@@ -373,7 +373,7 @@ def _launch(index: int, launch: Launch) -> tuple[str, str, str, str, str, str]:
         moved += "; in place " + ", ".join(f"{launch.writes[o].name}" for o, _ in launch.group.inplace)
     if launch.origin is not None:
         moved += f"  # {launch.origin}"
-    return f"{index:03d}", launch.kernel, launch.label, launch.group.pattern, launch.candidate.rule, moved
+    return f"{index:03d}", launch.kernel, launch.label, launch.group.pattern, launch.candidate.described, moved
 
 
 def _buffer(buffer: Buffer) -> str:

@@ -23,7 +23,7 @@ from gluongraph.tracing.step_graph import Made
 from gluongraph.tracing.tracer import Traced
 
 if TYPE_CHECKING:
-    from gluongraph.codegen.targets import Target
+    from gluongraph.codegen.rule import Target
     from gluongraph.compiler.lower import Compiled
     from gluongraph.runtime.device import DeviceExecutor
     from gluongraph.runtime.executor import Executor

@@ -16,7 +16,8 @@ from tvm import tirx
 
 from gluongraph.codegen import build
 from gluongraph.codegen.cuda.cuda_math import C_TYPES
-from gluongraph.codegen.targets import TARGETS, Target
+from gluongraph.codegen.rule import Target
+from gluongraph.codegen.targets import TARGETS
 from gluongraph.codegen.tvm import te
 from gluongraph.codegen.tvm.tir import name_of
 from gluongraph.dtypes import numpy_dtype

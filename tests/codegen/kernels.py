@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
-from gluongraph.codegen.rule import bind
-from gluongraph.codegen.rules import emit, offer
-from gluongraph.codegen.targets import Target, target
+from gluongraph.codegen.rule import Target, bind, emit
+from gluongraph.codegen.rules import offer
+from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.ir import interpreter
@@ -54,7 +54,7 @@ class Library:
     def __init__(self, cases: Sequence[Case], where: Target | None = None):
         self.target = where or target()
         self.launches = {c.name: self._launch(c, f"k{number}") for number, c in enumerate(cases)}
-        cpu = self.target.cpu
+        cpu = self.target
         assert cpu is not None
         functions = []
         for launch in self.launches.values():

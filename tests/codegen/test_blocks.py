@@ -18,7 +18,7 @@ from gluongraph.ops.blocked_layout import IN_BLOCKS, blocked
 sys.path.insert(0, str(Path(__file__).parent))
 from kernels import Case, Library
 
-CPU = target().cpu
+CPU = target()
 assert CPU is not None
 K = CPU.lanes
 pytestmark = pytest.mark.skipif(K == 1, reason="this machine has no vectors of float32: images lie in no blocks here")
@@ -126,7 +126,7 @@ def test_pairs_of_bf16_in_vectors() -> None:
     if "avx512_bf16" not in cpu_flags():
         pytest.skip("this machine has no AVX512-BF16")
     pairs = target("avx512-bf16")
-    if pairs.cpu is None or pairs.cpu.lanes != K:
+    if pairs.lanes != K:
         pytest.skip(f"GG_TARGET has blocks of {K} channels or images")
     cases = convolutions("dots", LOW["bf16 strided"], "bf16")
     library = Library(cases, pairs)
@@ -137,7 +137,7 @@ def test_pairs_of_bf16_in_vectors() -> None:
 
 def test_strips_of_lines_of_tiles() -> None:
     """A small cache cuts the lines of a piece into strips, whose sums add up."""
-    small = replace(target(), cpu=replace(CPU, l2=4096, chunks=3))
+    small = replace(CPU, l2=4096, chunks=3)
     (*_, case) = convolutions("strips", LOW["bf16 same"], "bf16")
     Library([case], small).check(case)
 
@@ -149,7 +149,7 @@ def test_pieces_own_channels_of_many_weights() -> None:
 
 def test_what_is_no_convolution_for_tiles() -> None:
     """Few channels, groups, float16, another processor, images that fill no block."""
-    cpu, other = TARGETS["sapphirerapids"].cpu, TARGETS["x86-64-v4"].cpu
+    cpu, other = TARGETS["sapphirerapids"], TARGETS["x86-64-v4"]
     assert cpu is not None and other is not None
     layer = Conv(32, 20, 8, 8, 50, (5, 5))
     assert conv_tile_blocks.suits(layer, cpu, "bf16")

@@ -11,7 +11,8 @@ from kernels import spoiled
 
 from gluongraph import ops
 from gluongraph.codegen.build import bind
-from gluongraph.codegen.rules import emit, offer
+from gluongraph.codegen.rule import emit
+from gluongraph.codegen.rules import offer
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.compiler.lower import compile_graph
@@ -55,7 +56,7 @@ def test_compiled_op_is_its_numpy_meaning(name: str) -> None:
     functions = []
     for launch, _, _ in cases:
         k = tir.Kernel(launch.kernel)
-        cpu = target().cpu
+        cpu = target()
         assert cpu is not None
         emit(k, launch.group, launch.candidate, bind(k, launch), cpu)
         functions.append(k.finish())

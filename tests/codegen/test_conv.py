@@ -11,13 +11,14 @@ import pytest
 from gluongraph.codegen.contraction import conv, conv_1x1, conv_bands, conv_direct_nchwc, conv_tiles
 from gluongraph.codegen.contraction.conv import Conv
 from gluongraph.codegen.contraction.microkernel import accumulator
+from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
 from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import CompileError
 
 HOST = target()
-assert HOST.cpu is not None
+assert isinstance(HOST, Cpu)
 WORKSPACE = {
     "forward": conv.forward_workspace,
     "data_grad": conv.data_grad_workspace,
@@ -64,7 +65,7 @@ def run(
     k, total = tir.Kernel("conv"), accumulator(dtype, dtype)
     bufs = {name: k.param(name, arrays[name].size, dtype) for name in names}
     out = k.param("out", arrays[result].size, total)
-    space = k.param("space", WORKSPACE[kind](c, dtype, where.cpu, way), "u8")
+    space = k.param("space", WORKSPACE[kind](c, dtype, where, way), "u8")
 
     def pixels(name: str) -> Any:
         channels, size = shapes[name][1], shapes[name][2] * shapes[name][3]
@@ -78,13 +79,11 @@ def run(
 
     if kind == "weight_grad":
         x, g = pixels("x"), pixels("g")
-        conv.emit_weight_grad(k, c, dtype, x, g, lambda o, q, v: add(k.let(o * c.q + q), v), where.cpu, space, way)
+        conv.emit_weight_grad(k, c, dtype, x, g, lambda o, q, v: add(k.let(o * c.q + q), v), where, space, way)
     else:
         emit = conv.emit_forward if kind == "forward" else conv.emit_data_grad
         source = pixels(names[0])
-        emit(
-            k, c, dtype, source, lambda o, q, n: k.load(bufs["w"], o * c.q + q, n), write_pixels, where.cpu, space, way
-        )
+        emit(k, c, dtype, source, lambda o, q, n: k.load(bufs["w"], o * c.q + q, n), write_pixels, where, space, way)
     function = machine_code.build_kernels([k.finish()], where.tvm)["conv"]
     given = [tvm.runtime.tensor(arrays[name].ravel()) for name in names]
     results = []
@@ -150,7 +149,7 @@ CHANNELS = {  # fill vectors better than images do: blocks with a rest, remainde
 @pytest.mark.parametrize("kind", WORKSPACE)
 def test_channels_in_vectors(kind: str, case: str) -> None:
     c = CHANNELS[case]
-    assert all(conv_direct_nchwc.suits(c, channels, TARGETS["x86-64-v4"].cpu, "f32") for channels in (c.c, c.o))
+    assert all(conv_direct_nchwc.suits(c, channels, TARGETS["x86-64-v4"], "f32") for channels in (c.c, c.o))
     check(*run(kind, c, where=target("x86-64-v3") if case == "odd" else HOST, way="channels"))
 
 
@@ -167,8 +166,8 @@ BANDS = {  # of few images that fill a vector: a rest of every tile, rows that a
 def test_bands_of_images(kind: str, case: str) -> None:
     c, where = BANDS[case][0], target(BANDS[case][1])
     op = {"forward": "conv2d", "data_grad": "conv2d_data_grad"}[kind]
-    assert conv.ways(op, c, "f32", where.cpu)[0] == "bands"
-    if HOST.cpu.lanes < where.cpu.lanes:
+    assert conv.ways(op, c, "f32", where)[0] == "bands"
+    if HOST.lanes < where.lanes:
         pytest.skip(f"this machine is no {where.name}")
     one, two, want = run(kind, c, where=where, threads=(1, 2))
     check(one, want)
@@ -183,7 +182,7 @@ def test_bands_of_16_bit_images(dtype: str) -> None:
 
 def test_which_images_are_cut_into_bands() -> None:
     """Bands fill a vector, are of whole steps, and more of them than images; many pixels are worth turning weights."""
-    cpu, layer = TARGETS["x86-64-v4"].cpu, Conv(8, 64, 16, 16, 64, (3, 3), padding=(1, 1))
+    cpu, layer = TARGETS["x86-64-v4"], Conv(8, 64, 16, 16, 64, (3, 3), padding=(1, 1))
     assert conv_bands.suits("conv2d", layer, cpu, "f32")
     for change in ({"n": 16}, {"n": 6}, {"h": 15}, {"h": 32, "w": 32}):
         assert not conv_bands.suits("conv2d", replace(layer, **change), cpu, "f32")
@@ -194,7 +193,7 @@ def test_which_images_are_cut_into_bands() -> None:
 
 def test_which_fill_vectors() -> None:
     """Channels do not where images do, or of too few channels; odd sizes would leave remainders of unequal length."""
-    cpu = TARGETS["x86-64-v4"].cpu
+    cpu = TARGETS["x86-64-v4"]
     layer = Conv(8, 32, 8, 8, 64, (3, 3), (2, 2))
     assert conv_direct_nchwc.suits(layer, layer.o, cpu, "f32")
     assert not conv_direct_nchwc.suits(replace(layer, n=32), layer.o, cpu, "f32")
@@ -213,7 +212,7 @@ POINTS = {  # of one tap: a rest of every tile, groups, channels a page apart
 @pytest.mark.parametrize("case", POINTS)
 @pytest.mark.parametrize("kind", WORKSPACE)
 def test_one_tap(kind: str, case: str) -> None:
-    cpu, c = TARGETS["x86-64-v4"].cpu, POINTS[case]
+    cpu, c = TARGETS["x86-64-v4"], POINTS[case]
     assert conv_1x1.suits(c, cpu, "f32")
     op = {"forward": "conv2d", "data_grad": "conv2d_data_grad", "weight_grad": "conv2d_weight_grad"}[kind]
     assert conv.ways(op, c, "f32", cpu)[0] == "points"
@@ -224,7 +223,7 @@ def test_one_tap(kind: str, case: str) -> None:
 
 def test_what_is_more_than_one_tap() -> None:
     """Or has edges, or images that end within a vector."""
-    cpu, layer = TARGETS["x86-64-v4"].cpu, Conv(2, 16, 4, 4, 16, (1, 1))
+    cpu, layer = TARGETS["x86-64-v4"], Conv(2, 16, 4, 4, 16, (1, 1))
     assert conv_1x1.suits(layer, cpu, "f32")
     for change in ({"kernel": (1, 3)}, {"padding": (0, 1)}, {"h": 3}):
         assert not conv_1x1.suits(replace(layer, **change), cpu, "f32")
@@ -239,7 +238,7 @@ TILED = {  # images that leave a rest of 16 and of 32, channels that leave one o
 
 @pytest.mark.parametrize("case", TILED)
 @pytest.mark.parametrize("kind", WORKSPACE)
-@pytest.mark.skipif(not HOST.cpu.tiles, reason="this machine has no tiles")
+@pytest.mark.skipif(not HOST.tiles, reason="this machine has no tiles")
 def test_tiles_of_bf16(kind: str, case: str) -> None:
     one, two, want = run(kind, TILED[case], "bf16", threads=(1, 2))
     check(one, want)
@@ -252,17 +251,17 @@ def test_vectors_of_pairs_of_bf16(kind: str) -> None:
     check(*run(kind, TILED["strided"], "bf16", where=target("avx512-bf16")))
 
 
-@pytest.mark.skipif(not HOST.cpu.tiles, reason="this machine has no tiles")
+@pytest.mark.skipif(not HOST.tiles, reason="this machine has no tiles")
 def test_strips_of_lines_of_tiles() -> None:
     """A small cache cuts the lines into strips, whose sums add up."""
-    small = replace(HOST, cpu=replace(HOST.cpu, l2=4096))
+    small = replace(HOST, l2=4096)
     wide = Conv(8, 16, 3, 64, 16, (1, 3), padding=(0, 1))
-    assert conv_tiles.WeightGrad(wide, small.cpu).strip < 3
+    assert conv_tiles.WeightGrad(wide, small).strip < 3
     check(*run("weight_grad", wide, "bf16", where=small))
 
 
 def test_what_is_no_convolution_for_tiles() -> None:
-    cpu, other = TARGETS["sapphirerapids"].cpu, TARGETS["x86-64-v4"].cpu
+    cpu, other = TARGETS["sapphirerapids"], TARGETS["x86-64-v4"]
     layer = Conv(16, 32, 8, 8, 32, (3, 3))
     assert conv_tiles.suits(layer, cpu, "bf16")
     assert not conv_tiles.suits(layer, other, "bf16")
@@ -274,7 +273,7 @@ def test_what_is_no_convolution_for_tiles() -> None:
 @pytest.mark.parametrize("kind", WORKSPACE)
 def test_narrower_vectors(kind: str) -> None:
     narrow = target("x86-64-v3")
-    if HOST.cpu.lanes < narrow.cpu.lanes:
+    if HOST.lanes < narrow.lanes:
         pytest.skip("this machine has no AVX2")
     check(*run(kind, CASES["strided"], where=narrow))
 
@@ -295,7 +294,7 @@ def test_weights_too_large_for_sums_by_image(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_strips_within_cache() -> None:
     """A small cache cuts the rows into strips, whose sums add up."""
-    small = replace(HOST, cpu=replace(HOST.cpu, l1=4096))
+    small = replace(HOST, l1=4096)
     check(*run("weight_grad", CASES["plain"], where=small))
 
 
@@ -307,4 +306,4 @@ def test_workspace_is_checked() -> None:
         raise AssertionError("nothing is read or written before the check")
 
     with pytest.raises(CompileError, match="bytes of workspace"):
-        conv.emit_forward(k, CASES["plain"], "f32", nothing, nothing, nothing, HOST.cpu, space)
+        conv.emit_forward(k, CASES["plain"], "f32", nothing, nothing, nothing, HOST, space)

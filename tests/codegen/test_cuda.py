@@ -13,7 +13,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from gluongraph import gluon, nd, ops
 from gluongraph.codegen import build
 from gluongraph.codegen.cuda import rules as cuda_rules
 from gluongraph.codegen.cuda import te_lower
+from gluongraph.codegen.rule import claim
 from gluongraph.codegen.tvm import te
 from gluongraph.compiler.lower import lower
 from gluongraph.compiler.run_passes import run
@@ -49,7 +50,7 @@ needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc: C
 
 def plan_of(graph: Graph, roles: Mapping[str, str]) -> Plan:
     graph = run(graph, Context(), "shapes", "fuse")
-    return assign_memory(schedule(select(graph, cuda_rules.claim, plan_of), roles))
+    return assign_memory(schedule(select(graph, partial(claim, target=gpu.CUDA), plan_of), roles))
 
 
 def compare(got: Mapping[str, Any], want: Mapping[str, Any], least: float = 0.0) -> None:
@@ -187,7 +188,7 @@ def planned(model: Callable[[], tuple[Graph, dict[str, str]]]) -> Plan:
 def test_step_fills_the_machine(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Every kernel has several thread blocks, all loops are bound, and which rule made it is told."""
     plan = planned(model)
-    table = cuda_rules.table(plan)
+    table = cuda_rules.table(plan, gpu.CUDA)
     with capsys.disabled():
         print(f"\n{model.__name__}\n{table}")
     assert len(table.splitlines()) == len(plan.kernels) + 1
@@ -195,7 +196,7 @@ def test_step_fills_the_machine(model: Any, capsys: pytest.CaptureFixture[str]) 
         for blocks, threads in te.grids(f):
             assert blocks > 1 or plan.kernels[name].writes[0].type.size <= te_lower.FEW, (name, blocks)
             assert 32 <= threads <= 1024
-    rules = {launch.candidate.rule for launch in plan.launches}
+    rules = {launch.candidate.schedule for launch in plan.launches}
     assert {"dlight.Matmul", "dlight.GeneralReduction", "threads"} <= rules
 
 
@@ -247,9 +248,9 @@ def inputs(*shapes: tuple[int, ...]) -> list[Node]:
 
 
 def rules(group: Group) -> str:
-    candidate = cuda_rules.claim(group)
+    candidate = claim(group, gpu.CUDA)
     assert candidate is not None
-    return candidate.rule
+    return candidate.schedule
 
 
 def test_update_in_the_epilogue_is_one_kernel() -> None:
@@ -302,8 +303,8 @@ def updates() -> Iterator[Any]:
 @pytest.mark.parametrize(("rule", "group"), list(updates()))
 def test_in_place(rule: str, group: Group, tmp_path: Path) -> None:
     """Each element is read, then written, by one thread and once."""
-    candidate = cuda_rules.claim(group)
-    assert candidate is not None and candidate.rule == rule
+    candidate = claim(group, gpu.CUDA)
+    assert candidate is not None and candidate.schedule == rule
     reads = tuple(Buffer(f"x{i}", t, "state") for i, t in enumerate(group.inputs))
     over = dict(group.inplace)
     writes = tuple(reads[over[j]] if j in over else Buffer(f"o{j}", t, "output") for j, t in enumerate(group.outputs))
@@ -346,7 +347,7 @@ def test_several_spaces_are_one_kernel(tmp_path: Path) -> None:
     fused = ops.fused(x, y, z, body=group.body, pattern="loop")
     graph = Graph({"x0": x, "x1": y, "x2": z}, {f"y{j}": ops.item(fused, index=j) for j in range(3)})
     roles = dict.fromkeys(graph.inputs, "input")
-    plan = assign_memory(schedule(select(graph, cuda_rules.claim, plan_of), roles))
+    plan = assign_memory(schedule(select(graph, partial(claim, target=gpu.CUDA), plan_of), roles))
     functions = gpu.functions(plan)
     assert [te.grids(f) for f in functions.values()] == [[(18, 32)]]
     given = values(graph, roles)
@@ -357,7 +358,7 @@ def test_grids_are_counted_in_32_bits() -> None:
     """Updates of large parameters are several grids: together they have more elements than an index can count."""
     x = [ops.input(f"x{i}", TensorType((1_000_000_000 - i,), "i8")) for i in range(5)]
     group = Group(body([a + a for a in x], *x), "loop")
-    candidate = cuda_rules.claim(group)
+    candidate = claim(group, gpu.CUDA)
     assert candidate is not None
     reads, writes = ([Buffer(f"{name}{i}", a.ty, "state") for i, a in enumerate(x)] for name in "xy")
     launch = Launch("k0", group, candidate, tuple(reads), tuple(writes))
@@ -393,9 +394,9 @@ def test_a_grid_laid_along_x_is_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     x, w = inputs((5, 70, 33), (5, 33, 190))
     graph = body([ops.matmul(x, w)], x, w)
     roles = dict.fromkeys(graph.inputs, "input")
-    cuda_rules.lowered.cache_clear()
+    cuda_rules.lowering.cache_clear()
     functions = gpu.functions(plan := plan_of(graph, roles))
-    cuda_rules.lowered.cache_clear()
+    cuda_rules.lowering.cache_clear()
     assert [te.launches(f) for f in functions.values()] == [[((45, 1, 1), (8, 16, 1))]]
     given = values(graph, roles)
     compare(gpu.run(plan, gpu.Emulator(functions, tmp_path), given), interpreter.run(graph, given)[0])
@@ -407,12 +408,14 @@ def test_folds_of_different_shape_go_through_a_workspace(tmp_path: Path) -> None
     product = ops.matmul(x, w)
     norm = ops.sum(product * product, 1, keepdims=True)
     group = Group(body([product / ops.expand(ops.sqrt(norm), product.shape), norm], x, w), "opaque")
-    candidate = cuda_rules.claim(group)
-    assert candidate is not None and candidate.rule == "dlight.Matmul+dlight.Reduction+threads"
+    candidate = claim(group, gpu.CUDA)
+    assert candidate is not None and candidate.schedule == "dlight.Matmul+dlight.Reduction+threads"
     assert candidate.workspace == 40 * 64 * 4
     fused = ops.fused(x, w, body=group.body, pattern="opaque")
     graph = Graph({"x0": x, "x1": w}, {f"y{j}": ops.item(fused, index=j) for j in range(2)})
-    plan = assign_memory(schedule(select(graph, cuda_rules.claim, plan_of), {"x0": "input", "x1": "input"}))
+    plan = assign_memory(
+        schedule(select(graph, partial(claim, target=gpu.CUDA), plan_of), {"x0": "input", "x1": "input"})
+    )
     given = values(graph, {"x0": "input", "x1": "input"})
     emulator = gpu.Emulator(gpu.functions(plan), tmp_path)
     compare(gpu.run(plan, emulator, given), interpreter.run(graph, given)[0])

@@ -10,13 +10,14 @@ import pytest
 
 from gluongraph.codegen.contraction import gemm, gemm_strategy
 from gluongraph.codegen.contraction.gemm_strategy import Kind
+from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import CompileError
 
 HOST = target()
-assert HOST.cpu is not None
+assert isinstance(HOST, Cpu)
 
 
 def operand(k: tir.Kernel, name: str, batch: int, rows: int, cols: int, kind: Kind) -> gemm.Operand:
@@ -42,16 +43,16 @@ def product(
     batch, m, n, kk = shape
     k = tir.Kernel("product")
     a, b = operand(k, "a", batch, m, kk, a_kind), operand(k, "b", batch, kk, n, b_kind)
-    dtype = gemm_strategy.choose(batch, m, n, kk, a_kind, b_kind, where.cpu).dtype
+    dtype = gemm_strategy.choose(batch, m, n, kk, a_kind, b_kind, where).dtype
     out = k.param("c", batch * m * n, dtype)
-    need = gemm.workspace(batch, m, n, kk, a_kind, b_kind, where.cpu)
+    need = gemm.workspace(batch, m, n, kk, a_kind, b_kind, where)
     space = k.param("space", max(need, 1), "u8")
 
     def write(bb: Any, i: Any, j: Any, value: Any) -> None:
         at = bb * (m * n) + i * n + j
         k.store(out, k.load(out, at, tir.lanes_of(value)) + value, at)
 
-    gemm.emit(k, gemm.Product(batch, m, n, kk, a, b, write, where.cpu, space if need else None))
+    gemm.emit(k, gemm.Product(batch, m, n, kk, a, b, write, where, space if need else None))
     function = machine_code.build_kernels([k.finish()], where.tvm)["product"]
     random = np.random.default_rng(1)
     left = random.integers(-99, 99, (batch, m, kk)) / 64
@@ -111,7 +112,7 @@ def test_other_dtypes(dtypes: tuple[str, str], layout: tuple[str, str]) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
 def test_operands_that_are_computed(layout: tuple[str, str]) -> None:
     a, b = Kind(layout[0], plain=False), Kind(layout[1], plain=False)
-    how = gemm_strategy.choose(1, 70, 600, 33, a, b, HOST.cpu)
+    how = gemm_strategy.choose(1, 70, 600, 33, a, b, HOST)
     assert how.form == "inner" or (how.pack_a and how.pack_b)
     check(*product((1, 70, 600, 33), a, b))
 
@@ -121,14 +122,14 @@ def test_operands_that_are_computed(layout: tuple[str, str]) -> None:
 def test_narrower_vectors(name: str, layout: tuple[str, str]) -> None:
     """Code for fewer and shorter registers, on any x86-64 that runs these tests."""
     narrow = target(name)
-    if HOST.cpu.lanes < narrow.cpu.lanes:
+    if HOST.lanes < narrow.lanes:
         pytest.skip(f"this machine has no {name} instructions")
     check(*product((1, 37, 70, 65), Kind(layout[0]), Kind(layout[1]), narrow))
 
 
 def test_panels_within_cache() -> None:
     """A long K makes several panels a piece: each is read back as it was packed."""
-    small = replace(HOST, cpu=replace(HOST.cpu, l2=1 << 16))
+    small = replace(HOST, l2=1 << 16)
     check(*product((1, 90, 200, 300), Kind("j"), Kind("j"), small))
     check(*product((1, 90, 200, 300), Kind("i"), Kind("i"), small))
 
@@ -138,7 +139,7 @@ def test_long_sums_in_several_passes(layout: tuple[str, str]) -> None:
     """The last of them shorter, and no whole vectors: what is packed by pieces, what is before, sums that wait."""
     a, b, shape = Kind(layout[0], plain=False), Kind(layout[1]), (2, 67, 150, 523)
     for batch in (1, 2):
-        how = gemm_strategy.choose(batch, *shape[1:], a, b, HOST.cpu)
+        how = gemm_strategy.choose(batch, *shape[1:], a, b, HOST)
         assert how.pack_a and how.passes(523) == 3
         one, two, want = product((batch, *shape[1:]), a, b, threads=(1, 2))
         check(one, want)
@@ -149,9 +150,9 @@ def test_long_sums_in_several_passes(layout: tuple[str, str]) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
 def test_b_is_packed_once_for_all_pieces(layout: tuple[str, str]) -> None:
     """Where many rows pass over a B that stays in the second cache."""
-    small = replace(HOST, cpu=replace(HOST.cpu, l1=1 << 14, l2=1 << 18))
+    small = replace(HOST, l1=1 << 14, l2=1 << 18)
     a, b, shape = Kind(layout[0]), Kind(layout[1]), (1, 1030, 67, 130)
-    assert gemm_strategy.choose(*shape, a, b, small.cpu).ahead
+    assert gemm_strategy.choose(*shape, a, b, small).ahead
     one, two, want = product(shape, a, b, small, threads=(1, 2))
     check(one, want)
     assert np.array_equal(one, two)
@@ -160,7 +161,7 @@ def test_b_is_packed_once_for_all_pieces(layout: tuple[str, str]) -> None:
 def test_panels_are_packed_where_many_rows_pass_over_them() -> None:
     """Packing an element takes as long as many multiply-adds: with few rows B is read where it lies."""
     plain = Kind()
-    packed = [gemm_strategy.choose(1, m, 256, 1024, plain, plain, HOST.cpu).pack_b for m in (8, 20, 48, 512, 2048)]
+    packed = [gemm_strategy.choose(1, m, 256, 1024, plain, plain, HOST).pack_b for m in (8, 20, 48, 512, 2048)]
     assert packed == [False, False, False, True, True]
 
 
@@ -174,4 +175,4 @@ def test_workspace_is_checked() -> None:
     k = tir.Kernel("product")
     a, b = operand(k, "a", 1, 200, 300, Kind()), operand(k, "b", 1, 300, 400, Kind())
     with pytest.raises(CompileError, match="bytes of workspace"):
-        gemm.emit(k, gemm.Product(1, 200, 400, 300, a, b, lambda *_: None, HOST.cpu))
+        gemm.emit(k, gemm.Product(1, 200, 400, 300, a, b, lambda *_: None, HOST))

@@ -73,10 +73,10 @@ def library() -> Library:
 
 def test_other_ways_to_write_a_product_sum_in_the_same_order() -> None:
     """What a tuner may choose among gives the same bits."""
-    cpu = target().cpu
+    cpu = target()
     assert cpu is not None
     group = Group(Case("", both, [(120, 96), (96, 200)], "gemm").graph(), "gemm")
-    ways = [GEMM, *GEMM.settings(group, cpu).values()][:6]
+    ways = [GEMM, *GEMM.variants(group, cpu).values()][:6]
     assert len(ways) > 3
     kernels, spaces = [], []
     for number, rule in enumerate(ways):

@@ -20,7 +20,8 @@ import gluongraph as mx
 from gluongraph import gluon, nd
 from gluongraph.codegen import targets
 from gluongraph.codegen.build import ENTRY, entry, kernel
-from gluongraph.codegen.targets import TARGETS, Target, cpu_flags, target
+from gluongraph.codegen.rule import Target
+from gluongraph.codegen.targets import TARGETS, cpu_flags, target
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.compiler.pipeline import plan_of
 from gluongraph.errors import CompileError
@@ -116,7 +117,7 @@ def test_the_environment_names_the_default_target(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("threads", "pieces"), [(1, 8), (2, 8), (3, 9), (6, 12), (8, 8), (12, 12), (64, 64)])
 def test_threads_have_as_many_pieces_each(monkeypatch: pytest.MonkeyPatch, threads: int, pieces: int) -> None:
     monkeypatch.setattr("gluongraph.codegen.targets.threads", lambda: threads)
-    assert target("cpu").cpu.chunks == pieces and target("x86-64-v3").cpu.chunks == 8
+    assert target("cpu").chunks == pieces and target("x86-64-v3").chunks == 8
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
@@ -126,7 +127,7 @@ def test_the_target_of_each_processor(processor: str, monkeypatch: pytest.Monkey
     assert target().name == recorded.target and targets.runs_here(target())
     for row in TARGETS.values():  # what is recorded is enough for the rows that it runs, and one feature less is not
         lacking = set(row.needs).difference(recorded.features)
-        assert targets.runs_here(row) == (row.cpu is not None and row.machine == platform.machine() and not lacking)
+        assert targets.runs_here(row) == (not row.gpu and row.machine == platform.machine() and not lacking)
     for need in TARGETS[recorded.target].needs:
         less = tmp_path / need
         less.write_text("flags\t: " + " ".join(flag for flag in recorded.features if flag != need))
@@ -152,7 +153,7 @@ NOT_USED = """
 TUNING = re.compile("false-deps-|fast-|slow-|no-bypass-delay-|tuning-")
 
 
-@pytest.mark.parametrize("name", [name for name, row in TARGETS.items() if row.cpu and row.machine == "x86_64"])
+@pytest.mark.parametrize("name", [name for name, row in TARGETS.items() if row and row.machine == "x86_64"])
 def test_what_the_compiler_takes_for_granted(name: str) -> None:
     """A processor that lacks any of it does not get the row: its code would end in an illegal instruction."""
     features = tvm.target.codegen.llvm_get_cpu_features(machine_code.make_target(TARGETS[name].tvm))

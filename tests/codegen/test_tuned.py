@@ -15,7 +15,7 @@ from gluongraph import ops
 from gluongraph.codegen.build import kernel
 from gluongraph.codegen.cache.measurements import Found, table
 from gluongraph.codegen.cache.selections import key_of
-from gluongraph.codegen.rules import alternatives, offer
+from gluongraph.codegen.rules import offer, tuning_variants
 from gluongraph.codegen.targets import TARGETS, target
 from gluongraph.codegen.tvm import machine_code
 from gluongraph.compiler.pipeline import plan_of
@@ -44,7 +44,7 @@ def product(m: int, n: int, kk: int) -> Group:
 def some(group: Group) -> Found:
     candidate = offer(CPU)(group)
     assert candidate is not None
-    return Found(alternatives(group, candidate, CPU)[0], 1e-6, 2e-6)
+    return Found(tuning_variants(group, candidate, CPU)[0], 1e-6, 2e-6)
 
 
 def test_what_was_found_is_chosen_here_and_nowhere_else(folder: pathlib.Path) -> None:
@@ -104,7 +104,7 @@ def test_no_bit_of_a_product_depends_on_its_setting() -> None:
         assert result.tobytes() == results[0].tobytes(), name
 
 
-@pytest.mark.skipif(not getattr(target().cpu, "tiles", False), reason="this CPU has no unit for tiles")
+@pytest.mark.skipif(not getattr(target(), "tiles", False), reason="this CPU has no unit for tiles")
 def test_nor_in_tiles() -> None:
     x, w = (ops.input(f"x{i}", TensorType(shape, "bf16")) for i, shape in enumerate(((70, 40), (40, 150))))
     made = node(OPS["matmul"], (x, w), {"ta": False, "tb": False, "dtype": "f32"})
@@ -139,7 +139,7 @@ def run_all(group: Group, arrays: list[Array], every: int) -> tuple[list[str], l
     on = target()
     usual = offer(on)(group)
     assert usual is not None
-    candidates: list[Candidate] = [usual, *alternatives(group, usual, on)[::every]]
+    candidates: list[Candidate] = [usual, *tuning_variants(group, usual, on)[::every]]
     reads = tuple(Buffer(f"x{i}", t, "input") for i, t in enumerate(group.inputs))
     first = Launch("k0", group, usual, reads, (Buffer("y0", group.outputs[0], "output"),))
     launches = [replace(first, kernel=f"k{i}", candidate=c) for i, c in enumerate(candidates)]

@@ -11,6 +11,7 @@ import pytest
 
 from gluongraph.codegen.contraction import conv
 from gluongraph.codegen.contraction.conv import Conv
+from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.targets import TARGETS, target
 from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.ops.blocked_layout import IN_BLOCKS, blocked
@@ -18,8 +19,8 @@ from gluongraph.ops.conv import CONV2D, DATA_GRAD, WEIGHT_GRAD
 from gluongraph.runtime import loader
 
 HOST = target()
-assert HOST.cpu is not None
-K = HOST.cpu.lanes
+assert isinstance(HOST, Cpu)
+K = HOST.lanes
 pytestmark = pytest.mark.skipif(K == 1, reason="this machine has no vectors of float32: images lie in no blocks here")
 SAME = {"kernel": (3, 3), "padding": (1, 1), "blocks": True}
 CASES = {
@@ -59,7 +60,7 @@ class Kernels:
     """All kernels of some convolutions, which add what they make to zeros, so that what is written twice shows."""
 
     def __init__(self, convs: dict[str, Conv], where: Any = HOST, way: str = "winograd"):
-        self.convs, self.cpu, self.way = convs, where.cpu, way
+        self.convs, self.cpu, self.way = convs, where, way
         made = [self._kernel(name, op) for name in convs for op in OPS]
         self.module = machine_code.build_kernels(made, where.tvm)
 
@@ -158,7 +159,7 @@ def test_small_caches_and_large_weights(monkeypatch: pytest.MonkeyPatch) -> None
     """Strips of few rows, whose sums add up; pieces that own output channels."""
     monkeypatch.setattr("gluongraph.codegen.contraction.winograd_weights.SMALL", 0)
     names = ("usual", "few")
-    kernels = Kernels({name: CASES[name] for name in names}, replace(HOST, cpu=replace(HOST.cpu, l2=65536)))
+    kernels = Kernels({name: CASES[name] for name in names}, replace(HOST, l2=65536))
     for name in names:
         for op in OPS:
             check(kernels, name, op)
@@ -169,7 +170,7 @@ def test_pieces_change_no_bit(way: str) -> None:
     """More of them, for more threads: a sum has as many parts as before."""
     case, op, random = {"tall": CASES["tall"]}, "conv2d_weight_grad", np.random.default_rng(5)
     a, b, _ = (random.standard_normal(shape, np.float32) for shape in shapes(op, CASES["tall"]))
-    many = replace(HOST, cpu=replace(HOST.cpu, chunks=24))
+    many = replace(HOST, chunks=24)
     made = [Kernels(case, where, way).run("tall", op, a, b) for where in (HOST, many)]
     assert np.array_equal(*made)
 
@@ -190,7 +191,7 @@ def test_threads_change_no_bit(kernels: Kernels) -> None:
 @pytest.mark.parametrize(("on", "many"), [("x86-64-v4", 256), ("x86-64-v3", 512), ("x86-64", 1024)])
 def test_which_layers_it_is_for(on: str, many: int) -> None:
     """By the target, whatever this machine is; `many` channels by as many no longer fit beside each other."""
-    cpu = TARGETS[on].cpu
+    cpu = TARGETS[on]
     assert cpu is not None
     layer = Conv(4 * cpu.lanes, 16, 32, 32, 16, **SAME)
 
@@ -209,7 +210,7 @@ def test_which_layers_it_is_for(on: str, many: int) -> None:
 
 
 def test_which_layers_of_few_images_it_is_for() -> None:
-    cpu, layer = TARGETS["x86-64-v4"].cpu, Conv(8, 128, 16, 16, 128, (3, 3), padding=(1, 1))
+    cpu, layer = TARGETS["x86-64-v4"], Conv(8, 128, 16, 16, 128, (3, 3), padding=(1, 1))
 
     def first(c: Conv) -> list[str]:
         return [conv.ways(op, c, "f32", cpu)[0] for op in OPS]

@@ -13,7 +13,7 @@ from random_graphs import FEW, assert_laws, assert_same_meaning, graphs
 from gluongraph import debug, ops
 from gluongraph.bench.own import step_of
 from gluongraph.bench.workloads import WORKLOADS
-from gluongraph.codegen.rules import beside
+from gluongraph.codegen.rules import preferred_lanes
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.compiler.pipeline import plan_of, prepared
 from gluongraph.ir.graph import Graph, Node, TensorType, node
@@ -139,7 +139,7 @@ def test_odd_batches_are_left_as_they_are() -> None:
 def test_a_gpu_has_no_blocks() -> None:
     graph = training_step(lenet(32))
     on = TARGETS["cuda"]
-    assert not any(beside(on)(n, met) for n in graph.nodes() for met in (False, True))
+    assert not any(preferred_lanes(on)(n, met) for n in graph.nodes() for met in (False, True))
     assert not any(n.op.name.endswith("_blocks") for n in prepared(graph, on).nodes())
 
 

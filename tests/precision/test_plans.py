@@ -59,7 +59,7 @@ def test_all_products_of_the_benchmarks(name: str, precision: str) -> None:
     for n, operands in found:
         assert operands == {LOW[precision]}, n.op.name
         assert n in whole or n.dtype == "f32"
-    cpu = TARGETS["sapphirerapids"].cpu
+    cpu = TARGETS["sapphirerapids"]
     assert cpu is not None
     if precision == "bf16-mixed" and name == "resnet18-32":
         layers = [geometry_of(n) for n, _ in found if n.op.name.startswith("conv")]

@@ -209,7 +209,7 @@ def _steps(
             kernel=launch.kernel,
             label=launch.label,
             pattern=launch.group.pattern,
-            rule=launch.candidate.rule,
+            rule=launch.candidate.described,
             phase=phases[i],
             layer=layer,
             place=place,

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from gluongraph.codegen.rule import Bindings, Cpu, Rule
+from gluongraph.codegen.rule import Bindings, Rule, Target
+from gluongraph.codegen.rule import emit as emit_inner
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel
 from gluongraph.dtypes import DTYPES
 from gluongraph.ir.plan import Buffer, Candidate, Group, Plan
 
-Emit = Callable[[Kernel, Group, Candidate, Bindings], None]
 
-
-def scan_rule(emit_inner: Callable[[Kernel, Group, Candidate, Bindings, Cpu], None]) -> Rule:
-    """The rule for pattern "scan"; `emit_inner` writes a kernel of the body by whichever rule was chosen for it."""
-
-    def write(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
-        emit(k, group, bindings, lambda k, g, candidate, b: emit_inner(k, g, candidate, b, cpu))
-
-    return Rule("scan", lambda group, cpu: claim(group), write)
-
-
-def claim(group: Group) -> Candidate | None:
+def _claim(group: Group, target: Target) -> Candidate | None:
     """Scans whose body has been planned; the workspace is the scratch of one turn."""
     if group.pattern != "scan" or group.inner is None:
         return None
@@ -38,7 +28,7 @@ def _dtypes(plan: Plan) -> list[str]:
     return list(dict.fromkeys(b.type.dtype for b in plan.buffers.values() if b.space == "scratch"))
 
 
-def emit(k: Kernel, group: Group, bindings: Bindings, emit_inner: Emit) -> None:
+def _emit(k: Kernel, group: Group, bindings: Bindings, target: Target) -> None:
     """Carries start as copies in their results and are then updated in place."""
     scan, plan = group.scan, group.inner
     assert plan is not None
@@ -69,7 +59,7 @@ def emit(k: Kernel, group: Group, bindings: Bindings, emit_inner: Emit) -> None:
             shared = {output: reads[i] for output, i in launch.group.inplace}
             writes = tuple(shared[j] if j in shared else buf(w) for j, w in enumerate(launch.writes))
             workspace = buf(launch.workspace) if launch.workspace else None
-            emit_inner(k, launch.group, launch.candidate, Bindings(reads, writes, workspace))
+            emit_inner(k, launch.group, launch.candidate, Bindings(reads, writes, workspace), target)
 
 
 def _scratch(k: Kernel, plan: Plan, workspace: Buf | None) -> dict[str, Buf]:
@@ -92,3 +82,6 @@ def _slice(buf: Buf, t: Expr, length: int) -> Buf:
     """What turn t sees of a stacked array."""
     size = buf.size // length
     return replace(buf.at(t * size), size=size)
+
+
+SCAN: Rule[Any] = Rule("scan", _claim, _emit)  # of any target: on a GPU the loop runs on the host
