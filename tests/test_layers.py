@@ -18,7 +18,7 @@ from gluongraph.codegen.tvm import tir
 ROOT = pathlib.Path(__file__).parent.parent
 
 # What every folder may import, and top-level modules with it; each may import those before it.
-GROUND = ("errors", "debug", "storage", "dtypes", "host", "context", "ir")
+GROUND = ("errors", "ranges", "debug", "storage", "dtypes", "host", "context", "ir")
 # Folder, or module at the top -> what it may import beside the ground; each stands below all that may import it.
 ALLOWED: dict[str, str] = {
     "ops": "",

@@ -41,7 +41,9 @@ class SymbolBlock(HybridBlock):
         auxiliary = set(self._symbol.list_auxiliary_states())
         names = self._symbol.list_inputs()
         if missing := [n for n in self._inputs if n not in names]:
-            raise ValueError(f"the graph has no input {', '.join(missing)}; its variables are {', '.join(names)}")
+            raise ValueError(
+                located(f"the graph has no input {', '.join(missing)}; its variables are {', '.join(names)}")
+            )
         for number in self._order:
             node = self._symbol.nodes[number]
             if node.op == VARIABLE and node.name not in self._inputs:

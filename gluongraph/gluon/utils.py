@@ -13,6 +13,9 @@ from gluongraph.errors import amount, located, warn
 from gluongraph.host.download import check_sha1 as check_sha1
 from gluongraph.host.download import download as download
 from gluongraph.ndarray import NDArray
+from gluongraph.ranges import Range, check_range
+
+_NORM = Range(0, math.inf, infinite=True)  # infinity: the norm is wanted, and nothing clipped
 
 
 def split_data(data: NDArray, num_slice: int, batch_axis: int = 0, even_split: bool = True) -> list[NDArray]:
@@ -28,9 +31,13 @@ def split_data(data: NDArray, num_slice: int, batch_axis: int = 0, even_split: b
     """
     size = data.shape[batch_axis]
     if size < num_slice:
-        raise ValueError(f"{amount(size, 'sample')} cannot be split into {num_slice} parts")
+        raise ValueError(located(f"split_data: {amount(size, 'sample')} cannot be split into {num_slice} parts"))
     if even_split and size % num_slice:
-        raise ValueError(f"{size} samples do not divide into {num_slice} equal parts; even_split=False allows it")
+        raise ValueError(
+            located(
+                f"split_data: {size} samples do not divide into {num_slice} equal parts; even_split=False allows it"
+            )
+        )
     each, more = divmod(size, num_slice)
     ends = list(itertools.accumulate(each + (i < more) for i in range(num_slice)))
     before: tuple[Any, ...] = (slice(None),) * batch_axis
@@ -74,6 +81,7 @@ def clip_global_norm(arrays: Sequence[NDArray], max_norm: float, check_isfinite:
 
     Raises:
         AssertionError: no arrays.
+        ValueError: `max_norm` is negative or NaN.
         TypeError: something else than arrays, as parameters.
     """
     if not arrays:
@@ -81,6 +89,7 @@ def clip_global_norm(arrays: Sequence[NDArray], max_norm: float, check_isfinite:
     if not isinstance(arrays, (list, tuple)) or not all(isinstance(array, NDArray) for array in arrays):
         help = "[p.grad() for p in net.collect_params().values() if p.grad_req != 'null']"
         raise TypeError(located("clip_global_norm takes a list of arrays", help=help))
+    check_range("clip_global_norm", "max_norm", max_norm, _NORM)
     with autograd.pause():
         home = arrays[0].context
         total = nd.zeros((1,), ctx=home)

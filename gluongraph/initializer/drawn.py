@@ -7,13 +7,18 @@ import math
 import numpy as np
 
 from gluongraph import random
+from gluongraph.errors import located
 from gluongraph.initializer.base import Initializer, register
 from gluongraph.ndarray import NDArray
+from gluongraph.ranges import NOT_NEGATIVE, check_range
 
 
 @register
 class Uniform(Initializer):
     """U(-scale, scale).
+
+    Raises:
+        ValueError: `scale` is negative or not finite.
 
     >>> from gluongraph import init, nd
     >>> w = nd.zeros((2, 3))
@@ -23,6 +28,7 @@ class Uniform(Initializer):
     """
 
     def __init__(self, scale: float = 0.07):
+        check_range(self, "scale", scale, NOT_NEGATIVE)
         super().__init__(scale=scale)
         self.scale = scale
 
@@ -34,6 +40,9 @@ class Uniform(Initializer):
 class Normal(Initializer):
     """N(0, sigma²).
 
+    Raises:
+        ValueError: `sigma` is negative or not finite.
+
     >>> from gluongraph import init, nd
     >>> w = nd.ones((2, 3))
     >>> init.Normal(sigma=0)("weight", w)
@@ -42,6 +51,7 @@ class Normal(Initializer):
     """
 
     def __init__(self, sigma: float = 0.01):
+        check_range(self, "sigma", sigma, NOT_NEGATIVE)
         super().__init__(sigma=sigma)
         self.sigma = sigma
 
@@ -58,7 +68,7 @@ class Xavier(Initializer):
     Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural networks".
 
     Raises:
-        ValueError: an unknown `rnd_type` or `factor_type`; a parameter of fewer than two axes.
+        ValueError: an unknown `rnd_type` or `factor_type`; a negative `magnitude`; a parameter of fewer than two axes.
 
     >>> from gluongraph import init, nd
     >>> w = nd.zeros((2, 6))
@@ -68,11 +78,14 @@ class Xavier(Initializer):
     """
 
     def __init__(self, rnd_type: str = "uniform", factor_type: str = "avg", magnitude: float = 3):
+        check_range(self, "magnitude", magnitude, NOT_NEGATIVE)
         super().__init__(rnd_type=rnd_type, factor_type=factor_type, magnitude=magnitude)
         if rnd_type not in ("uniform", "gaussian"):
-            raise ValueError(f"rnd_type is 'uniform' or 'gaussian', not {rnd_type!r}")
+            raise ValueError(located(f"{type(self).__name__}: rnd_type is 'uniform' or 'gaussian', not {rnd_type!r}"))
         if factor_type not in ("avg", "in", "out"):
-            raise ValueError(f"factor_type is 'avg', 'in' or 'out', not {factor_type!r}")
+            raise ValueError(
+                located(f"{type(self).__name__}: factor_type is 'avg', 'in' or 'out', not {factor_type!r}")
+            )
         self.rnd_type, self.factor_type, self.magnitude = rnd_type, factor_type, magnitude
 
     def _init_weight(self, name: str, arr: NDArray) -> None:
@@ -103,6 +116,7 @@ class MSRAPrelu(Xavier):
     """
 
     def __init__(self, factor_type: str = "avg", slope: float = 0.25):
+        check_range(self, "slope", slope)
         super().__init__("gaussian", factor_type, 2.0 / (1.0 + slope**2))
         self._kwargs = {"factor_type": factor_type, "slope": slope}
 
@@ -112,7 +126,7 @@ class Orthogonal(Initializer):
     """scale times a matrix with orthonormal rows or columns: a singular factor of a random (shape[0], rest) matrix.
 
     Raises:
-        ValueError: an unknown `rand_type`.
+        ValueError: an unknown `rand_type`; a `scale` that is not finite.
 
     >>> from gluongraph import init, nd
     >>> w = nd.zeros((2, 3))
@@ -122,9 +136,10 @@ class Orthogonal(Initializer):
     """
 
     def __init__(self, scale: float = 1.414, rand_type: str = "uniform"):
+        check_range(self, "scale", scale)
         super().__init__(scale=scale, rand_type=rand_type)
         if rand_type not in ("uniform", "normal"):
-            raise ValueError(f"rand_type is 'uniform' or 'normal', not {rand_type!r}")
+            raise ValueError(located(f"{type(self).__name__}: rand_type is 'uniform' or 'normal', not {rand_type!r}"))
         self.scale, self.rand_type = scale, rand_type
 
     def _init_weight(self, name: str, arr: NDArray) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gluongraph.initializer.base import Initializer, alias, register, upsampling
 from gluongraph.ndarray import NDArray
+from gluongraph.ranges import check_range
 
 
 @register
@@ -105,6 +106,7 @@ class LSTMBias(Initializer):
     """
 
     def __init__(self, forget_bias: float = 1.0):
+        check_range(self, "forget_bias", forget_bias)
         super().__init__(forget_bias=forget_bias)
         self.forget_bias = forget_bias
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import nd
+from gluongraph.errors import located
 from gluongraph.host.params_file import is_params
 from gluongraph.initializer.base import Initializer, create, register
 from gluongraph.ndarray import NDArray
@@ -34,7 +35,7 @@ class Mixed(Initializer):
     def __init__(self, patterns: Sequence[str], initializers: Sequence[Any]):
         super().__init__(patterns=tuple(patterns), initializers=tuple(initializers))
         if len(patterns) != len(initializers):
-            raise AssertionError(f"{len(patterns)} patterns do not fit {len(initializers)} initializers")
+            raise AssertionError(located(f"{len(patterns)} patterns do not fit {len(initializers)} initializers"))
         self._table = [(re.compile(p), create(i)) for p, i in zip(patterns, initializers, strict=True)]
 
     def __call__(self, desc: str, arr: NDArray) -> None:
@@ -71,7 +72,9 @@ class Load(Initializer):
         if isinstance(param, str):
             param = _read(param)
         if not isinstance(param, Mapping):
-            raise AssertionError(f"Load takes a file of named arrays or a dict of arrays, not {type(param).__name__}")
+            raise AssertionError(
+                located(f"Load takes a file of named arrays or a dict of arrays, not {type(param).__name__}")
+            )
         arrays = {name: a if isinstance(a, NDArray) else np.asarray(a) for name, a in param.items()}
         self.param = {name.removeprefix("arg:").removeprefix("aux:"): array for name, array in arrays.items()}
         self.default_init = None if default_init is None else create(default_init)

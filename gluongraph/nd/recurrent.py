@@ -126,5 +126,5 @@ def clipping(least: float | None, largest: float | None, nan: bool) -> mxrnn.Cli
     if least is None and largest is None:
         return None
     if least is None or largest is None:
-        raise ValueError(f"the cell state is clipped between two numbers, and these are {least} and {largest}")
+        raise ValueError(located(f"the cell state is clipped between two numbers, and these are {least} and {largest}"))
     return float(least), float(largest), bool(nan)

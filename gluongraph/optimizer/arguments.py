@@ -3,53 +3,28 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, ParamSpec
 
 import numpy as np
 
 from gluongraph.errors import located
+from gluongraph.ranges import BELOW_1, FINITE, FRACTION, NOT_NEGATIVE, NUMBER, Range, check_range
 
 P = ParamSpec("P")
 _NUMBERS = ("float", "int", float, int)  # how annotations read, as text or not
 _NUMBERS_OR_NONE = ("float | None", "int | None", float | None, int | None)
 
 
-class Range(NamedTuple):
-    """The values that a setting may have: finite ones from `low` to `high`, which `below` leaves out.
-
-    >>> from gluongraph.optimizer.arguments import Range
-    >>> 0.5 in Range(0, 1), 1.0 in Range(0, 1, below=True)
-    (True, False)
-    >>> print(Range(0, 1, below=True))
-    from 0 to below 1
-    """
-
-    low: float
-    high: float
-    below: bool = False
-
-    def __contains__(self, value: Any) -> bool:
-        return math.isfinite(value) and self.low <= value <= self.high and not (self.below and value == self.high)
-
-    def __str__(self) -> str:
-        if self.high == math.inf:
-            return f"finite and at least {self.low:g}" if math.isfinite(self.low) else "finite"
-        return f"from {self.low:g} to {'below ' if self.below else ''}{self.high:g}"
-
-
-_FINITE, _POSITIVE = Range(-math.inf, math.inf), Range(0, math.inf)
-_AVERAGE, _FRACTION = Range(0, 1, below=True), Range(0, 1)
 # The settings of all optimizers by name; others may be any number. Formulas divide by 1 - beta ** t.
 RANGES: Mapping[str, Range] = {
-    **dict.fromkeys(("lr", "learning_rate", "what lr_scheduler gives", "wd", "wd_lh", "eta"), _POSITIVE),
-    **dict.fromkeys(("epsilon", "eps", "schedule_decay", "lamda1", "lamda", "beta"), _POSITIVE),
-    **dict.fromkeys(("beta1", "beta2"), _AVERAGE),
-    **dict.fromkeys(("rho", "gamma1", "gamma2"), _FRACTION),
+    **dict.fromkeys(("lr", "learning_rate", "what lr_scheduler gives", "wd", "wd_lh", "eta"), NOT_NEGATIVE),
+    **dict.fromkeys(("epsilon", "eps", "schedule_decay", "lamda1", "lamda", "beta"), NOT_NEGATIVE),
+    **dict.fromkeys(("beta1", "beta2"), BELOW_1),
+    **dict.fromkeys(("rho", "gamma1", "gamma2"), FRACTION),
     "momentum": Range(-1, 1),
-    **dict.fromkeys(("rescale_grad", "lr_mult", "wd_mult"), _FINITE),
+    **dict.fromkeys(("rescale_grad", "lr_mult", "wd_mult"), FINITE),
 }
 
 
@@ -107,7 +82,8 @@ def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -
     if or_none and given is None:
         return
     if isinstance(given, (int, float, np.number)):  # formulas that are being exported have no value
-        _check_range(optimizer, name, float(given))
+        allowed = RANGES.get(name.partition(" of ")[0], NUMBER)  # "lr_mult of 'conv0_weight'" is an lr_mult
+        check_range(optimizer, name, given, allowed)
         return
     array = hasattr(given, "shape") and not isinstance(given, np.generic)
     if array or not hasattr(given, "__float__"):
@@ -115,12 +91,6 @@ def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -
         told = f"an array of shape {tuple(given.shape)}" if array else repr(given)
         help = "float(array) makes a number of one element" if array else ""
         raise TypeError(located(f"{type(optimizer).__name__}: {name} is {wanted}, not {told}", help=help))
-
-
-def _check_range(optimizer: Any, name: str, value: float) -> None:
-    allowed = RANGES.get(name.partition(" of ")[0])  # "lr_mult of 'conv0_weight'" is an lr_mult
-    if value != value or (allowed is not None and value not in allowed):
-        raise ValueError(located(f"{type(optimizer).__name__}: {name} must be {allowed or 'a number'}, not {value:g}"))
 
 
 def check_update(optimizer: Any, made: Any, states: Collection[str]) -> None:

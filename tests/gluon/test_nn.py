@@ -198,7 +198,7 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda: run(nn.Conv2D(2, 3), draw(2, 3)), ValueError, r"takes \(N, C, H, W\), and got f32\[2,3\]"),
     (lambda: run(nn.MaxPool2D(), draw(2, 3)), ValueError, r"takes \(N, C, H, W\)"),
     (lambda: nn.Activation("rellu"), MXNetError, "no activation is called"),
-    (lambda: nn.Dropout(1.5), ValueError, "rate of Dropout"),
+    (lambda: nn.Dropout(1.5), ValueError, "Dropout: rate must be from 0 to 1, not 1.5"),
     (lambda: run(nn.BatchNorm(axis=3), draw(2, 3)), ValueError, "no axis 3"),
     (lambda: nn.Lambda(3), ValueError, "neither a function"),
 ]

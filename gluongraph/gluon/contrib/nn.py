@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import nd
+from gluongraph.errors import located
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.nn import BatchNorm, Embedding, HybridSequential, Identity, Sequential
 from gluongraph.gluon.nn.layout import each_axis
 from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.ranges import check_count
 
 __all__ = [
     "Concurrent",
@@ -105,10 +107,14 @@ class SyncBatchNorm(BatchNorm):
     """
 
     def __init__(self, in_channels: int = 0, num_devices: int | None = None, **kwargs: Any):
+        if num_devices is not None:
+            check_count(self, "num_devices", num_devices)
         if num_devices is not None and num_devices > 1:
             raise NotImplementedError(
-                f"SyncBatchNorm(num_devices={num_devices}): statistics are those of one device's batch; "
-                "leave num_devices unset"
+                located(
+                    f"SyncBatchNorm(num_devices={num_devices}): statistics are those of one device's batch; "
+                    "leave num_devices unset"
+                )
             )
         super().__init__(in_channels=in_channels, **kwargs)
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from gluongraph import nd
 from gluongraph.dtypes import dtype_name, numpy_dtype
-from gluongraph.errors import ShapeError
+from gluongraph.errors import ShapeError, located
 from gluongraph.ndarray import NDArray
+from gluongraph.ranges import check_count
 from gluongraph.storage import Array
 
 
@@ -87,6 +88,8 @@ class Pad:
     def __init__(
         self, val: float | None = None, dtype: Any = None, round_to: int | None = None, use_shared_mem: bool = False
     ):
+        if round_to is not None:
+            check_count(self, "round_to", round_to, 0)
         self._value, self._dtype, self._round_to = 0 if val is None else val, dtype, round_to or 1
 
     def __call__(self, data: Sequence[Any]) -> NDArray:
@@ -139,13 +142,15 @@ class Group:
     def __init__(self, fn: Any, *args: Callable[[Sequence[Any]], Any]):
         if isinstance(fn, (list, tuple)):
             if args:
-                raise AssertionError("Group takes its functions one by one, or as one list")
+                raise AssertionError(located("Group takes its functions one by one, or as one list"))
             self._functions = tuple(fn)
         else:
             self._functions = (fn, *args)
         for number, function in enumerate(self._functions):
             if not callable(function):
-                raise AssertionError(f"Group: function {number} is a {type(function).__name__}, which cannot be called")
+                raise AssertionError(
+                    located(f"Group: function {number} is a {type(function).__name__}, which cannot be called")
+                )
 
     def __call__(self, data: Sequence[Any]) -> tuple[Any, ...]:
         if len(data[0]) != len(self._functions):

@@ -11,10 +11,20 @@ from typing import Any
 import numpy as np
 
 from gluongraph import random
+from gluongraph.errors import located
 from gluongraph.gluon.data.batchify import default_batchify_fn
 from gluongraph.gluon.data.dataset import ArrayDataset
-from gluongraph.gluon.data.sampler import BatchSampler, RandomSampler, SequentialSampler, State, restore, state_of
+from gluongraph.gluon.data.sampler import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    State,
+    check_batch_size,
+    restore,
+    state_of,
+)
 from gluongraph.gluon.data.workers import Processes, Threads
+from gluongraph.ranges import POSITIVE, check_count, check_range
 
 
 def _read(dataset: Any, batchify: Callable[[list[Any]], Any], indices: Any) -> Any:
@@ -45,8 +55,8 @@ class DataLoader:
 
     Raises:
         ValueError: neither `batch_size` nor `batch_sampler`; or `batch_sampler` beside what it replaces; or `shuffle`
-            beside `sampler`; or a negative number of workers.
-        AssertionError: the timeout is not positive.
+            beside `sampler`; or a number of samples or workers that is none.
+        AssertionError: the timeout is not positive and finite.
     """
 
     def __init__(
@@ -66,23 +76,23 @@ class DataLoader:
         timeout: float = 120,
         auto_reload: bool = False,
     ):
-        if timeout <= 0:
-            raise AssertionError(f"timeout must be positive, it is {timeout}")
+        check_range(self, "timeout", timeout, POSITIVE, AssertionError)
+        check_count(self, "num_workers", num_workers, 0)
+        if prefetch is not None:
+            check_range(self, "prefetch", prefetch)
         if batch_sampler is not None:
             if batch_size is not None or shuffle or sampler is not None or last_batch is not None:
-                raise ValueError(
-                    "batch_size, shuffle, sampler and last_batch must not be specified if batch_sampler is specified"
-                )
+                given = "batch_size, shuffle, sampler and last_batch"
+                raise ValueError(located(f"{given} must not be specified if batch_sampler is specified"))
         else:
             if batch_size is None:
-                raise ValueError("batch_size must be specified unless batch_sampler is specified")
+                raise ValueError(located("batch_size must be specified unless batch_sampler is specified"))
+            check_batch_size(self, batch_size)
             if sampler is None:
                 sampler = RandomSampler(len(dataset)) if shuffle else SequentialSampler(len(dataset))
             elif shuffle:
-                raise ValueError("shuffle must not be specified if sampler is specified")
+                raise ValueError(located("shuffle must not be specified if sampler is specified"))
             batch_sampler = BatchSampler(sampler, batch_size, last_batch or "keep")
-        if num_workers < 0:
-            raise ValueError(f"num_workers must not be negative, it is {num_workers}")
         self._batches, self._timeout, self.auto_reload = batch_sampler, timeout, auto_reload
         self._reader = functools.partial(_read, dataset, batchify_fn or default_batchify_fn)
         self._count, self._threads = num_workers, thread_pool

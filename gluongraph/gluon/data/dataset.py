@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import nd, recordio
-from gluongraph.errors import amount
+from gluongraph.errors import amount, located
 from gluongraph.gluon.data.sampler import FilterSampler, Sampler, SequentialSampler
 from gluongraph.ndarray import NDArray
 
@@ -138,11 +138,13 @@ class ArrayDataset(Dataset):
 
     def __init__(self, *args: Any):
         if not args:
-            raise AssertionError("ArrayDataset needs at least one array")
+            raise AssertionError(located("ArrayDataset needs at least one array"))
         for number, array in enumerate(args):
             if len(array) != len(args[0]):
                 raise AssertionError(
-                    f"ArrayDataset: array {number} has {amount(len(array), 'sample')}, the first has {len(args[0])}"
+                    located(
+                        f"ArrayDataset: array {number} has {amount(len(array), 'sample')}, the first has {len(args[0])}"
+                    )
                 )
         # Labels become numpy at once, as in Gluon: a sample then is a number, not an array of no axes.
         self._data = [a.asnumpy() if isinstance(a, NDArray) and a.ndim == 1 else a for a in args]

@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.errors import located
+from gluongraph.ranges import check_count
+
 LAST_BATCH = ("keep", "discard", "rollover")
 State = dict[str, Any]
+_NUMBERS: Any = (int, float, np.number)
 
 
 class Sampler:
@@ -64,6 +68,7 @@ class SequentialSampler(_Fixed):
     """
 
     def __init__(self, length: int, start: int = 0):
+        check_count(self, "length", length, 0)
         self._length, self._start = length, start
 
     def __iter__(self) -> Iterator[int]:
@@ -91,6 +96,7 @@ class RandomSampler(Sampler):
     """
 
     def __init__(self, length: int):
+        check_count(self, "length", length, 0)
         self._length = length
         self._restored: State | None = None
 
@@ -157,7 +163,9 @@ class IntervalSampler(_Fixed):
 
     def __init__(self, length: int, interval: int, rollover: bool = True):
         if not 0 < interval <= length:
-            raise AssertionError(f"IntervalSampler: the interval, {interval}, must lie between 1 and length, {length}")
+            raise AssertionError(
+                located(f"IntervalSampler: the interval, {interval}, must lie between 1 and length, {length}")
+            )
         self._length, self._interval, self._starts = length, interval, interval if rollover else 1
 
     def __iter__(self) -> Iterator[int]:
@@ -183,9 +191,12 @@ class BatchSampler(Sampler):
 
     def __init__(self, sampler: Sampler | Sequence[Any], batch_size: int, last_batch: str = "keep"):
         if last_batch not in LAST_BATCH:
-            raise ValueError(f"last_batch must be one of {', '.join(LAST_BATCH)}, but got {last_batch!r}")
-        if not isinstance(batch_size, int | float | np.number) or batch_size < 1 or batch_size % 1:
-            raise ValueError(f"batch_size must be a whole number of at least 1, but got {batch_size!r}")
+            raise ValueError(
+                located(
+                    f"{type(self).__name__}: last_batch must be one of {', '.join(LAST_BATCH)}, but got {last_batch!r}"
+                )
+            )
+        check_batch_size(self, batch_size)
         self._sampler, self._batch_size, self._last_batch = sampler, batch_size, last_batch
         self._left: list[Any] = []
 
@@ -216,6 +227,21 @@ class BatchSampler(Sampler):
     def load_state_dict(self, state: State) -> None:
         restore(self._sampler, state["sampler"])
         self._left = list(state["left"])
+
+
+def check_batch_size(owner: object, size: Any) -> None:
+    """Raise unless it is a whole number from 1 on; 2.0 is one, as in MXNet. `owner`: whose argument it is.
+
+    >>> from gluongraph.gluon.data import SequentialSampler
+    >>> from gluongraph.gluon.data.sampler import check_batch_size
+    >>> check_batch_size(SequentialSampler(3), 2.0)
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(size, _NUMBERS) or not size >= 1 or size % 1:
+        message = f"{type(owner).__name__}: batch_size must be a whole number of at least 1, but got {size!r}"
+        raise ValueError(located(message))
 
 
 def state_of(sampler: Any) -> State:

@@ -17,6 +17,7 @@ from gluongraph.ir.graph import Node
 from gluongraph.mxops.ops import axes_of
 from gluongraph.mxops.shapes import reshape_like
 from gluongraph.ndarray import invoke
+from gluongraph.ranges import check_range
 
 
 class Loss(HybridBlock):
@@ -37,11 +38,14 @@ class Loss(HybridBlock):
 
     Raises:
         AssertionError: `weight` is no number.
+        ValueError: `weight` is NaN or infinite.
     """
 
     def __init__(self, weight: float | None, batch_axis: int, **kwargs: Any):
         super().__init__(**kwargs)
         _check_weight(type(self).__name__, weight)
+        if weight is not None:
+            check_range(self, "weight", weight)
         self._weight, self._batch_axis = weight, batch_axis
 
     def __repr__(self) -> str:
@@ -159,7 +163,7 @@ def like(name: str, pred: Node, label: Node) -> Node:
 
 def _check_weight(name: str, weight: Any) -> None:
     if weight is not None and not isinstance(weight, Real):
-        raise AssertionError(f"{name}: weight must be a number, not {weight!r}")
+        raise AssertionError(located(f"{name}: weight must be a number, not {weight!r}"))
 
 
 # -- what losses of other packages, written for MXNet, import

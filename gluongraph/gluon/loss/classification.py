@@ -12,6 +12,7 @@ from gluongraph.gluon.loss.base import Loss, fitted, like
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.ops import axes_of, softrelu
 from gluongraph.mxops.shapes import class_index
+from gluongraph.ranges import check_range
 
 
 class SoftmaxCrossEntropyLoss(Loss):
@@ -47,6 +48,8 @@ class SoftmaxCrossEntropyLoss(Loss):
         super().__init__(weight, batch_axis, **kwargs)
         if ignore_index is not None and not sparse_label:
             raise ValueError(located("SoftmaxCrossEntropyLoss: ignore_index is for labels that are class numbers"))
+        if ignore_index is not None and not hasattr(ignore_index, "__index__"):
+            raise TypeError(located(f"{type(self).__name__}: ignore_index is a whole number, not {ignore_index!r}"))
         self._axis, self._sparse_label, self._from_logits = axis, sparse_label, from_logits
         self._ignore_index = None if ignore_index is None else operator.index(ignore_index)
 
@@ -243,6 +246,7 @@ class HingeLoss(Loss):
 
     def __init__(self, margin: float = 1, weight: float | None = None, batch_axis: int = 0, **kwargs: Any):
         super().__init__(weight, batch_axis, **kwargs)
+        check_range(self, "margin", margin)
         self._margin = margin
 
     def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:
@@ -294,7 +298,7 @@ class LogisticLoss(Loss):
     def __init__(self, weight: float | None = None, batch_axis: int = 0, label_format: str = "signed", **kwargs: Any):
         super().__init__(weight, batch_axis, **kwargs)
         if label_format not in ("signed", "binary"):
-            raise ValueError(f"LogisticLoss: label_format is 'signed' or 'binary', not {label_format!r}")
+            raise ValueError(located(f"LogisticLoss: label_format is 'signed' or 'binary', not {label_format!r}"))
         self._label_format = label_format
 
     def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:

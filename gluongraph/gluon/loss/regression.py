@@ -8,6 +8,7 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.gluon.loss.base import Loss, like
 from gluongraph.ir.graph import Node
+from gluongraph.ranges import POSITIVE, check_range
 
 
 class L2Loss(Loss):
@@ -72,14 +73,13 @@ class HuberLoss(Loss):
     array([1., 4.], dtype=float32)
 
     Raises:
-        ValueError: `rho` is not positive.
+        ValueError: `rho` is not positive and finite.
         ShapeError: the label has not as many elements as the prediction, or `sample_weight` does not fit.
     """
 
     def __init__(self, rho: float = 1, weight: float | None = None, batch_axis: int = 0, **kwargs: Any):
         super().__init__(weight, batch_axis, **kwargs)
-        if not rho > 0:
-            raise ValueError(f"HuberLoss: rho, where the parabola ends, is positive, not {rho!r}")
+        check_range(self, "rho", rho, POSITIVE)
         self._rho = rho
 
     def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:

@@ -10,6 +10,7 @@ from gluongraph.gluon.loss.base import Loss, like, over_samples, reduced
 from gluongraph.gluon.loss.classification import kl_divergence
 from gluongraph.ir.graph import Node
 from gluongraph.ndarray import invoke
+from gluongraph.ranges import FRACTION, check_range
 
 _LEAST = 1e-30  # a squared length below counts as this: the root has a slope there
 
@@ -30,6 +31,7 @@ class TripletLoss(Loss):
 
     def __init__(self, margin: float = 1, weight: float | None = None, batch_axis: int = 0, **kwargs: Any):
         super().__init__(weight, batch_axis, **kwargs)
+        check_range(self, "margin", margin)
         self._margin = margin
 
     def forward(self, pred: Any, positive: Any, negative: Any) -> Any:
@@ -59,6 +61,7 @@ class CosineEmbeddingLoss(Loss):
 
     def __init__(self, weight: float | None = None, batch_axis: int = 0, margin: float = 0, **kwargs: Any):
         super().__init__(weight, batch_axis, **kwargs)
+        check_range(self, "margin", margin)
         self._margin = margin
 
     def forward(self, input1: Any, input2: Any, label: Any, sample_weight: Any = None) -> Any:
@@ -99,6 +102,7 @@ class SDMLLoss(Loss):
 
     def __init__(self, smoothing_parameter: float = 0.3, weight: float = 1.0, batch_axis: int = 0, **kwargs: Any):
         super().__init__(weight, batch_axis, **kwargs)
+        check_range(self, "smoothing_parameter", smoothing_parameter, FRACTION)
         self.smoothing_parameter = smoothing_parameter
 
     def forward(self, x1: Any, x2: Any) -> Any:

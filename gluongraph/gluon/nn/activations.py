@@ -9,6 +9,7 @@ from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.initializer import Constant
 from gluongraph.ndarray import invoke
+from gluongraph.ranges import NOT_NEGATIVE, check_count, check_range
 
 _QUARTER = Constant(0.25)
 ACTIVATIONS = ("relu", "sigmoid", "softrelu", "softsign", "tanh")
@@ -51,12 +52,11 @@ class LeakyReLU(HybridBlock):
     array([-1.,  0.,  2.], dtype=float32)
 
     Raises:
-        AssertionError: `alpha` is negative.
+        AssertionError: `alpha` is negative or not finite.
     """
 
     def __init__(self, alpha: float, **kwargs: Any):
-        if alpha < 0:
-            raise AssertionError(f"the slope of LeakyReLU must not be negative, it is {alpha}")
+        check_range(self, "alpha", alpha, NOT_NEGATIVE, AssertionError)
         super().__init__(**kwargs)
         self._alpha = alpha
 
@@ -79,10 +79,14 @@ class PReLU(HybridBlock):
     >>> layer(nd.array([[-4, 4], [8, -8]])).asnumpy()
     array([[-1.,  4.],
            [ 8., -2.]], dtype=float32)
+
+    Raises:
+        ValueError: `in_channels` is no whole number from 1 on.
     """
 
     def __init__(self, alpha_initializer: Any = _QUARTER, in_channels: int = 1, **kwargs: Any):
         super().__init__(**kwargs)
+        check_count(self, "in_channels", in_channels)
         with self.name_scope():
             self.alpha = self.params.get("alpha", shape=(in_channels,), init=alpha_initializer)
 
@@ -97,10 +101,14 @@ class ELU(HybridBlock):
     >>> from gluongraph.gluon import nn
     >>> nn.ELU(alpha=2)(nd.array([-1000, 0, 3])).asnumpy()
     array([-2.,  0.,  3.], dtype=float32)
+
+    Raises:
+        ValueError: `alpha` is not finite.
     """
 
     def __init__(self, alpha: float = 1.0, **kwargs: Any):
         super().__init__(**kwargs)
+        check_range(self, "alpha", alpha)
         self._alpha = alpha
 
     def forward(self, x: Any) -> Any:
@@ -134,7 +142,7 @@ class GELU(HybridBlock):
 
     def __init__(self, approximation: str = "erf", **kwargs: Any):
         if approximation not in ("erf", "tanh"):
-            raise ValueError(f"approximation is 'erf' or 'tanh', not {approximation!r}")
+            raise ValueError(located(f"GELU: approximation is 'erf' or 'tanh', not {approximation!r}"))
         super().__init__(**kwargs)
         self._approximate = approximation == "tanh"
 
@@ -149,10 +157,14 @@ class Swish(HybridBlock):
     >>> from gluongraph.gluon import nn
     >>> nn.Swish(beta=2)(nd.array([0, 100])).round().asnumpy()
     array([  0., 100.], dtype=float32)
+
+    Raises:
+        ValueError: `beta` is not finite.
     """
 
     def __init__(self, beta: float = 1.0, **kwargs: Any):
         super().__init__(**kwargs)
+        check_range(self, "beta", beta)
         self._beta = beta
 
     def forward(self, x: Any) -> Any:

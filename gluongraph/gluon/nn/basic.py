@@ -9,7 +9,7 @@ from typing import Any
 from gluongraph import nd
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.nn.activations import Activation
-from gluongraph.gluon.nn.layout import check_count
+from gluongraph.ranges import FRACTION, UNKNOWN, check_count, check_range
 
 
 class Dense(HybridBlock):
@@ -46,6 +46,7 @@ class Dense(HybridBlock):
     ):
         super().__init__(**kwargs)
         check_count(self, "units", units)
+        check_count(self, "in_units", in_units, UNKNOWN)
         self._units, self._flatten = units, flatten
         with self.name_scope():
             self.weight = self.params.get(
@@ -89,8 +90,7 @@ class Dropout(HybridBlock):
     """
 
     def __init__(self, rate: float, axes: Sequence[int] = (), **kwargs: Any):
-        if not 0 <= rate <= 1:
-            raise ValueError(f"the rate of Dropout is a probability, not {rate}")
+        check_range(self, "rate", rate, FRACTION)
         super().__init__(**kwargs)
         self._rate, self._axes = rate, tuple(axes)
 

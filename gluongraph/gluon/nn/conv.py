@@ -11,7 +11,8 @@ from gluongraph import nd
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.nn.activations import Activation
-from gluongraph.gluon.nn.layout import Extents, check_count, check_layout, check_rank, each_axis
+from gluongraph.gluon.nn.layout import Extents, check_groups, check_layout, check_rank, each_axis
+from gluongraph.ranges import UNKNOWN, check_count
 
 
 class _Conv(HybridBlock):
@@ -39,14 +40,13 @@ class _Conv(HybridBlock):
         self._layout = check_layout(self, layout or self._layouts[0], self._layouts)
         axes = len(self._layout) - 2
         check_count(self, "channels", channels)
-        check_count(self, "groups", groups)
+        check_count(self, "in_channels", in_channels, UNKNOWN)
+        check_groups(self, groups, channels, in_channels)
         self._channels, self._groups = channels, groups
         self._kernel = each_axis(self, "kernel_size", kernel_size, axes)
         self._strides = each_axis(self, "strides", strides, axes)
         self._padding = each_axis(self, "padding", padding, axes)
         self._dilation = each_axis(self, "dilation", dilation, axes)
-        if channels % groups or in_channels % groups:
-            raise ShapeError(located(f"{channels} and {in_channels} channels do not divide into {groups} groups"))
         with self.name_scope():
             self.weight = self.params.get(
                 "weight", shape=self._weight_shape(in_channels), init=weight_initializer, allow_deferred_init=True
@@ -227,7 +227,9 @@ class _ConvTranspose(_Conv):
         )
         self._more = each_axis(self, "output_padding", output_padding, len(self._kernel))
         if any(m >= s for m, s in zip(self._more, self._strides, strict=True)):
-            raise ShapeError(located(f"output_padding {self._more} is not below the strides {self._strides}"))
+            raise ShapeError(
+                located(f"{type(self).__name__}: output_padding {self._more} is not below the strides {self._strides}")
+            )
 
     def _weight_shape(self, in_channels: int) -> tuple[int, ...]:
         return self._ordered(in_channels, self._channels // self._groups)

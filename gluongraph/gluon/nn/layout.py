@@ -9,24 +9,10 @@ from typing import Any
 from gluongraph.errors import ArgumentError, ShapeError, located
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.ir.plain import plain
+from gluongraph.ranges import check_count
 
 Extents = int | Sequence[int]  # one number for each axis, or one for all
 _LEAST = {"padding": 0, "output_padding": 0, "i2h_pad": 0}  # of all others 1
-
-
-def check_count(block: Block, what: str, value: int) -> None:
-    """Raise unless it is a whole number from 1 on.
-
-    >>> from gluongraph.gluon import nn
-    >>> check_count(nn.Flatten(), "units", 0)
-    Traceback (most recent call last):
-    ValueError: Flatten: units is a whole number from 1 on, not 0...
-
-    Raises:
-        ValueError: it is not.
-    """
-    if not hasattr(value, "__index__") or value < 1:
-        raise ValueError(located(f"{type(block).__name__}: {what} is a whole number from 1 on, not {value!r}"))
 
 
 def each_axis(block: HybridBlock, what: str, value: Extents, axes: int) -> tuple[int, ...]:
@@ -43,12 +29,28 @@ def each_axis(block: HybridBlock, what: str, value: Extents, axes: int) -> tuple
     found = plain(value)
     given = found if isinstance(found, tuple) else (found,) * axes
     if len(given) != axes:
-        raise AssertionError(f"{type(block).__name__}: {what} is a number or {axes} of them, not {value!r}")
+        raise AssertionError(located(f"{type(block).__name__}: {what} is a number or {axes} of them, not {value!r}"))
     least = _LEAST.get(what, 1)
     if any(not hasattr(n, "__index__") or n < least for n in given):
         message = f"{type(block).__name__}: {what} is whole numbers from {least} on, not {value!r}"
         raise ArgumentError(located(message))
     return tuple(map(operator.index, given))
+
+
+def check_groups(block: Block, groups: int, channels: int, in_channels: int) -> None:
+    """Raise unless the channels divide into the groups; `in_channels` of 0 or less are not known yet.
+
+    >>> from gluongraph.gluon import nn
+    >>> check_groups(nn.Flatten(), 2, 4, 0)
+
+    Raises:
+        ValueError: `groups` is no whole number from 1 on.
+        ShapeError: they do not.
+    """
+    check_count(block, "groups", groups)
+    for what, count in (("channels", channels), ("in_channels", max(in_channels, 0))):
+        if count % groups:
+            raise ShapeError(located(f"{type(block).__name__}: {count} {what} do not divide into {groups} groups"))
 
 
 def check_layout(block: HybridBlock, layout: str, known: Sequence[str]) -> str:
@@ -62,7 +64,7 @@ def check_layout(block: HybridBlock, layout: str, known: Sequence[str]) -> str:
         AssertionError: it does not.
     """
     if layout not in known:
-        raise AssertionError(f"{type(block).__name__}: no layout {layout!r}; there are {', '.join(known)}")
+        raise AssertionError(located(f"{type(block).__name__}: no layout {layout!r}; there are {', '.join(known)}"))
     return layout
 
 

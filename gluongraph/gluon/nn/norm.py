@@ -9,6 +9,7 @@ from gluongraph.dtypes import dtype_name
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import Parameter
+from gluongraph.ranges import FRACTION, NOT_NEGATIVE, UNKNOWN, check_count, check_range
 
 
 class _Norm(HybridBlock):
@@ -16,6 +17,8 @@ class _Norm(HybridBlock):
 
     def __init__(self, axis: int, epsilon: float, center: bool, scale: bool, in_channels: int, **kwargs: Any):
         super().__init__(**kwargs)
+        check_range(self, "epsilon", epsilon, NOT_NEGATIVE)
+        check_count(self, "in_channels", in_channels, UNKNOWN)
         self._axis, self._epsilon, self._center, self._scale = axis, epsilon, center, scale
         self._in_channels = in_channels
 
@@ -71,6 +74,7 @@ class BatchNorm(_Norm):
            [ 1.,  1.]], dtype=float32)
 
     Raises:
+        ValueError: `momentum` is not from 0 to 1, or `epsilon` is negative or not finite.
         ShapeError: x has no axis `axis`.
     """
 
@@ -90,6 +94,7 @@ class BatchNorm(_Norm):
         **kwargs: Any,
     ):
         super().__init__(axis, epsilon, center, scale, in_channels, **kwargs)
+        check_range(self, "momentum", momentum, FRACTION)
         self._momentum, self._use_global_stats = momentum, use_global_stats
         self.gamma = self._vector("gamma", gamma_initializer, scale)
         self.beta = self._vector("beta", beta_initializer, center)
@@ -160,6 +165,7 @@ class LayerNorm(_Norm):
            [ 1., -1.]], dtype=float32)
 
     Raises:
+        ValueError: `epsilon` is negative or not finite.
         ShapeError: x has no axis `axis`.
     """
 
@@ -195,6 +201,7 @@ class GroupNorm(_Norm):
     array([-1.,  1.,  1., -1.], dtype=float32)
 
     Raises:
+        ValueError: `num_groups` is no whole number from 1 on, or `epsilon` is negative or not finite.
         ShapeError: the channels do not divide into `num_groups` groups.
     """
 
@@ -208,6 +215,7 @@ class GroupNorm(_Norm):
         gamma_initializer: Any = "ones",
         **kwargs: Any,
     ):
+        check_count(self, "num_groups", num_groups)
         super().__init__(1, epsilon, center, scale, num_groups, **kwargs)
         self.gamma = self._vector("gamma", gamma_initializer, scale)
         self.beta = self._vector("beta", beta_initializer, center)
@@ -237,6 +245,7 @@ class InstanceNorm(_Norm):
             [ 1., -1.]]], dtype=float32)
 
     Raises:
+        ValueError: `epsilon` is negative or not finite.
         ShapeError: x has no axis `axis`.
     """
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph import nd
+from gluongraph.errors import located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.nn.layout import Extents, check_layout, check_rank, each_axis
 from gluongraph.ir.plain import plain
+from gluongraph.ranges import check_count
 
 _LINES, _IMAGES, _VOLUMES = ("NCW", "NWC"), ("NCHW", "NHWC"), ("NCDHW", "NDHWC")
 
@@ -368,14 +370,19 @@ class ReflectionPad2D(HybridBlock):
 
     Raises:
         AssertionError: `padding` is neither one number nor eight.
+        ValueError: it is no whole numbers from 0 on.
     """
 
     def __init__(self, padding: Extents = 0, **kwargs: Any):
         super().__init__(**kwargs)
         given = plain(padding)
-        self._padding = (0, 0, 0, 0, *(given,) * 4) if isinstance(given, int) else tuple(given)
+        self._padding = (0, 0, 0, 0, *(given,) * 4) if isinstance(given, int | float) else tuple(given)
+        for number in self._padding:
+            check_count(self, "padding", number, 0)
         if len(self._padding) != 8:
-            raise AssertionError(f"ReflectionPad2D: padding is one number or two for each of 4 axes, not {padding!r}")
+            raise AssertionError(
+                located(f"ReflectionPad2D: padding is one number or two for each of 4 axes, not {padding!r}")
+            )
 
     def forward(self, x: Any) -> Any:
         return nd.pad(x, mode="reflect", pad_width=self._padding)

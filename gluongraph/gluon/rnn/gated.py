@@ -10,11 +10,11 @@ from gluongraph.errors import ShapeError, located
 from gluongraph.gluon import trace_guards
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.nn.activations import ACTIVATIONS
-from gluongraph.gluon.nn.layout import check_count
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.gluon.rnn.recurrent import HybridRecurrentCell, Sequences, States, begun, given_back, merged
 from gluongraph.mxops import rnn as mxrnn
 from gluongraph.ndarray import NDArray, invoke
+from gluongraph.ranges import UNKNOWN, check_count
 from gluongraph.tracing import tracer
 
 
@@ -40,6 +40,7 @@ class GatedCell(HybridRecurrentCell):
     ):
         super().__init__(prefix, params)
         check_count(self, "hidden_size", hidden_size)
+        check_count(self, "input_size", input_size, UNKNOWN)
         self._hidden_size, self._projection_size = hidden_size, projection_size
         names = ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias", "h2r_weight")
         shapes = mxrnn.weight_shapes(self._mode, input_size, hidden_size, 1, 1, projection_size)
@@ -263,4 +264,4 @@ class GRUCell(GatedCell):
 
 def _check_activation(cell: str, activation: Any) -> None:
     if activation not in ACTIVATIONS:
-        raise ValueError(f"{cell}: no activation {activation!r}; there are {', '.join(ACTIVATIONS)}")
+        raise ValueError(located(f"{cell}: no activation {activation!r}; there are {', '.join(ACTIVATIONS)}"))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluongraph import nd
+from gluongraph.errors import located
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.gluon.rnn.recurrent import (
     HybridRecurrentCell,
@@ -18,6 +19,7 @@ from gluongraph.gluon.rnn.recurrent import (
 )
 from gluongraph.gluon.rnn.stack import runs_backwards
 from gluongraph.ndarray import NDArray
+from gluongraph.ranges import FRACTION, check_range
 
 
 class DropoutCell(HybridRecurrentCell):
@@ -36,8 +38,7 @@ class DropoutCell(HybridRecurrentCell):
     def __init__(
         self, rate: float, axes: Sequence[int] = (), prefix: str | None = None, params: ParameterDict | None = None
     ):
-        if not 0 <= rate <= 1:
-            raise ValueError(f"the rate of DropoutCell is a probability, not {rate}")
+        check_range(self, "rate", rate, FRACTION)
         super().__init__(prefix, params)
         self._rate, self._axes = rate, tuple(axes)
 
@@ -122,6 +123,7 @@ class ZoneoutCell(ModifierCell):
 
     Raises:
         AssertionError: the base cell is bidirectional, or has been modified already.
+        ValueError: a probability is not from 0 to 1.
 
     >>> from gluongraph import init, nd
     >>> from gluongraph.gluon import rnn
@@ -134,7 +136,11 @@ class ZoneoutCell(ModifierCell):
 
     def __init__(self, base_cell: RecurrentCell, zoneout_outputs: float = 0.0, zoneout_states: float = 0.0):
         if runs_backwards(base_cell):
-            raise AssertionError("a bidirectional cell has no single steps; put ZoneoutCell around the cells within")
+            raise AssertionError(
+                located("a bidirectional cell has no single steps; put ZoneoutCell around the cells within")
+            )
+        check_range(self, "zoneout_outputs", zoneout_outputs, FRACTION)
+        check_range(self, "zoneout_states", zoneout_states, FRACTION)
         super().__init__(base_cell)
         self.zoneout_outputs, self.zoneout_states = zoneout_outputs, zoneout_states
 

@@ -69,8 +69,10 @@ class RecurrentCell(Block):
     def _check_unmodified(self) -> None:
         if self._modified:
             raise AssertionError(
-                f"cell {self.name!r} belongs to a modifier cell (ZoneoutCell, ResidualCell, ...), which is to be "
-                "called in its place"
+                located(
+                    f"cell {self.name!r} belongs to a modifier cell (ZoneoutCell, ResidualCell, ...), which is to be "
+                    "called in its place"
+                )
             )
 
     def unroll(

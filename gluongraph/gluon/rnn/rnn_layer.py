@@ -15,6 +15,7 @@ from gluongraph.gluon.rnn.unfused import CELLS, no_projection, unfused
 from gluongraph.mxops import rnn as mxrnn
 from gluongraph.nd.recurrent import clipping, stacked
 from gluongraph.ndarray import NDArray
+from gluongraph.ranges import BELOW_1, NUMBER, UNKNOWN, check_count, check_range
 
 Initializers = dict[str, Any]  # of i2h_weight, h2h_weight, i2h_bias, h2h_bias, h2r_weight
 
@@ -43,11 +44,13 @@ class _RecurrentLayer(HybridBlock):
         **kwargs: Any,
     ):
         if layout not in ("TNC", "NTC"):
-            raise AssertionError(f"the layout of a recurrent layer is TNC or NTC, not {layout!r}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"the dropout of a recurrent layer is a probability below 1, not {dropout}")
-        if hidden_size < 1 or num_layers < 1:
-            raise ValueError(f"a recurrent layer of {hidden_size} units in {num_layers} layers")
+            raise AssertionError(located(f"{type(self).__name__}: layout is TNC or NTC, not {layout!r}"))
+        check_range(self, "dropout", dropout, BELOW_1)
+        check_count(self, "hidden_size", hidden_size)
+        check_count(self, "num_layers", num_layers)
+        check_count(self, "input_size", input_size, UNKNOWN)
+        if projection_size is not None:
+            check_count(self, "projection_size", projection_size, 0)
         super().__init__(**kwargs)
         self._mode, self._hidden_size, self._num_layers = mode, hidden_size, num_layers
         self._layout, self._dropout, self._dtype = layout, dropout, dtype
@@ -238,7 +241,8 @@ class LSTM(_RecurrentLayer):
     with `state_clip_nan` a NaN in it becomes the lower bound. The rest is as in RNN; the states are h and c.
 
     Raises (besides the errors of RNN's other arguments):
-        ValueError: only one of `state_clip_min` and `state_clip_max` is given.
+        ValueError: only one of `state_clip_min` and `state_clip_max` is given, or one is NaN; `projection_size` is
+            no whole number from 0 on.
 
     >>> from gluongraph import nd
     >>> from gluongraph.gluon import rnn
@@ -272,6 +276,9 @@ class LSTM(_RecurrentLayer):
         dtype: Any = "float32",
         **kwargs: Any,
     ):
+        for name, bound in (("state_clip_min", state_clip_min), ("state_clip_max", state_clip_max)):
+            if bound is not None:
+                check_range(self, name, bound, NUMBER)
         self._clip = clipping(state_clip_min, state_clip_max, state_clip_nan)
         initializers = {
             "i2h_weight": i2h_weight_initializer,

@@ -120,8 +120,8 @@ ERRORS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"batch_size": 0}, ValueError, "a whole number of at least 1, but got 0"),
     ({"batch_size": 2.5}, ValueError, "a whole number of at least 1, but got 2.5"),
     ({"batch_size": "2"}, ValueError, "a whole number of at least 1, but got '2'"),
-    ({"batch_size": 2, "num_workers": -1}, ValueError, "must not be negative"),
-    ({"batch_size": 2, "timeout": 0}, AssertionError, "timeout must be positive"),
+    ({"batch_size": 2, "num_workers": -1}, ValueError, "num_workers is a whole number from 0 on, not -1"),
+    ({"batch_size": 2, "timeout": 0}, AssertionError, "timeout must be finite and above 0, not 0"),
 ]
 
 

@@ -195,7 +195,7 @@ def test_rotations() -> None:
         transforms.Rotate(10)(array(X))
     with pytest.raises(ValueError, match="a lower and an upper limit"):
         transforms.RandomRotation((30, -30))
-    with pytest.raises(ValueError, match="is a probability"):
+    with pytest.raises(ValueError, match="rotate_with_proba must be from 0 to 1, not 2"):
         transforms.RandomRotation((-30, 30), rotate_with_proba=2)
 
 

@@ -77,7 +77,7 @@ def test_functions() -> None:
 
 
 ERRORS: list[tuple[Any, type[Exception], str]] = [
-    (lambda: nn.LeakyReLU(-1), AssertionError, "must not be negative"),
+    (lambda: nn.LeakyReLU(-1), AssertionError, "alpha must be finite and at least 0, not -1"),
     (lambda: nn.GELU("sigmoid"), ValueError, "'erf' or 'tanh'"),
     (lambda: nn.Lambda("no_such_operator"), AssertionError, "no operator called 'no_such_operator'"),
     (lambda: nn.HybridLambda(3), ValueError, "3 is neither a function"),

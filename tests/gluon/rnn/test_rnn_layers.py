@@ -294,9 +294,9 @@ def test_errors_name_what_does_not_fit() -> None:
         rnn.GRU(H, layout="CNT")
     with pytest.raises(KeyError, match="sigmoid"):
         rnn.RNN(H, activation="sigmoid")
-    with pytest.raises(ValueError, match="probability"):
+    with pytest.raises(ValueError, match="GRU: dropout must be from 0 to below 1, not 1"):
         rnn.GRU(H, dropout=1.0)
-    with pytest.raises(ValueError, match="0 units"):
+    with pytest.raises(ValueError, match="GRU: hidden_size is a whole number from 1 on, not 0"):
         rnn.GRU(0)
     with pytest.raises(RuntimeError, match="initialize"):
         rnn.GRU(H)(nd.ones((T, N, C)))

@@ -8,8 +8,9 @@ from gluongraph import nd
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.nn.activations import Activation
-from gluongraph.gluon.nn.layout import Extents, check_count, each_axis
+from gluongraph.gluon.nn.layout import Extents, check_groups, each_axis
 from gluongraph.gluon.parameter import Parameter
+from gluongraph.ranges import UNKNOWN, check_count
 
 
 class DeformableConvolution(HybridBlock):
@@ -48,6 +49,9 @@ class DeformableConvolution(HybridBlock):
         if layout != "NCHW":
             raise MXNetError(located(f"{type(self).__name__}: the layout is NCHW, not {layout!r}"))
         check_count(self, "channels", channels)
+        check_count(self, "in_channels", in_channels, UNKNOWN)
+        check_count(self, "num_deformable_group", num_deformable_group)
+        check_groups(self, groups, channels, in_channels)
         self._groups, self._deformable = groups, num_deformable_group
         self._kernel = each_axis(self, "kernel_size", kernel_size, 2)
         self._how: dict[str, Any] = {

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gluongraph.errors import warn
+from gluongraph.errors import located, warn
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.contrib.estimator.handlers import BatchEnd, EpochEnd, Improvement, TrainBegin
 from gluongraph.metric import EvalMetric
@@ -40,7 +40,9 @@ class CheckpointHandler(TrainBegin, BatchEnd, EpochEnd):
         resume_from_checkpoint: bool = False,
     ):
         if save_best and not isinstance(monitor, EvalMetric):
-            raise ValueError("save_best needs a metric of the estimator's train_metrics or val_metrics as monitor")
+            raise ValueError(
+                located("save_best needs a metric of the estimator's train_metrics or val_metrics as monitor")
+            )
         self._folder = Path(model_dir)
         self._folder.mkdir(parents=True, exist_ok=True)
         self.model_dir, self.model_prefix, self.monitor, self.verbose = model_dir, model_prefix, monitor, verbose

@@ -86,7 +86,9 @@ class Estimator:
         self.trainer = self._trainer(trainer)
         self.batch_processor = BatchProcessor() if batch_processor is None else batch_processor
         if not all(callable(getattr(self.batch_processor, m, None)) for m in ("fit_batch", "evaluate_batch")):
-            raise ValueError(f"a batch processor has fit_batch() and evaluate_batch(), {batch_processor!r} has not")
+            raise ValueError(
+                located(f"a batch processor has fit_batch() and evaluate_batch(), {batch_processor!r} has not")
+            )
         self.max_epoch: int | None = None
         self.max_batch: int | None = None
         self.batch_axis = 0

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph import nd
+from gluongraph.errors import located
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.gluon.rnn.gated import GatedCell
 from gluongraph.gluon.rnn.modifiers import ModifierCell
 from gluongraph.gluon.rnn.recurrent import RecurrentCell, Sequences, States, begun, given_back, merged
 from gluongraph.gluon.rnn.stack import runs_backwards
 from gluongraph.ndarray import NDArray
+from gluongraph.ranges import FRACTION, check_count, check_range
 
 
 class LSTMPCell(GatedCell):
@@ -38,6 +40,7 @@ class LSTMPCell(GatedCell):
             *(i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer),
             h2r_weight_initializer,
         )
+        check_count(self, "projection_size", projection_size)
         super().__init__(hidden_size, input_size, initializers, prefix, params, projection_size)
 
     def _alias(self) -> str:
@@ -58,8 +61,11 @@ class VariationalDropoutCell(ModifierCell):
     ):
         if drop_states and runs_backwards(base_cell):
             raise AssertionError(
-                "a bidirectional cell has no single steps; put VariationalDropoutCell around the cells within"
+                located("a bidirectional cell has no single steps; put VariationalDropoutCell around the cells within")
             )
+        check_range(self, "drop_inputs", drop_inputs, FRACTION)
+        check_range(self, "drop_states", drop_states, FRACTION)
+        check_range(self, "drop_outputs", drop_outputs, FRACTION)
         super().__init__(base_cell)
         self.drop_inputs, self.drop_states, self.drop_outputs = drop_inputs, drop_states, drop_outputs
 

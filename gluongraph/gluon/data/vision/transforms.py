@@ -13,19 +13,32 @@ from typing import Any
 import numpy as np
 
 from gluongraph import image
+from gluongraph.errors import located
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.nn import HybridSequential, Lambda, Sequential
 from gluongraph.image import color
-from gluongraph.ir.plain import extents, plain
+from gluongraph.ir.plain import plain
 from gluongraph.nd import image as nd_image
 from gluongraph.ndarray import NDArray
+from gluongraph.ranges import FINITE, FRACTION, NOT_NEGATIVE, POSITIVE, Range, check_count, check_range
 
 Size = int | Sequence[int]
 
 
-def _pair(size: Size) -> tuple[int, int]:
-    first, *rest = extents(size)
-    return (first, rest[0] if rest else first)
+def _pair(owner: HybridBlock, size: Size) -> tuple[int, int]:
+    """Width and height."""
+    given = plain(size)
+    first, *rest = given if isinstance(given, (tuple, np.ndarray)) else (given,)
+    pair = (first, rest[0] if rest else first)
+    for extent in pair:
+        check_count(owner, "size", extent)
+    return pair
+
+
+def _check_each(owner: HybridBlock, name: str, numbers: Any, allowed: Range = FINITE) -> None:
+    """Raise unless a number, or each of several, is in a range; arrays are taken as they are."""
+    for number in numbers if isinstance(numbers, (tuple, list)) else (numbers,):
+        check_range(owner, name, number, allowed)
 
 
 class _Transform(HybridBlock):
@@ -117,6 +130,8 @@ class Normalize(_Transform):
 
     def __init__(self, mean: float | Sequence[float] = 0.0, std: float | Sequence[float] = 1.0):
         super().__init__()
+        _check_each(self, "mean", mean)
+        _check_each(self, "std", std, POSITIVE)
         self._mean, self._std = mean, std
 
     def forward(self, x: NDArray) -> NDArray:
@@ -137,6 +152,7 @@ class Resize(_Transform):
 
     def __init__(self, size: Size, keep_ratio: bool = False, interpolation: int = 1):
         super().__init__()
+        _pair(self, size)
         self._size, self._keep, self._interpolation = size, keep_ratio, interpolation
 
     def forward(self, x: NDArray) -> NDArray:
@@ -154,7 +170,7 @@ class CenterCrop(_Transform):
 
     def __init__(self, size: Size, interpolation: int = 1):
         super().__init__()
-        self._size, self._interpolation = _pair(size), interpolation
+        self._size, self._interpolation = _pair(self, size), interpolation
 
     def forward(self, x: NDArray) -> NDArray:
         return image.center_crop(x, self._size, self._interpolation)[0]
@@ -173,6 +189,10 @@ class CropResize(_Transform):
         self, x: int, y: int, width: int, height: int, size: Size | None = None, interpolation: int | None = None
     ):
         super().__init__()
+        for name, value, least in (("x", x, 0), ("y", y, 0), ("width", width, 1), ("height", height, 1)):
+            check_count(self, name, value, least)
+        if size:
+            _pair(self, size)
         self._place, self._size = (x, y, width, height), size
         self._interpolation = 1 if interpolation is None else interpolation
 
@@ -199,11 +219,14 @@ class RandomCrop(_Transform):
         self, size: Size, pad: int | Sequence[int] | None = None, pad_value: float = 0, interpolation: int = 1
     ):
         super().__init__()
-        self._size, self._pad_value, self._interpolation = _pair(size), pad_value, interpolation
+        check_range(self, "pad_value", pad_value)
+        self._size, self._pad_value, self._interpolation = _pair(self, size), pad_value, interpolation
         given = plain(pad)
-        self._pad = (given,) * 4 if isinstance(given, int) else tuple(given or ())
+        self._pad = (given,) * 4 if isinstance(given, int | float) else tuple(given or ())
+        for number in self._pad:
+            check_count(self, "pad", number, 0)
         if len(self._pad) not in (0, 4):
-            raise ValueError(f"RandomCrop: pad is a number or (top, bottom, left, right), not {pad!r}")
+            raise ValueError(located(f"RandomCrop: pad is a number or (top, bottom, left, right), not {pad!r}"))
 
     def forward(self, x: NDArray) -> NDArray:
         if self._pad:
@@ -229,7 +252,9 @@ class RandomResizedCrop(_Transform):
         interpolation: int = 1,
     ):
         super().__init__()
-        self._args = _pair(size), scale, ratio, interpolation
+        _check_each(self, "scale", scale, POSITIVE)
+        _check_each(self, "ratio", ratio, POSITIVE)
+        self._args = _pair(self, size), scale, ratio, interpolation
 
     def forward(self, x: NDArray) -> NDArray:
         return image.random_size_crop(x, *self._args)[0]
@@ -246,6 +271,7 @@ class RandomFlipLeftRight(_Transform):
 
     def __init__(self, p: float = 0.5):
         super().__init__()
+        check_range(self, "p", p, FRACTION)
         self._p = p
 
     def forward(self, x: NDArray) -> NDArray:
@@ -263,6 +289,7 @@ class RandomFlipTopBottom(_Transform):
 
     def __init__(self, p: float = 0.5):
         super().__init__()
+        check_range(self, "p", p, FRACTION)
         self._p = p
 
     def forward(self, x: NDArray) -> NDArray:
@@ -273,9 +300,11 @@ class _Jitter(_Transform):
     """A change by a factor that is drawn from max(0, 1 - strength) to 1 + strength."""
 
     _change: Callable[..., NDArray]
+    _argument: str  # its name
 
     def __init__(self, strength: float):
         super().__init__()
+        check_range(self, self._argument, strength, NOT_NEGATIVE)
         self._range = max(0.0, 1 - strength), 1 + strength
 
     def forward(self, x: NDArray) -> NDArray:
@@ -291,7 +320,7 @@ class RandomBrightness(_Jitter):
     [[[8.0, 8.0, 8.0]]]
     """
 
-    _change = staticmethod(nd_image.random_brightness)
+    _change, _argument = staticmethod(nd_image.random_brightness), "brightness"
 
     def __init__(self, brightness: float):
         super().__init__(brightness)
@@ -306,7 +335,7 @@ class RandomContrast(_Jitter):
     (4, 6, 3)
     """
 
-    _change = staticmethod(nd_image.random_contrast)
+    _change, _argument = staticmethod(nd_image.random_contrast), "contrast"
 
     def __init__(self, contrast: float):
         super().__init__(contrast)
@@ -321,7 +350,7 @@ class RandomSaturation(_Jitter):
     (4, 6, 3)
     """
 
-    _change = staticmethod(nd_image.random_saturation)
+    _change, _argument = staticmethod(nd_image.random_saturation), "saturation"
 
     def __init__(self, saturation: float):
         super().__init__(saturation)
@@ -336,7 +365,7 @@ class RandomHue(_Jitter):
     (4, 6, 3)
     """
 
-    _change = staticmethod(nd_image.random_hue)
+    _change, _argument = staticmethod(nd_image.random_hue), "hue"
 
     def __init__(self, hue: float):
         super().__init__(hue)
@@ -354,6 +383,8 @@ class RandomColorJitter(_Transform):
     def __init__(self, brightness: float = 0, contrast: float = 0, saturation: float = 0, hue: float = 0):
         super().__init__()
         self._strengths = brightness, contrast, saturation, hue
+        for name, strength in zip(("brightness", "contrast", "saturation", "hue"), self._strengths, strict=True):
+            check_range(self, name, strength, NOT_NEGATIVE)
 
     def forward(self, x: NDArray) -> NDArray:
         return nd_image.random_color_jitter(x, *self._strengths)
@@ -370,6 +401,7 @@ class RandomLighting(_Transform):
 
     def __init__(self, alpha: float):
         super().__init__()
+        check_range(self, "alpha", alpha, NOT_NEGATIVE)
         self._alpha = alpha
 
     def forward(self, x: NDArray) -> NDArray:
@@ -388,6 +420,7 @@ class RandomGray(_Transform):
 
     def __init__(self, p: float = 0.5):
         super().__init__()
+        check_range(self, "p", p, FRACTION)
         self._p = p
 
     def forward(self, x: NDArray) -> NDArray:
@@ -411,6 +444,7 @@ class Rotate(_Transform):
 
     def __init__(self, rotation_degrees: float, zoom_in: bool = False, zoom_out: bool = False):
         super().__init__()
+        check_range(self, "rotation_degrees", rotation_degrees)
         self._args = rotation_degrees, zoom_in, zoom_out
 
     def forward(self, x: NDArray) -> NDArray:
@@ -437,10 +471,12 @@ class RandomRotation(_Transform):
         rotate_with_proba: float = 1.0,
     ):
         super().__init__()
+        _check_each(self, "angle_limits", angle_limits)
         if not angle_limits[0] < angle_limits[1]:
-            raise ValueError(f"RandomRotation: angle_limits are a lower and an upper limit, not {angle_limits}")
-        if not 0 <= rotate_with_proba <= 1:
-            raise ValueError(f"RandomRotation: rotate_with_proba is a probability, not {rotate_with_proba}")
+            raise ValueError(
+                located(f"RandomRotation: angle_limits are a lower and an upper limit, not {angle_limits}")
+            )
+        check_range(self, "rotate_with_proba", rotate_with_proba, FRACTION)
         self._args, self._probability = (angle_limits, zoom_in, zoom_out), rotate_with_proba
 
     def forward(self, x: NDArray) -> NDArray:
@@ -461,6 +497,7 @@ class RandomApply(Sequential):
 
     def __init__(self, transforms: Any, p: float = 0.5):
         super().__init__()
+        check_range(self, "p", p, FRACTION)
         self.p = p
         self.add(*(transforms if isinstance(transforms, (list, tuple)) else [transforms]))
 
@@ -482,6 +519,7 @@ class HybridRandomApply(HybridCompose):
 
     def __init__(self, transforms: Any, p: float = 0.5):
         super().__init__(transforms if isinstance(transforms, (list, tuple)) else [transforms])
+        check_range(self, "p", p, FRACTION)
         self.p = p
 
     def forward(self, x: NDArray) -> Any:
