@@ -25,6 +25,7 @@ from typing import Any
 
 from gluongraph.eager import function
 from gluongraph.errors import MXNetError, located, warn
+from gluongraph.host.file_names import check_name
 from gluongraph.host.params_file import whole
 from gluongraph.ndarray import forget_functions
 
@@ -96,6 +97,7 @@ def set_config(**kwargs: Any) -> None:
     everything is measured always.
 
     Raises:
+        ArgumentError: the name of the file is empty.
         TypeError: a setting that MXNet does not have.
     """
     known = {
@@ -104,6 +106,7 @@ def set_config(**kwargs: Any) -> None:
     }
     if unknown := sorted(kwargs.keys() - known):
         raise TypeError(located(f"profiler.set_config takes no {', '.join(unknown)}; it takes {sorted(known)}"))
+    check_name("profiler.set_config", kwargs.get("filename"), "mx.profiler.set_config(filename='profile.json')")
     _PROFILE.config.update(kwargs)
 
 
@@ -129,8 +132,8 @@ def resume(profile_process: str = "worker") -> None:
 
 def profiler_set_config(mode: str = "symbolic", filename: str = "profile.json") -> None:
     """`set_config` under an older name."""
-    warn("profiler_set_config is deprecated; set_config takes its place")
     set_config(filename=filename)
+    warn("profiler_set_config is deprecated; set_config takes its place")
 
 
 def profiler_set_state(state: str = "stop") -> None:

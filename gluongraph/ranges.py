@@ -34,7 +34,7 @@ class Range(NamedTuple):
 
     def __str__(self) -> str:
         if self.high < math.inf:
-            return f"from {self.low:g} to {'below ' if self.below else ''}{self.high:g}"
+            return f"from {'above ' if self.above else ''}{self.low:g} to {'below ' if self.below else ''}{self.high:g}"
         parts = [] if self.infinite else ["finite"]
         if self.low > -math.inf:
             parts.append(f"{'above' if self.above else 'at least'} {self.low:g}")
@@ -47,7 +47,6 @@ NOT_NEGATIVE = Range(0, math.inf)
 POSITIVE = Range(0, math.inf, above=True)
 FRACTION = Range(0, 1)  # a probability, too
 BELOW_1 = Range(0, 1, below=True)  # the factor of a running average that is divided by 1 - factor; a dropout
-
 UNKNOWN = -1  # from here on a count may be one that is not known yet: 0, or as numpy says it -1
 
 

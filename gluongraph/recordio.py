@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from gluongraph.errors import FormatError
+from gluongraph.host.file_names import check_name
 from gluongraph.image import codec
 from gluongraph.storage import Array
 
@@ -41,11 +42,13 @@ class MXRecordIO:
     """A RecordIO file that is read ("r") or written ("w") from its beginning on.
 
     Raises:
+        ArgumentError: the name of the file is empty.
         ValueError: another flag.
         FileNotFoundError: there is no such file to read.
     """
 
     def __init__(self, uri: str, flag: str):
+        check_name(type(self).__name__, uri, "MXRecordIO('images.rec', 'r')")
         self.uri, self.flag, self.is_open = uri, flag, False
         self.open()
 
@@ -154,9 +157,14 @@ class MXRecordIO:
 
 
 class MXIndexedRecordIO(MXRecordIO):
-    """A RecordIO file with an index, a text of lines "key, tab, position": its records can be read in any order."""
+    """A RecordIO file with an index, a text of lines "key, tab, position": its records can be read in any order.
+
+    Raises:
+        ArgumentError: the name of the file is empty.
+    """
 
     def __init__(self, idx_path: str, uri: str, flag: str, key_type: Callable[[Any], Any] = int):
+        check_name(type(self).__name__, idx_path, "MXIndexedRecordIO('images.idx', 'images.rec', 'r')")
         self.idx_path, self.key_type = idx_path, key_type
         super().__init__(uri, flag)
 

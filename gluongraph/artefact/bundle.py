@@ -27,6 +27,7 @@ from gluongraph import runtime
 from gluongraph.artefact import compatibility, file, signing
 from gluongraph.errors import CompileError, FormatError, MXNetError, located
 from gluongraph.host import disk, store
+from gluongraph.host.file_names import check_name
 from gluongraph.host.interrupts import guarded, in_parallel
 from gluongraph.host.process import threads
 from gluongraph.host.progress import quiet, task
@@ -58,11 +59,14 @@ def bundle(
     minute; on a terminal it shows how far it is, without `progress` or with GG_PROGRESS=0 it does not.
 
     Raises:
+        ArgumentError: the name of the file is empty.
         FormatError: there is no artefact, it is damaged, or is not for CPUs.
         MXNetError: its code is not trusted.
         FileExistsError: the folder is there, and is not empty.
         CompileError: there is no C++ compiler, or it fails.
     """
+    check_name("bundle", artefact, "bundle('step.gga', 'step')")
+    check_name("bundle", folder, "bundle('step.gga', 'step')", "folder")
     signing.check_trust(trust)
     found = file.read(artefact)
     if not (verdict := signing.judge(found, trust)).trusted:

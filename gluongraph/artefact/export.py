@@ -22,6 +22,7 @@ from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.block import Block
 from gluongraph.host import nvidia, params_file
+from gluongraph.host.file_names import check_name
 from gluongraph.host.progress import quiet, task
 from gluongraph.ir import serialize
 from gluongraph.ir.graph import TensorType
@@ -55,6 +56,7 @@ def export(
     progress: bool,
 ) -> None:
     """Write a step as an artefact; see `TrainStep.export`."""
+    check_name("export", path, "step.export('step.gga')")
     params_file.need_folder(os.fspath(path))  # before anything is compiled
     wanted = _modes(step, modes)
     types = _batches(step, batches, batch_sizes)

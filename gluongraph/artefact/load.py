@@ -23,6 +23,7 @@ from gluongraph.formulas import Tape
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.gluon.trainer import Trainer
+from gluongraph.host.file_names import check_name
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import index_checks
@@ -68,11 +69,13 @@ def load(
             too; "file", whatever is in the file; "none", nobody's.
 
     Raises:
+        ArgumentError: the name of the file is empty.
         OSError: the file cannot be read.
         FormatError: it is no artefact, damaged, or of a newer version; nothing of it has been executed.
         MXNetError: a schedule for an artefact that has its own.
         ValueError: `trust` is none of these.
     """
+    check_name("mx.load", path, "mx.load('step.gga')")
     signing.check_trust(trust)
     artefact = file.read(path)
     try:
@@ -145,9 +148,11 @@ class ExportedStep(TrainStep):
         It is signed where this user exported that code on this machine: nobody vouches for the code of others.
 
         Raises:
+            ArgumentError: the name of the file is empty.
             OSError: the file cannot be written.
             MXNetError: batches, modes or a target are asked for, which take the program; or averages are shown.
         """
+        check_name("export", path, "step.export('step.gga')")
         if asked := [name for name, value in how.items() if value is not None]:
             help = "say so where the step is compiled, in the program that it comes from"
             raise MXNetError(located(f"a loaded step has the code of its artefact alone: no {asked[0]}=", help=help))

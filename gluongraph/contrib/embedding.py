@@ -12,6 +12,7 @@ from gluongraph import nd
 from gluongraph.contrib import pretrained
 from gluongraph.contrib.text import Vocabulary
 from gluongraph.errors import located, warn
+from gluongraph.host.file_names import check_name
 from gluongraph.host.registry import Registry
 from gluongraph.ndarray import NDArray
 
@@ -78,9 +79,11 @@ class _TokenEmbedding(Vocabulary):
         """Read a file of lines `token number number ...`.
 
         Raises:
+            ArgumentError: the name of the file is empty.
             ValueError: there is no such file.
             AssertionError: a line is something else, or vectors have different lengths.
         """
+        check_name(type(self).__name__, path, "CustomEmbedding('vectors.txt')")
         path = os.path.expanduser(path)
         if not os.path.isfile(path):
             raise ValueError(f"there is no file {path}")

@@ -20,6 +20,7 @@ from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
 from gluongraph.gluon.trace_guards import Edits, is_setting
 from gluongraph.host import params_file
+from gluongraph.host.file_names import check_name
 from gluongraph.name import NameManager
 from gluongraph.nd import files
 from gluongraph.ndarray import NDArray
@@ -246,7 +247,12 @@ class Block(NamesInstead):
     # -- files
 
     def save_parameters(self, filename: str, deduplicate: bool = False) -> None:
-        """Write all parameters, by structural name ('0.weight'), to a safetensors file."""
+        """Write all parameters, by structural name ('0.weight'), to a safetensors file.
+
+        Raises:
+            ArgumentError: the name of the file is empty.
+        """
+        check_name("save_parameters", filename, "net.save_parameters('net.params')")
         table, seen = {}, set()
         for name, parameter in self._collect_params_with_prefix().items():
             if deduplicate and id(parameter) in seen:
@@ -270,9 +276,11 @@ class Block(NamesInstead):
         "saved".
 
         Raises:
+            ArgumentError: the name of the file is empty.
             AssertionError: a parameter is not in the file, or has another shape or element type there.
             ValueError: the file has one that the block lacks.
         """
+        check_name("load_parameters", filename, "net.load_parameters('net.params')")
         if dtype_source not in ("current", "saved"):
             raise ValueError(f"dtype_source is 'current' or 'saved', not {dtype_source!r}")
         whole = self.collect_params()
@@ -284,8 +292,10 @@ class Block(NamesInstead):
         """Write the parameters to <prefix>-model.params, and what the blocks are called to <prefix>-model.json.
 
         Raises:
+            ArgumentError: the name of the file is empty.
             FormatError: several children of a block have the same name; nothing is written.
         """
+        check_name("save", prefix, "net.save('net')")
         text = json.dumps(structure.described(self))
         self.save_parameters(f"{prefix}-model.params")
         params_file.whole(f"{prefix}-model.json", lambda file: file.write(text.encode()))
@@ -296,22 +306,34 @@ class Block(NamesInstead):
         Children get the keys that they had then; the computation is that of the blocks, not of a graph in the file.
 
         Raises:
+            ArgumentError: the name of the file is empty.
             FormatError: the files are of other blocks; nothing is changed by the first.
         """
+        check_name("load", prefix, "net.load('net')")
         file = f"{prefix}-model.json"
         with open(file, encoding="utf-8") as opened:
             structure.take_keys(self, opened.read(), file)
         self.load_parameters(f"{prefix}-model.params")
 
     def save_params(self, filename: str) -> None:
-        """MXNet's first format, by full name without the prefix; deprecated: `save_parameters`."""
+        """MXNet's first format, by full name without the prefix; deprecated: `save_parameters`.
+
+        Raises:
+            ArgumentError: the name of the file is empty.
+        """
+        check_name("save_params", filename, "net.save_parameters('net.params')")
         warn("save_params is deprecated; save_parameters takes its place")
         self.collect_params().save(filename, strip_prefix=self.prefix)
 
     def load_params(
         self, filename: str, ctx: Any = None, allow_missing: bool = False, ignore_extra: bool = False
     ) -> None:
-        """`load_parameters` under the name that it had in MXNet before 1.3; deprecated."""
+        """`load_parameters` under the name that it had in MXNet before 1.3; deprecated.
+
+        Raises:
+            ArgumentError: the name of the file is empty.
+        """
+        check_name("load_params", filename, "net.load_parameters('net.params')")
         warn("load_params is deprecated; load_parameters takes its place")
         self.load_parameters(filename, ctx, allow_missing, ignore_extra)
 
@@ -467,9 +489,11 @@ class HybridBlock(Block):
         file names.
 
         Raises:
+            ArgumentError: the name of the file is empty.
             RuntimeError: the block has not been hybridized and then called, so that its inputs are not known.
             MXNetError: it computes something that MXNet has no operator for.
         """
+        check_name("export", path, "net.export('net')")
         from gluongraph import symbol
 
         graph, made = self._recorded("export")
@@ -508,9 +532,11 @@ class HybridBlock(Block):
         path. docs/onnx.md says more.
 
         Raises:
+            ArgumentError: the name of the file is empty.
             UnsupportedError: it computes something that ONNX has no operator for; names op, layer and line.
             MXNetError: the inputs are not known, or the package onnx is not installed.
         """
+        check_name("export_onnx", path, "net.export_onnx('net.onnx', x)")
         from gluongraph.onnx.export import export
 
         return export(self, path, inputs, dynamic_batch, batch_axis)

@@ -15,6 +15,7 @@ from gluongraph.eager.tape import concrete
 from gluongraph.errors import MXNetError, NamesInstead, located, warn
 from gluongraph.gluon import parameter_files
 from gluongraph.gluon.trace_guards import Edits
+from gluongraph.host.file_names import check_name
 from gluongraph.ir.plain import extents
 from gluongraph.nd import files
 from gluongraph.ndarray import NDArray
@@ -613,8 +614,10 @@ class ParameterDict:
         """Write all parameters by full name, without `strip_prefix`, to a safetensors file.
 
         Raises:
+            ArgumentError: the name of the file is empty.
             ValueError: a name does not begin with the prefix.
         """
+        check_name("ParameterDict.save", filename, "params.save('net.params')")
         table = {}
         for name, parameter in self.items():
             if not name.startswith(strip_prefix):
@@ -632,7 +635,12 @@ class ParameterDict:
         cast_dtype: bool = False,
         dtype_source: str = "current",
     ) -> None:
-        """Read what `save` wrote; `restore_prefix` is put in front of its names. Errors: see load_parameters."""
+        """Read what `save` wrote; `restore_prefix` is put in front of its names. Errors: see load_parameters.
+
+        Raises:
+            ArgumentError: the name of the file is empty.
+        """
+        check_name("ParameterDict.load", filename, "params.load('net.params')")
         found = {n.removeprefix(restore_prefix): p for n, p in self.items() if n.startswith(restore_prefix)}
         parameter_files.fill(filename, found, ctx, allow_missing, ignore_extra, cast_dtype, dtype_source)
 

@@ -11,6 +11,7 @@ from gluongraph.errors import MXNetError, amount, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import Parameter, ParameterDict
 from gluongraph.gluon.shape_inference import parameter_shapes
+from gluongraph.host.file_names import check_name
 from gluongraph.ndarray import NDArray
 from gluongraph.symbol import VARIABLE, Symbol, SymbolNode, load, write
 from gluongraph.symbol.operators import apply, value, values
@@ -74,10 +75,13 @@ class SymbolBlock(HybridBlock):
         """A model that MXNet or `HybridBlock.export` wrote: its symbol file, and its parameters by `param_file`.
 
         Raises:
+            ArgumentError: the name of the file is empty.
             FormatError: the symbol file is none.
             ValueError: the graph has no input of that name.
             AssertionError: the parameters do not fit the graph.
         """
+        for file in (symbol_file, param_file):
+            check_name("imports", file, "SymbolBlock.imports('net-symbol.json', 'data', 'net-0000.params')")
         symbol = load(symbol_file)
         names = [input_names] if isinstance(input_names, str) else list(input_names)
         inputs = [Symbol([SymbolNode(VARIABLE, n)], [(0, 0)]) for n in names]

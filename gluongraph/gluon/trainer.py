@@ -19,6 +19,7 @@ from gluongraph.gluon.step_lock import serialized
 from gluongraph.gluon.store_choice import check_kvstore, chosen_store, updates_on
 from gluongraph.gluon.trace_guards import Edits
 from gluongraph.gluon.trainer_updater import TrainerUpdater
+from gluongraph.host.file_names import check_name
 from gluongraph.kvstore import KVStore, KVStoreBase
 from gluongraph.nd.row_sparse_array import share_rows
 from gluongraph.ndarray import NDArray
@@ -446,7 +447,11 @@ class Trainer:
 
         Of replicas with states of their own the first context's are written. What gradient compression keeps back is
         written too. Not in the file: lr_mult and wd_mult, schedules, and other settings of optimizer and trainer.
+
+        Raises:
+            ArgumentError: the name of the file is empty.
         """
+        check_name("save_states", fname, "trainer.save_states('trainer.states')")
         self.prepare()
         if self._update_on_kvstore and not self._own_store:
             assert self._kvstore is not None
@@ -459,8 +464,10 @@ class Trainer:
         """Read what `save_states` wrote for the same optimizer and parameters, on whatever contexts they were.
 
         Raises:
+            ArgumentError: the name of the file is empty.
             FormatError: not such a file, or one for another optimizer or other parameters; nothing is changed.
         """
+        check_name("load_states", fname, "trainer.load_states('trainer.states')")
         self.prepare()
         if self._update_on_kvstore and not self._own_store:
             assert self._kvstore is not None

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from gluongraph.errors import warn
 from gluongraph.host import disk
+from gluongraph.host.file_names import check_name
 from gluongraph.host.interrupts import import_whole
 
 _REPOSITORY = "https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/"
@@ -35,11 +36,13 @@ def download(
     `path` is a file, or a folder in which it gets the last part of the URL as its name; by default the current one.
 
     Raises:
+        ArgumentError: the name of the file is empty.
         AssertionError: the URL names no file, or `retries` is negative.
         OSError: it could not be fetched, or has another hash; the message says where to put the file by hand.
     """
     if retries < 0:
         raise AssertionError(f"download: retries must not be negative, it is {retries}")
+    check_name("download", path, "download(url, path='data.zip')")
     name = _target(url, path)
     if os.path.exists(name) and not overwrite and (sha1_hash is None or check_sha1(name, sha1_hash)):
         return name

@@ -15,6 +15,7 @@ import numpy as np
 
 from gluongraph.eager.tape import STATE
 from gluongraph.errors import MXNetError, TraceError, located
+from gluongraph.host.file_names import check_name
 from gluongraph.image import codec, resample
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array
@@ -69,8 +70,10 @@ def imread(filename: str, flag: int = 1, to_rgb: bool = True, out: NDArray | Non
     """`imdecode` of a file.
 
     Raises:
+        ArgumentError: the name of the file is empty.
         MXNetError: it cannot be read; the cause is the OSError.
     """
+    check_name("imread", filename, "mx.image.imread('cat.png')")
     try:
         with open(filename, "rb") as file:
             data = file.read()

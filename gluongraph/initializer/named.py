@@ -11,6 +11,7 @@ import numpy as np
 
 from gluongraph import nd
 from gluongraph.errors import located
+from gluongraph.host.file_names import check_name
 from gluongraph.host.params_file import is_params
 from gluongraph.initializer.base import Initializer, create, register
 from gluongraph.ndarray import NDArray
@@ -58,6 +59,7 @@ class Load(Initializer):
     The names of what is loaded may begin with "arg:" or "aux:".
 
     Raises:
+        ArgumentError: the name of the file is empty.
         AssertionError: an array of another shape; a name that is not there, without a `default_init`.
 
     >>> from gluongraph import init, nd
@@ -70,6 +72,7 @@ class Load(Initializer):
     def __init__(self, param: str | Mapping[str, Any], default_init: Any = None, verbose: bool = False):
         super().__init__(param=param, default_init=default_init)
         if isinstance(param, str):
+            check_name("Load", param, "init.Load('net.params')")
             param = _read(param)
         if not isinstance(param, Mapping):
             raise AssertionError(

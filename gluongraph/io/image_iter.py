@@ -66,8 +66,8 @@ class ImageIter(DataIter):
         self.check_data_shape(data_shape)
         self.data_shape, self.label_width, self.shuffle = tuple(data_shape), label_width, shuffle
         self.path_root, self.last_batch_handle = path_root, last_batch_handle
-        self.imgrec, self._places = _records(path_imgrec, path_imgidx)
-        self.imglist = _listed(path_imglist, imglist, dtype)
+        self.imgrec, self._places = _records(path_imgrec or None, path_imgidx or None)  # MXNet takes "" for none, too
+        self.imglist = _listed(path_imglist or None, imglist, dtype)
         if self.imgrec is None and self.imglist is None:
             message = "ImageIter: no images are named"
             raise ValueError(located(message, help="give path_imgrec, path_imglist, or imglist with path_root"))

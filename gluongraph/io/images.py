@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import image, recordio
+from gluongraph.host.file_names import check_name
 from gluongraph.io.samples import Samples, part
 from gluongraph.storage import Array
 
@@ -22,6 +23,7 @@ class ImageRecordIter(Samples):
     prefetch_buffer, ...) changes nothing.
 
     Raises:
+        ArgumentError: the name of the file is empty.
         NotImplementedError: any other augmentation; gluon.data.vision.transforms has them.
     """
 
@@ -59,6 +61,7 @@ class ImageRecordIter(Samples):
                 f"ImageRecordIter does not know {', '.join(refused)}; a gluon DataLoader over an ImageRecordDataset, "
                 "with gluon.data.vision.transforms, can do more"
             )
+        check_name("ImageRecordIter", path_imgrec, "mx.io.ImageRecordIter('images.rec', (3, 224, 224), 32)")
         self._records = recordio.MXRecordIO(path_imgrec, "r")
         places = self._records.positions()
         self._places = places[part(len(places), num_parts, part_index)]

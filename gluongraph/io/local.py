@@ -11,6 +11,7 @@ import numpy as np
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import FormatError
 from gluongraph.gluon.data.vision.datasets import read_idx
+from gluongraph.host.file_names import check_name
 from gluongraph.io.samples import Samples, part
 from gluongraph.storage import Array
 
@@ -20,6 +21,9 @@ class MNISTIter(Samples):
 
     Samples that do not fill a batch are left out. The order is drawn once, from `seed`. What else MNISTIter of MXNet
     takes (silent, prefetch_buffer, ...) changes nothing.
+
+    Raises:
+        ArgumentError: the name of the file is empty.
     """
 
     def __init__(
@@ -36,6 +40,8 @@ class MNISTIter(Samples):
         label_name: str = "softmax_label",
         **unused: Any,
     ):
+        check_name("MNISTIter", image, "mx.io.MNISTIter('train-images-idx3-ubyte', 'train-labels-idx1-ubyte')")
+        check_name("MNISTIter", label, "mx.io.MNISTIter('train-images-idx3-ubyte', 'train-labels-idx1-ubyte')")
         images, labels = read_idx(image), read_idx(label)
         if images.ndim != 3 or len(images) != len(labels):
             raise FormatError(f"{image} of shape {images.shape} and {label} of {labels.shape} do not belong together")
@@ -58,6 +64,7 @@ class CSVIter(Samples):
     A folder stands for all files in it. `dtype` is float32, int32 or int64.
 
     Raises:
+        ArgumentError: the name of the file is empty.
         ValueError: rows and shapes, or data and labels, do not fit.
     """
 
@@ -74,6 +81,8 @@ class CSVIter(Samples):
         label_name: str = "softmax_label",
         **unused: Any,
     ):
+        check_name("CSVIter", data_csv, "mx.io.CSVIter('data.csv', (3,), 'labels.csv')")
+        check_name("CSVIter", label_csv, "mx.io.CSVIter('data.csv', (3,), 'labels.csv')")
         dtype = dtype or "float32"
         self._data = _table(data_csv, data_shape, dtype)
         given = label_csv not in (None, "NULL")

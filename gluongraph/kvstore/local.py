@@ -10,6 +10,7 @@ import numpy as np
 from gluongraph import autograd
 from gluongraph import optimizer as optimizers
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, located
+from gluongraph.host.file_names import check_name
 from gluongraph.kvstore.base import KVStoreBase, asked, listed
 from gluongraph.kvstore.compression import threshold_of, two_bit
 from gluongraph.ndarray import NDArray, invoke
@@ -213,8 +214,10 @@ class KVStore(KVStoreBase):
         """Write the states of the store's optimizer, by key; with `dump_optimizer` its counters too.
 
         Raises:
+            ArgumentError: the name of the file is empty.
             AssertionError: the store has no optimizer.
         """
+        check_name("save_optimizer_states", fname, "store.save_optimizer_states('store.states')")
         if self._updater is None:
             raise AssertionError("this kvstore has no optimizer whose states could be saved; see set_optimizer")
         with open(fname, "wb") as file:
@@ -224,8 +227,10 @@ class KVStore(KVStoreBase):
         """Read what `save_optimizer_states` wrote.
 
         Raises:
+            ArgumentError: the name of the file is empty.
             AssertionError: the store has no optimizer.
         """
+        check_name("load_optimizer_states", fname, "store.load_optimizer_states('store.states')")
         if self._updater is None:
             raise AssertionError("this kvstore has no optimizer whose states could be loaded; see set_optimizer")
         with open(fname, "rb") as file:

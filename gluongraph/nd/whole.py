@@ -11,6 +11,7 @@ import numpy as np
 from gluongraph.context import Context, cpu
 from gluongraph.errors import MXNetError, amount, located
 from gluongraph.host import params_file
+from gluongraph.host.file_names import check_name
 from gluongraph.nd.function import into
 from gluongraph.ndarray import NDArray
 
@@ -71,8 +72,10 @@ def save(fname: str, data: NDArray | Sequence[NDArray] | dict[str, NDArray]) -> 
     Of a name that ends in .safetensors it is that format, and a dict: its arrays have names.
 
     Raises:
+        ArgumentError: the name of the file is empty.
         TypeError: data is something else.
     """
+    check_name("nd.save", fname, "nd.save('arrays.params', arrays)")
     if isinstance(data, NDArray):
         data = [data]
     if isinstance(data, dict):
@@ -99,8 +102,10 @@ def load(fname: str) -> list[NDArray] | dict[str, NDArray]:
     """Read what `save`, or MXNet's, wrote: a dict if the arrays have names, else a list. Also safetensors, as a dict.
 
     Raises:
+        ArgumentError: the name of the file is empty.
         MXNetError: it is no such file.
     """
+    check_name("nd.load", fname, "nd.load('arrays.params')")
     with open(fname, "rb") as file:
         if params_file.is_params(head := file.read(params_file.HEAD)):
             return load_frombuffer(head + file.read(), fname)

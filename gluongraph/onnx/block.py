@@ -41,6 +41,7 @@ def load(
         ctx: where the parameters are.
 
     Raises:
+        ArgumentError: the name of the file is empty.
         FileNotFoundError: there is no such file.
         FormatError: it holds no ONNX model, or one that contradicts itself.
         UnsupportedError: it needs something that does not exist here; the message names the operator.

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gluongraph import checkpoint, random
 from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.compiler.memory_report import Footprint
-from gluongraph.errors import ArgumentError, MXNetError, located
+from gluongraph.errors import MXNetError, located
 from gluongraph.gluon.step_lock import serialized
 from gluongraph.gluon.trainer import Trainer
+from gluongraph.host.file_names import check_name
 from gluongraph.host.interrupts import import_whole
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import Launch, Plan
@@ -394,6 +395,7 @@ class TrainStep:
             progress: on a terminal, show how far it is; GG_PROGRESS=0 in the environment shows nothing either.
 
         Raises:
+            ArgumentError: the name of the file is empty.
             MXNetError: no shapes are known yet; or what it does cannot be written down: several contexts, an optimizer
                 without a formula, numbers of an update that are none.
             CompileError: no such target, or nothing here that links for it.
@@ -410,9 +412,11 @@ class TrainStep:
         docs/onnx.md says how they are written. A network for others to run is `net.export_onnx(path)`.
 
         Raises:
+            ArgumentError: the name of the file is empty.
             MXNetError: nothing has been called yet, or the package onnx is not installed.
             OSError: the file cannot be written.
         """
+        check_name("export_onnx", path, "step.export_onnx('step.onnx')")
         from gluongraph.onnx.export.program import program
         from gluongraph.onnx.export.writing import write
 
@@ -511,8 +515,7 @@ class TrainStep:
 
 def _folder(method: str, dir: str | os.PathLike[str]) -> Path:
     """The folder of a run. An empty name would mean the current one."""
-    if not os.fspath(dir):
-        raise ArgumentError(located(f"{method}: the name of the folder is empty", help=f"step.{method}('run')"))
+    check_name(method, dir, f"step.{method}('run')", "folder")
     return Path(dir)
 
 

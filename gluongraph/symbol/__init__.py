@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gluongraph.errors import FormatError, MissingError, MXNetError, located
 from gluongraph.host import json_text, params_file
+from gluongraph.host.file_names import check_name
 from gluongraph.host.lazy import imported_later
 from gluongraph.storage import Array
 
@@ -135,7 +136,12 @@ class Symbol:
         return json.dumps({"nodes": nodes, "arg_nodes": variables, "heads": heads, "attrs": about}, indent=2)
 
     def save(self, fname: str) -> None:
-        """Write the text to a file."""
+        """Write the text to a file.
+
+        Raises:
+            ArgumentError: the name of the file is empty.
+        """
+        check_name("Symbol.save", fname, "symbol.save('net-symbol.json')")
         params_file.whole(fname, lambda file: file.write(self.tojson().encode()))
 
 
@@ -147,7 +153,13 @@ def output_name(node: SymbolNode, which: int) -> str:
 
 
 def load(fname: str | os.PathLike[str]) -> Symbol:
-    """Read a symbol file. Raises FormatError if it is none."""
+    """Read a symbol file.
+
+    Raises:
+        ArgumentError: the name of the file is empty.
+        FormatError: it is none.
+    """
+    check_name("sym.load", fname, "mx.sym.load('net-symbol.json')")
     with open(fname, encoding="utf-8") as file:
         return load_json(file.read(), str(fname))
 
@@ -177,7 +189,12 @@ def load_json(json_str: str, what: str = "the text") -> Symbol:
 
 
 def write(path: str, epoch: int, symbol: Symbol, arrays: Mapping[str, Array]) -> tuple[str, str]:
-    """Write path-symbol.json and path-<epoch>.params, which MXNet loads; gives their names."""
+    """Write path-symbol.json and path-<epoch>.params, which MXNet loads; gives their names.
+
+    Raises:
+        ArgumentError: the name of the file is empty.
+    """
+    check_name("export", path, "net.export('net')")
     symbol_file, params_name = f"{path}-symbol.json", f"{path}-{epoch:04d}.params"
     auxiliary = set(symbol.list_auxiliary_states())
     names = [n for n in symbol.list_inputs() if n in arrays]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -141,21 +140,6 @@ def test_a_schedule_that_gives_nan_ends_the_step_and_changes_nothing(compiled: b
 
 
 # -- names
-
-
-def test_an_empty_name_is_no_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    net = gluon.nn.Dense(2, in_units=3)
-    net.initialize()
-    step = mx.compile(net, gluon.loss.L2Loss(), gluon.Trainer(net.collect_params(), "sgd"))
-    step(nd.ones((4, 3)), nd.ones((4, 2)))
-    for call in (step.save, step.load):
-        with pytest.raises(ArgumentError, match="the name of the folder is empty"):
-            call("")
-    for write in (step.export, net.save_parameters, lambda name: nd.save(name, [nd.ones(1)])):
-        with pytest.raises(OSError):
-            write("")
-    assert os.listdir(tmp_path) == []
 
 
 def test_a_pattern_that_freezes_nothing_is_refused(tmp_path: pathlib.Path) -> None:

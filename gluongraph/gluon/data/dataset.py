@@ -11,6 +11,7 @@ import numpy as np
 from gluongraph import nd, recordio
 from gluongraph.errors import amount, located
 from gluongraph.gluon.data.sampler import FilterSampler, Sampler, SequentialSampler
+from gluongraph.host.file_names import check_name
 from gluongraph.ndarray import NDArray
 
 
@@ -220,9 +221,13 @@ class RecordFileDataset(Dataset):
     ...     writer.close()
     ...     print(list(RecordFileDataset(f"{root}/texts.rec")))
     [b'first', b'second']
+
+    Raises:
+        ArgumentError: the name of the file is empty.
     """
 
     def __init__(self, filename: str):
+        check_name(type(self).__name__, filename, f"{type(self).__name__}('images.rec')")
         self.filename, self.idx_file = filename, os.path.splitext(filename)[0] + ".idx"
         self._record = recordio.MXIndexedRecordIO(self.idx_file, filename, "r")
 

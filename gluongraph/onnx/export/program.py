@@ -108,10 +108,11 @@ def load_graph(source: Any) -> tuple[Graph, dict[str, Array]]:
     """The graph of a training step that `TrainStep.export_onnx` wrote, and the arrays that go with it, by input.
 
     Raises:
+        ArgumentError: the name of the file is empty.
         FileNotFoundError: there is no such file.
         FormatError: it is no such file, or one that contradicts itself.
     """
-    proto, what, folder = parsed(source)
+    proto, what, folder = parsed(source, "onnx.load_graph")
     graphs: list[Json] = []
     _Reader(what, graphs).graph(proto.graph, {}, 0)
     bound = {text(b.key, what): text(b.value, what) for t in proto.training_info for b in t.update_binding}

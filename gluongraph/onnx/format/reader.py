@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gluongraph.errors import FormatError, UnsupportedError
+from gluongraph.host.file_names import check_name
 from gluongraph.onnx.format.model import DEFAULT, FunctionDef, GraphDef, Model, NodeDef, Reference, ValueDef
 from gluongraph.onnx.format.package import NEWEST, OLDEST, onnx
 from gluongraph.onnx.format.tensors import array_of, dtype_of
@@ -54,7 +55,7 @@ def text(name: Any, what: str) -> str:
     return name
 
 
-def parsed(source: Any) -> tuple[Any, str, Path | None]:
+def parsed(source: Any, asker: str = "onnx.load") -> tuple[Any, str, Path | None]:
     """The ModelProto in a path, in bytes, or itself; what messages call it; and the folder of the file."""
     proto_type = onnx().ModelProto
     if isinstance(source, proto_type):
@@ -62,6 +63,7 @@ def parsed(source: Any) -> tuple[Any, str, Path | None]:
     if isinstance(source, bytes):
         data, what, folder = source, "the model", None
     else:
+        check_name(asker, source, f"mx.{asker}('net.onnx')")
         path = Path(os.fspath(source))
         data, what, folder = path.read_bytes(), path.name, path.parent
     proto = proto_type()

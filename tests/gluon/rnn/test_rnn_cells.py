@@ -326,7 +326,7 @@ def test_errors() -> None:
                 modifier(wrapped)
     with pytest.raises(ValueError, match="4 states, not 1"):
         stacked()(x, [x])
-    with pytest.raises(ValueError, match="DropoutCell: rate must be from 0 to 1, not 1.5"):
+    with pytest.raises(ValueError, match=r"DropoutCell: rate must be from 0 to 1, not 1\.5"):
         rnn.DropoutCell(1.5)
     with pytest.raises(NotImplementedError, match="state_info"):
         rnn.RecurrentCell().begin_state(1)

@@ -10,6 +10,7 @@ from typing import Any
 from gluongraph.errors import located, warn
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.contrib.estimator.handlers import BatchEnd, EpochEnd, Improvement, TrainBegin
+from gluongraph.host.file_names import check_name
 from gluongraph.metric import EvalMetric
 
 _ONE_PERIOD = "to resume, save by what is trained by: epoch_period alone with epochs, batch_period alone with batches"
@@ -23,6 +24,7 @@ class CheckpointHandler(TrainBegin, BatchEnd, EpochEnd):
     one of the folder, and trains what is left of the epochs or batches.
 
     Raises:
+        ArgumentError: the name of the folder is empty.
         ValueError: save_best without a metric; or nothing is left to train.
     """
 
@@ -43,6 +45,7 @@ class CheckpointHandler(TrainBegin, BatchEnd, EpochEnd):
             raise ValueError(
                 located("save_best needs a metric of the estimator's train_metrics or val_metrics as monitor")
             )
+        check_name("CheckpointHandler", model_dir, "CheckpointHandler('checkpoints')", "folder")
         self._folder = Path(model_dir)
         self._folder.mkdir(parents=True, exist_ok=True)
         self.model_dir, self.model_prefix, self.monitor, self.verbose = model_dir, model_prefix, monitor, verbose

@@ -19,6 +19,7 @@ from gluongraph import image, nd, recordio
 from gluongraph.errors import FormatError, located, warn
 from gluongraph.gluon.data.dataset import Dataset, RecordFileDataset
 from gluongraph.host.download import data_dir, download, repository_url
+from gluongraph.host.file_names import check_name
 from gluongraph.storage import Array
 
 Transform = Callable[..., Any] | None
@@ -313,9 +314,13 @@ class ImageFolderDataset(Dataset):
     ...     data = ImageFolderDataset(root)
     >>> data.synsets, [label for file, label in data.items]
     (['cat', 'dog'], [0, 1])
+
+    Raises:
+        ArgumentError: the name of the folder is empty.
     """
 
     def __init__(self, root: str, flag: int = 1, transform: Transform = None):
+        check_name("ImageFolderDataset", root, "ImageFolderDataset('photos')", "folder")
         self._root, self._flag, self._transform = os.path.expanduser(root), flag, transform
         self.synsets: list[str] = []
         self.items: list[tuple[str, int]] = []
@@ -358,10 +363,12 @@ class ImageListDataset(Dataset):
     (2, [[0.0], [1.0]])
 
     Raises:
+        ArgumentError: the name of the file is empty.
         ValueError: it is neither.
     """
 
     def __init__(self, root: str = ".", imglist: str | Sequence[Any] | None = None, flag: int = 1):
+        check_name("ImageListDataset", imglist, "ImageListDataset('photos', 'photos.lst')")
         self._root, self._flag = os.path.expanduser(root), flag
         if isinstance(imglist, str):
             with open(os.path.join(self._root, imglist), encoding="utf-8") as file:
