@@ -48,7 +48,7 @@ ALLOWED: dict[str, str] = {
     "kvstore": "ops ndarray autograd optimizer",
     "tracing": "ops mxops eager ndarray optimizer kvstore",
     # -- what programs see
-    "nd": "ops mxops eager ndarray random image util tracing",
+    "nd": "ops mxops eager ndarray random image util optimizer tracing",
     "symbol": "mxops eager ndarray nd tracing",
     "model": "ndarray nd symbol",
     "operator": "eager ndarray autograd nd symbol",
@@ -59,7 +59,7 @@ ALLOWED: dict[str, str] = {
     " contrib initializer",
     "gluongraph": "amp attribute autograd contrib gluon initializer kvstore lr_scheduler metric nd optimizer random"
     " util",
-    "onnx": "ops mxops eager ndarray autograd random initializer tracing nd gluon",
+    "onnx": "ops mxops eager ndarray autograd random initializer optimizer tracing nd gluon",
     "io": "ndarray image recordio nd gluon",
     "mxnet": "ndarray symbol gluon",
     "test_utils": "ndarray autograd random optimizer nd symbol util gluon gluongraph io",

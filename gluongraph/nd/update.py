@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.mxops import update as mxupdate
 from gluongraph.nd.function import into
 from gluongraph.ndarray import NDArray, invoke
+from gluongraph.optimizer import operators
 
 # Arguments that are read and not written; the other arrays are states.
 _READ = ("weight", "grad", "rescale_grad")
@@ -62,19 +62,19 @@ def _mixed(update: Callable[..., NDArray]) -> Callable[..., NDArray]:
     return call
 
 
-sgd_update = _update(mxupdate.sgd_update)
-sgd_mom_update = _update(mxupdate.sgd_mom_update)
-nag_mom_update = _update(mxupdate.nag_mom_update)
-signsgd_update = _update(mxupdate.signsgd_update)
-signum_update = _update(mxupdate.signum_update)
-adam_update = _update(mxupdate.adam_update)
-adamw_update = _update(mxupdate.adamw_update)
-rmsprop_update = _update(mxupdate.rmsprop_update)
-rmspropalex_update = _update(mxupdate.rmspropalex_update)
-ftrl_update = _update(mxupdate.ftrl_update)
-ftml_update = _update(mxupdate.ftml_update)
-lamb_update_phase1 = _update(mxupdate.lamb_update_phase1)
-lamb_update_phase2 = _update(mxupdate.lamb_update_phase2, ("weight", "g", "r1", "r2"))
+sgd_update = _update(operators.sgd_update)
+sgd_mom_update = _update(operators.sgd_mom_update)
+nag_mom_update = _update(operators.nag_mom_update)
+signsgd_update = _update(operators.signsgd_update)
+signum_update = _update(operators.signum_update)
+adam_update = _update(operators.adam_update)
+adamw_update = _update(operators.adamw_update)
+rmsprop_update = _update(operators.rmsprop_update)
+rmspropalex_update = _update(operators.rmspropalex_update)
+ftrl_update = _update(operators.ftrl_update)
+ftml_update = _update(operators.ftml_update)
+lamb_update_phase1 = _update(operators.lamb_update_phase1)
+lamb_update_phase2 = _update(operators.lamb_update_phase2, ("weight", "g", "r1", "r2"))
 mp_sgd_update = _mixed(sgd_update)
 mp_sgd_mom_update = _mixed(sgd_mom_update)
 mp_nag_mom_update = _mixed(nag_mom_update)

@@ -17,6 +17,17 @@ from gluongraph.optimizer.counting import Index
 NOTHING = 2.0**-54  # beside 1.0, in float64
 
 
+def averaging(beta1: float, beta2: float) -> dict[str, float]:
+    """The scalars of two running means, beta m + new x. 1 - beta is formed here: in float32, 1 - 0.999 is off by 1e-5
+    of itself.
+
+    >>> from gluongraph.optimizer.adam import averaging
+    >>> averaging(0.5, 0.75)
+    {'beta1': 0.5, 'beta2': 0.75, 'new1': 0.5, 'new2': 0.25}
+    """
+    return {"beta1": beta1, "beta2": beta2, "new1": 1.0 - beta1, "new2": 1.0 - beta2}
+
+
 class Moments(Optimizer):
     """The running means of the gradient and of its square.
 
@@ -36,12 +47,7 @@ class Moments(Optimizer):
         return {"mean": weight, "var": weight}
 
     def scalars(self, index: Index) -> dict[str, float]:
-        numbers = super().scalars(index)
-        # 1 - beta is formed here: in float32, 1 - 0.999 is off by 1e-5 of itself.
-        numbers.update(
-            beta1=self.beta1, beta2=self.beta2, new1=1.0 - self.beta1, new2=1.0 - self.beta2, epsilon=self.epsilon
-        )
-        return numbers
+        return {**super().scalars(index), **averaging(self.beta1, self.beta2), "epsilon": self.epsilon}
 
     def corrected(self, rate: float, index: Index) -> float:
         """lr_t, from lr.

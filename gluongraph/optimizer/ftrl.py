@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node, TensorType
+from gluongraph.optimizer.adam import averaging
 from gluongraph.optimizer.base import Nodes, Optimizer, Updated
 from gluongraph.optimizer.counting import Index
 
@@ -98,7 +99,7 @@ class FTML(Optimizer):
             "of_var": 1.0 / (1.0 - self.beta2**t),
             "wd": self.decay(index),
             **self._common(),
-            **{"beta1": self.beta1, "beta2": self.beta2, "new1": 1.0 - self.beta1, "new2": 1.0 - self.beta2},
+            **averaging(self.beta1, self.beta2),
             "epsilon": self.epsilon,
         }
 

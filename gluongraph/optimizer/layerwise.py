@@ -305,9 +305,13 @@ class LAMB(_Bounded):
         numbers = super().scalars(index)
         return numbers if self.bias_correction else {**numbers, "of_mean": 1.0, "of_var": 1.0}
 
-    def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
+    def direction(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
+        """u, and the new state."""
         new = self.moments(self.clip(g * s["rescale"], s), state, s)
-        u = new["mean"] * s["of_mean"] / (ops.sqrt(new["var"] * s["of_var"]) + s["epsilon"]) + s["wd"] * w
+        return new["mean"] * s["of_mean"] / (ops.sqrt(new["var"] * s["of_var"]) + s["epsilon"]) + s["wd"] * w, new
+
+    def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
+        u, new = self.direction(w, g, state, s)
         trust = ratio(self.size(w, s), norm(2, u, w, g, *state.values(), *s.values()))
         return w - s["lr"] * trust * u, new
 

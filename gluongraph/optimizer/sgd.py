@@ -41,8 +41,8 @@ class Momentum(Optimizer):
         return {**numbers, "momentum": self.momentum} if self.momentum != 0.0 else numbers
 
     def moved(self, w: Node, step: Node, state: Nodes, s: Nodes) -> Updated:
-        """m = momentum m - step;  w = w + m.  (w = w - step without momentum)"""
-        if self.momentum == 0.0:
+        """m = momentum m - step;  w = w + m.  (w = w - step without the buffer)"""
+        if "mom" not in state:
             return w - step, {}
         mom = s["momentum"] * state["mom"] - step
         return w + mom, {"mom": mom}
@@ -115,7 +115,7 @@ class NAG(Momentum):
 
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
         step = s["lr"] * (self.clip(g * s["rescale"], s) + s["wd"] * w)
-        if self.momentum == 0.0:
+        if "mom" not in state:
             return w - step, {}
         mom = s["momentum"] * state["mom"] - step
         return w + (s["momentum"] * mom - step), {"mom": mom}
@@ -152,7 +152,7 @@ class Signum(Momentum):
         return {**numbers, "new": 1.0 - self.momentum, "wd_lh": self.wd_lh}
 
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:
-        if self.momentum == 0.0:
+        if "mom" not in state:
             return w - s["lr"] * (s["wd"] * w + ops.sign(g)), {}
         mom = s["momentum"] * state["mom"] - s["new"] * (self.clip(g * s["rescale"], s) + s["wd"] * w)
         return w - s["lr"] * (s["wd_lh"] * w - ops.sign(mom)), {"mom": mom}

@@ -9,6 +9,8 @@ from gluongraph.ir.graph import Node
 from gluongraph.onnx.operators.node_context import NodeContext, Value
 from gluongraph.onnx.operators.table import training
 from gluongraph.ops.autodiff import gradients, ones
+from gluongraph.optimizer.adam import Adam, averaging
+from gluongraph.optimizer.operators import by_rule
 
 Nodes = Sequence[Node]
 
@@ -78,15 +80,14 @@ def adam(
     norm_coefficient_post: float = 0.0,
 ) -> list[Value]:
     """v and h are running means of g and g²; x = x - rate · correction · v / (sqrt(h) + epsilon)"""
+    numbers = {"wd": norm_coefficient, "rescale": 1.0, "epsilon": epsilon, **averaging(alpha, beta)}
 
     def rule(x: Node, g: Node, v: Node, h: Node) -> tuple[Node, Node, Node]:
-        t, g = ops.cast(count, x.dtype), _plus_decay(x, g, norm_coefficient)
-        v = ops.add(ops.mul(v, alpha), ops.mul(g, 1.0 - alpha))
-        h = ops.add(ops.mul(h, beta), ops.mul(ops.mul(g, g), 1.0 - beta))
+        t = ops.cast(count, x.dtype)
         past = ops.maximum(t, 1.0)
         correction = ops.div(ops.sqrt(ops.sub(1.0, ops.pow(beta, past))), ops.sub(1.0, ops.pow(alpha, past)))
         r = ops.mul(ops.cast(rate, x.dtype), ops.where(ops.greater(t, 0.0), correction, 1.0))
-        new = ops.sub(x, ops.div(ops.mul(r, v), ops.add(ops.sqrt(h), epsilon)))
+        new, v, h = by_rule(Adam(), x, g, {"mean": v, "var": h}, lr=r, **numbers)
         return ops.mul(new, 1.0 - norm_coefficient_post), v, h
 
     return _updated(at, arrays, 4, rule)

@@ -1,7 +1,8 @@
 """MXNet's update operators, as builders over nodes: each gives the new weight, and then the new states.
 
-Numbers that change from step to step (rates, decays, step counts) are nodes too. `C` in the formulas limits to
-±clip_gradient, where that is above 0. The formulas are those of the optimizers of the same names.
+They compute by the `rule` of the optimizer of the same name: the optimizer is made with the settings that its rule
+branches on, and all numbers are given as scalars. Those that change from step to step (rates, decays, step counts) are
+nodes too. `C` in the formulas limits to ±clip_gradient, where that is above 0.
 """
 
 from __future__ import annotations
@@ -10,20 +11,39 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node
+from gluongraph.optimizer.adagrad import RMSProp
+from gluongraph.optimizer.adam import Adam, AdamW, averaging
+from gluongraph.optimizer.base import Optimizer
+from gluongraph.optimizer.ftrl import FTML, Ftrl
+from gluongraph.optimizer.layerwise import LAMB
+from gluongraph.optimizer.sgd import NAG, SGD, Signum
 
 Made = tuple[Node, ...]
 
 
-def clipped(g: Any, limit: float) -> Node:
-    """g held between ±limit; g itself for a limit that is not above 0"""
-    return ops.minimum(ops.maximum(g, -limit), limit) if limit > 0 else g
+def by_rule(optimizer: Optimizer, weight: Any, grad: Any, state: dict[str, Any], **scalars: Any) -> Made:
+    """The optimizer's `rule`, with these scalars, nodes or numbers, in place of those that its settings give.
+
+    >>> from gluongraph import nd
+    >>> from gluongraph.ndarray import invoke
+    >>> from gluongraph.optimizer import SGD
+    >>> from gluongraph.optimizer.operators import by_rule
+    >>> step = lambda w, g, lr: by_rule(SGD(), w, g, {}, lr=lr, wd=0.5)
+    >>> [new] = invoke(step, nd.array([2.0]), nd.array([3.0]), nd.array(0.25))
+    >>> new.asnumpy().tolist()
+    [1.0]
+    """
+    numbers: dict[str, Any] = {**optimizer.scalars(0), **scalars}
+    new, after = optimizer.rule(weight, grad, state, numbers)
+    return (new, *(after[name] for name in state))
 
 
 def sgd_update(
     weight: Any, grad: Any, *, lr: Any, wd: Any = 0.0, rescale_grad: Any = 1.0, clip_gradient: float = -1.0
 ) -> Made:
     """w - lr (C(r g) + wd w)"""
-    return (weight - lr * (clipped(rescale_grad * grad, clip_gradient) + wd * weight),)
+    sgd = SGD(clip_gradient=clip_gradient)
+    return by_rule(sgd, weight, grad, {}, lr=lr, wd=wd, rescale=rescale_grad)
 
 
 def sgd_mom_update(
@@ -38,8 +58,8 @@ def sgd_mom_update(
     clip_gradient: float = -1.0,
 ) -> Made:
     """m = momentum m - lr (C(r g) + wd w);  w + m"""
-    mom = momentum * mom - lr * (clipped(rescale_grad * grad, clip_gradient) + wd * weight)
-    return weight + mom, mom
+    sgd = SGD(clip_gradient=clip_gradient)
+    return by_rule(sgd, weight, grad, {"mom": mom}, lr=lr, momentum=momentum, wd=wd, rescale=rescale_grad)
 
 
 def nag_mom_update(
@@ -54,16 +74,15 @@ def nag_mom_update(
     clip_gradient: float = -1.0,
 ) -> Made:
     """d = C(r g) + wd w;  m = momentum m - lr d;  w + momentum m - lr d"""
-    step = lr * (clipped(rescale_grad * grad, clip_gradient) + wd * weight)
-    mom = momentum * mom - step
-    return weight + momentum * mom - step, mom
+    nag = NAG(clip_gradient=clip_gradient)
+    return by_rule(nag, weight, grad, {"mom": mom}, lr=lr, momentum=momentum, wd=wd, rescale=rescale_grad)
 
 
 def signsgd_update(
     weight: Any, grad: Any, *, lr: Any, wd: Any = 0.0, rescale_grad: Any = 1.0, clip_gradient: float = -1.0
 ) -> Made:
     """(1 - lr wd) w - lr sign(g)"""
-    return (weight - lr * wd * weight - lr * ops.sign(grad),)
+    return by_rule(Signum(), weight, grad, {}, lr=lr, wd=wd)
 
 
 def signum_update(
@@ -79,8 +98,8 @@ def signum_update(
     wd_lh: float = 0.0,
 ) -> Made:
     """m = momentum m - (1 - momentum)(C(r g) + wd w);  (1 - lr wd_lh) w + lr sign(m)"""
-    mom = momentum * mom - (1.0 - momentum) * (clipped(rescale_grad * grad, clip_gradient) + wd * weight)
-    return weight - lr * wd_lh * weight + lr * ops.sign(mom), mom
+    signum, numbers = Signum(clip_gradient=clip_gradient), {"momentum": momentum, "new": 1.0 - momentum, "wd_lh": wd_lh}
+    return by_rule(signum, weight, grad, {"mom": mom}, lr=lr, wd=wd, rescale=rescale_grad, **numbers)
 
 
 def adam_update(
@@ -98,10 +117,9 @@ def adam_update(
     clip_gradient: float = -1.0,
 ) -> Made:
     """g = C(r g + wd w);  m, v averages of g, g²;  w - lr m / (sqrt(v) + epsilon); bias correction is left to lr"""
-    g = clipped(rescale_grad * grad + wd * weight, clip_gradient)
-    mean = beta1 * mean + (1.0 - beta1) * g
-    var = beta2 * var + (1.0 - beta2) * (g * g)
-    return weight - lr * mean / (ops.sqrt(var) + epsilon), mean, var
+    adam, state = Adam(clip_gradient=clip_gradient), {"mean": mean, "var": var}
+    numbers = {"epsilon": epsilon, **averaging(beta1, beta2)}
+    return by_rule(adam, weight, grad, state, lr=lr, wd=wd, rescale=rescale_grad, **numbers)
 
 
 def adamw_update(
@@ -122,11 +140,11 @@ def adamw_update(
     """w - eta (lr m / (sqrt(v) + epsilon) + wd w); nothing changes where rescale_grad is 0 or not finite"""
     scale = ops.reshape(rescale_grad, ()) if isinstance(rescale_grad, Node) else ops.const(rescale_grad, weight.dtype)
     usable = ops.logical_and(ops.isfinite(scale), ops.not_equal(scale, 0.0))
-    g = clipped(scale * grad, clip_gradient)
-    new_mean = beta1 * mean + (1.0 - beta1) * g
-    new_var = beta2 * var + (1.0 - beta2) * (g * g)
-    new = weight - eta * (lr * new_mean / (ops.sqrt(new_var) + epsilon) + wd * weight)
-    pairs = ((new, weight), (new_mean, mean), (new_var, var))
+    adamw, state = AdamW(clip_gradient=clip_gradient), {"mean": mean, "var": var}
+    numbers = {"epsilon": epsilon, **averaging(beta1, beta2)}
+    # The decay is not scaled by lr, as the optimizer's is.
+    new, *states = by_rule(adamw, weight, grad, state, lr=eta * lr, wd=0.0, rescale=scale, **numbers)
+    pairs = zip((new - eta * wd * weight, *states), (weight, mean, var), strict=True)
     return tuple(ops.where(ops.expand(ops.reshape(usable, (1,) * old.ty.rank), old.shape), n, old) for n, old in pairs)
 
 
@@ -144,9 +162,9 @@ def rmsprop_update(
     clip_weights: float = -1.0,
 ) -> Made:
     """g = C(r g + wd w);  n average of g²;  w - lr g / sqrt(n + epsilon)"""
-    g = clipped(rescale_grad * grad + wd * weight, clip_gradient)
-    n = gamma1 * n + (1.0 - gamma1) * (g * g)
-    return clipped(weight - lr * g / ops.sqrt(n + epsilon), clip_weights), n
+    rmsprop = RMSProp(clip_gradient=clip_gradient, clip_weights=clip_weights)
+    numbers = {"gamma1": gamma1, "new1": 1.0 - gamma1, "epsilon": epsilon}
+    return by_rule(rmsprop, weight, grad, {"n": n}, lr=lr, wd=wd, rescale=rescale_grad, **numbers)
 
 
 def rmspropalex_update(
@@ -166,11 +184,10 @@ def rmspropalex_update(
     clip_weights: float = -1.0,
 ) -> Made:
     """n, G averages of g², g;  δ = gamma2 δ - lr g / sqrt(n - G² + epsilon);  w + δ"""
-    step = clipped(rescale_grad * grad + wd * weight, clip_gradient)
-    n = gamma1 * n + (1.0 - gamma1) * (step * step)
-    g = gamma1 * g + (1.0 - gamma1) * step
-    delta = gamma2 * delta - lr * step / ops.sqrt(n - g * g + epsilon)
-    return clipped(weight + delta, clip_weights), n, g, delta
+    rmsprop = RMSProp(centered=True, clip_gradient=clip_gradient, clip_weights=clip_weights)
+    state = {"n": n, "mean": g, "delta": delta}
+    numbers = {"gamma1": gamma1, "new1": 1.0 - gamma1, "gamma2": gamma2, "epsilon": epsilon}
+    return by_rule(rmsprop, weight, grad, state, lr=lr, wd=wd, rescale=rescale_grad, **numbers)
 
 
 def ftrl_update(
@@ -187,11 +204,8 @@ def ftrl_update(
     clip_gradient: float = -1.0,
 ) -> Made:
     """n' = n + g²;  z += g - (sqrt(n') - sqrt(n)) w / lr;  w = (|z| > λ)(λ sign z - z) / ((β + sqrt(n')) / lr + wd)"""
-    g = clipped(rescale_grad * grad, clip_gradient)
-    new = n + g * g
-    z = z + g - (ops.sqrt(new) - ops.sqrt(n)) * weight / lr
-    moved = (lamda1 * ops.sign(z) - z) / ((beta + ops.sqrt(new)) / lr + wd)
-    return ops.where(ops.greater(ops.abs(z), lamda1), moved, 0.0), z, new
+    ftrl, numbers = Ftrl(clip_gradient=clip_gradient), {"lamda1": lamda1, "beta": beta}
+    return by_rule(ftrl, weight, grad, {"z": z, "n": n}, inverse=1.0 / lr, wd=wd, rescale=rescale_grad, **numbers)
 
 
 def ftml_update(
@@ -211,11 +225,10 @@ def ftml_update(
     clip_grad: float = -1.0,
 ) -> Made:
     """v average of g²;  d' = (1 - β₁ᵗ) / lr (sqrt(v / (1 - β₂ᵗ)) + ε);  z = β₁ z + (1 - β₁) g - (d' - β₁ d) w; -z/d'"""
-    g = clipped(rescale_grad * grad + wd * weight, clip_grad)
-    v = beta2 * v + (1.0 - beta2) * (g * g)
-    new = (1.0 - ops.pow(beta1, t)) / lr * (ops.sqrt(v / (1.0 - ops.pow(beta2, t))) + epsilon)
-    z = beta1 * z + (1.0 - beta1) * g - (new - beta1 * d) * weight
-    return -z / new, new, v, z
+    ftml, state = FTML(clip_gradient=clip_grad), {"d": d, "v": v, "z": z}
+    corrected = {"inverse": (1.0 - ops.pow(beta1, t)) / lr, "of_var": 1.0 / (1.0 - ops.pow(beta2, t))}
+    numbers = {"epsilon": epsilon, **averaging(beta1, beta2)}
+    return by_rule(ftml, weight, grad, state, wd=wd, rescale=rescale_grad, **corrected, **numbers)
 
 
 def lamb_update_phase1(
@@ -234,13 +247,13 @@ def lamb_update_phase1(
     clip_gradient: float = -1.0,
 ) -> Made:
     """g = C(r g);  m, v averages, bias-corrected;  m / (sqrt(v) + epsilon) + wd w: the direction, for phase 2"""
-    g = clipped(rescale_grad * grad, clip_gradient)
-    mean = beta1 * mean + (1.0 - beta1) * g
-    var = beta2 * var + (1.0 - beta2) * (g * g)
-    m, v = mean, var
+    lamb = LAMB(clip_gradient=clip_gradient, bias_correction=False)
+    numbers: dict[str, Any] = {**lamb.scalars(0), **averaging(beta1, beta2), "epsilon": epsilon}
+    numbers.update(wd=wd, rescale=rescale_grad)
     if bias_correction:
-        m, v = m / (1.0 - ops.pow(beta1, t)), v / (1.0 - ops.pow(beta2, t))
-    return m / (ops.sqrt(v) + epsilon) + wd * weight, mean, var
+        numbers.update(of_mean=1.0 / (1.0 - ops.pow(beta1, t)), of_var=1.0 / (1.0 - ops.pow(beta2, t)))
+    direction, new = lamb.direction(weight, grad, {"mean": mean, "var": var}, numbers)
+    return direction, new["mean"], new["var"]
 
 
 def lamb_update_phase2(
