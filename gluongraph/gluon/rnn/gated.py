@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import nd
@@ -28,24 +27,26 @@ class GatedCell(HybridRecurrentCell):
     """
 
     _mode = ""  # of gluongraph.mxops.rnn
+    _projection_size: int | None = None  # of LSTMPCell, which adds h2r_weight
 
     def __init__(
         self,
         hidden_size: int,
-        input_size: int,
-        initializers: Sequence[Any],
-        prefix: str | None,
-        params: ParameterDict | None,
-        projection_size: int | None = None,
+        i2h_weight_initializer: Any = None,
+        h2h_weight_initializer: Any = None,
+        i2h_bias_initializer: Any = "zeros",
+        h2h_bias_initializer: Any = "zeros",
+        input_size: int = 0,
+        prefix: str | None = None,
+        params: ParameterDict | None = None,
     ):
         super().__init__(prefix, params)
         check_count(self, "hidden_size", hidden_size)
         check_count(self, "input_size", input_size, UNKNOWN)
-        self._hidden_size, self._projection_size = hidden_size, projection_size
-        names = ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias", "h2r_weight")
-        shapes = mxrnn.weight_shapes(self._mode, input_size, hidden_size, 1, 1, projection_size)
-        for name, shape, init in zip(names, shapes, initializers, strict=False):
-            setattr(self, name, self.params.get(name, shape=shape, init=init, allow_deferred_init=True))
+        self._hidden_size = hidden_size
+        shapes = mxrnn.weight_shapes(self._mode, input_size, hidden_size, 1, 1, self._projection_size)
+        initializers = (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer)
+        self._add_weights(shapes[: len(initializers)], initializers)
 
     def state_info(self, batch_size: int = 0) -> list[dict[str, Any]]:
         widths = [self._projection_size or self._hidden_size, self._hidden_size][: mxrnn.MODES[self._mode].states]
@@ -155,7 +156,7 @@ class RNNCell(GatedCell):
         if not callable(activation):
             _check_activation("RNNCell", activation)
         initializers = (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer)
-        super().__init__(hidden_size, input_size, initializers, prefix, params)
+        super().__init__(hidden_size, *initializers, input_size, prefix, params)
         self._activation = activation if isinstance(activation, str) else None
         self._function = (activation,)  # not as it is: a block would become a child, and children have states
 
@@ -214,7 +215,7 @@ class LSTMCell(GatedCell):
         _check_activation("LSTMCell", activation)
         _check_activation("LSTMCell", recurrent_activation)
         initializers = (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer)
-        super().__init__(hidden_size, input_size, initializers, prefix, params)
+        super().__init__(hidden_size, *initializers, input_size, prefix, params)
         self._activation, self._recurrent_activation = activation, recurrent_activation
 
     def _alias(self) -> str:
@@ -243,20 +244,6 @@ class GRUCell(GatedCell):
     """
 
     _mode = "gru"
-
-    def __init__(
-        self,
-        hidden_size: int,
-        i2h_weight_initializer: Any = None,
-        h2h_weight_initializer: Any = None,
-        i2h_bias_initializer: Any = "zeros",
-        h2h_bias_initializer: Any = "zeros",
-        input_size: int = 0,
-        prefix: str | None = None,
-        params: ParameterDict | None = None,
-    ):
-        initializers = (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer)
-        super().__init__(hidden_size, input_size, initializers, prefix, params)
 
     def _alias(self) -> str:
         return "gru"

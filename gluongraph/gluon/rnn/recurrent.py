@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluongraph import nd, ops
@@ -13,6 +13,7 @@ from gluongraph.ndarray import NDArray, invoke
 
 States = list[NDArray]
 Sequences = NDArray | list[NDArray]  # all steps in one array, or one array a step
+WEIGHTS = ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias")  # of a cell, in the order that formulas take them
 
 
 class RecurrentCell(Block):
@@ -136,6 +137,11 @@ class HybridRecurrentCell(RecurrentCell, HybridBlock):
     >>> output.asnumpy().tolist()
     [[2.0], [2.0]]
     """
+
+    def _add_weights(self, shapes: Sequence[tuple[int, ...]], initializers: Sequence[Any]) -> None:
+        """The parameters WEIGHTS; unknown extents in their shapes are 0."""
+        for name, shape, init in zip(WEIGHTS, shapes, initializers, strict=True):
+            setattr(self, name, self.params.get(name, shape=shape, init=init, allow_deferred_init=True))
 
 
 # -- sequences

@@ -10,14 +10,13 @@ from gluongraph import nd
 from gluongraph.errors import ShapeError, located
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import Parameter
+from gluongraph.gluon.rnn.recurrent import WEIGHTS
 from gluongraph.gluon.rnn.stack import HybridSequentialRNNCell
 from gluongraph.gluon.rnn.unfused import CELLS, no_projection, unfused
 from gluongraph.mxops import rnn as mxrnn
 from gluongraph.nd.recurrent import clipping, stacked
 from gluongraph.ndarray import NDArray
 from gluongraph.ranges import BELOW_1, NUMBER, UNKNOWN, check_count, check_range
-
-Initializers = dict[str, Any]  # of i2h_weight, h2h_weight, i2h_bias, h2h_bias, h2r_weight
 
 
 class _RecurrentLayer(HybridBlock):
@@ -26,18 +25,18 @@ class _RecurrentLayer(HybridBlock):
     `layer(x)` gives the outputs, from states of 0; `layer(x, states)` also gives the last states, as a list.
     """
 
+    _mode = ""  # of gluongraph.mxops.rnn
     _activation = "tanh"  # of RNN, which says
 
     def __init__(
         self,
-        mode: str,
         hidden_size: int,
         num_layers: int,
         layout: str,
         dropout: float,
         bidirectional: bool,
         input_size: int,
-        initializers: Initializers,
+        initializers: Sequence[Any],
         dtype: Any,
         projection_size: int | None = None,
         use_sequence_length: bool = False,
@@ -52,24 +51,23 @@ class _RecurrentLayer(HybridBlock):
         if projection_size is not None:
             check_count(self, "projection_size", projection_size, 0)
         super().__init__(**kwargs)
-        self._mode, self._hidden_size, self._num_layers = mode, hidden_size, num_layers
+        self._hidden_size, self._num_layers = hidden_size, num_layers
         self._layout, self._dropout, self._dtype = layout, dropout, dtype
         self._dir = 2 if bidirectional else 1
         self._projection_size = projection_size or None
         self._use_sequence_length = use_sequence_length
-        shapes = mxrnn.weight_shapes(mode, input_size, hidden_size, num_layers, self._dir, self._projection_size)
+        self._kinds = WEIGHTS + ("h2r_weight",) * bool(self._projection_size)
+        shapes = mxrnn.weight_shapes(self._mode, input_size, hidden_size, num_layers, self._dir, self._projection_size)
+        inits = dict(zip(self._kinds, initializers, strict=False))
         for (name, kind), shape in zip(self._names(), shapes, strict=True):
-            parameter = self.params.get(
-                name, shape=shape, init=initializers[kind], dtype=dtype, allow_deferred_init=True
-            )
+            parameter = self.params.get(name, shape=shape, init=inits[kind], dtype=dtype, allow_deferred_init=True)
             setattr(self, name, parameter)
 
     def _names(self) -> Iterator[tuple[str, str]]:
         """The parameters in the order that the formulas take them, and which of its direction each one is."""
-        kinds = ["i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias"] + ["h2r_weight"] * bool(self._projection_size)
         for layer in range(self._num_layers):
             for direction in "lr"[: self._dir]:
-                for kind in kinds:
+                for kind in self._kinds:
                     yield f"{direction}{layer}_{kind}", kind
 
     def _collect_params_with_prefix(self, prefix: str = "") -> dict[str, Parameter]:
@@ -201,6 +199,8 @@ class RNN(_RecurrentLayer):
     [1.0, 2.0, 3.0]
     """
 
+    _mode = "rnn"
+
     def __init__(
         self,
         hidden_size: int,
@@ -220,14 +220,9 @@ class RNN(_RecurrentLayer):
         if activation not in ("relu", "tanh"):
             raise KeyError(f"the activation of RNN is 'relu' or 'tanh', not {activation!r}")
         self._activation = activation
-        initializers = {
-            "i2h_weight": i2h_weight_initializer,
-            "h2h_weight": h2h_weight_initializer,
-            "i2h_bias": i2h_bias_initializer,
-            "h2h_bias": h2h_bias_initializer,
-        }
+        initializers = (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer)
         super().__init__(
-            "rnn", hidden_size, num_layers, layout, dropout, bidirectional, input_size, initializers, dtype, **kwargs
+            hidden_size, num_layers, layout, dropout, bidirectional, input_size, initializers, dtype, **kwargs
         )
 
     def _how(self) -> dict[str, Any]:
@@ -256,6 +251,8 @@ class LSTM(_RecurrentLayer):
     (2, 3, 8)
     """
 
+    _mode = "lstm"
+
     def __init__(
         self,
         hidden_size: int,
@@ -280,18 +277,10 @@ class LSTM(_RecurrentLayer):
             if bound is not None:
                 check_range(self, name, bound, NUMBER)
         self._clip = clipping(state_clip_min, state_clip_max, state_clip_nan)
-        initializers = {
-            "i2h_weight": i2h_weight_initializer,
-            "h2h_weight": h2h_weight_initializer,
-            "i2h_bias": i2h_bias_initializer,
-            "h2h_bias": h2h_bias_initializer,
-            "h2r_weight": h2r_weight_initializer,
-        }
-        super().__init__(
-            *("lstm", hidden_size, num_layers, layout, dropout, bidirectional, input_size, initializers, dtype),
-            projection_size,
-            **kwargs,
-        )
+        of_gates = (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer)
+        initializers = (*of_gates, h2r_weight_initializer)
+        how = (layout, dropout, bidirectional, input_size, initializers, dtype, projection_size)
+        super().__init__(hidden_size, num_layers, *how, **kwargs)
 
     def _how(self) -> dict[str, Any]:
         return {"clip": self._clip}
@@ -311,6 +300,8 @@ class GRU(_RecurrentLayer):
     ((5, 3, 16), (2, 3, 8))
     """
 
+    _mode = "gru"
+
     def __init__(
         self,
         hidden_size: int,
@@ -326,12 +317,7 @@ class GRU(_RecurrentLayer):
         dtype: Any = "float32",
         **kwargs: Any,
     ):
-        initializers = {
-            "i2h_weight": i2h_weight_initializer,
-            "h2h_weight": h2h_weight_initializer,
-            "i2h_bias": i2h_bias_initializer,
-            "h2h_bias": h2h_bias_initializer,
-        }
+        initializers = (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer)
         super().__init__(
-            "gru", hidden_size, num_layers, layout, dropout, bidirectional, input_size, initializers, dtype, **kwargs
+            hidden_size, num_layers, layout, dropout, bidirectional, input_size, initializers, dtype, **kwargs
         )

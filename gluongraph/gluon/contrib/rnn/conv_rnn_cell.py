@@ -69,13 +69,10 @@ class _ConvCell(HybridRecurrentCell):
         reach = zip(extents, i2h, pad, dilate, strict=True)
         self._state_shape = (hidden_channels, *(n + 2 * p - d * (k - 1) for n, k, p, d in reach))
         rows = hidden_channels * self._gates
-        for name, shape, init in (
-            ("i2h_weight", (rows, channels, *i2h), i2h_weight_initializer),
-            ("h2h_weight", (rows, hidden_channels, *h2h), h2h_weight_initializer),
-            ("i2h_bias", (rows,), i2h_bias_initializer),
-            ("h2h_bias", (rows,), h2h_bias_initializer),
-        ):
-            setattr(self, name, self.params.get(name, shape=shape, init=init, allow_deferred_init=True))
+        self._add_weights(
+            ((rows, channels, *i2h), (rows, hidden_channels, *h2h), (rows,), (rows,)),
+            (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer),
+        )
 
     def _of_one_step(self, input_shape: Any) -> tuple[int, ...]:
         """Channels, 0 where they are not known yet, and extents; raises ArgumentError unless it is those."""

@@ -36,12 +36,14 @@ class LSTMPCell(GatedCell):
         prefix: str | None = None,
         params: ParameterDict | None = None,
     ):
-        initializers = (
-            *(i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer),
-            h2r_weight_initializer,
-        )
         check_count(self, "projection_size", projection_size)
-        super().__init__(hidden_size, input_size, initializers, prefix, params, projection_size)
+        self._projection_size = projection_size
+        initializers = (i2h_weight_initializer, h2h_weight_initializer, i2h_bias_initializer, h2h_bias_initializer)
+        super().__init__(hidden_size, *initializers, input_size, prefix, params)
+        shape = (projection_size, hidden_size)
+        self.h2r_weight = self.params.get(
+            "h2r_weight", shape=shape, init=h2r_weight_initializer, allow_deferred_init=True
+        )
 
     def _alias(self) -> str:
         return "lstmp"
