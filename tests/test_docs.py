@@ -15,14 +15,15 @@ from environment import PROJECT, ROOT, strangers
 
 from gluongraph.cli import COMMANDS, parser
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # page -> how many blocks of Python it has, and the test that runs them all
 RUN = {
-    "README.md": (2, "examples/test_examples.py"),
+    "README.md": (1, "examples/test_examples.py"),
     "artefact.md": (2, "artefact/test_docs.py"),
     "checkpoints.md": (1, "checkpoint/test_docs.py"),
     "cli.md": (1, "cli/test_examples.py"),
+    "debugging.md": (1, "examples/test_examples.py"),
     "deploy.md": (3, "examples/test_examples.py"),
     "memory.md": (1, "memory/test_docs.py"),
     "migrating.md": (3, "guides/test_pages.py"),

@@ -96,15 +96,17 @@ def test_all_examples_are_tested() -> None:
     assert {file.stem for file in EXAMPLES.glob("*.py")} <= tested
 
 
-def test_the_readme_begins_with_the_two_commands() -> None:
-    first, second, *_ = (ROOT / "README.md").read_text().splitlines()
+def test_the_readmes_first_commands_are_the_demo_and_the_tests() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    first, second, *_ = [line for line in lines if line.startswith("    ")]
     assert first.split()[:2] == ["make", "demo"] and second.split()[:2] == ["make", "test"]
+    assert lines.index(second) < 5
 
 
-def test_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) >= 2
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
-    assert "update" in capsys.readouterr().out
+@pytest.mark.parametrize("page", ["README.md", "docs/debugging.md"])
+def test_pages_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, page, "exec"), names)
+    assert names["step"].trainer.optimizer.num_update > 0
+    assert ("update" in capsys.readouterr().out) == ("print(show" in block)
