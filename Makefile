@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-machines lint bench clean
+.PHONY: demo test test-machines lint bench docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-examples
@@ -27,6 +27,10 @@ lint: $(VENV)/.has-dev
 
 bench: $(VENV)/.has-examples
 	@$(PY) -m gluongraph bench $(ARGS)
+
+# The pages of docs/ and a reference made of the docstrings, in build/docs/index.html; a warning is an error.
+docs: $(VENV)/.has-docs
+	@$(PY) docs/site/build.py build/docs $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

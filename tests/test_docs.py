@@ -55,6 +55,27 @@ def test_files_that_a_page_names_exist(page: pathlib.Path) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
+def test_links_lead_to_files(page: pathlib.Path) -> None:
+    links = re.findall(r"\]\(([^)#:\s]+)[)#]", page.read_text())
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_the_index_links_to_every_page() -> None:
+    """The navigation of the site is made of it."""
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)]+\.md)\)", index.read_text())}
+    assert linked == {*PAGES, ROOT / "CHANGELOG.md"} - {ROOT / "README.md", index}
+
+
+def test_the_reference_has_every_public_module() -> None:
+    rows = re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE)
+    golden = {file.stem.removeprefix("api_") for file in (ROOT / "tests" / "golden").glob("api_*.txt")}
+    classes = {"gluongraph.compile": "gluongraph.step.TrainStep", "gluongraph.nd.NDArray": "gluongraph.nd"}
+    assert {classes.get(name, name) for name in golden} <= set(rows)
+    assert len(rows) == len(set(rows))
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_of_the_command_line_has_all_commands(command: str) -> None:
     assert re.search(rf"^\| `{command}` \| .+ \|$", (ROOT / "docs" / "cli.md").read_text(), re.MULTILINE)

@@ -1,7 +1,7 @@
 """`mx.nd`: arrays, and functions on them by MXNet's names.
 
-Arithmetic broadcasts as in numpy. Functions are eager, recorded or traced, as `invoke` says; most are builders of
-`gluongraph.mxops` put behind it, whose signatures and formulas they have.
+Arithmetic broadcasts as in numpy. A function computes at once, is recorded for gradients as well, or becomes part of
+the graph that is traced. Most are built of `gluongraph.mxops`, whose signatures and formulas they have.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class TrainStep:
         >>> step.apply()  # one update, as of a step on these 32 samples
 
         Raises:
-            What a step raises, which leaves everything as it was.
+            Exception: whatever a call of the step raises; everything stays as it was.
         """
         trainer = self._ready(batch)
         specialization, arrays = self._specializations.find("accumulate", batch)
