@@ -30,7 +30,6 @@ from gluongraph.ir.rewrite import in_bodies, made_from, rebuild, value
 from gluongraph.passes.inline import Keep, inline
 
 _WIDE = "f32"
-_CHOOSES = frozenset({"max_pool2d", "max_pool2d_grad"})
 # What has these kinds is rounded where a contraction reads it, and nowhere else: the gradient of a maximum compares it
 # with what it was chosen from. (The maximum of a window is chosen from rounded numbers.)
 _EXACT = frozenset({"leaf", "reduce", "window", "index"})
@@ -185,8 +184,8 @@ def is_low(n: Node) -> bool:
 
 
 def _moves(n: Node) -> bool:
-    """Does n choose among given numbers? Then it works on 16 bits as they are."""
-    return n.op.kind == "movement" or n.op.name in _CHOOSES
+    """Does n work on 16 bits as they are?"""
+    return n.op.kind == "movement" or "moves" in n.op.traits
 
 
 def _is_light(n: Node) -> bool:

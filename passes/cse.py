@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gluongraph.ir.graph import Graph, Node
-from gluongraph.ir.rewrite import COMMUTATIVE, in_bodies, rebuild
+from gluongraph.ir.rewrite import in_bodies, rebuild
 
 
 def cse(graph: Graph) -> Graph:
@@ -16,7 +16,7 @@ def cse(graph: Graph) -> Graph:
 
     def merged(n: Node) -> Node:
         n = in_bodies(n, cse)
-        if n.op.name in COMMUTATIVE and (turned := n.on(n.src[::-1])) in seen:
+        if "commutes" in n.op.traits and (turned := n.on(n.src[::-1])) in seen:
             return turned
         seen.add(n)
         return n

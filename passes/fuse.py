@@ -29,7 +29,6 @@ from gluongraph.passes.fuse_strided_views import read_through
 
 # Kinds and names that the loop nests above can hold as part of an expression.
 _POINTWISE = frozenset({"elementwise", "random"})
-_CONV = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
 LITTLE = 1 << 12  # bytes: sums over so small arrays are one kernel, whatever they read
 ROW_LIMIT = 1 << 16  # elements of a row that a row-wise kernel still finds in cache
 
@@ -325,13 +324,7 @@ _PREFERENCE = {"gemm": 0, "conv": 0, "pool": 0, "scatter": 0, "rowwise": 1, "red
 
 
 def _pattern(n: Node) -> str:
-    if n.op.name == "matmul":
-        return "gemm"
-    if n.op.kind == "window":
-        return "pool"
-    if adds_rows(n):
-        return "scatter"
-    return "conv" if n.op.name.removesuffix("_blocks") in _CONV else "scan" if n.op.name == "scan" else "opaque"
+    return "scatter" if adds_rows(n) else n.op.pattern
 
 
 def _narrows(n: Node) -> bool:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.cpu.loops import emit as emit_loops
 from gluongraph.codegen.cpu.loops import offered, sweep
+from gluongraph.codegen.cpu.op_rule import op_rule
 from gluongraph.codegen.expr.algebra import VectorAlgebra, wide
 from gluongraph.codegen.expr.expression import size_of
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
@@ -16,28 +17,6 @@ from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plan import Candidate, Group
-
-Write = Callable[[Kernel, Node, Sequence[Buf], Bindings, Cpu], None]  # the buffers are those of the op's sources
-
-
-def _rule(
-    name: str, op: str, write: Write, dtypes: tuple[str, ...] = (), workspace: Callable[[Node], int] = lambda n: 0
-) -> Rule[Cpu]:
-    """A rule for groups of that one op (of these dtypes) on inputs of the group."""
-
-    def claim(group: Group, cpu: Cpu) -> Candidate | None:
-        outputs = list(group.body.outputs.values())
-        if len(outputs) != 1 or outputs[0].op.name != op or any(s.op.name != "input" for s in outputs[0].src):
-            return None
-        if (dtypes and outputs[0].dtype not in dtypes) or offered(name, group) is None:
-            return None
-        return Candidate(name, workspace(outputs[0]))
-
-    def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
-        (n,), memory = group.body.outputs.values(), bindings.by_node(group)
-        write(k, n, [memory[s] for s in n.src], bindings, cpu)
-
-    return Rule(name, claim, emit)
 
 
 class RowTotals:
@@ -348,11 +327,11 @@ def _claim_any(group: Group, cpu: Cpu) -> Candidate | None:
 
 
 INDEX_RULES = (
-    _rule("scatter_add", "scatter_add", _scatter_add, ("f32", "f64"), _scatter_space),
-    _rule("first_of", "first_of", _first_of, workspace=lambda n: 4 * int(n.attrs["size"])),
-    _rule("put_rows", "put_rows", _put_rows),
-    _rule("max_pool_grad", "max_pool2d_grad", _max_pool_grad, ("f32", "f64")),
-    _rule("concat", "concat", _concat),
-    _rule("cumsum", "cumsum", _cumsum),
+    op_rule("scatter_add", _scatter_add, ("f32", "f64"), _scatter_space),
+    op_rule("first_of", _first_of, workspace=lambda n: 4 * int(n.attrs["size"])),
+    op_rule("put_rows", _put_rows),
+    op_rule("max_pool2d_grad", _max_pool_grad, ("f32", "f64")),
+    op_rule("concat", _concat),
+    op_rule("cumsum", _cumsum),
 )
 FALLBACK = Rule("fallback", _claim_any, emit_loops)

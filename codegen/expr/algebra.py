@@ -100,7 +100,8 @@ class CpuAlgebra:
 
     def fma(self, x: Expr, y: Expr | float, z: Expr | float) -> Expr:
         """x * y + z"""
-        return vector_math.fma(x, y, z)
+        lanes = max(tir.lanes_of(v) for v in (x, y, z) if not isinstance(v, int | float))
+        return vector_math.fma(tir.splat(x, lanes), y, z)
 
     def _guarded(self, name: str, x: Expr, y: Expr) -> Expr | None:
         """What TVM would fold as if there were no infinities and no NaN: x * 0, x - x and x == x."""

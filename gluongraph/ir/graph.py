@@ -80,6 +80,8 @@ TRAITS = {
     "selects": "each element of the result is one of a source, or an exact function of one",
     "gathers": "reads its first source where the second says",
     "once": "is computed by one kernel alone: it talks to other devices, draws numbers, or is looked at",
+    "commutes": "x op y and y op x are the same bits",
+    "moves": "moves elements or chooses among them, so that it works on 16 bits as they are",
     "free": "costs nothing where it is read: whoever reads it computes it again",
 }
 
@@ -97,6 +99,7 @@ class Op:
       a source and `e` is the target's algebra (`gluongraph.ops.lowering.Algebra`);
     * `body(*nodes, **attrs)` builds a composite's meaning out of primitives; its `numpy` and `lower` follow from it;
     * `samples(rng)` yields `(arrays, attrs)`: the op's tests;
+    * `pattern` is that of the group which it begins, by which kernel rules claim groups;
     * `cost` is how many loads and stores of an element take as long as one element of the result; 0 is hidden behind
       those of its kernel;
     * `traits` are what passes and kernels ask for, by the names of `TRAITS`;
@@ -114,6 +117,7 @@ class Op:
     body: Callable[..., Any] | None = None
     samples: Callable[..., Iterable[tuple[tuple[Any, ...], dict[str, Attr]]]] | None = None
     flops: Callable[..., int] | int | None = None
+    pattern: str = "opaque"
     cost: int = 0
     traits: frozenset[str] = frozenset()
     numeric: str = "keep"  # what mixed precision does with it: "low", "keep" or "full" (fp32)

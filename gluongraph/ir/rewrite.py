@@ -21,9 +21,6 @@ from typing import Any
 from gluongraph.errors import Origin, VerifyError
 from gluongraph.ir.graph import Graph, Node, attr_key, node
 
-# a op b and b op a give the same bits. (The sign of a zero that maximum(0, -0) gives depends on the order.)
-COMMUTATIVE = frozenset({"add", "mul", "equal", "not_equal", "logical_and", "logical_or"})
-
 Bindings = dict[str, Node]
 Replacement = Callable[..., Node | None]
 Rule = tuple["Pattern", Replacement]
@@ -74,7 +71,7 @@ class Pattern:
         if any(k not in n.attrs or attr_key(n.attrs[k]) != attr_key(v) for k, v in self.attrs.items()):
             return
         yield from _match_all(self.src, n.src, bound)
-        if self.op in COMMUTATIVE and n.src[0] is not n.src[1]:
+        if "commutes" in n.op.traits and n.src[0] is not n.src[1]:
             yield from _match_all(self.src, n.src[::-1], bound)
 
 

@@ -91,6 +91,7 @@ def in_blocks(op: Op, images: tuple[int, ...], made: bool = True) -> Op:
     return Op(
         f"{op.name}_blocks",
         kind=op.kind,
+        pattern=op.pattern,
         traits=op.traits,
         infer=type_of,
         numpy=meaning,

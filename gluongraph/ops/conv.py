@@ -279,6 +279,7 @@ def _result(x: Shape, w: Shape, how: dict[str, Any]) -> Shape:
 CONV2D: Op = Op(
     "conv2d",
     kind="contraction",
+    pattern="conv",
     infer=_conv_type,
     numpy=_sums(_conv),
     grad=lambda g, y, x, w, dtype=None, **how: (
@@ -297,6 +298,7 @@ CONV2D: Op = Op(
 DATA_GRAD: Op = Op(
     "conv2d_data_grad",
     kind="contraction",
+    pattern="conv",
     infer=_data_type,
     numpy=_sums(_conv_data),
     grad=lambda gg, y, g, w, shape, dtype=None, **how: (
@@ -315,6 +317,7 @@ DATA_GRAD: Op = Op(
 WEIGHT_GRAD: Op = Op(
     "conv2d_weight_grad",
     kind="contraction",
+    pattern="conv",
     infer=_weight_type,
     numpy=_sums(_conv_weight),
     grad=lambda gw, y, x, g, shape, dtype=None, **how: (

@@ -389,6 +389,7 @@ add = broadcasting(
     Op(
         "add",
         kind="elementwise",
+        traits=frozenset({"commutes"}),
         infer=alike("add", NUMBERS),
         numpy=np.add,
         grad=lambda g, z, x, y: (g, g),
@@ -413,6 +414,7 @@ mul = broadcasting(
     Op(
         "mul",
         kind="elementwise",
+        traits=frozenset({"commutes"}),
         infer=alike("mul", NUMBERS),
         numpy=np.multiply,
         grad=lambda g, z, x, y: (g * y, g * x),

@@ -35,8 +35,8 @@ def _comparison(name: str, numpy: Callable[[Any, Any], Any], doc: str, *traits: 
     )
 
 
-equal: Binary = _comparison("equal", np.equal, "x = y", "compares_equal")
-not_equal: Binary = _comparison("not_equal", np.not_equal, "x ≠ y", "compares_equal")
+equal: Binary = _comparison("equal", np.equal, "x = y", "compares_equal", "commutes")
+not_equal: Binary = _comparison("not_equal", np.not_equal, "x ≠ y", "compares_equal", "commutes")
 less: Binary = _comparison("less", np.less, "x < y")
 less_equal: Binary = _comparison("less_equal", np.less_equal, "x ≤ y")
 greater: Binary = _comparison("greater", np.greater, "x > y")
@@ -63,6 +63,7 @@ def _logical(name: str, numpy: Callable[[Any, Any], Any], doc: str) -> Binary:
         Op(
             name,
             kind="elementwise",
+            traits=frozenset({"commutes"}),
             infer=alike(name, ANY, "bool"),
             numpy=numpy,
             lower=lambda e, i, x, y: e.binary(name, _truth(e, i, x), _truth(e, i, y)),

@@ -78,6 +78,7 @@ def _matmul_flops(y: TensorType, a: TensorType, b: TensorType, ta: bool, tb: boo
 MATMUL = Op(
     "matmul",
     kind="contraction",
+    pattern="gemm",
     infer=_matmul_type,
     numpy=_matmul,
     grad=_matmul_grad,

@@ -319,7 +319,8 @@ def _tied(rng: np.random.Generator) -> Any:
 MAX_POOL2D: Op = Op(
     "max_pool2d",
     kind="window",
-    traits=frozenset({"selects"}),
+    pattern="pool",
+    traits=frozenset({"moves", "selects"}),
     infer=_max_type,
     numpy=_max,
     grad=lambda g, y, x, **how: (MAX_POOL2D_GRAD(x, y, g, **how),),
@@ -331,7 +332,8 @@ MAX_POOL2D: Op = Op(
 MAX_POOL2D_GRAD: Op = Op(
     "max_pool2d_grad",
     kind="window",
-    traits=frozenset({"compares_equal"}),
+    pattern="pool",
+    traits=frozenset({"compares_equal", "moves"}),
     infer=_max_grad_type,
     numpy=_max_grad,
     grad=_max_grad_grad,
@@ -343,6 +345,7 @@ MAX_POOL2D_GRAD: Op = Op(
 AVG_POOL2D: Op = Op(
     "avg_pool2d",
     kind="window",
+    pattern="pool",
     infer=_avg_type,
     numpy=_avg,
     grad=lambda g, y, x, **how: (AVG_POOL2D_GRAD(g, shape=x.shape, **how),),
@@ -354,6 +357,7 @@ AVG_POOL2D: Op = Op(
 AVG_POOL2D_GRAD: Op = Op(
     "avg_pool2d_grad",
     kind="window",
+    pattern="pool",
     infer=_avg_grad_type,
     numpy=_avg_grad,
     grad=lambda gg, y, g, shape, **how: (AVG_POOL2D(gg, **how),),

@@ -224,6 +224,7 @@ def _samples(rng: np.random.Generator) -> Any:
 SCAN = Op(
     "scan",
     kind="control",
+    pattern="scan",
     infer=_scan_type,
     numpy=_scan,
     grad=_scan_grad,
