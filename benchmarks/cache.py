@@ -205,7 +205,7 @@ def flips(count: int, cuts: int, seed: int = 0) -> Counter[str]:
             (cache / chosen).write_bytes(data)
             outcome = apart(lambda: losses() == want)
             if outcome == FINE:
-                outcome = BAD if not_whole(cache) and "offers" not in chosen.name else FINE
+                outcome = BAD if not_whole(cache) and "selections" not in chosen.name else FINE
             kinds[chosen.name.partition("-")[0]] += 1
             outcomes[outcome] += 1
     what = ", ".join(f"{kinds[kind]} of {kind}" for kind in sorted(kinds))

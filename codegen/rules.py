@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache as once
 
-from gluongraph.codegen.cache.selections import Ask, Offers, offers
+from gluongraph.codegen.cache.selections import Select, SelectionCache, selection_cache
 from gluongraph.codegen.rule import Target, claim, rule_of
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plan import Candidate, Group
@@ -23,9 +23,9 @@ def preferred_lanes(target: Target) -> Callable[[Node, bool], int]:
     return lambda n, met: next((lanes for rule in target.rules if (lanes := rule.preferred_lanes(n, target, met))), 0)
 
 
-def offer(target: Target) -> Offers:
+def offer(target: Target) -> SelectionCache:
     """What a target offers for a group: the candidate of the first rule that claims it, or None."""
-    return offers(target, _asker(target))
+    return selection_cache(target, _selector(target))
 
 
 def tuning_variants(group: Group, candidate: Candidate, target: Target) -> tuple[Candidate, ...]:
@@ -36,5 +36,5 @@ def tuning_variants(group: Group, candidate: Candidate, target: Target) -> tuple
 
 
 @once
-def _asker(target: Target) -> Ask:
+def _selector(target: Target) -> Select:
     return lambda group: claim(group, target)

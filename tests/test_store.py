@@ -77,12 +77,12 @@ HARM = ["cut", "empty", "longer", "missing", "a folder", "a link", "first bit", 
 
 
 @pytest.mark.parametrize("how", [*HARM, pytest.param("another user's", marks=ROOT)])
-@pytest.mark.parametrize("name", ["*/step.so", "*/program.json", "*/files.json", "plan-*.json", "offers-*.json"])
+@pytest.mark.parametrize("name", ["*/step.so", "*/program.json", "*/files.json", "plan-*.json", "selections-*.json"])
 def test_damage_is_seen_and_mended(folder: pathlib.Path, name: str, how: str) -> None:
     assert run() == 1
     (file,) = folder.glob(name)
     damage(file, how)
-    if "offers" in name:  # read by a process that compiles
+    if "selections" in name:  # read by a process that compiles
         selections._offers.cache_clear()
         (code,) = folder.glob("*/step.so")
         (plan,) = folder.glob("plan-*.json")

@@ -1,4 +1,4 @@
-"""What rules have offered, remembered on disk beside the artefacts: a warm start asks no rule.
+"""The candidates that rules have selected, remembered on disk beside the artefacts: a warm start asks no rule.
 
 Rules look at index arithmetic with TVM's analyzer, and a warm start is not to load TVM.
 """
@@ -19,17 +19,17 @@ from gluongraph.host import store
 from gluongraph.ir.plan import Candidate, Group
 from gluongraph.ir.serialize import fingerprint
 
-Ask = Callable[[Group], Candidate | None]
+Select = Callable[[Group], Candidate | None]
 
 
-class Offers:
-    """`offers(group)` is what `ask(group)` gives, asked once for each group, target and version of the rules.
+class SelectionCache:
+    """`cache(group)` is what `select(group)` gives, asked once for each group, target and version of the rules.
 
-    `offers.tuned(group)` is what was found to be faster on this machine, if anything was.
+    `cache.tuned(group)` is what was found to be faster on this machine, if anything was.
     """
 
-    def __init__(self, ask: Ask, path: Path | None, table: Table):
-        self._ask, self._path, self.table = ask, path, table
+    def __init__(self, select: Select, path: Path | None, table: Table):
+        self._select, self._path, self.table = select, path, table
         self._known: dict[str, Candidate | None] = _read(path) if path is not None else {}
         self._saved = len(self._known)
 
@@ -45,7 +45,7 @@ class Offers:
 
     def _usual(self, group: Group, key: str) -> Candidate | None:
         if key not in self._known:
-            self._known[key] = self._ask(group)
+            self._known[key] = self._select(group)
         return self._known[key]
 
     def save(self) -> None:
@@ -58,7 +58,7 @@ class Offers:
 
 
 def key_of(group: Group) -> str:
-    """What offers are remembered by: the kernel with its shapes and dtypes."""
+    """What selections are remembered by: the kernel with its shapes and dtypes."""
     return f"{group.pattern} {fingerprint(group.body)}"
 
 
@@ -67,15 +67,15 @@ def _read(path: Path) -> dict[str, Candidate | None]:
     return {key: None if row is None else Candidate(*row) for key, row in rows.items()}
 
 
-def offers(target: Target, ask: Ask) -> Offers:
-    """The offers for a target; one object for each place where they are kept."""
+def selection_cache(target: Target, select: Select) -> SelectionCache:
+    """The selections for a target; one object for each place where they are kept."""
     base = store.folder()
-    return _offers(target, ask, base, measurements.table(target))
+    return _selection_cache(target, select, base, measurements.table(target))
 
 
 @once
-def _offers(target: Target, ask: Ask, base: Path | None, table: Table) -> Offers:
+def _selection_cache(target: Target, select: Select, base: Path | None, table: Table) -> SelectionCache:
     if base is None:
-        return Offers(ask, None, table)
+        return SelectionCache(select, None, table)
     digest = hashlib.sha256((repr(target) + artifacts.code()).encode()).hexdigest()[:16]
-    return Offers(ask, base / f"offers-{digest}.json", table)
+    return SelectionCache(select, base / f"selections-{digest}.json", table)

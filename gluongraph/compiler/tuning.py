@@ -136,11 +136,11 @@ def _work(plan: Plan, on: Target) -> tuple[Work, int]:
     launches: dict[str, list[Launch]] = {}
     for launch in plan.launches:
         launches.setdefault(key_of(launch.group), []).append(launch)
-    offers, table = offer(on), measurements.table(on)
+    selections, table = offer(on), measurements.table(on)
     work: Work = {}
     for key in sorted(launches, key=lambda key: -sum(map(expected, launches[key]))):
         first = launches[key][0]
-        usual = None if first.group.inner is not None else offers(first.group)
+        usual = None if first.group.inner is not None else selections(first.group)
         if usual is None or table.get(key) is not None:
             continue
         if others := tuning_variants(first.group, usual, on):
