@@ -83,7 +83,7 @@ def test_damage_is_seen_and_mended(folder: pathlib.Path, name: str, how: str) ->
     (file,) = folder.glob(name)
     damage(file, how)
     if "selections" in name:  # read by a process that compiles
-        selections._offers.cache_clear()
+        selections._selection_cache.cache_clear()
         (code,) = folder.glob("*/step.so")
         (plan,) = folder.glob("plan-*.json")
         shutil.rmtree(code.parent), plan.unlink()
