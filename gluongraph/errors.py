@@ -129,10 +129,10 @@ def warn(message: str) -> None:
     warnings.warn(message, stacklevel=level)
 
 
-def amount(number: int, thing: str) -> str:
+def pluralize(number: int, thing: str) -> str:
     """So many things, in words.
 
-    >>> amount(1, "array"), amount(2, "array"), amount(0, "batch")
+    >>> pluralize(1, "array"), pluralize(2, "array"), pluralize(0, "batch")
     ('1 array', '2 arrays', '0 batches')
     """
     if number == 1:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ops.views import WRITTEN, written
 from gluongraph.passes.fuse_emit import Bodies
-from gluongraph.passes.fuse_groups import Draft, Drafts, Inlined, adds_rows, overwritten
+from gluongraph.passes.fuse_groups import FusionGroup, FusionGroups, Inlined, adds_rows, overwritten
 from gluongraph.passes.fuse_recompute import recomputed
 from gluongraph.passes.fuse_strided_views import read_through
 
@@ -54,9 +54,11 @@ class _Grouper:
         self.written = overwritten(graph)
         self.waits = _waits(graph, self.written, self._readers)
         self.order = _order(graph, self.waits)
-        self.drafts = Drafts(self._before)
+        self.drafts = FusionGroups(self._before)
         self.results = set(graph.results)
-        self.reductions: dict[tuple[tuple[int, ...], tuple[int, ...]], list[Draft]] = {}  # groups, by domain and axes
+        self.reductions: dict[
+            tuple[tuple[int, ...], tuple[int, ...]], list[FusionGroup]
+        ] = {}  # groups, by domain and axes
         for n in self.order:
             self._place(n)
         self._merge_updates()
@@ -83,7 +85,7 @@ class _Grouper:
         """What must be computed ahead of n: its sources, and the readers of what it overwrites."""
         return self.inlined.behind((*n.src, *self.waits.get(n, ())))
 
-    def _producers(self, n: Node) -> list[Draft]:
+    def _producers(self, n: Node) -> list[FusionGroup]:
         """The groups that n reads from, latest first."""
         found = {d.id: d for s in self.inlined.behind(n.src) if (d := self.drafts.find(s)) is not None}
         return [found[i] for i in sorted(found, reverse=True)]
@@ -107,7 +109,7 @@ class _Grouper:
         else:
             self.drafts.start(n, _pattern(n), n.types[0].shape)
 
-    def _written_by(self, n: Node) -> Draft | None:
+    def _written_by(self, n: Node) -> FusionGroup | None:
         """The group of a composite that can write its results where n has them, if nobody wants them elsewhere."""
         if n.op.name not in WRITTEN or (n.op.name == "cast" and not _narrows(n)):
             return None
@@ -145,7 +147,7 @@ class _Grouper:
             and all(u.op.kind == "reduce" and "axes" in u.attrs and not _is_rowwise(u) for u in users)
         )
 
-    def _fits(self, n: Node, draft: Draft) -> bool:
+    def _fits(self, n: Node, draft: FusionGroup) -> bool:
         """May n be computed inside this group's loop nest?"""
         if not draft.reads_few:
             return False
@@ -157,22 +159,22 @@ class _Grouper:
             return n.shape in _spaces(draft) and "gathers" not in n.op.traits and self._reads_in_place(n, draft)
         return False
 
-    def _reads_in_place(self, n: Node, draft: Draft) -> bool:
+    def _reads_in_place(self, n: Node, draft: FusionGroup) -> bool:
         """Everything of the group that n reads is read at n's own index, not through a broadcast."""
         return all(self._in_place(s, n.shape, draft) for s in n.src)
 
-    def _in_place(self, s: Node, shape: tuple[int, ...], draft: Draft) -> bool:
+    def _in_place(self, s: Node, shape: tuple[int, ...], draft: FusionGroup) -> bool:
         if s not in self.inlined:
             return self.drafts.find(s) is not draft or s.shape == shape
         if s.op.kind == "elementwise":
             return all(self._in_place(x, shape, draft) for x in s.src)
         return not self._parts(s, draft)
 
-    def _parts(self, s: Node, draft: Draft) -> list[Node]:
+    def _parts(self, s: Node, draft: FusionGroup) -> list[Node]:
         """The nodes of the group that s is, or is inlined from."""
         return [root for root in self.inlined.behind([s]) if self.drafts.find(root) is draft]
 
-    def _fits_rows(self, n: Node, draft: Draft) -> bool:
+    def _fits_rows(self, n: Node, draft: FusionGroup) -> bool:
         """Whole rows, reading rows or broadcast row values; or one value a row, computed from such."""
         if n.shape != draft.domain and n.ty.size != draft.rows:
             return False
@@ -181,7 +183,7 @@ class _Grouper:
             return n.op.name == "gather" and draft.axes == (last,) and n.attrs["axis"] == last
         return all(self._in_rows(s, n.ty, draft) for s in n.src)
 
-    def _in_rows(self, s: Node, reader: TensorType, draft: Draft) -> bool:
+    def _in_rows(self, s: Node, reader: TensorType, draft: FusionGroup) -> bool:
         if s in self.inlined and s.op.kind == "elementwise":
             return all(self._in_rows(x, reader, draft) for x in s.src)
         parts = self._parts(s, draft)
@@ -189,7 +191,7 @@ class _Grouper:
             return all(root.ty.size == reader.size for root in parts)
         return s not in self.inlined or self._broadcasts_rows(s, draft)
 
-    def _broadcasts_rows(self, s: Node, draft: Draft) -> bool:
+    def _broadcasts_rows(self, s: Node, draft: FusionGroup) -> bool:
         """Is s `expand` of one value a row to the group's whole space, the kept axes in place?"""
         if s.op.name != "expand" or s.shape != draft.domain:
             return False
@@ -226,14 +228,14 @@ class _Grouper:
                 return
         insort(siblings, home, key=lambda draft: draft.id)
 
-    def _large_reads(self, draft: Draft) -> set[Node]:
+    def _large_reads(self, draft: FusionGroup) -> set[Node]:
         """What the group reads or computes of its space: whoever reads the same saves a pass over it. Others would but
         keep each other's operands alive."""
         read = (root for m in draft.nodes for root in (m, *self.inlined.behind(m.src)))
         size = math.prod(draft.domain)
         return {root for root in read if not isinstance(root.type, tuple) and root.ty.size == size}
 
-    def _is_prologue(self, draft: Draft, n: Node, domain: tuple[int, ...]) -> bool:
+    def _is_prologue(self, draft: FusionGroup, n: Node, domain: tuple[int, ...]) -> bool:
         """Is the group elementwise work that nobody but the reduction n needs?"""
         if draft.pattern != "loop" or draft.domain != domain or _moves(draft):
             return False
@@ -257,7 +259,7 @@ class _Grouper:
                 return
         self.drafts.start(n, "rowwise", domain, axes)
 
-    def _sums_all(self, n: Node, draft: Draft) -> bool:
+    def _sums_all(self, n: Node, draft: FusionGroup) -> bool:
         """Are these sums along the rows of a product, which are all added up in turn? The kernel of the product makes
         them as it goes. Of a softmax or a norm, whose rows go on by themselves, a row-wise kernel is better."""
         along = n.src[0].shape == draft.domain and tuple(n.attrs["axes"]) == (len(draft.domain) - 1,)
@@ -272,7 +274,7 @@ class _Grouper:
 
     def _merge_updates(self) -> None:
         """Leftover updates, which nobody reads, become one kernel over several index spaces."""
-        home: Draft | None = None
+        home: FusionGroup | None = None
         for draft in self.drafts.live():
             if draft.pattern != "loop" or not self._is_sink(draft):
                 continue
@@ -286,24 +288,24 @@ class _Grouper:
         """The groups, to be written down."""
         return Bodies(self.graph, self.order, self.drafts, self.inlined, self._keepers())
 
-    def _keepers(self) -> dict[Draft, list[Node]]:
+    def _keepers(self) -> dict[FusionGroup, list[Node]]:
         """Groups that overwrite an input whose old value becomes that of another: they store it on the way."""
         writers = {target: self.drafts.find(new) for new, target in self.written.items()}
-        found: dict[Draft, list[Node]] = {}
+        found: dict[FusionGroup, list[Node]] = {}
         for old in dict.fromkeys(self.graph.updates.values()):
             draft = writers.get(old)
             if draft is not None and draft.pattern == "loop":
                 found.setdefault(draft, []).append(old)
         return found
 
-    def _is_sink(self, draft: Draft) -> bool:
+    def _is_sink(self, draft: FusionGroup) -> bool:
         """Does the group compute updates only?"""
         outside = (u for m in draft.nodes for u in self.users[m] if self.drafts.find(u) is not draft)
         outputs = set(self.graph.outputs.values())
         return any(m in self.written for m in draft.nodes) and not any(outside) and outputs.isdisjoint(draft.nodes)
 
 
-def _joinable(home: Draft, other: Draft) -> bool:
+def _joinable(home: FusionGroup, other: FusionGroup) -> bool:
     """May everything of `other` run inside home's loop nest?"""
     if other.pattern == "loop":
         # A contraction's epilogue is written once for each of its tiles: random numbers there would be a lot of code.
@@ -313,7 +315,7 @@ def _joinable(home: Draft, other: Draft) -> bool:
     return other.pattern == home.pattern == "rowwise" and (other.domain, other.axes) == (home.domain, home.axes)
 
 
-def _spaces(draft: Draft) -> set[tuple[int, ...]]:
+def _spaces(draft: FusionGroup) -> set[tuple[int, ...]]:
     """The shapes that pointwise work on the results of a group may have."""
     if draft.pattern == "reduce":
         return {m.shape for m in draft.nodes if m.op.kind == "reduce"}
@@ -341,11 +343,11 @@ def _is_rowwise(n: Node) -> bool:
     return 0 < math.prod(domain[a] for a in axes) <= ROW_LIMIT
 
 
-def _moves(draft: Draft) -> bool:
+def _moves(draft: FusionGroup) -> bool:
     return any(m.op.kind == "movement" or "gathers" in m.op.traits for m in draft.nodes)
 
 
-def _slices(draft: Draft) -> bool:
+def _slices(draft: FusionGroup) -> bool:
     """Does the group move nothing, or slices only? Those of one product, such as gates, are read side by side."""
     return all(m.op.name == "slice" for m in draft.nodes if m.op.kind == "movement" or "gathers" in m.op.traits)
 

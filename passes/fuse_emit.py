@@ -6,7 +6,7 @@ from gluongraph import ops
 from gluongraph.errors import Origin
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.ops.constants import is_zero
-from gluongraph.passes.fuse_groups import Draft, Drafts, Inlined, adds_rows
+from gluongraph.passes.fuse_groups import FusionGroup, FusionGroups, Inlined, adds_rows
 
 
 class Bodies:
@@ -14,7 +14,12 @@ class Bodies:
     inputs that they overwrite."""
 
     def __init__(
-        self, graph: Graph, order: list[Node], drafts: Drafts, inlined: Inlined, keepers: dict[Draft, list[Node]]
+        self,
+        graph: Graph,
+        order: list[Node],
+        drafts: FusionGroups,
+        inlined: Inlined,
+        keepers: dict[FusionGroup, list[Node]],
     ):
         self.graph, self.order, self.drafts, self.inlined, self.keepers = graph, order, drafts, inlined, keepers
         self.kept: dict[Node, Node] = {}  # input -> where its old value has been stored

@@ -55,7 +55,7 @@ def _is_widened(n: Node) -> bool:
 
 
 @dataclass(eq=False)
-class Draft:
+class FusionGroup:
     """A group in the making. `domain` is the shape of its iteration space, `deps` the ids it must run after."""
 
     id: int
@@ -65,9 +65,9 @@ class Draft:
     axes: tuple[int, ...] = ()  # of its reductions
     edges: set[Node] = field(default_factory=set)  # what it reads and does not make itself
     deps: int = 0  # bit set over ids, transitive
-    waits: list[Draft] = field(default_factory=list)  # the groups that it waits for at first hand
-    followers: list[Draft] = field(default_factory=list)  # those that wait for it at first hand
-    merged_into: Draft | None = None
+    waits: list[FusionGroup] = field(default_factory=list)  # the groups that it waits for at first hand
+    followers: list[FusionGroup] = field(default_factory=list)  # those that wait for it at first hand
+    merged_into: FusionGroup | None = None
 
     @property
     def rows(self) -> int:
@@ -80,7 +80,7 @@ class Draft:
         return self.nodes[0].op.kind == "composite"
 
     @property
-    def now(self) -> Draft:
+    def now(self) -> FusionGroup:
         """The group that this one has become part of, or itself."""
         draft = self
         while draft.merged_into is not None:
@@ -92,44 +92,44 @@ class Draft:
         """May it read one value more?"""
         return len(self.edges) < MAX_EDGES
 
-    def needs(self, other: Draft) -> bool:
+    def needs(self, other: FusionGroup) -> bool:
         """Must it run after the other, by way of whatever others?"""
         return bool(self.deps >> other.id & 1)
 
 
 @dataclass
-class Drafts:
+class FusionGroups:
     """All groups so far, and who depends on whom. `before(n)` lists what must be computed ahead of a node."""
 
     before: Callable[[Node], Iterable[Node]]
-    all: list[Draft] = field(default_factory=list)
-    of: dict[Node, Draft] = field(default_factory=dict)
+    all: list[FusionGroup] = field(default_factory=list)
+    of: dict[Node, FusionGroup] = field(default_factory=dict)
 
-    def find(self, n: Node) -> Draft | None:
+    def find(self, n: Node) -> FusionGroup | None:
         """The group that computes n, None for leaves and inlined nodes."""
         draft = self.of.get(n)
         return None if draft is None else draft.now
 
-    def sources(self, n: Node) -> list[Draft]:
+    def sources(self, n: Node) -> list[FusionGroup]:
         """The distinct groups that n waits for, seen through inlined nodes, latest first."""
-        found: dict[int, Draft] = {}
+        found: dict[int, FusionGroup] = {}
         for s in self.before(n):
             if (draft := self.find(s)) is not None:
                 found[draft.id] = draft
         return [found[i] for i in sorted(found, reverse=True)]
 
-    def start(self, n: Node, pattern: str, domain: tuple[int, ...], axes: tuple[int, ...] = ()) -> Draft:
+    def start(self, n: Node, pattern: str, domain: tuple[int, ...], axes: tuple[int, ...] = ()) -> FusionGroup:
         """A new group of one node."""
-        draft = Draft(len(self.all), pattern, domain, [], axes)
+        draft = FusionGroup(len(self.all), pattern, domain, [], axes)
         self.all.append(draft)
         self.join(n, draft)
         return draft
 
-    def can_join(self, n: Node, draft: Draft) -> bool:
+    def can_join(self, n: Node, draft: FusionGroup) -> bool:
         """No group that n needs may itself need `draft`, or the two would wait for each other."""
         return len(draft.nodes) < MAX_NODES and not any(other.needs(draft) for other in self.sources(n))
 
-    def join(self, n: Node, draft: Draft) -> None:
+    def join(self, n: Node, draft: FusionGroup) -> None:
         """Put n into the group."""
         draft.nodes.append(n)
         self.of[n] = draft
@@ -140,14 +140,14 @@ class Drafts:
                 other.followers.append(draft)
                 _add(draft, other.deps | 1 << other.id)
 
-    def can_merge(self, a: Draft, b: Draft) -> bool:
+    def can_merge(self, a: FusionGroup, b: FusionGroup) -> bool:
         """Two groups may become one if no third lies on a path between them."""
         if len(a.nodes) + len(b.nodes) > MAX_NODES:
             return False
         first, second = (a, b) if a.needs(b) else (b, a)
         return not any(third.now not in (a, b) and third.now.needs(second) for third in first.waits)
 
-    def merge(self, a: Draft, b: Draft) -> Draft:
+    def merge(self, a: FusionGroup, b: FusionGroup) -> FusionGroup:
         """Everything of b moves into a."""
         b.merged_into = a
         a.nodes.extend(b.nodes)
@@ -160,12 +160,12 @@ class Drafts:
                 _add(follower.now, a.deps | 1 << a.id)
         return a
 
-    def live(self) -> list[Draft]:
+    def live(self) -> list[FusionGroup]:
         """The groups that are still there, in order of their first node."""
         return [d for d in self.all if d.merged_into is None]
 
 
-def _add(draft: Draft, deps: int) -> None:
+def _add(draft: FusionGroup, deps: int) -> None:
     """Let a group, and all that follow it, run after these as well. Groups that know it already are not passed."""
     stack = [draft]
     while stack:

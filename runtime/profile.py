@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.errors import amount
+from gluongraph.errors import pluralize
 from gluongraph.ir.cost_model import Cost, Machine, costs
 from gluongraph.ir.plan import Plan
 from gluongraph.runtime import loader
@@ -108,7 +108,7 @@ class Profile(list[Row]):
 
     def __str__(self) -> str:
         bound = f", {self.share:.0%} of the roofline ({self.machine})" if self.machine else ""
-        return "\n".join([*map(str, self), f"{amount(len(self), 'launch')}, {self.seconds * 1e3:.3f} ms{bound}"])
+        return "\n".join([*map(str, self), f"{pluralize(len(self), 'launch')}, {self.seconds * 1e3:.3f} ms{bound}"])
 
 
 def profile(

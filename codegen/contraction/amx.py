@@ -91,7 +91,7 @@ class Unit(Protocol):
 
 
 @dataclass(frozen=True)
-class Amx:
+class AmxUnit:
     """Tiles 0 to 3 hold the sums, the others operands."""
 
     words: int = SIDE
@@ -137,7 +137,7 @@ class Amx:
 
 
 @dataclass(frozen=True)
-class Dots:
+class Bf16DotUnit:
     """Some rows of the sums at a time, in vectors of their columns."""
 
     words: int = SIDE
@@ -193,7 +193,7 @@ class Dots:
 
 def unit(cpu: Cpu, words: int = SIDE) -> Unit | None:
     """What multiplies 16-bit numbers there, if anything does."""
-    return Amx(words) if cpu.tiles else Dots(words) if cpu.dots else None
+    return AmxUnit(words) if cpu.tiles else Bf16DotUnit(words) if cpu.dots else None
 
 
 def words(k: Kernel, first: Expr, second: Expr | None = None) -> Expr:

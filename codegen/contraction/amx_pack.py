@@ -57,7 +57,9 @@ class Copied:
 
             def copy(block: Expr, step: Value, count: int) -> None:
                 to = k.bind((batch * blocks + block) * line(self.kk), "to")
-                mk.runs(k, self.kk, DEPTH, step, count, lambda deep, depth: self._step(batch, block, to, deep, depth))
+                mk.for_blocks(
+                    k, self.kk, DEPTH, step, count, lambda deep, depth: self._step(batch, block, to, deep, depth)
+                )
 
             if self.along:
                 copy(at, 0, steps)
@@ -66,7 +68,7 @@ class Copied:
                 copy(block, at, 1)
 
         units = self.batch * each
-        mk.spread(k, units, mk.pieces(units, cpu, self.batch * self.extent * self.kk * 16), unit)
+        mk.parallel_chunks(k, units, mk.num_chunks(units, cpu, self.batch * self.extent * self.kk * 16), unit)
 
     def some(self, first: Expr, count: int, to: Expr) -> None:
         """Copy so many blocks of the one batch element there is."""
@@ -75,7 +77,7 @@ class Copied:
         def copy(block: Expr, step: Value, count: int) -> None:
             there = k.bind(to + block * line(self.kk), "to")
             at = k.bind(first + block, "block")
-            mk.runs(k, self.kk, DEPTH, step, count, lambda deep, d: self._step(tir.index(0), at, there, deep, d))
+            mk.for_blocks(k, self.kk, DEPTH, step, count, lambda deep, d: self._step(tir.index(0), at, there, deep, d))
 
         if self.along:
             with k.loop(count, name="block") as block:
@@ -91,13 +93,15 @@ class Copied:
 
     def part(self, batch: Expr, block: Expr, to: Expr, part: Value = 0, parts: int = 1) -> None:
         """Copy one of the even parts along k of a block."""
-        first, steps = mk.share(self.k, mk.ceildiv(self.kk, DEPTH), parts, tir.index(part))
-        mk.runs(self.k, self.kk, DEPTH, first, steps, lambda deep, depth: self._step(batch, block, to, deep, depth))
+        first, steps = mk.chunk_range(self.k, mk.ceildiv(self.kk, DEPTH), parts, tir.index(part))
+        mk.for_blocks(
+            self.k, self.kk, DEPTH, first, steps, lambda deep, depth: self._step(batch, block, to, deep, depth)
+        )
 
     def rows(self, batch: Expr, block: Expr, to: Expr, step: Expr, part: Expr, parts: int) -> None:
         """Copy what one of the even parts of the rows of a `plain` block has of one step."""
         k = self.k
-        first, rows = mk.share(k, BLOCK, parts, part)
+        first, rows = mk.chunk_range(k, BLOCK, parts, part)
         with k.loop(rows, name="row") as number:
             r = k.bind(tir.index(first + number), "r")
             i = k.bind(block * BLOCK + r, "i")
@@ -107,7 +111,7 @@ class Copied:
                 k.store(self.to, amx.row(k, self.read(batch, i, deep, depth)), at)
 
             with k.when(i < self.extent) if self.extent % BLOCK else nullcontext():
-                mk.runs(k, self.kk, DEPTH, step, 1, copy)
+                mk.for_blocks(k, self.kk, DEPTH, step, 1, copy)
 
     def _step(self, batch: Expr, block: Expr, to: Expr, deep: Expr, depth: int) -> None:
         """Copy both tiles of a step: where memory runs along k, one line of it may hold words of both."""
@@ -125,4 +129,4 @@ class Copied:
             for r, row in enumerate(mk.transposed(k, rows) if self.turned else rows):
                 k.store(self.to, row, at + r * SIDE)
 
-        mk.runs(k, self.extent, SIDE, first, count, tile)
+        mk.for_blocks(k, self.extent, SIDE, first, count, tile)

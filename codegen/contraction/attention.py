@@ -19,11 +19,11 @@ from gluongraph.codegen.contraction.attention_common import (
     NAMES,
     QUERIES,
     UNSEEN,
+    AttentionMask,
     Heads,
     Places,
     Rows,
     Shape,
-    Sight,
     larger,
     largest,
 )
@@ -111,7 +111,7 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
         return
     head = _Head(k, n, sources, _Slot.of(places, cpu), cpu, k.view(bindings.workspace, "f32"))
     body = head.forward if n.op.name == "attention" else head.backward
-    mk.spread(k, head.shape.heads, head.shape.pieces(cpu), lambda piece, number: body(piece, number, results))
+    mk.parallel_chunks(k, head.shape.heads, head.shape.pieces(cpu), lambda piece, number: body(piece, number, results))
 
 
 class _Head:
@@ -124,7 +124,7 @@ class _Head:
         backward = n.op.name == "attention_grad"
         self.g = sources[0]
         self.q, self.keys, self.v, *masks = sources[backward:]
-        self.sight = Sight(k, n, masks[0].buf if masks else None)
+        self.sight = AttentionMask(k, n, masks[0].buf if masks else None)
 
     # -- one head
 
@@ -149,7 +149,7 @@ class _Head:
 
             self._times_keys(first, rows, scores, v, shape.width, write)
 
-        mk.runs(k, shape.queries, BLOCK, 0, mk.ceildiv(shape.queries, BLOCK), block)
+        mk.for_blocks(k, shape.queries, BLOCK, 0, mk.ceildiv(shape.queries, BLOCK), block)
 
     def backward(self, piece: Expr, number: Expr, results: dict[int, Heads]) -> None:
         """P = softmax(S);  dv = Pᵀ g;  dS = P (g vᵀ - Σ P g vᵀ) · scale;  dq = dS k;  dk = dSᵀ q"""
@@ -181,7 +181,7 @@ class _Head:
                 left, right, size = turned[i]
                 self._add_turned(first, rows, seen, left, right.at(k, first), size, to)
 
-        mk.runs(k, shape.queries, BLOCK, 0, mk.ceildiv(shape.queries, BLOCK), block)
+        mk.for_blocks(k, shape.queries, BLOCK, 0, mk.ceildiv(shape.queries, BLOCK), block)
         for i, source in sums.items():
             if source is not outs[i]:
                 self._hand_on(source, turned[i][2], outs[i])
@@ -217,7 +217,7 @@ class _Head:
                     for r, value in enumerate(mk.transposed(k, rows)[:width]):
                         k.store(target, value, (d + r) * self.row + at)
 
-        mk.along(k, keys, lanes, square)
+        mk.for_vectors(k, keys, lanes, square)
 
     def _scores(self, number: Expr, first: Expr, rows: int, seen: Value, q: Rows, turned: Buf, scores: Buf) -> None:
         """scores[r, j] = q[first + r] · key[j] · scale, or the lowest score where that key is not seen."""
@@ -254,7 +254,7 @@ class _Head:
                 wanted=lambda i, tall, j: start + j < self.sight.keys(first + i + tall),
             )
 
-        mk.runs(k, self.shape.keys, BLOCK, 0, seen, keys_from)
+        mk.for_blocks(k, self.shape.keys, BLOCK, 0, seen, keys_from)
 
     def _times_keys(self, first: Expr, rows: int, left: Buf, right: Rows, size: int, write: Write) -> None:
         """write(r, j, x): products of rows of a block with the rows of all keys that they see."""
@@ -292,7 +292,7 @@ class _Head:
                 write,
             )
 
-        mk.runs(k, self.shape.keys, BLOCK, 0, seen, keys_from)
+        mk.for_blocks(k, self.shape.keys, BLOCK, 0, seen, keys_from)
 
     def _product(
         self,
@@ -312,7 +312,7 @@ class _Head:
         width = vectors * lanes
 
         def panel(j: Expr, size: int) -> None:
-            mk.runs(k, m, rows, 0, mk.ceildiv(m, rows), lambda i, count: tile(i, count, j, size))
+            mk.for_blocks(k, m, rows, 0, mk.ceildiv(m, rows), lambda i, count: tile(i, count, j, size))
 
         def tile(i: Expr, count: int, j: Expr, size: int) -> None:
             if wanted is None or not self.sight.ends:
@@ -336,7 +336,7 @@ class _Head:
                 for v in range(len(cuts)):
                     write(i + r, j + v * lanes, acc.get(r, v))
 
-        mk.runs(k, n, width, 0, mk.ceildiv(n, width), panel)
+        mk.for_blocks(k, n, width, 0, mk.ceildiv(n, width), panel)
 
     # -- rows
 
@@ -438,7 +438,7 @@ class _Head:
         k = self.k
         with k.loop(self.shape.keys, name="r") as r:
             at = k.bind(tir.index(r * rows.pitch), "row")
-            mk.along(k, size, self.cpu.lanes, lambda j, lanes: k.store(rows.buf, value(r, j, lanes), at + j))
+            mk.for_vectors(k, size, self.cpu.lanes, lambda j, lanes: k.store(rows.buf, value(r, j, lanes), at + j))
 
 
 ATTENTION = Rule("attention", _claim, _emit, takes_composite=suits)

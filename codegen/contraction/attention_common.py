@@ -36,7 +36,7 @@ class Shape:
     def pieces(self, cpu: Cpu) -> int:
         """Parallel pieces."""
         work = self.heads * self.queries * self.keys * (self.size + self.width)
-        return mk.pieces(self.heads, cpu, work)
+        return mk.num_chunks(self.heads, cpu, work)
 
     @property
     def block(self) -> int:
@@ -110,7 +110,7 @@ class Places:
         return sources, {i: Heads(outputs[y], view) for i, (y, view) in self.results.items()}
 
 
-class Sight:
+class AttentionMask:
     """Which keys a query sees: those up to its own place where attention is causal, those that the mask allows."""
 
     def __init__(self, k: Kernel, n: Node, mask: Buf | None):

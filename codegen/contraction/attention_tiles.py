@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gluongraph.codegen.contraction import amx
 from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.contraction.amx import DEPTH, SIDE, WORDS, Add, Sums
-from gluongraph.codegen.contraction.attention_common import UNSEEN, Heads, Rows, Shape, Sight, larger, largest
+from gluongraph.codegen.contraction.attention_common import UNSEEN, AttentionMask, Heads, Rows, Shape, larger, largest
 from gluongraph.codegen.cpu.reduce import fold_lanes
 from gluongraph.codegen.expr.algebra import VectorAlgebra
 from gluongraph.codegen.expr.vector_math import exp_below
@@ -50,7 +50,7 @@ def emit(k: Kernel, n: Node, sources: list[Heads], results: dict[int, Heads], sp
     count = head.shape.pieces(cpu)
     with k.loop(count, "parallel", "piece") as piece, unit.thread(k):
         slot = k.bind(piece * head.sizes.all, "slot")
-        first, number = mk.share(k, head.shape.heads, count, piece)
+        first, number = mk.chunk_range(k, head.shape.heads, count, piece)
         with k.loop(number, name="unit") as u:
             body(_Memory(head.sizes, head.words.at(slot), head.numbers.at(slot)), k.bind(first + u, "head"), results)
 
@@ -161,7 +161,7 @@ class _Head:
         self.words, self.numbers = k.view(space, "u32"), k.view(space, "f32")
         self.g = sources[0]
         self.q, self.keys, self.v, *masks = sources[backward:]
-        self.sight = Sight(k, n, masks[0].buf if masks else None)
+        self.sight = AttentionMask(k, n, masks[0].buf if masks else None)
 
     def forward(self, memory: _Memory, number: Expr, results: dict[int, Heads]) -> None:
         """y = softmax(scores) v"""
@@ -182,7 +182,7 @@ class _Head:
                 over = k.let(tir.const(1.0, "f32") / k.load(sums, r))
                 self._hand_on(out, r, y, first + r, s.width, over)
 
-        mk.runs(k, s.queries, s.block, 0, mk.ceildiv(s.queries, s.block), block)
+        mk.for_blocks(k, s.queries, s.block, 0, mk.ceildiv(s.queries, s.block), block)
 
     def backward(self, memory: _Memory, number: Expr, results: dict[int, Heads]) -> None:
         """P = softmax(S);  dv = Pᵀ g;  dS = P (g vᵀ - Σ P g vᵀ) · scale;  dq = dS k;  dk = dSᵀ q"""
@@ -220,7 +220,7 @@ class _Head:
                 left, by = _Tiles(memory[name], z.queries, start), _Tiles(memory[right], z.block)
                 self._add(_pairs(size), seen, _pairs(rows), left, by, memory[sums])
 
-        mk.runs(k, s.queries, s.block, 0, mk.ceildiv(s.queries, s.block), block)
+        mk.for_blocks(k, s.queries, s.block, 0, mk.ceildiv(s.queries, s.block), block)
         for i in sorted(outs.keys() & turned.keys()):
             self._hand_on_turned(memory[turned[i][4]], outs[i], turned[i][2])
 
@@ -243,7 +243,7 @@ class _Head:
                     place = tir.floordiv(start, SIDE) * deep + tir.floordiv(first, DEPTH) + step
                     self._tile(to, place, rows, turned)
 
-        mk.runs(k, rows, SIDE, 0, lines, line)
+        mk.for_blocks(k, rows, SIDE, 0, lines, line)
         if turned and lines % 2:
             with k.loop(deep, name="k") as step:
                 self._tile(to, lines * deep + step, [amx.zeros()] * SIDE, turned=False)
@@ -260,7 +260,7 @@ class _Head:
                     place = (line + first // SIDE) * deep + tir.floordiv(start, DEPTH)
                     self._tile(to, place, rows, turned)
 
-        mk.runs(k, rows, DEPTH, 0, mk.ceildiv(rows, DEPTH), across)
+        mk.for_blocks(k, rows, DEPTH, 0, mk.ceildiv(rows, DEPTH), across)
 
     def _tile(self, to: Buf, place: Expr, rows: list[Expr], turned: bool) -> None:
         at = self.k.bind(place * WORDS, "tile")
@@ -341,7 +341,7 @@ class _Head:
             k.store(row, self.sight.only(number, first + r, at, k.load(row, at, lanes), unseen), at)
 
         if self.sight.mask is not None:
-            mk.along(k, s.keys, SIDE, one)
+            mk.for_vectors(k, s.keys, SIDE, one)
         elif self.sight.causal:  # those from the first vector on that hides something
             start = k.bind(tir.maximum(tir.floordiv(first + (r + self.sight.ahead + 1), SIDE), 0), "start")
             end = k.bind(tir.index(seen * (PAIR // SIDE)), "end")
@@ -483,7 +483,7 @@ class _Head:
             x = k.load(out, r * self._wide + j, lanes)
             k.store(to.buf, x if over is None else x * tir.splat(over, lanes), row * to.pitch + j)
 
-        mk.along(k, columns, SIDE, one)
+        mk.for_vectors(k, columns, SIDE, one)
 
     def _hand_on_turned(self, sums: Buf, to: Rows, columns: int) -> None:
         """Sums with keys along rows into the result, which has a row for each key."""
@@ -497,7 +497,7 @@ class _Head:
                     for r, x in enumerate(mk.transposed(k, square)[:rows]):
                         k.store(to.buf, tir.shuffle([x], range(width)), (start + r) * to.pitch + column)
 
-        mk.runs(k, self.shape.keys, SIDE, 0, mk.ceildiv(self.shape.keys, SIDE), keys)
+        mk.for_blocks(k, self.shape.keys, SIDE, 0, mk.ceildiv(self.shape.keys, SIDE), keys)
 
     def _clear(self, sums: Buf, size: int) -> None:
         zero = tir.splat(tir.const(0.0, "f32"), SIDE)

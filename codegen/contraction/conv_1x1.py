@@ -115,7 +115,7 @@ class _Points(Job):
                         space, tir.shuffle(found, range(0, last, across)), unit * self.pixels + row * width + column
                     )
 
-                mk.along(k, width, self.lanes, vector)
+                mk.for_vectors(k, width, self.lanes, vector)
 
         self.spread(k, self.images * conv.c, unit)
         return lambda image, channel, p, lanes: k.load(space, (image * conv.c + channel) * self.pixels + p, lanes)
@@ -225,7 +225,7 @@ class DataGrad(_ToPixels):
                     write(image, channel, k.bind(row * conv.w + column, "pixel"), value)
 
                 if not conv.blocks:
-                    mk.along(k, conv.w, whole, vector)
+                    mk.for_vectors(k, conv.w, whole, vector)
                     return
                 with k.loop(conv.w, name="column") as column:
                     value = zero = mk.zeros(self.dtype, side)

@@ -75,11 +75,11 @@ class Job(ABC):
 
     def pieces(self, units: int) -> int:
         """Parallel pieces of so many units of the work."""
-        return 1 if self.serial else mk.pieces(units, self.cpu)
+        return 1 if self.serial else mk.num_chunks(units, self.cpu)
 
     def spread(self, k: Kernel, units: int, body: Callable[[Expr, Expr], None]) -> None:
         """body(piece, unit) for every unit."""
-        mk.spread(k, units, self.pieces(units), body)
+        mk.parallel_chunks(k, units, self.pieces(units), body)
 
     def slots(self, k: Kernel, workspace: Buf | None) -> Buf:
         """The workspace as elements of the sums' dtype."""
@@ -114,11 +114,11 @@ def into_blocks(k: Kernel, job: Job, read: Pixels, channels: int, size: Pair, in
                 k.store(into, column, at + i * side)
 
         if not by_rows:
-            mk.along(k, pixels, side, square)
+            mk.for_vectors(k, pixels, side, square)
             return
         with k.loop(size[0], name="row") as row:
             start = k.bind(row * size[1], "start")
-            mk.along(k, size[1], side, lambda column, width: square(start + column, width))
+            mk.for_vectors(k, size[1], side, lambda column, width: square(start + column, width))
 
     job.spread(k, mk.ceildiv(images, side) * channels, unit)
 

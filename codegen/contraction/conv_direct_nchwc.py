@@ -83,9 +83,9 @@ class Frame:
         def block(start: Expr, channels: int) -> None:
             first = k.bind(group * self.channels + start, "channel")
             square = partial(self._square, k, job, read, into, image, first, channels)
-            mk.along(k, self.size[0] * self.size[1], self.lanes, square)
+            mk.for_vectors(k, self.size[0] * self.size[1], self.lanes, square)
 
-        mk.runs(k, self.channels, self.block, k.bind(tir.floormod(unit, self.blocks), "block"), 1, block)
+        mk.for_blocks(k, self.channels, self.block, k.bind(tir.floormod(unit, self.blocks), "block"), 1, block)
 
     def _square(
         self,
@@ -180,7 +180,7 @@ def turn_back(
                     value = k.bind(k.load(done, c * n, n), "value")
                     write(k.bind(first + inner + c), k.bind(start + pixel), value)
 
-            mk.along(k, pixels, side, square)
+            mk.for_vectors(k, pixels, side, square)
 
 
 class _ToPixels(Job):
@@ -296,7 +296,7 @@ class _ToPixels(Job):
                     pixel = k.bind(s * self.strip, "pixel")
                     turn_back(k, self, strip, (self.strip, self.width, size), partial(write, image), first, pixel)
 
-            mk.runs(k, self.made, self.width, k.bind(tir.floormod(outer, self.panels), "panel"), 1, channels)
+            mk.for_blocks(k, self.made, self.width, k.bind(tir.floormod(outer, self.panels), "panel"), 1, channels)
 
         self.spread(k, self.units, unit)
 
@@ -357,12 +357,12 @@ class _ToPixels(Job):
                             acc.add(i, v, pixel, right[v])
 
         if acc.settle is None or settle is not None:
-            mk.runs(k, self.reduced, self.lanes, 0, self.frame.blocks, block)
+            mk.for_blocks(k, self.reduced, self.lanes, 0, self.frame.blocks, block)
             return acc
         blocks = mk.CHAIN // of_block  # of a chain
         with k.loop(mk.ceildiv(self.frame.blocks, blocks), name="chain") as chain:
             first = k.bind(chain * blocks, "first")
-            mk.runs(k, self.reduced, self.lanes, first, tir.minimum(self.frame.blocks - first, blocks), block)
+            mk.for_blocks(k, self.reduced, self.lanes, first, tir.minimum(self.frame.blocks - first, blocks), block)
             acc.settle()
         return acc
 
@@ -401,9 +401,9 @@ class Forward(_ToPixels):
                         at = (tir.floordiv(start, side) * taps + tap) * side + channel
                         k.store(into, row, base + at * self.width)
 
-                mk.along(k, size * taps, side, square)
+                mk.for_vectors(k, size * taps, side, square)
 
-            mk.runs(k, self.reduced, side, k.bind(tir.floormod(unit, self.frame.blocks), "block"), 1, channels)
+            mk.for_blocks(k, self.reduced, side, k.bind(tir.floormod(unit, self.frame.blocks), "block"), 1, channels)
 
         self.spread(k, self.conv.groups * across * self.frame.blocks, unit)
 
@@ -451,7 +451,7 @@ class DataGrad(_ToPixels):
                         value = tir.cast(w(o, (first + i) * taps + tap, 1), self.dtype)
                         k.store(into, value, at + tap * (side * self.width) + i)
 
-            mk.runs(k, self.made, side, k.bind(tir.floormod(unit, across), "vector"), 1, vector)
+            mk.for_blocks(k, self.made, side, k.bind(tir.floormod(unit, across), "vector"), 1, vector)
 
         self.spread(k, self.conv.groups * across * self.frame.blocks, unit)
 
@@ -523,9 +523,9 @@ class ToWeights(Job):
                 self._hand_on(k, sums, write, k.bind(group * self.outputs + o, "o"), rows, c, columns)
 
             def output(o: Expr, rows: int) -> None:
-                mk.runs(k, self.inputs, self.width, panel, 1, lambda c, columns: tiles(o, rows, c, columns))
+                mk.for_blocks(k, self.inputs, self.width, panel, 1, lambda c, columns: tiles(o, rows, c, columns))
 
-            mk.runs(k, self.outputs, self.rows, block, 1, output)
+            mk.for_blocks(k, self.outputs, self.rows, block, 1, output)
 
         self.spread(k, self.units, unit)
 
@@ -541,7 +541,7 @@ class ToWeights(Job):
             write(k.bind(first + row, "o"), k.bind(c * self.taps + q, "q"), k.bind(value, "value"))
 
         with k.loop(rows, name="r") as row:
-            mk.along(k, columns * self.taps, self.lanes, partial(vector, row))
+            mk.for_vectors(k, columns * self.taps, self.lanes, partial(vector, row))
 
 
 class WeightGrad(ToWeights):

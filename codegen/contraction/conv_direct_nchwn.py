@@ -225,8 +225,8 @@ class _ToPixels(Job):
             outer = k.bind(tir.floordiv(unit, self.across), "outer")
             block = k.bind(tir.floordiv(outer, self.down), "block")
             x, y = k.bind(tir.floormod(unit, self.across), "x"), k.bind(tir.floormod(outer, self.down), "y")
-            first, count = mk.share(k, self.steps * conv.groups, self.across, x)
-            top, strips = mk.share(k, self.target[0] // self.strip, self.down, y)
+            first, count = mk.chunk_range(k, self.steps * conv.groups, self.across, x)
+            top, strips = mk.chunk_range(k, self.target[0] // self.strip, self.down, y)
             slot = slots.at(k.bind(piece * self._slot, "slot"))
 
             steps = (conv.groups, self.made, self.rows, first, count)
@@ -311,7 +311,7 @@ class _ToPixels(Job):
                     value = k.bind(k.load(strip, at + i * width, width), "value")
                     write(k.bind(block * side + i), channel + r, k.bind(row * self.target[1] + pixel), value)
 
-            mk.along(k, pixels, side, square)
+            mk.for_vectors(k, pixels, side, square)
 
 
 class Forward(_ToPixels):

@@ -97,9 +97,9 @@ class WeightGrad(Job):
 
         def unit(piece: Expr, _: Expr) -> None:
             images = k.bind(tir.floordiv(piece, self.by_channel), "images")
-            first_block, blocks = mk.share(k, self.blocks, self.by_image, images)
+            first_block, blocks = mk.chunk_range(k, self.blocks, self.by_image, images)
             part = k.bind(tir.floormod(piece, self.by_channel), "part")
-            first, count = mk.share(k, self.steps * conv.groups, self.by_channel, part)
+            first, count = mk.chunk_range(k, self.steps * conv.groups, self.by_channel, part)
             own = sums.at(k.bind(piece * self._sums, "sums"))
             with k.loop(self._sums // self.rows, name="q") as i:
                 k.store(own, tir.splat(tir.const(0, self.dtype), self.rows), i * self.rows)
@@ -108,7 +108,7 @@ class WeightGrad(Job):
                 self._finish(k, [own], first, count, write)
 
         pieces = self.by_image * self.by_channel
-        mk.spread(k, pieces, pieces, unit)
+        mk.parallel_chunks(k, pieces, pieces, unit)
         if self.by_image > 1:
             self._total(k, sums, write)
 
@@ -155,18 +155,18 @@ class WeightGrad(Job):
                         total = total + k.load(other, at * conv.q + q, lanes)
                     write(o, q, k.bind(total, "total"))
 
-                mk.along(k, conv.q, self.lanes, vector)
+                mk.for_vectors(k, conv.q, self.lanes, vector)
 
     def _total(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
         """Add up what the pieces by images found."""
         steps = self.steps * self.conv.groups
 
         def unit(_: Expr, part: Expr) -> None:
-            first, count = mk.share(k, steps, self.by_channel, part)
+            first, count = mk.chunk_range(k, steps, self.by_channel, part)
             buffers = [sums.at((part + i * self.by_channel) * self._sums) for i in range(self.by_image)]
             self._finish(k, buffers, first, count, write)
 
-        mk.spread(k, self.by_channel, self.by_channel, unit)
+        mk.parallel_chunks(k, self.by_channel, self.by_channel, unit)
 
 
 class _Tile:

@@ -193,7 +193,7 @@ class _ToPixels(_Flat):
                     value = k.bind(k.load(flat, plane * planes.flat + h * planes.width + w, width), "value")
                     write(image, channel, k.bind(h * planes.out[1] + w, "pixel"), value)
 
-                mk.along(k, planes.out[1], self.lanes, part)
+                mk.for_vectors(k, planes.out[1], self.lanes, part)
 
         self.spread(k, self.conv.n * channels, unit)
 
@@ -283,6 +283,6 @@ class WeightGrad(_Flat):
                     value = tir.cast(g(image, channel, h * planes.out[1] + w, width), self.dtype)
                     k.store(flat, value, base + h * planes.width + w)
 
-                mk.along(k, planes.out[1], self.lanes, part)
+                mk.for_vectors(k, planes.out[1], self.lanes, part)
 
         self.spread(k, conv.o * conv.n, unit)

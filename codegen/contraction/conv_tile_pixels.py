@@ -84,16 +84,16 @@ class _ToPixels(InBlocks):
         self.unit.prepare(k)
         with k.loop(pieces, "parallel", "piece") as piece, self.unit.thread(k):
             copy, slot = copies.at(k.bind(piece * self._copied, "copy")), sums.at(k.bind(piece * self._slot, "slot"))
-            first, count = mk.share(k, units, pieces, piece)
+            first, count = mk.chunk_range(k, units, pieces, piece)
             with k.loop(count, name="unit") as u:
                 at = k.bind(tir.index(first + u), "unit")
                 block, y = k.bind(tir.floordiv(at, self.down), "block"), k.bind(tir.floormod(at, self.down), "y")
-                top, strip = mk.share(k, self.count, self.down, y)
+                top, strip = mk.chunk_range(k, self.count, self.down, y)
                 self._copy(k, images, copy, block, top, strip)
                 for rows in self.rows.phases:
                     inside = strip if rows.count == self.count else tir.minimum(rows.count - top, strip)
                     job = _Rows(self, k, copy, weights, slot, write, block, rows, top, inside)
-                    mk.runs(k, self.high, self.channels, 0, mk.ceildiv(self.high, self.channels), job.channels)
+                    mk.for_blocks(k, self.high, self.channels, 0, mk.ceildiv(self.high, self.channels), job.channels)
 
     def _copy(self, k: Kernel, images: Buf, into: Buf, block: Expr, top: Value, strip: Value) -> None:
         """Tiles [deep][place of row][of column] of a strip: words are pairs of channels, columns images. A whole
@@ -132,7 +132,7 @@ class _ToPixels(InBlocks):
                         found = [k.load(images, at + channel * (height * width * SIDE), SIDE) for channel in channels]
                         k.store(into, amx.words(k, *found) if found else amx.zeros(), to + (c + word) * SIDE)
 
-        mk.runs(k, self.reduced, DEPTH, 0, self.deep, channels)
+        mk.for_blocks(k, self.reduced, DEPTH, 0, self.deep, channels)
 
     def _copy_weights(self, k: Kernel, into: Buf, w: Weights) -> None:
         """Tiles [channels that are made][deep][tap]: rows are channels that are made, words pairs of the others."""
@@ -155,9 +155,9 @@ class _ToPixels(InBlocks):
                             k.store(into, amx.zeros(), to + i * SIDE)
                     self.square(k, w, put, made, size, start, depth)
 
-                mk.runs(k, self.reduced, DEPTH, d, 1, square)
+                mk.for_blocks(k, self.reduced, DEPTH, d, 1, square)
 
-            mk.runs(k, self.made, SIDE, tile, 1, channels)
+            mk.for_blocks(k, self.made, SIDE, tile, 1, channels)
 
         self.spread(k, self.high * self.deep, unit)
 
@@ -184,7 +184,7 @@ class _Rows:
         for columns in job.columns.phases:
             with k.loop(self.count, name="t") as t:
                 run = partial(self._run, start, shape, columns, t)
-                mk.runs(k, columns.count, job.run, 0, mk.ceildiv(columns.count, job.run), run)
+                mk.for_blocks(k, columns.count, job.run, 0, mk.ceildiv(columns.count, job.run), run)
 
     def _run(self, channel: Expr, shape: Pair, columns: Phase, t: Expr, start: Expr, count: int) -> None:
         """Pixels one after another: their sums, and then what is made of them."""
@@ -195,7 +195,7 @@ class _Rows:
             places = Sums(self.sums, lambda i, j: i * SIDE * job.pitch + (pixel + j) * SIDE, job.pitch)
             job.unit.block(k, (shape[0], width), steps, places, more=False)
 
-        mk.runs(k, count, shape[1], 0, mk.ceildiv(count, shape[1]), block)
+        mk.for_blocks(k, count, shape[1], 0, mk.ceildiv(count, shape[1]), block)
         row = k.bind((self.first + t) * self.rows.step + self.rows.first, "row")
         channels: Value = shape[0] * SIDE
         if job.made % SIDE:
@@ -237,7 +237,7 @@ class Forward(_ToPixels):
                     pair = [w(made + i, channel * self.taps + q, lanes) for channel in channels]
                     put(amx.words(k, *pair), lanes, q, i * self.words + first, 1)
 
-                mk.along(k, count * self.taps if numbers else 0, SIDE, along)
+                mk.for_vectors(k, count * self.taps if numbers else 0, SIDE, along)
 
 
 class DataGrad(_ToPixels):
@@ -259,4 +259,4 @@ class DataGrad(_ToPixels):
                     pair = [w(channel, made * self.taps + q, lanes) for channel in channels]
                     put(amx.words(k, *pair), lanes, q, i + first, self.words)
 
-                mk.along(k, size * self.taps, SIDE, along)
+                mk.for_vectors(k, size * self.taps, SIDE, along)

@@ -68,9 +68,9 @@ class WeightGrad(InBlocks):
         with k.loop(pieces, "parallel", "piece") as piece, self.unit.thread(k):
             part = k.bind(tir.floordiv(piece, self.by_channel), "part")
             own = sums.at(k.bind(part * self._sums, "sums"))
-            lines = mk.share(k, self.lines, self.by_line, part)
+            lines = mk.chunk_range(k, self.lines, self.by_line, part)
             steps, channels = mk.ceildiv(self.down, self.shape[0]), tir.floormod(piece, self.by_channel)
-            high = mk.share(k, steps, self.by_channel, k.bind(channels, "channels"))
+            high = mk.chunk_range(k, steps, self.by_channel, k.bind(channels, "channels"))
             self._piece(k, xs, gs, own, lines, high)
         self._hand_on(k, sums, write)
 
@@ -110,7 +110,7 @@ class WeightGrad(InBlocks):
                     for r, words in enumerate(turned[i * SIDE // 2 : (i + 1) * SIDE // 2]):
                         k.store(into, words, place + r * SIDE)
 
-            mk.along(k, right - left, 2 if columns.skip == 1 else 1, pixels)
+            mk.for_vectors(k, right - left, 2 if columns.skip == 1 else 1, pixels)
             zeros(to, 0, left)
             zeros(to, right, self.each * self.apart - right)
 
@@ -120,7 +120,7 @@ class WeightGrad(InBlocks):
             inside = self.rows.holds(u)
             with k.when(inside):
                 row = k.bind(u * self.rows.skip - self.rows.before, "row")
-                mk.runs(k, conv.c, SIDE, 0, self.across, partial(channels, block, u, row))
+                mk.for_blocks(k, conv.c, SIDE, 0, self.across, partial(channels, block, u, row))
             with k.when(tir.logical("not", inside)), k.loop(self.across, name="tile") as tile:
                 zeros(line(block, tile, u), 0, self.each * self.apart)
 
@@ -146,9 +146,9 @@ class WeightGrad(InBlocks):
                         words = mk.padded(tir.words(k.load(g, at + start * SIDE, count * SIDE)), SIDE)
                         k.store(into, words, to + tir.floordiv(start, 2) * WORDS)
 
-                    mk.along(k, width, 2, pair)
+                    mk.for_vectors(k, width, 2, pair)
 
-            mk.runs(k, conv.o, SIDE, tile, 1, channels)
+            mk.for_blocks(k, conv.o, SIDE, tile, 1, channels)
 
         self.spread(k, self.blocks * self.down * height, unit)
 
@@ -169,9 +169,9 @@ class WeightGrad(InBlocks):
                                 block = (o, height), (c, width), (kh, range(tap, tap + taps))
                                 self._block(k, xs, gs, own, start, count, *block)
 
-                mk.runs(k, self.across, self.shape[1], 0, mk.ceildiv(self.across, self.shape[1]), columns)
+                mk.for_blocks(k, self.across, self.shape[1], 0, mk.ceildiv(self.across, self.shape[1]), columns)
 
-            mk.runs(k, self.down, self.shape[0], *high, rows)
+            mk.for_blocks(k, self.down, self.shape[0], *high, rows)
 
     def _clear(self, k: Kernel, own: Buf, first: Value, count: Value) -> None:
         """The sums of some output channels."""
@@ -181,7 +181,7 @@ class WeightGrad(InBlocks):
                 at = (tap * self.made + o * SIDE) * self.pitch + i * SIDE
                 k.store(own, tir.splat(tir.const(0, "f32"), SIDE), at)
 
-        mk.runs(k, self.down, self.shape[0], first, count, some)
+        mk.for_blocks(k, self.down, self.shape[0], first, count, some)
 
     def _block(
         self,
@@ -242,7 +242,7 @@ class WeightGrad(InBlocks):
                 at = (tir.floormod(each, tap) * self.made + o) * self.pitch + tir.floordiv(each, channel)
                 write(o, q, k.bind(k.load(sums, at), "value"))
 
-            mk.along(k, conv.q, SIDE, vector)
+            mk.for_vectors(k, conv.q, SIDE, vector)
 
         self.spread(k, conv.o, unit)
 

@@ -60,7 +60,7 @@ class _Tiled(Job):
                 for first, count, words in square(group, side, start, depth):
                     with k.loop(count, name="row") as r:
                         row = k.bind(r + first, "row")
-                        mk.along(k, pixels, SIDE, partial(turned, row, words))
+                        mk.for_vectors(k, pixels, SIDE, partial(turned, row, words))
 
             def turned(row: Expr, words: _Row | None, pixel: Value, width: int) -> None:
                 at = k.bind((unit * pixels + pixel) * WORDS + row * SIDE, "at")
@@ -70,7 +70,7 @@ class _Tiled(Job):
                 for i, column in enumerate(columns):
                     k.store(into, column, at + i * WORDS)
 
-            mk.runs(k, extent, DEPTH, k.bind(tir.floormod(unit, deep), "deep") if deep > 1 else 0, 1, tile)
+            mk.for_blocks(k, extent, DEPTH, k.bind(tir.floormod(unit, deep), "deep") if deep > 1 else 0, 1, tile)
 
         self.spread(k, groups * sides * deep, unit)
 
@@ -186,7 +186,7 @@ class _ToPixels(_Tiled):
         pieces = self.pieces(total)
         with k.loop(pieces, "parallel", "piece") as piece, self.unit.thread(k):
             slot = sums.at(k.bind(piece * self._slot, "slot"))
-            first, count = mk.share(k, total, pieces, piece)
+            first, count = mk.chunk_range(k, total, pieces, piece)
             with k.loop(count, name="unit") as u:
                 at = k.bind(tir.index(first + u), "unit")
                 rest = k.bind(tir.floordiv(at, channels), "rest")
@@ -200,7 +200,7 @@ class _ToPixels(_Tiled):
                 def block(first: Expr, size: int) -> None:
                     self._block(k, words, weights, slot, write, place, first, size)
 
-                mk.runs(k, self.high, self.channels, k.bind(tir.floormod(at, channels), "channels"), 1, block)
+                mk.for_blocks(k, self.high, self.channels, k.bind(tir.floormod(at, channels), "channels"), 1, block)
 
     def _copy_weights(self, k: Kernel, into: Buf, w: Weights) -> None:
         """Tiles [group][channels that are made][tap][deep]."""
@@ -220,7 +220,7 @@ class _ToPixels(_Tiled):
                         at = k.bind(((outer * taps + tap) * deep + number) * WORDS + channel * SIDE, "at")
                         k.store(into, row, at)
 
-            mk.runs(k, self.reduced, DEPTH, number, 1, square)
+            mk.for_blocks(k, self.reduced, DEPTH, number, 1, square)
 
         self.spread(k, self.conv.groups * self.high * deep, unit)
 
@@ -249,7 +249,7 @@ class _ToPixels(_Tiled):
                 self.unit.block(k, shape, steps, at, more=False)
             self._hand_on(k, sums, write, (images, group, start, channel), shape, count)
 
-        mk.runs(k, self.target[0] * self.target[1], self.strip, strip, 1, pixel_run)
+        mk.for_blocks(k, self.target[0] * self.target[1], self.strip, strip, 1, pixel_run)
 
     def _steps(self, k: Kernel, pixels: Buf, weights: Buf, place: tuple[Expr, ...], size: int, add: Add) -> None:
         """All that one pixel is summed from."""
@@ -412,7 +412,7 @@ class WeightGrad(_Tiled):
         total = groups * down * across * taps
         pieces = self.pieces(total)
         with k.loop(pieces, "parallel", "piece") as piece, self.unit.thread(k):
-            first, count = mk.share(k, total, pieces, piece)
+            first, count = mk.chunk_range(k, total, pieces, piece)
             with k.loop(mk.ceildiv(self.lines, self.strip), name="strip") as s, k.loop(count, name="unit") as u:
                 at = k.bind(tir.index(first + u), "unit")
                 rest = k.bind(tir.floordiv(at, taps), "rest")
@@ -423,9 +423,9 @@ class WeightGrad(_Tiled):
                     def columns(c: Expr, width: int) -> None:
                         self._strip(k, xs, gs, sums, (*place, o, c), s, (height, width))
 
-                    mk.runs(k, self.across, 2, k.bind(tir.floormod(rest, across), "x"), 1, columns)
+                    mk.for_blocks(k, self.across, 2, k.bind(tir.floormod(rest, across), "x"), 1, columns)
 
-                mk.runs(k, self.down, 2, k.bind(tir.floormod(outer, down), "y"), 1, rows)
+                mk.for_blocks(k, self.down, 2, k.bind(tir.floormod(outer, down), "y"), 1, rows)
         self._hand_on(k, sums, write)
 
     def _columns(self, k: Kernel, x: Pixels, group: Expr, side: Expr, deep: Expr, depth: int) -> _Rows:
@@ -514,6 +514,6 @@ class WeightGrad(_Tiled):
                     value = k.load(sums, self._at(group, tir.floormod(each, tap), row, tir.floordiv(each, channel)))
                 write(o, q, k.bind(value, "value"))
 
-            mk.along(k, conv.q, SIDE, vector)
+            mk.for_vectors(k, conv.q, SIDE, vector)
 
         self.spread(k, conv.o, unit)

@@ -62,4 +62,4 @@ class RowSums:
                 k.store(total, k.load(total, 0, lanes) + k.load(self.space, run * rows + at, lanes), 0)
             k.store(self.to, k.load(whole, 0, lanes), at)
 
-        mk.along(k, rows, self.cpu.lanes, some)
+        mk.for_vectors(k, rows, self.cpu.lanes, some)

@@ -138,7 +138,7 @@ class _Job:
         if how.pack_a or how.ahead:
             self._pack(terms)
         units = self.of.batch * how.grid[0] * how.grid[1]
-        mk.spread(self.k, units, how.pieces(self.of.batch, self.of.cpu), partial(self._unit, terms))
+        mk.parallel_chunks(self.k, units, how.pieces(self.of.batch, self.of.cpu), partial(self._unit, terms))
 
     def _unit(self, terms: _Pass, piece: Expr, unit: Expr) -> None:
         """One piece of the grid of one batch element."""
@@ -147,8 +147,8 @@ class _Job:
         y = k.bind(tir.floormod(tir.floordiv(unit, across), down), "y") if down > 1 else tir.index(0)
         x = k.bind(tir.floormod(unit, across), "x") if across > 1 else tir.index(0)
         width = self.how.width(self.of.cpu)
-        row0, rows = mk.share(k, mk.ceildiv(self.of.m, self.how.rows), down, y)
-        panel0, panels = mk.share(k, mk.ceildiv(self.of.n, width), across, x)
+        row0, rows = mk.chunk_range(k, mk.ceildiv(self.of.m, self.how.rows), down, y)
+        panel0, panels = mk.chunk_range(k, mk.ceildiv(self.of.n, width), across, x)
         if self.how.form == "inner":
             self._inner(batch, row0, rows, panel0, panels)
         else:
@@ -175,9 +175,9 @@ class _Job:
                 def tile(j: Expr, size: int) -> None:
                     self._tile(terms, left, self._right(packed_b, begin, j), batch, i, height, j, size)
 
-                mk.runs(k, self.of.n, width, first, count, tile)
+                mk.for_blocks(k, self.of.n, width, first, count, tile)
 
-            mk.runs(k, self.of.m, how.rows, row0, rows, tiles)
+            mk.for_blocks(k, self.of.m, how.rows, row0, rows, tiles)
 
         self._blocks(panel0, panels, mk.ceildiv(mk.ceildiv(self.of.n, width), how.grid[1]), how.block, block)
 
@@ -217,22 +217,22 @@ class _Job:
             if how.ahead:
                 slot = self._packed_b(batch)
                 assert slot is not None
-                self._pack_b(slot, batch, terms, 0, *mk.share(k, panels, parts, part))
+                self._pack_b(slot, batch, terms, 0, *mk.chunk_range(k, panels, parts, part))
             if how.pack_a:
-                self._pack_a(batch, terms, *mk.share(k, tiles, parts, part))
+                self._pack_a(batch, terms, *mk.chunk_range(k, tiles, parts, part))
 
         units = self.of.batch * parts
-        mk.spread(k, units, 1 if how.serial else mk.pieces(units, self.of.cpu), unit)
+        mk.parallel_chunks(k, units, 1 if how.serial else mk.num_chunks(units, self.of.cpu), unit)
 
     def _pack_a(self, batch: Expr, terms: _Pass, first: Value, count: Value) -> None:
         """Copy some tiles of rows of A: as [k][row] where a column is contiguous, else as [row][k]."""
         k, slot = self.k, self._packed_a(batch)
         assert slot is not None
         if self.of.a.kind.contiguous == "j":
-            mk.runs(k, self.of.m, self.how.rows, first, count, partial(self._pack_rows, slot, batch, terms))
+            mk.for_blocks(k, self.of.m, self.how.rows, first, count, partial(self._pack_rows, slot, batch, terms))
             return
         with k.loop(terms.count, name="k") as at:  # of all tiles: it lies on one page
-            mk.runs(k, self.of.m, self.how.rows, first, count, partial(self._pack_column, slot, batch, terms, at))
+            mk.for_blocks(k, self.of.m, self.how.rows, first, count, partial(self._pack_column, slot, batch, terms, at))
 
     def _tile_of_a(self, slot: Buf, i: Expr) -> Buf:
         """Packed A of the tile that begins with row i."""
@@ -257,7 +257,7 @@ class _Job:
         """body(at, lanes) for vectors of terms of a pass; only the last of all may be shorter."""
         k, lanes = self.k, self.lanes
         if isinstance(terms.count, int):
-            mk.along(k, terms.count, lanes, body)
+            mk.for_vectors(k, terms.count, lanes, body)
             return
         with k.loop(tir.floordiv(terms.count, lanes), name="v") as v:
             body(k.bind(v * lanes, "at"), lanes)
@@ -321,10 +321,10 @@ class _Job:
 
         def some(first: Value, count: Value) -> None:
             with k.loop(terms.count, name="k") as step:
-                mk.runs(k, self.of.n, width, first, count, partial(line, step))
+                mk.for_blocks(k, self.of.n, width, first, count, partial(line, step))
 
         if self.of.b.kind.contiguous == "i":
-            mk.runs(k, self.of.n, width, first, count, turned)
+            mk.for_blocks(k, self.of.n, width, first, count, turned)
         else:
             self._blocks(first, count, mk.ceildiv(self.of.n, width), STREAMS, some)
 
@@ -433,9 +433,11 @@ class _Job:
         k, columns = self.k, self.how.vectors
 
         def panel(j: Expr, size: int) -> None:
-            mk.runs(k, self.of.m, self.how.rows, row0, rows, lambda i, count: self._dots(batch, i, count, j, size))
+            mk.for_blocks(
+                k, self.of.m, self.how.rows, row0, rows, lambda i, count: self._dots(batch, i, count, j, size)
+            )
 
-        mk.runs(k, self.of.n, columns, panel0, panels, panel)
+        mk.for_blocks(k, self.of.n, columns, panel0, panels, panel)
 
     def _dots(self, batch: Expr, i: Expr, rows: int, j: Expr, columns: int) -> None:
         """A tile of dot products along k."""

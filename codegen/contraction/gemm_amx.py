@@ -153,7 +153,7 @@ class _Sizes:
     @property
     def parts(self) -> int:
         """Pieces that the blocks of rows are shared out to."""
-        return 1 if self.own else mk.pieces(self.batch * self.down, self.cpu, self.work)
+        return 1 if self.own else mk.num_chunks(self.batch * self.down, self.cpu, self.work)
 
     @property
     def columns(self) -> int:
@@ -225,8 +225,8 @@ class _Job:
     def piece(self, piece: Expr) -> None:
         """Its blocks of rows of C, through its stripes one after the other."""
         k, s = self.k, self.sizes
-        first, count = mk.share(k, s.batch * s.down, s.parts, k.bind(tir.floordiv(piece, s.columns), "part"))
-        stripe, stripes = mk.share(k, s.stripes, s.columns, k.bind(tir.floormod(piece, s.columns), "x"))
+        first, count = mk.chunk_range(k, s.batch * s.down, s.parts, k.bind(tir.floordiv(piece, s.columns), "part"))
+        stripe, stripes = mk.chunk_range(k, s.stripes, s.columns, k.bind(tir.floormod(piece, s.columns), "x"))
 
         def slot(unit: Value) -> Expr:
             """Where A lies for the piece's block of rows of that number."""
@@ -258,7 +258,7 @@ class _Job:
                     a = slot(u)
                 self._rows(piece, batch, a, k.bind(y * BLOCK, "i"), j, width, copy)
 
-        mk.runs(k, s.n, s.stripe, stripe, stripes, through)
+        mk.for_blocks(k, s.n, s.stripe, stripe, stripes, through)
 
     def _block_of(self, unit: Expr) -> tuple[Expr, Expr]:
         """Batch element and block of rows, of all of them."""
@@ -355,7 +355,7 @@ class _Job:
 
         line = k.bind(tir.floordiv(i, SIDE) + y, "line")
         with k.when(line < mk.ceildiv(columns, SIDE)) if columns % BLOCK else nullcontext():
-            mk.runs(k, columns, SIDE, line, 1, lines)
+            mk.for_blocks(k, columns, SIDE, line, 1, lines)
 
 
 def _pair(buf: Buf, at: Expr, apart: int) -> list[amx.Place]:

@@ -71,7 +71,7 @@ class Strategy:
 
     def pieces(self, batch: int, cpu: Cpu) -> int:
         """Parallel pieces of the whole product."""
-        return 1 if self.serial else mk.pieces(batch * self.grid[0] * self.grid[1], cpu)
+        return 1 if self.serial else mk.num_chunks(batch * self.grid[0] * self.grid[1], cpu)
 
     def workspace(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
         """Bytes that `emit` needs."""

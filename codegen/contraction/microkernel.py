@@ -246,19 +246,19 @@ def zeros(dtype: str, lanes: int) -> Expr:
     return tir.splat(tir.const(0, dtype), lanes)
 
 
-def spread(k: Kernel, units: int, count: int, body: Callable[[Expr, Expr], None]) -> None:
+def parallel_chunks(k: Kernel, units: int, count: int, body: Callable[[Expr, Expr], None]) -> None:
     """body(piece, unit) for every unit of work, in `count` parallel pieces: the units of one piece run one after
     another, so that a piece may own workspace."""
     with k.loop(count, "parallel", "piece") as piece:
         if count == units:
             body(piece, piece)
             return
-        first, number = share(k, units, count, piece)
+        first, number = chunk_range(k, units, count, piece)
         with k.loop(number, name="unit") as u:
             body(piece, k.bind(first + u, "unit"))
 
 
-def share(k: Kernel, steps: int, parts: int, part: Expr) -> tuple[Value, Value]:
+def chunk_range(k: Kernel, steps: int, parts: int, part: Expr) -> tuple[Value, Value]:
     """First step and number of steps of one of the even parts."""
     if parts == 1:
         return 0, steps
@@ -268,12 +268,12 @@ def share(k: Kernel, steps: int, parts: int, part: Expr) -> tuple[Value, Value]:
     return first, k.bind(tir.floordiv((part + 1) * steps, parts) - first, "steps")
 
 
-def pieces(units: int, cpu: Cpu, work: float = SERIAL_WORK) -> int:
+def num_chunks(units: int, cpu: Cpu, work: float = SERIAL_WORK) -> int:
     """Into how many parallel pieces that many units are cut; `work` is what all of them cost, in multiply-adds."""
     return min(units, cpu.chunks) if work >= SERIAL_WORK else 1
 
 
-def along(k: Kernel, n: int, lanes: int, body: Callable[[Value, int], None]) -> None:
+def for_vectors(k: Kernel, n: int, lanes: int, body: Callable[[Value, int], None]) -> None:
     """body(start, width) for full vectors, then for what is left."""
     full, rest = divmod(n, lanes)
     if full:
@@ -283,7 +283,9 @@ def along(k: Kernel, n: int, lanes: int, body: Callable[[Value, int], None]) -> 
         body(full * lanes, rest)
 
 
-def runs(k: Kernel, extent: int, step: int, first: Value, count: Value, body: Callable[[Expr, int], None]) -> None:
+def for_blocks(
+    k: Kernel, extent: int, step: int, first: Value, count: Value, body: Callable[[Expr, int], None]
+) -> None:
     """body(start, size) for steps first .. first+count-1 of the extent; only the last step may be shorter."""
     full, rest = divmod(extent, step)
     with k.loop(count, name="step") as s:

@@ -101,7 +101,7 @@ class _ToPixels(Job):
                 with k.loop(self.lines, name="line") as line:
                     self._finish(k, sums, write, strip, line, first, size)
 
-            mk.runs(k, self.made, self.width, k.bind(tir.floormod(unit, self.panels), "panel"), 1, channels)
+            mk.for_blocks(k, self.made, self.width, k.bind(tir.floormod(unit, self.panels), "panel"), 1, channels)
 
         self.spread(k, self.planes.strips * self.panels, unit)
 
@@ -185,7 +185,7 @@ class _ToPixels(Job):
             sizes = (rows * width, self.width, channels)
             turn_back(k, self, pixels, sizes, partial(write, image), first, k.bind(start * width, "pixel"))
 
-        mk.runs(k, height, high, inner, 1, hand_on)
+        mk.for_blocks(k, height, high, inner, 1, hand_on)
 
 
 class Forward(_ToPixels):
@@ -204,7 +204,7 @@ class Forward(_ToPixels):
             for i, row in enumerate(mk.transposed(k, rows)[:n]):
                 k.store(into, row, (q + i) * side)
 
-        mk.along(k, side * taps, side, square)
+        mk.for_vectors(k, side * taps, side, square)
 
 
 class DataGrad(_ToPixels):
@@ -224,4 +224,4 @@ class DataGrad(_ToPixels):
                 for i, row in enumerate(mk.transposed(k, rows)[:n]):
                     k.store(into, row, (c * taps + (taps - 1 - tap - i)) * side)
 
-            mk.along(k, taps, side, square)
+            mk.for_vectors(k, taps, side, square)

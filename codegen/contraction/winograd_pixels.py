@@ -67,7 +67,7 @@ class _ToPixels(Filtering):
 
         def unit(_: Expr, unit: Expr) -> None:
             block, y = k.bind(tir.floordiv(unit, self.down), "block"), k.bind(tir.floormod(unit, self.down), "y")
-            top, rows = mk.share(k, self.target[0], self.down, y)
+            top, rows = mk.chunk_range(k, self.target[0], self.down, y)
             # Memory of the thread, which the next piece finds in cache; a workspace for each piece would not be there.
             ring = k.local("ring", POINTS * (self._ring + self._sums) + self.across * self.lanes, self.dtype)
             sums = ring.at(POINTS * self._ring)

@@ -89,7 +89,7 @@ class WeightGrad(Filtering):
         def unit(piece: Expr, _: Expr) -> None:
             part = k.bind(tir.floormod(piece, self.by_channel), "part")
             share = k.bind(tir.floordiv(piece, self.by_channel), "share")
-            first, count = mk.share(k, self.all_strips, self.by_strip, share)
+            first, count = mk.chunk_range(k, self.all_strips, self.by_strip, share)
             channels = self._channels(k, part)
             own = sums.at(k.bind(piece * self._sums, "sums"))
             with k.loop(self._sums // self.rows, name="i") as i:
@@ -110,12 +110,12 @@ class WeightGrad(Filtering):
                         self._multiply(k, x, g, own.at(start), top, bottom, channels, chunk)
 
         pieces = self.by_strip * self.by_channel
-        mk.spread(k, pieces, pieces, unit)
-        mk.spread(k, self.by_channel, self.by_channel, lambda _, part: self._finish(k, sums, part, write))
+        mk.parallel_chunks(k, pieces, pieces, unit)
+        mk.parallel_chunks(k, self.by_channel, self.by_channel, lambda _, part: self._finish(k, sums, part, write))
 
     def _channels(self, k: Kernel, part: Expr) -> tuple[Value, Value]:
         """First output channel of a part, and the one behind its last."""
-        first, count = mk.share(k, self.steps, self.by_channel, part)
+        first, count = mk.chunk_range(k, self.steps, self.by_channel, part)
         return k.bind(first * self.rows, "o"), k.bind(tir.minimum((first + count) * self.rows, self.conv.o), "o")
 
     def _evaluate_x(
@@ -213,9 +213,9 @@ class WeightGrad(Filtering):
                         at = (c * self.height + kh) * self.taps + tap
                         k.store(weights, value, tir.ramp(at, lanes, self.height * self.taps))
 
-                mk.along(k, conv.c, self.lanes, vector)
+                mk.for_vectors(k, conv.c, self.lanes, vector)
 
             def hand_on(q: Value, lanes: int, o: Expr = o) -> None:
                 write(k.bind(start + o, "o"), q, k.bind(k.load(weights, q, lanes), "total"))
 
-            mk.along(k, conv.q, self.lanes, hand_on)
+            mk.for_vectors(k, conv.q, self.lanes, hand_on)

@@ -51,7 +51,7 @@ class RowTotals:
         first_places(k, row, self.count, self.said, self.first)
         slots = self._ranks() if self.slots else tir.index(0)
         steps = mk.ceildiv(width, self.lanes)
-        pieces = mk.pieces(steps, self.cpu, float(width * self.count))
+        pieces = mk.num_chunks(steps, self.cpu, float(width * self.count))
 
         def add(at: Expr, lanes: int) -> None:
             with k.loop(self.count, name="place") as place:
@@ -65,8 +65,8 @@ class RowTotals:
                 self._rest_of_chains(slots, at, lanes)
 
         with k.loop(pieces, "parallel", "piece") as piece:
-            start, number = mk.share(k, steps, pieces, piece)
-            mk.runs(k, width, self.lanes, start, number, add)
+            start, number = mk.chunk_range(k, steps, pieces, piece)
+            mk.for_blocks(k, width, self.lanes, start, number, add)
 
     def _ranks(self) -> Expr:
         """How many places before each name its row, and a slot for every row with more than one chain: their number."""
@@ -143,9 +143,9 @@ def _scatter_add(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings,
         sums.add_up(row_of, updates)
         updates = sums.sums
     steps = mk.ceildiv(width, cpu.lanes)
-    pieces = mk.pieces(steps, cpu, float(width * (rows + count)))
+    pieces = mk.num_chunks(steps, cpu, float(width * (rows + count)))
     with k.loop(pieces, "parallel", "piece") as piece:
-        first, number = mk.share(k, steps, pieces, piece)
+        first, number = mk.chunk_range(k, steps, pieces, piece)
 
         def copy(at: Expr, lanes: int) -> None:
             with k.loop(rows, name="row") as r:
@@ -158,8 +158,8 @@ def _scatter_add(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings,
                     place = k.let(row_of(u) * width + at, "place")
                     k.store(y, k.load(y, place, lanes) + k.load(updates, u * width + at, lanes), place)
 
-        mk.runs(k, width, cpu.lanes, first, number, copy)
-        mk.runs(k, width, cpu.lanes, first, number, add)
+        mk.for_blocks(k, width, cpu.lanes, first, number, copy)
+        mk.for_blocks(k, width, cpu.lanes, first, number, add)
 
 
 def _first_of(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
@@ -200,9 +200,9 @@ def _put_rows(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cp
 
         above, end = tir.compare("greater_equal", row, tir.index(0)), tir.index(n.shape[0])
         with k.when(tir.logical("and", above, tir.compare("less", row, end))):
-            mk.along(k, width, lanes, write)
+            mk.for_vectors(k, width, lanes, write)
 
-    mk.spread(k, count, mk.pieces(count, cpu, float(count * width)), put)
+    mk.parallel_chunks(k, count, mk.num_chunks(count, cpu, float(count * width)), put)
 
 
 def _concat(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
@@ -267,7 +267,7 @@ def _cumsum(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu:
         if rest:
             vector(full * cpu.lanes, rest)
 
-    mk.spread(k, rows, mk.pieces(rows, cpu, 4.0 * rows * length), line)
+    mk.parallel_chunks(k, rows, mk.num_chunks(rows, cpu, 4.0 * rows * length), line)
 
 
 def _running(k: Kernel, x: Expr) -> Expr:
@@ -288,14 +288,14 @@ def _max_pool_grad(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Binding
 
     def plane(_: Expr, number: Expr) -> None:
         start = k.let(number * size_of(image), "start")
-        mk.along(k, size_of(image), cpu.lanes, lambda at, lanes: k.store(z, _zeros(n.dtype, lanes), start + at))
+        mk.for_vectors(k, size_of(image), cpu.lanes, lambda at, lanes: k.store(z, _zeros(n.dtype, lanes), start + at))
         with k.nest(small) as window:
             place = k.let((number * small[0] + window[0]) * small[1] + window[1], "place")
             first = start + _first_largest(k, n, x, start, window, k.let(k.load(y, place)))
             first = k.let(first, "first")
             k.store(z, k.load(z, first) + k.load(g, place), first)
 
-    mk.spread(k, planes, mk.pieces(planes, cpu, 10.0 * y.size), plane)
+    mk.parallel_chunks(k, planes, mk.num_chunks(planes, cpu, 10.0 * y.size), plane)
 
 
 def _zeros(dtype: str, lanes: int) -> Expr:

@@ -120,7 +120,7 @@ def _in_runs(
 
     pieces = min(runs, cpu.chunks) if size * cost >= PARALLEL else 1
     with k.loop(pieces, "parallel" if pieces > 1 else "serial", "piece") as piece:
-        first, count = mk.share(k, runs, pieces, piece)
+        first, count = mk.chunk_range(k, runs, pieces, piece)
         with k.loop(count, name="run") as r:
             run(k.bind(tir.index(first + r), "number"))
 
@@ -167,9 +167,9 @@ def _turned(k: Kernel, cpu: Cpu, extents: tuple[int, ...], across: int, lanes: i
                 k.ranges.bind(where[across], extents[across])
                 element(tuple(where), at, width)
 
-        mk.along(k, extents[-1], lanes, vector)
+        mk.for_vectors(k, extents[-1], lanes, vector)
 
-    mk.spread(k, rows, min(rows, cpu.chunks) if parallel else 1, row)
+    mk.parallel_chunks(k, rows, min(rows, cpu.chunks) if parallel else 1, row)
 
 
 def sweep(k: Kernel, cpu: Cpu, extents: tuple[int, ...], lanes: int, cost: int, element: Element) -> None:
@@ -178,15 +178,15 @@ def sweep(k: Kernel, cpu: Cpu, extents: tuple[int, ...], lanes: int, cost: int, 
     rows = size_of(tuple(outer))
     if rows * n * cost < PARALLEL:
         with k.nest(outer) as at:
-            mk.along(k, n, lanes, lambda start, width: element(at, start, width))
+            mk.for_vectors(k, n, lanes, lambda start, width: element(at, start, width))
     elif rows >= cpu.chunks or rows > n // lanes:
 
         def row(_: Expr, unit: Expr) -> None:
             k.ranges.bind(unit, rows)
             where = unflatten(unit, tuple(outer))
-            mk.along(k, n, lanes, lambda start, width: element(where, start, width))
+            mk.for_vectors(k, n, lanes, lambda start, width: element(where, start, width))
 
-        mk.spread(k, rows, min(rows, cpu.chunks), row)
+        mk.parallel_chunks(k, rows, min(rows, cpu.chunks), row)
     else:
         with k.nest(outer) as at:
             _pieces(k, cpu, n, lanes, lambda start, width: element(at, start, width))
@@ -197,7 +197,7 @@ def _pieces(k: Kernel, cpu: Cpu, n: int, lanes: int, body: Callable[[Value, int]
     full, rest = divmod(n, lanes)
     pieces = min(full, cpu.chunks)
     with k.loop(pieces, "parallel", "piece") as piece:
-        first, count = mk.share(k, full, pieces, piece)
+        first, count = mk.chunk_range(k, full, pieces, piece)
         with k.loop(count, name="v") as v:
             body((first + v) * lanes, lanes)
     if rest:

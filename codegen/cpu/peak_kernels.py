@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gluongraph.codegen.contraction.amx import SIDE, Amx
+from gluongraph.codegen.contraction.amx import SIDE, AmxUnit
 from gluongraph.codegen.expr.vector_math import fma
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import machine_code, tir
@@ -46,7 +46,7 @@ def tile_peak(cpu: Cpu) -> tuple[PrimFunc, int, int]:
     """The same of products of bf16 in tiles, on a CPU that has them."""
     k = Kernel("peak_bf16")
     x = k.param("x", cpu.chunks * SIDE * SIDE, "f32")
-    unit = Amx()
+    unit = AmxUnit()
     unit.prepare(k)
     with k.loop(cpu.chunks, "parallel") as piece, unit.thread(k):
         for t in range(8):

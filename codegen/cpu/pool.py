@@ -91,7 +91,7 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
             own = space.at(k.let(piece * lines.size))
             lines.plane(k, sources[0], own, plane, lambda pixel, value: store((n, c, 0, pixel), value))
 
-    mk.spread(k, math.prod(pool.shape[:2]), pieces, plane)
+    mk.parallel_chunks(k, math.prod(pool.shape[:2]), pieces, plane)
 
 
 class _Tiles:
@@ -109,7 +109,7 @@ class _Tiles:
         """One channel of one image."""
         with self.k.loop(self.small[0], name="row") as row:
             piece = self._spread_back if self.grad else self._gather
-            mk.along(self.k, self.small[1], self.cpu.lanes, lambda at, width: piece(plane, row, at, width))
+            mk.for_vectors(self.k, self.small[1], self.cpu.lanes, lambda at, width: piece(plane, row, at, width))
         if self.grad:
             self._clear_rest()
 
@@ -174,7 +174,7 @@ class _Tiles:
         def piece(at: Value, width: int) -> None:
             self.store(start + at, tir.splat(tir.const(0.0, "f32"), width))
 
-        mk.along(self.k, count, self.cpu.lanes, piece)
+        mk.for_vectors(self.k, count, self.cpu.lanes, piece)
 
 
 POOL = Rule("pool", _claim, _emit, preferred_lanes=_preferred_lanes)

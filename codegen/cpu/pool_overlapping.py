@@ -62,11 +62,13 @@ class Lines:
                 line = lines.at(k.let((r + first) * self.width, "line"))
                 self._edges(k, line)
                 columns = partial(self._columns, k, source.at(start), line, count)
-                mk.along(k, self.image[1], self.cpu.lanes, columns)
+                mk.for_vectors(k, self.image[1], self.cpu.lanes, columns)
         with k.loop(self.small[0], name="row") as row:
             line = lines.at(k.let(row * self.width, "line"))
             place = k.let(row * self.small[1], "place")
-            mk.along(k, self.small[1], self.cpu.lanes, lambda at, n: store(place + at, self._windows(k, line, at, n)))
+            mk.for_vectors(
+                k, self.small[1], self.cpu.lanes, lambda at, n: store(place + at, self._windows(k, line, at, n))
+            )
 
     def _rows(self) -> Iterator[tuple[int, int, int, int]]:
         """Rows of windows over as many rows of the image: (first, first row under it, rows under each, how many)."""

@@ -127,7 +127,7 @@ class _Emit:
     def run(self) -> None:
         k, cut = self.k, self.cut
         if not cut.split:
-            mk.spread(k, cut.units, cut.pieces, lambda _, u: self._unit(u, None, self._finish))
+            mk.parallel_chunks(k, cut.units, cut.pieces, lambda _, u: self._unit(u, None, self._finish))
             return
         partial = self._partials()
         with k.loop(cut.parts, "parallel", "part") as part:
@@ -148,7 +148,7 @@ class _Emit:
                 made[n] = total
             self._finish(at, lanes, made)
 
-        mk.along(k, cut.kept, self.cpu.lanes, fold)
+        mk.for_vectors(k, cut.kept, self.cpu.lanes, fold)
 
     def _partials(self) -> dict[Node, Buf]:
         found, at = {}, 0
@@ -184,7 +184,7 @@ class _Emit:
                 done(row * width + (start + v * self.cpu.lanes), lanes, found)
 
         number = tir.index(0) if cut.blocks == 1 else k.let(tir.floormod(unit, cut.blocks), "block")
-        mk.runs(k, width, cut.block, number, 1, block)
+        mk.for_blocks(k, width, cut.block, number, 1, block)
 
     def _terms(self, part: Expr | None) -> int:
         """Terms along the folded axes but the last, or of one part of the first of them."""
@@ -204,7 +204,7 @@ class _Emit:
                 yield at
             return
         size = self.cut.outer_folded[0].size
-        first, count = mk.share(k, size, self.cut.parts, part)
+        first, count = mk.chunk_range(k, size, self.cut.parts, part)
         with mk.chained(k, settle, [count, *most[1:]], each, most) as (i, *inner):
             row = k.let(tir.index(first + i), "at")
             k.ranges.bind(row, size)
@@ -229,7 +229,7 @@ class _Emit:
         with self._rows(part, outer, steps) as folded:
             if shared:
                 assert part is not None
-                first, count = mk.share(k, full, self.cut.parts, part)
+                first, count = mk.chunk_range(k, full, self.cut.parts, part)
                 with mk.chained(k, inner, [count], most=[steps]) as (v,):
                     add(folded, sums[0], (first + v) * lanes, lanes)
                 if rest:

@@ -54,7 +54,7 @@ def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     def one(_: Expr, row: Expr) -> None:
         _Row(k, group, bindings, cpu, domain, start, row).emit()
 
-    mk.spread(k, rows, min(rows, cpu.chunks) if parallel else 1, one)
+    mk.parallel_chunks(k, rows, min(rows, cpu.chunks) if parallel else 1, one)
 
 
 class _Row:
@@ -172,7 +172,7 @@ class _Row:
                 k.store(buf, value, self.row * self.columns + at)
 
         if whole:
-            mk.along(k, self.columns, self.cpu.lanes, sweep)
+            mk.for_vectors(k, self.columns, self.cpu.lanes, sweep)
         expressions = self._expressions()
         # At last: where a value of the row is overwritten, the sweep above has read the old one.
         values = [expressions.at(n, unflatten(self.row, n.shape)) for n, _ in single]

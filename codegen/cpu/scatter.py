@@ -92,9 +92,9 @@ class _Job:
             with k.when(named):
                 self._write(row, place)
             with k.when(tir.logical("not", named)):
-                mk.along(k, self.width, self.lanes, partial(self._write_zeros, row))
+                mk.for_vectors(k, self.width, self.lanes, partial(self._write_zeros, row))
 
-        mk.spread(k, self.rows, mk.pieces(self.rows, self.cpu, float(self.rows * self.width)), row)
+        mk.parallel_chunks(k, self.rows, mk.num_chunks(self.rows, self.cpu, float(self.rows * self.width)), row)
 
     def named_rows(self) -> None:
         """Those that the list names, each once."""
@@ -104,13 +104,13 @@ class _Job:
             with k.when(tir.compare("equal", k.load(self.first, place), place)):
                 self._write(self._row(place), place)
 
-        mk.spread(k, self.count, mk.pieces(self.count, self.cpu, float(self.count * self.width)), at)
+        mk.parallel_chunks(k, self.count, mk.num_chunks(self.count, self.cpu, float(self.count * self.width)), at)
 
     def _write(self, row: Expr, place: Expr) -> None:
         def write(at: Value, lanes: int) -> None:
             self.store((row, at), self.k.load(self.sums, place * self.width + at, lanes))
 
-        mk.along(self.k, self.width, self.lanes, write)
+        mk.for_vectors(self.k, self.width, self.lanes, write)
 
     def _write_zeros(self, row: Expr, at: Value, lanes: int) -> None:
         self.store((row, at), tir.splat(tir.const(0, self.dtype), lanes))

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from gluongraph.codegen.cuda.cuda_math import CudaAlgebra, GpuKernel
 from gluongraph.codegen.cuda.te_lower import Stages, fold_length, kept_shape, small, stage, transposition
-from gluongraph.codegen.expr.evaluate import Load, Pull
+from gluongraph.codegen.expr.evaluate import Evaluator, Load
 from gluongraph.codegen.expr.expression import flat, unflatten
 from gluongraph.codegen.rule import Bindings, Gpu, Rule, Target, bind, emit
 from gluongraph.codegen.scan import SCAN
@@ -245,12 +245,12 @@ def _write_threads(kernel: GpuKernel, part: Part, places: _Places) -> None:
     for n in part.results:
         spaces.setdefault(n.shape, []).append(n)
     for shapes in _grids(spaces):
-        pull = Pull(CudaAlgebra(kernel), places.loads())
+        evaluator = Evaluator(CudaAlgebra(kernel), places.loads())
         with kernel.each(*map(math.prod, shapes)) as places_in:
             for shape, (at, inside) in zip(shapes, places_in, strict=True):
                 with kernel.when(inside):
                     index = unflatten(at, shape)
-                    values = [kernel.let(pull.element(n, index)) for n in spaces[shape]]
+                    values = [kernel.let(evaluator.element(n, index)) for n in spaces[shape]]
                     for n, value in zip(spaces[shape], values, strict=True):
                         places.store(n, value, index)
 
@@ -279,11 +279,11 @@ def _write_scheduled(kernel: GpuKernel, part: Part, stages: Stages, places: _Pla
         stored = places.loads()
         for n, value in zip(stages.folds, values, strict=True):
             stored[n] = _constantly(kernel.let(algebra.cast(value, n.dtype)))
-        pull = Pull(algebra, stored)
+        evaluator = Evaluator(algebra, stored)
         wide = [n for n in part.results if n.shape == stages.shape]
         rows = [n for n in part.results if n.shape != stages.shape]
         at = {n: index if n in wide else _row_index(n.shape, kept, index) for n in part.results}
-        results = {n: kernel.let(pull.element(n, at[n])) for n in part.results}
+        results = {n: kernel.let(evaluator.element(n, at[n])) for n in part.results}
         for n in wide:
             places.store(n, results[n], at[n])
         if rows:

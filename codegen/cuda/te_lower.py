@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gluongraph.codegen.cuda.cuda_math import CudaAlgebra, TeAlgebra
-from gluongraph.codegen.expr.evaluate import Load, Pull
+from gluongraph.codegen.expr.evaluate import Evaluator, Load
 from gluongraph.codegen.tvm import te, tir
 from gluongraph.codegen.tvm.tir import Expr, Inline, PrimFunc, Value
 from gluongraph.ir.graph import Node, topological
@@ -54,7 +54,7 @@ def fold_length(n: Node) -> int | None:
         return None
     zeros = {s: _constant(s) for s in n.src}
     try:
-        Pull(_Probe(Inline("probe")), zeros).lower(n, tuple(tir.variable(f"i{a}") for a in range(n.ty.rank)))
+        Evaluator(_Probe(Inline("probe")), zeros).lower(n, tuple(tir.variable(f"i{a}") for a in range(n.ty.rank)))
     except _Folds as found:
         return found.length
     return None
@@ -190,7 +190,7 @@ def _fold_stage(n: Node, stored: dict[Node, Load], name: str, algebra: TeAlgebra
         algebra.made = None
         for axis, extent in zip(at, placed(kept_shape(n)), strict=True):
             algebra.ranges.bind(axis, extent)
-        value = Pull(algebra, stored).lower(n, _full_index(n, at[: len(kept_shape(n))]))
+        value = Evaluator(algebra, stored).lower(n, _full_index(n, at[: len(kept_shape(n))]))
         whole = whole and algebra.made is not None and value.same_as(algebra.made)
         return value if whole else tir.const(0, n.dtype)
 

@@ -27,7 +27,7 @@ class Source:
         return self.element(*index)
 
 
-class Pull:
+class Evaluator:
     """Evaluates nodes; `known` says how the values that exist are read. Others are named once per place and index."""
 
     def __init__(self, algebra: CpuAlgebra, known: Mapping[Node, Load]):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from gluongraph.codegen.expr.algebra import VectorAlgebra
-from gluongraph.codegen.expr.evaluate import Index, Load, Pull
+from gluongraph.codegen.expr.evaluate import Evaluator, Index, Load
 from gluongraph.codegen.rule import Bindings
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
@@ -44,7 +44,7 @@ def size_of(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-class Expressions(Pull):
+class Expressions(Evaluator):
     """The values of a group's body over its buffers, whose elements are named too.
 
     An index may hold a vector, made by `tir.ramp` and arithmetic on it: the result then has as many lanes. `known`

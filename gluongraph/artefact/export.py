@@ -31,7 +31,7 @@ from gluongraph.ops import index_checks
 from gluongraph.step.batch import as_array
 from gluongraph.step.specializations import Specializations
 from gluongraph.storage import Array
-from gluongraph.tracing.accumulation import WINDOW, Window
+from gluongraph.tracing.accumulation import WINDOW, GradientAccumulator
 from gluongraph.tracing.ema import AVERAGE
 from gluongraph.tracing.loss_scaling import GOOD, SCALE
 from gluongraph.tracing.optimizer_updates import GRAD, SCALAR
@@ -161,7 +161,7 @@ class _Maker:
     def __init__(self, step: TrainStep, on: Target):
         self.step, self.on = step, on
         before = step._specializations
-        self.window = Window()
+        self.window = GradientAccumulator()
         lower = partial(before.lower, on=on, tune=0.0)  # what has been measured is in its code anyway
         self.specializations = Specializations(
             before.function, before.predict, step.trainer, lower, step.options, step.averages, self.window

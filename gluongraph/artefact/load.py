@@ -358,12 +358,12 @@ class ExportedSpecialization(Specialization):
     def _lower_again(self) -> Compiled:
         """The graph after all stages, gone through again here."""
         from gluongraph.compiler.lower import lower
-        from gluongraph.compiler.memory_options import thrift_of
+        from gluongraph.compiler.memory_options import memory_options_of
 
         options = self.specializations.options
-        thrift = thrift_of(options.remat, options.memory_budget, options.activations)
+        memory_options = memory_options_of(options.remat, options.memory_budget, options.activations)
         try:
-            return lower(self._graph(), self.told["roles"], self.told["forward"], thrift=thrift)
+            return lower(self._graph(), self.told["roles"], self.told["forward"], memory_options=memory_options)
         except (CompileError, ImportError) as error:
             if not (why := self.specializations.anew):
                 raise

@@ -10,7 +10,7 @@ from typing import Any
 from gluongraph.bench import bandwidth
 from gluongraph.bench.interleaved_timing import Result, seconds
 from gluongraph.bench.workloads import Workload
-from gluongraph.errors import amount
+from gluongraph.errors import pluralize
 
 BANDWIDTH = "bandwidth"  # what is no peer
 BUSY = 0.2  # cores that other processes may take before a measurement is called unfair
@@ -82,7 +82,7 @@ class Report:
         """What was measured on, and how."""
         how = f"{self.blocks} blocks of {self.block_seconds} s for each contender, alternated"
         target = f"vectors of {self.target}, " if self.target else ""
-        return f"{processor()}, {target}{amount(len(self.on), 'thread')}, precision {self.precision}, {how}"
+        return f"{processor()}, {target}{pluralize(len(self.on), 'thread')}, precision {self.precision}, {how}"
 
     def summary(self) -> str:
         """One line for each workload, and the geometric means."""
@@ -164,7 +164,7 @@ def kernels(profile: dict[str, Any], rows: int) -> list[str]:
         rest = sum(row["seconds"] for same in worst[rows:] for row in same)
         lines.append(f"  {len(worst) - rows} more kernels, {seconds(rest)}")
     launches = len(profile["rows"])
-    total = f"{amount(launches, 'launch')}, {seconds(profile['seconds'])}: {profile['share']:.0%} of the roofline"
+    total = f"{pluralize(launches, 'launch')}, {seconds(profile['seconds'])}: {profile['share']:.0%} of the roofline"
     machine = profile["machine"]
     peaks = ", ".join(f"{unit} {rate / 1e9:.0f} GFLOP/s" for unit, rate in machine["flops"].items())
     levels = ", ".join(

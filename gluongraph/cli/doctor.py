@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gluongraph.errors import amount
+from gluongraph.errors import pluralize
 from gluongraph.host.terminal import as_json
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def processor() -> list[Finding]:
     forced = os.environ.get("GG_TARGET")
     setting = next((n for n in THREADS if os.environ.get(n)), None)
     mine, physical, time = len(os.sched_getaffinity(0)), len(cores()), quota()
-    seen = f"{os.cpu_count()} logical cores, {mine} of them for this process, on {amount(physical, 'physical core')}"
+    seen = f"{os.cpu_count()} logical cores, {mine} of them for this process, on {pluralize(physical, 'physical core')}"
     why = f"as {setting} says" if setting else "one for each physical core"
     if not setting and time is not None and time < physical:
         why = f"since this container may use the time of {time:g} cores"
@@ -171,7 +171,7 @@ def cache() -> list[Finding]:
     size = sum(size for _, size in files)
     base = next(p for p in (place, *place.parents) if p.exists())
     advice = "" if os.access(base, os.W_OK) else f"{base} cannot be written: set GG_CACHE to a folder that can"
-    return [Finding("cache", f"{place}: {amount(count, 'step')}, {size / 2**20:.1f} MiB", advice)]
+    return [Finding("cache", f"{place}: {pluralize(count, 'step')}, {size / 2**20:.1f} MiB", advice)]
 
 
 def _files(place: Path) -> Iterator[tuple[Path, int]]:
@@ -193,7 +193,7 @@ def tuned() -> list[Finding]:
     if not found.path.exists():
         return [Finding("tuned", "nothing yet: gluongraph tune measures which kernels are fastest here")]
     faster = sum(bool(row.candidate.setting) for row in found)
-    told = f"{found.path}: {amount(len(found), 'kernel')}, {faster} faster than by the rules, "
+    told = f"{found.path}: {pluralize(len(found), 'kernel')}, {faster} faster than by the rules, "
     return [Finding("tuned", told + f"{found.path.stat().st_size / 2**10:.1f} KiB")]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from gluongraph.cli import Failed, Refused
 from gluongraph.cli.words import Named, Shape, arrays, count, named, random_array, sentence, settings, shape
-from gluongraph.errors import MXNetError, amount, is_own_file
+from gluongraph.errors import MXNetError, is_own_file, pluralize
 from gluongraph.ir.graph import TensorType
 from gluongraph.storage import Array
 
@@ -220,7 +220,7 @@ def _caught(path: Path, options: argparse.Namespace) -> tuple[Any, ...]:
                     raise
     except Caught as caught:
         return (caught.step, *caught.batch)
-    told = f"{amount(len(seen), 'step')} of mx.compile" if seen else "no step of mx.compile"
+    told = f"{pluralize(len(seen), 'step')} of mx.compile" if seen else "no step of mx.compile"
     raise Refused(f"{path} has called {told}, wanted is number {nth}; or name a function: {path}:make_step")
 
 

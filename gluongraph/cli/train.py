@@ -34,7 +34,7 @@ import numpy as np
 from gluongraph.cli import INTERRUPTED, Refused, subject
 from gluongraph.cli.inspect import planned
 from gluongraph.cli.words import arrays, count, sentence
-from gluongraph.errors import amount
+from gluongraph.errors import pluralize
 from gluongraph.host.progress import task
 from gluongraph.host.terminal import as_json
 from gluongraph.storage import Array
@@ -136,7 +136,9 @@ def _folder(options: argparse.Namespace) -> Path:
 
 def _told(data: Mapping[str, Array]) -> str:
     rows = len(next(iter(data.values())))
-    return f"{amount(rows, 'row')} of " + ", ".join(f"{name} {a.dtype}{list(a.shape[1:])}" for name, a in data.items())
+    return f"{pluralize(rows, 'row')} of " + ", ".join(
+        f"{name} {a.dtype}{list(a.shape[1:])}" for name, a in data.items()
+    )
 
 
 def _loader(data: Mapping[str, Array], size: int, options: argparse.Namespace) -> DataLoader:
@@ -144,7 +146,7 @@ def _loader(data: Mapping[str, Array], size: int, options: argparse.Namespace) -
 
     rows = len(next(iter(data.values())))
     if size > rows and options.discard:
-        raise Refused(f"{amount(rows, 'row')} of data: fewer than a batch of {size}, and --discard leaves them out")
+        raise Refused(f"{pluralize(rows, 'row')} of data: fewer than a batch of {size}, and --discard leaves them out")
     last = "discard" if options.discard else "keep"
     return DataLoader(ArrayDataset(*data.values()), size, shuffle=not options.no_shuffle, last_batch=last)
 
@@ -249,7 +251,7 @@ class Training:
             told = {"steps": self.past.step, "steps_per_second": self.rate, "epochs": self.past.history}
             as_json({**told, "saved": self.saved, "interrupted": interrupted})
         if not interrupted:
-            _say(options, f"{amount(self.past.step, 'step')}; saved in {self.saved or self.folder}")
+            _say(options, f"{pluralize(self.past.step, 'step')}; saved in {self.saved or self.folder}")
             return 0
         where = self.saved or f"{self.folder}, as it was"
         print(f"interrupted after step {self.past.step}; saved in {where}; to go on:", file=sys.stderr)

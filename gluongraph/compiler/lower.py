@@ -17,8 +17,8 @@ from gluongraph.codegen.rule import Target
 from gluongraph.codegen.targets import runs_here
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.compiler.interpreted import Interpreted
-from gluongraph.compiler.memory_options import ALL_KEPT, Thrift
-from gluongraph.errors import CompileError, MXNetError, amount, located
+from gluongraph.compiler.memory_options import ALL_KEPT, MemoryOptions
+from gluongraph.errors import CompileError, MXNetError, located, pluralize
 from gluongraph.host import process, services
 from gluongraph.host.interrupts import import_whole, in_one_line
 from gluongraph.host.progress import quiet, task
@@ -58,7 +58,7 @@ class Request:
     roles: Mapping[str, str]
     forward: Collection[str]
     on: Target
-    thrift: Thrift
+    memory_options: MemoryOptions
     measured: measurements.Table = field(init=False)
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class Request:
         from gluongraph.compiler.pipeline import choice
 
         with task(0, "planning"):
-            return choice(self.checked, self.roles, self.forward, self.on, self.thrift, self.measured)
+            return choice(self.checked, self.roles, self.forward, self.on, self.memory_options, self.measured)
 
     @cached_property
     def key(self) -> str:
@@ -85,7 +85,7 @@ class Request:
             return ""
         results = (*self.checked.outputs, *self.checked.updates)
         spared = [name in self.forward for name in results]
-        return plans.key(self.checked, self.roles, f"{self.thrift} {spared} {self.measured.digest}", self.on)
+        return plans.key(self.checked, self.roles, f"{self.memory_options} {spared} {self.measured.digest}", self.on)
 
     def find(self) -> Artefact | None:
         """The artefact, where the cache has it."""
@@ -151,27 +151,27 @@ def lower(
     forward: Collection[str] = (),
     *,
     on: Target | None = None,
-    thrift: Thrift = ALL_KEPT,
+    memory_options: MemoryOptions = ALL_KEPT,
     tune: float = 0.0,
     progress: bool = True,
 ) -> Compiled:
     """One graph -> code. `roles` says of each input whether it is "state", "scalar" or "input" (see plan.SPACES).
 
     `forward` names the outputs and updates that no gradient goes into; what they need may be computed again, as
-    `thrift` says. `tune`: so many seconds are spent on measuring candidates for its kernels first. `progress`: show on
-    a terminal how far it is.
+    `memory_options` says. `tune`: so many seconds are spent on measuring candidates for its kernels first. `progress`:
+    show on a terminal how far it is.
     """
     on = on or find_target()
     debug.next_graph()
     graph, tuning = edited(graph), None
-    asked = Request(graph, roles, forward, on, thrift)
+    asked = Request(graph, roles, forward, on, memory_options)
     with quiet(not progress), task(0, "compiling"):
         if tune and runs_here(on) and not interprets():
             import_whole("gluongraph.compiler.tuning")
             from gluongraph.compiler.tuning import tune as measure
 
             tuning = measure(asked.choice.plan, on, tune)
-            asked = Request(graph, roles, forward, on, thrift) if tuning.changed else asked
+            asked = Request(graph, roles, forward, on, memory_options) if tuning.changed else asked
         artefact = asked.find()
         if artefact is None:
             artefact = built(asked.choice.plan, on)
@@ -200,7 +200,9 @@ def built(plan: Plan, on: Target) -> Artefact | None:
     artefact = None if interprets() else build(plan, on)
     offer(on).save()
     made = 0 if artefact is None else artefact.compiled
-    debug.log("target", f"{on.name}: {amount(len(plan.launches), 'launch')}, {amount(made, 'kernel')} compiled now")
+    debug.log(
+        "target", f"{on.name}: {pluralize(len(plan.launches), 'launch')}, {pluralize(made, 'kernel')} compiled now"
+    )
     return artefact
 
 

@@ -12,7 +12,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 
 
 @dataclass(frozen=True)
-class Thrift:
+class MemoryOptions:
     """What was asked for: a mode, or a number of bytes that the step must fit into; the dtype of what is kept."""
 
     mode: str | None = None
@@ -23,10 +23,10 @@ class Thrift:
         return self != ALL_KEPT
 
 
-ALL_KEPT = Thrift()
+ALL_KEPT = MemoryOptions()
 
 
-def thrift_of(mode: str | None, budget: int | str | None, activations: str | None) -> Thrift:
+def memory_options_of(mode: str | None, budget: int | str | None, activations: str | None) -> MemoryOptions:
     """`remat`, `memory_budget` and `activations` as they are given.
 
     Raises:
@@ -39,7 +39,7 @@ def thrift_of(mode: str | None, budget: int | str | None, activations: str | Non
     if mode is not None and budget is not None:
         help = "a budget finds out how much to recompute: leave remat out"
         raise ValueError(located("remat and memory_budget together", help=help))
-    return Thrift(mode, None if budget is None else nbytes_of(budget), activations)
+    return MemoryOptions(mode, None if budget is None else nbytes_of(budget), activations)
 
 
 def nbytes_of(text: int | str) -> int:

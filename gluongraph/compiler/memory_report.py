@@ -30,9 +30,11 @@ class Footprint:
         return self.parameters + self.states + self.scratch + self.inputs + self.outputs + self.constants
 
     def __str__(self) -> str:
-        parts = [f"{name} {in_words(value)}" for name, value in vars(self).items() if value and name != "extra_time"]
+        parts = [
+            f"{name} {format_bytes(value)}" for name, value in vars(self).items() if value and name != "extra_time"
+        ]
         longer = f"; about {self.extra_time:.0%} more time" if self.extra_time else ""
-        return f"{in_words(self.peak)} ({', '.join(parts)}){longer}"
+        return f"{format_bytes(self.peak)} ({', '.join(parts)}){longer}"
 
 
 def footprint(plan: Plan) -> Footprint:
@@ -55,7 +57,7 @@ def _is_named_after(name: str, others: Container[str]) -> bool:
     return name.rpartition("/")[0] in others or name.partition(":")[2] in others
 
 
-def in_words(nbytes: float) -> str:
+def format_bytes(nbytes: float) -> str:
     """A number of bytes with the unit that suits it."""
     unit, size = next(
         pair

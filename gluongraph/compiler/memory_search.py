@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from gluongraph.compiler.memory_options import Thrift
-from gluongraph.compiler.memory_report import Footprint, footprint, in_words
+from gluongraph.compiler.memory_options import MemoryOptions
+from gluongraph.compiler.memory_report import Footprint, footprint, format_bytes
 from gluongraph.compiler.run_passes import run
 from gluongraph.errors import MXNetError, located
 from gluongraph.ir.graph import Graph
@@ -33,19 +33,21 @@ class Choice:
     footprint: Footprint
 
 
-def thrifty(graph: Graph, names: Collection[str], roles: Mapping[str, str], thrift: Thrift, planned: Planned) -> Choice:
+def search_memory(
+    graph: Graph, names: Collection[str], roles: Mapping[str, str], memory_options: MemoryOptions, planned: Planned
+) -> Choice:
     """The plan of a graph that is ready for `fuse`, with as much recomputed as was asked for, or as comes for next to
     nothing. `names` are the outputs and updates that no gradient goes into; without any nothing can be recomputed.
 
     Raises:
         MXNetError: no plan fits into the budget; the message says what the smallest takes.
     """
-    search = _Search(graph, forward_of(graph, names, roles), planned, thrift.activations)
-    if thrift.budget is not None:
-        return search.within(thrift.budget)
-    if thrift.mode is None:
+    search = _Search(graph, forward_of(graph, names, roles), planned, memory_options.activations)
+    if memory_options.budget is not None:
+        return search.within(memory_options.budget)
+    if memory_options.mode is None:
         return search.unasked()
-    return search.worth() if thrift.mode == "auto" else search.smallest()
+    return search.worth() if memory_options.mode == "auto" else search.smallest()
 
 
 How = tuple[int, ...]
@@ -122,7 +124,9 @@ class _Search:
         least = self.smallest().footprint
         help = "a smaller batch, activations='bf16' or optimizer_state='bf16' take less"
         raise MXNetError(
-            located(f"memory_budget: {in_words(budget)} are too few; the smallest plan found takes {least}", help=help)
+            located(
+                f"memory_budget: {format_bytes(budget)} are too few; the smallest plan found takes {least}", help=help
+            )
         )
 
     def unasked(self) -> Choice:

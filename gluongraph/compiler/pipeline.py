@@ -10,8 +10,8 @@ from gluongraph import debug
 from gluongraph.codegen.cache.measurements import Table
 from gluongraph.codegen.rule import Target
 from gluongraph.codegen.rules import has_composite_kernel, offer, preferred_lanes
-from gluongraph.compiler.memory_options import Thrift
-from gluongraph.compiler.memory_search import Choice, thrifty
+from gluongraph.compiler.memory_options import MemoryOptions
+from gluongraph.compiler.memory_search import Choice, search_memory
 from gluongraph.compiler.run_passes import left_out, plan, run
 from gluongraph.ir import printer
 from gluongraph.ir.graph import Graph
@@ -32,11 +32,16 @@ def context_of(on: Target, roles: Mapping[str, str] | None = None) -> Context:
 
 
 def choice(
-    graph: Graph, roles: Mapping[str, str], forward: Collection[str], on: Target, thrift: Thrift, measured: Table
+    graph: Graph,
+    roles: Mapping[str, str],
+    forward: Collection[str],
+    on: Target,
+    memory_options: MemoryOptions,
+    measured: Table,
 ) -> Choice:
-    """All stages up to the plan, with as much computed again as `thrift` says; see `compiler.lower`."""
+    """All stages up to the plan, with as much computed again as `memory_options` says; see `compiler.lower`."""
     planned = partial(plan_kernels, roles=roles, on=on, measured=measured)
-    return thrifty(prepared(graph, on), forward, roles, thrift, planned)
+    return search_memory(prepared(graph, on), forward, roles, memory_options, planned)
 
 
 def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, within: bool = False) -> tuple[Plan, Graph]:

@@ -17,7 +17,7 @@ from gluongraph.codegen.cache.selections import key_of
 from gluongraph.codegen.rule import Target
 from gluongraph.codegen.rules import offer, tuning_variants
 from gluongraph.compiler.candidate_timing import Contest
-from gluongraph.errors import amount, located
+from gluongraph.errors import located, pluralize
 from gluongraph.host.progress import task
 from gluongraph.host.terminal import table
 from gluongraph.ir.plan import Candidate, Launch, Plan
@@ -96,7 +96,7 @@ class Tuning(list[Outcome]):
         rows = [[o.kernel, o.rule, o.calls, o.candidates, *o.told] for o in self]
         before = sum(o.calls * o.usual for o in self)
         lines = [table(head, rows)] if rows else []
-        lines.append(f"{amount(len(self), 'kernel')} measured in {self.spent:.1f} s, {self.known} known before")
+        lines.append(f"{pluralize(len(self), 'kernel')} measured in {self.spent:.1f} s, {self.known} known before")
         if self:
             lines[-1] += f"; of their {before * 1e3:.3f} ms a step {self.saved * 1e3:.3f} ms are saved"
         if self.left:

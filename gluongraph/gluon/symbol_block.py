@@ -7,7 +7,7 @@ from typing import Any
 
 from gluongraph import nd
 from gluongraph.context import Context
-from gluongraph.errors import MXNetError, amount, located
+from gluongraph.errors import MXNetError, located, pluralize
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import Parameter, ParameterDict
 from gluongraph.gluon.shape_inference import parameter_shapes
@@ -103,7 +103,7 @@ class SymbolBlock(HybridBlock):
     def forward(self, *args: NDArray) -> Any:
         if len(args) != len(self._inputs):
             wanted = f"{len(self._inputs)}: {', '.join(self._inputs)}"
-            raise MXNetError(located(f"{amount(len(args), 'input')} for a graph that takes {wanted}"))
+            raise MXNetError(located(f"{pluralize(len(args), 'input')} for a graph that takes {wanted}"))
         given = dict(zip(self._inputs, args, strict=True))
         made: dict[int, list[NDArray]] = {}
         for number in self._order:

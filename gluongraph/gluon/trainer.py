@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from gluongraph import optimizer as optimizers
 from gluongraph.context import Context
 from gluongraph.eager.tape import Leaf
-from gluongraph.errors import MXNetError, amount, located
+from gluongraph.errors import MXNetError, located, pluralize
 from gluongraph.gluon import trainer_states
 from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
 from gluongraph.gluon.parameter import Parameter, ParameterDict
@@ -100,7 +100,7 @@ class Trainer:
         self.arenas: dict[tuple[str, str], object] = {}  # (role, dtype) -> where compiled steps keep weights and states
 
     def __repr__(self) -> str:
-        return f"Trainer({amount(len(self._params), 'parameter')}, {self._optimizer!r})"
+        return f"Trainer({pluralize(len(self._params), 'parameter')}, {self._optimizer!r})"
 
     def __getstate__(self) -> NoReturn:
         help = "save_states and load_states keep what it has learned; a copied net needs another Trainer"

@@ -9,7 +9,7 @@ from typing import Any
 
 from gluongraph import autograd, nd
 from gluongraph.context import Context
-from gluongraph.errors import amount, located, warn
+from gluongraph.errors import located, pluralize, warn
 from gluongraph.host.download import check_sha1 as check_sha1
 from gluongraph.host.download import download as download
 from gluongraph.ndarray import NDArray
@@ -31,7 +31,7 @@ def split_data(data: NDArray, num_slice: int, batch_axis: int = 0, even_split: b
     """
     size = data.shape[batch_axis]
     if size < num_slice:
-        raise ValueError(located(f"split_data: {amount(size, 'sample')} cannot be split into {num_slice} parts"))
+        raise ValueError(located(f"split_data: {pluralize(size, 'sample')} cannot be split into {num_slice} parts"))
     if even_split and size % num_slice:
         raise ValueError(
             located(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import nd
-from gluongraph.errors import amount
+from gluongraph.errors import pluralize
 from gluongraph.io.base import DataBatch, DataDesc, DataIter
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array
@@ -48,9 +48,8 @@ class NDArrayIter(DataIter):
         self.num_data = self.data[0][1].shape[self._axis]
         for name, array in (*self.data, *self.label):
             if array.shape[self._axis] < self.num_data:
-                raise ValueError(
-                    f"{name} has {amount(array.shape[self._axis], 'sample')}, and {self.data[0][0]} has {self.num_data}"
-                )
+                samples = pluralize(array.shape[self._axis], "sample")
+                raise ValueError(f"{name} has {samples}, and {self.data[0][0]} has {self.num_data}")
         self.shuffle, self.last_batch_handle = shuffle, last_batch_handle
         self.idx = np.arange(self.num_data)
         self._order: Array = np.arange(self.num_data)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import amount
+from gluongraph.errors import pluralize
 from gluongraph.ir.composite import body_of
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.ir.plan import Launch, Plan
@@ -186,7 +186,7 @@ class Machine:
         rates = ", ".join(
             f"{v.read / 1e9:.0f}/{v.write / 1e9:.0f}/{v.add / 1e9:.0f} within {_size_of(v.nbytes)}" for v in self.levels
         )
-        return f"{amount(self.threads, 'thread')}: {peaks}; GB/s read/written/added {rates}"
+        return f"{pluralize(self.threads, 'thread')}: {peaks}; GB/s read/written/added {rates}"
 
 
 def _size_of(nbytes: int) -> str:

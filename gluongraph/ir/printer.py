@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import FormatError, amount
+from gluongraph.errors import FormatError, pluralize
 from gluongraph.ir.graph import OPS, Attr, Graph, Node, Op, TensorType, Types, node, topological
 from gluongraph.ir.plan import Buffer, Launch, Plan
 
@@ -357,7 +357,7 @@ def show_plan(plan: Plan) -> str:
             lines.append(textwrap.indent(show_plan(launch.group.inner), "     | ").removesuffix("\n"))
     constants = sum(map(len, plan.constants.values()))
     lines.append(
-        f"# {amount(len(plan.launches), 'launch')}, {amount(len(plan.kernels), 'distinct kernel')}, "
+        f"# {pluralize(len(plan.launches), 'launch')}, {pluralize(len(plan.kernels), 'distinct kernel')}, "
         f"{plan.scratch_bytes} bytes of scratch, {plan.scalar_bytes} of scalars, {constants} of constants"
     )
     return "\n".join(lines) + "\n"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.context import Context, cpu
-from gluongraph.errors import MXNetError, amount, located
+from gluongraph.errors import MXNetError, located, pluralize
 from gluongraph.host import params_file
 from gluongraph.host.file_names import check_name
 from gluongraph.nd.function import into
@@ -121,5 +121,5 @@ def load_frombuffer(buf: bytes, what: str = "the buffer") -> list[NDArray] | dic
     arrays, names = params_file.parse(bytes(buf), what)
     made = [NDArray(a, cpu()) for a in arrays]
     if names and len(names) != len(made):
-        raise MXNetError(f"{what}: {amount(len(made), 'array')} and {amount(len(names), 'name')}")
+        raise MXNetError(f"{what}: {pluralize(len(made), 'array')} and {pluralize(len(names), 'name')}")
     return dict(zip(names, made, strict=True)) if names else made

@@ -10,7 +10,7 @@ from gluongraph import initializer, nd, ops, random
 from gluongraph.context import Context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import ArgumentError, DTypeError, MXNetError, ShapeError, amount, located
+from gluongraph.errors import ArgumentError, DTypeError, MXNetError, ShapeError, located, pluralize
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.ir.graph import Node
@@ -166,7 +166,7 @@ class ONNXBlock(HybridBlock):
         """
         wanted = self._program.inputs
         if len(args) != len(wanted):
-            what = f"{amount(len(args), 'input')} for a model that takes {len(wanted)}: {', '.join(self.inputs)}"
+            what = f"{pluralize(len(args), 'input')} for a model that takes {len(wanted)}: {', '.join(self.inputs)}"
             raise MXNetError(located(f"{self._program.model.what}: {what}"))
         free: dict[str, int] = {}
         return [self._one(value, arg, free) for value, arg in zip(wanted, args, strict=True)]

@@ -9,7 +9,7 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import DTypeError, FormatError, MXNetError, ShapeError, UnsupportedError, amount
+from gluongraph.errors import DTypeError, FormatError, MXNetError, ShapeError, UnsupportedError, pluralize
 from gluongraph.ir import interpreter
 from gluongraph.ir.composite import results_of
 from gluongraph.ir.graph import Node, topological
@@ -83,7 +83,7 @@ class Building:
             inputs = [values[name] if name else None for name in node.inputs]
             made = self.node(node, inputs, values)
             if len(made) < len(node.outputs):
-                raise FormatError(f"{node.where}: {amount(len(node.outputs), 'output')}; it makes {len(made)}")
+                raise FormatError(f"{node.where}: {pluralize(len(node.outputs), 'output')}; it makes {len(made)}")
             values.update({name: m for name, m in zip(node.outputs, made, strict=False) if name})
 
     # -- nodes

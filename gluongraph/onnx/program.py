@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
-from gluongraph.errors import FormatError, UnsupportedError, amount
+from gluongraph.errors import FormatError, UnsupportedError, pluralize
 from gluongraph.onnx import functions
 from gluongraph.onnx.format.model import FunctionDef, GraphDef, Model, NodeDef, ValueDef
 from gluongraph.onnx.format.package import NEWEST, OLDEST
@@ -119,7 +119,7 @@ class Program:
         check_types(node, row)
         most = len(row.inputs) if not any(i.startswith("*") for i in row.inputs) else len(node.inputs)
         if not row.least <= len(node.inputs) <= most or "" in node.inputs[: row.least]:
-            raise FormatError(f"{node.where}: {amount(len(node.inputs), 'input')}; it takes {', '.join(row.inputs)}")
+            raise FormatError(f"{node.where}: {pluralize(len(node.inputs), 'input')}; it takes {', '.join(row.inputs)}")
 
     # -- numbers that decide shapes
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from gluongraph import autograd, ops, random
-from gluongraph.errors import FormatError, MXNetError, amount, located, warn
+from gluongraph.errors import FormatError, MXNetError, located, pluralize, warn
 from gluongraph.formulas import number
 from gluongraph.ir.graph import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
@@ -558,7 +558,7 @@ class Optimizer:
         states, names = arrays_of(state), tuple(self.states(weight.type))
         if len(states) != len(names):
             message = f"{type(self).__name__} keeps {' and '.join(names) or 'nothing'} of parameter {index!r}, "
-            message += f"and the state given has {amount(len(states), 'array')}"
+            message += f"and the state given has {pluralize(len(states), 'array')}"
             raise MXNetError(located(message, help="create_state(index, weight) makes the state for these settings"))
         drawn_on = {"rng": (weight.context, self.draws)} if self.draws else {}
         with autograd.pause(), self.undone_on_error(), random.undone_on_error(drawn_on):

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from gluongraph.errors import amount, located
+from gluongraph.errors import located, pluralize
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.nn import Sequential
 
@@ -15,7 +15,7 @@ def check_call(function: Callable[..., Any], count: int) -> None:
     """Raise TypeError where a net, or a function that gives a loss, cannot be called with so many arrays."""
     if wrong := _refusal(function, count):
         help = f"the arrays go to {_shown(function)} as they come"
-        raise TypeError(located(f"{amount(count, 'array')} for {_name(function)}: {wrong}", help=help))
+        raise TypeError(located(f"{pluralize(count, 'array')} for {_name(function)}: {wrong}", help=help))
 
 
 def check_batch(net: Callable[..., Any], loss: Callable[..., Any], inputs: int, count: int) -> None:
@@ -27,7 +27,7 @@ def check_batch(net: Callable[..., Any], loss: Callable[..., Any], inputs: int, 
                 f"{_shown(net)} gets the first of them (mx.compile: inputs={inputs}), "
                 f"{_shown(loss)} what it gives and the others, the labels"
             )
-            raise TypeError(located(f"a step on {amount(count, 'array')}: {_name(function)}: {wrong}", help=help))
+            raise TypeError(located(f"a step on {pluralize(count, 'array')}: {_name(function)}: {wrong}", help=help))
 
 
 def _refusal(function: Callable[..., Any], count: int) -> str:

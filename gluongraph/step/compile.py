@@ -10,7 +10,7 @@ from typing import Any
 
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.compiler.lower import cast_to, lower
-from gluongraph.compiler.memory_options import thrift_of
+from gluongraph.compiler.memory_options import memory_options_of
 from gluongraph.errors import located
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.host import services
@@ -93,7 +93,7 @@ def compile(
         raise ValueError(located(f"clip_norm is a positive number, not {clip_norm!r}"))
     if ema is not None and not (isinstance(ema, Real) and 0 <= ema < 1):
         raise ValueError(located(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
-    thrift = thrift_of(remat, memory_budget, activations)
+    memory_options = memory_options_of(remat, memory_budget, activations)
     if optimizer_state is not None:
         hold_states(trainer, optimizer_state)
     seconds = 0.0
@@ -103,7 +103,7 @@ def compile(
 
         seconds = seconds_of(tune)
     on = find_target(target)
-    build = partial(lower, on=on, thrift=thrift, tune=seconds, progress=progress)
+    build = partial(lower, on=on, memory_options=memory_options, tune=seconds, progress=progress)
     cast = partial(cast_to, low=how.low, on=on) if how.low else None
     options = Options(
         keep_grads=keep_grads,

@@ -20,9 +20,9 @@ from gluongraph.step.arguments import check_call
 from gluongraph.step.batch import as_array
 from gluongraph.step.specialization import Lower, Specialization
 from gluongraph.storage import Array
-from gluongraph.tracing.accumulation import Window
+from gluongraph.tracing.accumulation import GradientAccumulator
 from gluongraph.tracing.batch_split import OnAll, contexts_of, is_shared_out, shares
-from gluongraph.tracing.ema import Averages
+from gluongraph.tracing.ema import AveragedWeights
 from gluongraph.tracing.step_graph import CALLS, Call, Made, Options, graph_of
 from gluongraph.tracing.tracer import Traced, trace
 
@@ -40,8 +40,8 @@ class Specializations:
         trainer: Trainer | None,
         lower: Lower,
         options: Options,
-        averages: Averages | None,
-        window: Window,
+        averages: AveragedWeights | None,
+        window: GradientAccumulator,
     ):
         self.function, self.predict = function, predict
         self.trainer, self.lower, self.options = trainer, lower, options

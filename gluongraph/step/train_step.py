@@ -26,8 +26,8 @@ from gluongraph.runtime.saving import Saver, room
 from gluongraph.step.specialization import Lower, Specialization
 from gluongraph.step.specializations import Specializations
 from gluongraph.storage import Array
-from gluongraph.tracing.accumulation import Window
-from gluongraph.tracing.ema import Averages
+from gluongraph.tracing.accumulation import GradientAccumulator
+from gluongraph.tracing.ema import AveragedWeights
 from gluongraph.tracing.grad_norm import LIMIT, NORM
 from gluongraph.tracing.loss_scaling import LossScale
 from gluongraph.tracing.optimizer_updates import GRAD
@@ -75,8 +75,8 @@ class TrainStep:
         self.skipped = 0  # batches left out because a gradient was not finite
         self.grad_norm: float | None = None  # of the last update: of all gradients / batch_size, before clipping
         self.net = net  # a Block names its parameters in checkpoints
-        self.averages = None if options.ema is None else Averages(options.ema)
-        self.window = Window()  # what `accumulate` has added up since the last `apply`
+        self.averages = None if options.ema is None else AveragedWeights(options.ema)
+        self.window = GradientAccumulator()  # what `accumulate` has added up since the last `apply`
         self._saver = Saver()
         self.step_lock = threading.RLock() if trainer is None else trainer.step_lock
 

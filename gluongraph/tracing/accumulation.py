@@ -15,7 +15,7 @@ from gluongraph.tracing.trainer import Trainer
 WINDOW = "window:"
 
 
-class Window:
+class GradientAccumulator:
     """One sum for each replica of a parameter, in float32 or wider; all are 0 where a window begins.
 
     Parameters with grad_req "add" have a sum of their own, `grad()`, which is the user's to empty; of them the window

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.context import Context
-from gluongraph.errors import amount, located
+from gluongraph.errors import located, pluralize
 from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.storage import Array
@@ -49,7 +49,9 @@ def shares(given: Any, array: Callable[[Any], Array], count: int) -> list[Array]
     if count == 1 or not whole.shape:
         return [whole] * count
     if len(whole) < count or len(whole) % count:
-        raise ValueError(f"{amount(len(whole), 'sample')} do not divide into {count} equal parts, one for each context")
+        raise ValueError(
+            f"{pluralize(len(whole), 'sample')} do not divide into {count} equal parts, one for each context"
+        )
     return list(np.split(whole, count))
 
 

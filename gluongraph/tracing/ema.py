@@ -18,7 +18,7 @@ from gluongraph.tracing.trainer import Trainer
 AVERAGE, DECAY, REST = "average:", f"{SCALAR}average_decay", f"{SCALAR}average_rest"
 
 
-class Averages(Mapping[str, NDArray]):
+class AveragedWeights(Mapping[str, NDArray]):
     """average = decay average + (1 - decay) weight, after each update; the first average is the first weight.
 
     By the names of the parameters that the step has updated. Another `decay` acts on the next step.

@@ -13,9 +13,9 @@ from gluongraph.ir.graph import Graph
 from gluongraph.ndarray import NDArray
 from gluongraph.ops.autodiff import differentiate
 from gluongraph.tracing import loss_scaling
-from gluongraph.tracing.accumulation import Window
+from gluongraph.tracing.accumulation import GradientAccumulator
 from gluongraph.tracing.anomaly import Guard, watching
-from gluongraph.tracing.ema import Averages
+from gluongraph.tracing.ema import AveragedWeights
 from gluongraph.tracing.grad_norm import clipped, measured
 from gluongraph.tracing.low_precision_copies import copied
 from gluongraph.tracing.optimizer_updates import GRAD, SCALAR, Draws, ScalarTable
@@ -120,7 +120,7 @@ def forward(traced: Traced, options: Options) -> Made:
     return Made(graph, dict(traced.captured), traced.draws)
 
 
-def backward(traced: Traced, trainer: Trainer, options: Options, call: Call, window: Window) -> Made:
+def backward(traced: Traced, trainer: Trainer, options: Options, call: Call, window: GradientAccumulator) -> Made:
     """The program, the gradients of what it reads of the trainer's parameters, and what those are added to."""
     names = _trained(trainer, traced)
     _check_loss(traced, trainer, names)
@@ -154,7 +154,7 @@ def backward(traced: Traced, trainer: Trainer, options: Options, call: Call, win
     return made
 
 
-def of_window(trainer: Trainer, window: Window) -> Made:
+def of_window(trainer: Trainer, window: GradientAccumulator) -> Made:
     """The gradients that have been added up: in the window, and in the arrays of parameters with grad_req "add"."""
     added = _added(trainer, window.names)
     weights = {name: trainer.replica(name) for name in window.names}
@@ -163,7 +163,9 @@ def of_window(trainer: Trainer, window: Window) -> Made:
     return Made(window.gradients(weights, added), state, {}, window.names, added=added)
 
 
-def add_updates(made: Made, trainer: Trainer, options: Options, averages: Averages | None, window: Window) -> None:
+def add_updates(
+    made: Made, trainer: Trainer, options: Options, averages: AveragedWeights | None, window: GradientAccumulator
+) -> None:
     """Put the updates of the parameters at the end of a graph with gradients."""
     clip = clipped if options.clip_norm is not None else measured if options.grad_norm else None
     updating = trainer.exchange.update(
@@ -188,7 +190,12 @@ def add_updates(made: Made, trainer: Trainer, options: Options, averages: Averag
 
 
 def graph_of(
-    call: Call, traced: Traced, trainer: Trainer | None, options: Options, averages: Averages | None, window: Window
+    call: Call,
+    traced: Traced,
+    trainer: Trainer | None,
+    options: Options,
+    averages: AveragedWeights | None,
+    window: GradientAccumulator,
 ) -> Made:
     """The graph of a mode, and what it works on."""
     if not call.gradients:

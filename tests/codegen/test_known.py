@@ -18,7 +18,7 @@ from gluongraph.codegen.cache import measurements, plans
 from gluongraph.codegen.targets import TARGETS
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.compiler import lower, pipeline
-from gluongraph.compiler.memory_options import ALL_KEPT, Thrift
+from gluongraph.compiler.memory_options import ALL_KEPT, MemoryOptions
 from gluongraph.gluon import nn
 from gluongraph.ir.entry_point import program_of
 from gluongraph.ir.graph import Graph, TensorType
@@ -117,9 +117,14 @@ def test_what_the_key_depends_on() -> None:
 
 def test_what_is_asked_for_is_another_plan(planned: list[Graph]) -> None:
     graph, roles = product()
-    for thrift in (ALL_KEPT, Thrift("blocks"), Thrift(activations="bf16"), Thrift("blocks")):
+    for memory_options in (
+        ALL_KEPT,
+        MemoryOptions("blocks"),
+        MemoryOptions(activations="bf16"),
+        MemoryOptions("blocks"),
+    ):
         for spared in ((), ("y",)):
-            lower.lower(graph, roles, spared, thrift=thrift)
+            lower.lower(graph, roles, spared, memory_options=memory_options)
     assert len(planned) == 3 * 2, "what could be computed again counts"
 
 

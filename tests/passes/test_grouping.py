@@ -9,14 +9,14 @@ import pytest
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.passes.fuse_groups import Draft, Drafts
+from gluongraph.passes.fuse_groups import FusionGroup, FusionGroups
 
 
-def grown(seed: int) -> Drafts:
+def grown(seed: int) -> FusionGroups:
     """Forty nodes on random sources, each in a random group that may hold it; some groups merged where they may be."""
     dice = random.Random(seed)
     nodes: list[Node] = [ops.input("x", TensorType((2,)))]
-    drafts = Drafts(lambda n: n.src)
+    drafts = FusionGroups(lambda n: n.src)
     for _ in range(40):
         n = ops.add(dice.choice(nodes), dice.choice(nodes[-6:]))
         if n in nodes:
@@ -33,9 +33,9 @@ def grown(seed: int) -> Drafts:
     return drafts
 
 
-def walked(drafts: Drafts) -> nx.DiGraph[Draft]:
+def walked(drafts: FusionGroups) -> nx.DiGraph[FusionGroup]:
     """The groups, with an edge to each from those that it reads."""
-    found: nx.DiGraph[Draft] = nx.DiGraph()
+    found: nx.DiGraph[FusionGroup] = nx.DiGraph()
     found.add_nodes_from(drafts.live())
     for draft in drafts.live():
         homes = (drafts.find(s) for n in draft.nodes for s in n.src)

@@ -14,8 +14,8 @@ from gluongraph.cli.view.drawing import MOST, PHASES, Drawing
 from gluongraph.cli.view.listing import GONE, NEW, SAME, Change, Listing, changes, counted, excerpt
 from gluongraph.cli.view.sums import Sum, by_layer, by_pattern
 from gluongraph.cli.view.svg import in_time, resource
-from gluongraph.compiler.memory_report import in_words
-from gluongraph.errors import amount
+from gluongraph.compiler.memory_report import format_bytes
+from gluongraph.errors import pluralize
 
 _ROWS = 12  # of a summary
 
@@ -58,14 +58,14 @@ def _data(a: Anatomy) -> dict[str, Any]:
 
 def _cards(a: Anatomy) -> str:
     kernels = len({step.kernel for step in a.steps})
-    rows = [("launches", str(len(a.steps)), amount(kernels, "distinct kernel"))]
+    rows = [("launches", str(len(a.steps)), pluralize(kernels, "distinct kernel"))]
     if a.seconds:
         rows.insert(0, ("time of a step", in_time(a.seconds), "its kernels, one after the other"))
     if a.share:
         rows.insert(1, ("of the roofline", f"{a.share:.0%}", f"{in_time(sum(s.lost for s in a.steps))} lost"))
     if a.footprint:
         total = sum(a.footprint.values())
-        rows.append(("memory", in_words(total), f"{in_words(a.scratch)} of it scratch"))
+        rows.append(("memory", format_bytes(total), f"{format_bytes(a.scratch)} of it scratch"))
     cards = "".join(f"<div><dt>{name}</dt><dd>{value}<small>{more}</small></dd></div>" for name, value, more in rows)
     about = " · ".join(escape(text) for text in (a.target, a.machine) if text)
     return f'<dl class="cards">{cards}</dl>' + (f'<p class="about">{about}</p>' if about else "")
@@ -181,11 +181,11 @@ def _held(footprint: Mapping[str, int]) -> Iterator[str]:
     yield '<p class="held">'
     for number, (name, nbytes) in enumerate(footprint.items()):
         if nbytes:
-            yield f'<i class="h{number}" style="flex:{nbytes / total:.4f}" title="{name} {in_words(nbytes)}"></i>'
+            yield f'<i class="h{number}" style="flex:{nbytes / total:.4f}" title="{name} {format_bytes(nbytes)}"></i>'
     yield '</p><ul class="legend">'
     for number, (name, nbytes) in enumerate(footprint.items()):
         if nbytes:
-            told = f"{name} <b>{in_words(nbytes)}</b> <small>{nbytes / total:.0%}</small>"
+            told = f"{name} <b>{format_bytes(nbytes)}</b> <small>{nbytes / total:.0%}</small>"
             yield f'<li><i class="dot h{number}"></i>{told}</li>'
     yield "</ul>"
 
@@ -194,7 +194,7 @@ def _at_peak(a: Anatomy) -> str:
     found = a.at(a.peak)
     rows = "".join(
         f'<tr data-b="{escape(p.name)}" tabindex="0"><td><i class="dot m-{p.kind}"></i>{escape(p.name)}</td>'
-        f"<td>{p.type}</td><td class=n>{in_words(p.nbytes)}</td><td>{escape(p.layer)}</td>"
+        f"<td>{p.type}</td><td class=n>{format_bytes(p.nbytes)}</td><td>{escape(p.layer)}</td>"
         f"<td>{svg.MEANT[p.kind]}</td><td class=n>{p.first} to {p.last}</td></tr>"
         for p in found[:_ROWS]
     )

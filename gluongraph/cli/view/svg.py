@@ -15,7 +15,7 @@ from itertools import accumulate
 from gluongraph.cli.view import graphs
 from gluongraph.cli.view.anatomy import KINDS, Anatomy, Place, Step
 from gluongraph.cli.view.drawing import PHASES, Drawing
-from gluongraph.compiler.memory_report import in_words
+from gluongraph.compiler.memory_report import format_bytes
 
 WIDTH, _LEFT, _RIGHT, _TOP, _BAND = 1000, 64, 12, 26, 8  # pixels
 _INSIDE = WIDTH - _LEFT - _RIGHT
@@ -139,7 +139,7 @@ def arena(a: Anatomy) -> tuple[int, str]:
             + label
             + "</g>"
         )
-    parts += [_tick(_TOP + height * v, in_words(a.scratch * v) if v else "0") for v in (0, 0.25, 0.5, 0.75, 1)]
+    parts += [_tick(_TOP + height * v, format_bytes(a.scratch * v) if v else "0") for v in (0, 0.25, 0.5, 0.75, 1)]
     parts += _launch_ticks(a, _TOP + height)
     return _TOP + height + 22, "".join(parts)
 
@@ -157,14 +157,14 @@ def live(a: Anatomy) -> tuple[int, str]:
         parts.append(f'<path class="m-{kind}" d="{_between(base, top, column, scale, _TOP + height)}"/>')
         base = top
     peak = a.peak
-    text = f"{in_words(max(base))} of {in_words(a.scratch)} are live in launch {peak}"
+    text = f"{format_bytes(max(base))} of {format_bytes(a.scratch)} are live in launch {peak}"
     x = _LEFT + (peak + 0.5) * column
     for i, step in enumerate(a.steps):
-        title = f"<title>{escape(f'{told(step)}{chr(10)}{in_words(base[i])} live')}</title>"
+        title = f"<title>{escape(f'{told(step)}{chr(10)}{format_bytes(base[i])} live')}</title>"
         parts.append(f'<g data-i="{i}">{title}{_rect(_LEFT + i * column, _TOP, column, height, "ghost")}</g>')
     parts.append(_line(x, _TOP, x, _TOP + height, "peak"))
     parts.append(_text(x - 4, _TOP - 4, text, "end") if x > WIDTH / 2 else _text(x + 4, _TOP - 4, text))
-    parts += [_tick(_TOP + height * (1 - v), in_words(a.scratch * v) if v else "0") for v in (0, 0.5, 1)]
+    parts += [_tick(_TOP + height * (1 - v), format_bytes(a.scratch * v) if v else "0") for v in (0, 0.5, 1)]
     parts += _launch_ticks(a, _TOP + height)
     x, y = _LEFT, _TOP + height + 30
     for kind in KINDS:
@@ -223,7 +223,7 @@ def roofline(a: Anatomy) -> tuple[int, str]:
     for level, rate in zip(a.roofs["levels"], levels, strict=True):
         parts.append(_line(x(10**low), y(rate * 10**low), x(10**high), y(rate * 10**high), "roof"))
         at = max(10**low, 10**bottom / rate) * 1.15
-        name = f"{rate / 1e9:.0f} GB/s within {in_words(level['nbytes'])}"
+        name = f"{rate / 1e9:.0f} GB/s within {format_bytes(level['nbytes'])}"
         parts.append(_text(x(at) + 14, y(rate * at) - 6, name))
     for unit, rate in peaks.items():
         parts.append(_line(x(10**low), y(rate), x(10**high), y(rate), "roof"))
@@ -270,7 +270,7 @@ def told_place(place: Place, a: Anatomy) -> str:
     """A buffer in two lines."""
     until = f"from launch {place.first} to {place.last}" if place.last > place.first else f"in launch {place.first}"
     return f"{place.name} {place.type}, {place.layer or a.steps[place.first].label}\n" + (
-        f"{in_words(place.nbytes)} at {place.offset:#x}, {until}; {MEANT[place.kind]}"
+        f"{format_bytes(place.nbytes)} at {place.offset:#x}, {until}; {MEANT[place.kind]}"
     )
 
 

@@ -9,8 +9,8 @@ from gluongraph.cli.view.anatomy import KINDS, Anatomy, Step
 from gluongraph.cli.view.listing import counted
 from gluongraph.cli.view.sums import Sum, by_layer, by_phase
 from gluongraph.cli.view.svg import MEANT, in_time
-from gluongraph.compiler.memory_report import in_words
-from gluongraph.errors import amount
+from gluongraph.compiler.memory_report import format_bytes
+from gluongraph.errors import pluralize
 from gluongraph.host.terminal import table
 
 ORDERS = {
@@ -40,12 +40,12 @@ def _parts(a: Anatomy, rows: int, by: str) -> Iterator[list[str]]:
 def _head(a: Anatomy) -> Iterator[str]:
     kernels = len({step.kernel for step in a.steps})
     target = f" for {a.target}" if a.target else ""
-    yield f"{a.name}: {amount(len(a.steps), 'launch')} of {amount(kernels, 'kernel')}{target}"
+    yield f"{a.name}: {pluralize(len(a.steps), 'launch')} of {pluralize(kernels, 'kernel')}{target}"
     if a.seconds:
         bound = f", {a.share:.0%} of the roofline" if a.share else ""
         yield f"{in_time(a.seconds)} in kernels{bound}" + (f" ({a.machine})" if a.machine else "")
-    held = ", ".join(f"{name} {in_words(nbytes)}" for name, nbytes in a.footprint.items() if nbytes)
-    yield f"{in_words(sum(a.footprint.values()))} of memory: {held}"
+    held = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in a.footprint.items() if nbytes)
+    yield f"{format_bytes(sum(a.footprint.values()))} of memory: {held}"
 
 
 def _of(shown: int, there_are: int) -> str:
@@ -77,13 +77,14 @@ def _kernels(a: Anatomy, steps: Sequence[Step]) -> str:
 
 def _memory(a: Anatomy, rows: int) -> Iterator[str]:
     total = [sum(row) for row in zip(*(a.live(kind) for kind in KINDS), strict=True)]
-    yield f"scratch: {in_words(a.scratch)}, of which at most {in_words(max(total))} are live, in launch {a.peak}"
+    most = format_bytes(max(total))
+    yield f"scratch: {format_bytes(a.scratch)}, of which at most {most} are live, in launch {a.peak}"
     yield _graph(total, a.scratch)
     found = a.at(a.peak)
     yield table(
         [f"live then{_of(min(rows, len(found)), len(found))}", ">size", ">at", ">launches", "is", "type", "layer"],
         [
-            [p.name, in_words(p.nbytes), f"{p.offset:#x}", f"{p.first}-{p.last}", MEANT[p.kind], p.type, p.layer]
+            [p.name, format_bytes(p.nbytes), f"{p.offset:#x}", f"{p.first}-{p.last}", MEANT[p.kind], p.type, p.layer]
             for p in found[:rows]
         ],
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.errors import FormatError, UnsupportedError, amount
+from gluongraph.errors import FormatError, UnsupportedError, pluralize
 from gluongraph.ir.graph import Node
 from gluongraph.onnx.format.model import GraphDef, NodeDef
 from gluongraph.onnx.format.tensors import LARGEST, dtype_of
@@ -139,7 +139,9 @@ class NodeContext:
     def graph(self, graph: GraphDef, inputs: Sequence[Value] = ()) -> list[Value]:
         """The outputs of a graph within this one, which may read the values around it."""
         if len(inputs) != len(graph.inputs):
-            raise self.wrong(f"the graph {graph.name!r} takes {amount(len(graph.inputs), 'input')}, not {len(inputs)}")
+            raise self.wrong(
+                f"the graph {graph.name!r} takes {pluralize(len(graph.inputs), 'input')}, not {len(inputs)}"
+            )
         return self.building.graph(graph, inputs, self.values)
 
     def operator(self, name: str, *inputs: Value, **attrs: Any) -> Value:
