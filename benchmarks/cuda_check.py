@@ -73,13 +73,17 @@ def check_ops(names: Sequence[str]) -> int:
 
 def samples(op: Op) -> Iterator[tuple[Graph, dict[str, Any]]]:
     """Graphs of one op each, with what to feed; inputs and outputs are numbered through."""
-    if op.samples is None or op.name in ("input", "literal", "item", "call", "fused"):
+    if op.samples is None or op.name in ("input", "literal", "get_tuple_element", "call", "fused"):
         return
     for number, (arrays, attrs) in enumerate(op.samples(np.random.default_rng(zlib.crc32(op.name.encode())))):
         given = {f"s{number}_{i}": np.asarray(a) for i, a in enumerate(arrays)}
         inputs = {name: ops.input(name, TensorType(a.shape, dtype_name(a.dtype))) for name, a in given.items()}
         made = op(*inputs.values(), **attrs)
-        results = [ops.item(made, index=i) for i in range(len(made.types))] if isinstance(made.type, tuple) else [made]
+        results = (
+            [ops.get_tuple_element(made, index=i) for i in range(len(made.types))]
+            if isinstance(made.type, tuple)
+            else [made]
+        )
         yield Graph(inputs, {f"r{number}_{j}": n for j, n in enumerate(results)}), given
 
 

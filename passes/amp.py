@@ -11,7 +11,7 @@ case, and so are the parameters. An op's class (`Op.numeric`) says what happens 
 
 A value that a contraction reads is rounded once, and everybody else reads the rounded one, so that one copy of 2 bytes
 an element is all that memory sees of it. Results of the graph are never rounded: gradients of parameters are the sums
-of their contractions. `pinned` operands keep a contraction, and its gradients, in float32.
+of their contractions. Operands with `keep_precision` keep a contraction, and its gradients, in float32.
 
 Attention is taken apart into such ops, but where a kernel takes it whole in 16 bit, which does the same inside: then it
 is like a contraction. Its results are rounded by the kernel itself where all that read them read 16 bit.
@@ -103,7 +103,7 @@ class _Caster:
         if isinstance(n.type, tuple) or n.dtype != _WIDE or (n.op.kind in _EXACT and not _moves(n)):
             return False
         if n in self.multiplied or is_low(n):
-            return n.op.name != "pinned"
+            return n.op.name != "keep_precision"
         kept = n.op.numeric == "keep" and (n.op.kind in ("elementwise", "composite") or _moves(n))
         if not kept or n.op.name == "cast":
             return False
@@ -154,7 +154,7 @@ class _Caster:
             sums = {} if self._hands_on_narrow(n) else {"dtype": _WIDE}
             made = n.op(*map(self.narrowed, src), **n.attrs, **sums)
             return made if isinstance(made.type, tuple) else ops.cast(made, _WIDE)
-        if n.op.name == "item" and is_low(n.src[0]):
+        if n.op.name == "get_tuple_element" and is_low(n.src[0]):
             return ops.cast(n.on(src), _WIDE)
         if n in self.narrow and _moves(n) and all(s.dtype != _WIDE or self._is_held(s) for s in src):
             return ops.cast(n.on(tuple(map(self.narrowed, src))), _WIDE)
@@ -197,4 +197,4 @@ def _is_light(n: Node) -> bool:
 def _is_pinned(n: Node) -> bool:
     while n.op.kind == "movement":
         n = n.src[0]
-    return n.op.name == "pinned"
+    return n.op.name == "keep_precision"

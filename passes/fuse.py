@@ -69,7 +69,7 @@ class _Grouper:
         stack = list(reversed(self.users.get(target, ())))
         while stack:
             user = stack.pop()
-            if user in self.inlined or user.op.name == "after":
+            if user in self.inlined or user.op.name == "depends_on":
                 stack.extend(reversed(self.users[user]))
             else:
                 found[user] = None
@@ -94,7 +94,7 @@ class _Grouper:
         """Join the best group that may hold n, or start one."""
         if n.op.kind == "leaf" or n in self.inlined:
             return
-        if n.op.name == "item" and (home := self.drafts.find(n.src[0])) is not None:
+        if n.op.name == "get_tuple_element" and (home := self.drafts.find(n.src[0])) is not None:
             self.drafts.join(n, home)
         elif (whole := self._written_by(n)) is not None:
             self.drafts.join(n, whole)
@@ -104,8 +104,9 @@ class _Grouper:
             self._place_reduction(n)
         elif n.op.kind == "movement" and n.op.name != "concat":
             self.drafts.start(n, "loop", n.shape)
-        elif n.op.name == "after":
-            self.drafts.start(n, "after", n.shape)  # a group of its own, no kernel: nobody joins it, or passes it by
+        elif n.op.name == "depends_on":
+            # A group of its own, no kernel: nobody joins it, or passes it by.
+            self.drafts.start(n, "depends_on", n.shape)
         else:
             self.drafts.start(n, _pattern(n), n.types[0].shape)
 

@@ -45,7 +45,7 @@ class Bodies:
         """The graph of fused nodes."""
         for draft in sorted(self.drafts.live(), key=lambda d: (d.deps.bit_count(), d.id)):
             nodes = sorted(draft.nodes, key=self.rank.__getitem__)
-            if draft.pattern == "after":
+            if draft.pattern == "depends_on":
                 self.new[nodes[0]] = nodes[0].on(tuple(map(self.stored, nodes[0].src)))
                 continue
             self._emit(nodes, draft.pattern, self.keepers.get(draft, []))
@@ -60,12 +60,12 @@ class Bodies:
             taken.add(self.kept[n])
             return self.kept[n]
         stored = root = self.stored(n)
-        while root.op.name in ("reshape", "after"):
+        while root.op.name in ("reshape", "depends_on"):
             root = root.src[0]
-        if root.op.name != "item" or root in taken:
+        if root.op.name != "get_tuple_element" or root in taken:
             x = ops.input("x0", stored.ty)
             copy = ops.fused(stored, body=Graph({"x0": x}, {"y0": x}), pattern="loop")
-            stored = root = ops.item(copy, index=0)
+            stored = root = ops.get_tuple_element(copy, index=0)
         taken.add(root)
         return stored
 
@@ -74,12 +74,12 @@ class Bodies:
         body = _Body(self, nodes)
         outputs = [n for n in nodes if n in self.needed and not isinstance(n.type, tuple)]
         if pattern == "scan":  # its carries live in its results, wanted or not
-            outputs = [ops.item(nodes[0], index=i) for i in range(len(nodes[0].types))]
+            outputs = [ops.get_tuple_element(nodes[0], index=i) for i in range(len(nodes[0].types))]
         fused = body.finish([*outputs, *keep], pattern)
-        self.kept |= {n: ops.item(fused, index=i) for i, n in enumerate(keep, len(outputs))}
+        self.kept |= {n: ops.get_tuple_element(fused, index=i) for i, n in enumerate(keep, len(outputs))}
         origin = next((o for n in reversed(nodes) if (o := self.graph.origins.get(n)) is not None), None)
         for i, n in enumerate(outputs):
-            made = self.new[n] = ops.item(fused, index=i)
+            made = self.new[n] = ops.get_tuple_element(fused, index=i)
             if origin is not None:
                 self.origins.setdefault(made, origin)
         if origin is not None:
@@ -95,7 +95,7 @@ class Bodies:
             made = self.stored(n.src[0])
         else:  # a constant or a broadcast that somebody wants in memory
             fused = _Body(self, []).finish([n], "loop")
-            made = ops.item(fused, index=0)
+            made = ops.get_tuple_element(fused, index=0)
         self.new[n] = made
         return made
 
@@ -153,7 +153,7 @@ class _Body:
     def finish(self, outputs: list[Node], pattern: str) -> Node:
         """The fused node on the outer values that the body reads."""
         for n in outputs:
-            if n.op.name == "item" and n.src[0] in self.inside:
+            if n.op.name == "get_tuple_element" and n.src[0] in self.inside:
                 self.made.setdefault(n, n.on((self.made[n.src[0]],)))
         results = {f"y{i}": self.made[n] if n in self.made else self._read(n) for i, n in enumerate(outputs)}
         graph = Graph({n.attrs["name"]: n for n in self.inputs.values()}, results)
@@ -163,6 +163,8 @@ class _Body:
 def _anchor(n: Node) -> Node | None:
     """n if it reads whole arrays in an order of its own."""
     plain = (
-        n.op.kind in ("elementwise", "random", "reduce", "movement") or "gathers" in n.op.traits or n.op.name == "item"
+        n.op.kind in ("elementwise", "random", "reduce", "movement")
+        or "gathers" in n.op.traits
+        or n.op.name == "get_tuple_element"
     )
     return None if plain and n.op.name not in ("concat", "cumsum") else n

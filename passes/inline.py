@@ -28,7 +28,7 @@ class _Inliner:
     def one(self, n: Node) -> Node:
         """n, whose sources are primitive, as primitives."""
         n = in_bodies(n, lambda body: inline(body, keep=self.keep))
-        if n.op.name == "item" and n.src[0] in self.several:
+        if n.op.name == "get_tuple_element" and n.src[0] in self.several:
             return self.several[n.src[0]][n.attrs["index"]]
         if not (n.op.kind == "composite" or n.op.name == "call") or self.keep(n):
             return n

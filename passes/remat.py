@@ -6,8 +6,8 @@ time; with all of them nothing is kept but what enters the segment, as in Chen e
 Sublinear Memory Cost".
 
 Operations are pure: random numbers come from the generator's state and the number of their draw, so that a copy draws
-the same; state is updated where it was. A copy reads what was kept through `after`, an order: it waits for gradients
-that flow into its segment, or it would be computed at once and nothing be gained.
+the same; state is updated where it was. A copy reads what was kept through `depends_on`, an order: it waits for the
+gradients that flow into its segment, or it would be computed at once and nothing be gained.
 
 What is kept may be narrowed to 16 bits on top of that: gradients and copies read the rounded values, the forward does
 not. Left as they are: the last segment; what is small beside its segment, as the statistics of norms; and what
@@ -113,7 +113,8 @@ def _kept(segment: Segment, read: Container[Node], how: int) -> set[Node]:
     net = nx.DiGraph()
     net.add_nodes_from(("source", "sink"))
     for n in segment.nodes:
-        given, free = n in segment.leaving, n in inlined or n.op.name == "item"  # kept with what it is a result of
+        given = n in segment.leaving
+        free = n in inlined or n.op.name == "get_tuple_element"  # kept with what it is a result of
         if _is_dear(n, how) and not given and not free:
             net.add_edge("source", (n, 0))
         size = 2 * sum(t.nbytes for t in n.types) + (n.op.kind == "movement")  # of equals what is there without a copy
@@ -145,7 +146,7 @@ def _moves_result(n: Node) -> bool:
     if n.op.name not in WRITTEN:
         return False
     (s, *_) = n.src
-    while s.op.name in ("reshape", "item"):
+    while s.op.name in ("reshape", "get_tuple_element"):
         s = s.src[0]
     return s.op.kind == "composite"
 
@@ -191,8 +192,8 @@ class _Copier:
     def _kept(self, s: Node, first: tuple[Node, ...]) -> Node:
         """What is kept of s, as gradients and copies read it."""
         if s not in self.narrowed:
-            return ops.after(s, *first)
-        return ops.cast(ops.after(ops.cast(s, self.low), *first), s.dtype)
+            return ops.depends_on(s, *first)
+        return ops.cast(ops.depends_on(ops.cast(s, self.low), *first), s.dtype)
 
     def _rebuild(self, results: Sequence[Node]) -> None:
         """`new` of these, and of all that they need; of the forward it is what it was."""

@@ -13,7 +13,7 @@ def scan_dce(graph: Graph) -> Graph:
     """Scans without the ys that no item picks: what was meant for a gradient, where there is none."""
     read: dict[Node, set[int]] = {}
     for n in graph.nodes():
-        if n.op.name == "item":
+        if n.op.name == "get_tuple_element":
             read.setdefault(n.src[0], set()).add(n.attrs["index"])
     if all(_unread(n, read[n]) == 0 for n in read):
         return graph
@@ -21,7 +21,7 @@ def scan_dce(graph: Graph) -> Graph:
     parts: dict[Node, Mapping[int, Node]] = {}  # scan that has become another -> where its results are now
     origins: dict[Node, Origin] = dict(graph.origins)
     for n in graph.nodes():
-        if n.op.name == "item" and n.src[0] in parts:
+        if n.op.name == "get_tuple_element" and n.src[0] in parts:
             new[n] = parts[n.src[0]][n.attrs["index"]]
         else:
             new[n] = n.on(tuple(new[s] for s in n.src))

@@ -40,7 +40,7 @@ class _Scheduler:
         nodes = self.graph.nodes()
         self.steps = {n: _Step(i, n) for i, n in enumerate(nodes) if n.op.name == "fused"}
         for n in nodes:
-            if n.op.name == "item":
+            if n.op.name == "get_tuple_element":
                 self.steps[n.src[0]].items.append(n)
         for step in self.steps.values():
             step.waits.update(_makers(step.fused.src))
@@ -73,7 +73,7 @@ class _Scheduler:
         early = self._before_flag()
         for name, new in self.graph.updates.items():
             item, target = root(new), self.graph.inputs[name]
-            if item.op.name != "item" or item in found or item.ty.dtype != target.dtype:
+            if item.op.name != "get_tuple_element" or item in found or item.ty.dtype != target.dtype:
                 continue
             writer = item.src[0]
             if writer in early:
@@ -138,7 +138,7 @@ class _Scheduler:
             self._bind(item, replace(inputs[name], type=item.ty))
         for name, n in self.graph.outputs.items():
             item = root(n)
-            if item.op.name != "item":
+            if item.op.name != "get_tuple_element":
                 raise VerifyError(f"output {name!r} is no kernel's result; fuse must copy it")
             if item not in self.buffers:
                 self._bind(item, Buffer(fresh(name, self.names), item.ty, "output"))
@@ -218,11 +218,11 @@ class _Scheduler:
 
 
 def _makers(values: Iterable[Node]) -> Iterator[Node]:
-    """The kernels that must have run: those whose results these values are views of, and what `after` names."""
+    """The kernels that must have run: those whose results these values are views of, and what `depends_on` names."""
     stack = list(values)
     while stack:
         n = stack.pop()
-        if n.op.name == "item":
+        if n.op.name == "get_tuple_element":
             yield n.src[0]
         elif n.op.name in VIEWS:
             stack.extend(n.src)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gluongraph.ir.graph import Graph, Node
 
-VIEWS = frozenset({"reshape", "after"})
+VIEWS = frozenset({"reshape", "depends_on"})
 _POINTWISE = frozenset({"loop", "gemm", "conv", "pool", "scatter", "reduce"})
 _IN_ROWS = frozenset({"expand", "reshape", "stop_gradient"})  # movement that keeps to its row in a row-wise kernel
 

@@ -33,7 +33,7 @@ def select(graph: Graph, offer: Offer, nest: Nest) -> Selection:
     origins = dict(graph.origins)
     pieces: dict[Node, tuple[Node, ...]] = {}  # split group -> where its results are now
     for n in graph.nodes():
-        if n.op.name == "item" and n.src[0] in pieces:
+        if n.op.name == "get_tuple_element" and n.src[0] in pieces:
             made = pieces[n.src[0]][n.attrs["index"]]
         else:
             made = n.on(tuple(new[s] for s in n.src if s in new))
@@ -69,7 +69,9 @@ def one_turn(scan: Node) -> tuple[Graph, dict[str, str]]:
 
 
 def _computing(body: Graph) -> list[Node]:
-    return [n for n in body.nodes() if n.op.kind != "leaf" and n.op.name not in ("expand", "reshape", "item")]
+    return [
+        n for n in body.nodes() if n.op.kind != "leaf" and n.op.name not in ("expand", "reshape", "get_tuple_element")
+    ]
 
 
 def _split(n: Node, offer: Offer, kernels: dict[Node, tuple[Group, Candidate]]) -> tuple[Node, ...]:
@@ -86,21 +88,23 @@ def _split(n: Node, offer: Offer, kernels: dict[Node, tuple[Group, Candidate]]) 
     for m in topological(body.outputs.values()):
         if m not in made:
             sources = tuple(made[s] for s in m.src)
-            made[m] = m.on(sources) if m.op.name in ("reshape", "item") else _single(m, sources, offer, kernels)
+            made[m] = (
+                m.on(sources) if m.op.name in ("reshape", "get_tuple_element") else _single(m, sources, offer, kernels)
+            )
     return tuple(made[m] for m in body.outputs.values())
 
 
 def _single(m: Node, sources: tuple[Node, ...], offer: Offer, kernels: dict[Node, tuple[Group, Candidate]]) -> Node:
-    """What m computes from sources in memory: its one result, or the fused node that `item` picks results from."""
+    """What m computes from sources in memory: its result, or the fused node that it is to be picked from."""
     inputs = {f"x{i}": ops.input(f"x{i}", s.ty) for i, s in enumerate(sources)}
     inner = m.on(tuple(inputs.values()))
     several = isinstance(inner.type, tuple)
-    results = [ops.item(inner, index=i) for i in range(len(inner.types))] if several else [inner]
+    results = [ops.get_tuple_element(inner, index=i) for i in range(len(inner.types))] if several else [inner]
     pattern = "loop" if m.op.kind in ("elementwise", "movement", "leaf", "random") else "opaque"
     fused = ops.fused(*sources, body=Graph(inputs, {f"y{i}": r for i, r in enumerate(results)}), pattern=pattern)
     group = group_of(fused)
     kernels[fused] = group, claimed(group, offer)
-    return fused if several else ops.item(fused, index=0)
+    return fused if several else ops.get_tuple_element(fused, index=0)
 
 
 def claimed(group: Group, offer: Offer) -> Candidate:

@@ -99,7 +99,7 @@ class Places:
             if parts is None or any(each is not n and each.src != (n,) for each in parts):
                 return None
             for each, view in parts.items():
-                results[each.attrs["index"] if each.op.name == "item" else 0] = y, view
+                results[each.attrs["index"] if each.op.name == "get_tuple_element" else 0] = y, view
         return cls(n, tuple(sources), results) if all(root.op.name == "input" for root, _ in sources) else None
 
     def memory(self, group: Group, bindings: Bindings) -> tuple[list[Heads], dict[int, Heads]]:

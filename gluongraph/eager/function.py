@@ -158,13 +158,13 @@ def _checked(
 def _named(function: Function) -> str:
     """The op, for messages; of several, the last."""
     made = function.results[0]
-    return (made.src[0] if made.op.name == "item" else made).op.name
+    return (made.src[0] if made.op.name == "get_tuple_element" else made).op.name
 
 
 def _may_alias(n: Node) -> bool:
     while n.op.kind == "movement" and n.src:
         n = n.src[0]
-    return n.op.name in ("stop_gradient", "cast", "item") or n.op.kind in ("leaf", "composite", "control")
+    return n.op.name in ("stop_gradient", "cast", "get_tuple_element") or n.op.kind in ("leaf", "composite", "control")
 
 
 def _frontier(results: Iterable[Node], known: frozenset[Node]) -> list[Node]:
@@ -224,14 +224,14 @@ class _Text:
     def _emit(self, n: Node) -> None:
         if n in self.names or n in self.parts:
             return
-        if n.op.name == "item" and n.src[0] in self.parts:
+        if n.op.name == "get_tuple_element" and n.src[0] in self.parts:
             self.names[n] = self.value(self.parts[n.src[0]][n.attrs["index"]])
         elif n.op.body is not None and (n.op.numpy is None or (self.inline and n.op.grad is None)):
             parts = self.parts[n] = inline(n)
             values = [self.value(part) for part in parts]
             if not isinstance(n.type, tuple):
                 self.names[n] = values[0]
-        elif n.op.name == "item":
+        elif n.op.name == "get_tuple_element":
             self._bind(n, f"{self.names[n.src[0]]}[{n.attrs['index']}]")
         elif n.op.name == "input":
             raise MXNetError(f"an op may read nothing but its arguments, and reads {n!r} {n.attrs['name']!r}")

@@ -24,7 +24,7 @@ from gluongraph.errors import MXNetError, located
 from gluongraph.host import services
 from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ndarray import NDArray
-from gluongraph.ops import items
+from gluongraph.ops import get_tuple_elements
 from gluongraph.ops.autodiff import depended_on, gradients, zeros
 from gluongraph.storage import Array
 from gluongraph.tracing.tracer import Traced, is_argument, is_rng, scope, trace
@@ -237,7 +237,7 @@ def _inlined(graph: Graph) -> Graph:
     several: dict[Node, tuple[Node, ...]] = {}
 
     def inline(n: Node) -> Node:
-        if n.op.name == "item" and n.src[0] in several:
+        if n.op.name == "get_tuple_element" and n.src[0] in several:
             return several[n.src[0]][n.attrs["index"]]
         if n.op.body is None or n.op.grad is not None:
             return n
@@ -270,7 +270,7 @@ def _statistics(graph: Graph) -> frozenset[Node]:
 
 def _handed_out(graph: Graph) -> frozenset[Node]:
     """All that loops hand out: the backward reads it instead of running the loops again."""
-    return frozenset(item for n in graph.nodes() if n.op.name == "scan" for item in items(n))
+    return frozenset(item for n in graph.nodes() if n.op.name == "scan" for item in get_tuple_elements(n))
 
 
 def _frontier(results: Iterable[Node], known: frozenset[Node]) -> list[Node]:

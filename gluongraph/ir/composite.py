@@ -17,7 +17,7 @@ def results_of(made: Any) -> tuple[Node, ...]:
     if isinstance(made, tuple | list):
         return tuple(made)
     if isinstance(made.type, tuple):
-        return tuple(OPS["item"](made, index=i) for i in range(len(made.type)))
+        return tuple(OPS["get_tuple_element"](made, index=i) for i in range(len(made.type)))
     return (made,)
 
 

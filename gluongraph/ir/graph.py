@@ -145,6 +145,8 @@ class Op:
 
 
 OPS: dict[str, Op] = {}
+# Ops of written graphs by their names before -> by those that they have now.
+RENAMED = {"item": "get_tuple_element", "after": "depends_on", "pinned": "keep_precision"}
 OPERATORS: dict[str, Callable[..., Node]] = {}  # Python's operators on nodes; filled by gluongraph.ops
 _NODES: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import FormatError, pluralize
-from gluongraph.ir.graph import OPS, Attr, Graph, Node, Op, TensorType, Types, node, topological
+from gluongraph.ir.graph import OPS, RENAMED, Attr, Graph, Node, Op, TensorType, Types, node, topological
 from gluongraph.ir.plan import Buffer, Launch, Plan
 
 COMMENT_COLUMN = 56
@@ -326,7 +326,7 @@ def _bad(tree: ast.AST, message: str) -> FormatError:
 
 
 def _op(tree: ast.AST, name: str) -> Op:
-    if (op := OPS.get(name)) is None:
+    if (op := OPS.get(RENAMED.get(name, name))) is None:
         raise _bad(tree, f"there is no op {name!r}")
     return op
 

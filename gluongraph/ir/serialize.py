@@ -18,7 +18,7 @@ from typing import Any
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import FormatError, Origin, VerifyError
 from gluongraph.host import json_text
-from gluongraph.ir.graph import OPS, Attr, Graph, Node, TensorType, Types, node, topological
+from gluongraph.ir.graph import OPS, RENAMED, Attr, Graph, Node, TensorType, Types, node, topological
 
 FORMAT = "gluongraph-ir"
 VERSION = 1
@@ -154,6 +154,7 @@ def _node(row: Json, nodes: list[Node], graphs: list[Graph]) -> Node:
             pass
         case _:
             raise FormatError(f"not a node: {row!r}")
+    op = RENAMED.get(op, op)
     _expect(op in OPS, f"there is no op {op!r}")
     _expect(all(type(s) is int and 0 <= s < len(nodes) for s in src), f"{op}: sources {src} are not nodes before it")
     given: Types = tuple(map(type_of, types)) if isinstance(types, list) else type_of(types)

@@ -346,13 +346,13 @@ def _graph_values(graph: Graph, values: _Values) -> dict[Node, int]:
                 found[n] = values.number(("input", n.attrs["name"]))
             case "literal":
                 found[n] = values.number(("literal", n.attrs["data"]))
-            case "reshape" | "after":
+            case "reshape" | "depends_on":
                 found[n] = found[n.src[0]]
             case "fused":
                 reads = tuple(found[s] for s in n.src)
                 kernels[n] = values.kernel(n.attrs["body"], n.attrs["pattern"], reads)
                 found[n] = values.number(("kernel", n.attrs["body"], n.attrs["pattern"], reads))
-            case "item":
+            case "get_tuple_element":
                 found[n] = kernels[n.src[0]][n.attrs["index"]]
             case _:
                 raise VerifyError(f"{n!r} is outside every kernel, and is no view")

@@ -16,7 +16,7 @@ from gluongraph.ops.builders import broadcast_to
 from gluongraph.ops.checked_index import checked_index
 from gluongraph.ops.collective import allreduce
 from gluongraph.ops.constants import const, full, input, iota, literal, ones, zeros
-from gluongraph.ops.control import after, call, fused, item, items
+from gluongraph.ops.control import call, depends_on, fused, get_tuple_element, get_tuple_elements
 from gluongraph.ops.conv import conv2d, conv2d_data_grad, conv2d_weight_grad
 from gluongraph.ops.conv_nd import conv, conv_transpose
 from gluongraph.ops.elementwise import (
@@ -85,7 +85,7 @@ from gluongraph.ops.movement import (
     stack,
     transpose,
 )
-from gluongraph.ops.nn import attention, dropout, embedding, gelu, pinned
+from gluongraph.ops.nn import attention, dropout, embedding, gelu, keep_precision
 from gluongraph.ops.normalization import batch_norm, batch_norm_inference, group_norm, layer_norm
 from gluongraph.ops.output import output
 from gluongraph.ops.pool import avg_pool2d, max_pool2d
@@ -103,7 +103,6 @@ OPERATORS.update(add=add, sub=sub, mul=mul, div=div, pow=pow, neg=neg)
 __all__ = [
     "abs",
     "add",
-    "after",
     "allreduce",
     "amax",
     "amin",
@@ -131,6 +130,7 @@ __all__ = [
     "conv_transpose",
     "cos",
     "cumsum",
+    "depends_on",
     "div",
     "dropout",
     "embedding",
@@ -149,6 +149,8 @@ __all__ = [
     "gather",
     "gelqf",
     "gelu",
+    "get_tuple_element",
+    "get_tuple_elements",
     "greater",
     "greater_equal",
     "group_norm",
@@ -159,8 +161,7 @@ __all__ = [
     "iota",
     "isfinite",
     "isnan",
-    "item",
-    "items",
+    "keep_precision",
     "layer_norm",
     "less",
     "less_equal",
@@ -195,7 +196,6 @@ __all__ = [
     "output",
     "pad",
     "part",
-    "pinned",
     "pow",
     "prod",
     "put_rows",

@@ -123,7 +123,7 @@ def _walk(
         if n in boundary or not n.src:
             continue
         with _noting(n, origins):
-            if n.op.name == "item":
+            if n.op.name == "get_tuple_element":
                 if n in whole:
                     _add(parts.setdefault(n.src[0], {}), n.attrs["index"], whole[n])
                 continue
@@ -164,7 +164,7 @@ def _pull(n: Node, known: Mapping[int, Node], integers: frozenset[Node]) -> Sequ
         if not isinstance(n.type, tuple):
             return n.op.grad(known[0], n, *n.src, **n.attrs)
         gs = tuple(known[i] if i in known else zeros(t) for i, t in enumerate(n.type))
-        ys = tuple(OPS["item"](n, index=i) for i in range(len(n.type)))
+        ys = tuple(OPS["get_tuple_element"](n, index=i) for i in range(len(n.type)))
         return n.op.grad(gs, ys, *n.src, **n.attrs)
     if n.op.body is not None:  # a composite without a rule of its own: through its body, and no further than that
         results = inline(n)

@@ -1,4 +1,4 @@
-"""Nodes that carry a graph and apply it once, call and fused; item, which picks one of several results; and after."""
+"""Control: call and fused apply a graph once, get_tuple_element picks a result of several, depends_on orders."""
 
 from __future__ import annotations
 
@@ -11,57 +11,57 @@ from gluongraph.ops import constants, elementwise
 from gluongraph.ops.checks import misfit
 from gluongraph.ops.samples import array
 
-# -- item
+# -- get_tuple_element
 
 
-def _item_type(x: Types, index: int) -> TensorType:
+def _element_type(x: Types, index: int) -> TensorType:
     if not isinstance(x, tuple) or not 0 <= index < len(x):
         count = len(x) if isinstance(x, tuple) else 1
-        raise misfit("item", f"there is no result {index} among {count}")
+        raise misfit("get_tuple_element", f"there is no result {index} among {count}")
     return x[index]
 
 
-ITEM = Op(
-    "item",
+GET_TUPLE_ELEMENT = Op(
+    "get_tuple_element",
     kind="control",
-    infer=_item_type,
+    infer=_element_type,
     numpy=lambda x, index: x[index],
     samples=lambda rng: [(((array(rng, (3,)), array(rng, (2, 5), "i32")),), {"index": k}) for k in (0, 1)],
     doc="One of the results of a node that has several.",
 )
 
 
-def item(x: Node, index: int) -> Node:
+def get_tuple_element(x: Node, index: int) -> Node:
     """One of the results of a node that has several."""
-    return ITEM(x, index=index)
+    return GET_TUPLE_ELEMENT(x, index=index)
 
 
-def items(x: Node) -> tuple[Node, ...]:
+def get_tuple_elements(x: Node) -> tuple[Node, ...]:
     """All results of a node that has several."""
-    return tuple(ITEM(x, index=k) for k in range(len(x.types)))
+    return tuple(GET_TUPLE_ELEMENT(x, index=k) for k in range(len(x.types)))
 
 
-# -- after: order
+# -- depends_on: a control dependency
 
 
-def _after_numpy(x: Any, *first: Any) -> Any:
+def _depends_on_numpy(x: Any, *first: Any) -> Any:
     return x
 
 
-AFTER = Op(
-    "after",
+DEPENDS_ON = Op(
+    "depends_on",
     kind="control",
     infer=lambda x, *first: x,
-    numpy=_after_numpy,
+    numpy=_depends_on_numpy,
     samples=lambda rng: [((array(rng, (3,)), array(rng, (2, 5))), {})],
     doc="x, whose readers run when the other sources have been computed",
 )
 
 
-def after(x: Node, *first: Node) -> Node:
+def depends_on(x: Node, *first: Node) -> Node:
     """x itself; a kernel that reads it through this node runs when all of `first` have been computed, which it does not
     read. So recomputed copies wait until they are needed."""
-    return AFTER(x, *first) if first else x
+    return DEPENDS_ON(x, *first) if first else x
 
 
 # -- call, fused: a body graph applied once
@@ -102,7 +102,7 @@ def _call_grad(gs: tuple[Node, ...], ys: Any, *args: Node, body: Graph) -> tuple
     outputs = {f"y{k}": g for k, g in enumerate(found.values()) if g is not None}
     if not outputs:
         return (None,) * len(args)
-    made = iter(items(CALL(*args, *gs, body=Graph({**leaves, **heads}, outputs))))
+    made = iter(get_tuple_elements(CALL(*args, *gs, body=Graph({**leaves, **heads}, outputs))))
     return tuple(None if g is None else next(made) for g in found.values())
 
 
@@ -147,9 +147,9 @@ FUSED = Op(
 
 def call(*args: Node, body: Graph) -> tuple[Node, ...]:
     """The outputs of a body graph applied to arguments, in the order of its inputs."""
-    return items(CALL(*args, body=body))
+    return get_tuple_elements(CALL(*args, body=body))
 
 
 def fused(*args: Node, body: Graph, pattern: str) -> Node:
-    """A kernel: a body graph that is computed in one loop nest; its results are picked with `item`."""
+    """A kernel: a body graph that is computed in one loop nest; its results are picked with `get_tuple_element`."""
     return FUSED(*args, body=body, pattern=pattern)

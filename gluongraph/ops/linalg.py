@@ -293,7 +293,7 @@ SLOGDET = composite(
 
 def slogdet(A: Node) -> tuple[Node, Node]:
     """The sign of the determinant, and the logarithm of its size."""
-    sign, log = control.items(SLOGDET(A))
+    sign, log = control.get_tuple_elements(SLOGDET(A))
     return sign, log
 
 
@@ -361,7 +361,7 @@ GELQF = composite(
 
 def gelqf(A: Node) -> tuple[Node, Node]:
     """Q with orthonormal rows and the lower triangle L, with A = L Q; signs are those of LAPACK."""
-    q, lower = control.items(GELQF(A))
+    q, lower = control.get_tuple_elements(GELQF(A))
     return q, lower
 
 
@@ -447,5 +447,5 @@ SYEVD = composite(
 
 def syevd(A: Node) -> tuple[Node, Node]:
     """U and λ with A = Uᵀ diag(λ) U: λ goes upwards; rows of U are eigenvectors, their largest elements positive."""
-    u, values = control.items(SYEVD(A))
+    u, values = control.get_tuple_elements(SYEVD(A))
     return u, values

@@ -51,7 +51,7 @@ def loop(
         xs=len(stacks),
         reverse=reverse,
     )
-    found = control.items(made)
+    found = control.get_tuple_elements(made)
     return found[: len(start)], found[len(start) :]
 
 

@@ -254,8 +254,8 @@ def dropout(x: Node, state: Node, p: float, draw: int = 0, axes: Sequence[int] =
 # -- mixed precision
 
 
-PINNED = composite(
-    "pinned",
+KEEP_PRECISION = composite(
+    "keep_precision",
     lambda x: x,
     infer=lambda x: x,
     grad=lambda g, y, x: (g,),  # what x multiplies g with is pinned by x
@@ -265,6 +265,6 @@ PINNED = composite(
 )
 
 
-def pinned(x: Node) -> Node:
+def keep_precision(x: Node) -> Node:
     """x, which mixed precision does not round: what multiplies it does so in x's own dtype, forward and backward."""
-    return PINNED(x)
+    return KEEP_PRECISION(x)

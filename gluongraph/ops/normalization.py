@@ -189,7 +189,7 @@ BATCH_NORM = composite(
 
 def batch_norm(x: Node, gamma: Node, beta: Node, axis: int = 1, eps: float = 1e-5) -> tuple[Node, Node, Node]:
     """y, mean, var of y = (x - mean) / sqrt(var + eps) · gamma + beta over all axes but one; var is biased."""
-    y, mean, variance = control.items(
+    y, mean, variance = control.get_tuple_elements(
         BATCH_NORM(x, gamma, beta, axis=normal_axis("batch_norm", axis, x.ty.rank), eps=float(eps))
     )
     return y, mean, variance

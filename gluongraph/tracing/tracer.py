@@ -291,7 +291,7 @@ class Tracer:
 
     def _operand(self, array: NDArray) -> Node:
         found = self.node(array)
-        return ops.pinned(found) if self.pins and is_float(found.dtype) else found
+        return ops.keep_precision(found) if self.pins and is_float(found.dtype) else found
 
     def grad(self, heads: list[NDArray], variables: list[NDArray], head_grads: Any) -> list[NDArray]:
         """autograd.grad within the trace."""

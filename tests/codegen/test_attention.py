@@ -66,7 +66,7 @@ def node(case: Case, backward: bool, dtype: str = "f32") -> tuple[Node, list[Any
 
 
 def graph_of(n: Node) -> Graph:
-    results = [ops.item(n, index=i) for i in range(3)] if isinstance(n.type, tuple) else [n]
+    results = [ops.get_tuple_element(n, index=i) for i in range(3)] if isinstance(n.type, tuple) else [n]
     return Graph({s.attrs["name"]: s for s in n.src}, {f"y{i}": r for i, r in enumerate(results)})
 
 
@@ -174,7 +174,7 @@ def moved(form: str, backward: bool, dtype: str = "f32", out: str | None = None)
         return Graph({x.attrs["name"]: x for x in given}, {"y": y})
     g = ops.input("x3", TensorType((B * T, H * D), dtype))
     n = OPS["attention_grad"](by_head(g), *operands, **how)
-    found = [ops.item(n, index=i) for i in range(3)]
+    found = [ops.get_tuple_element(n, index=i) for i in range(3)]
     if form == "joint":
         parts = ops.concat(*(ops.reshape(x, (1, B, H, T, D)) for x in found), axis=0)
         parts = ops.cast(parts, dtype) if out else parts
@@ -221,7 +221,7 @@ def test_heads_where_they_lie(dtype: str, form: str, backward: bool, out: str | 
 def test_gradients_that_are_rounded_are_summed_before() -> None:
     """dv of 70 queries in bf16, within the rounding of one number."""
     n, arrays = node(CASES["causal"], True)
-    graph = Graph({s.attrs["name"]: s for s in n.src}, {"y": ops.cast(ops.item(n, index=2), "bf16")})
+    graph = Graph({s.attrs["name"]: s for s in n.src}, {"y": ops.cast(ops.get_tuple_element(n, index=2), "bf16")})
     compiled = lower(graph, dict.fromkeys(graph.inputs, "input"))
     assert [launch.candidate.rule for launch in compiled.plan.launches] == ["attention"]
     run = compiled.executor({})
@@ -243,7 +243,7 @@ def test_movement_that_others_read_is_stored() -> None:
 
 def test_gradients_of_one_source_alone() -> None:
     n, arrays = node(CASES["small"], backward=True)
-    graph = Graph({s.attrs["name"]: s for s in n.src}, {"y": ops.item(n, index=1)})
+    graph = Graph({s.attrs["name"]: s for s in n.src}, {"y": ops.get_tuple_element(n, index=1)})
     compiled = lower(graph, dict.fromkeys(graph.inputs, "input"))
     assert [launch.candidate.rule for launch in compiled.plan.launches] == ["attention"]
     run = compiled.executor({})

@@ -87,7 +87,7 @@ def test_composites_and_scans_are_their_numpy_meaning() -> None:
                 values[key], inputs[key] = a, ops.input(key, TensorType(a.shape, dtype_name(a.dtype)))
                 sources.append(inputs[key])
             made = op(*sources, **attrs)
-            results = ops.items(made) if isinstance(made.type, tuple) else (made,)
+            results = ops.get_tuple_elements(made) if isinstance(made.type, tuple) else (made,)
             outputs.update({f"{name}_{number}_y{i}": n for i, n in enumerate(results)})
     graph = Graph(inputs, outputs)
     got, _ = compile_graph(graph, "samples")(values)

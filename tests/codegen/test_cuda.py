@@ -73,7 +73,7 @@ def cases(loops: bool = False) -> Iterator[tuple[str, Graph, Arrays]]:
     Loops run on the host, and the emulator starts kernels itself: ops with a loop in them are cases of their own.
     """
     for op in OPS.values():
-        if op.name in ("input", "literal", "item", "call", "fused") or op.samples is None:
+        if op.name in ("input", "literal", "get_tuple_element", "call", "fused") or op.samples is None:
             continue
         taken = 0
         for arrays, attrs in op.samples(np.random.default_rng(zlib.crc32(op.name.encode()))):
@@ -90,7 +90,11 @@ def case(op: Op, arrays: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Graph,
     given = {f"x{i}": np.asarray(a) for i, a in enumerate(arrays)}
     inputs = {name: ops.input(name, TensorType(a.shape, dtype_name(a.dtype))) for name, a in given.items()}
     made = op(*inputs.values(), **attrs)
-    results = [ops.item(made, index=i) for i in range(len(made.types))] if isinstance(made.type, tuple) else [made]
+    results = (
+        [ops.get_tuple_element(made, index=i) for i in range(len(made.types))]
+        if isinstance(made.type, tuple)
+        else [made]
+    )
     return Graph(inputs, {f"y{j}": n for j, n in enumerate(results)}), given
 
 
@@ -345,7 +349,7 @@ def test_several_spaces_are_one_kernel(tmp_path: Path) -> None:
     group = Group(body([x * 2.0, y + 1.0, z - 1.0], x, y, z), "loop")
     assert rules(group) == "threads"
     fused = ops.fused(x, y, z, body=group.body, pattern="loop")
-    graph = Graph({"x0": x, "x1": y, "x2": z}, {f"y{j}": ops.item(fused, index=j) for j in range(3)})
+    graph = Graph({"x0": x, "x1": y, "x2": z}, {f"y{j}": ops.get_tuple_element(fused, index=j) for j in range(3)})
     roles = dict.fromkeys(graph.inputs, "input")
     plan = assign_memory(schedule(select(graph, partial(claim, target=gpu.CUDA), plan_of), roles))
     functions = gpu.functions(plan)
@@ -412,7 +416,7 @@ def test_folds_of_different_shape_go_through_a_workspace(tmp_path: Path) -> None
     assert candidate is not None and candidate.schedule == "dlight.Matmul+dlight.Reduction+threads"
     assert candidate.workspace == 40 * 64 * 4
     fused = ops.fused(x, w, body=group.body, pattern="opaque")
-    graph = Graph({"x0": x, "x1": w}, {f"y{j}": ops.item(fused, index=j) for j in range(2)})
+    graph = Graph({"x0": x, "x1": w}, {f"y{j}": ops.get_tuple_element(fused, index=j) for j in range(2)})
     plan = assign_memory(
         schedule(select(graph, partial(claim, target=gpu.CUDA), plan_of), {"x0": "input", "x1": "input"})
     )

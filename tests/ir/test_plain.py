@@ -59,7 +59,7 @@ def test_attributes_of_every_op(op: Op) -> None:
         assert all(map(is_plain, made.attrs.values())), made.attrs
         assert all(type(n) is int for t in made.types for n in t.shape), made.types
         assert made is op(*given, **attrs)
-        results = ops.items(made) if isinstance(made.type, tuple) else (made,)
+        results = ops.get_tuple_elements(made) if isinstance(made.type, tuple) else (made,)
         inputs = {n.attrs["name"]: n for n in given}
         graph = Graph(inputs, {f"y{k}": n for k, n in enumerate(results)})
         assert serialize.loads(serialize.dumps(graph)) == graph

@@ -36,7 +36,7 @@ def scan() -> Graph:
     xs = ops.input("xs", TensorType((4, 3)))
     loop = OPS["scan"](LR, xs, body=body, length=4, carries=1, xs=1, reverse=False)
     back = OPS["scan"](LR, xs, body=body, length=4, carries=1, xs=1, reverse=True)
-    results = {"sum": ops.item(loop, index=0), "ys": ops.item(back, index=1)}
+    results = {"sum": ops.get_tuple_element(loop, index=0), "ys": ops.get_tuple_element(back, index=1)}
     return Graph({"lr": LR, "xs": xs}, results)
 
 

@@ -95,9 +95,9 @@ def test_restamping_stops_at_what_was_matched() -> None:
 def test_bodies_are_rewritten() -> None:
     c0 = ops.input("c0", A.ty)
     call = OPS["call"](A, body=Graph({"c0": c0}, {"y": ops.neg(ops.neg(ops.tanh(c0)))}))
-    n = ops.item(call, index=0) if isinstance(call.type, tuple) else call
+    n = ops.get_tuple_element(call, index=0) if isinstance(call.type, tuple) else call
     after = rewritten(n, DOUBLE_NEG)
-    call = after.src[0] if after.op.name == "item" else after
+    call = after.src[0] if after.op.name == "get_tuple_element" else after
     assert call.attrs["body"].outputs["y"] is ops.tanh(c0)
 
 

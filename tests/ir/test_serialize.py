@@ -14,7 +14,8 @@ import pytest
 
 from gluongraph import ops
 from gluongraph.errors import FormatError, Origin
-from gluongraph.ir.graph import OPS, Graph, TensorType, node
+from gluongraph.ir import printer
+from gluongraph.ir.graph import OPS, RENAMED, Graph, TensorType, node
 from gluongraph.ir.serialize import dumps, fingerprint, from_data, loads, to_data
 
 X = ops.input("x", TensorType((2, 3)))
@@ -24,7 +25,7 @@ def example(origin: int = 1) -> Graph:
     c0 = ops.input("c0", TensorType((2, 3)))
     body = Graph({"c0": c0}, {"y": ops.tanh(c0)})
     loop = OPS["call"](X, body=body)
-    picked = ops.item(loop, index=0) if isinstance(loop.type, tuple) else loop
+    picked = ops.get_tuple_element(loop, index=0) if isinstance(loop.type, tuple) else loop
     scale = ops.const(-0.0, dtype="f32", shape=(2, 3))
     last = node(OPS["add"], (ops.mul(picked, scale), ops.literal(np.arange(6, dtype="float32").reshape(2, 3))), {}, 4)
     return Graph({"x": X}, {"y": last}, {"x": picked}, {last: Origin("user.py", origin, "fc1")})
@@ -131,3 +132,15 @@ def test_what_is_no_graph_is_refused(name: str) -> None:
 def test_text_that_is_no_json() -> None:
     with pytest.raises(FormatError, match="not JSON"):
         loads("{")
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_ops_are_known_by_their_names_before(name: str) -> None:
+    x = ops.input("x", TensorType((3,)))
+    several = ops.call(x, body=Graph({"x": x}, {"y": ops.exp(x)}))
+    made = {"item": several[0], "after": ops.depends_on(x, ops.exp(x)), "pinned": ops.keep_precision(x)}[name]
+    graph = Graph({"x": x}, {"y": made})
+    for write, read in ((dumps, loads), (printer.show, printer.read)):
+        now = write(graph)
+        before = now.replace(RENAMED[name], name)
+        assert before != now and read(before).outputs["y"] is made

@@ -36,7 +36,7 @@ def _several() -> Node:
 def _in_a_body() -> Graph:
     c0 = ops.input("c0", T)
     call = OPS["call"](X, body=Graph({"c0": c0}, {"a": ops.add(c0, Y)}))
-    return Graph({"x": X}, {"y": ops.item(call, index=0)})
+    return Graph({"x": X}, {"y": ops.get_tuple_element(call, index=0)})
 
 
 BROKEN: dict[str, tuple[Callable[[], Graph], str]] = {
@@ -122,7 +122,7 @@ PLAN = Plan(LAUNCHES, {"x": X_IN, "w": W}, {"out": OUT}, {"w": W}, scratch_bytes
 
 def _fused(group: Group, *src: Node) -> Node:
     body = group.body
-    return ops.item(OPS["fused"](*src, body=body, pattern=group.pattern), index=0)
+    return ops.get_tuple_element(OPS["fused"](*src, body=body, pattern=group.pattern), index=0)
 
 
 def fused_graph() -> Graph:

@@ -57,7 +57,7 @@ def some_values(graph: Graph) -> dict[str, Any]:
 def test_graphs_with_copies_give_the_same_bits(name: str, how: int) -> None:
     graph, forward = ready(name)
     after = remat(graph, forward, [how] * len(forward.segments))
-    assert any(n.op.name == "after" for n in after.nodes()) or (name, how) == ("mlp with dropout", LIGHT)
+    assert any(n.op.name == "depends_on" for n in after.nodes()) or (name, how) == ("mlp with dropout", LIGHT)
     values = some_values(graph)
     for kept, had in zip(interpreter.run(after, values), interpreter.run(graph, values), strict=True):
         assert kept.keys() == had.keys()
@@ -119,7 +119,7 @@ def test_copies_wait_for_gradients(name: str) -> None:
     """After `fuse` no kernel of the forward is needed for what a copy waits for, and nothing waits in a circle."""
     graph, forward = ready(name)
     after = fuse(remat(graph, forward, [WHOLE] * len(forward.segments)))
-    orders = [n for n in after.nodes() if n.op.name == "after"]
+    orders = [n for n in after.nodes() if n.op.name == "depends_on"]
     assert orders and all(len(n.src) > 1 for n in orders)
 
 
@@ -338,6 +338,6 @@ def test_a_kernel_behind_an_order_runs_when_what_it_waits_for_is_done() -> None:
         return ops.tanh(ops.matmul(x, w))
 
     first = ops.matmul(value(x), w)
-    again = value(ops.after(x, first))
+    again = value(ops.depends_on(x, first))
     plan, _ = plan_of(Graph({"x": x, "w": w}, {"y": first * again}), {"x": "input", "w": "state"}, target("cpu"))
     assert [launch.label for launch in plan.launches] == ["matmul tanh", "matmul", "matmul tanh mul"]

@@ -64,7 +64,7 @@ EXACT_OPS = {
         "maximum",
         "minimum",
     ),
-    *("where", "output", "item"),
+    *("where", "output", "get_tuple_element"),
 }
 BY_NORMS = ("lars", "lamb")  # optimizers whose step is another one where a norm is 0
 UPDATE = 1e-5  # of the largest weight, and ten times as much of the largest change

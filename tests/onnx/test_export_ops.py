@@ -27,7 +27,9 @@ ELSEWHERE = {
     "round_by_chance", "uniform",
     *(op.name for op in IN_BLOCKS.values()),
 }  # fmt: skip
-SAMPLED = [op for op in OPS.values() if op.samples is not None and op.name not in ELSEWHERE and op.name != "item"]
+SAMPLED = [
+    op for op in OPS.values() if op.samples is not None and op.name not in ELSEWHERE and op.name != "get_tuple_element"
+]
 
 
 def samples(op: Op) -> list[Any]:

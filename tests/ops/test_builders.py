@@ -180,7 +180,7 @@ MESSAGES = [
     (lambda: ops.softmax_cross_entropy(x, y), ShapeError, r"class numbers have the shape \(2,\)"),
     (lambda: ops.uniform(x, (2,)), ShapeError, r"the state of the generator is u32\[4\]"),
     (lambda: ops.const(300, "u8"), DTypeError, "300 is out of the range of u8"),
-    (lambda: ops.item(x, 1), ShapeError, "no result 1 among 1"),
+    (lambda: ops.get_tuple_element(x, 1), ShapeError, "no result 1 among 1"),
 ]
 
 

@@ -110,7 +110,7 @@ def differentiable(op, arrays):
 
 
 def results(n):
-    return ops.items(n) if isinstance(n.type, tuple) else (n,)
+    return ops.get_tuple_elements(n) if isinstance(n.type, tuple) else (n,)
 
 
 def directional(nodes, wrt, env, rng):

@@ -29,7 +29,9 @@ NUMBERS = (0.0, -0.0, 1.0, -1.0, 2.0, 0.5, 3.0, float("inf"))
 # Few examples, the same in every run: these tests are laws, not a search.
 FEW = settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
-_SKIPPED = frozenset({"input", "scan", "call", "fused", "item"})  # scan is built below, the others are forms
+_SKIPPED = frozenset(
+    {"input", "scan", "call", "fused", "get_tuple_element"}
+)  # scan is built below, the others are forms
 # Indices out of range are an error; a singular matrix has no inverse: NaN by LAPACK, infinities too by elimination.
 _NOT_OF_ANY_VALUES = frozenset({"checked_index", "inverse"})
 
@@ -88,7 +90,11 @@ def _from_sample(rng: Random, op: Op, values: list[Node]) -> list[Node]:
         alike = [v for v in values if v.dtype == dtype_name(a.dtype) and is_float(v.dtype) and v.ty.size]
         src.append(to_shape(rng.choice(alike), a.shape) if alike else ops.literal(a))
     made = op(*src, **attrs)
-    return [ops.item(made, index=i) for i in range(len(made.types))] if isinstance(made.type, tuple) else [made]
+    return (
+        [ops.get_tuple_element(made, index=i) for i in range(len(made.types))]
+        if isinstance(made.type, tuple)
+        else [made]
+    )
 
 
 def _with_number(rng: Random, values: list[Node]) -> list[Node]:
@@ -111,7 +117,7 @@ def _scan(rng: Random, values: list[Node]) -> list[Node]:
     body = Graph({"c0": c0, "x0": x0}, {"c0": rng.choice(fits), "y0": inside[-1]})
     reverse = rng.random() < 0.5
     made = OPS["scan"](start, to_shape(each, (3, 2)), body=body, length=3, carries=1, xs=1, reverse=reverse)
-    return [ops.item(made, index=i) for i in range(2)]
+    return [ops.get_tuple_element(made, index=i) for i in range(2)]
 
 
 def _more(rng: Random, values: list[Node]) -> list[Node]:

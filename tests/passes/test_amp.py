@@ -135,7 +135,7 @@ def test_attention_with_a_kernel_stays_whole_and_rounds_what_products_read() -> 
     exact = run(graph, given)
     for name, found in run(after, given).items():
         np.testing.assert_allclose(found, exact[name], atol=2e-2 * max(1.0, abs(exact[name]).max()))
-    pinned = graph_of(ops.attention(ops.pinned(q), k, v, causal=False))
+    pinned = graph_of(ops.attention(ops.keep_precision(q), k, v, causal=False))
     assert not any(map(is_low, amp(pinned, "bf16", lambda n: True).nodes()))
 
 
@@ -166,7 +166,7 @@ def test_the_largest_of_a_window_is_found_again_by_its_gradient(low: str) -> Non
 
 def test_pinned_operands_keep_a_product_and_its_gradients_in_float32() -> None:
     x, w, v = value("x", 3, 4), value("w", 5, 4), value("v", 2, 5)
-    hidden = ops.matmul(ops.pinned(x), ops.transpose(ops.pinned(w), (1, 0)))
+    hidden = ops.matmul(ops.keep_precision(x), ops.transpose(ops.keep_precision(w), (1, 0)))
     graph = differentiate(graph_of(ops.matmul(hidden, v, tb=True)), "y0", ("w", "v"))
     products = named(amp(graph, "bf16"), "matmul")
     by_dtype = sorted(n.src[0].dtype for n in products)

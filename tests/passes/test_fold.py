@@ -91,6 +91,6 @@ def test_bodies_are_folded() -> None:
     c0 = ops.input("c0", X.ty)
     body = Graph({"c0": c0}, {"y": OPS["add"](c0, OPS["add"](const(1.0, 2, 3), const(1.0, 2, 3)))})
     call = OPS["call"](X, body=body)
-    after = folded(ops.item(call, index=0) if isinstance(call.type, tuple) else call)
-    call = after.src[0] if after.op.name == "item" else after
+    after = folded(ops.get_tuple_element(call, index=0) if isinstance(call.type, tuple) else call)
+    call = after.src[0] if after.op.name == "get_tuple_element" else after
     assert call.attrs["body"].outputs["y"] is OPS["add"](c0, const(2.0, 2, 3))

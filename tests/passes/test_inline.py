@@ -37,7 +37,7 @@ def test_every_composite_is_its_body(name: str) -> None:
     for arrays, attrs in SAMPLES[name]:
         src = [ops.input(f"x{i}", TensorType(a.shape, dtype_name(a.dtype))) for i, a in enumerate(arrays)]
         n = OPS[name](*src, **attrs)
-        results = [ops.item(n, index=i) for i in range(len(n.types))] if isinstance(n.type, tuple) else [n]
+        results = [ops.get_tuple_element(n, index=i) for i in range(len(n.types))] if isinstance(n.type, tuple) else [n]
         before = Graph({f"x{i}": s for i, s in enumerate(src)}, {f"y{i}": r for i, r in enumerate(results)})
         after = inline(before)
         verify(after, "inline")
@@ -63,11 +63,11 @@ def test_calls_are_inlined_and_loops_hold_primitives() -> None:
     c0 = ops.input("c0", X.ty)
     body = Graph({"c0": c0}, {"y": OPS["softmax"](c0, axis=1)})
     call = OPS["call"](X, body=body)
-    called = ops.item(call, index=0) if isinstance(call.type, tuple) else call
+    called = ops.get_tuple_element(call, index=0) if isinstance(call.type, tuple) else call
     loop = OPS["scan"](
         X, body=Graph({"c0": c0}, {"c0": OPS["softmax"](c0, axis=1)}), length=2, carries=1, xs=0, reverse=False
     )
-    after = inline(Graph({"x": X}, {"a": called, "b": ops.item(loop, index=0)}))
+    after = inline(Graph({"x": X}, {"a": called, "b": ops.get_tuple_element(loop, index=0)}))
     verify(after, "inline")
     names = {n.op.name for n in after.nodes()}
     assert "call" not in names and "scan" in names

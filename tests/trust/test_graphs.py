@@ -102,7 +102,7 @@ def test_graphs_that_no_program_was_traced_to(
 def test_kernels_are_made_by_passes_alone() -> None:
     """A `fused` node names the pattern of a loop nest; rules believe it. Within a body too."""
     x = ops.input("x", TensorType((3,)))
-    made = ops.item(ops.fused(x, body=Graph({"x": x}, {"y": ops.exp(x)}), pattern="loop"), 0)
+    made = ops.get_tuple_element(ops.fused(x, body=Graph({"x": x}, {"y": ops.exp(x)}), pattern="loop"), 0)
     graph = Graph({"x": x}, {"y": made})
     within = Graph({"x": x}, {"y": ops.call(x, body=graph)[0]})
     told = {"id": "step.0", "roles": {"x": "input"}}
@@ -126,7 +126,7 @@ def test_attributes_that_are_anything() -> None:
                 continue
             leaves = {f"x{i}": ops.input(f"x{i}", mx.nd.array(a, dtype=a.dtype).type) for i, a in enumerate(arrays)}
             made = op(*leaves.values(), **attrs)
-            outputs = {"y": ops.item(made, 0) if isinstance(made.type, tuple) else made}
+            outputs = {"y": ops.get_tuple_element(made, 0) if isinstance(made.type, tuple) else made}
             data = serialize.to_data(Graph(leaves, outputs))
             for name in attrs:
                 for value in chance.sample(VALUES, 8):

@@ -21,7 +21,7 @@ from gluongraph.tracing.optimizer_updates import SCALAR
 PHASES = ("forward", "backward", "update")
 MOST = 100  # boxes; where there were more, operations are put together by layer, then by what layers' names begin with
 BACKWARD = " backward"  # how the scope of a gradient ends
-_PASSING = ("item", "after")  # operations that hand on their first source
+_PASSING = ("get_tuple_element", "depends_on")  # operations that hand on their first source
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def phases_of(graph: Graph) -> dict[Node, str]:
     updating: set[Node] = set()
     spreading = {n for name, n in graph.inputs.items() if name.startswith(SCALAR)}
     for n in nodes:
-        if n.op.name == "item" and n.src[0] in updating:
+        if n.op.name == "get_tuple_element" and n.src[0] in updating:
             updating.add(n)
         elif not spreading.isdisjoint(n.src):
             updating.add(n)

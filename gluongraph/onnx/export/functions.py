@@ -13,7 +13,7 @@ from gluongraph.onnx.export.rules.view import View, opened
 from gluongraph.onnx.export.writer import Names, Writer
 from gluongraph.onnx.format.package import onnx
 
-_FIRST = ("item", "after")  # ops whose result is the value that they read first
+_FIRST = ("get_tuple_element", "depends_on")  # ops whose result is the value that they read first
 
 
 class Functions:
@@ -70,7 +70,9 @@ def _body(n: Node, inputs: Sequence[str]) -> tuple[list[str], list[Any]]:
     leaves = {name: node(OPS["input"], (), {"name": name}, type=s.ty) for name, s in zip(inputs, n.src, strict=True)}
     alone = n.on(tuple(leaves.values()))
     several = len(n.types) > 1
-    results = [node(OPS["item"], (alone,), {"index": k}) for k in range(len(n.types))] if several else [alone]
+    results = (
+        [node(OPS["get_tuple_element"], (alone,), {"index": k}) for k in range(len(n.types))] if several else [alone]
+    )
     graph = opened(Graph(leaves, {f"y{k}": result for k, result in enumerate(results)}), {})
     view = View(graph, Pairs({}), {})
     view.check()

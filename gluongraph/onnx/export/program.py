@@ -66,7 +66,7 @@ class _Writer:
             count = len(types)
             values[i] = [names.free(f"{prefix}v{i}" + (f".{k}" if count > 1 else "")) for k in range(count)]
             inner += [_declared(v, t) for v, t in zip(values[i], types, strict=True)]
-            read = [values[s][attrs["index"] if op == "item" else 0] for s in sources]
+            read = [values[s][attrs["index"] if op == "get_tuple_element" else 0] for s in sources]
             how = {name: self._attribute(value, order[i].attrs.get(name)) for name, value in attrs.items()}
             how |= {"again": again[0]} if again else {}
             origin, called = graph.origins.get(order[i]), self.functions.name(order[i], list(how))

@@ -7,7 +7,7 @@ from gluongraph.onnx.export.rules.terms import Body, Made, Several, Term
 from gluongraph.onnx.export.rules.view import View, rule
 
 
-@rule("item")
+@rule("get_tuple_element")
 def item(view: View, n: Node) -> Made | None:
     """One of the outputs of the operator that its source is; the writer picks it."""
     return n.src[0]
@@ -18,7 +18,7 @@ def scan(view: View, n: Node) -> Made | None:
     """Scan: carries, then slices; what is the same in every turn the body reads from around it."""
     body, carries, slices = n.attrs["body"], n.attrs["carries"], n.attrs["xs"]
     leaves = list(body.inputs.values())
-    read = {each.attrs["index"] for each in view.users.get(n, ()) if each.op.name == "item"}
+    read = {each.attrs["index"] for each in view.users.get(n, ()) if each.op.name == "get_tuple_element"}
     stacked = [k for k in range(carries, len(n.types)) if k in read]
     results = list(body.outputs.values())
     kept = (*results[:carries], *(results[k] for k in stacked))

@@ -41,7 +41,7 @@ def plain(view: View, n: Node) -> Made | None:
 RULES.update(dict.fromkeys(PLAIN, plain))
 
 
-@rule("stop_gradient", "pinned", "after")
+@rule("stop_gradient", "keep_precision", "depends_on")
 def itself(view: View, n: Node) -> Made | None:
     """What matters to gradients or kernels only."""
     return n.src[0]

@@ -85,7 +85,7 @@ def opened(graph: Graph, origins: dict[Node, Origin]) -> Graph:
         new: dict[Node, Node] = {}
         several: dict[Node, tuple[Node, ...]] = {}
         for n in graph.nodes():
-            if n.op.name == "item" and n.src[0] in several:
+            if n.op.name == "get_tuple_element" and n.src[0] in several:
                 new[n] = several[n.src[0]][n.attrs["index"]]
                 continue
             made = n.on(tuple(new[s] for s in n.src))
