@@ -46,6 +46,16 @@ def compile(*args: Any, **kwargs: Any) -> Any:
     """The whole training step as one compiled call: compile(net, loss, trainer); see `gluongraph.step.compile.compile`.
 
     The compiler, and with it TVM, is imported by the first call.
+
+    >>> import gluongraph as mx
+    >>> from gluongraph import gluon, nd
+    >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+    >>> net.initialize(mx.init.One())
+    >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+    >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+    >>> step(x, y).asnumpy().tolist()  # the loss of each sample; the weights are updated
+    [2.0, 2.0, 2.0, 2.0]
     """
     return services.get("compile")(*args, **kwargs)
 
@@ -56,6 +66,20 @@ def load(path: Any, lr_scheduler: Any = None, trust: str = "keys") -> Any:
     Nothing is traced, and no Python of the program that it was made from is needed. The compiled code in the file runs
     only if this user has exported it here, if it is signed by a key that is trusted (`gluongraph key`, or `trust`, a
     public key), or with trust="file"; otherwise it is compiled again.
+
+    >>> import tempfile
+    >>> import gluongraph as mx
+    >>> from gluongraph import gluon, nd
+    >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+    >>> net.initialize(mx.init.One())
+    >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+    >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     step.export(folder + "/step.gga", batches=[(x, y)], modes=["step"])
+    ...     loaded = mx.load(folder + "/step.gga")
+    ...     loaded(x, y).asnumpy().tolist()
+    [2.0, 2.0, 2.0, 2.0]
     """
     return importlib.import_module("gluongraph.artefact").load(path, lr_scheduler, trust)
 

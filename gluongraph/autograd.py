@@ -53,7 +53,13 @@ def record(train_mode: bool = True) -> _Mode:
 
 
 def pause(train_mode: bool = False) -> _Mode:
-    """Within: nothing is recorded."""
+    """Within: nothing is recorded.
+
+    >>> from gluongraph import autograd
+    >>> with autograd.record(), autograd.pause():
+    ...     autograd.is_recording()
+    False
+    """
     return _Mode(False, train_mode)
 
 
@@ -79,33 +85,69 @@ def detect_anomaly() -> AbstractContextManager[object]:
 
 
 def train_mode() -> _Mode:
-    """Within: layers are in training mode; recording stays as it is."""
+    """Within: layers are in training mode; recording stays as it is.
+
+    >>> from gluongraph import autograd
+    >>> with autograd.train_mode():
+    ...     autograd.is_training()
+    True
+    """
     return _Mode(None, True)
 
 
 def predict_mode() -> _Mode:
-    """Within: layers are in prediction mode; recording stays as it is."""
+    """Within: layers are in prediction mode; recording stays as it is.
+
+    >>> from gluongraph import autograd
+    >>> with autograd.record(), autograd.predict_mode():
+    ...     autograd.is_recording(), autograd.is_training()
+    (True, False)
+    """
     return _Mode(None, False)
 
 
 def is_recording() -> bool:
-    """Are ops being recorded?"""
+    """Are ops being recorded?
+
+    >>> from gluongraph import autograd
+    >>> with autograd.record():
+    ...     autograd.is_recording()
+    True
+    """
     return STATE.recording
 
 
 def is_training() -> bool:
-    """Are layers in training mode?"""
+    """Are layers in training mode?
+
+    >>> from gluongraph import autograd
+    >>> with autograd.record(train_mode=False):
+    ...     autograd.is_training()
+    False
+    """
     return STATE.training
 
 
 def set_recording(is_recording: bool) -> bool:
-    """Switch recording; gives what it was before."""
+    """Switch recording; gives what it was before.
+
+    >>> from gluongraph import autograd
+    >>> before = autograd.set_recording(True)
+    >>> autograd.set_recording(before)
+    True
+    """
     before, STATE.recording = STATE.recording, bool(is_recording)
     return before
 
 
 def set_training(train_mode: bool) -> bool:
-    """Switch training mode; gives what it was before."""
+    """Switch training mode; gives what it was before.
+
+    >>> from gluongraph import autograd
+    >>> before = autograd.set_training(True)
+    >>> autograd.set_training(before)
+    True
+    """
     before, STATE.training = STATE.training, bool(train_mode)
     return before
 
@@ -115,7 +157,20 @@ def mark_variables(
     gradients: NDArray | Sequence[NDArray],
     grad_reqs: str | Sequence[str] = "write",
 ) -> None:
-    """Bind a gradient buffer to each array; `grad_reqs` is write, add or null, for all or for each."""
+    """Bind a gradient buffer to each array; `grad_reqs` is write, add or null, for all or for each.
+
+    Raises:
+        ShapeError: a gradient whose shape or type is not that of its array.
+
+    >>> from gluongraph import autograd, nd
+    >>> x, dx = nd.array([3.0]), nd.zeros((1,))
+    >>> autograd.mark_variables(x, dx)
+    >>> with autograd.record():
+    ...     y = x * x
+    >>> y.backward()
+    >>> dx.asnumpy().tolist()
+    [6.0]
+    """
     arrays, buffers = _listed(variables), _listed(gradients)
     reqs = [grad_reqs] * len(arrays) if isinstance(grad_reqs, str) else list(grad_reqs)
     for array, buffer, req in zip(arrays, buffers, reqs, strict=True):
@@ -138,6 +193,15 @@ def backward(
 
     Raises:
         MXNetError: a head was not recorded, nothing marked is behind it, or its record has been used up.
+
+    >>> from gluongraph import autograd, nd
+    >>> x = nd.array([1.0, 2.0])
+    >>> x.attach_grad()
+    >>> with autograd.record():
+    ...     y = x * x
+    >>> autograd.backward(y, nd.array([1.0, 10.0]))
+    >>> x.grad.asnumpy().tolist()
+    [2.0, 40.0]
     """
     if STATE.tracer is not None:
         raise TraceError(no_value("backward()"))
@@ -264,6 +328,16 @@ def attach(outputs: Sequence[NDArray], inputs: Sequence[NDArray], pull: Callable
 
     `pull(*heads)` gets one numpy array per output and gives one (or None) per input. Nothing happens outside of a
     record, or if no gradient flows to the inputs.
+
+    >>> from gluongraph import autograd, nd
+    >>> x = nd.array([3.0])
+    >>> x.attach_grad()
+    >>> with autograd.record():
+    ...     y = nd.array(2 * x.asnumpy())  # computed outside of the record
+    ...     autograd.attach([y], [x], lambda head: [2 * head])
+    >>> y.backward()
+    >>> x.grad.asnumpy().tolist()
+    [2.0]
     """
     if not STATE.recording:
         return
@@ -285,6 +359,23 @@ class Function:
     """A function with a gradient of its own: subclasses say `forward(self, *inputs)` and `backward(self, *heads)`.
 
     One instance is one call. `save_for_backward` keeps arrays for `saved_tensors`.
+
+    >>> from gluongraph import autograd, nd
+    >>> class Straight(autograd.Function):  # rounds; the gradient goes through unchanged
+    ...     def forward(self, x):
+    ...         return nd.round(x)
+    ...
+    ...     def backward(self, head):
+    ...         return head
+    >>> x = nd.array([1.25])
+    >>> x.attach_grad()
+    >>> with autograd.record():
+    ...     y = Straight()(x)
+    >>> y.backward()
+    >>> y.asnumpy().tolist(), x.grad.asnumpy().tolist()
+    ([1.0], [1.0])
+
+    Source: `mxnet.autograd.Function` (MXNet 1.9).
     """
 
     _used = False

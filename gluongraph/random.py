@@ -68,7 +68,12 @@ def seed(seed_state: int, ctx: Context | str = "all") -> None:
 
 
 def take(draws: int = 1, ctx: Context | None = None) -> tuple[int, int, int, int]:
-    """The four words of the state (seed, number of the next draw), which moves on by so many draws."""
+    """The four words of the state (seed, number of the next draw), which moves on by so many draws.
+
+    >>> from gluongraph import random
+    >>> len(random.take())
+    4
+    """
     generator = _generator(ctx)
     seed, offset = generator.seed, generator.offset
     generator.offset = (offset + draws) % (1 << 64)
@@ -103,30 +108,64 @@ def undone_on_error(draws: Mapping[str, tuple[Context, int]]) -> Iterator[None]:
 
 
 def next_state(ctx: Context | None = None) -> Array:
-    """`take(1)` as an array, which random ops read."""
+    """`take(1)` as an array, which random ops read.
+
+    >>> from gluongraph import random
+    >>> random.next_state().shape
+    (4,)
+    """
     return np.array(take(1, ctx), np.uint32)
 
 
 def get_state(ctx: Context | None = None) -> tuple[int, int]:
-    """Seed and number of the next draw, for a checkpoint."""
+    """Seed and number of the next draw, for a checkpoint.
+
+    >>> from gluongraph import random
+    >>> state = random.get_state()
+    >>> a = random.uniform(shape=(3,)).asnumpy()
+    >>> random.set_state(state)
+    >>> bool((a == random.uniform(shape=(3,)).asnumpy()).all())
+    True
+    """
     generator = _generator(ctx)
     return generator.seed, generator.offset
 
 
 def set_state(state: tuple[int, int], ctx: Context | None = None) -> None:
-    """Go on where `get_state` was."""
+    """Go on where `get_state` was.
+
+    >>> from gluongraph import random
+    >>> state = random.get_state()
+    >>> a = random.uniform(shape=(3,)).asnumpy()
+    >>> random.set_state(state)
+    >>> bool((a == random.uniform(shape=(3,)).asnumpy()).all())
+    True
+    """
     generator = _generator(ctx)
     generator.seed, generator.offset = state
 
 
 def all_states() -> dict[str, Any]:
-    """`get_state` of every device that has drawn, and the seed of those that have not: numbers and lists."""
+    """`get_state` of every device that has drawn, and the seed of those that have not: numbers and lists.
+
+    >>> from gluongraph import random
+    >>> sorted(random.all_states())
+    ['devices', 'first']
+    """
     drawn = [[ctx.device_type, ctx.device_id, g.seed, g.offset] for ctx, g in _GENERATORS.items()]
     return {"first": _first, "devices": drawn}
 
 
 def set_all_states(states: Mapping[str, Any]) -> None:
-    """Go on, on every device, where `all_states` was."""
+    """Go on, on every device, where `all_states` was.
+
+    >>> from gluongraph import random
+    >>> states = random.all_states()
+    >>> a = random.uniform(shape=(3,)).asnumpy()
+    >>> random.set_all_states(states)
+    >>> bool((a == random.uniform(shape=(3,)).asnumpy()).all())
+    True
+    """
     seed(states["first"])
     for device_type, device_id, *state in states["devices"]:
         set_state((state[0], state[1]), Context(device_type, device_id))
@@ -249,7 +288,12 @@ def uniform(
     ctx: Context | None = None,
     out: NDArray | None = None,
 ) -> NDArray:
-    """Evenly distributed numbers in [low, high)."""
+    """Evenly distributed numbers in [low, high).
+
+    >>> from gluongraph import random
+    >>> bool((random.uniform(2, 3, shape=(4,)) >= 2).min())
+    True
+    """
     _check("uniform", "high", high, low)
     return _drawn(_uniform, shape, dtype, ctx, out, low, high)
 
@@ -262,13 +306,23 @@ def normal(
     ctx: Context | None = None,
     out: NDArray | None = None,
 ) -> NDArray:
-    """Normally distributed numbers with mean `loc` and standard deviation `scale`."""
+    """Normally distributed numbers with mean `loc` and standard deviation `scale`.
+
+    >>> from gluongraph import random
+    >>> random.normal(loc=1, scale=0, shape=(2,)).asnumpy().tolist()
+    [1.0, 1.0]
+    """
     _check("normal", "scale", scale, 0)
     return _drawn(_normal, shape, dtype, ctx, out, loc, scale)
 
 
 def randn(*shape: int, loc: float = 0.0, scale: float = 1.0, dtype: Any = None, ctx: Context | None = None) -> NDArray:
-    """`normal` with the shape first."""
+    """`normal` with the shape first.
+
+    >>> from gluongraph import random
+    >>> random.randn(2, 3).shape
+    (2, 3)
+    """
     return normal(loc, scale, shape or None, dtype, ctx)
 
 
@@ -280,7 +334,12 @@ def randint(
     ctx: Context | None = None,
     out: NDArray | None = None,
 ) -> NDArray:
-    """Integers in [low, high)."""
+    """Integers in [low, high).
+
+    >>> from gluongraph import random
+    >>> random.randint(5, 6, shape=(2,)).asnumpy().tolist()
+    [5, 5]
+    """
     if not 0 < high - low <= _WORD - 1:
         raise MXNetError(located(f"randint: from {low} to {high} there are no or too many integers"))
     return _drawn(_randint, shape, dtype or "int32", ctx, out, int(low), int(high))
@@ -289,7 +348,12 @@ def randint(
 def bernoulli(
     prob: float | NDArray = 0.5, shape: Shape = None, dtype: Any = None, ctx: Context | None = None
 ) -> NDArray:
-    """1 with that probability, else 0."""
+    """1 with that probability, else 0.
+
+    >>> from gluongraph import random
+    >>> random.bernoulli(1.0, shape=(2,)).asnumpy().tolist()
+    [1.0, 1.0]
+    """
     _check("bernoulli", "prob", prob, 0, 1)
     return _drawn(_bernoulli, shape, dtype, ctx, None, prob)
 
@@ -301,13 +365,23 @@ def exponential(
     ctx: Context | None = None,
     out: NDArray | None = None,
 ) -> NDArray:
-    """Exponentially distributed numbers with mean `scale`."""
+    """Exponentially distributed numbers with mean `scale`.
+
+    >>> from gluongraph import random
+    >>> random.exponential(2.0, shape=(3,)).shape
+    (3,)
+    """
     _check("exponential", "scale", scale, 0, above=True)
     return _drawn(_exponential, shape, dtype, ctx, out, scale)
 
 
 def shuffle(data: NDArray, out: NDArray | None = None) -> NDArray:
-    """The rows of `data` in a random order."""
+    """The rows of `data` in a random order.
+
+    >>> from gluongraph import nd, random
+    >>> sorted(random.shuffle(nd.array([1, 2, 3])).asnumpy().tolist())
+    [1.0, 2.0, 3.0]
+    """
     made: NDArray = invoke(_shuffled, data, uniform(shape=(len(data),), ctx=data.context))
     return made if out is None else _into(out, made)
 
@@ -323,6 +397,10 @@ def multinomial(
 
     With get_prob, [indices, logarithms of their probabilities]; gradients flow through these to data, as the score
     function of a policy needs.
+
+    >>> from gluongraph import nd, random
+    >>> random.multinomial(nd.array([0, 1, 0]), shape=3).asnumpy().tolist()
+    [1, 1, 1]
     """
     size = extents(shape) if shape is not None else (1,) if data.ndim == 1 else ()
     state, draw = source(data.context)
@@ -357,7 +435,12 @@ def gamma(
     ctx: Context | None = None,
     out: NDArray | None = None,
 ) -> NDArray:
-    """Gamma distributed numbers with shape `alpha` and scale `beta`; eager only."""
+    """Gamma distributed numbers with shape `alpha` and scale `beta`; eager only.
+
+    >>> from gluongraph import random
+    >>> random.gamma(2.0, 1.0, shape=(3,)).shape
+    (3,)
+    """
     _check("gamma", "alpha", alpha, 0, above=True)
     _check("gamma", "beta", beta, 0, above=True)
     return _from_host("gamma", lambda g, n, a, b: g.gamma(a, b, n), shape, dtype, ctx, out, alpha, beta)
@@ -370,7 +453,12 @@ def poisson(
     ctx: Context | None = None,
     out: NDArray | None = None,
 ) -> NDArray:
-    """Poisson distributed numbers with mean `lam`; eager only."""
+    """Poisson distributed numbers with mean `lam`; eager only.
+
+    >>> from gluongraph import random
+    >>> random.poisson(0.0, shape=(2,)).asnumpy().tolist()
+    [0.0, 0.0]
+    """
     _check("poisson", "lam", lam, 0)
     return _from_host("poisson", lambda g, n, mean: g.poisson(mean, n), shape, dtype, ctx, out, lam)
 
@@ -383,7 +471,12 @@ def negative_binomial(
     ctx: Context | None = None,
     out: NDArray | None = None,
 ) -> NDArray:
-    """Failures before the k-th success of probability p; eager only."""
+    """Failures before the k-th success of probability p; eager only.
+
+    >>> from gluongraph import random
+    >>> random.negative_binomial(3, 1.0, shape=(2,)).asnumpy().tolist()
+    [0.0, 0.0]
+    """
     _check("negative_binomial", "k", k, 0, above=True)
     _check("negative_binomial", "p", p, 0, 1, above=True)
     return _from_host(
@@ -399,7 +492,12 @@ def generalized_negative_binomial(
     ctx: Context | None = None,
     out: NDArray | None = None,
 ) -> NDArray:
-    """Negative binomial numbers of mean mu and variance mu + alpha mu²; eager only."""
+    """Negative binomial numbers of mean mu and variance mu + alpha mu²; eager only.
+
+    >>> from gluongraph import random
+    >>> random.generalized_negative_binomial(2.0, 0.3, shape=(3,)).shape
+    (3,)
+    """
     _check("generalized_negative_binomial", "mu", mu, 0)
     _check("generalized_negative_binomial", "alpha", alpha, 0)
 
@@ -459,37 +557,72 @@ def _into(out: NDArray, made: NDArray) -> NDArray:
 
 
 def uniform_like(data: NDArray, low: float = 0.0, high: float = 1.0) -> NDArray:
-    """`uniform` of the shape, type and device of data."""
+    """`uniform` of the shape, type and device of data.
+
+    >>> from gluongraph import nd, random
+    >>> random.uniform_like(nd.ones((2, 3))).shape
+    (2, 3)
+    """
     return uniform(low, high, data.shape, data.dtype, data.context)
 
 
 def normal_like(data: NDArray, loc: float = 0.0, scale: float = 1.0) -> NDArray:
-    """`normal` of the shape, type and device of data."""
+    """`normal` of the shape, type and device of data.
+
+    >>> from gluongraph import nd, random
+    >>> random.normal_like(nd.ones((2, 3))).shape
+    (2, 3)
+    """
     return normal(loc, scale, data.shape, data.dtype, data.context)
 
 
 def exponential_like(data: NDArray, lam: float = 1.0) -> NDArray:
-    """`exponential` with rate `lam`, of the shape, type and device of data."""
+    """`exponential` with rate `lam`, of the shape, type and device of data.
+
+    >>> from gluongraph import nd, random
+    >>> random.exponential_like(nd.ones((2, 3))).shape
+    (2, 3)
+    """
     return exponential(1.0 / lam, data.shape, data.dtype, data.context)
 
 
 def gamma_like(data: NDArray, alpha: float = 1.0, beta: float = 1.0) -> NDArray:
-    """`gamma` of the shape, type and device of data."""
+    """`gamma` of the shape, type and device of data.
+
+    >>> from gluongraph import nd, random
+    >>> random.gamma_like(nd.ones((2, 3))).shape
+    (2, 3)
+    """
     return gamma(alpha, beta, data.shape, data.dtype, data.context)
 
 
 def poisson_like(data: NDArray, lam: float = 1.0) -> NDArray:
-    """`poisson` of the shape, type and device of data."""
+    """`poisson` of the shape, type and device of data.
+
+    >>> from gluongraph import nd, random
+    >>> random.poisson_like(nd.ones((2, 3))).shape
+    (2, 3)
+    """
     return poisson(lam, data.shape, data.dtype, data.context)
 
 
 def negative_binomial_like(data: NDArray, k: float = 1, p: float = 1.0) -> NDArray:
-    """`negative_binomial` of the shape, type and device of data."""
+    """`negative_binomial` of the shape, type and device of data.
+
+    >>> from gluongraph import nd, random
+    >>> random.negative_binomial_like(nd.ones((2, 3))).shape
+    (2, 3)
+    """
     return negative_binomial(k, p, data.shape, data.dtype, data.context)
 
 
 def generalized_negative_binomial_like(data: NDArray, mu: float = 1.0, alpha: float = 1.0) -> NDArray:
-    """`generalized_negative_binomial` of the shape, type and device of data."""
+    """`generalized_negative_binomial` of the shape, type and device of data.
+
+    >>> from gluongraph import nd, random
+    >>> random.generalized_negative_binomial_like(nd.ones((2, 3))).shape
+    (2, 3)
+    """
     return generalized_negative_binomial(mu, alpha, data.shape, data.dtype, data.context)
 
 
@@ -497,44 +630,84 @@ def generalized_negative_binomial_like(data: NDArray, mu: float = 1.0, alpha: fl
 
 
 def sample_uniform(low: NDArray, high: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:
-    """`uniform` with an element of `low` and `high` per distribution."""
+    """`uniform` with an element of `low` and `high` per distribution.
+
+    >>> from gluongraph import nd, random
+    >>> random.sample_uniform(nd.array([0.5, 1.0]), nd.array([0.5, 1.0]), shape=3).shape
+    (2, 3)
+    """
     return uniform(low, high, shape, dtype)
 
 
 def sample_normal(mu: NDArray, sigma: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:
-    """`normal` with an element of `mu` and `sigma` per distribution."""
+    """`normal` with an element of `mu` and `sigma` per distribution.
+
+    >>> from gluongraph import nd, random
+    >>> random.sample_normal(nd.array([0.5, 1.0]), nd.array([0.5, 1.0]), shape=3).shape
+    (2, 3)
+    """
     return normal(mu, sigma, shape, dtype)
 
 
 def sample_gamma(alpha: NDArray, beta: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:
-    """`gamma` with an element of `alpha` and `beta` per distribution."""
+    """`gamma` with an element of `alpha` and `beta` per distribution.
+
+    >>> from gluongraph import nd, random
+    >>> random.sample_gamma(nd.array([0.5, 1.0]), nd.array([0.5, 1.0]), shape=3).shape
+    (2, 3)
+    """
     return gamma(alpha, beta, shape, dtype)
 
 
 def sample_poisson(lam: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:
-    """`poisson` with an element of `lam` per distribution."""
+    """`poisson` with an element of `lam` per distribution.
+
+    >>> from gluongraph import nd, random
+    >>> random.sample_poisson(nd.array([0.5, 1.0]), shape=3).shape
+    (2, 3)
+    """
     return poisson(lam, shape, dtype)
 
 
 def sample_negative_binomial(k: NDArray, p: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:
-    """`negative_binomial` with an element of `k` and `p` per distribution."""
+    """`negative_binomial` with an element of `k` and `p` per distribution.
+
+    >>> from gluongraph import nd, random
+    >>> random.sample_negative_binomial(nd.array([0.5, 1.0]), nd.array([0.5, 1.0]), shape=3).shape
+    (2, 3)
+    """
     return negative_binomial(k, p, shape, dtype)
 
 
 def sample_generalized_negative_binomial(
     mu: NDArray, alpha: NDArray, shape: Shape = None, dtype: Any = None
 ) -> NDArray:
-    """`generalized_negative_binomial` with an element of `mu` and `alpha` per distribution."""
+    """`generalized_negative_binomial` with an element of `mu` and `alpha` per distribution.
+
+    >>> from gluongraph import nd, random
+    >>> random.sample_generalized_negative_binomial(nd.array([0.5, 1.0]), nd.array([0.5, 1.0]), shape=3).shape
+    (2, 3)
+    """
     return generalized_negative_binomial(mu, alpha, shape, dtype)
 
 
 def sample_exponential(lam: NDArray, shape: Shape = None, dtype: Any = None) -> NDArray:
-    """`exponential` with the rate `lam`, an element per distribution."""
+    """`exponential` with the rate `lam`, an element per distribution.
+
+    >>> from gluongraph import nd, random
+    >>> random.sample_exponential(nd.array([0.5, 1.0]), shape=3).shape
+    (2, 3)
+    """
     return exponential(1.0 / lam, shape, dtype)
 
 
 def random_exponential(
     lam: float = 1.0, shape: Shape = None, ctx: Context | None = None, dtype: Any = None, out: NDArray | None = None
 ) -> NDArray:
-    """`exponential` with the rate `lam`."""
+    """`exponential` with the rate `lam`.
+
+    >>> from gluongraph import random
+    >>> random.random_exponential(2.0, shape=(3,)).shape
+    (3,)
+    """
     return exponential(1.0 / lam, shape, dtype, ctx, out)

@@ -77,6 +77,15 @@ class Block(NamesInstead):
 
     Parameters are called `prefix` + local name. The prefix is the class name in lower case with a number, below the
     prefix of the block whose `name_scope` is open; `params` shares the parameters of another block.
+
+    >>> from gluongraph import gluon, nd
+    >>> class Sum(gluon.Block):
+    ...     def forward(self, x, y):
+    ...         return x + y
+    >>> Sum()(nd.ones((2,)), nd.ones((2,))).asnumpy().tolist()
+    [2.0, 2.0]
+
+    Source: `mxnet.gluon.Block` (MXNet 1.9).
     """
 
     _instead: ClassVar[Mapping[str, str]] = {
@@ -139,21 +148,44 @@ class Block(NamesInstead):
 
     @property
     def prefix(self) -> str:
-        """What its parameters' names begin with."""
+        """What its parameters' names begin with.
+
+        >>> from gluongraph.gluon import nn
+        >>> nn.Dense(2, prefix="out_").prefix
+        'out_'
+        """
         return self._prefix
 
     @property
     def name(self) -> str:
-        """The prefix without its last underscore."""
+        """The prefix without its last underscore.
+
+        >>> from gluongraph.gluon import nn
+        >>> nn.Dense(2, prefix="out_").name
+        'out'
+        """
         return self._name
 
     def name_scope(self) -> _NameScope:
-        """Within: blocks that are made get names below this one's."""
+        """Within: blocks that are made get names below this one's.
+
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Sequential(prefix="net_")
+        >>> with net.name_scope():
+        ...     net.add(nn.Dense(2))
+        >>> net[0].name
+        'net_dense0'
+        """
         return _NameScope(self)
 
     @property
     def params(self) -> ParameterDict:
-        """This block's own parameters, without those of its children."""
+        """This block's own parameters, without those of its children.
+
+        >>> from gluongraph.gluon import nn
+        >>> list(nn.Dense(2, in_units=3, prefix="d_").params)
+        ['d_weight', 'd_bias']
+        """
         return self._params
 
     def collect_params(self, select: str | None = None) -> ParameterDict:
@@ -204,6 +236,12 @@ class Block(NamesInstead):
 
         Raises:
             TypeError: it is no block.
+
+        >>> from gluongraph import gluon
+        >>> block = gluon.Block()
+        >>> block.register_child(gluon.nn.Dense(2, in_units=3, prefix="d_"), "first")
+        >>> list(block.collect_params())
+        ['d_weight', 'd_bias']
         """
         if not isinstance(block, Block):
             message = f"children of a block are blocks, and {block!r} is a {type(block).__name__}"
@@ -212,7 +250,15 @@ class Block(NamesInstead):
         Edits.count += 1
 
     def apply(self, fn: Callable[[Block], Any]) -> Block:
-        """fn on every block of the tree, children first."""
+        """fn on every block of the tree, children first.
+
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Sequential()
+        >>> net.add(nn.Dense(2))
+        >>> _ = net.apply(lambda block: print(type(block).__name__))
+        Dense
+        Sequential
+        """
         for child in self._children.values():
             child.apply(fn)
         fn(self)
@@ -225,22 +271,54 @@ class Block(NamesInstead):
         verbose: bool = False,
         force_reinit: bool = False,
     ) -> None:
-        """Initialize all parameters; `init` (default Uniform) is for those without an initializer of their own."""
+        """Initialize all parameters; `init` (default Uniform) is for those without an initializer of their own.
+
+        >>> import gluongraph as mx
+        >>> net = mx.gluon.nn.Dense(2, in_units=3)
+        >>> net.initialize(mx.init.One())
+        >>> net.weight.data().shape
+        (2, 3)
+        """
         self.collect_params().initialize(init, ctx, verbose, force_reinit)
 
     def cast(self, dtype: Any) -> None:
-        """Change the element type of all parameters."""
+        """Change the element type of all parameters.
+
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3)
+        >>> net.cast("float16")
+        >>> net.weight.dtype.__name__
+        'float16'
+        """
         for child in self._children.values():
             child.cast(dtype)
         for parameter in {**dict(self._params.items()), **self._reg_params}.values():
             parameter.cast(dtype)
 
     def zero_grad(self) -> None:
-        """Set all gradients to 0."""
+        """Set all gradients to 0.
+
+        >>> from gluongraph import autograd, nd
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(1, in_units=2)
+        >>> net.initialize()
+        >>> with autograd.record():
+        ...     loss = net(nd.ones((4, 2))).sum()
+        >>> loss.backward()
+        >>> net.zero_grad()
+        >>> net.weight.grad().asnumpy().tolist()
+        [[0.0, 0.0]]
+        """
         self.collect_params().zero_grad()
 
     def hybridize(self, active: bool = True, **kwargs: Any) -> None:
-        """Compile the hybrid blocks among the children."""
+        """Compile the hybrid blocks among the children.
+
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Sequential()  # no hybrid block itself
+        >>> net.add(nn.Dense(2), nn.Lambda(lambda x: x))
+        >>> net.hybridize()
+        """
         for child in self._children.values():
             child.hybridize(active, **kwargs)
 
@@ -251,6 +329,15 @@ class Block(NamesInstead):
 
         Raises:
             ArgumentError: the name of the file is empty.
+
+        >>> import os, tempfile
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     net.save_parameters(folder + "/net.params")
+        ...     os.listdir(folder)
+        ['net.params']
         """
         check_name("save_parameters", filename, "net.save_parameters('net.params')")
         table, seen = {}, set()
@@ -279,6 +366,16 @@ class Block(NamesInstead):
             ArgumentError: the name of the file is empty.
             AssertionError: a parameter is not in the file, or has another shape or element type there.
             ValueError: the file has one that the block lacks.
+
+        >>> import tempfile
+        >>> from gluongraph.gluon import nn
+        >>> net, other = nn.Dense(2, in_units=3), nn.Dense(2)
+        >>> net.initialize()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     net.save_parameters(folder + "/net.params")
+        ...     other.load_parameters(folder + "/net.params")
+        >>> bool((net.weight.data().asnumpy() == other.weight.data().asnumpy()).all())
+        True
         """
         check_name("load_parameters", filename, "net.load_parameters('net.params')")
         if dtype_source not in ("current", "saved"):
@@ -294,6 +391,15 @@ class Block(NamesInstead):
         Raises:
             ArgumentError: the name of the file is empty.
             FormatError: several children of a block have the same name; nothing is written.
+
+        >>> import os, tempfile
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     net.save(folder + "/net")
+        ...     sorted(os.listdir(folder))
+        ['net-model.json', 'net-model.params']
         """
         check_name("save", prefix, "net.save('net')")
         text = json.dumps(structure.described(self))
@@ -308,6 +414,16 @@ class Block(NamesInstead):
         Raises:
             ArgumentError: the name of the file is empty.
             FormatError: the files are of other blocks; nothing is changed by the first.
+
+        >>> import tempfile
+        >>> from gluongraph.gluon import nn
+        >>> net, other = nn.Dense(2, in_units=3), nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     net.save(folder + "/net")
+        ...     other.load(folder + "/net")
+        >>> bool((net.weight.data().asnumpy() == other.weight.data().asnumpy()).all())
+        True
         """
         check_name("load", prefix, "net.load('net')")
         file = f"{prefix}-model.json"
@@ -320,6 +436,16 @@ class Block(NamesInstead):
 
         Raises:
             ArgumentError: the name of the file is empty.
+
+        >>> import os, tempfile, warnings
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore")
+        ...     net.save_params(folder + "/net.params")
+        ...     os.listdir(folder)
+        ['net.params']
         """
         check_name("save_params", filename, "net.save_parameters('net.params')")
         warn("save_params is deprecated; save_parameters takes its place")
@@ -332,6 +458,15 @@ class Block(NamesInstead):
 
         Raises:
             ArgumentError: the name of the file is empty.
+
+        >>> import tempfile, warnings
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        ...     warnings.simplefilter("ignore")
+        ...     net.save_parameters(folder + "/net.params")
+        ...     net.load_params(folder + "/net.params")
         """
         check_name("load_params", filename, "net.load_parameters('net.params')")
         warn("load_params is deprecated; load_parameters takes its place")
@@ -340,21 +475,64 @@ class Block(NamesInstead):
     # -- calls
 
     def register_forward_pre_hook(self, hook: Callable[[Block, tuple[Any, ...]], Any]) -> HookHandle:
-        """hook(block, inputs) before each forward."""
+        """hook(block, inputs) before each forward.
+
+        The hook's result is not used; `detach()` of the handle takes the hook off.
+
+        >>> from gluongraph import nd
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> handle = net.register_forward_pre_hook(lambda block, inputs: print(inputs[0].shape))
+        >>> y = net(nd.ones((4, 3)))
+        (4, 3)
+        >>> handle.detach()
+        """
         return HookHandle(self._forward_pre_hooks, hook)
 
     def register_forward_hook(self, hook: Callable[[Block, tuple[Any, ...], Any], Any]) -> HookHandle:
-        """hook(block, inputs, outputs) after each forward."""
+        """hook(block, inputs, outputs) after each forward.
+
+        The hook's result is not used; `detach()` of the handle takes the hook off.
+
+        >>> from gluongraph import nd
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> handle = net.register_forward_hook(lambda block, inputs, outputs: print(outputs.shape))
+        >>> y = net(nd.ones((4, 3)))
+        (4, 2)
+        >>> handle.detach()
+        """
         return HookHandle(self._forward_hooks, hook)
 
     def register_op_hook(self, callback: Callable[[str, str, NDArray], Any], monitor_all: bool = False) -> None:
         """callback(name, operator, array) for each output of the operators that hybridized children run; for each input
-        too with `monitor_all`. Names and values are those of the graph that `export` writes, in prediction mode."""
+        too with `monitor_all`. Names and values are those of the graph that `export` writes, in prediction mode.
+
+        >>> from gluongraph import nd
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> net.hybridize()
+        >>> net.register_op_hook(lambda name, operator, array: print(operator, array.shape))
+        >>> y = net(nd.ones((4, 3)))
+        FullyConnected (4, 2)
+        """
         for child in self._children.values():
             child.register_op_hook(callback, monitor_all)
 
     @runs_a_layer
     def __call__(self, *args: Any) -> Any:
+        """What `forward` gives for these arguments, with the hooks called before and after it.
+
+        >>> from gluongraph import nd
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> net(nd.ones((4, 3))).shape
+        (4, 2)
+        """
         for hook in list(self._forward_pre_hooks.values()):
             hook(self, args)
         with tracer.scope(self._name, self):
@@ -369,7 +547,15 @@ class Block(NamesInstead):
         return out
 
     def forward(self, *args: Any) -> Any:
-        """What the block computes; subclasses say."""
+        """What the block computes; subclasses say.
+
+        >>> from gluongraph import gluon, nd
+        >>> class Double(gluon.Block):
+        ...     def forward(self, x):
+        ...         return 2 * x
+        >>> Double()(nd.ones((2,))).asnumpy().tolist()
+        [2.0, 2.0]
+        """
         raise NotImplementedError(f"{type(self).__name__} says what it computes in forward(self, x, ...)")
 
     def summary(self, *inputs: Any) -> None:
@@ -377,6 +563,15 @@ class Block(NamesInstead):
 
         Raises:
             AssertionError: a layer is hybridized, so that its own layers are not called one by one.
+
+        >>> from gluongraph import nd
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3, prefix="d_")
+        >>> net.initialize()
+        >>> net.summary(nd.ones((4, 3)))  # doctest: +NORMALIZE_WHITESPACE
+        Layer       Output shape    Parameters
+        Dense d     (4, 2)                   8
+        all                                  8
         """
 
         def check(block: Block) -> None:
@@ -425,6 +620,21 @@ class HybridBlock(Block):
     Says what it computes in `forward(self, x, ...)`, or in `hybrid_forward(self, F, x, ..., weight=...)`, where F is
     `gluongraph.nd` and own parameters come as keywords. A block with parameters of unknown shape says them in
     `infer_shape(self, x, ...)`. `hybridize()` compiles forward and backward of the whole block.
+
+    >>> from gluongraph import gluon, nd
+    >>> class Scale(gluon.HybridBlock):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.scale = self.params.get("scale", shape=(1,), init="ones")
+    ...
+    ...     def hybrid_forward(self, F, x, scale):
+    ...         return F.broadcast_mul(x, scale)
+    >>> net = Scale()
+    >>> net.initialize()
+    >>> net(nd.array([1, 2])).asnumpy().tolist()
+    [1.0, 2.0]
+
+    Source: `mxnet.gluon.HybridBlock` (MXNet 1.9).
     """
 
     def __init__(self, prefix: str | None = None, params: ParameterDict | None = None):
@@ -449,6 +659,12 @@ class HybridBlock(Block):
         Raises:
             ValueError: it is no hybrid block.
             TypeError: it is no block at all.
+
+        >>> from gluongraph import gluon
+        >>> net = gluon.HybridBlock()
+        >>> net.register_child(gluon.nn.Dense(2, in_units=3, prefix="d_"), "first")
+        >>> list(net.collect_params())
+        ['d_weight', 'd_bias']
         """
         if isinstance(block, Block) and not isinstance(block, HybridBlock):
             raise ValueError(
@@ -469,6 +685,17 @@ class HybridBlock(Block):
 
         Gluon's tuning arguments (static_alloc, static_shape, ...) are accepted and change nothing: memory is always
         planned ahead, and shapes are always static.
+
+        Raises:
+            TypeError: an argument that Gluon does not have.
+
+        >>> from gluongraph import nd
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> net.hybridize()
+        >>> net(nd.ones((4, 3))).shape
+        (4, 2)
         """
         unknown = kwargs.keys() - _HYBRIDIZE_ARGUMENTS
         if unknown:
@@ -492,6 +719,17 @@ class HybridBlock(Block):
             ArgumentError: the name of the file is empty.
             RuntimeError: the block has not been hybridized and then called, so that its inputs are not known.
             MXNetError: it computes something that MXNet has no operator for.
+
+        >>> import os, tempfile
+        >>> from gluongraph import nd
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> net.hybridize()
+        >>> y = net(nd.ones((4, 3)))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [os.path.basename(file) for file in net.export(folder + "/net")]
+        ['net-symbol.json', 'net-0000.params']
         """
         check_name("export", path, "net.export('net')")
         from gluongraph import symbol
@@ -535,6 +773,15 @@ class HybridBlock(Block):
             ArgumentError: the name of the file is empty.
             UnsupportedError: it computes something that ONNX has no operator for; names op, layer and line.
             MXNetError: the inputs are not known, or the package onnx is not installed.
+
+        >>> import os, tempfile
+        >>> from gluongraph import nd
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     os.path.basename(net.export_onnx(folder + "/net.onnx", nd.ones((4, 3))))
+        'net.onnx'
         """
         check_name("export_onnx", path, "net.export_onnx('net.onnx', x)")
         from gluongraph.onnx.export import export
@@ -553,6 +800,16 @@ class HybridBlock(Block):
         """Set the unknown extents of this block's own parameters from its inputs; layers override it.
 
         Of a block that computes in `hybrid_forward` they follow from the operators that the parameters go into.
+
+        Raises:
+            MXNetError: shapes that do not follow from the inputs.
+
+        >>> from gluongraph import nd
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2)
+        >>> net.infer_shape(nd.ones((4, 3)))
+        >>> net.weight.shape
+        (2, 3)
         """
         from gluongraph.gluon.shape_inference import infer
 
@@ -613,12 +870,28 @@ class HybridBlock(Block):
 
     @_settling
     def forward(self, *args: Any) -> Any:
-        """`hybrid_forward` with F and this block's own parameters."""
+        """`hybrid_forward` with F and this block's own parameters.
+
+        >>> from gluongraph import nd
+        >>> from gluongraph.gluon import nn
+        >>> net = nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> net.forward(nd.ones((4, 3))).shape
+        (4, 2)
+        """
         own = {name: parameter.data() for name, parameter in self._reg_params.items()}
         return self.hybrid_forward(nd, *args, **own)
 
     def hybrid_forward(self, F: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """What the block computes, with operators from F; subclasses say this, or `forward`."""
+        """What the block computes, with operators from F; subclasses say this, or `forward`.
+
+        >>> from gluongraph import gluon, nd
+        >>> class Double(gluon.HybridBlock):
+        ...     def hybrid_forward(self, F, x):
+        ...         return F.elemwise_add(x, x)
+        >>> Double()(nd.ones((2,))).asnumpy().tolist()
+        [2.0, 2.0]
+        """
         raise NotImplementedError(
             f"{type(self).__name__} says what it computes in forward(self, x, ...) or hybrid_forward(self, F, x, ...)"
         )

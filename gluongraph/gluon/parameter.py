@@ -29,7 +29,17 @@ DRAWS = 16  # how many random draws are set aside for one parameter's initialize
 
 
 class DeferredInitializationError(MXNetError):
-    """A parameter is asked for before the first forward has told its shape."""
+    """A parameter is asked for before the first forward has told its shape.
+
+    >>> from gluongraph import gluon
+    >>> net = gluon.nn.Dense(2)
+    >>> net.initialize()
+    >>> try:
+    ...     net.weight.data()
+    ... except gluon.DeferredInitializationError:
+    ...     print("the shape is not known yet")
+    the shape is not known yet
+    """
 
 
 class Parameter(Multipliers, NamesInstead):
@@ -39,6 +49,19 @@ class Parameter(Multipliers, NamesInstead):
     gradient), "add" (it accumulates until `zero_grad`) or "null". `lr_mult` and `wd_mult` scale the optimizer's rate
     and decay for this parameter and are read at each update. With `grad_stype` "row_sparse" optimizers that can do so
     (SGD, Adam, AdaGrad, GroupAdaGrad) update the rows that a gradient touches, and leave the others alone.
+
+    >>> from gluongraph import gluon
+    >>> weight = gluon.Parameter("weight", shape=(2, 3), init="ones")
+    >>> weight.initialize()
+    >>> weight.data().asnumpy().tolist()
+    [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+
+    Source: `mxnet.gluon.Parameter` (MXNet 1.9).
+
+    Raises:
+        ValueError: a name that compiled code uses itself.
+        AssertionError: no such `grad_req`, `stype` or `grad_stype`.
+        MXNetError: a storage type that MXNet has, and that does not exist here.
     """
 
     _instead: ClassVar[Mapping[str, str]] = {
@@ -90,7 +113,17 @@ class Parameter(Multipliers, NamesInstead):
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """The shape; 0 or -1 where it is not known yet; None where nothing is."""
+        """The shape; 0 or -1 where it is not known yet; None where nothing is.
+
+        Raises:
+            AssertionError: a shape is set that does not fit the extents that are known.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("weight", shape=(2, 0))
+        >>> weight.shape = (2, 3)
+        >>> weight.shape
+        (2, 3)
+        """
         return self._shape
 
     @shape.setter
@@ -103,7 +136,12 @@ class Parameter(Multipliers, NamesInstead):
 
     @property
     def dtype(self) -> Any:
-        """The element type, as numpy's scalar type."""
+        """The element type, as numpy's scalar type.
+
+        >>> from gluongraph import gluon
+        >>> gluon.Parameter("weight", shape=(2,), dtype="float16").dtype.__name__
+        'float16'
+        """
         return DTYPES[self._dtype].numpy.type
 
     @dtype.setter
@@ -112,7 +150,17 @@ class Parameter(Multipliers, NamesInstead):
 
     @property
     def grad_req(self) -> str:
-        """What backward does with the gradient: "write", "add" or "null"."""
+        """What backward does with the gradient: "write", "add" or "null".
+
+        Raises:
+            AssertionError: it is set to something else.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("weight", shape=(2,))
+        >>> weight.grad_req = "null"  # frozen: no gradient, no update
+        >>> weight.grad_req
+        'null'
+        """
         return self._grad_req
 
     @grad_req.setter
@@ -128,22 +176,44 @@ class Parameter(Multipliers, NamesInstead):
 
     @property
     def stype(self) -> str:
-        """How the data are stored: "default", which is dense."""
+        """How the data are stored: "default", which is dense.
+
+        >>> from gluongraph import gluon
+        >>> gluon.Parameter("weight", shape=(2,)).stype
+        'default'
+        """
         return "default"
 
     @property
     def grad_stype(self) -> str:
-        """How the gradient is stored: "default", or "row_sparse" where few rows are touched, see RowSparseNDArray."""
+        """How the gradient is stored: "default", or "row_sparse" where few rows are touched, see RowSparseNDArray.
+
+        >>> from gluongraph import gluon
+        >>> gluon.nn.Embedding(10, 4, sparse_grad=True).weight.grad_stype
+        'row_sparse'
+        """
         return self._grad_stype
 
     @property
     def ready(self) -> bool:
-        """Is the shape known in full?"""
+        """Is the shape known in full?
+
+        >>> from gluongraph import gluon
+        >>> gluon.Parameter("weight", shape=(2, 0)).ready
+        False
+        """
         return self._shape is not None and all(n > 0 for n in self._shape)
 
     @property
     def deferred(self) -> bool:
-        """Does initialization wait for the shape?"""
+        """Does initialization wait for the shape?
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("weight", shape=(2, 0), allow_deferred_init=True)
+        >>> weight.initialize()
+        >>> weight.deferred
+        True
+        """
         return self._waiting is not None
 
     @property
@@ -197,7 +267,12 @@ class Parameter(Multipliers, NamesInstead):
         return found if ctx is list else self._at(found, ctx)
 
     def var(self) -> Any:
-        """A Symbol, a variable of the parameter's name."""
+        """A Symbol, a variable of the parameter's name.
+
+        >>> from gluongraph import gluon
+        >>> gluon.Parameter("weight", shape=(2,)).var().name
+        'weight'
+        """
         from gluongraph import symbol
 
         return symbol.var(self.name)
@@ -219,6 +294,12 @@ class Parameter(Multipliers, NamesInstead):
             ValueError: the shape is not known, and the parameter is none that may wait for it; no context, or one
                 that is named twice.
             MXNetError: a context where no arrays can live.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("weight", shape=(2,))
+        >>> weight.initialize(init="zeros")
+        >>> weight.data().asnumpy().tolist()
+        [0.0, 0.0]
         """
         if self._arrays is not None and not force_reinit:
             warn(f"parameter {self.name!r} is already initialized, nothing is done; force_reinit=True does it again")
@@ -251,7 +332,19 @@ class Parameter(Multipliers, NamesInstead):
             raise
 
     def finish_deferred_init(self) -> None:
-        """Do now what was waiting for the shape; nothing if nothing was."""
+        """Do now what was waiting for the shape; nothing if nothing was.
+
+        Raises:
+            DeferredInitializationError: the shape is still not known.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("weight", shape=(2, 0), allow_deferred_init=True)
+        >>> weight.initialize()
+        >>> weight.shape = (2, 3)
+        >>> weight.finish_deferred_init()
+        >>> weight.data().shape
+        (2, 3)
+        """
         if self._waiting is None:
             return
         init, contexts, data = self._waiting
@@ -292,7 +385,12 @@ class Parameter(Multipliers, NamesInstead):
 
     @property
     def key(self) -> str:
-        """What its Trainer and compiled steps call it: its name, with a number where another one has that name."""
+        """What its Trainer and compiled steps call it: its name, with a number where another one has that name.
+
+        >>> from gluongraph import gluon
+        >>> gluon.Parameter("weight", shape=(2,)).key
+        'weight'
+        """
         return self._key
 
     @key.setter
@@ -338,6 +436,12 @@ class Parameter(Multipliers, NamesInstead):
         Raises:
             DeferredInitializationError: the shape is not known yet.
             RuntimeError: not initialized, or not on that context.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("weight", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> weight.data().asnumpy().tolist()
+        [1.0, 1.0]
         """
         arrays = self._arrays
         if arrays is not None and ctx is None and len(arrays) == 1:
@@ -345,7 +449,14 @@ class Parameter(Multipliers, NamesInstead):
         return self._at(self._ready_arrays(), ctx)
 
     def list_data(self) -> list[NDArray]:
-        """The arrays on all contexts."""
+        """The arrays on all contexts.
+
+        >>> import gluongraph as mx
+        >>> weight = mx.gluon.Parameter("weight", shape=(2,))
+        >>> weight.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+        >>> [array.context for array in weight.list_data()]
+        [cpu(0), cpu(1)]
+        """
         return list(self._ready_arrays())
 
     def grad(self, ctx: Context | None = None) -> NDArray:
@@ -353,6 +464,15 @@ class Parameter(Multipliers, NamesInstead):
 
         Raises:
             RuntimeError: `grad_req` is "null"; a compiled step has used the gradient up; or what `data` raises.
+
+        >>> from gluongraph import autograd, gluon
+        >>> weight = gluon.Parameter("weight", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> with autograd.record():
+        ...     loss = (weight.data() ** 2).sum()
+        >>> loss.backward()
+        >>> weight.grad().asnumpy().tolist()
+        [2.0, 2.0]
         """
         leaf = self._at(self._ready_arrays(), ctx)._leaf
         if leaf is None:
@@ -368,17 +488,39 @@ class Parameter(Multipliers, NamesInstead):
         return leaf.grad
 
     def list_grad(self) -> list[NDArray]:
-        """The gradients on all contexts."""
+        """The gradients on all contexts.
+
+        >>> import gluongraph as mx
+        >>> weight = mx.gluon.Parameter("weight", shape=(2,))
+        >>> weight.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+        >>> [gradient.shape for gradient in weight.list_grad()]
+        [(2,), (2,)]
+        """
         return [self.grad(array.context) for array in self._ready_arrays()]
 
     def list_ctx(self) -> list[Context]:
-        """The contexts it is, or will be, initialized on."""
+        """The contexts it is, or will be, initialized on.
+
+        >>> import gluongraph as mx
+        >>> weight = mx.gluon.Parameter("weight", shape=(2,))
+        >>> weight.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+        >>> weight.list_ctx()
+        [cpu(0), cpu(1)]
+        """
         if self._arrays is None and self._waiting is not None:
             return list(self._waiting[1])
         return [array.context for array in self._ready_arrays()]
 
     def averaged(self) -> np.ndarray[Any, Any]:
-        """The data, as it is saved: the mean over the contexts where they differ, as running statistics do."""
+        """The data, as it is saved: the mean over the contexts where they differ, as running statistics do.
+
+        >>> import gluongraph as mx
+        >>> weight = mx.gluon.Parameter("weight", shape=(2,), init="zeros")
+        >>> weight.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+        >>> weight.data(mx.cpu(1))[:] = 1
+        >>> weight.averaged().tolist()
+        [0.5, 0.5]
+        """
         first, *others = (array.asnumpy() for array in self._ready_arrays())
         if all(np.array_equal(first, other) for other in others):
             return first
@@ -389,6 +531,13 @@ class Parameter(Multipliers, NamesInstead):
 
         Raises:
             AssertionError: not initialized, or the shape does not fit.
+
+        >>> from gluongraph import gluon, nd
+        >>> weight = gluon.Parameter("weight", shape=(2,))
+        >>> weight.initialize()
+        >>> weight.set_data(nd.array([3, 4]))
+        >>> weight.data().asnumpy().tolist()
+        [3.0, 4.0]
         """
         if self._arrays is None and self._waiting is None:
             help = "call initialize() on the block, first"
@@ -403,14 +552,31 @@ class Parameter(Multipliers, NamesInstead):
                 array[:] = data
 
     def zero_grad(self) -> None:
-        """Set the gradients to 0; nothing where there are none yet."""
+        """Set the gradients to 0; nothing where there are none yet.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("weight", shape=(2,), grad_req="add")
+        >>> weight.initialize()
+        >>> weight.grad()[:] = 1
+        >>> weight.zero_grad()
+        >>> weight.grad().asnumpy().tolist()
+        [0.0, 0.0]
+        """
         if self._grad_req != "null":
             with autograd.pause():
                 for array in self._arrays or ():
                     array.zero_grad()
 
     def cast(self, dtype: Any) -> None:
-        """Change the element type of data and gradient; the gradient starts at 0 again."""
+        """Change the element type of data and gradient; the gradient starts at 0 again.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("weight", shape=(2,))
+        >>> weight.initialize()
+        >>> weight.cast("float64")
+        >>> weight.data().dtype.__name__
+        'float64'
+        """
         name = dtype_name(dtype)
         self._dtype = name
         if self._arrays is not None:
@@ -422,6 +588,13 @@ class Parameter(Multipliers, NamesInstead):
 
         Raises:
             ValueError: not initialized; no context, or one that is named twice.
+
+        >>> import gluongraph as mx
+        >>> weight = mx.gluon.Parameter("weight", shape=(2,))
+        >>> weight.initialize()
+        >>> weight.reset_ctx(mx.cpu(1))
+        >>> weight.list_ctx()
+        [cpu(1)]
         """
         contexts = _contexts(ctx)
         if self._waiting is not None:
@@ -439,6 +612,14 @@ class Constant(Parameter):
     """A parameter that is never trained: a name for a fixed array that moves and is saved with the block.
 
     Its element type is float32, unless `value` is an NDArray.
+
+    >>> from gluongraph import gluon
+    >>> mean = gluon.Constant("mean", [0.5, 0.25])
+    >>> mean.initialize()
+    >>> mean.data().asnumpy().tolist()
+    [0.5, 0.25]
+
+    Source: `mxnet.gluon.Constant` (MXNet 1.9).
     """
 
     def __init__(self, name: str, value: Any):
@@ -458,7 +639,12 @@ class Constant(Parameter):
 
     @property
     def grad_req(self) -> str:
-        """Always "null"."""
+        """Always "null".
+
+        >>> from gluongraph import gluon
+        >>> gluon.Constant("mean", [0.5]).grad_req
+        'null'
+        """
         return "null"
 
     @grad_req.setter
@@ -468,7 +654,16 @@ class Constant(Parameter):
 
 
 class ParameterDict:
-    """Parameters by full name, in order of creation; `get` makes them, with `prefix` in front of the name."""
+    """Parameters by full name, in order of creation; `get` makes them, with `prefix` in front of the name.
+
+    >>> from gluongraph import gluon
+    >>> params = gluon.ParameterDict("net_")
+    >>> weight = params.get("weight", shape=(2, 3))
+    >>> list(params)
+    ['net_weight']
+
+    Source: `mxnet.gluon.ParameterDict` (MXNet 1.9).
+    """
 
     def __init__(self, prefix: str = "", shared: ParameterDict | None = None):
         self._prefix, self._shared = prefix, shared
@@ -476,7 +671,12 @@ class ParameterDict:
 
     @property
     def prefix(self) -> str:
-        """What `get` puts in front of names."""
+        """What `get` puts in front of names.
+
+        >>> from gluongraph import gluon
+        >>> gluon.ParameterDict("net_").prefix
+        'net_'
+        """
         return self._prefix
 
     def __repr__(self) -> str:
@@ -496,15 +696,30 @@ class ParameterDict:
         return len(self._params)
 
     def keys(self) -> KeysView[str]:
-        """Full names."""
+        """Full names.
+
+        >>> from gluongraph import gluon
+        >>> list(gluon.nn.Dense(2, prefix="d_").collect_params().keys())
+        ['d_weight', 'd_bias']
+        """
         return self._params.keys()
 
     def values(self) -> ValuesView[Parameter]:
-        """Parameters."""
+        """Parameters.
+
+        >>> from gluongraph import gluon
+        >>> [p.shape for p in gluon.nn.Dense(2, in_units=3).collect_params().values()]
+        [(2, 3), (2,)]
+        """
         return self._params.values()
 
     def items(self) -> ItemsView[str, Parameter]:
-        """(full name, parameter)."""
+        """(full name, parameter).
+
+        >>> from gluongraph import gluon
+        >>> {name: p.shape for name, p in gluon.nn.Dense(2, in_units=3, prefix="d_").collect_params().items()}
+        {'d_weight': (2, 3), 'd_bias': (2,)}
+        """
         return self._params.items()
 
     def _find(self, name: str) -> Parameter | None:
@@ -517,6 +732,12 @@ class ParameterDict:
 
         Raises:
             AssertionError: there is one, with other attributes.
+
+        >>> from gluongraph import gluon
+        >>> params = gluon.ParameterDict("net_")
+        >>> weight = params.get("weight", shape=(2, 3))
+        >>> params.get("weight") is weight
+        True
         """
         full = self._prefix + name
         found = self._find(full)
@@ -545,6 +766,10 @@ class ParameterDict:
         Raises:
             KeyError: there is none, and no value.
             AssertionError: there is one, with another value; or a parameter has the name.
+
+        >>> from gluongraph import gluon
+        >>> gluon.ParameterDict("net_").get_constant("mean", [0.5, 0.25])
+        Constant net_mean (shape=(2,), dtype=<class 'numpy.float32'>)
         """
         full = self._prefix + name
         found = self._find(full)
@@ -566,6 +791,12 @@ class ParameterDict:
 
         Raises:
             ValueError: two different parameters of one name.
+
+        >>> from gluongraph import gluon
+        >>> params = gluon.ParameterDict()
+        >>> params.update(gluon.nn.Dense(2, prefix="d_").collect_params())
+        >>> len(params)
+        2
         """
         for name, parameter in other.items():
             if self._params.setdefault(name, parameter) is not parameter:
@@ -583,6 +814,12 @@ class ParameterDict:
         """Initialize all; `init` is only for parameters without an initializer of their own.
 
         With `verbose` each is logged (logging.info), as `Initializer.set_verbosity` says.
+
+        >>> from gluongraph import gluon
+        >>> params = gluon.nn.Dense(2, in_units=3, prefix="d_").collect_params()
+        >>> params.initialize("ones")
+        >>> params["d_weight"].data().shape
+        (2, 3)
         """
         if verbose:
             init = initializer.create(initializer.Uniform() if init is None else init).set_verbosity(True)
@@ -592,21 +829,51 @@ class ParameterDict:
                 parameter.initialize(None, ctx, init, force_reinit=force_reinit)
 
     def zero_grad(self) -> None:
-        """Set all gradients to 0."""
+        """Set all gradients to 0.
+
+        >>> from gluongraph import gluon
+        >>> params = gluon.nn.Dense(2, in_units=3, prefix="d_").collect_params()
+        >>> params.initialize()
+        >>> params.zero_grad()
+        >>> params["d_bias"].grad().asnumpy().tolist()
+        [0.0, 0.0]
+        """
         for parameter in self.values():
             parameter.zero_grad()
 
     def reset_ctx(self, ctx: Context | Sequence[Context]) -> None:
-        """Move all to other contexts."""
+        """Move all to other contexts.
+
+        >>> import gluongraph as mx
+        >>> params = mx.gluon.nn.Dense(2, in_units=3).collect_params()
+        >>> params.initialize()
+        >>> params.reset_ctx(mx.cpu(1))
+        >>> params.list_ctx()
+        [cpu(1)]
+        """
         for parameter in self.values():
             parameter.reset_ctx(ctx)
 
     def list_ctx(self) -> list[Context]:
-        """All contexts that some parameter is on."""
+        """All contexts that some parameter is on.
+
+        >>> from gluongraph import gluon
+        >>> params = gluon.nn.Dense(2, in_units=3).collect_params()
+        >>> params.initialize()
+        >>> params.list_ctx()
+        [cpu(0)]
+        """
         return list(dict.fromkeys(ctx for parameter in self.values() for ctx in parameter.list_ctx()))
 
     def setattr(self, name: str, value: Any) -> None:
-        """Set one attribute of all: `params.setattr("grad_req", "null")`."""
+        """Set one attribute of all: `params.setattr("grad_req", "null")`.
+
+        >>> from gluongraph import gluon
+        >>> params = gluon.nn.Dense(2, in_units=3, prefix="d_").collect_params()
+        >>> params.setattr("lr_mult", 0.1)
+        >>> params["d_weight"].lr_mult
+        0.1
+        """
         for parameter in self.values():
             setattr(parameter, name, value)
 
@@ -616,6 +883,15 @@ class ParameterDict:
         Raises:
             ArgumentError: the name of the file is empty.
             ValueError: a name does not begin with the prefix.
+
+        >>> import os, tempfile
+        >>> from gluongraph import gluon
+        >>> params = gluon.nn.Dense(2, in_units=3).collect_params()
+        >>> params.initialize()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     params.save(folder + "/net.params")
+        ...     os.listdir(folder)
+        ['net.params']
         """
         check_name("ParameterDict.save", filename, "params.save('net.params')")
         table = {}
@@ -639,6 +915,14 @@ class ParameterDict:
 
         Raises:
             ArgumentError: the name of the file is empty.
+
+        >>> import tempfile
+        >>> from gluongraph import gluon
+        >>> params = gluon.nn.Dense(2, in_units=3).collect_params()
+        >>> params.initialize()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     params.save(folder + "/net.params")
+        ...     params.load(folder + "/net.params")
         """
         check_name("ParameterDict.load", filename, "params.load('net.params')")
         found = {n.removeprefix(restore_prefix): p for n, p in self.items() if n.startswith(restore_prefix)}

@@ -79,6 +79,19 @@ class SymbolBlock(HybridBlock):
             FormatError: the symbol file is none.
             ValueError: the graph has no input of that name.
             AssertionError: the parameters do not fit the graph.
+
+        >>> import tempfile
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(2, in_units=3)
+        >>> net.initialize()
+        >>> net.hybridize()
+        >>> x = nd.ones((4, 3))
+        >>> y = net(x)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     graph, parameters = net.export(folder + "/net")
+        ...     block = gluon.SymbolBlock.imports(graph, "data", parameters)
+        >>> bool(abs(block(x) - y).max() < 1e-6)
+        True
         """
         for file in (symbol_file, param_file):
             check_name("imports", file, "SymbolBlock.imports('net-symbol.json', 'data', 'net-0000.params')")
@@ -91,11 +104,26 @@ class SymbolBlock(HybridBlock):
         return block
 
     def export(self, path: str, epoch: int = 0, remove_amp_cast: bool = True) -> tuple[str, str]:
-        """Write the graph as it was read, and the parameters; see HybridBlock.export."""
+        """Write the graph as it was read, and the parameters; see HybridBlock.export.
+
+        >>> import os, tempfile
+        >>> from gluongraph.symbol import Symbol, SymbolNode, var
+        >>> act = SymbolNode("Activation", "act", {"act_type": "relu"}, ((0, 0),))
+        >>> block = SymbolBlock(Symbol([SymbolNode("null", "data"), act], [(1, 0)]), var("data"))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     [os.path.basename(file) for file in block.export(folder + "/net")]
+        ['net-symbol.json', 'net-0000.params']
+        """
         return write(path, epoch, self._symbol, {n: p.averaged() for n, p in self._reg_params.items()})
 
     def infer_shape(self, *args: Any) -> None:
-        """Nothing: shapes become known as the graph is run, operator by operator."""
+        """Nothing: shapes become known as the graph is run, operator by operator.
+
+        >>> from gluongraph.symbol import Symbol, SymbolNode, var
+        >>> act = SymbolNode("Activation", "act", {"act_type": "relu"}, ((0, 0),))
+        >>> block = SymbolBlock(Symbol([SymbolNode("null", "data"), act], [(1, 0)]), var("data"))
+        >>> block.infer_shape(nd.ones((2,)))
+        """
 
     def _settle(self, args: tuple[Any, ...]) -> None:
         """Nothing, for the same reason."""

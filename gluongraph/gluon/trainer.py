@@ -140,35 +140,91 @@ class Trainer:
 
     @property
     def params(self) -> Sequence[Parameter]:
-        """The parameters, in index order."""
+        """The parameters, in index order.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> [p.name for p in trainer.params]
+        ['w']
+        """
         return self._params
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters' keys, in index order: their names, numbered where several have the same."""
+        """The parameters' keys, in index order: their names, numbered where several have the same.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.names
+        ('w',)
+        """
         return self._names
 
     def input_names(self) -> dict[int, str]:
-        """What compiled steps call the memory of the parameters, by the id of its storage."""
+        """What compiled steps call the memory of the parameters, by the id of its storage.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> list(trainer.input_names().values())
+        ['w']
+        """
         return {id(a.storage): a.name for p in self._params for a in p._arrays or ()}
 
     def index(self, parameter: Parameter) -> int:
-        """The index that the optimizer counts this parameter by."""
+        """The index that the optimizer counts this parameter by.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.index(weight)
+        0
+        """
         return self._position[parameter.key]
 
     @property
     def contexts(self) -> Sequence[Context]:
-        """Where the parameters are."""
+        """Where the parameters are.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.contexts
+        [cpu(0)]
+        """
         return self._contexts
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer at work."""
+        """The optimizer at work.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> type(trainer.optimizer).__name__
+        'SGD'
+        """
         return self._optimizer
 
     @property
     def scale(self) -> float:
-        """The optimizer's own `rescale_grad`, which each step divides by the batch size."""
+        """The optimizer's own `rescale_grad`, which each step divides by the batch size.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.scale
+        1.0
+        """
         return self._scale
 
     def scale_for(self, batch_size: float) -> float:
@@ -176,6 +232,13 @@ class Trainer:
 
         Raises:
             ZeroDivisionError, ValueError: batch_size is no positive number.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.scale_for(4)
+        0.25
         """
         try:
             if 0 < batch_size < math.inf:
@@ -188,7 +251,15 @@ class Trainer:
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the last update, without multipliers of parameters."""
+        """The rate of the last update, without multipliers of parameters.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.learning_rate
+        0.1
+        """
         return self._optimizer.learning_rate
 
     @property
@@ -207,6 +278,14 @@ class Trainer:
 
         Raises:
             UserWarning: a scheduler decides the rate.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.set_learning_rate(0.01)
+        >>> trainer.learning_rate
+        0.01
         """
         self._optimizer.set_learning_rate(lr)
 
@@ -214,7 +293,15 @@ class Trainer:
 
     @property
     def exchange(self) -> Exchange:
-        """What happens to the gradients of replicas. Raises what `prepare` raises."""
+        """What happens to the gradients of replicas. Raises what `prepare` raises.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> dict(trainer.exchange.replicas)
+        {'w': ('w',)}
+        """
         self.prepare()
         return self._exchange
 
@@ -225,6 +312,12 @@ class Trainer:
             DeferredInitializationError: a parameter waits for the first forward.
             ValueError: `update_on_kvstore` asks for what the store cannot do.
             MXNetError: what the store makes of compression_params.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.prepare()
         """
         if self._edits != Edits.count:
             contexts = self._one_context()
@@ -277,19 +370,46 @@ class Trainer:
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        """What the graph of an update depends on besides its parameters. Only once `prepare` has been called."""
+        """What the graph of an update depends on besides its parameters. Only once `prepare` has been called.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.prepare()
+        >>> before = trainer.structure
+        >>> trainer.set_learning_rate(0.01)  # a number that the graph reads
+        >>> trainer.structure == before
+        True
+        """
         return (self._optimizer.structure(), self._layout)
 
     # -- arrays for graphs, by the names of inputs
 
     def replica(self, name: str) -> NDArray:
-        """The array of an input: "dense0_weight", or on another context than the first "dense0_weight@cpu(1)"."""
+        """The array of an input: "dense0_weight", or on another context than the first "dense0_weight@cpu(1)".
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.replica("w") is weight.data()
+        True
+        """
         names = self.exchange.replicas
         parameter = self._params[self.exchange.indices[name]]
         return parameter.list_data()[names[parameter.key].index(name)]
 
     def state_arrays(self, names: Iterable[str]) -> dict[str, NDArray]:
-        """The optimizer's states of these replicas, "<replica>/<state>" -> array."""
+        """The optimizer's states of these replicas, "<replica>/<state>" -> array.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.state_arrays(["w"])  # SGD without momentum has none
+        {}
+        """
         found: dict[str, NDArray] = {}
         for name in names:
             weight = self.replica(name)
@@ -301,7 +421,15 @@ class Trainer:
         return found
 
     def residual_arrays(self, names: Iterable[str]) -> dict[str, NDArray]:
-        """What gradient compression keeps back of these replicas' gradients, "residual:<replica>" -> array."""
+        """What gradient compression keeps back of these replicas' gradients, "residual:<replica>" -> array.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.residual_arrays(["w"])  # nothing is compressed
+        {}
+        """
         found: dict[str, NDArray] = {}
         if isinstance(self._kvstore, KVStore) and self.exchange.threshold is not None:
             for parameter in dict.fromkeys(self._params[self.exchange.indices[name]] for name in names):
@@ -312,7 +440,14 @@ class Trainer:
         return found
 
     def set_states(self, states: Mapping[str, Any], residuals: Mapping[str, NDArray]) -> None:
-        """Make these the states of the parameters named, on every context; of others they are new again."""
+        """Make these the states of the parameters named, on every context; of others they are new again.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.set_states({}, {})
+        """
         formula, once = self._optimizer.has_formula, self.exchange.once
         for name, names in self.exchange.replicas.items():
             for replica in names[:1] if once else names:
@@ -339,6 +474,18 @@ class Trainer:
             UserWarning: a gradient has not been written by a backward since the last update; nothing is changed.
                 `ignore_stale_grad=True` leaves such parameters as they are; where only some contexts have a fresh
                 gradient, those are summed.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> from gluongraph import autograd
+        >>> with autograd.record():
+        ...     loss = (2 * weight.data()).sum()
+        >>> loss.backward()
+        >>> trainer.step(batch_size=2)
+        >>> weight.data().asnumpy().tolist()  # 1 - 0.1 * 2 / 2
+        [0.8999999761581421, 0.8999999761581421]
         """
         scale = self.scale_for(batch_size)
         self.prepare()
@@ -353,6 +500,12 @@ class Trainer:
 
         Raises:
             AssertionError: the store updates as well, by `step`.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1}, update_on_kvstore=False)
+        >>> trainer.allreduce_grads()  # one context: nothing to sum
         """
         self.prepare()
         self._check_apart("allreduce_grads()")
@@ -364,6 +517,12 @@ class Trainer:
 
         Raises:
             AssertionError: the store updates, by `step`; or what `step` raises.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1}, update_on_kvstore=False)
+        >>> trainer.update(batch_size=2, ignore_stale_grad=True)  # no backward since: nothing to update
         """
         scale = self.scale_for(batch_size)
         self.prepare()
@@ -399,7 +558,18 @@ class Trainer:
                 store.pushpull(i, grads, priority=-i)
 
     def reduced(self, name: str, replicas: Sequence[NDArray]) -> Array:
-        """The sum of these replicas' gradients, of what compression sends of them."""
+        """The sum of these replicas' gradients, of what compression sends of them.
+
+        >>> import gluongraph as mx
+        >>> weight = mx.gluon.Parameter("w", shape=(2,))
+        >>> weight.initialize(ctx=[mx.cpu(0), mx.cpu(1)])
+        >>> for gradient in weight.list_grad():
+        ...     gradient[:] = 1
+        >>> trainer = mx.gluon.Trainer([weight], "sgd")
+        >>> trainer.prepare()
+        >>> trainer.reduced("w", weight.list_data()).tolist()
+        [2.0, 2.0]
+        """
         grads = [replica.grad for replica in replicas if replica.grad is not None]
         numbers = [self.exchange.replicas[name].index(replica.name) for replica in replicas]
         assert isinstance(self._kvstore, KVStore)
@@ -450,6 +620,16 @@ class Trainer:
 
         Raises:
             ArgumentError: the name of the file is empty.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> import os, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     trainer.save_states(folder + "/trainer.states")
+        ...     os.listdir(folder)
+        ['trainer.states']
         """
         check_name("save_states", fname, "trainer.save_states('trainer.states')")
         self.prepare()
@@ -466,6 +646,15 @@ class Trainer:
         Raises:
             ArgumentError: the name of the file is empty.
             FormatError: not such a file, or one for another optimizer or other parameters; nothing is changed.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     trainer.save_states(folder + "/trainer.states")
+        ...     trainer.load_states(folder + "/trainer.states")
         """
         check_name("load_states", fname, "trainer.load_states('trainer.states')")
         self.prepare()

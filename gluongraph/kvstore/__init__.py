@@ -15,6 +15,10 @@ def create(name: str = "local") -> KVStoreBase:
     Raises:
         TypeError: the name is no string.
         MXNetError: a store that spans processes, which there is none of here.
+
+    >>> from gluongraph import kvstore
+    >>> kvstore.create("device").type
+    'device'
     """
     if not isinstance(name, str):
         raise TypeError(f"the name of a kvstore is a string, not {name!r}")

@@ -19,6 +19,10 @@ class KVStoreBase(ABC):
     `broadcast` hands out first values, `pushpull` sums over devices (and over workers, where there are several).
     A store for which `is_capable("optimizer")` also updates: then `set_optimizer` comes first, and `pushpull(key,
     gradients, out=weights)` gives the new weights. Values are an NDArray, or a list of one per device.
+
+    >>> from gluongraph import kvstore
+    >>> isinstance(kvstore.create("teststore"), kvstore.KVStoreBase)
+    True
     """
 
     OPTIMIZER: ClassVar[str] = "optimizer"
@@ -83,7 +87,14 @@ class KVStoreBase(ABC):
 
 @KVStoreBase.register
 class TestStore(KVStoreBase):
-    """The least that a store must do, as an example: sums over the devices of one process, nothing is kept."""
+    """The least that a store must do, as an example: sums over the devices of one process, nothing is kept.
+
+    >>> from gluongraph import kvstore, nd
+    >>> arrays = [nd.ones((2,)), nd.ones((2,))]
+    >>> kvstore.create("teststore").pushpull("w", arrays)
+    >>> arrays[0].asnumpy().tolist()
+    [2.0, 2.0]
+    """
 
     __test__ = False  # no test, whatever the name says: it is MXNet's
 

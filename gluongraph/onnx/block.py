@@ -46,6 +46,16 @@ def load(
         FormatError: it holds no ONNX model, or one that contradicts itself.
         UnsupportedError: it needs something that does not exist here; the message names the operator.
         MXNetError: the package onnx is not installed.
+
+    >>> import tempfile
+    >>> import gluongraph as mx
+    >>> from gluongraph import gluon, nd
+    >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+    >>> net.initialize(mx.init.One())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     block = mx.onnx.load(net.export_onnx(folder + "/net.onnx", nd.ones((4, 2))))
+    >>> block(nd.ones((4, 2))).asnumpy().tolist()
+    [[2.0], [2.0], [2.0], [2.0]]
     """
     return ONNXBlock(Program(read(model), fixed or {}), freeze, ctx)
 
@@ -56,6 +66,18 @@ class ONNXBlock(HybridBlock):
     Each set of input shapes is built anew, so that axes which the file leaves free may have any extent. In training
     mode BatchNormalization normalizes by the batch and moves its running statistics, and Dropout drops, as the layers
     of `gluon.nn` do, whatever mode the model was exported in.
+
+    >>> import tempfile
+    >>> import gluongraph as mx
+    >>> from gluongraph import gluon, nd
+    >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+    >>> net.initialize(mx.init.One())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     block = mx.onnx.load(net.export_onnx(folder + "/net.onnx", nd.ones((4, 2))))
+    >>> sorted(block.collect_params())
+    ['d_bias', 'd_weight']
+    >>> len(block.inputs)
+    1
     """
 
     def __init__(self, program: Program, freeze: str | None = None, ctx: Any = None):

@@ -52,6 +52,18 @@ class TrainStep:
     of each context. `predict` and `evaluate` of whole arrays run on the first context.
 
     Threads may share a step: its calls take turns, with those of all other steps of its trainer.
+
+    >>> import gluongraph as mx
+    >>> from gluongraph import gluon, nd
+    >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+    >>> net.initialize(mx.init.One())
+    >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+    >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+    >>> step(x, y).shape  # one update
+    (4,)
+    >>> step.predict(x).shape
+    (4, 1)
     """
 
     def __init__(
@@ -105,6 +117,16 @@ class TrainStep:
             ValueError: samples that do not divide into equal shares; lists for other contexts than the parameters'.
             NotFiniteError: a NaN or an infinity, with detect_anomaly.
             TraceError: the program wants numbers of traced values, or gives back no loss.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> step(x, y).asnumpy().tolist()  # (2 - 0)² / 2 for each sample
+        [2.0, 2.0, 2.0, 2.0]
         """
         trainer = self._ready(batch)
         if self._in_python(trainer):
@@ -157,6 +179,19 @@ class TrainStep:
         Raises:
             MXNetError: nothing has been accumulated.
             ZeroDivisionError, ValueError: batch_size is no positive number.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> for k in range(2):
+        ...     loss = step.accumulate(x, y)
+        >>> step.apply()
+        >>> trainer.optimizer.num_update
+        1
         """
         window = self.window
         if self.trainer is not None and not window.batches:
@@ -270,13 +305,35 @@ class TrainStep:
 
     @serialized
     def evaluate(self, *batch: Any) -> Any:
-        """The loss (and metrics) of a batch with layers in prediction mode; nothing changes."""
+        """The loss (and metrics) of a batch with layers in prediction mode; nothing changes.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> step.evaluate(x, y).asnumpy().tolist()
+        [2.0, 2.0, 2.0, 2.0]
+        """
         specialization, arrays = self._specializations.find("evaluate", batch)
         return specialization.answer(specialization.run(arrays), batch)
 
     @serialized
     def predict(self, *inputs: Any) -> Any:
-        """The net's output for inputs alone, layers in prediction mode."""
+        """The net's output for inputs alone, layers in prediction mode.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> step.predict(x).asnumpy().tolist()
+        [[2.0], [2.0], [2.0], [2.0]]
+        """
         specialization, arrays = self._specializations.find("predict", inputs)
         return specialization.answer(specialization.run(arrays), inputs)
 
@@ -285,6 +342,16 @@ class TrainStep:
         """Gradients of the summed loss by parameter name; weights stay as they are, running statistics do not.
 
         With "16-mixed" they are 0 where one of them is not finite: the batch is left out, as a step on it would be.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> step.grads(x, y)["d_weight"].asnumpy().tolist()
+        [[8.0, 8.0]]
         """
         if self.trainer is not None:
             self._specializations.prepare(self.trainer, batch)
@@ -296,7 +363,18 @@ class TrainStep:
 
     @property
     def loss_scale(self) -> LossScale | None:
-        """The scale of the loss, and the good steps since it changed, with precision="16-mixed"."""
+        """The scale of the loss, and the good steps since it changed, with precision="16-mixed".
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> step.loss_scale is None  # precision="32"
+        True
+        """
         return self.trainer.scaler if self.trainer is not None and self.options.precision.scaled else None
 
     @contextmanager
@@ -308,6 +386,18 @@ class TrainStep:
 
         Raises:
             MXNetError: this was compiled without `ema`.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer, ema=0.5)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> loss = step(x, y)  # the weights go from 1 to 0.8
+        >>> with step.averaged():
+        ...     round(float(net.weight.data().asnumpy()[0, 0]), 3)
+        0.9
         """
         if self.averages is None or self.trainer is None:
             raise MXNetError(located("averaged() of a step without averages", help="mx.compile(..., ema=0.999)"))
@@ -337,6 +427,20 @@ class TrainStep:
             ArgumentError: the name of the folder is empty.
             ValueError: `keep` asks for less than one, or goes by a metric that is not given.
             MXNetError: there is no trainer; or a part of the state is where nothing can read it.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> import os, tempfile
+        >>> loss = step(x, y)
+        >>> with tempfile.TemporaryDirectory() as run:
+        ...     folder = step.save(run, extra={"epoch": 3})
+        ...     os.path.isdir(folder)
+        True
         """
         folder = _folder("save", dir)
         policy = checkpoint.keeping(keep, metrics)
@@ -349,6 +453,16 @@ class TrainStep:
 
         The first of them need not wait for it then: to get memory takes longer than to copy. Call it after the first
         step, which makes the optimizer's states. Raises what `save` raises.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> loss = step(x, y)
+        >>> step.reserve()
         """
         self._saver.reserve(room(checkpoint.taken(self, None, None)))
 
@@ -362,13 +476,41 @@ class TrainStep:
             ArgumentError: the name of the folder is empty.
             FileNotFoundError: there is no checkpoint.
             FormatError: none is whole, or the newest is of another net, optimizer or version; nothing is changed.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> import tempfile
+        >>> loss = step(x, y)
+        >>> with tempfile.TemporaryDirectory() as run:
+        ...     folder = step.save(run, extra={"epoch": 3})
+        ...     step.load(run)
+        {'epoch': 3}
         """
         folder = _folder("load", dir)
         self._saver.wait()
         return checkpoint.put(self, checkpoint.read(folder))
 
     def wait(self) -> None:
-        """Until an asynchronous `save` is on disk. Raises OSError where it could not be written."""
+        """Until an asynchronous `save` is on disk. Raises OSError where it could not be written.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> import tempfile
+        >>> loss = step(x, y)
+        >>> with tempfile.TemporaryDirectory() as run:
+        ...     folder = step.save(run, asynchronous=True)
+        ...     step.wait()
+        """
         self._saver.wait()
 
     @serialized
@@ -400,6 +542,19 @@ class TrainStep:
                 without a formula, numbers of an update that are none.
             CompileError: no such target, or nothing here that links for it.
             OSError: the file cannot be written.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> import os, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     step.export(folder + "/step.gga", batches=[(x, y)], modes=["step"])
+        ...     os.listdir(folder)
+        ['step.gga']
         """
         from gluongraph.artefact.export import export
 
@@ -415,6 +570,20 @@ class TrainStep:
             ArgumentError: the name of the file is empty.
             MXNetError: nothing has been called yet, or the package onnx is not installed.
             OSError: the file cannot be written.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> import os, tempfile
+        >>> loss = step(x, y)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     step.export_onnx(folder + "/step.onnx")
+        ...     os.listdir(folder)
+        ['step.onnx']
         """
         check_name("export_onnx", path, "step.export_onnx('step.onnx')")
         from gluongraph.onnx.export.program import program
@@ -428,17 +597,56 @@ class TrainStep:
 
     @property
     def graph(self) -> Graph:
-        """The graph of the last call, as traced: forward, gradients and updates."""
+        """The graph of the last call, as traced: forward, gradients and updates.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> loss = step(x, y)
+        >>> "d_weight" in step.graph.updates
+        True
+        """
         return self._specializations.last.compiled.traced
 
     @property
     def plan(self) -> Plan:
-        """The plan of the last call: kernels, order, memory. `print(show_plan(step.plan))` shows it."""
+        """The plan of the last call: kernels, order, memory. `print(show_plan(step.plan))` shows it.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> loss = step(x, y)
+        >>> len(step.plan.kernels) > 0
+        True
+        """
         return self._specializations.last.compiled.plan
 
     @property
     def artefact(self) -> Artefact:
-        """The compiled code of the last call, and where it lies."""
+        """The compiled code of the last call, and where it lies.
+
+        Raises:
+            MXNetError: graphs are interpreted.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> loss = step(x, y)
+        >>> type(step.artefact).__name__
+        'Artefact'
+        """
         artefact = self._specializations.last.compiled.artefact
         if artefact is None:
             raise MXNetError("there is no compiled code: GG_BACKEND or GG_CHECK has graphs interpreted")
@@ -446,7 +654,19 @@ class TrainStep:
 
     @property
     def kernels(self) -> dict[str, Launch]:
-        """The distinct kernels of the last call, by name."""
+        """The distinct kernels of the last call, by name.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> loss = step(x, y)
+        >>> len(step.kernels) > 0
+        True
+        """
         return self.plan.kernels
 
     @serialized
@@ -459,6 +679,17 @@ class TrainStep:
 
         Raises:
             MXNetError: graphs are interpreted.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> profile = step.profile(x, y, repeat=1, roofline=False)
+        >>> profile.seconds > 0
+        True
         """
         from gluongraph.compiler.machine_peaks import machine
         from gluongraph.runtime.profile import profile
@@ -481,6 +712,18 @@ class TrainStep:
         Raises:
             ValueError: that is no number of seconds.
             MXNetError: kernels do not run on this CPU: another target, or graphs that are interpreted.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> step.tune(x, y, seconds=-1)  # doctest: +IGNORE_EXCEPTION_DETAIL
+        Traceback (most recent call last):
+            ...
+        ValueError: no number of seconds
         """
         import_whole("gluongraph.compiler.tuning")
         from gluongraph.compiler.tuning import seconds_of
@@ -492,7 +735,18 @@ class TrainStep:
 
     @serialized
     def memory(self, *batch: Any) -> Footprint:
-        """What a step on this batch holds in memory, by what it is for. It is compiled where need be, and not run."""
+        """What a step on this batch holds in memory, by what it is for. It is compiled where need be, and not run.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> step.memory(x, y).parameters > 0  # bytes
+        True
+        """
         return self._main(batch)[0].compiled.footprint
 
     @serialized
@@ -500,6 +754,16 @@ class TrainStep:
         """All that the graph of a step on this batch reads, by the names of its inputs.
 
         Parameters, states and the batch are live memory, numbers of the optimizer those of the last call.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+        >>> "d_weight" in step.reads(x, y)
+        True
         """
         specialization, arrays = self._main(batch)
         data = {f"data{i}": array for i, array in enumerate(arrays)}

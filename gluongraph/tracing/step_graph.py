@@ -28,7 +28,11 @@ Cast = Callable[[Graph], Graph]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `mx.compile` was asked for. `cast` is the pass that the precision needs, if any."""
+    """What `mx.compile` was asked for. `cast` is the pass that the precision needs, if any.
+
+    >>> Options(clip_norm=1.0).clip_norm
+    1.0
+    """
 
     keep_grads: bool = False
     precision: Precision = PRECISIONS["32"]

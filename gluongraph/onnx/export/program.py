@@ -111,6 +111,21 @@ def load_graph(source: Any) -> tuple[Graph, dict[str, Array]]:
         ArgumentError: the name of the file is empty.
         FileNotFoundError: there is no such file.
         FormatError: it is no such file, or one that contradicts itself.
+
+    >>> import tempfile
+    >>> import gluongraph as mx
+    >>> from gluongraph import gluon, nd
+    >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+    >>> net.initialize(mx.init.One())
+    >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+    >>> x, y = nd.ones((4, 2)), nd.zeros((4, 1))
+    >>> loss = step(x, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     step.export_onnx(folder + "/step.onnx")
+    ...     graph, arrays = mx.onnx.load_graph(folder + "/step.onnx")
+    >>> "d_weight" in graph.updates, arrays["d_weight"].shape
+    (True, (1, 2))
     """
     proto, what, folder = parsed(source, "onnx.load_graph")
     graphs: list[Json] = []
