@@ -81,12 +81,25 @@ def take(draws: int = 1, ctx: Context | None = None) -> tuple[int, int, int, int
 
 
 def take_all(draws: Mapping[str, tuple[Context, int]]) -> dict[str, tuple[int, int, int, int]]:
-    """`take` for each input of a trace that holds a generator's state: input -> (device, draws)."""
+    """`take` for each input of a trace that holds a generator's state: input -> (device, draws).
+
+    >>> from gluongraph import cpu, random
+    >>> list(random.take_all({"state": (cpu(), 2)}))
+    ['state']
+    """
     return {name: take(count, ctx) for name, (ctx, count) in draws.items()}
 
 
 def bookmark(draws: Mapping[str, tuple[Context, int]]) -> Callable[[], None]:
-    """A function that takes back what is drawn from now on, on these devices."""
+    """A function that takes back what is drawn from now on, on these devices.
+
+    >>> from gluongraph import cpu, random
+    >>> take_back = random.bookmark({"state": (cpu(), 1)})
+    >>> before = random.take()
+    >>> take_back()
+    >>> random.take() == before
+    True
+    """
     before = {ctx: get_state(ctx) for ctx, _ in draws.values()}
 
     def take_back() -> None:
@@ -98,7 +111,17 @@ def bookmark(draws: Mapping[str, tuple[Context, int]]) -> Callable[[], None]:
 
 @contextmanager
 def undone_on_error(draws: Mapping[str, tuple[Context, int]]) -> Iterator[None]:
-    """Within: an error takes back what has been drawn on these devices."""
+    """Within: an error takes back what has been drawn on these devices.
+
+    >>> from gluongraph import cpu, random
+    >>> before = random.get_state(cpu())
+    >>> try:
+    ...     with random.undone_on_error({"state": (cpu(), 1)}):
+    ...         _ = random.take() + (1 / 0,)
+    ... except ZeroDivisionError:
+    ...     random.get_state(cpu()) == before
+    True
+    """
     take_back = bookmark(draws)
     try:
         yield
@@ -172,7 +195,13 @@ def set_all_states(states: Mapping[str, Any]) -> None:
 
 
 def source(ctx: Context | None = None) -> tuple[NDArray, int]:
-    """What a random op takes: the state, and the number of its draw counted from there."""
+    """What a random op takes: the state, and the number of its draw counted from there.
+
+    >>> from gluongraph import random
+    >>> state, draw = random.source()
+    >>> state.shape, draw
+    ((4,), 0)
+    """
     if STATE.tracer is not None:
         return STATE.tracer.draw(ctx or current_context())
     return NDArray(next_state(ctx), ctx or current_context()), 0

@@ -45,6 +45,19 @@ class MXRecordIO:
         ArgumentError: the name of the file is empty.
         ValueError: another flag.
         FileNotFoundError: there is no such file to read.
+
+    >>> import tempfile
+    >>> from gluongraph import recordio
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = recordio.MXRecordIO(folder + "/data.rec", "w")
+    ...     file.write(b"first")
+    ...     file.close()
+    ...     file = recordio.MXRecordIO(folder + "/data.rec", "r")
+    ...     file.read(), file.read()
+    ...     file.close()
+    (b'first', None)
+
+    Source: `mxnet.recordio.MXRecordIO` (MXNet 1.9).
     """
 
     def __init__(self, uri: str, flag: str):
@@ -161,6 +174,21 @@ class MXIndexedRecordIO(MXRecordIO):
 
     Raises:
         ArgumentError: the name of the file is empty.
+
+    >>> import tempfile
+    >>> from gluongraph import recordio
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     names = folder + "/data.idx", folder + "/data.rec"
+    ...     file = recordio.MXIndexedRecordIO(*names, "w")
+    ...     for key in range(3):
+    ...         file.write_idx(key, b"record %d" % key)
+    ...     file.close()
+    ...     file = recordio.MXIndexedRecordIO(*names, "r")
+    ...     file.read_idx(2)
+    ...     file.close()
+    b'record 2'
+
+    Source: `mxnet.recordio.MXIndexedRecordIO` (MXNet 1.9).
     """
 
     def __init__(self, idx_path: str, uri: str, flag: str, key_type: Callable[[Any], Any] = int):
@@ -216,7 +244,11 @@ class MXIndexedRecordIO(MXRecordIO):
 
 
 IRHeader = namedtuple("IRHeader", ["flag", "label", "id", "id2"])
-IRHeader.__doc__ = "What stands before an image: the number of labels if there are several, label, number, and 0."
+IRHeader.__doc__ = """What stands before an image: the number of labels if there are several, label, number, and 0.
+
+>>> IRHeader(0, 3.0, 7, 0).label
+3.0
+"""
 _HEADER = struct.Struct("<IfQQ")
 
 
@@ -234,7 +266,13 @@ def pack(header: Any, s: bytes) -> bytes:
 
 
 def unpack(s: bytes) -> tuple[Any, bytes]:
-    """Header and bytes of a record that `pack` made."""
+    """Header and bytes of a record that `pack` made.
+
+    >>> from gluongraph import recordio
+    >>> header, data = recordio.unpack(recordio.pack(recordio.IRHeader(0, [1, 2], 7, 0), b"image"))
+    >>> header.label.tolist(), data
+    ([1.0, 2.0], b'image')
+    """
     header, rest = IRHeader(*_HEADER.unpack_from(s)), s[_HEADER.size :]
     if header.flag == 0:
         return header, rest
@@ -245,11 +283,27 @@ def pack_img(header: Any, img: Array, quality: int = 95, img_fmt: str = ".jpg") 
     """A record of a header and an image, (H, W, 3) in the order blue, green, red, or (H, W).
 
     `quality` is that of a JPEG, 1 to 100, or the compression level of a PNG, 1 to 9.
+
+    >>> import numpy as np
+    >>> from gluongraph import recordio
+    >>> image = np.zeros((2, 3, 3), np.uint8)
+    >>> record = recordio.pack_img(recordio.IRHeader(0, 1.0, 7, 0), image, quality=1, img_fmt=".png")
+    >>> recordio.unpack_img(record)[1].shape
+    (2, 3, 3)
     """
     return pack(header, codec.encode(img[..., ::-1] if img.ndim == 3 else img, img_fmt, quality))
 
 
 def unpack_img(s: bytes, iscolor: int = -1) -> tuple[Any, Array]:
-    """Header and image of a record: blue, green, red (iscolor=1), gray (0), or as it was packed (-1)."""
+    """Header and image of a record: blue, green, red (iscolor=1), gray (0), or as it was packed (-1).
+
+    >>> import numpy as np
+    >>> from gluongraph import recordio
+    >>> image = np.zeros((2, 3, 3), np.uint8)
+    >>> record = recordio.pack_img(recordio.IRHeader(0, 1.0, 7, 0), image, quality=1, img_fmt=".png")
+    >>> header, gray = recordio.unpack_img(record, iscolor=0)
+    >>> header.label, gray.shape
+    (1.0, (2, 3))
+    """
     header, data = unpack(s)
     return header, codec.decode(data, iscolor, to_rgb=False)

@@ -25,6 +25,13 @@ class NDArrayIter(DataIter):
     Raises:
         TypeError: something else than arrays, or no data.
         ValueError: arrays with fewer samples than the first, or an unknown `last_batch_handle`.
+
+    >>> from gluongraph import io, nd
+    >>> batches = io.NDArrayIter(nd.ones((5, 2)), nd.zeros((5,)), batch_size=2)
+    >>> [(batch.data[0].shape, batch.pad) for batch in batches]
+    [((2, 2), 0), ((2, 2), 0), ((2, 2), 1)]
+
+    Source: `mxnet.io.NDArrayIter` (MXNet 1.9).
     """
 
     def __init__(

@@ -46,6 +46,10 @@ class DataBatch:
 
     Raises:
         AssertionError: data or label is no list.
+
+    >>> from gluongraph import io, nd
+    >>> print(io.DataBatch([nd.ones((2, 3))], [nd.ones((2,))]))
+    DataBatch: data shapes: [(2, 3)] label shapes: [(2,)]
     """
 
     def __init__(
@@ -70,7 +74,22 @@ class DataBatch:
 
 
 class DataIter:
-    """Base class. A subclass says `next`, or `iter_next`, `getdata`, `getlabel` and `getpad`; and `reset`."""
+    """Base class. A subclass says `next`, or `iter_next`, `getdata`, `getlabel` and `getpad`; and `reset`.
+
+    >>> from gluongraph import io, nd
+    >>> class Ones(io.DataIter):
+    ...     def __init__(self):
+    ...         super().__init__(batch_size=2)
+    ...         self.left = 3
+    ...
+    ...     def next(self):
+    ...         if not self.left:
+    ...             raise StopIteration
+    ...         self.left -= 1
+    ...         return io.DataBatch([nd.ones((2, 3))])
+    >>> len(list(Ones()))
+    3
+    """
 
     provide_data: Any
     provide_label: Any

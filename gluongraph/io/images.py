@@ -25,6 +25,17 @@ class ImageRecordIter(Samples):
     Raises:
         ArgumentError: the name of the file is empty.
         NotImplementedError: any other augmentation; gluon.data.vision.transforms has them.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from gluongraph import io, recordio
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = recordio.MXRecordIO(folder + "/images.rec", "w")
+    ...     file.write(recordio.pack_img((0, 1.0, 0, 0), np.zeros((8, 8, 3), np.uint8), 1, ".png"))
+    ...     file.close()
+    ...     batch = next(io.ImageRecordIter(folder + "/images.rec", (3, 4, 4), batch_size=1))
+    >>> batch.data[0].shape, batch.label[0].asnumpy().tolist()
+    ((1, 3, 4, 4), [1.0])
     """
 
     _UNUSED = ("preprocess_threads", "prefetch_buffer", "verbose", "ctx", "path_imgidx", "device_id", "seed_aug")

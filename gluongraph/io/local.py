@@ -24,6 +24,16 @@ class MNISTIter(Samples):
 
     Raises:
         ArgumentError: the name of the file is empty.
+
+    >>> import pathlib, struct, tempfile
+    >>> from gluongraph import io
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     images, labels = pathlib.Path(folder, "images"), pathlib.Path(folder, "labels")
+    ...     _ = images.write_bytes(struct.pack(">4I", 2051, 2, 28, 28) + bytes(2 * 28 * 28))
+    ...     _ = labels.write_bytes(struct.pack(">2I", 2049, 2) + bytes([3, 7]))
+    ...     batch = next(io.MNISTIter(str(images), str(labels), batch_size=2, shuffle=False))
+    >>> batch.data[0].shape, batch.label[0].asnumpy().tolist()
+    ((2, 1, 28, 28), [3.0, 7.0])
     """
 
     def __init__(
@@ -66,6 +76,15 @@ class CSVIter(Samples):
     Raises:
         ArgumentError: the name of the file is empty.
         ValueError: rows and shapes, or data and labels, do not fit.
+
+    >>> import pathlib, tempfile
+    >>> from gluongraph import io
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "data.csv")
+    ...     _ = file.write_text("1,2\\n3,4\\n")
+    ...     batch = next(io.CSVIter(str(file), (2,), batch_size=2))
+    >>> batch.data[0].asnumpy().tolist()
+    [[1.0, 2.0], [3.0, 4.0]]
     """
 
     def __init__(

@@ -15,7 +15,13 @@ Renaming = Sequence[dict[str, str]] | None
 
 
 class ResizeIter(DataIter):
-    """Passes of `size` batches of another iterator, which is started anew when it ends and, if wanted, on `reset`."""
+    """Passes of `size` batches of another iterator, which is started anew when it ends and, if wanted, on `reset`.
+
+    >>> from gluongraph import io, nd
+    >>> batches = io.NDArrayIter(nd.ones((4, 2)), batch_size=2)
+    >>> len(list(io.ResizeIter(batches, 5)))
+    5
+    """
 
     def __init__(self, data_iter: DataIter, size: int, reset_internal: bool = True):
         super().__init__(data_iter.batch_size)
@@ -44,6 +50,11 @@ class PrefetchingIter(DataIter):
 
     Raises:
         AssertionError: no iterators; or, from `next`, some that end before others.
+
+    >>> from gluongraph import io, nd
+    >>> batches = io.NDArrayIter(nd.ones((4, 2)), batch_size=2)
+    >>> len(list(io.PrefetchingIter(batches)))
+    2
     """
 
     def __init__(self, iters: Any, rename_data: Renaming = None, rename_label: Renaming = None):
@@ -91,7 +102,14 @@ def _renamed(described: list[list[DataDesc]], names: Renaming) -> list[DataDesc]
 
 
 class DataLoaderIter(DataIter):
-    """A gluon DataLoader of (data, label) as iterator; the last batch is filled up with zeros (mx.contrib.io)."""
+    """A gluon DataLoader of (data, label) as iterator; the last batch is filled up with zeros (mx.contrib.io).
+
+    >>> from gluongraph import gluon, io, nd
+    >>> dataset = gluon.data.ArrayDataset(nd.ones((3, 2)), nd.zeros((3,)))
+    >>> batches = io.DataLoaderIter(gluon.data.DataLoader(dataset, batch_size=2))
+    >>> [batch.pad for batch in batches]
+    [0, 1]
+    """
 
     def __init__(self, loader: Any, data_name: str = "data", label_name: str = "softmax_label", dtype: Any = "float32"):
         data, label = next(iter(loader))
