@@ -12,7 +12,7 @@ import pytest
 MODULES = (
     *("gluon.nn", "gluon.rnn", "gluon.loss", "gluon.utils", "gluon.data", "gluon.data.vision"),
     *("gluon.data.vision.transforms", "optimizer", "metric", "initializer", "lr_scheduler"),
-    *("gluon", "step", "onnx", "autograd", "kvstore", "random", "recordio", "io"),
+    *("gluon", "step", "onnx", "autograd", "kvstore", "random", "recordio", "io", "image"),
 )
 WITH_METHODS = ("gluon", "step")  # modules whose classes have an example for every public method, too
 

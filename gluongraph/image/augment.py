@@ -23,7 +23,15 @@ Size = tuple[int, int]
 
 
 class Augmenter:
-    """A change of an image: `augmenter(src)`. Subclasses hand their settings to `__init__`, and say `__call__`."""
+    """A change of an image: `augmenter(src)`. Subclasses hand their settings to `__init__`, and say `__call__`.
+
+    >>> from gluongraph import image, nd
+    >>> class Invert(image.Augmenter):
+    ...     def __call__(self, src):
+    ...         return 255 - src
+    >>> Invert()(nd.array([[[55]]])).asnumpy().tolist()
+    [[[200.0]]]
+    """
 
     def __init__(self, **kwargs: Any):
         self._kwargs = {k: v.asnumpy() if isinstance(v, NDArray) else v for k, v in kwargs.items()}
@@ -43,7 +51,13 @@ def _made(array: Array) -> NDArray:
 
 
 class SequentialAug(Augmenter):
-    """Augmenters one after the other."""
+    """Augmenters one after the other.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> image.SequentialAug([image.CastAug(), image.ResizeAug(2)])(src).shape
+    (2, 3, 3)
+    """
 
     def __init__(self, ts: Sequence[Augmenter]):
         super().__init__()
@@ -59,7 +73,13 @@ class SequentialAug(Augmenter):
 
 
 class RandomOrderAug(SequentialAug):
-    """Augmenters in a random order."""
+    """Augmenters in a random order.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> image.RandomOrderAug([image.CastAug(), image.ResizeAug(2)])(src).shape
+    (2, 3, 3)
+    """
 
     def __call__(self, src: NDArray) -> NDArray:
         random.shuffle(self.ts)
@@ -67,7 +87,13 @@ class RandomOrderAug(SequentialAug):
 
 
 class ResizeAug(Augmenter):
-    """The shorter side as long as `size`."""
+    """The shorter side as long as `size`.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> image.ResizeAug(2)(src).shape
+    (2, 3, 3)
+    """
 
     def __init__(self, size: int, interp: int = 2):
         super().__init__(size=size, interp=interp)
@@ -78,7 +104,13 @@ class ResizeAug(Augmenter):
 
 
 class ForceResizeAug(Augmenter):
-    """(width, height) of `size`, whatever the proportions were."""
+    """(width, height) of `size`, whatever the proportions were.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> image.ForceResizeAug((2, 5))(src).shape
+    (5, 2, 3)
+    """
 
     def __init__(self, size: Size, interp: int = 2):
         super().__init__(size=size, interp=interp)
@@ -89,7 +121,13 @@ class ForceResizeAug(Augmenter):
 
 
 class RandomCropAug(Augmenter):
-    """A random part of (width, height) `size`."""
+    """A random part of (width, height) `size`.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> image.RandomCropAug((2, 3))(src).shape
+    (3, 2, 3)
+    """
 
     def __init__(self, size: Size, interp: int = 2):
         super().__init__(size=size, interp=interp)
@@ -100,7 +138,13 @@ class RandomCropAug(Augmenter):
 
 
 class RandomSizedCropAug(Augmenter):
-    """A random part of a share `area` of the image and proportions `ratio`, resized to `size`."""
+    """A random part of a share `area` of the image and proportions `ratio`, resized to `size`.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> image.RandomSizedCropAug((2, 3), (0.5, 1.0), (0.75, 1.25))(src).shape
+    (3, 2, 3)
+    """
 
     def __init__(
         self, size: Size, area: float | tuple[float, float], ratio: tuple[float, float], interp: int = 2, **kwargs: Any
@@ -113,7 +157,13 @@ class RandomSizedCropAug(Augmenter):
 
 
 class CenterCropAug(Augmenter):
-    """The middle, of (width, height) `size`."""
+    """The middle, of (width, height) `size`.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> image.CenterCropAug((2, 3))(src).shape
+    (3, 2, 3)
+    """
 
     def __init__(self, size: Size, interp: int = 2):
         super().__init__(size=size, interp=interp)
@@ -124,7 +174,13 @@ class CenterCropAug(Augmenter):
 
 
 class HorizontalFlipAug(Augmenter):
-    """Left and right exchanged, with probability p."""
+    """Left and right exchanged, with probability p.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.array([[[10, 20, 30], [40, 50, 60]]])
+    >>> image.HorizontalFlipAug(p=1)(src).asnumpy().tolist()
+    [[[40.0, 50.0, 60.0], [10.0, 20.0, 30.0]]]
+    """
 
     def __init__(self, p: float):
         super().__init__(p=p)
@@ -135,7 +191,13 @@ class HorizontalFlipAug(Augmenter):
 
 
 class CastAug(Augmenter):
-    """The elements as another type."""
+    """The elements as another type.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.array([[[10, 20, 30], [40, 50, 60]]])
+    >>> image.CastAug("int32")(src).asnumpy().tolist()
+    [[[10, 20, 30], [40, 50, 60]]]
+    """
 
     def __init__(self, typ: str = "float32"):
         super().__init__(type=typ)
@@ -151,7 +213,13 @@ def _per_channel(given: Any) -> NDArray | None:
 
 
 class ColorNormalizeAug(Augmenter):
-    """(src - mean) / std per channel; None leaves one out."""
+    """(src - mean) / std per channel; None leaves one out.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.array([[[10, 20, 30], [40, 50, 60]]])
+    >>> image.ColorNormalizeAug(mean=[10, 20, 30], std=[3, 3, 3])(src).asnumpy().tolist()
+    [[[0.0, 0.0, 0.0], [10.0, 10.0, 10.0]]]
+    """
 
     def __init__(self, mean: Any, std: Any):
         super().__init__(mean=mean, std=std)
@@ -175,7 +243,13 @@ class _Jitter(Augmenter):
 
 
 class BrightnessJitterAug(_Jitter):
-    """Another brightness, at random."""
+    """Another brightness, at random.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.array([[[10, 20, 30], [40, 50, 60]]])
+    >>> image.BrightnessJitterAug(0)(src).asnumpy().tolist()
+    [[[10.0, 20.0, 30.0], [40.0, 50.0, 60.0]]]
+    """
 
     def __init__(self, brightness: float):
         super().__init__("brightness", brightness)
@@ -186,7 +260,13 @@ class BrightnessJitterAug(_Jitter):
 
 
 class ContrastJitterAug(_Jitter):
-    """Another contrast, at random."""
+    """Another contrast, at random.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.array([[[10, 20, 30], [40, 50, 60]]])
+    >>> image.ContrastJitterAug(0.2)(src).shape
+    (1, 2, 3)
+    """
 
     def __init__(self, contrast: float):
         super().__init__("contrast", contrast)
@@ -197,7 +277,13 @@ class ContrastJitterAug(_Jitter):
 
 
 class SaturationJitterAug(_Jitter):
-    """Another saturation, at random."""
+    """Another saturation, at random.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.array([[[10, 20, 30], [40, 50, 60]]])
+    >>> image.SaturationJitterAug(0.2)(src).shape
+    (1, 2, 3)
+    """
 
     def __init__(self, saturation: float):
         super().__init__("saturation", saturation)
@@ -213,7 +299,13 @@ _RGB = np.array([[1.0, 0.956, 0.621], [1.0, -0.272, -0.647], [1.0, -1.107, 1.705
 
 
 class HueJitterAug(_Jitter):
-    """Colors turned by up to hue half circles on either side, at random (in YIQ, as MXNet's)."""
+    """Colors turned by up to hue half circles on either side, at random (in YIQ, as MXNet's).
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.array([[[10, 20, 30], [40, 50, 60]]])
+    >>> image.HueJitterAug(0.1)(src).shape
+    (1, 2, 3)
+    """
 
     def __init__(self, hue: float):
         super().__init__("hue", hue)
@@ -228,7 +320,13 @@ class HueJitterAug(_Jitter):
 
 
 class ColorJitterAug(RandomOrderAug):
-    """Brightness, contrast and saturation changed at random, in a random order; 0 leaves one out."""
+    """Brightness, contrast and saturation changed at random, in a random order; 0 leaves one out.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.array([[[10, 20, 30], [40, 50, 60]]])
+    >>> image.ColorJitterAug(0.1, 0.2, 0.2)(src).shape
+    (1, 2, 3)
+    """
 
     def __init__(self, brightness: float, contrast: float, saturation: float):
         every = ((BrightnessJitterAug, brightness), (ContrastJitterAug, contrast), (SaturationJitterAug, saturation))
@@ -236,7 +334,13 @@ class ColorJitterAug(RandomOrderAug):
 
 
 class LightingAug(Augmenter):
-    """Noise along the main axes of natural colors, of standard deviation `alphastd` (AlexNet's)."""
+    """Noise along the main axes of natural colors, of standard deviation `alphastd` (AlexNet's).
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.array([[[10, 20, 30], [40, 50, 60]]])
+    >>> image.LightingAug(0.1, [1, 1, 1], [[1, 0, 0], [0, 1, 0], [0, 0, 1]])(src).shape
+    (1, 2, 3)
+    """
 
     def __init__(self, alphastd: float, eigval: Any, eigvec: Any):
         super().__init__(alphastd=alphastd, eigval=eigval, eigvec=eigvec)
@@ -251,7 +355,13 @@ class LightingAug(Augmenter):
 
 
 class RandomGrayAug(Augmenter):
-    """Gray in all channels, with probability p."""
+    """Gray in all channels, with probability p.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.array([[[10, 20, 30], [40, 50, 60]]])
+    >>> image.RandomGrayAug(p=0)(src).asnumpy().tolist()
+    [[[10.0, 20.0, 30.0], [40.0, 50.0, 60.0]]]
+    """
 
     def __init__(self, p: float):
         super().__init__(p=p)
@@ -290,6 +400,10 @@ def CreateAugmenter(
 
     Raises:
         AssertionError: rand_resize without rand_crop.
+
+    >>> from gluongraph import image
+    >>> [type(a).__name__ for a in image.CreateAugmenter((3, 4, 4), resize=8, rand_mirror=True)]
+    ['ResizeAug', 'CenterCropAug', 'HorizontalFlipAug', 'CastAug']
     """
     size = (data_shape[2], data_shape[1])
     if rand_resize and not rand_crop:

@@ -31,6 +31,11 @@ def pixels(src: Any, what: str) -> Array:
 
     Raises:
         TraceError: within a trace, where an image has no numbers yet.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> image.pixels(src, "example").shape
+    (4, 6, 3)
     """
     if not isinstance(src, NDArray):
         return np.asarray(src)
@@ -58,6 +63,15 @@ def imdecode(buf: Any, flag: int = 1, to_rgb: bool = True, out: NDArray | None =
     Raises:
         ValueError: `buf` is text; or no image (FormatError).
         ImportError: Pillow is not installed.
+
+    >>> import io
+    >>> from PIL import Image
+    >>> from gluongraph import image
+    >>> file = io.BytesIO()
+    >>> Image.new("RGB", (6, 4), (255, 0, 0)).save(file, "PNG")
+    >>> picture = image.imdecode(file.getvalue())
+    >>> picture.shape, picture[0, 0].asnumpy().tolist()
+    ((4, 6, 3), [255, 0, 0])
     """
     if isinstance(buf, str):
         raise ValueError("imdecode takes the bytes of an image file; a path is read by imread")
@@ -72,6 +86,14 @@ def imread(filename: str, flag: int = 1, to_rgb: bool = True, out: NDArray | Non
     Raises:
         ArgumentError: the name of the file is empty.
         MXNetError: it cannot be read; the cause is the OSError.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> from gluongraph import image
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     Image.new("RGB", (6, 4)).save(folder + "/black.png")
+    ...     image.imread(folder + "/black.png").shape
+    (4, 6, 3)
     """
     check_name("imread", filename, "mx.image.imread('cat.png')")
     try:
@@ -87,6 +109,11 @@ def imresize(src: Any, w: int, h: int, interp: int = 1, out: NDArray | None = No
 
     `interp`: 0 nearest, 1 bilinear, 2 bicubic, 3 area, 4 Lanczos; 9 takes 2 to enlarge, 3 to shrink and 1 otherwise,
     10 takes any.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> image.imresize(src, w=3, h=2).shape
+    (2, 3, 3)
     """
     array = pixels(src, "imresize")
     return _made(resample.resize(array, w, h, _method(interp, array.shape[:2], (h, w))), out)
@@ -101,12 +128,22 @@ def _method(interp: int, old: tuple[int, ...], new: Size) -> int:
 
 
 def resize_short(src: Any, size: int, interp: int = 2) -> NDArray:
-    """The image resized so that its shorter side is `size`."""
+    """The image resized so that its shorter side is `size`.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> image.resize_short(src, 2).shape
+    (2, 3, 3)
+    """
     return imresize(src, *short_side(src.shape, size), interp)
 
 
 def short_side(shape: tuple[int, ...], size: int) -> Size:
-    """Width and height that an image of shape (height, width, ...) has when its shorter side becomes `size`."""
+    """Width and height that an image of shape (height, width, ...) has when its shorter side becomes `size`.
+
+    >>> short_side((480, 640, 3), 240)
+    (320, 240)
+    """
     height, width = shape[:2]
     return (size, size * height // width) if height > width else (size * width // height, size)
 
@@ -126,7 +163,13 @@ def scale_down(src_size: Size, size: Size) -> Size:
 
 
 def fixed_crop(src: Any, x0: int, y0: int, w: int, h: int, size: Size | None = None, interp: int = 2) -> NDArray:
-    """The part of the image at (x0, y0) of that width and height, resized to `size` if that is another."""
+    """The part of the image at (x0, y0) of that width and height, resized to `size` if that is another.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> image.fixed_crop(src, x0=1, y0=0, w=2, h=3).shape
+    (3, 2, 3)
+    """
     part = pixels(src, "fixed_crop")[y0 : y0 + h, x0 : x0 + w]
     if size is None or (w, h) == tuple(size):
         return _made(part)
@@ -134,14 +177,28 @@ def fixed_crop(src: Any, x0: int, y0: int, w: int, h: int, size: Size | None = N
 
 
 def center_crop(src: Any, size: Size, interp: int = 2) -> tuple[NDArray, Place]:
-    """The middle part of that size, and its place; enlarged if the image is smaller."""
+    """The middle part of that size, and its place; enlarged if the image is smaller.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> part, place = image.center_crop(src, (2, 2))
+    >>> part.shape, place
+    ((2, 2, 3), (2, 1, 2, 2))
+    """
     (height, width), (w, h) = src.shape[:2], scale_down((src.shape[1], src.shape[0]), size)
     place = int((width - w) / 2), int((height - h) / 2), w, h
     return fixed_crop(src, *place, size, interp), place
 
 
 def random_crop(src: Any, size: Size, interp: int = 2) -> tuple[NDArray, Place]:
-    """A part of that size at a random place, and the place; enlarged if the image is smaller."""
+    """A part of that size at a random place, and the place; enlarged if the image is smaller.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> part, place = image.random_crop(src, (2, 2))
+    >>> part.shape
+    (2, 2, 3)
+    """
     (height, width), (w, h) = src.shape[:2], scale_down((src.shape[1], src.shape[0]), size)
     x0 = random.randint(0, width - w)
     place = x0, random.randint(0, height - h), w, h
@@ -154,6 +211,12 @@ def random_size_crop(
     """A part whose share of the area and ratio of the sides lie in these ranges, resized to `size`; and its place.
 
     After ten parts that did not fit into the image the middle is taken.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> part, place = image.random_size_crop(src, (2, 2), area=(0.5, 1.0), ratio=(0.75, 1.25))
+    >>> part.shape
+    (2, 2, 3)
     """
     height, width = src.shape[:2]
     least, most = (area, 1.0) if isinstance(area, (int, float)) else area
@@ -169,7 +232,12 @@ def random_size_crop(
 
 
 def color_normalize(src: NDArray, mean: Any, std: Any = None) -> NDArray:
-    """(src - mean) / std, written into src; what is None is left out."""
+    """(src - mean) / std, written into src; what is None is left out.
+
+    >>> from gluongraph import image, nd
+    >>> image.color_normalize(nd.array([[[4.0]]]), nd.array([2.0]), nd.array([4.0])).asnumpy().tolist()
+    [[[0.5]]]
+    """
     if mean is not None:
         src -= mean
     if std is not None:
@@ -184,6 +252,11 @@ def copyMakeBorder(
 
     `type`: 0 of one color (`value`, or `values` per channel), 1 the edge repeated, 2 mirrored, 3 the other side, 4
     mirrored without the edge itself.
+
+    >>> from gluongraph import image, nd
+    >>> src = nd.zeros((4, 6, 3), dtype="uint8")
+    >>> image.copyMakeBorder(src, top=1, bot=1, left=2, right=2).shape
+    (6, 10, 3)
     """
     array = pixels(src, "copyMakeBorder")
     if type not in range(len(_BORDERS)):
@@ -207,6 +280,10 @@ def imrotate(src: NDArray, rotation_degrees: Any, zoom_in: bool = False, zoom_ou
     Raises:
         TypeError: the images are not float32, or one image has several angles.
         ValueError: both zooms, another rank, or another number of angles than of images.
+
+    >>> from gluongraph import image, nd
+    >>> image.imrotate(nd.array([[[1, 2], [3, 4]]]), 180).asnumpy().round(3).tolist()
+    [[[4.0, 3.0], [2.0, 1.0]]]
     """
     if zoom_in and zoom_out:
         raise ValueError("imrotate: `zoom_in` and `zoom_out` exclude one another")
@@ -260,7 +337,12 @@ def _zoom(height: int, width: int, angle: float, zoom_in: bool, zoom_out: bool) 
 def random_rotate(
     src: NDArray, angle_limits: tuple[float, float], zoom_in: bool = False, zoom_out: bool = False
 ) -> NDArray:
-    """`imrotate` by angles drawn from between these limits, one for each image."""
+    """`imrotate` by angles drawn from between these limits, one for each image.
+
+    >>> from gluongraph import image, nd
+    >>> image.random_rotate(nd.ones((3, 4, 4)), (-10, 10)).shape
+    (3, 4, 4)
+    """
     count = None if src.ndim == 3 else len(src)
     return imrotate(src, np.random.uniform(*angle_limits, size=count), zoom_in, zoom_out)
 
