@@ -38,6 +38,7 @@ from gluongraph.nd import linalg as linalg
 from gluongraph.nd import sparse as sparse
 from gluongraph.nd.dlpack import to_dlpack_for_read as to_dlpack_for_read
 from gluongraph.nd.dlpack import to_dlpack_for_write as to_dlpack_for_write
+from gluongraph.nd.examples import document as _document
 from gluongraph.nd.function import TUNING, into, no_such
 from gluongraph.nd.function import function as _function
 from gluongraph.nd.multi import multi_mp_sgd_mom_update as multi_mp_sgd_mom_update
@@ -101,11 +102,7 @@ def __getattr__(name: str) -> Any:
 
 
 def array(source_array: Any, ctx: Context | None = None, dtype: Any = None) -> NDArray:
-    """An array from numbers, nested lists, numpy or another array; float32 unless `dtype` or an NDArray says else.
-
-    >>> array([1, 2]).dtype
-    <class 'numpy.float32'>
-    """
+    """An array from numbers, nested lists, numpy or another array; float32 unless `dtype` or an NDArray says else."""
     if isinstance(source_array, NDArray):
         made = source_array.astype(dtype or source_array.dtype)
         return made if STATE.tracer is not None else placed(made.detach(), ctx or source_array.context)
@@ -549,3 +546,6 @@ sample_exponential = random.sample_exponential
 sample_negative_binomial = random.sample_negative_binomial
 sample_generalized_negative_binomial = random.sample_generalized_negative_binomial
 shuffle = random.shuffle
+
+_document(__name__, globals())
+_document(random.__name__, vars(random))

@@ -27,6 +27,7 @@ from gluongraph.nd.detection import MultiBoxDetection as MultiBoxDetection
 from gluongraph.nd.detection import MultiBoxPrior as MultiBoxPrior
 from gluongraph.nd.detection import MultiBoxTarget as MultiBoxTarget
 from gluongraph.nd.detection import box_nms as box_nms
+from gluongraph.nd.examples import document
 from gluongraph.nd.function import function, no_such
 from gluongraph.nd.hawkes import hawkesll as hawkesll
 from gluongraph.nd.multi import mp_adamw_update as mp_adamw_update
@@ -127,4 +128,5 @@ def rand_zipfian(
     return drawn.astype("int32"), expected(true_classes), expected(drawn)
 
 
+document(__name__, globals())
 __getattr__ = no_such(__name__, globals())

@@ -14,6 +14,7 @@ from gluongraph.ndarray import NDArray, invoke, of_arrays
 
 # What MXNet's operators take beside their meaning: how to tune, never what to compute.
 TUNING = ("workspace", "cudnn_tune", "cudnn_off")
+_ALSO = "Every `Node` is an NDArray here. With `out` the result is written into that array; `name` has no effect."
 Out = TypeVar("Out", NDArray, Sequence[NDArray])
 
 
@@ -34,7 +35,7 @@ def function(build: Callable[..., Any], name: str | None = None, ignored: Collec
     """
     only = of_arrays(build)
 
-    @wraps(build, assigned=("__doc__",))
+    @wraps(build, assigned=())
     def call(*args: Any, out: Any = None, name: str | None = None, **kwargs: Any) -> Any:
         for unused in ignored:
             kwargs.pop(unused, None)
@@ -43,9 +44,23 @@ def function(build: Callable[..., Any], name: str | None = None, ignored: Collec
         made = invoke(build, *args, **kwargs)
         return made if out is None else into(out, made)
 
+    call.__doc__ = extended(build.__doc__, _ALSO)
     call.__name__ = call.__qualname__ = name or build.__name__
     call.__module__ = sys._getframe(1).f_globals["__name__"]  # where users find it
     return call
+
+
+def extended(doc: str | None, paragraph: str) -> str | None:
+    """A docstring with another paragraph; none where Python has taken docstrings off (-OO).
+
+    >>> extended("One line.", "More.")
+    'One line.\\n\\nMore.'
+    """
+    if doc is None:
+        return None
+    margin = doc[len(doc.rstrip(" ")) :]  # that of the closing quotes; since Python 3.13 there is none
+    more = f"\n\n{paragraph.strip()}".replace("\n", f"\n{margin}")
+    return doc.rstrip() + more + (f"\n{margin}" if margin else "")
 
 
 def no_such(module: str, names: Mapping[str, Any]) -> Callable[[str], Any]:

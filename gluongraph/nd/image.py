@@ -18,6 +18,7 @@ from gluongraph.image import color, pixels, resample, short_side
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plain import extents
 from gluongraph.mxops import shapes as mxshapes
+from gluongraph.nd.examples import document
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.storage import Array
 
@@ -180,3 +181,6 @@ def random_lighting(data: NDArray, alpha_std: float = 0.05) -> NDArray:
     pixels(data, "image.random_lighting")
     alpha = random.normal(0.0, float(alpha_std), shape=(3,)).asnumpy()
     return _mapped("random_lighting", data, color.lighting, alpha)
+
+
+document(__name__, globals())

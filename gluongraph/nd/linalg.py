@@ -11,6 +11,7 @@ import numpy as np
 from gluongraph.eager.tape import STATE
 from gluongraph.errors import MXNetError, located
 from gluongraph.mxops import linalg as mxlinalg
+from gluongraph.nd.examples import document
 from gluongraph.nd.function import function, into, no_such
 from gluongraph.ndarray import NDArray
 
@@ -57,4 +58,5 @@ makediag = function(mxlinalg.makediag)
 extracttrian = function(mxlinalg.extracttrian)
 maketrian = function(mxlinalg.maketrian)
 
+document(__name__, globals())
 __getattr__ = no_such(__name__, globals())
