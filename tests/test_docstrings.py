@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from gluongraph import random
+from gluongraph import nd, random
+from gluongraph.errors import ArgumentError, DTypeError, MXNetError, ShapeError
+from gluongraph.nd import families
 from gluongraph.nd.examples import EXAMPLES
 
 MODULES = (
@@ -109,3 +111,98 @@ def test_examples_of_nd_stand_in_one_place() -> None:
             assert id(function) not in seen, f"{home}.{key} is {seen[id(function)]}"
             seen[id(function)] = f"{home}.{key}"
             assert function.__doc__.count("from gluongraph import nd\n") == 1, f"{home}.{key}"
+
+
+OF_ND = families.FAMILIES["gluongraph.nd"]
+
+
+def raises(expected: type[MXNetError], function: Any, *args: Any, **how: Any) -> None:
+    with pytest.raises(expected):
+        function(*args, **how)
+
+
+@pytest.mark.parametrize("name", OF_ND[families.ARITHMETIC] + OF_ND[families.COMPARISON])
+def test_functions_of_two_are_as_their_docstrings_say(name: str) -> None:
+    function = getattr(nd, name)
+    whole = nd.ones((2, 1), dtype="int32")
+    made = function(whole, nd.ones((1, 3), dtype="int32"))
+    assert (made.shape, made.dtype, function(whole, 2).dtype) == ((2, 3), whole.dtype, whole.dtype)
+    raises(ShapeError, function, nd.ones(2), nd.ones(3))
+    raises(DTypeError, function, whole, nd.ones(1))
+    if name in OF_ND[families.ARITHMETIC]:
+        raises(DTypeError, function, whole, 1.5)
+    else:
+        function(whole, 1.5)
+
+
+@pytest.mark.parametrize("name", OF_ND[families.OF_FLOATS] + OF_ND[families.OF_NUMBERS] + OF_ND[families.SOFTMAX])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
+def test_functions_of_one_are_as_their_docstrings_say(name: str, dtype: str) -> None:
+    function, data = getattr(nd, name), nd.ones((2, 3), dtype=dtype)
+    if dtype == "int32" and name not in OF_ND[families.OF_NUMBERS]:
+        raises(DTypeError, function, data)
+    else:
+        assert (function(data).shape, function(data).dtype) == (data.shape, data.dtype)
+
+
+@pytest.mark.parametrize("name", OF_ND[families.SOFTMAX])
+def test_softmax_is_as_its_docstring_says(name: str) -> None:
+    function, data = getattr(nd, name), nd.ones((2, 3), dtype="int32")
+    assert function(data, dtype="float64").dtype == nd.zeros(1, dtype="float64").dtype
+    raises(ShapeError, function, nd.ones(2), axis=1)
+
+
+@pytest.mark.parametrize("name", OF_ND[families.REDUCTION])
+def test_reductions_are_as_their_docstring_says(name: str) -> None:
+    function, data = getattr(nd, name), nd.ones((2, 3, 4), dtype="float16")
+    assert function(data).shape == (1,)
+    assert function(data, axis=-1).shape == (2, 3)
+    assert function(data, axis=(0, 2)).shape == (3,)
+    assert function(data, axis=1, keepdims=True).shape == (2, 1, 4)
+    assert function(data, axis=0).dtype == data.dtype
+    raises(ShapeError, function, data, axis=3)
+
+
+@pytest.mark.parametrize("name", families.FAMILIES["gluongraph.random"][families.DRAW])
+def test_draws_are_as_their_docstring_says(name: str) -> None:
+    function = getattr(random, name)
+    parameters = [p for p in inspect.signature(function).parameters if p not in ("shape", "dtype", "ctx", "out")]
+    made = function(*[nd.array([0.5, 0.5])] * len(parameters), shape=3)
+    assert (made.shape, made.dtype) == ((2, 3), nd.zeros(1).dtype)
+    assert function(shape=(4, 5)).shape == (4, 5)
+    raises(ArgumentError, function, *[-1, -2][: len(parameters)])
+
+
+# Arguments that each function of this family refuses.
+UNFIT: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "reshape": ((nd.ones(6), (4, 2)), {}),
+    "expand_dims": ((nd.ones(2), 5), {}),
+    "squeeze": ((nd.ones(2),), {"axis": 0}),
+    "transpose": ((nd.ones((2, 3)), (0,)), {}),
+    "swapaxes": ((nd.ones(2), 0, 3), {}),
+    "flip": ((nd.ones(2), 3), {}),
+    "slice_axis": ((nd.ones(2),), {"axis": 1, "begin": 0, "end": 1}),
+    "broadcast_to": ((nd.ones(2), (3,)), {}),
+    "concat": ((nd.ones((2, 3)), nd.ones((3, 4))), {"dim": 0}),
+    "stack": ((nd.ones(2), nd.ones(3)), {}),
+    "split": ((nd.ones((2, 5)), 2), {}),
+    "dot": ((nd.ones((2, 3)), nd.ones((2, 3))), {}),
+    "batch_dot": ((nd.ones((1, 2, 3)), nd.ones((1, 2, 3))), {}),
+    "matmul": ((nd.ones((2, 3)), nd.ones((2, 3))), {}),
+    "FullyConnected": ((nd.ones((1, 2)), nd.ones((2, 3))), {"no_bias": True, "num_hidden": 2}),
+    "Convolution": ((nd.ones((1, 1, 3)), nd.ones((1, 2, 2))), {"kernel": (2,), "num_filter": 1, "no_bias": True}),
+    "LayerNorm": ((nd.ones((2, 3)), nd.ones(2), nd.ones(2)), {}),
+    "where": ((nd.ones(2), nd.ones(3), nd.ones(3)), {}),
+    "argmax": ((nd.ones(2),), {"axis": 1}),
+    "argmin": ((nd.ones(2),), {"axis": 1}),
+    "cumsum": ((nd.ones(2),), {"axis": 1}),
+    "repeat": ((nd.ones(2), 2), {"axis": 1}),
+    "take": ((nd.ones(2), nd.zeros(1)), {"axis": 1}),
+    "pick": ((nd.ones((2, 3)), nd.zeros(4)), {}),
+}
+
+
+@pytest.mark.parametrize("name", OF_ND[families.OF_SHAPES])
+def test_functions_refuse_what_their_docstrings_say(name: str) -> None:
+    args, how = UNFIT[name]
+    raises(ShapeError, getattr(nd, name), *args, **how)

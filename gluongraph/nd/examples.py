@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gluongraph.nd.families import FAMILIES
 from gluongraph.nd.function import extended
 
 FIRST = ">>> from gluongraph import nd"
 
 
 def document(module: str, names: Mapping[str, Any]) -> None:
-    """Complete the docstrings of a module's functions by their examples.
+    """Complete the docstrings of a module's functions by what their family has in common, and by their examples.
 
     >>> from gluongraph import nd
     >>> print(nd.relu.__doc__.splitlines()[-1])
     array([0., 2.], dtype=float32)
     """
+    for paragraph, family in FAMILIES.get(module, {}).items():
+        for name in family:
+            names[name].__doc__ = extended(names[name].__doc__, paragraph)
     for name, session in EXAMPLES[module].items():
         function = names[name]
         function.__doc__ = extended(function.__doc__, FIRST + session)
