@@ -206,3 +206,18 @@ UNFIT: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 def test_functions_refuse_what_their_docstrings_say(name: str) -> None:
     args, how = UNFIT[name]
     raises(ShapeError, getattr(nd, name), *args, **how)
+
+
+@pytest.mark.parametrize("name", OF_ND[families.UPDATE])
+def test_updates_are_as_their_docstring_says(name: str) -> None:
+    function, weight = getattr(nd, name), nd.array([1, -2])
+    kinds = inspect.signature(function).parameters.values()
+    arrays = [nd.zeros(2) for p in kinds if p.kind is p.POSITIONAL_OR_KEYWORD][2:]
+    new = function(weight, nd.array([20, 30]), *arrays, lr=0.5, clip_gradient=1.0)
+    assert new.shape == weight.shape
+    assert weight.asnumpy().tolist() == [1, -2]
+    assert all(state.asnumpy().all() for state in arrays)
+    function(weight, nd.ones(2), *arrays, lr=0.5, out=weight)
+    assert weight.asnumpy().tolist() != [1, -2]
+    with pytest.raises(TypeError):
+        function(weight, lr=0.5)

@@ -46,6 +46,14 @@ OF_SHAPES = """
 Raises:
     ShapeError: an axis that does not exist, or shapes that do not fit together.
 """
+UPDATE = """
+In the formula w is `weight`, g is `grad`, r is `rescale_grad`, and C limits elements to ±clip_gradient where that is
+above 0. All arrays have the shape of `weight`. Those behind `grad` are states, which are written in place. The result
+is the new weight; `weight` itself changes with out=weight only.
+
+Raises:
+    TypeError: an array is missing.
+"""
 DRAW = """
 Parameters are numbers, or NDArrays with a parameter for each distribution. The result has `shape` and `dtype` (float32
 unless given); with arrays as parameters their shape stands before `shape`.
@@ -74,6 +82,10 @@ FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
             *("reshape", "expand_dims", "squeeze", "transpose", "swapaxes", "flip", "slice_axis", "broadcast_to"),
             *("concat", "stack", "split", "dot", "batch_dot", "matmul", "FullyConnected", "Convolution", "LayerNorm"),
             *("where", "argmax", "argmin", "cumsum", "repeat", "take", "pick"),
+        ),
+        UPDATE: (
+            *("sgd_update", "sgd_mom_update", "nag_mom_update", "signsgd_update", "signum_update", "adam_update"),
+            *("rmsprop_update", "rmspropalex_update", "ftrl_update"),
         ),
     },
     "gluongraph.random": {
