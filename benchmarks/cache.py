@@ -2,7 +2,7 @@
 
 python benchmarks/cache.py kills     # 200 processes killed while they compile; after each, all that is there is used
 python benchmarks/cache.py flips     # 300 times one bit of a file in it is turned, 100 times a file is cut
-python benchmarks/cache.py warm      # a warm start with the checks, and without, by turns in fresh processes
+python benchmarks/cache.py warm      # a warm start with and without the checks, alternating in fresh processes
 
 "bad" is an entry under its final name that is not whole, "wrong" a number that is not that of an undamaged cache,
 "crashed" a process that a signal ended; all three are to be 0, or the exit status is 1. Half of the kills come at any

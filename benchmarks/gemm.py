@@ -2,7 +2,7 @@
 
 python benchmarks/gemm.py [--dtype bf16] [--only 384] [--rounds 5] [--cpu-time] [--json FILE]
 
-Both run in this process, on as many threads, in blocks by turns; the least time of each counts, since what else runs
+Both run in this process, on as many threads, in alternating blocks; the least time of each counts, since what else runs
 can but add to it. On a busy machine two threads wait for each other: `--cpu-time` takes one thread, and the time that
 it had a core.
 """

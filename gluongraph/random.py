@@ -90,28 +90,28 @@ def take_all(draws: Mapping[str, tuple[Context, int]]) -> dict[str, tuple[int, i
     return {name: take(count, ctx) for name, (ctx, count) in draws.items()}
 
 
-def bookmark(draws: Mapping[str, tuple[Context, int]]) -> Callable[[], None]:
-    """A function that takes back what is drawn from now on, on these devices.
+def checkpoint(draws: Mapping[str, tuple[Context, int]]) -> Callable[[], None]:
+    """A function that rolls back what is drawn from now on, on these devices.
 
     >>> from gluongraph import cpu, random
-    >>> take_back = random.bookmark({"state": (cpu(), 1)})
+    >>> rollback = random.checkpoint({"state": (cpu(), 1)})
     >>> before = random.take()
-    >>> take_back()
+    >>> rollback()
     >>> random.take() == before
     True
     """
     before = {ctx: get_state(ctx) for ctx, _ in draws.values()}
 
-    def take_back() -> None:
+    def rollback() -> None:
         for ctx, state in before.items():
             set_state(state, ctx)
 
-    return take_back
+    return rollback
 
 
 @contextmanager
 def undone_on_error(draws: Mapping[str, tuple[Context, int]]) -> Iterator[None]:
-    """Within: an error takes back what has been drawn on these devices.
+    """Within: an error rolls back what has been drawn on these devices.
 
     >>> from gluongraph import cpu, random
     >>> before = random.get_state(cpu())
@@ -122,11 +122,11 @@ def undone_on_error(draws: Mapping[str, tuple[Context, int]]) -> Iterator[None]:
     ...     random.get_state(cpu()) == before
     True
     """
-    take_back = bookmark(draws)
+    rollback = checkpoint(draws)
     try:
         yield
     except BaseException:
-        take_back()
+        rollback()
         raise
 
 

@@ -4,7 +4,7 @@ The pass works on a program and its gradients, before the updates are added: wha
 case, and so are the parameters. An op's class (`Op.numeric`) says what happens to it:
 
 * low (matmul, convolutions and their gradients): float32 operands are rounded to 16 bit; products are summed in
-  float32, and the sums are handed on as they are;
+  float32, and the sums are stored as they are;
 * keep (elementwise work, movement, maxima of windows): computed in float32; the result of 16-bit values is a 16-bit
   value again where it goes through memory;
 * full (norms, softmax, exponentials; and all reductions): float32 values from float32 arithmetic.

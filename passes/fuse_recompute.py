@@ -51,7 +51,7 @@ def _is_cheap(n: Node) -> bool:
 
 def _made_of(n: Node, stored: Container[Node], found: set[Node]) -> tuple[set[Node], set[Node]]:
     """The operations that make n, and the stored values of its size that they start from; no operations if one of them
-    is dear."""
+    is expensive."""
     between: set[Node] = set()
     sources: set[Node] = set()
     inlined = Inlined()

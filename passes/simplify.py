@@ -21,7 +21,7 @@ a, b = p.pad(hole("left")).named("a"), p.pad(hole("right")).named("b")  # parts 
 
 
 def simplify(graph: Graph) -> Graph:
-    """x*1, --x, max(x, x), chains of movement, transposes under a matmul -> their plain form. Every type stays."""
+    """x*1, --x, max(x, x), chains of movement, transposes under a matmul -> their canonical form. Every type stays."""
     return rewrite(graph, RULES)
 
 

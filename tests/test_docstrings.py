@@ -67,7 +67,7 @@ def test_every_public_method_has_an_example(name: str) -> None:
 # What other modules of the package use, found in the modules of nd though not meant for users.
 INTERNAL = {
     *("nd.examples.document", "nd.function.function", "nd.function.into", "nd.function.no_such"),
-    *("nd.sparse.check_storage", "random.bookmark", "random.next_state", "random.source", "random.take"),
+    *("nd.sparse.check_storage", "random.checkpoint", "random.next_state", "random.source", "random.take"),
     *("random.take_all", "random.undone_on_error"),
 }
 HOMES = ("nd", "random", "nd.linalg", "nd.contrib", "nd.image", "nd.sparse")

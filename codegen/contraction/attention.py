@@ -46,19 +46,19 @@ Terms = Callable[[Expr, int], tuple[Value, Value]]  # (first row, rows of a tile
 Wanted = Callable[[Expr, int, Expr], Expr]  # (first row, rows, first column of a tile) -> is it needed?
 
 
-def suits(n: Node, cpu: Cpu) -> bool:
+def is_profitable(n: Node, cpu: Cpu) -> bool:
     """Is this attention, or its gradient, in a type and of a size that the kernels are good for?"""
-    if n.op.name not in NAMES or not (n.src[0].dtype == "f32" or attention_tiles.suits(n, cpu)):
+    if n.op.name not in NAMES or not (n.src[0].dtype == "f32" or attention_tiles.is_profitable(n, cpu)):
         return False
     shape = Shape.of(n)
     return min(shape.heads, shape.queries, shape.keys, shape.size, shape.width) >= 1 and shape.keys <= LONGEST
 
 
 def _claim(group: Group, cpu: Cpu) -> Candidate | None:
-    if (places := Places.of(group)) is None or not suits(places.node, cpu):
+    if (places := Places.of(group)) is None or not is_profitable(places.node, cpu):
         return None
     n = places.node
-    if attention_tiles.suits(n, cpu):
+    if attention_tiles.is_profitable(n, cpu):
         return Candidate("attention", attention_tiles.workspace(n, cpu), tiles=True)
     return Candidate("attention", 4 * Shape.of(n).pieces(cpu) * _Slot.of(places, cpu).all)
 
@@ -106,7 +106,7 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     assert places is not None and bindings.workspace is not None
     n = places.node
     sources, results = places.memory(group, bindings)
-    if attention_tiles.suits(n, cpu):
+    if attention_tiles.is_profitable(n, cpu):
         attention_tiles.emit(k, n, sources, results, bindings.workspace, cpu)
         return
     head = _Head(k, n, sources, _Slot.of(places, cpu), cpu, k.view(bindings.workspace, "f32"))
@@ -184,7 +184,7 @@ class _Head:
         mk.for_blocks(k, shape.queries, BLOCK, 0, mk.ceildiv(shape.queries, BLOCK), block)
         for i, source in sums.items():
             if source is not outs[i]:
-                self._hand_on(source, turned[i][2], outs[i])
+                self._store_epilogue(source, turned[i][2], outs[i])
 
     # -- its parts
 
@@ -429,7 +429,7 @@ class _Head:
         zero = tir.const(0, "f32")
         self._each_key(rows, size, lambda r, j, lanes: tir.splat(zero, lanes))
 
-    def _hand_on(self, sums: Rows, size: int, to: Rows) -> None:
+    def _store_epilogue(self, sums: Rows, size: int, to: Rows) -> None:
         """Sums for all keys, where their rows belong."""
         self._each_key(to, size, lambda r, j, lanes: self.k.load(sums.buf, r * sums.pitch + j, lanes))
 
@@ -441,4 +441,4 @@ class _Head:
             mk.for_vectors(k, size, self.cpu.lanes, lambda j, lanes: k.store(rows.buf, value(r, j, lanes), at + j))
 
 
-ATTENTION = Rule("attention", _claim, _emit, takes_composite=suits)
+ATTENTION = Rule("attention", _claim, _emit, takes_composite=is_profitable)

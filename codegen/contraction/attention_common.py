@@ -29,7 +29,7 @@ class Shape:
 
     @classmethod
     def of(cls, n: Node) -> Shape:
-        """Those of a node; the first source of a gradient is what comes from above."""
+        """Those of a node; the first source of a gradient is the upstream gradient."""
         q, k, v = (s.shape for s in n.src[n.op.name == "attention_grad" :][:3])
         return cls(q[0] * q[1], q[2], k[2], q[3], v[3])
 

@@ -27,7 +27,7 @@ PAIR = 2 * SIDE  # rows, or columns, of what is summed at a time: two tiles; and
 SCALES = (1e-6, 1e6)  # within which a score that is not seen stays a number when it is scaled
 
 
-def suits(n: Node, cpu: Cpu) -> bool:
+def is_profitable(n: Node, cpu: Cpu) -> bool:
     """Is there a unit for these operands? Of fewer queries or keys than tiles come in, products apart are faster."""
     (small, large), shape = SCALES, Shape.of(n)
     fits = min(shape.queries, shape.keys) >= PAIR and small <= abs(n.attrs["scale"]) <= large
@@ -180,7 +180,7 @@ class _Head:
             self._multiply(first, rows, z.width, _Tiles(memory["p"], z.keys), _Tiles(memory["v"], z.keys), out)
             with k.loop(rows, name="r") as r:
                 over = k.let(tir.const(1.0, "f32") / k.load(sums, r))
-                self._hand_on(out, r, y, first + r, s.width, over)
+                self._store_epilogue(out, r, y, first + r, s.width, over)
 
         mk.for_blocks(k, s.queries, s.block, 0, mk.ceildiv(s.queries, s.block), block)
 
@@ -213,7 +213,7 @@ class _Head:
                     first, rows, z.size, _Tiles(memory["slopes"], z.keys), _Tiles(memory["key"], z.keys), out
                 )
                 with k.loop(rows, name="r") as r:
-                    self._hand_on(out, r, outs[0], first + r, s.size)
+                    self._store_epilogue(out, r, outs[0], first + r, s.size)
             start = k.bind(tir.floordiv(first, DEPTH), "deep")
             for i in sorted(outs.keys() & turned.keys()):
                 name, _, size, right, sums = turned[i]
@@ -222,7 +222,7 @@ class _Head:
 
         mk.for_blocks(k, s.queries, s.block, 0, mk.ceildiv(s.queries, s.block), block)
         for i in sorted(outs.keys() & turned.keys()):
-            self._hand_on_turned(memory[turned[i][4]], outs[i], turned[i][2])
+            self._store_transposed(memory[turned[i][4]], outs[i], turned[i][2])
 
     # -- operands into tiles
 
@@ -475,7 +475,7 @@ class _Head:
 
     # -- results
 
-    def _hand_on(self, out: Buf, r: Expr, to: Rows, row: Expr, columns: int, over: Expr | None = None) -> None:
+    def _store_epilogue(self, out: Buf, r: Expr, to: Rows, row: Expr, columns: int, over: Expr | None = None) -> None:
         """A row of sums into the result, times `over`."""
         k = self.k
 
@@ -485,7 +485,7 @@ class _Head:
 
         mk.for_vectors(k, columns, SIDE, one)
 
-    def _hand_on_turned(self, sums: Buf, to: Rows, columns: int) -> None:
+    def _store_transposed(self, sums: Buf, to: Rows, columns: int) -> None:
         """Sums with keys along rows into the result, which has a row for each key."""
         k, pitch = self.k, self.sizes.pitch
 

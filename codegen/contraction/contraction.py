@@ -73,11 +73,11 @@ def _claim_gemm(group: Group, cpu: Cpu, how: How | None = None) -> Candidate | N
         return None
     if min(_extents(product)) < 1:
         return None
-    way = _way_of(product, cpu, how)
-    workspace = way.workspace
+    algorithm = _algorithm_of(product, cpu, how)
+    workspace = algorithm.workspace
     if (summed := _summed(group)) is not None:
-        workspace = aligned(workspace) + epilogue_row_sum.workspace(summed, way.run)
-    return Candidate("gemm", workspace, way.tiles)
+        workspace = aligned(workspace) + epilogue_row_sum.workspace(summed, algorithm.run)
+    return Candidate("gemm", workspace, algorithm.tiles)
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,10 @@ class _Way:
     tiles: bool
 
 
-def _way_of(product: Node, cpu: Cpu, how: How | None) -> _Way:
+def _algorithm_of(product: Node, cpu: Cpu, how: How | None) -> _Way:
     """The way that the rule takes by itself, or another."""
     extents, kinds = _extents(product), _kinds(product)
-    if gemm_amx.suits(*extents, *kinds, cpu):
+    if gemm_amx.is_profitable(*extents, *kinds, cpu):
         long = how if isinstance(how, int) else 0
         workspace, run = gemm_amx.workspace(*extents, *kinds, cpu, long), gemm_amx.run(*extents, *kinds, cpu, long)
         return _Way(partial(gemm_amx.emit, long=long), workspace, run, tiles=True)
@@ -105,16 +105,17 @@ def _gemm_variants(group: Group, cpu: Cpu) -> dict[str, Rule[Cpu]]:
     product = anchor(group, ("matmul",), sums=True)
     assert product is not None
     extents, kinds = _extents(product), _kinds(product)
-    ways: dict[str, How]
-    if gemm_amx.suits(*extents, *kinds, cpu):
-        ways = {f"stripes of {long} blocks": long for long in gemm_amx.others(*extents, *kinds, cpu)}
+    algorithms: dict[str, How]
+    if gemm_amx.is_profitable(*extents, *kinds, cpu):
+        algorithms = {f"stripes of {long} blocks": long for long in gemm_amx.tuning_variants(*extents, *kinds, cpu)}
     else:
-        ways = {str(how): how for how in gemm_strategy.others(*extents, *kinds, cpu)}
+        algorithms = {str(how): how for how in gemm_strategy.tuning_variants(*extents, *kinds, cpu)}
     if _summed(group) is not None:  # by runs of columns: with longer or shorter ones they would be other bits
-        usual = _way_of(product, cpu, None).run
-        ways = {name: how for name, how in ways.items() if _way_of(product, cpu, how).run == usual}
+        usual = _algorithm_of(product, cpu, None).run
+        algorithms = {name: how for name, how in algorithms.items() if _algorithm_of(product, cpu, how).run == usual}
     return {
-        name: Rule("gemm", partial(_claim_gemm, how=how), partial(_emit_gemm, how=how)) for name, how in ways.items()
+        name: Rule("gemm", partial(_claim_gemm, how=how), partial(_emit_gemm, how=how))
+        for name, how in algorithms.items()
     }
 
 
@@ -142,7 +143,7 @@ def _kinds(product: Node) -> tuple[Kind, Kind]:
 def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, how: How | None = None) -> None:
     product = anchor(group, ("matmul",), sums=True)
     assert product is not None
-    way = _way_of(product, cpu, how)
+    algorithm = _algorithm_of(product, cpu, how)
     memory = bindings.by_node(group)
     left, right = (
         Operand(_plain(k, memory[s], s, kind.contiguous), kind, memory[s])
@@ -151,9 +152,9 @@ def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, how: How |
     sums: RowSums | None = None
     if (summed := _summed(group)) is not None:
         assert bindings.workspace is not None
-        behind = k.view(bindings.workspace, "f32", aligned(way.workspace))
+        behind = k.view(bindings.workspace, "f32", aligned(algorithm.workspace))
         to = bindings.outputs[list(group.body.outputs.values()).index(summed)]
-        sums = RowSums(k, summed, way.run, behind, to, cpu)
+        sums = RowSums(k, summed, algorithm.run, behind, to, cpu)
     store = epilogue(k, group, bindings, product, sums)
     leading = product.shape[:-2]
 
@@ -161,7 +162,7 @@ def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, how: How |
         store((*unflatten(at, leading), i, j), value)
 
     around = sums.around if sums is not None else gemm.alone
-    way.emit(k, gemm.Product(*_extents(product), left, right, write, cpu, bindings.workspace, around))
+    algorithm.emit(k, gemm.Product(*_extents(product), left, right, write, cpu, bindings.workspace, around))
     if sums is not None:
         sums.finish()
 
@@ -180,7 +181,7 @@ _PLAIN = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
 _CONV = (*_PLAIN, *(f"{name}_blocks" for name in _PLAIN))
 
 
-def _claim_conv(group: Group, cpu: Cpu, way: str = "") -> Candidate | None:
+def _claim_conv(group: Group, cpu: Cpu, algorithm: str = "") -> Candidate | None:
     if group.pattern != "conv" or (product := anchor(group, _CONV)) is None:
         return None
     geometry, dtype, name = geometry_of(product), _operands(product), plain_name(product)
@@ -191,22 +192,25 @@ def _claim_conv(group: Group, cpu: Cpu, way: str = "") -> Candidate | None:
     whole = name == "conv2d_weight_grad"  # of images in blocks a vector is one pixel
     if (whole or not geometry.blocks) and not flat_tail(group, product, 1 if whole else 2):
         return None
-    tiled = conv.in_tiles(geometry, dtype, cpu)
+    tiled = conv.uses_amx(geometry, dtype, cpu)
     if geometry.blocks:
-        return Candidate("conv", conv.blocks_workspace(name, geometry, dtype, cpu, way), tiled)
+        return Candidate("conv", conv.blocks_workspace(name, geometry, dtype, cpu, algorithm), tiled)
     workspace = {
         "conv2d": conv.forward_workspace,
         "conv2d_data_grad": conv.data_grad_workspace,
         "conv2d_weight_grad": conv.weight_grad_workspace,
     }[name]
-    return Candidate("conv", workspace(geometry, dtype, cpu, way), tiled)
+    return Candidate("conv", workspace(geometry, dtype, cpu, algorithm), tiled)
 
 
 def _conv_variants(group: Group, cpu: Cpu) -> dict[str, Rule[Cpu]]:
     product = anchor(group, _CONV)
     assert product is not None
-    ways = conv.ways(plain_name(product), geometry_of(product), _operands(product), cpu)[1:]
-    return {way: Rule("conv", partial(_claim_conv, way=way), partial(_emit_conv, way=way)) for way in ways}
+    algorithms = conv.algorithms(plain_name(product), geometry_of(product), _operands(product), cpu)[1:]
+    return {
+        algorithm: Rule("conv", partial(_claim_conv, algorithm=algorithm), partial(_emit_conv, algorithm=algorithm))
+        for algorithm in algorithms
+    }
 
 
 def flat_tail(group: Group, product: Node, first: int) -> bool:
@@ -240,10 +244,10 @@ def _preferred_lanes(n: Node, cpu: Cpu, met: bool) -> int:
     """How many images a convolution wants side by side, by its shapes, where it has `met` some; 0: as they are."""
     if n.op.name not in _PLAIN or math.prod(n.shape) == 0:
         return 0
-    return conv.images_beside(geometry_of(n), _operands(n), cpu, met)
+    return conv.preferred_image_lanes(geometry_of(n), _operands(n), cpu, met)
 
 
-def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, way: str = "") -> None:
+def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, algorithm: str = "") -> None:
     product = anchor(group, _CONV)
     assert product is not None
     geometry, dtype = geometry_of(product), _operands(product)
@@ -272,15 +276,15 @@ def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, way: str =
     name = plain_name(product)
     if geometry.blocks:
         write = write_weights if name == "conv2d_weight_grad" else write_images
-        conv.emit_in_blocks(k, name, geometry, dtype, first, second, write, cpu, workspace, way)
+        conv.emit_in_blocks(k, name, geometry, dtype, first, second, write, cpu, workspace, algorithm)
         return
     read = pixels(first, product.src[0].shape)
     if name == "conv2d_weight_grad":
         g = pixels(second, product.src[1].shape)
-        conv.emit_weight_grad(k, geometry, dtype, read, g, write_weights, cpu, workspace, way)
+        conv.emit_weight_grad(k, geometry, dtype, read, g, write_weights, cpu, workspace, algorithm)
     else:
         emit = conv.emit_forward if name == "conv2d" else conv.emit_data_grad
-        emit(k, geometry, dtype, read, weights, write_pixels, cpu, workspace, way)
+        emit(k, geometry, dtype, read, weights, write_pixels, cpu, workspace, algorithm)
 
 
 GEMM = Rule("gemm", _claim_gemm, _emit_gemm, _gemm_variants)

@@ -40,6 +40,7 @@ from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 
 __all__ = [
     "Conv",
+    "algorithms",
     "blocks_workspace",
     "data_grad_workspace",
     "emit_data_grad",
@@ -47,9 +48,8 @@ __all__ = [
     "emit_in_blocks",
     "emit_weight_grad",
     "forward_workspace",
-    "images_beside",
-    "in_tiles",
-    "ways",
+    "preferred_image_lanes",
+    "uses_amx",
     "weight_grad_workspace",
 ]
 
@@ -133,79 +133,79 @@ _IN_BLOCKS: dict[str, dict[str, Callable[[Conv, Cpu, str], _InBlocks]]] = {
 _OPS = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
 
 
-def ways(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
-    """How an op of that name can be written; first comes what the others are told by `way=""`."""
+def algorithms(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
+    """The algorithms that support an op of this geometry, the default one, which `algorithm=""` selects, first."""
     tables = {"conv2d": [*_FORWARD], "conv2d_data_grad": [*_DATA_GRAD], "conv2d_weight_grad": [*_WEIGHT_GRAD]}
     if conv.blocks:
-        if conv_tile_blocks.suits(conv, cpu, dtype):
+        if conv_tile_blocks.is_profitable(conv, cpu, dtype):
             return ["tiles"]
         sums = mk.accumulator(dtype)
-        if conv_1x1.suits(conv, cpu, sums):
-            found, first = ["points", "images"], conv_1x1.suits_blocks(op, conv, cpu, sums)
+        if conv_1x1.is_profitable(conv, cpu, sums):
+            found, first = ["points", "images"], conv_1x1.is_profitable_blocked(op, conv, cpu, sums)
         else:
-            found = ["winograd", "images"] if dtype == "f32" and winograd.can(conv) else ["images"]
-            first = winograd.suits(op, conv, cpu)
+            found = ["winograd", "images"] if dtype == "f32" and winograd.is_supported(conv) else ["images"]
+            first = winograd.is_profitable(op, conv, cpu)
         return found if first else found[::-1]
-    if conv_tiles.suits(conv, cpu, dtype):
+    if conv_tiles.is_profitable(conv, cpu, dtype):
         return ["tiles"]
     sums, channels = mk.accumulator(dtype), conv.o if op == "conv2d" else conv.c
-    can = {"flat", "images"}
-    if points := conv_1x1.suits(conv, cpu, sums):
-        can.add("points")
-    if dtype == "f32" and winograd_2d.can(conv, cpu):
-        can.add("winograd")
-    if conv_bands.can(op, conv, cpu, sums):
-        can.add("bands")
-    if conv_direct_nchwc.can(conv, cpu, sums):
-        can.add("channels")
-    suits = {
+    supported = {"flat", "images"}
+    if points := conv_1x1.is_profitable(conv, cpu, sums):
+        supported.add("points")
+    if dtype == "f32" and winograd_2d.is_supported(conv, cpu):
+        supported.add("winograd")
+    if conv_bands.is_supported(op, conv, cpu, sums):
+        supported.add("bands")
+    if conv_direct_nchwc.is_supported(conv, cpu, sums):
+        supported.add("channels")
+    profitable = {
         "points": points,
-        "winograd": winograd_2d.suits(op, conv, cpu),
-        "bands": conv_bands.suits(op, conv, cpu, sums),
-        "channels": conv_direct_nchwc.suits(conv, channels, cpu, sums),
-        "flat": conv_flat.suits(conv, cpu, sums),
+        "winograd": winograd_2d.is_profitable(op, conv, cpu),
+        "bands": conv_bands.is_profitable(op, conv, cpu, sums),
+        "channels": conv_direct_nchwc.is_profitable(conv, channels, cpu, sums),
+        "flat": conv_flat.is_profitable(conv, cpu, sums),
         "images": True,
     }
-    return sorted((way for way in tables[op] if way in can), key=lambda way: not suits[way])
+    return sorted((name for name in tables[op] if name in supported), key=lambda name: not profitable[name])
 
 
-def images_beside(conv: Conv, dtype: str, cpu: Cpu, met: bool) -> int:
-    """How many images had better lie side by side in memory; 0: each by itself.
+def preferred_image_lanes(conv: Conv, dtype: str, cpu: Cpu, met: bool) -> int:
+    """How many images should be interleaved in memory (NCHW16n with 16 lanes); 0: none, the layout stays NCHW.
 
-    Products of points are as fast on images by themselves: they take side by side what they have `met` so.
+    A 1x1 convolution is as fast in NCHW: it prefers the blocked layout only where its operand already `met` has it.
     """
     sums, fine = mk.accumulator(dtype), ("images", "points") if met else ("images",)
     lanes = mk.lanes(cpu, sums)
     if sums != "f32" or lanes == 1 or conv.n % lanes or conv.work < mk.SERIAL_WORK:
         return 0
-    if conv_tile_blocks.suits(conv, cpu, dtype):
+    if conv_tile_blocks.is_profitable(conv, cpu, dtype):
         return lanes if met or conv.kernel != (1, 1) else 0
-    return lanes if all(ways(op, conv, dtype, cpu)[0] in fine for op in _OPS) else 0
+    return lanes if all(algorithms(op, conv, dtype, cpu)[0] in fine for op in _OPS) else 0
 
 
-def forward_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
+def forward_workspace(conv: Conv, dtype: str, cpu: Cpu, algorithm: str = "") -> int:
     """Bytes that `emit_forward` needs; `dtype` is that of the operands."""
-    return _forward(conv, dtype, cpu, way).workspace
+    return _forward(conv, dtype, cpu, algorithm).workspace
 
 
-def data_grad_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
+def data_grad_workspace(conv: Conv, dtype: str, cpu: Cpu, algorithm: str = "") -> int:
     """Bytes that `emit_data_grad` needs."""
-    return _data_grad(conv, dtype, cpu, way).workspace
+    return _data_grad(conv, dtype, cpu, algorithm).workspace
 
 
-def weight_grad_workspace(conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
+def weight_grad_workspace(conv: Conv, dtype: str, cpu: Cpu, algorithm: str = "") -> int:
     """Bytes that `emit_weight_grad` needs."""
-    return _weight_grad(conv, dtype, cpu, way).workspace
+    return _weight_grad(conv, dtype, cpu, algorithm).workspace
 
 
-def blocks_workspace(op: str, conv: Conv, dtype: str, cpu: Cpu, way: str = "") -> int:
+def blocks_workspace(op: str, conv: Conv, dtype: str, cpu: Cpu, algorithm: str = "") -> int:
     """Bytes that `emit_in_blocks` needs."""
-    return _in_blocks(op, conv, dtype, cpu, way).workspace
+    return _in_blocks(op, conv, dtype, cpu, algorithm).workspace
 
 
-def in_tiles(conv: Conv, dtype: str, cpu: Cpu) -> bool:
-    """Does a unit for tiles multiply in all three?"""
-    return ways("conv2d", conv, dtype, cpu)[0] == "tiles"
+def uses_amx(conv: Conv, dtype: str, cpu: Cpu) -> bool:
+    """Whether AMX computes all three: the convolution and its two gradients."""
+    return algorithms("conv2d", conv, dtype, cpu)[0] == "tiles"
 
 
 def emit_forward(
@@ -217,10 +217,10 @@ def emit_forward(
     write: WritePixels,
     cpu: Cpu,
     workspace: Buf,
-    way: str = "",
+    algorithm: str = "",
 ) -> None:
     """y[n, o, i, j] = sum over c, kh, kw of x[n, c, i*s + kh*d - p, j*s + kw*d - p] * w[o, c, kh, kw]."""
-    _forward(conv, dtype, cpu, way).emit(k, x, w, write, workspace)
+    _forward(conv, dtype, cpu, algorithm).emit(k, x, w, write, workspace)
 
 
 def emit_data_grad(
@@ -232,10 +232,10 @@ def emit_data_grad(
     write: WritePixels,
     cpu: Cpu,
     workspace: Buf,
-    way: str = "",
+    algorithm: str = "",
 ) -> None:
     """The gradient of x from that of y: each g[n, o, i, j] times w, added where its x was read."""
-    _data_grad(conv, dtype, cpu, way).emit(k, g, w, write, workspace)
+    _data_grad(conv, dtype, cpu, algorithm).emit(k, g, w, write, workspace)
 
 
 def emit_weight_grad(
@@ -247,10 +247,10 @@ def emit_weight_grad(
     write: WriteWeights,
     cpu: Cpu,
     workspace: Buf,
-    way: str = "",
+    algorithm: str = "",
 ) -> None:
     """The gradient of w from that of y: w[o, c, kh, kw] gets the sum of g[n, o, i, j] times the x that it met there."""
-    _weight_grad(conv, dtype, cpu, way).emit(k, x, g, write, workspace)
+    _weight_grad(conv, dtype, cpu, algorithm).emit(k, x, g, write, workspace)
 
 
 def emit_in_blocks(
@@ -263,7 +263,7 @@ def emit_in_blocks(
     write: Callable[..., None],
     cpu: Cpu,
     workspace: Buf,
-    way: str = "",
+    algorithm: str = "",
 ) -> None:
     """An op of that name over images in blocks: `write` gets what WriteImages says, or WriteWeights of weights."""
 
@@ -271,20 +271,24 @@ def emit_in_blocks(
         return k.load(second, o * conv.q + q, lanes)
 
     other = second if op == "conv2d_weight_grad" else weights
-    _in_blocks(op, conv, dtype, cpu, way).emit_in_blocks(k, images, other, write, workspace)
+    _in_blocks(op, conv, dtype, cpu, algorithm).emit_in_blocks(k, images, other, write, workspace)
 
 
-def _forward(conv: Conv, dtype: str, cpu: Cpu, way: str) -> _ToPixels:
-    return _FORWARD[way or ways("conv2d", conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))
+def _forward(conv: Conv, dtype: str, cpu: Cpu, algorithm: str) -> _ToPixels:
+    return _FORWARD[algorithm or algorithms("conv2d", conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))
 
 
-def _data_grad(conv: Conv, dtype: str, cpu: Cpu, way: str) -> _ToPixels:
-    return _DATA_GRAD[way or ways("conv2d_data_grad", conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))
+def _data_grad(conv: Conv, dtype: str, cpu: Cpu, algorithm: str) -> _ToPixels:
+    return _DATA_GRAD[algorithm or algorithms("conv2d_data_grad", conv, dtype, cpu)[0]](
+        conv, cpu, mk.accumulator(dtype)
+    )
 
 
-def _weight_grad(conv: Conv, dtype: str, cpu: Cpu, way: str) -> _ToWeights:
-    return _WEIGHT_GRAD[way or ways("conv2d_weight_grad", conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))
+def _weight_grad(conv: Conv, dtype: str, cpu: Cpu, algorithm: str) -> _ToWeights:
+    return _WEIGHT_GRAD[algorithm or algorithms("conv2d_weight_grad", conv, dtype, cpu)[0]](
+        conv, cpu, mk.accumulator(dtype)
+    )
 
 
-def _in_blocks(op: str, conv: Conv, dtype: str, cpu: Cpu, way: str) -> _InBlocks:
-    return _IN_BLOCKS[op][way or ways(op, conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))
+def _in_blocks(op: str, conv: Conv, dtype: str, cpu: Cpu, algorithm: str) -> _InBlocks:
+    return _IN_BLOCKS[op][algorithm or algorithms(op, conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))

@@ -36,14 +36,14 @@ FEW = 128  # rows
 LONG, DEPTH = 1024, 256  # pixels from which the gradient of the weights is summed in passes, and those of one
 
 
-def suits(conv: Conv, cpu: Cpu, dtype: str) -> bool:
+def is_profitable(conv: Conv, cpu: Cpu, dtype: str) -> bool:
     """Is this such a convolution, and do vectors of pixels end where images do?"""
     lanes = mk.lanes(cpu, dtype)
     one = conv.kernel == (1, 1) and conv.padding == (0, 0)
     return one and lanes > 1 and (conv.blocks or conv.out[0] * conv.out[1] % lanes == 0)
 
 
-def suits_blocks(op: str, conv: Conv, cpu: Cpu, dtype: str) -> bool:
+def is_profitable_blocked(op: str, conv: Conv, cpu: Cpu, dtype: str) -> bool:
     """Are channels of images in blocks so many that a product had better copy them together? A pixel of each lies on a
     page of its own; a few of them stay in cache."""
     lanes, summed = mk.lanes(cpu, dtype), conv.o if op == "conv2d_data_grad" else conv.c

@@ -18,13 +18,13 @@ from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 FEW = 2048  # pixels: to turn weights to vectors of channels (conv_direct_nchwc.py) costs more, for so many
 
 
-def suits(op: str, conv: Conv, cpu: Cpu, dtype: str) -> bool:
+def is_profitable(op: str, conv: Conv, cpu: Cpu, dtype: str) -> bool:
     """Can images be cut so that bands fill a vector, and are pixels few? A stride has each read for fewer taps."""
     pixels = conv.n * conv.out[0] * conv.out[1] * (conv.stride[0] * conv.stride[1]) ** 2
-    return can(op, conv, cpu, dtype) and pixels <= FEW
+    return is_supported(op, conv, cpu, dtype) and pixels <= FEW
 
 
-def can(op: str, conv: Conv, cpu: Cpu, dtype: str) -> bool:
+def is_supported(op: str, conv: Conv, cpu: Cpu, dtype: str) -> bool:
     """Can images be cut so that bands fill a vector?"""
     lanes, number = mk.lanes(cpu, dtype), _number(conv, cpu, dtype)
     rows, step = (conv.h, conv.stride[0]) if op == "conv2d_data_grad" else (conv.out[0], 1)

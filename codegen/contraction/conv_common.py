@@ -93,7 +93,9 @@ def plane(conv: Conv, size: Pair) -> int:
     return pixels if conv.blocks else pixels | 1
 
 
-def into_blocks(k: Kernel, job: Job, read: Pixels, channels: int, size: Pair, into: Buf, by_rows: bool = False) -> None:
+def pack_blocked(
+    k: Kernel, job: Job, read: Pixels, channels: int, size: Pair, into: Buf, by_rows: bool = False
+) -> None:
     """Copy the job's images, of so many channels and pixels, to [block][channel][pixel][image of the block], zeros
     behind the last image. What is read at once ends with its row, if `by_rows`."""
     images, pixels, side, dtype = job.conv.n, size[0] * size[1], job.lanes, job.dtype

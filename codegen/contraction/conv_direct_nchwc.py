@@ -23,16 +23,16 @@ from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 
 
-def can(conv: Conv, cpu: Cpu, dtype: str) -> bool:
+def is_supported(conv: Conv, cpu: Cpu, dtype: str) -> bool:
     """Are there vectors, and does the stride end where images do?"""
     even = all(size % stride == 0 for size, stride in zip((conv.h, conv.w), conv.stride, strict=True))
     return mk.lanes(cpu, dtype) > 1 and even
 
 
-def suits(conv: Conv, channels: int, cpu: Cpu, dtype: str) -> bool:
+def is_profitable(conv: Conv, channels: int, cpu: Cpu, dtype: str) -> bool:
     """Do these channels, of all groups together, fill vectors better than images do?"""
     lanes = mk.lanes(cpu, dtype)
-    return can(conv, cpu, dtype) and _filled(channels // conv.groups, lanes) > _filled(conv.n, lanes)
+    return is_supported(conv, cpu, dtype) and _filled(channels // conv.groups, lanes) > _filled(conv.n, lanes)
 
 
 def _filled(number: int, lanes: int) -> float:
@@ -152,7 +152,7 @@ class Axis:
         return (min(ends), max(ends) + (self.count - 1) * self.stride) if self.taps else (0, -1)
 
 
-def turn_back(
+def unpack_and_store(
     k: Kernel,
     job: Job,
     strip: Buf,
@@ -294,7 +294,9 @@ class _ToPixels(Job):
                         for columns in self.axes[1]:
                             self._strip(k, source, panel, strip, s, rows, columns, mk.ceildiv(size, self.lanes))
                     pixel = k.bind(s * self.strip, "pixel")
-                    turn_back(k, self, strip, (self.strip, self.width, size), partial(write, image), first, pixel)
+                    unpack_and_store(
+                        k, self, strip, (self.strip, self.width, size), partial(write, image), first, pixel
+                    )
 
             mk.for_blocks(k, self.made, self.width, k.bind(tir.floormod(outer, self.panels), "panel"), 1, channels)
 
@@ -520,7 +522,7 @@ class ToWeights(Job):
 
             def tiles(o: Expr, rows: int, c: Expr, columns: int) -> None:
                 self.sum(k, space, gs, sums, (group, block), rows, c, mk.ceildiv(columns, self.lanes))
-                self._hand_on(k, sums, write, k.bind(group * self.outputs + o, "o"), rows, c, columns)
+                self._store_epilogue(k, sums, write, k.bind(group * self.outputs + o, "o"), rows, c, columns)
 
             def output(o: Expr, rows: int) -> None:
                 mk.for_blocks(k, self.inputs, self.width, panel, 1, lambda c, columns: tiles(o, rows, c, columns))
@@ -529,7 +531,7 @@ class ToWeights(Job):
 
         self.spread(k, self.units, unit)
 
-    def _hand_on(
+    def _store_epilogue(
         self, k: Kernel, sums: Buf, write: WriteWeights, first: Expr, rows: int, c: Expr, columns: int
     ) -> None:
         """Sums [output channel][tap][input channel] in the order of the weights: taps lie within their channels."""

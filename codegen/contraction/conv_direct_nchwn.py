@@ -24,7 +24,7 @@ from gluongraph.codegen.contraction.conv_common import (
     WriteImages,
     WritePixels,
     channel_step,
-    into_blocks,
+    pack_blocked,
     plane,
     sizes,
 )
@@ -180,7 +180,7 @@ class _ToPixels(Job):
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
         """Write the loops."""
         space = self.slots(k, workspace)
-        into_blocks(k, self, read, self.conv.groups * self.reduced, self.source, space, self.by_rows)
+        pack_blocked(k, self, read, self.conv.groups * self.reduced, self.source, space, self.by_rows)
         strips = space.at(self._copy)
 
         def keep(acc: mk.Tile, slot: Buf, tile: _Tile, at: tuple[Expr, ...]) -> None:
@@ -191,7 +191,7 @@ class _ToPixels(Job):
                 for i in range(tile.width):
                     k.store(slot, acc.get(r, i), place + i * self.lanes)
 
-        self._convolve(k, space, w, strips, keep, partial(self._turn_back, k, write))
+        self._convolve(k, space, w, strips, keep, partial(self._unpack_and_store, k, write))
 
     def emit_in_blocks(self, k: Kernel, images: Buf, w: Weights, write: WriteImages, workspace: Buf) -> None:
         """Write the loops for images that lie in blocks, and shall."""
@@ -293,7 +293,7 @@ class _ToPixels(Job):
                 with nullcontext() if inside is None else k.when(inside):
                     yield c, self.taps(turn), source
 
-    def _turn_back(
+    def _unpack_and_store(
         self, k: Kernel, write: WritePixels, strip: Buf, block: Expr, row: Expr, channel: Expr, number: Value
     ) -> None:
         """Turn a strip of finished channels back to pixels, and hand them on."""

@@ -17,7 +17,7 @@ from gluongraph.codegen.contraction.conv_common import (
     Pixels,
     WriteWeights,
     channel_step,
-    into_blocks,
+    pack_blocked,
     plane,
     sizes,
 )
@@ -84,8 +84,8 @@ class WeightGrad(Job):
         """Write the loops."""
         conv, xs = self.conv, self.slots(k, workspace)
         gs, sums = xs.at(self._x), xs.at(self._x + self._g)
-        into_blocks(k, self, x, conv.c, (conv.h, conv.w), xs)
-        into_blocks(k, self, g, conv.o, conv.out, gs)
+        pack_blocked(k, self, x, conv.c, (conv.h, conv.w), xs)
+        pack_blocked(k, self, g, conv.o, conv.out, gs)
         self._sum(k, xs, gs, sums, write)
 
     def emit_in_blocks(self, k: Kernel, xs: Buf, gs: Buf, write: WriteWeights, workspace: Buf) -> None:

@@ -3,7 +3,7 @@
 Each channel is copied into a plane with zeros around it. Counted row after row in planes of one width, the pixels that
 a tap reads are the result's pixels shifted by a number that depends on the tap alone; so a tap's row of the matrix is a
 stretch of the plane, read where it lies. With a stride, rows and columns are dealt out to as many planes as it steps.
-The columns behind the end of a row are computed, and left out when rows are handed on.
+The columns behind the end of a row are computed, and left out when rows are stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 
 
-def suits(conv: Conv, cpu: Cpu, dtype: str) -> bool:
+def is_profitable(conv: Conv, cpu: Cpu, dtype: str) -> bool:
     """Are there too few images to fill vectors with?"""
     return conv.n <= mk.lanes(cpu, dtype) // 4
 
@@ -127,7 +127,7 @@ class _Flat(Job):
 
 
 class _ToPixels(_Flat):
-    """Results are pixels: planes times weights, then rows handed on without what lies behind their ends."""
+    """Results are pixels: planes times weights, then rows stored without what lies behind their ends."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
@@ -179,9 +179,9 @@ class _ToPixels(_Flat):
         product = gemm.Product(*self.extents, Operand(weights, kind), Operand(pixels, kind), finished, self.cpu, behind)
         gemm.emit(k, product)
         if not self.exact:
-            self._hand_on(k, flat, write)
+            self._store_epilogue(k, flat, write)
 
-    def _hand_on(self, k: Kernel, flat: Buf, write: WritePixels) -> None:
+    def _store_epilogue(self, k: Kernel, flat: Buf, write: WritePixels) -> None:
         planes, channels = self.planes, self.conv.groups * self.made
 
         def unit(_: Expr, plane: Expr) -> None:

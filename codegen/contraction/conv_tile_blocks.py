@@ -21,7 +21,7 @@ from gluongraph.codegen.tvm.tir import Expr
 FEWEST = 8  # channels: of fewer, tiles would be emptier than half
 
 
-def suits(conv: Conv, cpu: Cpu, dtype: str) -> bool:
+def is_profitable(conv: Conv, cpu: Cpu, dtype: str) -> bool:
     """Is this a convolution for tiles, its images in blocks?"""
     many = conv.groups == 1 and min(conv.c, conv.o) >= FEWEST and conv.n % SIDE == 0
     return amx.unit(cpu) is not None and dtype == "bf16" and many

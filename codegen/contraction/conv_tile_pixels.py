@@ -39,7 +39,7 @@ class _ToPixels(InBlocks):
         self.rows, self.columns = self.axis(0), self.axis(1)
         self.deep, self.high = mk.ceildiv(self.reduced, DEPTH), mk.ceildiv(self.made, SIDE)
         self.channels = min(2, self.high)  # tiles of a block
-        self.run = 16 // self.channels  # pixels of a row whose sums are handed on together
+        self.run = 16 // self.channels  # pixels of a row whose sums are stored together
         self.count, self.scale = max(phase.count for phase in self.rows.phases), self.rows.phases[0].scale
         reach = max((at for phase in self.rows.phases for _, at in phase.taps), default=0)
         line = self.deep * self.columns.extent * self.tile

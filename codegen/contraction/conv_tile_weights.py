@@ -72,7 +72,7 @@ class WeightGrad(InBlocks):
             steps, channels = mk.ceildiv(self.down, self.shape[0]), tir.floormod(piece, self.by_channel)
             high = mk.chunk_range(k, steps, self.by_channel, k.bind(channels, "channels"))
             self._piece(k, xs, gs, own, lines, high)
-        self._hand_on(k, sums, write)
+        self._store_epilogue(k, sums, write)
 
     def _place(self, column: Value) -> Expr:
         """Where a column lies in a row: those that a stride brings together are neighbours."""
@@ -228,7 +228,7 @@ class WeightGrad(InBlocks):
 
         self.unit.block(k, (height, len(right)), steps, Sums(own, at, self.pitch), more=True)
 
-    def _hand_on(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
+    def _store_epilogue(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
         """The pieces' sums added up, in the order of the weights, whose taps lie within their channels."""
         conv, taps = self.conv, self.taps
 

@@ -28,7 +28,7 @@ _Rows = list[tuple[int, int, _Row | None]]  # how the rows of a tile are read: (
 _Square = Callable[[Expr, Expr, Expr, int], _Rows]
 
 
-def suits(conv: Conv, cpu: Cpu, dtype: str) -> bool:
+def is_profitable(conv: Conv, cpu: Cpu, dtype: str) -> bool:
     """Is this a convolution for tiles?"""
     whole = conv.c // conv.groups % SIDE == conv.o // conv.groups % SIDE == 0
     return amx.unit(cpu) is not None and dtype == "bf16" and whole and conv.n >= FEWEST
@@ -247,7 +247,7 @@ class _ToPixels(_Tiled):
                 at = Sums(sums, lambda i, j: p * line + (i * SIDE * self.pitch + j * SIDE), self.pitch)
                 steps = partial(self._steps, k, pixels, weights, (images, group, channel, k.bind(y), k.bind(x)), size)
                 self.unit.block(k, shape, steps, at, more=False)
-            self._hand_on(k, sums, write, (images, group, start, channel), shape, count)
+            self._store_epilogue(k, sums, write, (images, group, start, channel), shape, count)
 
         mk.for_blocks(k, self.target[0] * self.target[1], self.strip, strip, 1, pixel_run)
 
@@ -271,7 +271,7 @@ class _ToPixels(_Tiled):
                     ]
                     add(left, right) if self.images_down else add(right, left)
 
-    def _hand_on(
+    def _store_epilogue(
         self,
         k: Kernel,
         sums: Buf,
@@ -426,7 +426,7 @@ class WeightGrad(_Tiled):
                     mk.for_blocks(k, self.across, 2, k.bind(tir.floormod(rest, across), "x"), 1, columns)
 
                 mk.for_blocks(k, self.down, 2, k.bind(tir.floormod(outer, down), "y"), 1, rows)
-        self._hand_on(k, sums, write)
+        self._store_epilogue(k, sums, write)
 
     def _columns(self, k: Kernel, x: Pixels, group: Expr, side: Expr, deep: Expr, depth: int) -> _Rows:
         """Tiles of x: words are pairs of images, columns are channels."""
@@ -498,7 +498,7 @@ class WeightGrad(_Tiled):
         last = k.bind(tir.minimum(tir.floordiv(shift + (size - 1), stride) + 1, out), "last")
         return first, k.bind(tir.maximum(first, last), "last")
 
-    def _hand_on(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
+    def _store_epilogue(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
         """The sums in the order of the weights, whose taps lie within their channels."""
         conv, taps = self.conv, self.taps
 

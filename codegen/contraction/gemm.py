@@ -3,7 +3,7 @@
 C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]. Two forms:
 
 * outer: for each k, vectors of a row of B times scalars of a column of A, into a tile of accumulators in registers. A
-  tile is handed on once it has seen all of k, so that an update behind the product runs once.
+  tile is stored once it has seen all of k, so that an update behind the product runs once.
 
       for each pass over k                        one, unless it is long: sums wait in memory for the next one
           copy A to tiles, if it is packed        in parallel; and B to panels, if that is done ahead
@@ -392,7 +392,7 @@ class _Job:
             go_on(waiting)
 
         def finish() -> None:
-            self._hand_on(rows, cuts, acc.get, batch, i, j)
+            self._store_epilogue(rows, cuts, acc.get, batch, i, j)
 
         if waiting is None:
             finish()
@@ -412,7 +412,7 @@ class _Job:
         packed = how.packed(self.of.batch, self.of.m, self.of.n, self.of.kk, self.of.cpu)
         return self._space().at(self.k.bind((batch * tall + i) * wide + j * how.rows + packed, "sums"))
 
-    def _hand_on(
+    def _store_epilogue(
         self, rows: int, cuts: Sequence[int], get: Callable[[int, int], Expr], batch: Expr, i: Expr, j: Expr
     ) -> None:
         """Write the vectors of the tile at (i, j), of which the first `cuts` lanes count, as a loop over its rows: what
@@ -465,7 +465,7 @@ class _Job:
             return mk.lane_sums(k, [acc.get(r, c + g) for g in range(group)])
 
         cuts = [group for _, group in groups]
-        self._hand_on(rows, cuts, summed, batch, i, j)
+        self._store_epilogue(rows, cuts, summed, batch, i, j)
 
     def _along_k(self, operand: Operand, batch: Value, i: Value, j: Value, width: int) -> Expr:
         return self.k.bind(mk.padded(self._value(operand, batch, i, j, width), self.lanes))

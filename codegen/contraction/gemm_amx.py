@@ -39,13 +39,13 @@ FEW = 8  # times as many columns as rows has a product that is computed exchange
 SMALLEST = 1 << 16  # multiply-adds for which copying pays
 
 
-def suits(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> bool:
+def is_profitable(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> bool:
     """Is this a product for tiles?"""
     large = min(m, n, kk) >= SIDE and batch * m * n * kk >= SMALLEST
     return amx.unit(cpu) is not None and a.dtype == b.dtype == "bf16" and large
 
 
-def others(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> list[int]:
+def tuning_variants(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> list[int]:
     """Blocks in a stripe that may turn out to be faster than as many as the rule takes; no bit depends on them."""
     usual = _sizes(batch, m, n, kk, a, b, cpu)
     most = min(2 * LONGEST, usual.across)
@@ -295,7 +295,7 @@ class _Job:
         to be done at every step along k."""
         k, s, among = self.k, self.sizes, self.unit.once
         parts = max(p for p in ((1, 2, 4) if s.exchanged else (1, 2, 4, 8, 16, 32)) if p <= s.deep)
-        busy = parts if among else 0  # steps among which something is handed on
+        busy = parts if among else 0  # steps among which something is stored
 
         def steps(add: Add) -> None:
             for first, end in itertools.pairwise(sorted({0, busy, min(KEPT, s.deep), s.deep})):

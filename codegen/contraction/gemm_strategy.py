@@ -198,7 +198,7 @@ SHORT, SHORT_ROWS = 64, 4
 TILES, GRIDS = 3, ((8, 1), (4, 2), (2, 4), (1, 8), (4, 1), (2, 2), (1, 4))
 
 
-def others(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> list[Strategy]:
+def tuning_variants(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> list[Strategy]:
     """What may turn out to be faster than what `choose` gives, by measurement: the same with another tile, other
     pieces, blocks or packing. All add up what they add up in the same order, so that no bit of a sum depends on it.
     """

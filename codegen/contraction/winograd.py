@@ -37,7 +37,7 @@ WORTH = 0.65  # products at points, of those of the taps that lie inside
 MANY = 128 * 16
 
 
-def can(conv: Conv) -> bool:
+def is_supported(conv: Conv) -> bool:
     """Is each row of taps short, and of neighbouring columns?"""
     return conv.kernel[1] in TAPS and (conv.stride, conv.dilation, conv.groups) == ((1, 1), (1, 1), 1)
 
@@ -47,10 +47,10 @@ def columns_made(taps: int, points: int = POINTS) -> int:
     return points + 1 - taps
 
 
-def suits(op: str, conv: Conv, cpu: Cpu) -> bool:
+def is_profitable(op: str, conv: Conv, cpu: Cpu) -> bool:
     """Is it worth while: are channels enough, and not too many, and do tiles cover rows well?"""
     many = op != "conv2d_weight_grad" and conv.c * conv.o * cpu.lanes**2 > MANY**2
-    if not can(conv) or min(conv.c, conv.o) < CHANNELS or many:
+    if not is_supported(conv) or min(conv.c, conv.o) < CHANNELS or many:
         return False
     taps = conv.kernel[1]
     tiles = mk.ceildiv(conv.w if op == "conv2d_data_grad" else conv.out[1], columns_made(taps))

@@ -1,4 +1,4 @@
-"""Blocks of channels (conv_direct_nchwc.py) at the points of minimal filtering, along rows and columns, for few images.
+"""Blocks of channels (conv_direct_nchwc.py) in the Winograd domain, along rows and columns, for few images.
 
 A tile of numbers is evaluated at the points of both directions (winograd.py). With six and six, four by four pixels of
 three by three taps take 36 products instead of 144; of normally distributed numbers, and of those without the negative
@@ -34,7 +34,7 @@ def tile(op: str, conv: Conv) -> Pair:
     return columns_made(conv.kernel[0], down), columns_made(conv.kernel[1], across)
 
 
-def can(conv: Conv, cpu: Cpu) -> bool:
+def is_supported(conv: Conv, cpu: Cpu) -> bool:
     """Are taps three by three, of neighbouring pixels, and do channels fill vectors?"""
     lanes, (down, across) = mk.lanes(cpu, "f32"), conv.padding
     whole = lanes > 1 and conv.c % lanes == conv.o % lanes == 0
@@ -42,9 +42,9 @@ def can(conv: Conv, cpu: Cpu) -> bool:
     return whole and plain and down < 3 and across < 3
 
 
-def suits(op: str, conv: Conv, cpu: Cpu) -> bool:
+def is_profitable(op: str, conv: Conv, cpu: Cpu) -> bool:
     """Is it worth while: do images not fill vectors themselves, and do tiles cover them well, and are there enough?"""
-    if not can(conv, cpu) or conv.n % mk.lanes(cpu, "f32") == 0:
+    if not is_supported(conv, cpu) or conv.n % mk.lanes(cpu, "f32") == 0:
         return False
     size = (conv.h, conv.w) if op == "conv2d_data_grad" else conv.out
     made = math.prod(mk.ceildiv(*pair) for pair in zip(size, tile(op, conv), strict=True))

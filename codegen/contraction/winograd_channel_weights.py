@@ -1,4 +1,4 @@
-"""The gradient of a convolution's weights for few images, by minimal filtering along rows and columns, with channels in
+"""The gradient of a convolution's weights for few images, by Winograd along rows and columns, with channels in
 vectors (winograd_2d.py).
 
 As in conv_direct_nchwc.py, with points in the place of taps: a register block holds some output channels times vectors
@@ -57,9 +57,9 @@ class WeightGrad(conv_direct_nchwc.ToWeights):
             for r in range(rows):
                 for v in range(vectors):
                     k.store(made, acc.get(r, v), p * plane + (r * self.vectors + v) * lanes)
-        self._turn_back(k, made, plane, sums, rows, vectors)
+        self._unpack_and_store(k, made, plane, sums, rows, vectors)
 
-    def _turn_back(self, k: Kernel, made: Buf, plane: int, sums: Buf, rows: int, vectors: int) -> None:
+    def _unpack_and_store(self, k: Kernel, made: Buf, plane: int, sums: Buf, rows: int, vectors: int) -> None:
         """Sums at the points as those of taps: [output channel][tap][input channel]."""
         lanes, (high, wide) = self.lanes, self.conv.kernel
         points = (Points(k, lanes, self.dtype, number) for number in NUMBERS)

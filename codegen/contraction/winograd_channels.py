@@ -1,4 +1,4 @@
-"""Convolutions of few images by minimal filtering along rows and columns, with channels in vectors: forward and the
+"""Convolutions of few images by Winograd's algorithm along rows and columns, with channels in vectors: forward and the
 gradient of the data.
 
 A piece of work owns a strip of tiles and some channels of the result. It evaluates their weights, those of some of the
@@ -15,7 +15,7 @@ from functools import partial
 from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.contraction import winograd_2d as planes
 from gluongraph.codegen.contraction.conv_common import Conv, Job, Pair, Pixels, Weights, WritePixels
-from gluongraph.codegen.contraction.conv_direct_nchwc import turn_back
+from gluongraph.codegen.contraction.conv_direct_nchwc import unpack_and_store
 from gluongraph.codegen.contraction.winograd import Points, Sides, data_grad, forward
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
@@ -183,7 +183,7 @@ class _ToPixels(Job):
 
         def hand_on(start: Expr, rows: int) -> None:
             sizes = (rows * width, self.width, channels)
-            turn_back(k, self, pixels, sizes, partial(write, image), first, k.bind(start * width, "pixel"))
+            unpack_and_store(k, self, pixels, sizes, partial(write, image), first, k.bind(start * width, "pixel"))
 
         mk.for_blocks(k, height, high, inner, 1, hand_on)
 

@@ -1,4 +1,4 @@
-"""Convolutions by minimal filtering (winograd.py) whose result is pixels: forward and the gradient of the data.
+"""Convolutions by Winograd's algorithm (winograd.py) whose result is pixels: forward and the gradient of the data.
 
 A piece of work goes down some rows of a block. Values at the points of as many rows of the source as the kernel has lie
 in a ring; a row of the result is summed from them point by point, as products of register blocks, and turned back.
@@ -76,7 +76,7 @@ class _ToPixels(Filtering):
                 self._evaluate_rows(k, images, ring, block, row, tir.compare("equal", r, tir.index(0)))
                 with k.loop(self.runs, name="run") as run:
                     self._multiply(k, weights, ring, sums, row, run)
-                    self._turn_back(k, sums, write, block, row, run)
+                    self._unpack_and_store(k, sums, write, block, row, run)
 
         self.spread(k, self.units, unit)
 
@@ -136,7 +136,7 @@ class _ToPixels(Filtering):
                     for t in range(self.beside):
                         k.store(sums, acc.get(r, t), at + (r * self.beside + t) * self.lanes)
 
-    def _turn_back(self, k: Kernel, sums: Buf, write: WriteImages, block: Expr, row: Expr, run: Expr) -> None:
+    def _unpack_and_store(self, k: Kernel, sums: Buf, write: WriteImages, block: Expr, row: Expr, run: Expr) -> None:
         """The sums of a run of tiles as columns, handed on by way of memory: what readers do is written out once."""
         points, columns = Points(k, self.lanes, self.dtype), sums.at(POINTS * self._sums)
         with k.loop(self.made, name="channel") as channel, k.loop(self.beside, name="t") as t:

@@ -1,4 +1,4 @@
-"""The gradient of a convolution's weights by minimal filtering (winograd.py).
+"""The gradient of a convolution's weights by Winograd's algorithm (winograd.py).
 
 Strips of rows are evaluated at the points, of the gradient whole, of the images some channels at a time. A register
 block holds some channels of each at one point and row of taps, vectors over images that are summed over their lanes

@@ -42,15 +42,15 @@ def _claim(group: Group, cpu: Cpu) -> Candidate | None:
     if group.pattern != "pool" or (pool := anchor(group, NAMES)) is None:
         return None
     if _in_blocks(pool):
-        suits = pool.dtype in _DTYPES and pool.shape[-1] == cpu.lanes and _tiles(pool)
-        return offered("pool", group) if suits else None
+        is_profitable = pool.dtype in _DTYPES and pool.shape[-1] == cpu.lanes and _tiles(pool)
+        return offered("pool", group) if is_profitable else None
     if not flat_tail(group, pool, 2):
         return None
     if pool.dtype not in _DTYPES:
         return None
     if _tiles(pool):
         return offered("pool", group)
-    if not pool_overlapping.suits(pool) or offered("pool", group) is None:
+    if not pool_overlapping.is_profitable(pool) or offered("pool", group) is None:
         return None
     return Candidate("pool", 4 * _pieces(pool, cpu) * Lines(pool, cpu).size)
 
@@ -63,8 +63,8 @@ def _preferred_lanes(pool: Node, cpu: Cpu, met: bool) -> int:
     """Poolings keep the layout that they meet; none is worth a change of layout."""
     if not met:
         return 0
-    suits = pool.op.name in _PLAIN and pool.dtype in _DTYPES and _tiles(pool) and pool.shape[0] % cpu.lanes == 0
-    return cpu.lanes if suits and cpu.lanes > 1 else 0
+    is_profitable = pool.op.name in _PLAIN and pool.dtype in _DTYPES and _tiles(pool) and pool.shape[0] % cpu.lanes == 0
+    return cpu.lanes if is_profitable and cpu.lanes > 1 else 0
 
 
 def _pieces(pool: Node, cpu: Cpu) -> int:

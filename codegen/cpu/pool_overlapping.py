@@ -23,7 +23,7 @@ ROWS = 16  # of a window, at most: they are written out
 STEP = 4  # columns from window to window, at most: a vector of results reads as many vectors of the line
 
 
-def suits(pool: Node) -> bool:
+def is_profitable(pool: Node) -> bool:
     """Is this a pooling, not the gradient of one, with windows as above, and averages of equal counts?"""
     if pool.op.name not in ("max_pool2d", "avg_pool2d"):
         return False

@@ -119,8 +119,8 @@ class _Row:
         keep = [n for n in needed if n in kept and n not in self.buffers]
         made = {n: k.local("row", self.columns, "f32" if n.dtype == "bf16" else n.dtype) for n in keep}
         # What this row needs has come with its first sweep; while this one computes, memory can bring the next row.
-        dear = any(n.op.cost and n.shape == self.domain for n in needed)
-        ahead = dear and self.columns >= LONG and self.known
+        expensive = any(n.op.cost and n.shape == self.domain for n in needed)
+        ahead = expensive and self.columns >= LONG and self.known
 
         def sweep(at: Value, width: int) -> dict[Node, Expr]:
             if ahead:

@@ -13,7 +13,7 @@ from gluongraph.formulas import Tape
 from gluongraph.ir.entry_point import Arg, Program
 from gluongraph.ir.plan import SPACES
 from gluongraph.tracing.optimizer_updates import SCALAR
-from gluongraph.tracing.step_graph import CALLS
+from gluongraph.tracing.step_graph import MODES_BY_NAME
 
 
 def program_of(told: Mapping[str, Any], artefact: Artefact) -> Program:
@@ -32,9 +32,9 @@ def check(artefact: Artefact) -> None:
     states, seen = artefact.told["states"], set[tuple[str, str]]()
     for told in artefact.told["entries"]:
         where = f"entry {told['id']!r}"
-        call = (told["mode"], repr(told["batch"]))
-        _expect(told["mode"] in CALLS and call not in seen, f"{where}: its mode, or there are two of it")
-        seen.add(call)
+        entry = (told["mode"], repr(told["batch"]))
+        _expect(told["mode"] in MODES_BY_NAME and entry not in seen, f"{where}: its mode, or there are two of it")
+        seen.add(entry)
         _expect({told["code"], told["graph"]} <= artefact.arrays.keys(), f"{where}: its code or graph is missing")
         missing = [n for n, role in told["roles"].items() if role == "state" and n not in states]
         _expect(not missing, f"{where}: nothing tells of the state {missing[:1]}")

@@ -35,7 +35,7 @@ from gluongraph.tracing.accumulation import WINDOW, GradientAccumulator
 from gluongraph.tracing.ema import AVERAGE
 from gluongraph.tracing.loss_scaling import GOOD, SCALE
 from gluongraph.tracing.optimizer_updates import GRAD, SCALAR
-from gluongraph.tracing.step_graph import CALLS, Made
+from gluongraph.tracing.step_graph import MODES_BY_NAME, StepGraph
 from gluongraph.tracing.tracer import Traced
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gluongraph.step import TrainStep
 
 Types = tuple[TensorType, ...]
-MODES = ("step", "evaluate", "predict", "grads", "accumulate", "apply")
+EXPORTABLE = ("step", "evaluate", "predict", "grads", "accumulate", "apply")
 
 
 def export(
@@ -91,7 +91,7 @@ def _check(step: TrainStep, batch: Sequence[Any]) -> None:
 
 
 def _modes(step: TrainStep, modes: Sequence[str] | None) -> tuple[str, ...]:
-    known = MODES if step.trainer is not None else ("predict",)
+    known = EXPORTABLE if step.trainer is not None else ("predict",)
     if strange := [mode for mode in modes or () if mode not in known]:
         raise ValueError(located(f"export: there is no mode {strange[0]!r}", help=f"choose among {', '.join(known)}"))
     chosen = [mode for mode in known if modes is None or mode in modes]
@@ -150,7 +150,7 @@ class _Entry:
     name: str
     mode: str
     batch: Types
-    made: Made
+    step_graph: StepGraph
     traced: Traced
     compiled: Compiled
 
@@ -171,22 +171,21 @@ class _Maker:
 
     def add(self, mode: str, number: int, types: Types) -> None:
         """Compile one more entry point."""
-        call = CALLS[mode]
         if mode == "apply":
             self.window.names = tuple(
-                dict.fromkeys(n for e in self.entries for n in e.made.names if e.mode == "accumulate")
+                dict.fromkeys(n for e in self.entries for n in e.step_graph.names if e.mode == "accumulate")
             )
         if mode == "predict" and self.step.inputs is not None:
             types = types[: self.step.inputs]
         arrays = [np.zeros(t.shape, numpy_dtype(t.dtype)) for t in types]
-        made, traced, _ = self.specializations.made(call, arrays)
-        compiled = self.specializations.lower(made.graph, made.roles, made.forward)
+        step_graph, traced, _ = self.specializations.step_graph(MODES_BY_NAME[mode], arrays)
+        compiled = self.specializations.lower(step_graph.graph, step_graph.roles, step_graph.forward)
         if compiled.artefact is None or not compiled.artefact.files:
             reason = (
                 "GG_BACKEND or GG_CHECK has graphs interpreted" if compiled.artefact is None else "nothing links it"
             )
             raise MXNetError(located(f"export: there is no library of the compiled code: {reason}"))
-        self.entries.append(_Entry(f"{mode}.{number}", mode, types, made, traced, compiled))
+        self.entries.append(_Entry(f"{mode}.{number}", mode, types, step_graph, traced, compiled))
 
     # -- the file
 
@@ -221,7 +220,7 @@ class _Maker:
         """
         found: dict[str, NDArray] = {}
         for e in self.entries:
-            for name, array in e.made.held.items():
+            for name, array in e.step_graph.held.items():
                 if found.setdefault(name, array).storage is not array.storage:
                     message = f"{name} is one array in {self.entries[0].mode} and another in {e.mode}"
                     help = "make them constants of the net (params.get_constant), or export with fewer modes"
@@ -303,8 +302,8 @@ class _Maker:
 
     def _gpu_code(self) -> str:
         """What the machine code of all entries is, as `nvidia.fits` has it."""
-        made = [e.compiled.artefact for e in self.entries]
-        binaries = [next(iter(artefact.binaries.values()), None) for artefact in made if artefact is not None]
+        step_graph = [e.compiled.artefact for e in self.entries]
+        binaries = [next(iter(artefact.binaries.values()), None) for artefact in step_graph if artefact is not None]
         return min(map(nvidia.kind_of, binaries), key=("source", "cubin", "fatbin").index, default="source")
 
     def _entry(self, e: _Entry) -> dict[str, Any]:
@@ -331,26 +330,26 @@ class _Maker:
             "scalar_bytes": program.scalar_bytes,
             "outputs": dict(program.outputs),
             "constants": {name: f"{file.CONSTANTS}{e.name}/{name}" for name in program.constants},
-            "updates": list(e.made.graph.updates),
+            "updates": list(e.step_graph.graph.updates),
             "results": structure.to_data(e.traced.outputs),
             "samples": first[0] if first else 1,
-            "names": list(e.made.names),
-            "masked": e.made.masked,
-            "guarded": e.made.guard is not None,
+            "names": list(e.step_graph.names),
+            "masked": e.step_graph.masked,
+            "guarded": e.step_graph.guard is not None,
             "checks": index_checks.descriptions(e.compiled.traced),
-            "draws": {name: [ctx.device_type, ctx.device_id, n] for name, (ctx, n) in e.made.draws.items()},
-            "roles": dict(e.made.roles),
-            "forward": list(e.made.forward),
+            "draws": {name: [ctx.device_type, ctx.device_id, n] for name, (ctx, n) in e.step_graph.draws.items()},
+            "roles": dict(e.step_graph.roles),
+            "forward": list(e.step_graph.forward),
             **self._scalars(e),
         }
 
     def _scalars(self, e: _Entry) -> dict[str, Any]:
         """The numbers that an update takes."""
-        table, trainer = e.made.table, self.step.trainer
+        table, trainer = e.step_graph.table, self.step.trainer
         if table is None or trainer is None:
             return {"counts": [], "groups": [], "scalars": None}
         own = [SCALAR + key for key in table.keys]
-        others = [name for name in e.made.graph.inputs if name.startswith(SCALAR) and name not in own]
+        others = [name for name in e.step_graph.graph.inputs if name.startswith(SCALAR) and name not in own]
         tape = self.numbers.scalars(table, others)
         averages, options = self.step.averages, self.step.options
         known = {how.EMA: averages.decay if averages is not None else 0.0, how.CLIP: options.clip_norm or 0.0}

@@ -43,7 +43,7 @@ from gluongraph.tracing.loss_scaling import GOOD, SCALE
 from gluongraph.tracing.low_precision_copies import Copies, copy_of
 from gluongraph.tracing.optimizer_updates import GRAD, SCALAR, ScalarTable
 from gluongraph.tracing.precision import precision_of
-from gluongraph.tracing.step_graph import Call
+from gluongraph.tracing.step_graph import Mode
 from gluongraph.tracing.tracer import Traced
 
 if TYPE_CHECKING:
@@ -118,9 +118,9 @@ class ExportedStep(TrainStep):
 
     def __init__(self, artefact: Artefact, lr_scheduler: Callable[[int], float] | None, verdict: Verdict):
         told = artefact.told
-        take_back = random.bookmark({"": (cpu(), 0)})
+        rollback = random.checkpoint({"": (cpu(), 0)})
         parameters = {p["key"]: _parameter(p) for p in told["parameters"]}
-        take_back()  # nothing has been drawn: values come from the file
+        rollback()  # nothing has been drawn: values come from the file
         net = ExportedNet(parameters, lambda *inputs: self.predict(*inputs))
         options = Options(precision=precision_of(told["precision"]), **told["options"])
         self._begin(_trainer(told, parameters, lr_scheduler), options, net, None)
@@ -232,18 +232,18 @@ class ExportedSpecializations(Specializations):
         trainer.prepare()
 
     def _compile(
-        self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...], tune: float = 0.0
+        self, mode: Mode, arrays: Sequence[Array], contexts: tuple[Context, ...], tune: float = 0.0
     ) -> Specialization:
         if tune:
             raise MXNetError(located("an artefact has its code already", help="tune the step before it is exported"))
         types = tuple((a.shape, a.dtype) for a in arrays)
-        if (told := self.entries.get((call.name, types))) is None:
-            known = [t for mode, t in self.entries if mode == call.name]
+        if (told := self.entries.get((mode.name, types))) is None:
+            known = [t for name, t in self.entries if name == mode.name]
             here = "; ".join(map(_listed, known)) or "no call of this mode at all"
-            message = f"the artefact holds no code to {call.name} {_listed(types)}; it was exported for {here}"
+            message = f"the artefact holds no code to {mode.name} {_listed(types)}; it was exported for {here}"
             raise ShapeError(located(message, help="step.export(path, batch_sizes=[...]) compiles for several"))
         specialization = ExportedSpecialization(told, self)
-        if not call.traces and call.gradients and specialization.names != self.window.names:
+        if not mode.traces and mode.gradients and specialization.names != self.window.names:
             raise MXNetError(
                 located("apply: gradients of other parameters have been accumulated than it was exported for")
             )

@@ -1,14 +1,15 @@
-"""Measure which ways to write a step's kernels are fastest on this machine; every later compilation goes by it.
+"""Measure which algorithms are fastest for a step's kernels on this machine; every later compilation uses them.
 
   gluongraph tune mlp-8 gpt                          # workloads of gluongraph bench
   gluongraph tune model.onnx --loss L2Loss --seconds 300
   gluongraph tune train.py                           # the step that the script would take, for its batch
   gluongraph tune train.py:make_step --seconds 1 --json
 
-A kernel can be written in several ways that compute the same: other tiles, blocks, pieces of work. The rules choose by
-shapes alone; here the candidates of each kernel are compiled and timed by turns, those of the dearest kernel first,
-until --seconds are over. What was faster is kept beside the compiled code, by kernel, shapes, processor, threads and
-version (`gluongraph doctor` says where); what was measured before is not measured again. GG_TUNED=0 leaves it unread.
+A kernel has several algorithms, tilings and ways to be divided among threads, which compute the same. The rules
+choose by shapes alone; here the candidates of each kernel are compiled and timed alternately, most expensive kernel
+first, until --seconds are over. The faster choice is kept beside the compiled code, by kernel, shapes, processor,
+threads and version (`gluongraph doctor` says where); what was measured before is not measured again. GG_TUNED=0
+ignores the records.
 
 The machine should have nothing else to do meanwhile. Nothing is trained.
 """

@@ -1,4 +1,4 @@
-"""The candidates of one kernel side by side: compiled together, held against one another, timed by turns."""
+"""The candidates of one kernel side by side: compiled together, held against one another, timed alternately."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _compiled(launches: Sequence[Launch], on: Target) -> list[Callable[..., obje
 
 
 def _race(entrants: Sequence[Entrant], seconds: float, fewest: int = FEWEST, slow: float = SLOW) -> None:
-    """Runs by turns; those that are clearly slower than the best stop early."""
+    """Runs them alternately; those that are clearly slower than the best stop early."""
     running = list(entrants)
     for each in running:
         each.run()

@@ -69,8 +69,10 @@ class Outcome:
 
 
 class Tuning(list[Outcome]):
-    """What was measured, the dearest kernels first; prints as a table. `left` were not for lack of time; of `known`
-    kernels the fastest candidates had been found before."""
+    """What was measured, the most expensive kernels first; prints as a table.
+
+    `left` kernels were not measured for lack of time; `known` ones have records from an earlier run.
+    """
 
     def __init__(self, outcomes: Iterable[Outcome] = (), known: int = 0, left: int = 0, spent: float = 0.0):
         super().__init__(outcomes)

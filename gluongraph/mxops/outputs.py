@@ -1,4 +1,4 @@
-"""MXNet's output layers, as builders over nodes: predictions with a loss's gradient, whatever comes from above.
+"""MXNet's output layers, as builders over nodes: predictions with a loss's gradient, whatever the upstream gradient.
 
 They stem from the Module API, where the last layer was the loss. Gluon code uses gluon.loss; these are here for
 functions and models that were written before.
@@ -31,7 +31,7 @@ def SoftmaxOutput(
 
     Along axis 1 with multi_output, along the last axis with preserve_shape, else over all but the first axis together.
     `normalization` divides by the "batch" or the number of "valid" labels, those not ignored; with multi_output also by
-    the number of positions, unless it is "valid". With `out_grad` the gradient from above is multiplied in.
+    the number of positions, unless it is "valid". With `out_grad` the upstream gradient is multiplied in.
     """
     shape = data.shape
     if not multi_output and not preserve_shape:
@@ -68,7 +68,7 @@ def SoftmaxOutput(
 
 
 def _output(data: Node, value: Any, slope: Any, out_grad: bool = False) -> Node:
-    """The value whose gradient by data is slope; times that from above with out_grad."""
+    """The value whose gradient by data is slope; times the upstream gradient with out_grad."""
     slope = ops.stop_gradient(slope)
     if out_grad:
         return ops.add(ops.stop_gradient(ops.sub(value, ops.mul(data, slope))), ops.mul(data, slope))

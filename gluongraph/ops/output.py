@@ -22,10 +22,10 @@ OUTPUT = Op(
     grad=lambda g, z, x, y, slope: (slope, None, None),
     lower=lambda e, i, x, y, slope: y(*i),
     samples=elementwise(3, dtypes=("f64", "bf16")),
-    doc="y, whose gradient by x is slope, whatever comes from above",
+    doc="y, whose gradient by x is slope, whatever the upstream gradient",
 )
 
 
 def output(x: Node, y: Node, slope: Node) -> Node:
-    """y, whose gradient by x is `slope`, whatever the gradient that comes from above."""
+    """y, whose gradient by x is `slope`, whatever the upstream gradient."""
     return OUTPUT(x, y, slope)

@@ -1,4 +1,4 @@
-"""Rounding to bfloat16 by chance: up or down with the probability that makes the expected value the number itself."""
+"""Stochastic rounding to bfloat16: up or down with the probability that makes the expected value the number itself."""
 
 from __future__ import annotations
 

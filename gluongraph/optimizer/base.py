@@ -406,33 +406,33 @@ class Optimizer:
 
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
-        """Within: an error takes back what has been counted since."""
-        take_back = self.bookmark()
+        """Within: an error rolls back what has been counted since."""
+        rollback = self.checkpoint()
         try:
             yield
         except BaseException:
-            take_back()
+            rollback()
             raise
 
     @contextmanager
     def undone(self) -> Iterator[None]:
         """Within: what is counted counts for now only, to see what an update would be like."""
-        take_back = self.bookmark()
+        rollback = self.checkpoint()
         try:
             yield
         finally:
-            take_back()
+            rollback()
 
-    def bookmark(self) -> Callable[[], None]:
-        """A function that makes everything counted what it is now. Both take constant time."""
+    def checkpoint(self) -> Callable[[], None]:
+        """A function that restores the update counts to their present values. Both take constant time."""
         counts = self._index_update_count.snapshot()
         numbers = {name: getattr(self, name) for name in ("rescale_grad", *self.carried)}
 
-        def take_back() -> None:
+        def rollback() -> None:
             self._index_update_count.rollback(counts)
             vars(self).update(numbers)
 
-        return take_back
+        return rollback
 
     # -- all of an update, with master weights
 

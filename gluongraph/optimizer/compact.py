@@ -1,7 +1,7 @@
-"""Optimizer states in 16 bits: half the memory, rounded by chance so that small changes are not lost.
+"""Optimizer states in 16 bits: half the memory, stochastically rounded so that small changes are not lost.
 
 A running mean moves by a thousandth of itself at a step; rounded to the nearest of bfloat16's numbers, which are 1/128
-apart, it would stay where it is. Rounded up or down by chance it moves as it should on average.
+apart, it would stay where it is. Stochastically rounded it moves as it should on average.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def compile(
             large steps. See docs/memory.md.
         memory_budget: bytes that the step may take, as "2GiB" or a number: as much is computed again as that needs. The
             first call raises MXNetError where it cannot be. `step.memory(*batch)` tells what a step will take.
-        optimizer_state: "bf16" keeps the optimizer's float32 states in bfloat16 from now on, rounded by chance.
+        optimizer_state: "bf16" keeps the optimizer's float32 states in bfloat16 from now on, stochastically rounded.
         activations: "bf16" keeps what the forward leaves to the gradients in bfloat16; the forward itself is exact.
         tune: measure on this machine, at the first call for new shapes, which ways to write its kernels are fastest:
             for so many seconds, or a minute if True. What is found is kept, for other steps too. See docs/tuning.md.

@@ -19,7 +19,7 @@ from gluongraph.tracing.batch_split import OnAll, is_shared_out
 from gluongraph.tracing.loss_scaling import FINITE
 from gluongraph.tracing.low_precision_copies import Copies
 from gluongraph.tracing.optimizer_updates import SCALAR
-from gluongraph.tracing.step_graph import Made
+from gluongraph.tracing.step_graph import StepGraph
 from gluongraph.tracing.tracer import Traced
 
 if TYPE_CHECKING:
@@ -48,14 +48,21 @@ class Lower(Protocol):
 class Specialization:
     """The compiled graph of one mode, with the arrays and scalars that it reads and writes."""
 
-    def __init__(self, made: Made, traced: Traced, trainer: Trainer | None, lower: Lower, shared: OnAll | None):
-        graph = made.graph
+    def __init__(
+        self, step_graph: StepGraph, traced: Traced, trainer: Trainer | None, lower: Lower, shared: OnAll | None
+    ):
+        graph = step_graph.graph
         self.traced, self.shared = traced, shared
-        self.names, self.masked, self.draws, self.table = made.names, made.masked, made.draws, made.table
-        self.added, self.spends, self.guard = made.added, made.spends, made.guard
-        self.state = made.held
-        self.copies = Copies(graph.updates, self.state, made.low)
-        self._lower: Callable[[], Compiled] = partial(lower, graph, made.roles, made.forward)
+        self.names, self.masked, self.draws, self.table = (
+            step_graph.names,
+            step_graph.masked,
+            step_graph.draws,
+            step_graph.table,
+        )
+        self.added, self.spends, self.guard = step_graph.added, step_graph.spends, step_graph.guard
+        self.state = step_graph.held
+        self.copies = Copies(graph.updates, self.state, step_graph.low)
+        self._lower: Callable[[], Compiled] = partial(lower, graph, step_graph.roles, step_graph.forward)
         self._connect(
             self.compiled.executor(self._memory()), trainer, [k for k in graph.inputs if k.startswith(SCALAR)]
         )

@@ -23,7 +23,7 @@ from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import GradientAccumulator
 from gluongraph.tracing.batch_split import OnAll, contexts_of, is_shared_out, shares
 from gluongraph.tracing.ema import AveragedWeights
-from gluongraph.tracing.step_graph import CALLS, Call, Made, Options, graph_of
+from gluongraph.tracing.step_graph import MODES_BY_NAME, Mode, Options, StepGraph, graph_of
 from gluongraph.tracing.tracer import Traced, trace
 
 ALONE = (cpu(),)  # the contexts of a call that has nothing to share out
@@ -87,13 +87,14 @@ class Specializations:
         trace(self.function, [NDArray(a) for a in given], training=True)
         trainer.prepare()
 
-    def find(self, mode: str, batch: Sequence[Any], tune: float = 0.0) -> tuple[Specialization, list[Array]]:
-        """The specialization for this call, compiled if it is the first of its kind, and the arrays of the batch.
+    def find(self, name: str, batch: Sequence[Any], tune: float = 0.0) -> tuple[Specialization, list[Array]]:
+        """The specialization for a call in the mode of that name, compiled on first use, and the arrays of the batch.
 
-        Of a mode with gradients the trainer must be prepared. To `tune` for so many seconds it is compiled anew.
+        A mode with gradients needs a prepared trainer. `tune`, in seconds, compiles it again and searches for faster
+        kernels.
         """
-        call = CALLS[mode]
-        contexts = self._contexts(call, batch)
+        mode = MODES_BY_NAME[name]
+        contexts = self._contexts(mode, batch)
         if contexts is ALONE:
             arrays = [as_array(i, b) for i, b in enumerate(batch)]
         else:
@@ -101,54 +102,54 @@ class Specializations:
             arrays = [share for one_context in zip(*each, strict=True) for share in one_context]
         types = tuple([(a.shape, a.dtype) for a in arrays])
         where = None if contexts is ALONE else contexts
-        key = (mode, types, where, self._structure(call), debug.how())
+        key = (mode, types, where, self._structure(mode), debug.how())
         specialization = self._known.get(key)
         if specialization is None or tune or not specialization.holds():
-            specialization = self._known[key] = self._compile(call, arrays, contexts, tune)
+            specialization = self._known[key] = self._compile(mode, arrays, contexts, tune)
         self._last = specialization
         return specialization, arrays
 
-    def _contexts(self, call: Call, batch: Sequence[Any]) -> tuple[Context, ...]:
+    def _contexts(self, mode: Mode, batch: Sequence[Any]) -> tuple[Context, ...]:
         """Where this call runs; ALONE if there is nothing to share out."""
         everywhere = self.trainer.contexts if self.trainer is not None else ALONE
-        if len(everywhere) == 1 or not call.gradients:
+        if len(everywhere) == 1 or not mode.gradients:
             for each in batch:
                 if is_shared_out(each):
                     break
             else:
                 return ALONE if everywhere[0] is ALONE[0] or everywhere[0] == ALONE[0] else tuple(everywhere[:1])
-        return contexts_of(batch, everywhere, call.gradients)
+        return contexts_of(batch, everywhere, mode.gradients)
 
-    def _structure(self, call: Call) -> tuple[Any, ...]:
+    def _structure(self, mode: Mode) -> tuple[Any, ...]:
         """What a trace depends on besides its inputs."""
-        if self.trainer is None or not call.gradients:
+        if self.trainer is None or not mode.gradients:
             return ()
-        return (self.trainer.structure, () if call.traces else self.window.names)
+        return (self.trainer.structure, () if mode.traces else self.window.names)
 
     @in_one_line("compilation")
     @collecting_later()
     def _compile(
-        self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...], tune: float = 0.0
+        self, mode: Mode, arrays: Sequence[Array], contexts: tuple[Context, ...], tune: float = 0.0
     ) -> Specialization:
-        made, traced, shared = self.made(call, arrays, contexts)
+        step_graph, traced, shared = self.step_graph(mode, arrays, contexts)
         lower = partial(self.lower, tune=tune) if tune else self.lower
-        return Specialization(made, traced, self.trainer, lower, shared)
+        return Specialization(step_graph, traced, self.trainer, lower, shared)
 
-    def made(
-        self, call: Call, arrays: Sequence[Array], contexts: tuple[Context, ...] = ALONE
-    ) -> tuple[Made, Traced, OnAll | None]:
+    def step_graph(
+        self, mode: Mode, arrays: Sequence[Array], contexts: tuple[Context, ...] = ALONE
+    ) -> tuple[StepGraph, Traced, OnAll | None]:
         """The graph of a mode for arrays of these types, and the program that it was made from."""
         traced, shared = NOTHING, None
-        if call.traces:
-            function = self.predict if call.name == "predict" else self.function
+        if mode.traces:
+            function = self.predict if mode.name == "predict" else self.function
             shared = None if contexts is ALONE else OnAll(function, contexts)
             each = len(arrays) // len(contexts)
             check_call(function, each)
             given = [NDArray(a, contexts[i // each] if each else ALONE[0]) for i, a in enumerate(arrays)]
             names = {} if self.trainer is None else self.trainer.input_names()
-            traced = trace(shared or function, given, training=call.training, names=names)
-        made = graph_of(call, traced, self.trainer, self.options, self.averages, self.window)
+            traced = trace(shared or function, given, training=mode.training, names=names)
+        step_graph = graph_of(mode, traced, self.trainer, self.options, self.averages, self.window)
         if self.trainer is not None:
-            for states in made.states:
-                settle(self.trainer, made.names, *states)
-        return made, traced, shared
+            for states in step_graph.states:
+                settle(self.trainer, step_graph.names, *states)
+        return step_graph, traced, shared

@@ -226,7 +226,7 @@ class TrainStep:
         optimizer, table = trainer.optimizer, specialization.table
         assert table is not None
         scale = trainer.scale_for(batch_size)
-        take_back = optimizer.bookmark()
+        rollback = optimizer.checkpoint()
         try:  # a scheduler may fail, and a graph that is looked at while it runs
             optimizer.rescale_grad = scale
             optimizer.count(table.indices)
@@ -236,12 +236,12 @@ class TrainStep:
                 self._write_others(specialization, scale)
             results = self._run(specialization, arrays)
         except BaseException:
-            take_back()
+            rollback()
             raise
         if NORM in results:
             self.grad_norm = float(results[NORM]) * scale
         if specialization.is_left_out(results):
-            take_back()
+            rollback()
         elif self.options.keep_grads:
             _write_grads(trainer, results)
         _spend(specialization)
@@ -258,14 +258,14 @@ class TrainStep:
         """Run a graph. Where it fails, or its batch is left out, no random number has been drawn."""
         if not specialization.can_fail:
             return specialization.run(arrays)
-        take_back = random.bookmark(specialization.draws)
+        rollback = random.checkpoint(specialization.draws)
         try:
             results = specialization.run(arrays)
         except BaseException:
-            take_back()
+            rollback()
             raise
         if specialization.is_left_out(results):
-            take_back()
+            rollback()
             self.skipped += 1
         return results
 

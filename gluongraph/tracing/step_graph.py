@@ -1,4 +1,4 @@
-"""What a mode of a step makes of a traced program: gradients, what they are added to, updates, what may be left out."""
+"""The graph of one mode of a step: the traced program with gradients, accumulation, updates and guards."""
 
 from __future__ import annotations
 
@@ -48,32 +48,32 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Call:
-    """A mode: are layers in training mode, and what is done with gradients."""
+class Mode:
+    """What a call of the step computes: whether layers are in training mode, and how gradients are used."""
 
     name: str
     training: bool = False
     gradients: bool = False
     updates: bool = False
-    sums: bool = False  # over contexts
-    adds: bool = False  # to the window of the step
+    sums: bool = False  # gradients over contexts
+    adds: bool = False  # gradients to the accumulators
 
     @property
     def traces(self) -> bool:
-        """Does it run the program? Otherwise gradients come from the window."""
+        """Whether the program is run; otherwise gradients come from the accumulators."""
         return self.training or not self.gradients
 
 
-CALLS = {
-    call.name: call
-    for call in (
-        Call("step", training=True, gradients=True, updates=True),
-        Call("backward", training=True, gradients=True),
-        Call("grads", training=True, gradients=True, sums=True),
-        Call("accumulate", training=True, gradients=True, adds=True),
-        Call("apply", gradients=True, updates=True),
-        Call("evaluate"),
-        Call("predict"),
+MODES_BY_NAME = {
+    mode.name: mode
+    for mode in (
+        Mode("step", training=True, gradients=True, updates=True),
+        Mode("backward", training=True, gradients=True),
+        Mode("grads", training=True, gradients=True, sums=True),
+        Mode("accumulate", training=True, gradients=True, adds=True),
+        Mode("apply", gradients=True, updates=True),
+        Mode("evaluate"),
+        Mode("predict"),
     )
 }
 
@@ -86,8 +86,8 @@ class States(NamedTuple):
 
 
 @dataclass
-class Made:
-    """A graph in the making, and the arrays that its inputs are."""
+class StepGraph:
+    """The graph of a mode while it is built, and the arrays bound to its inputs."""
 
     graph: Graph
     state: dict[str, NDArray]
@@ -118,115 +118,119 @@ class Made:
         return "state" if name in self.state else "input"
 
 
-def forward(traced: Traced, options: Options) -> Made:
+def forward(traced: Traced, options: Options) -> StepGraph:
     """The program as it is."""
     graph = traced.graph if options.cast is None else options.cast(traced.graph)
-    return Made(graph, dict(traced.captured), traced.draws)
+    return StepGraph(graph, dict(traced.captured), traced.draws)
 
 
-def backward(traced: Traced, trainer: Trainer, options: Options, call: Call, window: GradientAccumulator) -> Made:
+def backward(traced: Traced, trainer: Trainer, options: Options, mode: Mode, window: GradientAccumulator) -> StepGraph:
     """The program, the gradients of what it reads of the trainer's parameters, and what those are added to."""
     names = _trained(trainer, traced)
     _check_loss(traced, trainer, names)
-    made = Made(traced.graph, dict(traced.captured), traced.draws, names)
+    step_graph = StepGraph(traced.graph, dict(traced.captured), traced.draws, names)
     scale = None
     if scaled := options.precision.scaled:
-        made.state |= trainer.scaler.state
-        made.graph, scale = loss_scaling.scaled(made.graph)
-    made.graph = differentiate(made.graph, traced.first, names, scale)
+        step_graph.state |= trainer.scaler.state
+        step_graph.graph, scale = loss_scaling.scaled(step_graph.graph)
+    step_graph.graph = differentiate(step_graph.graph, traced.first, names, scale)
     if options.cast is not None:
-        made.graph = options.cast(made.graph)
+        step_graph.graph = options.cast(step_graph.graph)
     if scaled:
-        made.masked = True
-        made.graph = loss_scaling.unscaled(made.graph)
-    alike = not made.masked and not options.detect_anomaly  # are updates of the program what they were?
-    made.forward = (*traced.graph.outputs, *(traced.graph.updates if alike else ()))
+        step_graph.masked = True
+        step_graph.graph = loss_scaling.unscaled(step_graph.graph)
+    alike = not step_graph.masked and not options.detect_anomaly  # are updates of the program what they were?
+    step_graph.forward = (*traced.graph.outputs, *(traced.graph.updates if alike else ()))
     if options.detect_anomaly:  # gradients of a scaled loss may overflow
-        grads = () if scaled else tuple(name for name in made.graph.outputs if name.startswith(GRAD))
-        made.graph = watching(made.graph, (traced.first, *grads))
-    if call.sums:
-        made.graph = trainer.exchange.sums(made.graph)
-        return made
-    made.added = _added(trainer, names)
-    made.graph = trainer.exchange.accumulating(made.graph, made.added)
-    made.state |= {GRAD + name: grad for name, grad in made.added.items()}
-    if call.adds:
-        summed = [name for name in names if name not in made.added]
-        made.state |= window.inputs(trainer, summed)
-        made.graph = window.adding(made.graph, summed)
-        made.spends = _spent(trainer, names, made.graph, made.added)
-    return made
+        grads = () if scaled else tuple(name for name in step_graph.graph.outputs if name.startswith(GRAD))
+        step_graph.graph = watching(step_graph.graph, (traced.first, *grads))
+    if mode.sums:
+        step_graph.graph = trainer.exchange.sums(step_graph.graph)
+        return step_graph
+    step_graph.added = _added(trainer, names)
+    step_graph.graph = trainer.exchange.accumulating(step_graph.graph, step_graph.added)
+    step_graph.state |= {GRAD + name: grad for name, grad in step_graph.added.items()}
+    if mode.adds:
+        summed = [name for name in names if name not in step_graph.added]
+        step_graph.state |= window.inputs(trainer, summed)
+        step_graph.graph = window.adding(step_graph.graph, summed)
+        step_graph.spends = _spent(trainer, names, step_graph.graph, step_graph.added)
+    return step_graph
 
 
-def of_window(trainer: Trainer, window: GradientAccumulator) -> Made:
+def of_window(trainer: Trainer, window: GradientAccumulator) -> StepGraph:
     """The gradients that have been added up: in the window, and in the arrays of parameters with grad_req "add"."""
     added = _added(trainer, window.names)
     weights = {name: trainer.replica(name) for name in window.names}
     state = weights | window.inputs(trainer, [name for name in window.names if name not in added])
     state |= {GRAD + name: grad for name, grad in added.items()}
-    return Made(window.gradients(weights, added), state, {}, window.names, added=added)
+    return StepGraph(window.gradients(weights, added), state, {}, window.names, added=added)
 
 
 def add_updates(
-    made: Made, trainer: Trainer, options: Options, averages: AveragedWeights | None, window: GradientAccumulator
+    step_graph: StepGraph,
+    trainer: Trainer,
+    options: Options,
+    averages: AveragedWeights | None,
+    window: GradientAccumulator,
 ) -> None:
     """Put the updates of the parameters at the end of a graph with gradients."""
     clip = clipped if options.clip_norm is not None else measured if options.grad_norm else None
     updating = trainer.exchange.update(
-        made.graph,
+        step_graph.graph,
         trainer.optimizer,
         trainer.contexts[0],
-        draws=made.draws,
+        draws=step_graph.draws,
         keep_grads=options.keep_grads,
         clip=clip,
     )
-    made.graph, made.table = updating.graph, updating.table
-    made.draws = made.table.draws
-    made.spends = _spent(trainer, made.names, made.graph, made.added)
+    step_graph.graph, step_graph.table = updating.graph, updating.table
+    step_graph.draws = step_graph.table.draws
+    step_graph.spends = _spent(trainer, step_graph.names, step_graph.graph, step_graph.added)
     had = set(trainer.states)
     states = trainer.state_arrays(updating.owners)
-    made.state |= states | trainer.residual_arrays(made.names)
+    step_graph.state |= states | trainer.residual_arrays(step_graph.names)
     if averages is not None:
-        made.state |= averages.inputs(trainer, updating.owners)
-        made.graph = averages.following(made.graph)
-    made.graph = window.emptied(made.graph)
-    made.states.append(States(states, had))
+        step_graph.state |= averages.inputs(trainer, updating.owners)
+        step_graph.graph = averages.following(step_graph.graph)
+    step_graph.graph = window.emptied(step_graph.graph)
+    step_graph.states.append(States(states, had))
 
 
 def graph_of(
-    call: Call,
+    mode: Mode,
     traced: Traced,
     trainer: Trainer | None,
     options: Options,
     averages: AveragedWeights | None,
     window: GradientAccumulator,
-) -> Made:
+) -> StepGraph:
     """The graph of a mode, and what it works on."""
-    if not call.gradients:
-        made = forward(traced, options)
-        _keep_copies(made, trainer, options)
-        return made
+    if not mode.gradients:
+        step_graph = forward(traced, options)
+        _keep_copies(step_graph, trainer, options)
+        return step_graph
     if trainer is None:
         raise MXNetError(located("gradients need a trainer", help="mx.compile(net, loss, trainer)"))
-    made = backward(traced, trainer, options, call, window) if call.traces else of_window(trainer, window)
-    if call.updates:
-        add_updates(made, trainer, options, averages, window)
-    if made.masked:
-        made.graph = loss_scaling.skipping(made.graph)
-    _keep_copies(made, trainer, options)
+    step_graph = backward(traced, trainer, options, mode, window) if mode.traces else of_window(trainer, window)
+    if mode.updates:
+        add_updates(step_graph, trainer, options, averages, window)
+    if step_graph.masked:
+        step_graph.graph = loss_scaling.skipping(step_graph.graph)
+    _keep_copies(step_graph, trainer, options)
     if options.detect_anomaly:
-        made.guard = Guard(made.graph)
-        made.graph = made.guard.graph
-    return made
+        step_graph.guard = Guard(step_graph.graph)
+        step_graph.graph = step_graph.guard.graph
+    return step_graph
 
 
-def _keep_copies(made: Made, trainer: Trainer | None, options: Options) -> None:
+def _keep_copies(step_graph: StepGraph, trainer: Trainer | None, options: Options) -> None:
     """Weights that are rounded to 16 bit as copies, which the updates write too."""
     if (low := options.precision.low) is not None:
-        made.graph, copies = copied(made.graph, made.state, low)
-        made.low, made.state = low, made.state | copies
+        step_graph.graph, copies = copied(step_graph.graph, step_graph.state, low)
+        step_graph.low, step_graph.state = low, step_graph.state | copies
         if trainer is not None:
-            made.states.append(States(copies, None))
+            step_graph.states.append(States(copies, None))
 
 
 def _trained(trainer: Trainer, traced: Traced) -> tuple[str, ...]:

@@ -47,15 +47,15 @@ def digests(workload: str, target: str, precision: str) -> str:
     from gluongraph.compiler.lower import Request
     from gluongraph.compiler.memory_options import ALL_KEPT
     from gluongraph.name import NameManager
-    from gluongraph.tracing.step_graph import CALLS
+    from gluongraph.tracing.step_graph import MODES_BY_NAME
 
     on = find_target(target)
     with NameManager():  # parameters are updated in the order of their names, as in MXNet: dense10 before dense9
         step, batches = step_of(find(workload), precision=precision, target=target)
     assert step.trainer is not None
     step._specializations.prepare(step.trainer, batches[0])
-    made, _, _ = step._specializations.made(CALLS["step"], [part.asnumpy() for part in batches[0]])
-    plan = Request(made.graph, made.roles, made.forward, on, ALL_KEPT).choice.plan
+    step_graph, _, _ = step._specializations.step_graph(MODES_BY_NAME["step"], [part.asnumpy() for part in batches[0]])
+    plan = Request(step_graph.graph, step_graph.roles, step_graph.forward, on, ALL_KEPT).choice.plan
     return " ".join([*(_kernel(launch, on) for launch in plan.kernels.values()), _entry_point(plan)])
 
 

@@ -152,8 +152,8 @@ def test_what_is_no_convolution_for_tiles() -> None:
     cpu, other = TARGETS["sapphirerapids"], TARGETS["x86-64-v4"]
     assert cpu is not None and other is not None
     layer = Conv(32, 20, 8, 8, 50, (5, 5))
-    assert conv_tile_blocks.suits(layer, cpu, "bf16")
-    assert not conv_tile_blocks.suits(layer, other, "bf16")
-    assert not conv_tile_blocks.suits(layer, cpu, "f16")
+    assert conv_tile_blocks.is_profitable(layer, cpu, "bf16")
+    assert not conv_tile_blocks.is_profitable(layer, other, "bf16")
+    assert not conv_tile_blocks.is_profitable(layer, cpu, "f16")
     for change in ({"c": 3}, {"groups": 2}, {"n": 24}):
-        assert not conv_tile_blocks.suits(replace(layer, **change), cpu, "bf16")
+        assert not conv_tile_blocks.is_profitable(replace(layer, **change), cpu, "bf16")

@@ -51,7 +51,7 @@ def reference(kind: str, c: Conv, x: Any, w: Any, g: Any) -> Any:
 
 
 def run(
-    kind: str, c: Conv, dtype: str = "f32", where: Any = HOST, threads: tuple[int, ...] = (), way: str = ""
+    kind: str, c: Conv, dtype: str = "f32", where: Any = HOST, threads: tuple[int, ...] = (), algorithm: str = ""
 ) -> list[Any]:
     """What the kernel adds into zeros (so an element written twice shows), per number of threads; the reference."""
     import tvm
@@ -65,7 +65,7 @@ def run(
     k, total = tir.Kernel("conv"), accumulator(dtype, dtype)
     bufs = {name: k.param(name, arrays[name].size, dtype) for name in names}
     out = k.param("out", arrays[result].size, total)
-    space = k.param("space", WORKSPACE[kind](c, dtype, where, way), "u8")
+    space = k.param("space", WORKSPACE[kind](c, dtype, where, algorithm), "u8")
 
     def pixels(name: str) -> Any:
         channels, size = shapes[name][1], shapes[name][2] * shapes[name][3]
@@ -79,11 +79,21 @@ def run(
 
     if kind == "weight_grad":
         x, g = pixels("x"), pixels("g")
-        conv.emit_weight_grad(k, c, dtype, x, g, lambda o, q, v: add(k.let(o * c.q + q), v), where, space, way)
+        conv.emit_weight_grad(k, c, dtype, x, g, lambda o, q, v: add(k.let(o * c.q + q), v), where, space, algorithm)
     else:
         emit = conv.emit_forward if kind == "forward" else conv.emit_data_grad
         source = pixels(names[0])
-        emit(k, c, dtype, source, lambda o, q, n: k.load(bufs["w"], o * c.q + q, n), write_pixels, where, space, way)
+        emit(
+            k,
+            c,
+            dtype,
+            source,
+            lambda o, q, n: k.load(bufs["w"], o * c.q + q, n),
+            write_pixels,
+            where,
+            space,
+            algorithm,
+        )
     function = machine_code.build_kernels([k.finish()], where.tvm)["conv"]
     given = [tvm.runtime.tensor(arrays[name].ravel()) for name in names]
     results = []
@@ -149,8 +159,8 @@ CHANNELS = {  # fill vectors better than images do: blocks with a rest, remainde
 @pytest.mark.parametrize("kind", WORKSPACE)
 def test_channels_in_vectors(kind: str, case: str) -> None:
     c = CHANNELS[case]
-    assert all(conv_direct_nchwc.suits(c, channels, TARGETS["x86-64-v4"], "f32") for channels in (c.c, c.o))
-    check(*run(kind, c, where=target("x86-64-v3") if case == "odd" else HOST, way="channels"))
+    assert all(conv_direct_nchwc.is_profitable(c, channels, TARGETS["x86-64-v4"], "f32") for channels in (c.c, c.o))
+    check(*run(kind, c, where=target("x86-64-v3") if case == "odd" else HOST, algorithm="channels"))
 
 
 BANDS = {  # of few images that fill a vector: a rest of every tile, rows that a stride leaves out, groups, AVX2
@@ -166,7 +176,7 @@ BANDS = {  # of few images that fill a vector: a rest of every tile, rows that a
 def test_bands_of_images(kind: str, case: str) -> None:
     c, where = BANDS[case][0], target(BANDS[case][1])
     op = {"forward": "conv2d", "data_grad": "conv2d_data_grad"}[kind]
-    assert conv.ways(op, c, "f32", where)[0] == "bands"
+    assert conv.algorithms(op, c, "f32", where)[0] == "bands"
     if HOST.lanes < where.lanes:
         pytest.skip(f"this machine is no {where.name}")
     one, two, want = run(kind, c, where=where, threads=(1, 2))
@@ -177,28 +187,28 @@ def test_bands_of_images(kind: str, case: str) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_bands_of_16_bit_images(dtype: str) -> None:
     c = Conv(2, 5, 16, 8, 9, (3, 3), padding=(1, 1))
-    check(*run("forward", c, dtype, way="bands"))
+    check(*run("forward", c, dtype, algorithm="bands"))
 
 
 def test_which_images_are_cut_into_bands() -> None:
     """Bands fill a vector, are of whole steps, and more of them than images; many pixels are worth turning weights."""
     cpu, layer = TARGETS["x86-64-v4"], Conv(8, 64, 16, 16, 64, (3, 3), padding=(1, 1))
-    assert conv_bands.suits("conv2d", layer, cpu, "f32")
+    assert conv_bands.is_profitable("conv2d", layer, cpu, "f32")
     for change in ({"n": 16}, {"n": 6}, {"h": 15}, {"h": 32, "w": 32}):
-        assert not conv_bands.suits("conv2d", replace(layer, **change), cpu, "f32")
+        assert not conv_bands.is_profitable("conv2d", replace(layer, **change), cpu, "f32")
     odd = replace(layer, h=6, w=6, stride=(2, 2))
-    assert conv_bands.can("conv2d", replace(odd, h=8), cpu, "f32")
-    assert not conv_bands.can("conv2d_data_grad", odd, cpu, "f32")
+    assert conv_bands.is_supported("conv2d", replace(odd, h=8), cpu, "f32")
+    assert not conv_bands.is_supported("conv2d_data_grad", odd, cpu, "f32")
 
 
 def test_which_fill_vectors() -> None:
     """Channels do not where images do, or of too few channels; odd sizes would leave remainders of unequal length."""
     cpu = TARGETS["x86-64-v4"]
     layer = Conv(8, 32, 8, 8, 64, (3, 3), (2, 2))
-    assert conv_direct_nchwc.suits(layer, layer.o, cpu, "f32")
-    assert not conv_direct_nchwc.suits(replace(layer, n=32), layer.o, cpu, "f32")
-    assert not conv_direct_nchwc.suits(replace(layer, c=3), 3, cpu, "f32")
-    assert not conv_direct_nchwc.suits(replace(layer, h=9), layer.o, cpu, "f32")
+    assert conv_direct_nchwc.is_profitable(layer, layer.o, cpu, "f32")
+    assert not conv_direct_nchwc.is_profitable(replace(layer, n=32), layer.o, cpu, "f32")
+    assert not conv_direct_nchwc.is_profitable(replace(layer, c=3), 3, cpu, "f32")
+    assert not conv_direct_nchwc.is_profitable(replace(layer, h=9), layer.o, cpu, "f32")
 
 
 POINTS = {  # of one tap: a rest of every tile, groups, channels a page apart
@@ -213,9 +223,9 @@ POINTS = {  # of one tap: a rest of every tile, groups, channels a page apart
 @pytest.mark.parametrize("kind", WORKSPACE)
 def test_one_tap(kind: str, case: str) -> None:
     cpu, c = TARGETS["x86-64-v4"], POINTS[case]
-    assert conv_1x1.suits(c, cpu, "f32")
+    assert conv_1x1.is_profitable(c, cpu, "f32")
     op = {"forward": "conv2d", "data_grad": "conv2d_data_grad", "weight_grad": "conv2d_weight_grad"}[kind]
-    assert conv.ways(op, c, "f32", cpu)[0] == "points"
+    assert conv.algorithms(op, c, "f32", cpu)[0] == "points"
     one, two, want = run(kind, c, threads=(1, 2))
     check(one, want)
     assert np.array_equal(one, two)
@@ -224,9 +234,9 @@ def test_one_tap(kind: str, case: str) -> None:
 def test_what_is_more_than_one_tap() -> None:
     """Or has edges, or images that end within a vector."""
     cpu, layer = TARGETS["x86-64-v4"], Conv(2, 16, 4, 4, 16, (1, 1))
-    assert conv_1x1.suits(layer, cpu, "f32")
+    assert conv_1x1.is_profitable(layer, cpu, "f32")
     for change in ({"kernel": (1, 3)}, {"padding": (0, 1)}, {"h": 3}):
-        assert not conv_1x1.suits(replace(layer, **change), cpu, "f32")
+        assert not conv_1x1.is_profitable(replace(layer, **change), cpu, "f32")
 
 
 TILED = {  # images that leave a rest of 16 and of 32, channels that leave one of 32, strips and groups, few images
@@ -263,11 +273,11 @@ def test_strips_of_lines_of_tiles() -> None:
 def test_what_is_no_convolution_for_tiles() -> None:
     cpu, other = TARGETS["sapphirerapids"], TARGETS["x86-64-v4"]
     layer = Conv(16, 32, 8, 8, 32, (3, 3))
-    assert conv_tiles.suits(layer, cpu, "bf16")
-    assert not conv_tiles.suits(layer, other, "bf16")
-    assert not conv_tiles.suits(layer, cpu, "f16")
-    assert not conv_tiles.suits(replace(layer, c=3), cpu, "bf16")
-    assert not conv_tiles.suits(replace(layer, n=4), cpu, "bf16")
+    assert conv_tiles.is_profitable(layer, cpu, "bf16")
+    assert not conv_tiles.is_profitable(layer, other, "bf16")
+    assert not conv_tiles.is_profitable(layer, cpu, "f16")
+    assert not conv_tiles.is_profitable(replace(layer, c=3), cpu, "bf16")
+    assert not conv_tiles.is_profitable(replace(layer, n=4), cpu, "bf16")
 
 
 @pytest.mark.parametrize("kind", WORKSPACE)

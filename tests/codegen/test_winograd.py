@@ -1,4 +1,4 @@
-"""Convolutions by minimal filtering, against float64 numpy: edges, odd sizes, hard numbers."""
+"""Convolutions by Winograd's algorithm, against float64 numpy: edges, odd sizes, hard numbers."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def shapes(op: str, c: Conv) -> tuple[tuple[int, ...], ...]:
 class Kernels:
     """All kernels of some convolutions, which add what they make to zeros, so that what is written twice shows."""
 
-    def __init__(self, convs: dict[str, Conv], where: Any = HOST, way: str = "winograd"):
-        self.convs, self.cpu, self.way = convs, where, way
+    def __init__(self, convs: dict[str, Conv], where: Any = HOST, algorithm: str = "winograd"):
+        self.convs, self.cpu, self.algorithm = convs, where, algorithm
         made = [self._kernel(name, op) for name in convs for op in OPS]
         self.module = machine_code.build_kernels(made, where.tvm)
 
@@ -88,7 +88,7 @@ class Kernels:
             _, channels, height, width = shapes(op, c)[which]
             return lambda n, ch, p, lanes: k.load(buf, (n * channels + ch) * (height * width) + p, lanes)
 
-        how = (self.cpu, space, self.way)
+        how = (self.cpu, space, self.algorithm)
         if c.blocks:
             conv.emit_in_blocks(k, op, c, "f32", a, b, weights if op == "conv2d_weight_grad" else images, *how)
         elif op == "conv2d_weight_grad":
@@ -100,7 +100,7 @@ class Kernels:
 
     def workspace(self, name: str, op: str) -> int:
         """Bytes of it."""
-        c, how = self.convs[name], ("f32", self.cpu, self.way)
+        c, how = self.convs[name], ("f32", self.cpu, self.algorithm)
         if c.blocks:
             return conv.blocks_workspace(op, c, *how)
         size = (conv.forward_workspace, conv.data_grad_workspace, conv.weight_grad_workspace)[OPS.index(op)]
@@ -165,13 +165,13 @@ def test_small_caches_and_large_weights(monkeypatch: pytest.MonkeyPatch) -> None
             check(kernels, name, op)
 
 
-@pytest.mark.parametrize("way", ["winograd", "images"])
-def test_pieces_change_no_bit(way: str) -> None:
+@pytest.mark.parametrize("algorithm", ["winograd", "images"])
+def test_pieces_change_no_bit(algorithm: str) -> None:
     """More of them, for more threads: a sum has as many parts as before."""
     case, op, random = {"tall": CASES["tall"]}, "conv2d_weight_grad", np.random.default_rng(5)
     a, b, _ = (random.standard_normal(shape, np.float32) for shape in shapes(op, CASES["tall"]))
     many = replace(HOST, chunks=24)
-    made = [Kernels(case, where, way).run("tall", op, a, b) for where in (HOST, many)]
+    made = [Kernels(case, where, algorithm).run("tall", op, a, b) for where in (HOST, many)]
     assert np.array_equal(*made)
 
 
@@ -196,7 +196,7 @@ def test_which_layers_it_is_for(on: str, many: int) -> None:
     layer = Conv(4 * cpu.lanes, 16, 32, 32, 16, **SAME)
 
     def first(c: Conv) -> set[str]:
-        return {conv.ways(op, c, "f32", cpu)[0] for op in OPS}
+        return {conv.algorithms(op, c, "f32", cpu)[0] for op in OPS}
 
     assert first(layer) == first(replace(layer, c=64, o=64, h=8, w=8)) == {"winograd"}
     assert first(replace(layer, c=many // 2, o=many // 2)) == {"winograd"}
@@ -204,20 +204,20 @@ def test_which_layers_it_is_for(on: str, many: int) -> None:
     few, narrow, badly_covered = replace(layer, c=3), replace(layer, w=4), replace(layer, w=9)
     assert first(few) == first(narrow) == first(badly_covered) == {"images"}
     lenet = Conv(4 * cpu.lanes, 20, 12, 12, 50, (5, 5), blocks=True)
-    assert [conv.ways(op, lenet, "f32", cpu)[0] for op in OPS] == ["winograd", "images", "winograd"]
+    assert [conv.algorithms(op, lenet, "f32", cpu)[0] for op in OPS] == ["winograd", "images", "winograd"]
     for other in ({"stride": (2, 1)}, {"dilation": (1, 2)}, {"groups": 2}, {"kernel": (3, 7)}):
-        assert all(conv.ways(op, replace(layer, **other), "f32", cpu) == ["images"] for op in OPS)
+        assert all(conv.algorithms(op, replace(layer, **other), "f32", cpu) == ["images"] for op in OPS)
 
 
 def test_which_layers_of_few_images_it_is_for() -> None:
     cpu, layer = TARGETS["x86-64-v4"], Conv(8, 128, 16, 16, 128, (3, 3), padding=(1, 1))
 
     def first(c: Conv) -> list[str]:
-        return [conv.ways(op, c, "f32", cpu)[0] for op in OPS]
+        return [conv.algorithms(op, c, "f32", cpu)[0] for op in OPS]
 
     assert first(layer) == first(replace(layer, n=1)) == first(replace(layer, h=8, w=8)) == ["winograd"] * 3
     assert first(replace(layer, h=4, w=4)) == ["bands", "bands", "winograd"]  # few pixels
     assert first(replace(layer, h=5, w=5)) == ["channels"] * 3  # badly covered
     for other in ({"stride": (2, 2)}, {"dilation": (2, 2)}, {"groups": 4}, {"kernel": (5, 5)}, {"c": 40}, {"n": 32}):
         assert "winograd" not in first(replace(layer, **other))
-    assert all("winograd" not in conv.ways(op, layer, "bf16", cpu) for op in OPS)
+    assert all("winograd" not in conv.algorithms(op, layer, "bf16", cpu) for op in OPS)

@@ -11,7 +11,7 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import debug
-from gluongraph.tracing.step_graph import CALLS
+from gluongraph.tracing.step_graph import MODES_BY_NAME
 
 pytestmark = pytest.mark.usefixtures("demo_environment")
 
@@ -32,5 +32,5 @@ def test_the_first_example_runs() -> None:
 
 
 def test_every_mode_is_documented() -> None:
-    for name in CALLS.keys() - {"step", "backward"}:
+    for name in MODES_BY_NAME.keys() - {"step", "backward"}:
         assert f"step.{name}(" in TEXT, name

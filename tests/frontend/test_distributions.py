@@ -119,7 +119,7 @@ DRAWS: dict[str, tuple[Callable[[], nd.NDArray], Known]] = {
     "shuffle": (lambda: random.shuffle(nd.arange(SIZE)), Known(cdf=lambda x: x / SIZE)),
 }
 # Draws that are not numbers one by one, or the same by another name.
-STATES = {"seed", "take", "take_all", "bookmark", "undone_on_error", "next_state", "get_state", "set_state", "source"}
+STATES = {"seed", "take", "take_all", "checkpoint", "undone_on_error", "next_state", "get_state", "set_state", "source"}
 STATES |= {"all_states", "set_all_states"}
 
 

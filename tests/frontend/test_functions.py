@@ -372,7 +372,7 @@ def test_self_attention_is_softmax_free_attention() -> None:
     np.testing.assert_allclose(mixed.asnumpy(), wanted, rtol=1e-4, atol=1e-5)
 
 
-# -- output layers: their gradient is that of a loss, whatever comes from above
+# -- output layers: their gradient is that of a loss, whatever the upstream gradient
 
 LABEL = np.array([0, 1], np.float32)
 P = np.exp(X[:2]) / np.exp(X[:2]).sum(1, keepdims=True)
@@ -397,7 +397,7 @@ def test_output_layers(name: str, kwargs: Any, slope: Any) -> None:
     x.attach_grad()
     label = HOT if "Regression" in name else LABEL
     with autograd.record():
-        y = function(name)(x, nd.array(label), **kwargs) * 7  # what comes from above does not count
+        y = function(name)(x, nd.array(label), **kwargs) * 7  # the upstream gradient does not count
     y.backward()
     np.testing.assert_allclose(x.grad.asnumpy(), slope, rtol=1e-5, atol=1e-6)
 

@@ -63,5 +63,5 @@ def test_all_products_of_the_benchmarks(name: str, precision: str) -> None:
     assert cpu is not None
     if precision == "bf16-mixed" and name == "resnet18-32":
         layers = [geometry_of(n) for n, _ in found if n.op.name.startswith("conv")]
-        left = [layer for layer in layers if not conv_tiles.suits(layer, cpu, "bf16")]
+        left = [layer for layer in layers if not conv_tiles.is_profitable(layer, cpu, "bf16")]
         assert [layer.c for layer in left] == [3, 3]  # the first, and the gradient of its weights
