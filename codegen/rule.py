@@ -12,7 +12,7 @@ from gluongraph.codegen.tvm.tir import Buf, Kernel
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plan import Candidate, Group, Launch
 
-# Parts, at most, of a sum that several pieces add to: no matter how many pieces there are, it is the same to the bit.
+# Parts, at most, of a sum that several chunks add to: no matter how many chunks there are, it is the same to the bit.
 SHARES = 8
 
 
@@ -62,7 +62,7 @@ class Cpu(Target):
 
     lanes: int  # f32 elements of one vector register: 16, 8, 4
     registers: int  # vector registers: 32 or 16
-    chunks: int  # pieces that parallel loops are cut into, fixed when compiled
+    chunks: int  # chunks that parallel loops are cut into, fixed when compiled
     l1: int = 32 * 1024  # bytes
     l2: int = 1024 * 1024
     tiles: bool = False  # AMX: does it multiply bf16 in tiles?

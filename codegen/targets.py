@@ -16,7 +16,7 @@ from gluongraph.errors import CompileError
 from gluongraph.host import nvidia
 from gluongraph.host.process import threads
 
-# Parallel loops are cut into this many pieces, or on the machine at hand as many more as its threads share evenly.
+# Parallel loops are cut into this many chunks, or on the machine at hand as many more as its threads share evenly.
 CHUNKS = 8
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -74,7 +74,7 @@ TARGETS: dict[str, Target] = {
 
 
 def target(name: str = "cpu") -> Target:
-    """The row of that name; 'cpu' is the best row that this machine can run, with a piece of work for each of its
+    """The row of that name; 'cpu' is the best row that this machine can run, with a chunk of work for each of its
     threads; "cuda" is for the GPU that is here, or for sm_90 where none is; "cuda:sm_80" is for that GPU.
 
     Raises:
@@ -105,9 +105,9 @@ def _host() -> Target:
 
 
 def _shared_out(target: Target) -> Target:
-    """The target with pieces for each thread; of 1, 2, 4 or 8 threads it is the target itself."""
-    pieces = -(-CHUNKS // threads()) * threads()
-    return replace(target, chunks=pieces) if isinstance(target, Cpu) and pieces != CHUNKS else target
+    """The target with chunks for each thread; of 1, 2, 4 or 8 threads it is the target itself."""
+    num_chunks = -(-CHUNKS // threads()) * threads()
+    return replace(target, chunks=num_chunks) if isinstance(target, Cpu) and num_chunks != CHUNKS else target
 
 
 def runs_here(target: Target) -> bool:

@@ -83,7 +83,7 @@ class Unit(Protocol):
         then on."""
 
     def thread(self, k: Kernel) -> AbstractContextManager[None]:
-        """Around what each parallel piece does."""
+        """Around what each parallel chunk does."""
 
     def block(self, k: Kernel, shape: tuple[int, int], steps: Callable[[Add], None], sums: Sums, more: bool) -> None:
         """A block of rows x columns tiles, four at most and two of one of them at most: `steps(add)` writes the loops

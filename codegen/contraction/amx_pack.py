@@ -38,7 +38,7 @@ class Copied:
     extent: int  # rows of A, or columns of B
     kk: int
     along: bool
-    turned: bool
+    transposed: bool
 
     @property
     def blocks(self) -> int:
@@ -89,7 +89,7 @@ class Copied:
     @property
     def plain(self) -> bool:
         """Do rows of the tiles lie in memory as they are?"""
-        return self.along and not self.turned
+        return self.along and not self.transposed
 
     def part(self, batch: Expr, block: Expr, to: Expr, part: Value = 0, parts: int = 1) -> None:
         """Copy one of the even parts along k of a block."""
@@ -126,7 +126,7 @@ class Copied:
                 rows = amx.across(k, lambda p: self.read(batch, start, deep + p, size), depth)
             place = to + tir.floordiv(deep, DEPTH) * (2 * WORDS) + (tir.floordiv(start, SIDE) - first) * WORDS
             at = k.bind(place, "at")
-            for r, row in enumerate(mk.transposed(k, rows) if self.turned else rows):
+            for r, row in enumerate(mk.transposed(k, rows) if self.transposed else rows):
                 k.store(self.to, row, at + r * SIDE)
 
         mk.for_blocks(k, self.extent, SIDE, first, count, tile)

@@ -1,9 +1,9 @@
 """Attention and its gradients as one kernel each: a block of queries at a time, whose scores stay in cache.
 
-A piece of parallel work is one head. Keys are turned once, so that a row of scores is a row of vectors; then for each
+A chunk of parallel work is one head. Keys are turned once, so that a row of scores is a row of vectors; then for each
 block of queries: the scores of all keys that it sees, their softmax row by row, and the products with the values. What
 a causal query cannot see is not computed, but for the rest of its tile. The matrix of scores is never in memory: the
-workspace of a piece holds as many rows as a block has queries. (Dao et al.: FlashAttention, 2022; with whole rows at
+workspace of a chunk holds as many rows as a block has queries. (Dao et al.: FlashAttention, 2022; with whole rows at
 hand, the sum of a row need not be corrected as it grows.) Heads are read and written wherever they lie, by strides.
 """
 
@@ -60,13 +60,13 @@ def _claim(group: Group, cpu: Cpu) -> Candidate | None:
     n = places.node
     if attention_tiles.is_profitable(n, cpu):
         return Candidate("attention", attention_tiles.workspace(n, cpu), tiles=True)
-    return Candidate("attention", 4 * Shape.of(n).pieces(cpu) * _Slot.of(places, cpu).all)
+    return Candidate("attention", 4 * Shape.of(n).num_chunks(cpu) * _Slot.of(places, cpu).all)
 
 
 @dataclass(frozen=True)
 class _Slot:
-    """The workspace of a piece, in elements: turned keys, rows of scores for a block of queries; for a gradient also
-    turned values, rows of the slopes of scores, and the sums for keys and values where results are rounded."""
+    """The workspace of a chunk, in elements: turned keys, rows of scores for a block of queries; for a gradient also
+    turned values, rows of the gradients of scores, and the sums for keys and values where results are rounded."""
 
     shape: Shape
     row: int
@@ -111,7 +111,9 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
         return
     head = _Head(k, n, sources, _Slot.of(places, cpu), cpu, k.view(bindings.workspace, "f32"))
     body = head.forward if n.op.name == "attention" else head.backward
-    mk.parallel_chunks(k, head.shape.heads, head.shape.pieces(cpu), lambda piece, number: body(piece, number, results))
+    mk.parallel_chunks(
+        k, head.shape.heads, head.shape.num_chunks(cpu), lambda chunk, number: body(chunk, number, results)
+    )
 
 
 class _Head:
@@ -128,9 +130,9 @@ class _Head:
 
     # -- one head
 
-    def forward(self, piece: Expr, number: Expr, results: dict[int, Heads]) -> None:
+    def forward(self, chunk: Expr, number: Expr, results: dict[int, Heads]) -> None:
         """y = softmax(scores) v"""
-        k, shape, space = self.k, self.shape, self._slot(piece)
+        k, shape, space = self.k, self.shape, self._slot(chunk)
         q, keys, v, y = (each.rows(k, number) for each in (self.q, self.keys, self.v, results[0]))
         scores = space["scores"]
         self._turn(keys, shape.size, space["keys"])
@@ -151,18 +153,18 @@ class _Head:
 
         mk.for_blocks(k, shape.queries, BLOCK, 0, mk.ceildiv(shape.queries, BLOCK), block)
 
-    def backward(self, piece: Expr, number: Expr, results: dict[int, Heads]) -> None:
+    def backward(self, chunk: Expr, number: Expr, results: dict[int, Heads]) -> None:
         """P = softmax(S);  dv = Pᵀ g;  dS = P (g vᵀ - Σ P g vᵀ) · scale;  dq = dS k;  dk = dSᵀ q"""
-        k, shape, space = self.k, self.shape, self._slot(piece)
+        k, shape, space = self.k, self.shape, self._slot(chunk)
         p, ds = space["scores"], space["slopes"]
         g, q, keys, v = (each.rows(k, number) for each in (self.g, self.q, self.keys, self.v))
         outs = {i: each.rows(k, number) for i, each in results.items()}
         # Gradients of keys and values: the left and the right side of their product, and its columns.
-        turned, sums = {1: (ds, q, shape.size), 2: (p, g, shape.width)}, self._sums(outs, space)
+        transposed, sums = {1: (ds, q, shape.size), 2: (p, g, shape.width)}, self._sums(outs, space)
         self._turn(keys, shape.size, space["keys"])
         self._turn(v, shape.width, space["values"])
         for i, to in sums.items():
-            self._clear(to, turned[i][2])
+            self._clear(to, transposed[i][2])
         self._fill_up(ds, shape.block, 0.0)
 
         def block(first: Expr, rows: int) -> None:
@@ -178,18 +180,18 @@ class _Head:
                 dq = outs[0].at(k, first)
                 self._times_keys(first, rows, ds, keys, shape.size, self._into(dq.buf, dq.pitch))
             for i, to in sums.items():
-                left, right, size = turned[i]
+                left, right, size = transposed[i]
                 self._add_turned(first, rows, seen, left, right.at(k, first), size, to)
 
         mk.for_blocks(k, shape.queries, BLOCK, 0, mk.ceildiv(shape.queries, BLOCK), block)
         for i, source in sums.items():
             if source is not outs[i]:
-                self._store_epilogue(source, turned[i][2], outs[i])
+                self._store_epilogue(source, transposed[i][2], outs[i])
 
     # -- its parts
 
-    def _slot(self, piece: Expr) -> dict[str, Buf]:
-        return self.slot.parts(self.space.at(self.k.bind(piece * self.slot.all, "slot")))
+    def _slot(self, chunk: Expr) -> dict[str, Buf]:
+        return self.slot.parts(self.space.at(self.k.bind(chunk * self.slot.all, "slot")))
 
     def _sums(self, outs: dict[int, Rows], space: dict[str, Buf]) -> dict[int, Rows]:
         """Where gradients of keys and values are summed: where they belong, unless they are rounded there."""
@@ -219,14 +221,14 @@ class _Head:
 
         mk.for_vectors(k, keys, lanes, square)
 
-    def _scores(self, number: Expr, first: Expr, rows: int, seen: Value, q: Rows, turned: Buf, scores: Buf) -> None:
+    def _scores(self, number: Expr, first: Expr, rows: int, seen: Value, q: Rows, transposed: Buf, scores: Buf) -> None:
         """scores[r, j] = q[first + r] · key[j] · scale, or the lowest score where that key is not seen."""
 
         def write(r: Value, j: Value, x: Expr) -> None:
             value = x * tir.splat(tir.const(self.scale, "f32"), tir.lanes_of(x))
             self.k.store(scores, self.sight.only(number, first + r, j, value, UNSEEN), r * self.row + j)
 
-        self._rows_times(first, rows, seen, q, self.shape.size, turned, write)
+        self._rows_times(first, rows, seen, q, self.shape.size, transposed, write)
         self._fill_up(scores, rows, 2 * UNSEEN)
 
     def _fill_up(self, scores: Buf, rows: int, value: float) -> None:
@@ -236,7 +238,7 @@ class _Head:
                 self.k.store(scores, tir.splat(tir.const(value, "f32"), rest), r * self.row + self.shape.keys)
 
     def _rows_times(
-        self, first: Expr, rows: int, seen: Value, source: Rows, size: int, turned: Buf, write: Write
+        self, first: Expr, rows: int, seen: Value, source: Rows, size: int, transposed: Buf, write: Write
     ) -> None:
         """write(r, j, x): products of rows of `source` from `first` on with turned ones, a block of keys at a time; not
         those of tiles in which no query sees a key."""
@@ -249,7 +251,7 @@ class _Head:
                 count,
                 lambda i, tall: (0, size),
                 lambda r, d: k.load(source.buf, r * source.pitch + d),
-                lambda d, j, lanes: k.load(turned, d * self.row + start + j, lanes),
+                lambda d, j, lanes: k.load(transposed, d * self.row + start + j, lanes),
                 lambda r, j, x: write(r, start + j, x),
                 wanted=lambda i, tall, j: start + j < self.sight.keys(first + i + tall),
             )
@@ -407,23 +409,23 @@ class _Head:
         """p = p / total;  ds = p (ds - Σ p ds) · scale, or 0 in a row that sees nothing: it weighs all keys alike."""
         k, lanes = self.k, self.cpu.lanes
         at = k.bind(r * self.row, "row")
-        weights, slopes = p.at(at), ds.at(at)
+        weights, score_grads = p.at(at), ds.at(at)
         count, most = self._vectors(first, r, seen)
         inverse = k.let(tir.const(1.0, "f32") / total)
         lowest, zero = tir.const(UNSEEN, "f32"), tir.const(0.0, "f32")
         scale = k.let(tir.select(tir.compare("greater", largest, lowest), tir.const(self.scale, "f32"), zero))
-        inner = self._sum(count, lambda j: k.load(weights, j, lanes) * k.load(slopes, j, lanes))
+        inner = self._sum(count, lambda j: k.load(weights, j, lanes) * k.load(score_grads, j, lanes))
         mean = k.let(inner * inverse)
 
         def one(j: Expr) -> None:
             weight = k.let(k.load(weights, j, lanes) * tir.splat(inverse, lanes))
-            slope = (k.load(slopes, j, lanes) - tir.splat(mean, lanes)) * weight
-            slope = slope * tir.splat(scale, lanes)
+            score_grad = (k.load(score_grads, j, lanes) - tir.splat(mean, lanes)) * weight
+            score_grad = score_grad * tir.splat(scale, lanes)
             k.store(weights, weight, j)
-            k.store(slopes, slope, j)
+            k.store(score_grads, score_grad, j)
 
         self._sweep(count, one)
-        self._blank(slopes, count, most)
+        self._blank(score_grads, count, most)
 
     def _clear(self, rows: Rows, size: int) -> None:
         zero = tir.const(0, "f32")

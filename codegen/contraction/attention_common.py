@@ -33,8 +33,8 @@ class Shape:
         q, k, v = (s.shape for s in n.src[n.op.name == "attention_grad" :][:3])
         return cls(q[0] * q[1], q[2], k[2], q[3], v[3])
 
-    def pieces(self, cpu: Cpu) -> int:
-        """Parallel pieces."""
+    def num_chunks(self, cpu: Cpu) -> int:
+        """Parallel chunks."""
         work = self.heads * self.queries * self.keys * (self.size + self.width)
         return mk.num_chunks(self.heads, cpu, work)
 

@@ -1,9 +1,10 @@
-"""Attention of bf16 operands in tiles (tiles.py), forward and backward; scores and softmax are float32.
+"""Attention of bf16 operands in AMX tiles (amx.py), forward and backward; scores and softmax are float32.
 
-A piece of work is one head. What is multiplied is copied into tiles first. Then, a block of queries at a time: the
-scores of all keys that it sees, their softmax row by row, whose weights go into tiles as they are made, and products
-with those. The gradients of keys and values are summed with keys along rows, so that weights and slopes need not be
-turned: two rows of queries make a row of words. No T x S matrix is ever in memory. (Dao et al.: FlashAttention, 2022.)
+A chunk of work is one head. Operands are first packed into tiles. Then, a block of queries at a time: the scores of
+all keys that the block attends to, their softmax row by row, whose weights are stored as tiles, and the GEMMs with
+those. The gradients of keys and values are summed with keys along rows, so that weights and gradients of scores need no
+transposition: two rows of queries make a row of pairs. No T x S matrix is ever in memory. (Dao et al.: FlashAttention,
+2022.)
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def is_profitable(n: Node, cpu: Cpu) -> bool:
 def workspace(n: Node, cpu: Cpu) -> int:
     """Bytes of workspace that `emit` needs."""
     sizes = _Sizes(Shape.of(n), n.op.name == "attention_grad")
-    return 4 * sizes.shape.pieces(cpu) * sizes.all
+    return 4 * sizes.shape.num_chunks(cpu) * sizes.all
 
 
 def emit(k: Kernel, n: Node, sources: list[Heads], results: dict[int, Heads], space: Buf, cpu: Cpu) -> None:
@@ -47,10 +48,10 @@ def emit(k: Kernel, n: Node, sources: list[Heads], results: dict[int, Heads], sp
     head = _Head(k, n, sources, space, unit)
     unit.prepare(k)
     body = head.forward if n.op.name == "attention" else head.backward
-    count = head.shape.pieces(cpu)
-    with k.loop(count, "parallel", "piece") as piece, unit.thread(k):
-        slot = k.bind(piece * head.sizes.all, "slot")
-        first, number = mk.chunk_range(k, head.shape.heads, count, piece)
+    count = head.shape.num_chunks(cpu)
+    with k.loop(count, "parallel", "piece") as chunk, unit.thread(k):
+        slot = k.bind(chunk * head.sizes.all, "slot")
+        first, number = mk.chunk_range(k, head.shape.heads, count, chunk)
         with k.loop(number, name="unit") as u:
             body(_Memory(head.sizes, head.words.at(slot), head.numbers.at(slot)), k.bind(first + u, "head"), results)
 
@@ -62,7 +63,7 @@ def _pairs(extent: int) -> int:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What a piece holds in its workspace: operands in tiles, and rows of sums."""
+    """What a chunk holds in its workspace: operands in tiles, and rows of sums."""
 
     shape: Shape
     backward: bool
@@ -99,7 +100,7 @@ class _Sizes:
         if not self.backward:
             return {"q": t * d, "k": s * d, "v": e * s, "p": r * s}
         return {
-            **{"q": t * d, "g": t * e, "k": s * d, "v": s * e},  # for scores and their slopes
+            **{"q": t * d, "g": t * e, "k": s * d, "v": s * e},  # for scores and their gradients
             **{"key": d * s, "query": d * t, "above": e * t},  # for gradients: what they are multiplied with
             **{"p": s * r, "ds": s * r, "slopes": r * s},
         }
@@ -121,7 +122,7 @@ class _Sizes:
 
 
 class _Memory:
-    """The workspace of a piece by names."""
+    """The workspace of a chunk by names."""
 
     def __init__(self, sizes: _Sizes, words: Buf, numbers: Buf):
         self._at: dict[str, Buf] = {}
@@ -168,7 +169,7 @@ class _Head:
         k, s, z = self.k, self.shape, self.sizes
         q, keys, v, y = (each.rows(k, number) for each in (self.q, self.keys, self.v, results[0]))
         self._lines(q, s.queries, s.size, memory["q"], z.size)
-        self._lines(keys, s.keys, s.size, memory["k"], z.size, turned=True)
+        self._lines(keys, s.keys, s.size, memory["k"], z.size, transposed=True)
         self._columns(v, s.keys, s.width, memory["v"], z.keys)
         scores, out = memory["scores"], memory["out"]
 
@@ -190,16 +191,16 @@ class _Head:
         g, q, keys, v = (each.rows(k, number) for each in (self.g, self.q, self.keys, self.v))
         self._lines(q, s.queries, s.size, memory["q"], z.size)
         self._lines(g, s.queries, s.width, memory["g"], z.width)
-        self._lines(keys, s.keys, s.size, memory["k"], z.size, turned=True)
-        self._lines(v, s.keys, s.width, memory["v"], z.width, turned=True)
+        self._lines(keys, s.keys, s.size, memory["k"], z.size, transposed=True)
+        self._lines(v, s.keys, s.width, memory["v"], z.width, transposed=True)
         outs = {i: each.rows(k, number) for i, each in results.items()}
         # Gradients of keys and values: what is multiplied with what, and where the sums are.
-        turned = {1: ("query", q, s.size, "ds", "dk"), 2: ("above", g, s.width, "p", "dv")}
+        transposed = {1: ("query", q, s.size, "ds", "dk"), 2: ("above", g, s.width, "p", "dv")}
         if 0 in outs:
             self._columns(keys, s.keys, s.size, memory["key"], z.keys)
-        for i in outs.keys() & turned.keys():
-            name, source, size, _, sums = turned[i]
-            self._columns(source, s.queries, size, memory[name], z.queries, turned=True)
+        for i in outs.keys() & transposed.keys():
+            name, source, size, _, sums = transposed[i]
+            self._columns(source, s.queries, size, memory[name], z.queries, transposed=True)
             self._clear(memory[sums], PAIR * _pairs(size) * z.pitch)
 
         def block(first: Expr, rows: int) -> None:
@@ -215,14 +216,14 @@ class _Head:
                 with k.loop(rows, name="r") as r:
                     self._store_epilogue(out, r, outs[0], first + r, s.size)
             start = k.bind(tir.floordiv(first, DEPTH), "deep")
-            for i in sorted(outs.keys() & turned.keys()):
-                name, _, size, right, sums = turned[i]
+            for i in sorted(outs.keys() & transposed.keys()):
+                name, _, size, right, sums = transposed[i]
                 left, by = _Tiles(memory[name], z.queries, start), _Tiles(memory[right], z.block)
                 self._add(_pairs(size), seen, _pairs(rows), left, by, memory[sums])
 
         mk.for_blocks(k, s.queries, s.block, 0, mk.ceildiv(s.queries, s.block), block)
-        for i in sorted(outs.keys() & turned.keys()):
-            self._store_transposed(memory[turned[i][4]], outs[i], turned[i][2])
+        for i in sorted(outs.keys() & transposed.keys()):
+            self._store_transposed(memory[transposed[i][4]], outs[i], transposed[i][2])
 
     # -- operands into tiles
 
@@ -230,7 +231,7 @@ class _Head:
         """Reads so many numbers of each row below a place of a matrix."""
         return lambda row: self.k.load(source.buf, at + row * source.pitch, width)
 
-    def _lines(self, source: Rows, rows: int, columns: int, to: Buf, deep: int, turned: bool = False) -> None:
+    def _lines(self, source: Rows, rows: int, columns: int, to: Buf, deep: int, transposed: bool = False) -> None:
         """A line of tiles for 16 rows of a matrix whose columns are summed over: rows of A; `turned`, columns of B, of
         whose last pair the second may be zeros: what is no key weighs 0, and 0 times what lies there may be NaN."""
         k, lines = self.k, mk.ceildiv(rows, SIDE)
@@ -241,14 +242,14 @@ class _Head:
                     at = k.bind(start * source.pitch + step * DEPTH + first, "from")
                     rows = amx.along(k, self._read(source, at, depth), size)
                     place = tir.floordiv(start, SIDE) * deep + tir.floordiv(first, DEPTH) + step
-                    self._tile(to, place, rows, turned)
+                    self._tile(to, place, rows, transposed)
 
         mk.for_blocks(k, rows, SIDE, 0, lines, line)
-        if turned and lines % 2:
+        if transposed and lines % 2:
             with k.loop(deep, name="k") as step:
-                self._tile(to, lines * deep + step, [amx.zeros()] * SIDE, turned=False)
+                self._tile(to, lines * deep + step, [amx.zeros()] * SIDE, transposed=False)
 
-    def _columns(self, source: Rows, rows: int, columns: int, to: Buf, deep: int, turned: bool = False) -> None:
+    def _columns(self, source: Rows, rows: int, columns: int, to: Buf, deep: int, transposed: bool = False) -> None:
         """A line of tiles for 16 columns of a matrix whose rows are summed over: columns of B; `turned`, rows of A."""
         k = self.k
 
@@ -258,13 +259,13 @@ class _Head:
                     at = k.bind(start * source.pitch + line * SIDE + first, "from")
                     rows = amx.across(k, self._read(source, at, width), depth)
                     place = (line + first // SIDE) * deep + tir.floordiv(start, DEPTH)
-                    self._tile(to, place, rows, turned)
+                    self._tile(to, place, rows, transposed)
 
         mk.for_blocks(k, rows, DEPTH, 0, mk.ceildiv(rows, DEPTH), across)
 
-    def _tile(self, to: Buf, place: Expr, rows: list[Expr], turned: bool) -> None:
+    def _tile(self, to: Buf, place: Expr, rows: list[Expr], transposed: bool) -> None:
         at = self.k.bind(place * WORDS, "tile")
-        for r, row in enumerate(mk.transposed(self.k, rows) if turned else rows):
+        for r, row in enumerate(mk.transposed(self.k, rows) if transposed else rows):
             self.k.store(to, row, at + r * SIDE)
 
     # -- products
@@ -397,7 +398,7 @@ class _Head:
         return self._sum(lanes)
 
     def _slopes(self, number: Expr, first: Expr, rows: int, seen: Value, memory: _Memory) -> None:
-        """Weights and slopes of the scores of a block, into tiles: of neighbouring queries, and slopes as rows too."""
+        """Weights and score gradients of a block as tiles of adjacent queries; the gradients as rows, too."""
         k, scores, dp = self.k, memory["scores"], memory["dp"]
         tops, factors = self._tops(number, first, rows, scores), k.local("factors", 3 * rows, "f32")
         with k.loop(rows, name="r") as r:
@@ -411,11 +412,13 @@ class _Head:
                 self._vectors(seen, lambda j: self._put_words(memory, r, j, [amx.zeros()] * 4))
 
     def _factors(self, scores: Buf, dp: Buf, r: Expr, seen: Value, top: Expr, to: Buf) -> None:
-        """scores = exp((scores - top) · scale);  one over their sum, their mean slope, and what slopes are scaled by:
-        0 in a row that sees nothing, since it weighs all keys alike."""
+        """scores = exp((scores - top) · scale); 1 / their sum, their mean gradient, and the scale of gradients.
+
+        The scale is 0 in a row that attends to no key, whose weights are all equal.
+        """
         k, total, inner = self.k, self._started(0.0), self._started(0.0)
         at = k.bind(r * self.sizes.pitch, "row")
-        row, slopes = scores.at(at), dp.at(at)
+        row, score_grads = scores.at(at), dp.at(at)
 
         def one(j: Expr) -> None:
             places = [j * PAIR + half for half in (0, SIDE)]
@@ -423,7 +426,7 @@ class _Head:
             k.store(total, k.load(total, 0, SIDE) + (found[0] + found[1]), 0)
             for x, place in zip(found, places, strict=True):
                 k.store(row, x, place)
-                k.store(inner, k.load(inner, 0, SIDE) + x * k.load(slopes, place, SIDE), 0)
+                k.store(inner, k.load(inner, 0, SIDE) + x * k.load(score_grads, place, SIDE), 0)
 
         self._vectors(seen, one)
         over = k.let(tir.const(1.0, "f32") / self._sum(total))
@@ -445,8 +448,10 @@ class _Head:
             for i, (over, mean, scale) in enumerate(known):
                 at = k.bind((r + i) * self.sizes.pitch + j * PAIR, "at")
                 p.append([k.let(k.load(memory["scores"], at + half, SIDE) * over) for half in (0, SIDE)])
-                slopes = [k.load(memory["dp"], at + half, SIDE) - mean for half in (0, SIDE)]
-                ds.append([k.let(slope * (weight * scale)) for slope, weight in zip(slopes, p[i], strict=True)])
+                score_grads = [k.load(memory["dp"], at + half, SIDE) - mean for half in (0, SIDE)]
+                ds.append(
+                    [k.let(score_grad * (weight * scale)) for score_grad, weight in zip(score_grads, p[i], strict=True)]
+                )
                 self._put_row(memory["slopes"], r + i, j, tir.halves(*ds[i]))
             if count == 1:
                 nothing = [tir.splat(tir.const(0.0, "f32"), SIDE)] * 2
@@ -465,7 +470,7 @@ class _Head:
         self.k.store(to, words, self.k.bind(line, "line") + j * WORDS)
 
     def _put_words(self, memory: _Memory, r: Expr, j: Expr, words: list[Expr]) -> None:
-        """Weights and slopes of two queries for two vectors of keys: a row of two tiles of B each."""
+        """Weights and gradients of two queries for two vectors of keys: a row of two tiles of B each."""
         deep = self.sizes.block
         inside = tir.floordiv(r, DEPTH) * WORDS + tir.floordiv(tir.floormod(r, DEPTH), 2) * SIDE
         at = self.k.bind(j * (2 * deep * WORDS) + inside, "at")

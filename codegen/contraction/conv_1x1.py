@@ -138,13 +138,13 @@ class _Points(Job):
 class _ToPixels(_Points):
     """Results are pixels."""
 
-    turned: bool  # are input channels made, and output channels summed over?
+    transposed: bool  # are input channels made, and output channels summed over?
 
     def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
-        made, reduced = (self.inputs, self.outputs) if self.turned else (self.outputs, self.inputs)
+        made, reduced = (self.inputs, self.outputs) if self.transposed else (self.outputs, self.inputs)
         # Else a column's elements share few cache sets: packed.
         apart = self.pixels * DTYPES[self.dtype].nbytes % PAGE != 0
-        kinds = (Kind("i" if self.turned else "j", self.dtype), Kind("j", self.dtype, plain=apart))
+        kinds = (Kind("i" if self.transposed else "j", self.dtype), Kind("j", self.dtype, plain=apart))
         return (self.conv.groups, made, self.images * self.pixels, reduced), kinds
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
@@ -152,7 +152,7 @@ class _ToPixels(_Points):
         _, made, _, reduced = self.extents
 
         def weights(group: Value, i: Value, j: Value, lanes: int) -> Expr:
-            o, c = (j, i) if self.turned else (i, j)
+            o, c = (j, i) if self.transposed else (i, j)
             return tir.cast(w(group * self.outputs + o, c, lanes), self.dtype)
 
         columns = self.lines(read, reduced)
@@ -167,21 +167,21 @@ class _ToPixels(_Points):
         """Write the loops for images that lie in blocks, and shall."""
         conv = self.conv
         sides = ((conv.h, conv.w), conv.out)
-        (_, width), source = sides if self.turned else sides[::-1]
+        (_, width), source = sides if self.transposed else sides[::-1]
 
         def write_pixels(block: Expr, channel: Expr, at: Expr, value: Expr) -> None:
             pixel = k.bind(tir.floordiv(at, self.side), "pixel")
             row, column = (k.bind(part(pixel, width)) for part in (tir.floordiv, tir.floormod))
             write(block, channel, row, column, value)
 
-        read = self.of_block(k, images, conv.o if self.turned else conv.c, source)
+        read = self.of_block(k, images, conv.o if self.transposed else conv.c, source)
         self.emit(k, read, w, write_pixels, workspace)
 
 
 class Forward(_ToPixels):
     """y from x and w."""
 
-    turned = False
+    transposed = False
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
         """Write the loops."""
@@ -191,7 +191,7 @@ class Forward(_ToPixels):
 class DataGrad(_ToPixels):
     """The gradient of x from that of y; with a stride the product is a copy of its own, from which it is spread."""
 
-    turned = True
+    transposed = True
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
         """Write the loops."""
@@ -263,8 +263,8 @@ class WeightGrad(_Points):
         def finished(group: Expr, i: Expr, j: Expr, value: Expr) -> None:
             write(k.bind(group * self.outputs + i, "o"), j, value)
 
-        turned = Operand(lambda group, at, c, lanes: right(group, c, at, lanes), self.kinds[1])
-        self.multiply(k, Operand(left, self.kinds[0]), turned, finished, workspace)
+        transposed = Operand(lambda group, at, c, lanes: right(group, c, at, lanes), self.kinds[1])
+        self.multiply(k, Operand(left, self.kinds[0]), transposed, finished, workspace)
 
     def emit_in_blocks(self, k: Kernel, xs: Buf, gs: Buf, write: WriteWeights, workspace: Buf) -> None:
         """Write the loops for images that lie in blocks."""

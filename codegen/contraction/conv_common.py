@@ -73,13 +73,13 @@ class Job(ABC):
     def workspace(self) -> int:
         """Bytes that writing it needs."""
 
-    def pieces(self, units: int) -> int:
-        """Parallel pieces of so many units of the work."""
+    def num_chunks(self, units: int) -> int:
+        """Parallel chunks of so many units of the work."""
         return 1 if self.serial else mk.num_chunks(units, self.cpu)
 
     def spread(self, k: Kernel, units: int, body: Callable[[Expr, Expr], None]) -> None:
-        """body(piece, unit) for every unit."""
-        mk.parallel_chunks(k, units, self.pieces(units), body)
+        """body(chunk, unit) for every unit."""
+        mk.parallel_chunks(k, units, self.num_chunks(units), body)
 
     def slots(self, k: Kernel, workspace: Buf | None) -> Buf:
         """The workspace as elements of the sums' dtype."""

@@ -221,7 +221,7 @@ class _ToPixels(Job):
     @property
     def workspace(self) -> int:
         """Bytes."""
-        slots = self.pieces(self.units) * self._slot
+        slots = self.num_chunks(self.units) * self._slot
         return (self._copy + self._weights + slots) * DTYPES[self.dtype].nbytes
 
     @property
@@ -279,11 +279,11 @@ class _ToPixels(Job):
         self.frame.fill(k, self, read, space)
         self.pack(k, w, weights)
 
-        def unit(piece: Expr, unit: Expr) -> None:
+        def unit(chunk: Expr, unit: Expr) -> None:
             outer = k.bind(tir.floordiv(unit, conv.n), "outer")
             image = k.bind(tir.floormod(unit, conv.n), "image")
             group = k.bind(tir.floordiv(outer, self.panels), "group")
-            strip = space.at(k.bind(piece * self._slot + (self._copy + self._weights), "strip"))
+            strip = space.at(k.bind(chunk * self._slot + (self._copy + self._weights), "strip"))
             source = space.at(k.bind((image * conv.groups + group) * (self.frame.blocks * self.frame.plane), "source"))
             panel = weights.at(k.bind(outer * self._panel, "panel"))
 
@@ -499,7 +499,7 @@ class ToWeights(Job):
     def workspace(self) -> int:
         """Bytes."""
         copies = sum(source.elements(self.conv.n) for source in self.sources())
-        return (copies + self.pieces(self.units) * self._slot) * DTYPES[self.dtype].nbytes
+        return (copies + self.num_chunks(self.units) * self._slot) * DTYPES[self.dtype].nbytes
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
         """Write the loops."""
@@ -510,7 +510,7 @@ class ToWeights(Job):
         left.fill(k, self, x, space)
         right.fill(k, self, g, gs)
 
-        def unit(piece: Expr, unit: Expr) -> None:
+        def unit(chunk: Expr, unit: Expr) -> None:
             # All that is made of a panel of x, the larger of both sources, comes one after another: it stays in cache.
             block, outer = (
                 k.bind(tir.floormod(unit, self.down), "block"),
@@ -518,7 +518,7 @@ class ToWeights(Job):
             )
             group = k.bind(tir.floordiv(outer, self.across), "group")
             panel = k.bind(tir.floormod(outer, self.across), "panel")
-            sums = slots.at(k.bind(piece * self._slot, "sums"))
+            sums = slots.at(k.bind(chunk * self._slot, "sums"))
 
             def tiles(o: Expr, rows: int, c: Expr, columns: int) -> None:
                 self.sum(k, space, gs, sums, (group, block), rows, c, mk.ceildiv(columns, self.lanes))

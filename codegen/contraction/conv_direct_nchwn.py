@@ -118,7 +118,7 @@ class _ToPixels(Job):
     @property
     def workspace(self) -> int:
         """Bytes."""
-        return (self._copy + self.pieces(self.units) * self._slot) * DTYPES[self.dtype].nbytes
+        return (self._copy + self.num_chunks(self.units) * self._slot) * DTYPES[self.dtype].nbytes
 
     @property
     def units(self) -> int:
@@ -221,13 +221,13 @@ class _ToPixels(Job):
         `finish(slot, block, row, channel, channels)` follows when some channels of it are complete."""
         conv = self.conv
 
-        def unit(piece: Expr, unit: Expr) -> None:
+        def unit(chunk: Expr, unit: Expr) -> None:
             outer = k.bind(tir.floordiv(unit, self.across), "outer")
             block = k.bind(tir.floordiv(outer, self.down), "block")
             x, y = k.bind(tir.floormod(unit, self.across), "x"), k.bind(tir.floormod(outer, self.down), "y")
             first, count = mk.chunk_range(k, self.steps * conv.groups, self.across, x)
             top, strips = mk.chunk_range(k, self.target[0] // self.strip, self.down, y)
-            slot = slots.at(k.bind(piece * self._slot, "slot"))
+            slot = slots.at(k.bind(chunk * self._slot, "slot"))
 
             steps = (conv.groups, self.made, self.rows, first, count)
             with k.loop(strips, name="strip") as t, channel_step(k, *steps) as (group, made, number):

@@ -27,7 +27,7 @@ from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 
 TAPS = 8  # of a row of the kernel, at most, in one tile
-SMALL = 512 * 1024  # bytes of weights up to which pieces may own images, each with sums of its own
+SMALL = 512 * 1024  # bytes of weights up to which chunks may own images, each with sums of its own
 
 
 class WeightGrad(Job):
@@ -95,27 +95,27 @@ class WeightGrad(Job):
     def _sum(self, k: Kernel, xs: Buf, gs: Buf, sums: Buf, write: WriteWeights) -> None:
         conv = self.conv
 
-        def unit(piece: Expr, _: Expr) -> None:
-            images = k.bind(tir.floordiv(piece, self.by_channel), "images")
+        def unit(chunk: Expr, _: Expr) -> None:
+            images = k.bind(tir.floordiv(chunk, self.by_channel), "images")
             first_block, blocks = mk.chunk_range(k, self.blocks, self.by_image, images)
-            part = k.bind(tir.floormod(piece, self.by_channel), "part")
+            part = k.bind(tir.floormod(chunk, self.by_channel), "part")
             first, count = mk.chunk_range(k, self.steps * conv.groups, self.by_channel, part)
-            own = sums.at(k.bind(piece * self._sums, "sums"))
+            own = sums.at(k.bind(chunk * self._sums, "sums"))
             with k.loop(self._sums // self.rows, name="q") as i:
                 k.store(own, tir.splat(tir.const(0, self.dtype), self.rows), i * self.rows)
             self._unit(k, xs, gs, own, first_block, blocks, first, count)
             if self.by_image == 1:
                 self._finish(k, [own], first, count, write)
 
-        pieces = self.by_image * self.by_channel
-        mk.parallel_chunks(k, pieces, pieces, unit)
+        num_chunks = self.by_image * self.by_channel
+        mk.parallel_chunks(k, num_chunks, num_chunks, unit)
         if self.by_image > 1:
             self._total(k, sums, write)
 
     def _unit(
         self, k: Kernel, xs: Buf, gs: Buf, own: Buf, block: Value, blocks: Value, first: Value, count: Value
     ) -> None:
-        """All sums of one piece."""
+        """All sums of one chunk."""
         conv, height = self.conv, self.conv.out[0]
         together = self.together
         with k.loop(tir.floordiv(blocks + (together - 1), together), name="blocks") as b:
@@ -158,7 +158,7 @@ class WeightGrad(Job):
                 mk.for_vectors(k, conv.q, self.lanes, vector)
 
     def _total(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
-        """Add up what the pieces by images found."""
+        """Add up what the chunks by images found."""
         steps = self.steps * self.conv.groups
 
         def unit(_: Expr, part: Expr) -> None:
@@ -233,7 +233,7 @@ class _Tile:
                     acc.add(r, c * self.taps + t, left[r], right)
 
     def _add(self, k: Kernel, acc: mk.Tile, sums: Buf, q: Expr) -> None:
-        """Lane sums, a few vectors of them, then piece by piece to their places."""
+        """Lane sums, a few vectors of them, then chunk by chunk to their places."""
         conv, lanes, width = self.job.conv, self.job.lanes, len(acc.widths)
         values = [acc.get(r, v) for r in range(self.rows) for v in range(width)]
         totals = []

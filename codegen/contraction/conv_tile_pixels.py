@@ -47,7 +47,7 @@ class _ToPixels(InBlocks):
         strips = max(mk.ceildiv(cpu.chunks, self.blocks), mk.ceildiv(4 * line * self.rows.extent, cpu.l2 // 2))
         self.down = min(strips, self.count)
         self.held = (mk.ceildiv(self.count, self.down) - 1) * self.scale + reach + 1  # places of rows
-        self._copied = self.held * line  # by a piece
+        self._copied = self.held * line  # by a chunk
         self._weights = self.high * self.deep * self.taps * self.tile
         self.pitch = (self.run + 1) * SIDE  # not a power of two, else all rows would share few places of a cache
         self._slot = self.channels * SIDE * self.pitch
@@ -71,20 +71,20 @@ class _ToPixels(InBlocks):
     @property
     def workspace(self) -> int:
         """Bytes."""
-        return 4 * (self._weights + self.pieces(self.blocks * self.down) * (self._copied + self._slot))
+        return 4 * (self._weights + self.num_chunks(self.blocks * self.down) * (self._copied + self._slot))
 
     def emit_in_blocks(self, k: Kernel, images: Buf, w: Weights, write: WriteImages, workspace: Buf) -> None:
         """Write the loops."""
         units = self.blocks * self.down
-        pieces = self.pieces(units)
+        num_chunks = self.num_chunks(units)
         weights = k.view(mk.workspace(k, workspace, "u8", self.workspace), "u32")
         copies = weights.at(self._weights)
-        sums = k.view(workspace, "f32", 4 * (self._weights + pieces * self._copied))
+        sums = k.view(workspace, "f32", 4 * (self._weights + num_chunks * self._copied))
         self._copy_weights(k, weights, w)
         self.unit.prepare(k)
-        with k.loop(pieces, "parallel", "piece") as piece, self.unit.thread(k):
-            copy, slot = copies.at(k.bind(piece * self._copied, "copy")), sums.at(k.bind(piece * self._slot, "slot"))
-            first, count = mk.chunk_range(k, units, pieces, piece)
+        with k.loop(num_chunks, "parallel", "piece") as chunk, self.unit.thread(k):
+            copy, slot = copies.at(k.bind(chunk * self._copied, "copy")), sums.at(k.bind(chunk * self._slot, "slot"))
+            first, count = mk.chunk_range(k, units, num_chunks, chunk)
             with k.loop(count, name="unit") as u:
                 at = k.bind(tir.index(first + u), "unit")
                 block, y = k.bind(tir.floordiv(at, self.down), "block"), k.bind(tir.floormod(at, self.down), "y")

@@ -15,7 +15,7 @@ from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 
 HALF = WORDS // 2  # words of one pixel of 16 channels and images
-SMALL = 512 * 1024  # bytes of weights up to which pieces own images, each with sums of its own
+SMALL = 512 * 1024  # bytes of weights up to which chunks own images, each with sums of its own
 
 
 class WeightGrad(InBlocks):
@@ -64,12 +64,12 @@ class WeightGrad(InBlocks):
             gs = xs.at(self._x)
             self._copy_g(k, g, gs)
         self.unit.prepare(k)
-        pieces = self.by_line * self.by_channel
-        with k.loop(pieces, "parallel", "piece") as piece, self.unit.thread(k):
-            part = k.bind(tir.floordiv(piece, self.by_channel), "part")
+        num_chunks = self.by_line * self.by_channel
+        with k.loop(num_chunks, "parallel", "piece") as chunk, self.unit.thread(k):
+            part = k.bind(tir.floordiv(chunk, self.by_channel), "part")
             own = sums.at(k.bind(part * self._sums, "sums"))
             lines = mk.chunk_range(k, self.lines, self.by_line, part)
-            steps, channels = mk.ceildiv(self.down, self.shape[0]), tir.floormod(piece, self.by_channel)
+            steps, channels = mk.ceildiv(self.down, self.shape[0]), tir.floormod(chunk, self.by_channel)
             high = mk.chunk_range(k, steps, self.by_channel, k.bind(channels, "channels"))
             self._piece(k, xs, gs, own, lines, high)
         self._store_epilogue(k, sums, write)
@@ -229,7 +229,7 @@ class WeightGrad(InBlocks):
         self.unit.block(k, (height, len(right)), steps, Sums(own, at, self.pitch), more=True)
 
     def _store_epilogue(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
-        """The pieces' sums added up, in the order of the weights, whose taps lie within their channels."""
+        """The chunks' sums added up, in the order of the weights, whose taps lie within their channels."""
         conv, taps = self.conv, self.taps
 
         def unit(_: Expr, o: Expr) -> None:
@@ -247,7 +247,7 @@ class WeightGrad(InBlocks):
         self.spread(k, conv.o, unit)
 
     def _total(self, k: Kernel, sums: Buf, o: Expr) -> None:
-        """What the pieces found for an output channel, added up where the first of them has it."""
+        """What the chunks found for an output channel, added up where the first of them has it."""
         with k.loop(self.taps, name="tap") as tap, k.loop(self.across, name="c") as c:
             at = k.bind((tap * self.made + o) * self.pitch + c * SIDE, "at")
             total = k.load(sums, at, SIDE)

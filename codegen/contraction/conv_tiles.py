@@ -60,9 +60,9 @@ class _Tiled(Job):
                 for first, count, words in square(group, side, start, depth):
                     with k.loop(count, name="row") as r:
                         row = k.bind(r + first, "row")
-                        mk.for_vectors(k, pixels, SIDE, partial(turned, row, words))
+                        mk.for_vectors(k, pixels, SIDE, partial(transposed, row, words))
 
-            def turned(row: Expr, words: _Row | None, pixel: Value, width: int) -> None:
+            def transposed(row: Expr, words: _Row | None, pixel: Value, width: int) -> None:
                 at = k.bind((unit * pixels + pixel) * WORDS + row * SIDE, "at")
                 columns = [amx.zeros()] * width
                 if words is not None:
@@ -169,7 +169,7 @@ class _ToPixels(_Tiled):
     def workspace(self) -> int:
         """Bytes."""
         images, groups, strips, channels = self.units
-        slots = self.pieces(images * groups * strips * channels) * self._slot
+        slots = self.num_chunks(images * groups * strips * channels) * self._slot
         return 4 * (self._copied + self._weights + slots)
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
@@ -183,10 +183,10 @@ class _ToPixels(_Tiled):
         self.unit.prepare(k)
         images, groups, strips, channels = self.units
         total = images * groups * strips * channels
-        pieces = self.pieces(total)
-        with k.loop(pieces, "parallel", "piece") as piece, self.unit.thread(k):
-            slot = sums.at(k.bind(piece * self._slot, "slot"))
-            first, count = mk.chunk_range(k, total, pieces, piece)
+        num_chunks = self.num_chunks(total)
+        with k.loop(num_chunks, "parallel", "piece") as chunk, self.unit.thread(k):
+            slot = sums.at(k.bind(chunk * self._slot, "slot"))
+            first, count = mk.chunk_range(k, total, num_chunks, chunk)
             with k.loop(count, name="unit") as u:
                 at = k.bind(tir.index(first + u), "unit")
                 rest = k.bind(tir.floordiv(at, channels), "rest")
@@ -410,9 +410,9 @@ class WeightGrad(_Tiled):
         self.unit.prepare(k)
         groups, down, across, taps = self.units
         total = groups * down * across * taps
-        pieces = self.pieces(total)
-        with k.loop(pieces, "parallel", "piece") as piece, self.unit.thread(k):
-            first, count = mk.chunk_range(k, total, pieces, piece)
+        num_chunks = self.num_chunks(total)
+        with k.loop(num_chunks, "parallel", "piece") as chunk, self.unit.thread(k):
+            first, count = mk.chunk_range(k, total, num_chunks, chunk)
             with k.loop(mk.ceildiv(self.lines, self.strip), name="strip") as s, k.loop(count, name="unit") as u:
                 at = k.bind(tir.index(first + u), "unit")
                 rest = k.bind(tir.floordiv(at, taps), "rest")

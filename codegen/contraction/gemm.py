@@ -7,16 +7,16 @@ C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]. Two forms:
 
       for each pass over k                        one, unless it is long: sums wait in memory for the next one
           copy A to tiles, if it is packed        in parallel; and B to panels, if that is done ahead
-          for each piece of C                     in parallel
+          for each chunk of C                     in parallel
               for each block of its columns       as many panels, as wide as a tile, as fit part of L2
                   copy B to panels, if it is packed then
-                  for each tile's rows of the piece
+                  for each tile's rows of the chunk
                       for each panel of the block
                           for each k of the pass
 
-  Threads take shares of what is copied of A as they take pieces, in order from the top: with the rows halved, two
+  Threads take shares of what is copied of A as they take chunks, in order from the top: with the rows halved, two
   threads read what they have written, which is still in their caches. To fetch it from another core's takes longer
-  than to copy it. B is copied again for each piece of its columns instead, but ahead, once for all pieces, where
+  than to copy it. B is copied again for each chunk of its columns instead, but ahead, once for all chunks, where
   these have many rows and all columns.
 * inner: where both operands are contiguous along k (x W^T): vectors along k, summed over their lanes at the end.
 
@@ -70,9 +70,9 @@ def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -
 
 @dataclass(frozen=True)
 class Product:
-    """What is multiplied, and where it goes. `write(batch, i, j, value)` is called for each finished piece of a row,
+    """What is multiplied, and where it goes. `write(batch, i, j, value)` is called for each finished chunk of a row,
     once per element: `value` holds the elements (i, j), (i, j+1), ... A run from column j on, as many as a tile has and
-    fewer at the end of a row, is written one piece after another, within `around(batch, i, j)`."""
+    fewer at the end of a row, is written one chunk after another, within `around(batch, i, j)`."""
 
     batch: int
     m: int
@@ -138,10 +138,10 @@ class _Job:
         if how.pack_a or how.ahead:
             self._pack(terms)
         units = self.of.batch * how.grid[0] * how.grid[1]
-        mk.parallel_chunks(self.k, units, how.pieces(self.of.batch, self.of.cpu), partial(self._unit, terms))
+        mk.parallel_chunks(self.k, units, how.num_chunks(self.of.batch, self.of.cpu), partial(self._unit, terms))
 
-    def _unit(self, terms: _Pass, piece: Expr, unit: Expr) -> None:
-        """One piece of the grid of one batch element."""
+    def _unit(self, terms: _Pass, chunk: Expr, unit: Expr) -> None:
+        """One chunk of the grid of one batch element."""
         k, (down, across) = self.k, self.how.grid
         batch = k.bind(tir.floordiv(unit, down * across), "batch") if self.of.batch > 1 else tir.index(0)
         y = k.bind(tir.floormod(tir.floordiv(unit, across), down), "y") if down > 1 else tir.index(0)
@@ -152,17 +152,17 @@ class _Job:
         if self.how.form == "inner":
             self._inner(batch, row0, rows, panel0, panels)
         else:
-            self._outer(terms, piece, batch, row0, rows, panel0, panels)
+            self._outer(terms, chunk, batch, row0, rows, panel0, panels)
 
     def _value(self, operand: Operand, batch: Value, i: Value, j: Value, lanes: int) -> Expr:
         return tir.cast(operand.read(batch, i, j, lanes), self.how.dtype)
 
     def _outer(
-        self, terms: _Pass, piece: Expr, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value
+        self, terms: _Pass, chunk: Expr, batch: Expr, row0: Value, rows: Value, panel0: Value, panels: Value
     ) -> None:
-        """A piece, block after block."""
+        """A chunk, block after block."""
         k, how, width = self.k, self.how, self.how.vectors * self.lanes
-        packed_a, packed_b = self._packed_a(batch), self._packed_b(batch if how.ahead else piece)
+        packed_a, packed_b = self._packed_a(batch), self._packed_b(batch if how.ahead else chunk)
 
         def block(first: Value, count: Value) -> None:
             begin = 0 if how.ahead else first
@@ -197,12 +197,12 @@ class _Job:
             return None
         return self._space().at(self.k.bind(batch * self.how.slot_a(self.of.m, self.of.kk), "packed"))
 
-    def _packed_b(self, piece: Expr) -> Buf | None:
-        """Where a piece packs blocks of B, or where all of a batch element's lies: behind all of A."""
+    def _packed_b(self, chunk: Expr) -> Buf | None:
+        """Where a chunk packs blocks of B, or where all of a batch element's lies: behind all of A."""
         if not self.how.pack_b:
             return None
         of = self.of
-        at = piece * self.how.slot_b(of.n, of.kk, of.cpu) + self.how.size_a(of.batch, of.m, of.kk)
+        at = chunk * self.how.slot_b(of.n, of.kk, of.cpu) + self.how.size_a(of.batch, of.m, of.kk)
         return self._space().at(self.k.bind(at, "packed"))
 
     def _pack(self, terms: _Pass) -> None:
@@ -304,7 +304,7 @@ class _Job:
         by side, the last filled with zeros."""
         k, width = self.k, self.how.vectors * self.lanes
 
-        def turned(j: Expr, size: int) -> None:
+        def transposed(j: Expr, size: int) -> None:
             panel = self._right(slot, begin, j)
             assert panel is not None
             for v, lanes in enumerate(mk.widths(size, self.lanes)):
@@ -324,7 +324,7 @@ class _Job:
                 mk.for_blocks(k, self.of.n, width, first, count, partial(line, step))
 
         if self.of.b.kind.contiguous == "i":
-            mk.for_blocks(k, self.of.n, width, first, count, turned)
+            mk.for_blocks(k, self.of.n, width, first, count, transposed)
         else:
             self._blocks(first, count, mk.ceildiv(self.of.n, width), STREAMS, some)
 

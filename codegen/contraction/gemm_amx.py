@@ -1,7 +1,7 @@
 """Matrix products of bf16 operands in tiles (tiles.py), on CPUs with AMX or AVX512-BF16.
 
 Operands are copied to tiles (tile_copy.py), but for an A of whole tiles whose rows run along k: its tiles are read
-where it lies. Each piece of work takes its rows of C, 32 at a time, through a stripe of columns whose B stays in L2, 32
+where it lies. Each chunk of work takes its rows of C, 32 at a time, through a stripe of columns whose B stays in L2, 32
 by 32 elements at a time; and then through the next stripe. Pieces have some rows and all columns, for which all threads
 copy B before, or some columns and all rows, and copy the B of each stripe when they come to it.
 
@@ -55,7 +55,7 @@ def tuning_variants(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: 
 def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> int:
     """Bytes of workspace that `emit` needs; `long`: blocks in a stripe, by default as many as suit the cache."""
     sizes = _sizes(batch, m, n, kk, a, b, cpu, long)
-    return 4 * (sizes.words_a + sizes.words_b + sizes.pieces * 2 * BLOCK * BLOCK)
+    return 4 * (sizes.words_a + sizes.words_b + sizes.num_chunks * 2 * BLOCK * BLOCK)
 
 
 def run(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> int:
@@ -101,7 +101,7 @@ class _Sizes:
 
     @property
     def own(self) -> bool:
-        """Does each piece take some columns, and copy what it needs of B by itself? Where there are more of them than
+        """Does each chunk take some columns, and copy what it needs of B by itself? Where there are more of them than
         rows, B is then fetched by one thread only; a large one stays in its L2 from copying to the last use."""
         large = self.line * self.across > self._room
         many = self.across >= self.down if large else self.across > max(self.down, self.cpu.chunks)
@@ -109,7 +109,7 @@ class _Sizes:
 
     @property
     def ahead(self) -> bool:
-        """Is A copied before as well? Else a piece copies each block of its rows when it comes to it."""
+        """Is A copied before as well? Else a chunk copies each block of its rows when it comes to it."""
         return self.stripes > 1 and not self.lies
 
     @property
@@ -124,18 +124,18 @@ class _Sizes:
 
     @property
     def words_a(self) -> int:
-        """Of all of A, or of two blocks for each piece."""
+        """Of all of A, or of two blocks for each chunk."""
         if self.lies:
             return 0
-        return self.line * (self.batch * self.down if self.ahead else 2 * self.pieces)
+        return self.line * (self.batch * self.down if self.ahead else 2 * self.num_chunks)
 
     @property
     def words_b(self) -> int:
-        return self.line * (self.pieces * self.long if self.own else self.batch * self.across)
+        return self.line * (self.num_chunks * self.long if self.own else self.batch * self.across)
 
     @property
     def long(self) -> int:
-        """Blocks in a stripe, whose B stays in L2. Stripes are even, as many for each piece that has some by itself."""
+        """Blocks in a stripe, whose B stays in L2. Stripes are even, as many for each chunk that has some by itself."""
         if self.given:
             return self.given
         most, each = max(1, min(LONGEST, self._room // self.line)), self.cpu.chunks if self.own else 1
@@ -161,15 +161,15 @@ class _Sizes:
         return min(self.stripes, self.cpu.chunks) if self.own else 1
 
     @property
-    def pieces(self) -> int:
+    def num_chunks(self) -> int:
         return self.parts * self.columns
 
 
 def _sizes(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> _Sizes:
     """As the operands are, or exchanged if fewer words are to be turned so."""
-    turned = (a.contiguous == "i") * m * kk // 2 + (b.contiguous == "i") * n * kk // 2
+    transposed = (a.contiguous == "i") * m * kk // 2 + (b.contiguous == "i") * n * kk // 2
     exchanged = (a.contiguous == "j") * m * kk // 2 + (b.contiguous == "j") * n * kk // 2 + m * n
-    exchange = FEW * m <= n and exchanged < turned
+    exchange = FEW * m <= n and exchanged < transposed
     along, rows, columns = (b.contiguous == "i", n, m) if exchange else (a.contiguous == "j", m, n)
     lies = cpu.tiles and along and rows % BLOCK == 0 and kk % DEPTH == 0
     return _Sizes(batch, rows, columns, kk, cpu, lies, long, exchange)
@@ -190,17 +190,17 @@ def emit(k: Kernel, of: Product, long: int = 0) -> None:
         left = k.view(a.memory, "f16")  # TVM has no address of bf16
     else:
         along = a.kind.contiguous == "j"
-        left = Copied(k, words, a.read, of.batch, sizes.m, kk, along=along, turned=not along)
+        left = Copied(k, words, a.read, of.batch, sizes.m, kk, along=along, transposed=not along)
         if sizes.ahead:
             left.all(of.cpu)
     along, there = b.kind.contiguous == "i", words.at(sizes.words_a)
-    right = Copied(k, there, _transposed(b).read, of.batch, sizes.n, kk, along=along, turned=along)
+    right = Copied(k, there, _transposed(b).read, of.batch, sizes.n, kk, along=along, transposed=along)
     if not sizes.own:
         right.all(of.cpu)
     unit.prepare(k)
     job = _Job(k, unit, sizes, left, right, sums, of.write, of.around)
-    with k.loop(sizes.pieces, "parallel", "piece") as piece, unit.thread(k):
-        job.piece(piece)
+    with k.loop(sizes.num_chunks, "parallel", "piece") as chunk, unit.thread(k):
+        job.chunk(chunk)
 
 
 def _transposed(x: Operand) -> Operand:
@@ -222,19 +222,19 @@ class _Job:
     write: Write
     around: Around
 
-    def piece(self, piece: Expr) -> None:
+    def chunk(self, chunk: Expr) -> None:
         """Its blocks of rows of C, through its stripes one after the other."""
         k, s = self.k, self.sizes
-        first, count = mk.chunk_range(k, s.batch * s.down, s.parts, k.bind(tir.floordiv(piece, s.columns), "part"))
-        stripe, stripes = mk.chunk_range(k, s.stripes, s.columns, k.bind(tir.floormod(piece, s.columns), "x"))
+        first, count = mk.chunk_range(k, s.batch * s.down, s.parts, k.bind(tir.floordiv(chunk, s.columns), "part"))
+        stripe, stripes = mk.chunk_range(k, s.stripes, s.columns, k.bind(tir.floormod(chunk, s.columns), "x"))
 
         def slot(unit: Value) -> Expr:
-            """Where A lies for the piece's block of rows of that number."""
-            return k.bind((piece * 2 + tir.floormod(unit, 2)) * s.line, "slot")
+            """Where A lies for the chunk's block of rows of that number."""
+            return k.bind((chunk * 2 + tir.floormod(unit, 2)) * s.line, "slot")
 
         def through(j: Expr, width: int) -> None:
             if s.own:
-                self.b.some(tir.floordiv(j, BLOCK), mk.ceildiv(width, BLOCK), k.bind(piece * (s.long * s.line), "b"))
+                self.b.some(tir.floordiv(j, BLOCK), mk.ceildiv(width, BLOCK), k.bind(chunk * (s.long * s.line), "b"))
             if isinstance(self.a, Copied) and not s.ahead:
                 self.a.part(*self._block_of(tir.index(first)), slot(0))
             with k.loop(count, name="unit") as u:
@@ -256,7 +256,7 @@ class _Job:
                     a = k.bind(unit * (BLOCK * s.kk if isinstance(self.a, Buf) else s.line), "a")
                 else:
                     a = slot(u)
-                self._rows(piece, batch, a, k.bind(y * BLOCK, "i"), j, width, copy)
+                self._rows(chunk, batch, a, k.bind(y * BLOCK, "i"), j, width, copy)
 
         mk.for_blocks(k, s.n, s.stripe, stripe, stripes, through)
 
@@ -267,14 +267,14 @@ class _Job:
         down = self.sizes.down
         return self.k.bind(tir.floordiv(unit, down), "batch"), self.k.bind(tir.floormod(unit, down), "y")
 
-    def _rows(self, piece: Expr, batch: Expr, a: Expr, i: Expr, j: Expr, width: int, copy: _Copy) -> None:
+    def _rows(self, chunk: Expr, batch: Expr, a: Expr, i: Expr, j: Expr, width: int, copy: _Copy) -> None:
         """A block of rows within a stripe. Each of its blocks of columns is a part for `copy`."""
         k, s = self.k, self.sizes
         blocks = mk.ceildiv(width, BLOCK)
-        b = k.bind(piece * s.long if s.own else batch * s.across + tir.floordiv(j, BLOCK), "b")
+        b = k.bind(chunk * s.long if s.own else batch * s.across + tir.floordiv(j, BLOCK), "b")
 
         def slot(block: Value) -> Expr:
-            return k.bind((piece * 2 + tir.floormod(block, 2)) * (BLOCK * BLOCK), "sums")
+            return k.bind((chunk * 2 + tir.floormod(block, 2)) * (BLOCK * BLOCK), "sums")
 
         with k.loop(blocks, name="block") as block:
 
@@ -344,8 +344,8 @@ class _Job:
         start = k.bind(sums + (y * BLOCK + x) * SIDE, "square")
         places = [start + r * BLOCK for r in range(SIDE)]
         square = [k.bind(k.load(self.sums, at, SIDE), "t") for at in places]
-        for at, turned in zip(places, mk.transposed(k, square), strict=True):
-            k.store(self.sums, turned, at)
+        for at, transposed in zip(places, mk.transposed(k, square), strict=True):
+            k.store(self.sums, transposed, at)
 
         def lines(column: Expr, lanes: int) -> None:
             with k.loop(SIDE, name="r") as r:

@@ -1,4 +1,4 @@
-"""How a matrix product is computed on a CPU: tiles, blocks, packing, pieces; from shapes, kinds and target alone.
+"""How a matrix product is computed on a CPU: tiles, blocks, packing, chunks; from shapes, kinds and target alone.
 
 codegen/contraction/gemm.py says what the forms are and writes their loops.
 """
@@ -37,12 +37,12 @@ class Strategy:
     vectors: int  # outer: vectors across a tile; inner: columns of a tile
     pack_a: bool  # outer: A is copied into runs that tiles read one after another
     pack_b: bool  # outer: B is copied to panels, rows of as many columns as a tile has
-    grid: tuple[int, int]  # pieces of work down and across one product
+    grid: tuple[int, int]  # chunks of work down and across one product
     dtype: str  # of the sums
     serial: bool  # too little work for several threads
     block: int = 1  # outer: panels of B that stay in L2 while rows of A pass by
     depth: int = 0  # outer: terms of a sum that one pass adds up; 0 if all
-    ahead: bool = False  # outer: all of B is packed before the pieces begin, once for all of them
+    ahead: bool = False  # outer: all of B is packed before the chunks begin, once for all of them
 
     def span(self, kk: int) -> int:
         """Terms of a sum that one pass adds up."""
@@ -69,8 +69,8 @@ class Strategy:
         """Columns of a tile."""
         return self.vectors * (1 if self.form == "inner" else mk.lanes(cpu, self.dtype))
 
-    def pieces(self, batch: int, cpu: Cpu) -> int:
-        """Parallel pieces of the whole product."""
+    def num_chunks(self, batch: int, cpu: Cpu) -> int:
+        """Parallel chunks of the whole product."""
         return 1 if self.serial else mk.num_chunks(batch * self.grid[0] * self.grid[1], cpu)
 
     def workspace(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
@@ -79,7 +79,7 @@ class Strategy:
 
     def packed(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
         """Elements of all that is packed of both."""
-        slots = batch if self.ahead else self.pieces(batch, cpu)
+        slots = batch if self.ahead else self.num_chunks(batch, cpu)
         return self.size_a(batch, m, kk) + slots * self.slot_b(n, kk, cpu)
 
     def waiting(self, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> int:
@@ -111,7 +111,7 @@ class Strategy:
         return self.vectors * mk.lanes(cpu, self.dtype) * self.span(kk)
 
     def slot_b(self, n: int, kk: int, cpu: Cpu) -> int:
-        """Elements of packed B of one batch element, if it is packed ahead, or what a piece packs at a time."""
+        """Elements of packed B of one batch element, if it is packed ahead, or what a chunk packs at a time."""
         panels = mk.ceildiv(n, self.width(cpu)) if self.ahead else self.block
         return panels * self.panel(kk, cpu) if self.pack_b else 0
 
@@ -167,12 +167,12 @@ def _cut(how: Strategy, batch: int, m: int, n: int, kk: int, cpu: Cpu) -> Strate
 
 
 def _fetched(down: int, cpu: Cpu) -> float:
-    """How many times all of what threads have packed is read by others, of rows in so many pieces."""
+    """How many times all of what threads have packed is read by others, of rows in so many chunks."""
     return sum(max(threads / down - 1, 0.0) for threads in _threads(cpu)) / len(_threads(cpu))
 
 
 def _threads(cpu: Cpu) -> tuple[int, ...]:
-    """The numbers of threads that pieces are made for."""
+    """The numbers of threads that chunks are made for."""
     return 2, 4, cpu.chunks
 
 
@@ -185,7 +185,7 @@ APART = 16  # elements between packed rows: at powers of two they would share fe
 LONG, FEW = 512, 384  # terms from which, and rows of C up to which
 MANY, SOME = 112, 64  # rows of C from which B, small or large, is packed, though its rows lie along memory
 # Rows from which, if they are three times the columns, and B of a pass has a good part of L2 but not most of it, B is
-# packed once for all pieces, which pass over A once: it pays for fetching what another thread has packed.
+# packed once for all chunks, which pass over A once: it pays for fetching what another thread has packed.
 TALL = 1024
 WIDE = 192  # columns from which an operand of many terms counts as large
 PACKING = 40.0  # time to pack an element, most of it for reading it in steps, in multiply-adds
@@ -194,13 +194,13 @@ READING = 4.0  # and to read one again from further away than L2
 # Sums of few terms are made in tiles of few rows: they take the time of writing the result, and of the update behind
 # it, which memory is fetched ahead for along a few rows at a time.
 SHORT, SHORT_ROWS = 64, 4
-# What a tuner tries besides: tiles, and pieces down and across.
+# What a tuner tries besides: tiles, and chunks down and across.
 TILES, GRIDS = 3, ((8, 1), (4, 2), (2, 4), (1, 8), (4, 1), (2, 2), (1, 4))
 
 
 def tuning_variants(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> list[Strategy]:
     """What may turn out to be faster than what `choose` gives, by measurement: the same with another tile, other
-    pieces, blocks or packing. All add up what they add up in the same order, so that no bit of a sum depends on it.
+    chunks, blocks or packing. All add up what they add up in the same order, so that no bit of a sum depends on it.
     """
     usual = choose(batch, m, n, kk, a, b, cpu)
     if usual.form == "inner":

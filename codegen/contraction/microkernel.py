@@ -1,4 +1,4 @@
-"""Parts of register-blocked kernels: tiles of accumulators, lane reductions, transposition, work split into pieces."""
+"""Parts of register-blocked kernels: tiles of accumulators, lane reductions, transposition, work split into chunks."""
 
 from __future__ import annotations
 
@@ -247,15 +247,15 @@ def zeros(dtype: str, lanes: int) -> Expr:
 
 
 def parallel_chunks(k: Kernel, units: int, count: int, body: Callable[[Expr, Expr], None]) -> None:
-    """body(piece, unit) for every unit of work, in `count` parallel pieces: the units of one piece run one after
-    another, so that a piece may own workspace."""
-    with k.loop(count, "parallel", "piece") as piece:
+    """body(chunk, unit) for every unit of work, in `count` parallel chunks: the units of one chunk run one after
+    another, so that a chunk may own workspace."""
+    with k.loop(count, "parallel", "piece") as chunk:
         if count == units:
-            body(piece, piece)
+            body(chunk, chunk)
             return
-        first, number = chunk_range(k, units, count, piece)
+        first, number = chunk_range(k, units, count, chunk)
         with k.loop(number, name="unit") as u:
-            body(piece, k.bind(first + u, "unit"))
+            body(chunk, k.bind(first + u, "unit"))
 
 
 def chunk_range(k: Kernel, steps: int, parts: int, part: Expr) -> tuple[Value, Value]:
@@ -269,7 +269,7 @@ def chunk_range(k: Kernel, steps: int, parts: int, part: Expr) -> tuple[Value, V
 
 
 def num_chunks(units: int, cpu: Cpu, work: float = SERIAL_WORK) -> int:
-    """Into how many parallel pieces that many units are cut; `work` is what all of them cost, in multiply-adds."""
+    """Into how many parallel chunks that many units are cut; `work` is what all of them cost, in multiply-adds."""
     return min(units, cpu.chunks) if work >= SERIAL_WORK else 1
 
 

@@ -1,7 +1,7 @@
 """Convolutions of few images by Winograd's algorithm along rows and columns, with channels in vectors: forward and the
 gradient of the data.
 
-A piece of work owns a strip of tiles and some channels of the result. It evaluates their weights, those of some of the
+A chunk of work owns a strip of tiles and some channels of the result. It evaluates their weights, those of some of the
 channels that are summed over at a time, multiplies point by point, and turns the sums back. So weights at the points,
 up to four times as many as weights, are never farther off than the second cache.
 """
@@ -89,7 +89,7 @@ class _ToPixels(Job):
         def unit(_: Expr, unit: Expr) -> None:
             strip = k.bind(tir.floordiv(unit, self.panels), "strip")
             own = values.at(k.bind(strip * self.planes.strip, "own"))
-            # Memory of the thread, which the next piece finds in cache; a workspace for each piece would not be there.
+            # Memory of the thread, which the next chunk finds in cache; a workspace for each chunk would not be there.
             weights = k.local("weights", self.count * self._weights, self.dtype)
             sums = k.local("sums", self.count * self._sums, self.dtype)
 

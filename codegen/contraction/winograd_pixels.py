@@ -1,6 +1,6 @@
 """Convolutions by Winograd's algorithm (winograd.py) whose result is pixels: forward and the gradient of the data.
 
-A piece of work goes down some rows of a block. Values at the points of as many rows of the source as the kernel has lie
+A chunk of work goes down some rows of a block. Values at the points of as many rows of the source as the kernel has lie
 in a ring; a row of the result is summed from them point by point, as products of register blocks, and turned back.
 """
 
@@ -68,7 +68,7 @@ class _ToPixels(Filtering):
         def unit(_: Expr, unit: Expr) -> None:
             block, y = k.bind(tir.floordiv(unit, self.down), "block"), k.bind(tir.floormod(unit, self.down), "y")
             top, rows = mk.chunk_range(k, self.target[0], self.down, y)
-            # Memory of the thread, which the next piece finds in cache; a workspace for each piece would not be there.
+            # Memory of the thread, which the next chunk finds in cache; a workspace for each chunk would not be there.
             ring = k.local("ring", POINTS * (self._ring + self._sums) + self.across * self.lanes, self.dtype)
             sums = ring.at(POINTS * self._ring)
             with k.loop(rows, name="row") as r:

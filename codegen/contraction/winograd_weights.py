@@ -47,7 +47,7 @@ class WeightGrad(Filtering):
 
     @property
     def each(self) -> int:
-        """Output channels of a piece, at most."""
+        """Output channels of a chunk, at most."""
         return mk.ceildiv(self.steps, self.by_channel) * self.rows
 
     def _room(self) -> int:
@@ -62,7 +62,7 @@ class WeightGrad(Filtering):
 
     @property
     def workspace(self) -> int:
-        """Bytes: the sums of all pieces."""
+        """Bytes: the sums of all chunks."""
         return self.by_strip * self.by_channel * self._sums * DTYPES[self.dtype].nbytes
 
     def _tile_shape(self) -> Pair:
@@ -86,15 +86,15 @@ class WeightGrad(Filtering):
         """Write the loops for images that lie in blocks."""
         conv, sums = self.conv, self.slots(k, workspace)
 
-        def unit(piece: Expr, _: Expr) -> None:
-            part = k.bind(tir.floormod(piece, self.by_channel), "part")
-            share = k.bind(tir.floordiv(piece, self.by_channel), "share")
+        def unit(chunk: Expr, _: Expr) -> None:
+            part = k.bind(tir.floormod(chunk, self.by_channel), "part")
+            share = k.bind(tir.floordiv(chunk, self.by_channel), "share")
             first, count = mk.chunk_range(k, self.all_strips, self.by_strip, share)
             channels = self._channels(k, part)
-            own = sums.at(k.bind(piece * self._sums, "sums"))
+            own = sums.at(k.bind(chunk * self._sums, "sums"))
             with k.loop(self._sums // self.rows, name="i") as i:
                 k.store(own, tir.splat(tir.const(0, self.dtype), self.rows), i * self.rows)
-            # Memory of the thread, which the next piece finds in cache; a workspace for each piece would not be there.
+            # Memory of the thread, which the next chunk finds in cache; a workspace for each chunk would not be there.
             x = k.local("strip", POINTS * (self.chunk * self._x + self.each * self._g), self.dtype)
             g = x.at(POINTS * self.chunk * self._x)
             with k.loop(count, name="strip") as s:
@@ -109,8 +109,8 @@ class WeightGrad(Filtering):
                         self._evaluate_x(k, xs, x, block, top, bottom, start, chunk)
                         self._multiply(k, x, g, own.at(start), top, bottom, channels, chunk)
 
-        pieces = self.by_strip * self.by_channel
-        mk.parallel_chunks(k, pieces, pieces, unit)
+        num_chunks = self.by_strip * self.by_channel
+        mk.parallel_chunks(k, num_chunks, num_chunks, unit)
         mk.parallel_chunks(k, self.by_channel, self.by_channel, lambda _, part: self._finish(k, sums, part, write))
 
     def _channels(self, k: Kernel, part: Expr) -> tuple[Value, Value]:
@@ -149,7 +149,7 @@ class WeightGrad(Filtering):
     def _multiply(
         self, k: Kernel, x: Buf, g: Buf, sums: Buf, top: Expr, bottom: Expr, channels: tuple[Value, Value], chunk: int
     ) -> None:
-        """Add a strip of some channels to the sums: [point][row of taps][output channel of the piece][channel]."""
+        """Add a strip of some channels to the sums: [point][row of taps][output channel of the chunk][channel]."""
         conv, lanes, (start, stop) = self.conv, self.lanes, channels
         steps = tir.floordiv(stop - start + (self.rows - 1), self.rows)
         with k.nest((POINTS, self.height)) as (p, kh), k.loop(steps, name="step") as s:
@@ -195,7 +195,7 @@ class WeightGrad(Filtering):
             k.store(sums, k.load(sums, at, width) + found, at)
 
     def _finish(self, k: Kernel, sums: Buf, part: Expr, write: WriteWeights) -> None:
-        """Add up the sums of the pieces for some output channels, turn them back, and hand them on."""
+        """Add up the sums of the chunks for some output channels, turn them back, and hand them on."""
         conv, (start, stop) = self.conv, self._channels(k, part)
         weights = k.local("weights", conv.q, self.dtype)
         with k.loop(stop - start, name="o") as o:
@@ -206,8 +206,8 @@ class WeightGrad(Filtering):
                     for p in range(POINTS):
                         at = k.bind(part * self._sums + ((p * self.height + kh) * self.each + o) * conv.c + c, "at")
                         total = k.load(sums, at, lanes)
-                        for piece in range(1, self.by_strip):
-                            total = total + k.load(sums, at + piece * self.by_channel * self._sums, lanes)
+                        for chunk in range(1, self.by_strip):
+                            total = total + k.load(sums, at + chunk * self.by_channel * self._sums, lanes)
                         totals.append(k.bind(total, "total"))
                     for tap, value in enumerate(points.back(points.divided(totals), self.taps)):
                         at = (c * self.height + kh) * self.taps + tap

@@ -51,7 +51,7 @@ class RowTotals:
         first_places(k, row, self.count, self.said, self.first)
         slots = self._ranks() if self.slots else tir.index(0)
         steps = mk.ceildiv(width, self.lanes)
-        pieces = mk.num_chunks(steps, self.cpu, float(width * self.count))
+        num_chunks = mk.num_chunks(steps, self.cpu, float(width * self.count))
 
         def add(at: Expr, lanes: int) -> None:
             with k.loop(self.count, name="place") as place:
@@ -64,8 +64,8 @@ class RowTotals:
             if self.slots:
                 self._rest_of_chains(slots, at, lanes)
 
-        with k.loop(pieces, "parallel", "piece") as piece:
-            start, number = mk.chunk_range(k, steps, pieces, piece)
+        with k.loop(num_chunks, "parallel", "piece") as chunk:
+            start, number = mk.chunk_range(k, steps, num_chunks, chunk)
             mk.for_blocks(k, width, self.lanes, start, number, add)
 
     def _ranks(self) -> Expr:
@@ -143,9 +143,9 @@ def _scatter_add(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings,
         sums.add_up(row_of, updates)
         updates = sums.sums
     steps = mk.ceildiv(width, cpu.lanes)
-    pieces = mk.num_chunks(steps, cpu, float(width * (rows + count)))
-    with k.loop(pieces, "parallel", "piece") as piece:
-        first, number = mk.chunk_range(k, steps, pieces, piece)
+    num_chunks = mk.num_chunks(steps, cpu, float(width * (rows + count)))
+    with k.loop(num_chunks, "parallel", "piece") as chunk:
+        first, number = mk.chunk_range(k, steps, num_chunks, chunk)
 
         def copy(at: Expr, lanes: int) -> None:
             with k.loop(rows, name="row") as r:

@@ -118,9 +118,9 @@ def _in_runs(
             with k.when(tir.compare("equal", number, tir.index(runs - 1))):
                 vector(size % RUN - rest, rest)
 
-    pieces = min(runs, cpu.chunks) if size * cost >= PARALLEL else 1
-    with k.loop(pieces, "parallel" if pieces > 1 else "serial", "piece") as piece:
-        first, count = mk.chunk_range(k, runs, pieces, piece)
+    num_chunks = min(runs, cpu.chunks) if size * cost >= PARALLEL else 1
+    with k.loop(num_chunks, "parallel" if num_chunks > 1 else "serial", "piece") as chunk:
+        first, count = mk.chunk_range(k, runs, num_chunks, chunk)
         with k.loop(count, name="run") as r:
             run(k.bind(tir.index(first + r), "number"))
 
@@ -195,9 +195,9 @@ def sweep(k: Kernel, cpu: Cpu, extents: tuple[int, ...], lanes: int, cost: int, 
 def _pieces(k: Kernel, cpu: Cpu, n: int, lanes: int, body: Callable[[Value, int], None]) -> None:
     """The same in parallel; the end that fills no vector is done at last."""
     full, rest = divmod(n, lanes)
-    pieces = min(full, cpu.chunks)
-    with k.loop(pieces, "parallel", "piece") as piece:
-        first, count = mk.chunk_range(k, full, pieces, piece)
+    num_chunks = min(full, cpu.chunks)
+    with k.loop(num_chunks, "parallel", "piece") as chunk:
+        first, count = mk.chunk_range(k, full, num_chunks, chunk)
         with k.loop(count, name="v") as v:
             body((first + v) * lanes, lanes)
     if rest:

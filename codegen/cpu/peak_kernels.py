@@ -1,6 +1,6 @@
 """Kernels that do one thing as fast as a CPU can, again and again: what the rest is measured against.
 
-Peaks keep all operands in registers. Streams go through memory of a given size, each piece of work through its own
+Peaks keep all operands in registers. Streams go through memory of a given size, each chunk of work through its own
 share, so that small ones stay in the cache of the core that works on them.
 """
 
@@ -26,8 +26,8 @@ def peak(cpu: Cpu) -> tuple[PrimFunc, int, int]:
     """Multiply-adds of f32: the kernel, the size of its argument, the operations that it does."""
     k = Kernel("peak_f32")
     x = k.param("x", cpu.chunks * cpu.lanes, "f32")
-    with k.loop(cpu.chunks, "parallel") as piece:
-        at = piece * cpu.lanes
+    with k.loop(cpu.chunks, "parallel") as chunk:
+        at = chunk * cpu.lanes
         factor = k.bind(k.load(x, at, cpu.lanes))
         sums = k.local("sums", _CHAINS * cpu.lanes, "f32")
         for c in range(_CHAINS):
@@ -48,13 +48,13 @@ def tile_peak(cpu: Cpu) -> tuple[PrimFunc, int, int]:
     x = k.param("x", cpu.chunks * SIDE * SIDE, "f32")
     unit = AmxUnit()
     unit.prepare(k)
-    with k.loop(cpu.chunks, "parallel") as piece, unit.thread(k):
+    with k.loop(cpu.chunks, "parallel") as chunk, unit.thread(k):
         for t in range(8):
             k.intrinsic("llvm.x86.tilezero", t)
         with k.loop(_ROUNDS):
             for t in range(4):
                 k.intrinsic("llvm.x86.tdpbf16ps", t, 4 + t // 2, 6 + t % 2)
-        k.intrinsic("llvm.x86.tilestored64", 0, k.address(x, piece * (SIDE * SIDE)), 4 * SIDE)
+        k.intrinsic("llvm.x86.tilestored64", 0, k.address(x, chunk * (SIDE * SIDE)), 4 * SIDE)
     return k.finish(), x.size, cpu.chunks * _ROUNDS * 4 * _TILE_FLOPS
 
 
@@ -64,8 +64,8 @@ def stream(kind: str, size: int, times: int, cpu: Cpu) -> PrimFunc:
     x, y = k.param("x", size, "f32"), k.param("y", size, "f32")
     step = _UNROLLED * cpu.lanes
     share = size // cpu.chunks // step
-    with k.loop(cpu.chunks, "parallel") as piece:
-        start = k.bind(piece * (share * step))
+    with k.loop(cpu.chunks, "parallel") as chunk:
+        start = k.bind(chunk * (share * step))
         sums = k.local("sums", step, "f32")
         for u in range(_UNROLLED):
             k.store(sums, tir.splat(0.0, cpu.lanes), u * cpu.lanes)

@@ -77,9 +77,9 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     assert pool is not None
     first = None if _in_blocks(pool) else 2
     memory, store = bindings.by_node(group), epilogue(k, group, bindings, pool, first=first)
-    sources, pieces = [memory[s] for s in pool.src], _pieces(pool, cpu)
+    sources, num_chunks = [memory[s] for s in pool.src], _pieces(pool, cpu)
 
-    def plane(piece: Expr, plane: Expr) -> None:
+    def plane(chunk: Expr, plane: Expr) -> None:
         n, c = k.let(tir.floordiv(plane, pool.shape[1])), k.let(tir.floormod(plane, pool.shape[1]))
         if _in_blocks(pool):
             Blocks(k, pool, sources, plane, lambda row, column, value: store((n, c, row, column, 0), value)).emit()
@@ -87,11 +87,11 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
             _Tiles(k, cpu, pool, sources, lambda pixel, value: store((n, c, 0, pixel), value)).plane(plane)
         else:
             lines = Lines(pool, cpu)
-            space = mk.workspace(k, bindings.workspace, "f32", 4 * pieces * lines.size)
-            own = space.at(k.let(piece * lines.size))
+            space = mk.workspace(k, bindings.workspace, "f32", 4 * num_chunks * lines.size)
+            own = space.at(k.let(chunk * lines.size))
             lines.plane(k, sources[0], own, plane, lambda pixel, value: store((n, c, 0, pixel), value))
 
-    mk.parallel_chunks(k, math.prod(pool.shape[:2]), pieces, plane)
+    mk.parallel_chunks(k, math.prod(pool.shape[:2]), num_chunks, plane)
 
 
 class _Tiles:
@@ -108,8 +108,8 @@ class _Tiles:
     def plane(self, plane: Expr) -> None:
         """One channel of one image."""
         with self.k.loop(self.small[0], name="row") as row:
-            piece = self._spread_back if self.grad else self._gather
-            mk.for_vectors(self.k, self.small[1], self.cpu.lanes, lambda at, width: piece(plane, row, at, width))
+            chunk = self._spread_back if self.grad else self._gather
+            mk.for_vectors(self.k, self.small[1], self.cpu.lanes, lambda at, width: chunk(plane, row, at, width))
         if self.grad:
             self._clear_rest()
 
@@ -171,10 +171,10 @@ class _Tiles:
             self._zeros(covered_rows * width, (height - covered_rows) * width)
 
     def _zeros(self, start: Value, count: int) -> None:
-        def piece(at: Value, width: int) -> None:
+        def chunk(at: Value, width: int) -> None:
             self.store(start + at, tir.splat(tir.const(0.0, "f32"), width))
 
-        mk.for_vectors(self.k, count, self.cpu.lanes, piece)
+        mk.for_vectors(self.k, count, self.cpu.lanes, chunk)
 
 
 POOL = Rule("pool", _claim, _emit, preferred_lanes=_preferred_lanes)

@@ -66,7 +66,7 @@ class Run:
 
 
 class _Cut:
-    """How the work is cut: results across pieces, or the sums across parts with a second stage."""
+    """How the work is cut: results across chunks, or the sums across parts with a second stage."""
 
     def __init__(self, group: Group, cpu: Cpu):
         space = space_of(group)
@@ -98,7 +98,7 @@ class _Cut:
         self.split = big and self.units < SHARES and self.first >= 4 * SHARES
         self.split = self.split and (bool(self.outer_folded) or self.along_rows)
         self.parts = SHARES if self.split else 1
-        self.pieces = min(self.units, self.cpu.chunks) if big else 1
+        self.num_chunks = min(self.units, self.cpu.chunks) if big else 1
 
     @property
     def workspace(self) -> int:
@@ -127,7 +127,7 @@ class _Emit:
     def run(self) -> None:
         k, cut = self.k, self.cut
         if not cut.split:
-            mk.parallel_chunks(k, cut.units, cut.pieces, lambda _, u: self._unit(u, None, self._finish))
+            mk.parallel_chunks(k, cut.units, cut.num_chunks, lambda _, u: self._unit(u, None, self._finish))
             return
         partial = self._partials()
         with k.loop(cut.parts, "parallel", "part") as part:

@@ -44,7 +44,7 @@ def claim(group: Group, cpu: Cpu) -> Candidate | None:
 
 
 def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
-    """One row after another; rows are shared out among pieces."""
+    """One row after another; rows are shared out among chunks."""
     space = _space(group)
     assert space is not None
     domain, start = space

@@ -352,7 +352,7 @@ class Kernel:
 
     def local(self, name: str, size: int, dtype: str) -> Buf:
         """Memory of the thread that runs here; below 1 KiB on its stack, and registers where the indices are constants.
-        Larger memory costs a call for each parallel piece, and stays memory."""
+        Larger memory costs a call for each parallel chunk, and stays memory."""
         made = self._buffer(name, size, dtype, self.local_scope)
         self._emit(tirx.AllocBuffer(made.var))
         return made

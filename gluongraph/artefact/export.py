@@ -161,10 +161,10 @@ class _Maker:
     def __init__(self, step: TrainStep, on: Target):
         self.step, self.on = step, on
         before = step._specializations
-        self.window = GradientAccumulator()
+        self.accumulator = GradientAccumulator()
         lower = partial(before.lower, on=on, tune=0.0)  # what has been measured is in its code anyway
         self.specializations = Specializations(
-            before.function, before.predict, step.trainer, lower, step.options, step.averages, self.window
+            before.function, before.predict, step.trainer, lower, step.options, step.averages, self.accumulator
         )
         self.entries: list[_Entry] = []
         self.arrays: dict[str, Array] = {}
@@ -172,7 +172,7 @@ class _Maker:
     def add(self, mode: str, number: int, types: Types) -> None:
         """Compile one more entry point."""
         if mode == "apply":
-            self.window.names = tuple(
+            self.accumulator.names = tuple(
                 dict.fromkeys(n for e in self.entries for n in e.step_graph.names if e.mode == "accumulate")
             )
         if mode == "predict" and self.step.inputs is not None:

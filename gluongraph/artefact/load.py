@@ -221,7 +221,9 @@ class ExportedSpecializations(Specializations):
         def no_program(*args: Any, **how: Any) -> Any:
             raise MXNetError("an artefact holds no program that could be traced")
 
-        super().__init__(no_program, no_program, step.trainer, no_program, step.options, step.averages, step.window)
+        super().__init__(
+            no_program, no_program, step.trainer, no_program, step.options, step.averages, step.accumulator
+        )
         self.artefact, self.step = artefact, step
         self.anew = anew  # why its code is not run and its graphs are compiled again; empty where it is
         self.entries = {(e["mode"], _types(e["batch"])): e for e in artefact.told["entries"]}
@@ -243,7 +245,7 @@ class ExportedSpecializations(Specializations):
             message = f"the artefact holds no code to {mode.name} {_listed(types)}; it was exported for {here}"
             raise ShapeError(located(message, help="step.export(path, batch_sizes=[...]) compiles for several"))
         specialization = ExportedSpecialization(told, self)
-        if not mode.traces and mode.gradients and specialization.names != self.window.names:
+        if not mode.traces and mode.gradients and specialization.names != self.accumulator.names:
             raise MXNetError(
                 located("apply: gradients of other parameters have been accumulated than it was exported for")
             )
@@ -279,7 +281,7 @@ class ExportedSpecializations(Specializations):
         if name.startswith(AVERAGE) and step.averages is not None:
             return step.averages.inputs(trainer, [name.removeprefix(AVERAGE)])[name]
         if name.startswith(WINDOW):
-            return step.window.inputs(trainer, [name.removeprefix(WINDOW)])[name]
+            return step.accumulator.inputs(trainer, [name.removeprefix(WINDOW)])[name]
         if name.startswith(GRAD) and (grad := trainer.replica(name.removeprefix(GRAD)).grad) is not None:
             return grad
         return trainer.state_arrays([name.partition("/")[0]])[name]

@@ -82,28 +82,28 @@ def _put_residuals(training: Training, content: Content, told: Any) -> Put:
 
 
 def _take_window(training: Training, groups: Groups) -> Any:
-    window = training.step.window
-    if not window.batches:
+    accumulator = training.step.accumulator
+    if not accumulator.batches:
         return None
-    groups[REST] |= {WINDOW + training.key(name): sum.storage.array for name, sum in window.live.items()}
-    names = [training.key(name) for name in window.names]
-    return {"batches": window.batches, "samples": window.samples, "names": names}
+    groups[REST] |= {WINDOW + training.key(name): sum.storage.array for name, sum in accumulator.live.items()}
+    names = [training.key(name) for name in accumulator.names]
+    return {"batches": accumulator.batches, "samples": accumulator.samples, "names": names}
 
 
 def _put_window(training: Training, content: Content, told: Any) -> Put:
-    saved, window = _of(WINDOW, content), training.step.window
+    saved, accumulator = _of(WINDOW, content), training.step.accumulator
 
     def put() -> None:
-        window.clear()
+        accumulator.clear()
         if told is None:
             return
         trainer = training.trainer
         names = {training.key(name): name for names in trainer.exchange.replicas.values() for name in names}
         given = _spread(training, saved, list(names)) if saved else {}
-        for key, array in window.inputs(trainer, [names[key] for key in given]).items():
+        for key, array in accumulator.inputs(trainer, [names[key] for key in given]).items():
             array.storage.write(given[training.key(key.removeprefix(WINDOW))])
         here = dict.fromkeys(key if key in names else training.owner(key) for key in told["names"])
-        window.resume([names[key] for key in here], told["batches"], told["samples"])
+        accumulator.resume([names[key] for key in here], told["batches"], told["samples"])
 
     return put
 

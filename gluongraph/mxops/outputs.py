@@ -46,33 +46,33 @@ def SoftmaxOutput(
         if smooth_alpha:
             rest = smooth_alpha / (n - 1)
             hot = ops.add(ops.mul(hot, 1.0 - smooth_alpha - rest), rest)
-        slope = ops.sub(p, hot)
+        derivative = ops.sub(p, hot)
         valid = ops.not_equal(wanted, int(ignore_label))
         if use_ignore:
-            slope = ops.where(ops.expand(ops.expand_dims(valid, axis), slope.shape), slope, 0.0)
+            derivative = ops.where(ops.expand(ops.expand_dims(valid, axis), derivative.shape), derivative, 0.0)
     else:  # a probability for each class
-        slope, valid = ops.sub(p, ops.reshape(label, data.shape)), None
-    slope = ops.mul(slope, grad_scale)
+        derivative, valid = ops.sub(p, ops.reshape(label, data.shape)), None
+    derivative = ops.mul(derivative, grad_scale)
     if normalization == "batch":
-        slope = ops.div(slope, float(data.shape[0]))
+        derivative = ops.div(derivative, float(data.shape[0]))
     elif normalization == "valid":
         if use_ignore and valid is not None:
-            slope = ops.div(slope, ops.maximum(ops.sum(ops.cast(valid, data.dtype)), 1.0))
+            derivative = ops.div(derivative, ops.maximum(ops.sum(ops.cast(valid, data.dtype)), 1.0))
         else:
-            slope = ops.div(slope, float(math.prod(places)))
+            derivative = ops.div(derivative, float(math.prod(places)))
     elif normalization != "null":
         raise MXNetError(located(f"SoftmaxOutput: normalization is null, batch or valid; not {normalization!r}"))
     if multi_output and normalization != "valid":
-        slope = ops.div(slope, float(math.prod(data.shape[2:])))
-    return ops.reshape(_output(data, p, slope, out_grad), shape)
+        derivative = ops.div(derivative, float(math.prod(data.shape[2:])))
+    return ops.reshape(_output(data, p, derivative, out_grad), shape)
 
 
-def _output(data: Node, value: Any, slope: Any, out_grad: bool = False) -> Node:
-    """The value whose gradient by data is slope; times the upstream gradient with out_grad."""
-    slope = ops.stop_gradient(slope)
+def _output(data: Node, value: Any, derivative: Any, out_grad: bool = False) -> Node:
+    """The value whose gradient by data is derivative; times the upstream gradient with out_grad."""
+    derivative = ops.stop_gradient(derivative)
     if out_grad:
-        return ops.add(ops.stop_gradient(ops.sub(value, ops.mul(data, slope))), ops.mul(data, slope))
-    return ops.output(data, value, slope)
+        return ops.add(ops.stop_gradient(ops.sub(value, ops.mul(data, derivative))), ops.mul(data, derivative))
+    return ops.output(data, value, derivative)
 
 
 def LinearRegressionOutput(data: Node, label: Node, grad_scale: float = 1.0) -> Node:
@@ -107,21 +107,21 @@ def SVMOutput(
     hot = ops.one_hot(class_index("SVMOutput", label, data.shape[1]), data.shape[1], data.dtype)
     y = ops.sub(ops.mul(hot, 2.0), 1.0)
     short = ops.sub(margin, ops.mul(y, data))
-    slope = ops.where(ops.greater(short, 0.0), 1.0, 0.0) if use_linear else ops.mul(ops.maximum(short, 0.0), 2.0)
-    return _output(data, data, ops.mul(ops.mul(ops.cast(slope, data.dtype), y), -regularization_coefficient))
+    derivative = ops.where(ops.greater(short, 0.0), 1.0, 0.0) if use_linear else ops.mul(ops.maximum(short, 0.0), 2.0)
+    return _output(data, data, ops.mul(ops.mul(ops.cast(derivative, data.dtype), y), -regularization_coefficient))
 
 
 def MakeLoss(data: Node, grad_scale: float = 1.0, valid_thresh: float = 0.0, normalization: str = "null") -> Node:
     """data, with the gradient grad_scale everywhere, divided by the "batch" or by how many exceed valid_thresh"""
-    slope = ops.full(data.shape, grad_scale, data.dtype)
+    derivative = ops.full(data.shape, grad_scale, data.dtype)
     if normalization == "batch":
-        slope = ops.div(slope, float(data.shape[0]))
+        derivative = ops.div(derivative, float(data.shape[0]))
     elif normalization == "valid":
         count = ops.sum(ops.cast(ops.greater(data, valid_thresh), data.dtype))
-        slope = ops.div(slope, ops.maximum(count, 1.0))
+        derivative = ops.div(derivative, ops.maximum(count, 1.0))
     elif normalization != "null":
         raise MXNetError(located(f"MakeLoss: normalization is null, batch or valid; not {normalization!r}"))
-    return _output(data, data, slope)
+    return _output(data, data, derivative)
 
 
 def make_loss(data: Node) -> Node:

@@ -39,10 +39,10 @@ def _gelu_grad(g: Node, y: Node, x: Node, approximate: bool) -> tuple[Node]:
     """g · (share + x · share')"""
     share = _share(x, approximate)
     if approximate:  # share = (1 + tanh u) / 2, so share' = 2 share (1 - share) u'
-        slope = share * (1 - share) * ((x * x * (3 * 0.044715) + 1) * (2 * math.sqrt(2 / math.pi)))
+        derivative = share * (1 - share) * ((x * x * (3 * 0.044715) + 1) * (2 * math.sqrt(2 / math.pi)))
     else:
-        slope = elementwise.normal_pdf(x)
-    return (g * (share + x * slope),)
+        derivative = elementwise.normal_pdf(x)
+    return (g * (share + x * derivative),)
 
 
 GELU = composite(

@@ -9,8 +9,8 @@ from gluongraph.ops.checks import equal_types
 from gluongraph.ops.samples import elementwise
 
 
-def _type(x: TensorType, y: TensorType, slope: TensorType) -> TensorType:
-    return equal_types("output", x, y, slope)
+def _type(x: TensorType, y: TensorType, derivative: TensorType) -> TensorType:
+    return equal_types("output", x, y, derivative)
 
 
 OUTPUT = Op(
@@ -18,14 +18,14 @@ OUTPUT = Op(
     kind="elementwise",
     traits=frozenset({"once"}),
     infer=_type,
-    numpy=lambda x, y, slope: np.broadcast_arrays(x, y, slope)[1],
-    grad=lambda g, z, x, y, slope: (slope, None, None),
-    lower=lambda e, i, x, y, slope: y(*i),
+    numpy=lambda x, y, derivative: np.broadcast_arrays(x, y, derivative)[1],
+    grad=lambda g, z, x, y, derivative: (derivative, None, None),
+    lower=lambda e, i, x, y, derivative: y(*i),
     samples=elementwise(3, dtypes=("f64", "bf16")),
-    doc="y, whose gradient by x is slope, whatever the upstream gradient",
+    doc="y, whose gradient by x is derivative, whatever the upstream gradient",
 )
 
 
-def output(x: Node, y: Node, slope: Node) -> Node:
-    """y, whose gradient by x is `slope`, whatever the upstream gradient."""
-    return OUTPUT(x, y, slope)
+def output(x: Node, y: Node, derivative: Node) -> Node:
+    """y, whose gradient by x is `derivative`, whatever the upstream gradient."""
+    return OUTPUT(x, y, derivative)

@@ -41,11 +41,11 @@ class Specializations:
         lower: Lower,
         options: Options,
         averages: AveragedWeights | None,
-        window: GradientAccumulator,
+        accumulator: GradientAccumulator,
     ):
         self.function, self.predict = function, predict
         self.trainer, self.lower, self.options = trainer, lower, options
-        self.averages, self.window = averages, window
+        self.averages, self.accumulator = averages, accumulator
         self._known: dict[tuple[Any, ...], Specialization] = {}
         self._last: Specialization | None = None
 
@@ -124,7 +124,7 @@ class Specializations:
         """What a trace depends on besides its inputs."""
         if self.trainer is None or not mode.gradients:
             return ()
-        return (self.trainer.structure, () if mode.traces else self.window.names)
+        return (self.trainer.structure, () if mode.traces else self.accumulator.names)
 
     @in_one_line("compilation")
     @collecting_later()
@@ -148,7 +148,7 @@ class Specializations:
             given = [NDArray(a, contexts[i // each] if each else ALONE[0]) for i, a in enumerate(arrays)]
             names = {} if self.trainer is None else self.trainer.input_names()
             traced = trace(shared or function, given, training=mode.training, names=names)
-        step_graph = graph_of(mode, traced, self.trainer, self.options, self.averages, self.window)
+        step_graph = graph_of(mode, traced, self.trainer, self.options, self.averages, self.accumulator)
         if self.trainer is not None:
             for states in step_graph.states:
                 settle(self.trainer, step_graph.names, *states)

@@ -77,7 +77,7 @@ class TrainStep:
     ):
         self._begin(trainer, options or Options(), predict or function, inputs)
         self._specializations = Specializations(
-            function, self.net, trainer, lower, self.options, self.averages, self.window
+            function, self.net, trainer, lower, self.options, self.averages, self.accumulator
         )
 
     def _begin(self, trainer: Trainer | None, options: Options, net: Callable[..., Any], inputs: int | None) -> None:
@@ -88,7 +88,7 @@ class TrainStep:
         self.grad_norm: float | None = None  # of the last update: of all gradients / batch_size, before clipping
         self.net = net  # a Block names its parameters in checkpoints
         self.averages = None if options.ema is None else AveragedWeights(options.ema)
-        self.window = GradientAccumulator()  # what `accumulate` has added up since the last `apply`
+        self.accumulator = GradientAccumulator()  # what `accumulate` has added up since the last `apply`
         self._saver = Saver()
         self.step_lock = threading.RLock() if trainer is None else trainer.step_lock
 
@@ -162,9 +162,9 @@ class TrainStep:
         trainer.scale_for(size)  # raises before anything changes
         results = self._run(specialization, arrays)
         if specialization.is_left_out(results):
-            self.window.add((), 0)
+            self.accumulator.add((), 0)
         else:
-            self.window.add(specialization.names, size)
+            self.accumulator.add(specialization.names, size)
         _spend(specialization)
         return specialization.answer(results, batch)
 
@@ -193,20 +193,20 @@ class TrainStep:
         >>> trainer.optimizer.num_update
         1
         """
-        window = self.window
-        if self.trainer is not None and not window.batches:
+        accumulator = self.accumulator
+        if self.trainer is not None and not accumulator.batches:
             raise MXNetError(located("apply: nothing has been accumulated", help="step.accumulate(x, y) comes first"))
         trainer = self._ready(())
-        size = batch_size if batch_size is not None else window.samples
-        if window.names and self._in_python(trainer):
+        size = batch_size if batch_size is not None else accumulator.samples
+        if accumulator.names and self._in_python(trainer):
             self._check_whole(trainer)
             trainer.scale_for(size)
-            self._step_in_python(trainer, {GRAD + k: sum.storage.array for k, sum in window.live.items()}, size)
-            window.clear()
-        elif window.names:
+            self._step_in_python(trainer, {GRAD + k: sum.storage.array for k, sum in accumulator.live.items()}, size)
+            accumulator.clear()
+        elif accumulator.names:
             specialization, arrays = self._specializations.find("apply", ())
             self._update(trainer, specialization, arrays, size)
-        window.begin()
+        accumulator.begin()
 
     def _ready(self, batch: Sequence[Any]) -> Trainer:
         """The trainer, prepared for a batch. Raises what forbids a step."""

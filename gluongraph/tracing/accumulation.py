@@ -16,10 +16,10 @@ WINDOW = "window:"
 
 
 class GradientAccumulator:
-    """One sum for each replica of a parameter, in float32 or wider; all are 0 where a window begins.
+    """One accumulator for each replica of a parameter, in float32 or wider; all are 0 after an update.
 
-    Parameters with grad_req "add" have a sum of their own, `grad()`, which is the user's to empty; of them the window
-    only notes that they take part.
+    Parameters with grad_req "add" have a sum of their own, `grad()`, which the user resets; here only their names are
+    recorded.
     """
 
     def __init__(self) -> None:
@@ -44,11 +44,11 @@ class GradientAccumulator:
         return {name: self.sums[name] for name in self.names if name in self.sums}
 
     def begin(self) -> None:
-        """Begin another window. The update by the sums has emptied them."""
+        """Start again after an update, which has reset the accumulators to 0."""
         self.batches, self.samples, self.names = 0, 0.0, ()
 
     def clear(self) -> None:
-        """Empty the sums, and begin another window."""
+        """Reset the accumulators to 0, and start again."""
         for array in self.sums.values():
             array.storage.write(0)
         self.begin()
@@ -81,6 +81,6 @@ class GradientAccumulator:
         return Graph(inputs, outputs, {})
 
     def emptied(self, graph: Graph) -> Graph:
-        """A graph that reads sums leaves them empty, for the next window."""
+        """Reset the accumulators that a graph reads to 0."""
         empty = {name: ops.zeros(n.ty) for name, n in graph.inputs.items() if name.startswith(WINDOW)}
         return graph.with_results(graph.outputs, {**graph.updates, **empty})

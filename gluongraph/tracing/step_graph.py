@@ -124,7 +124,9 @@ def forward(traced: Traced, options: Options) -> StepGraph:
     return StepGraph(graph, dict(traced.captured), traced.draws)
 
 
-def backward(traced: Traced, trainer: Trainer, options: Options, mode: Mode, window: GradientAccumulator) -> StepGraph:
+def backward(
+    traced: Traced, trainer: Trainer, options: Options, mode: Mode, accumulator: GradientAccumulator
+) -> StepGraph:
     """The program, the gradients of what it reads of the trainer's parameters, and what those are added to."""
     names = _trained(trainer, traced)
     _check_loss(traced, trainer, names)
@@ -152,19 +154,19 @@ def backward(traced: Traced, trainer: Trainer, options: Options, mode: Mode, win
     step_graph.state |= {GRAD + name: grad for name, grad in step_graph.added.items()}
     if mode.adds:
         summed = [name for name in names if name not in step_graph.added]
-        step_graph.state |= window.inputs(trainer, summed)
-        step_graph.graph = window.adding(step_graph.graph, summed)
+        step_graph.state |= accumulator.inputs(trainer, summed)
+        step_graph.graph = accumulator.adding(step_graph.graph, summed)
         step_graph.spends = _spent(trainer, names, step_graph.graph, step_graph.added)
     return step_graph
 
 
-def of_window(trainer: Trainer, window: GradientAccumulator) -> StepGraph:
+def accumulated_gradients(trainer: Trainer, accumulator: GradientAccumulator) -> StepGraph:
     """The gradients that have been added up: in the window, and in the arrays of parameters with grad_req "add"."""
-    added = _added(trainer, window.names)
-    weights = {name: trainer.replica(name) for name in window.names}
-    state = weights | window.inputs(trainer, [name for name in window.names if name not in added])
+    added = _added(trainer, accumulator.names)
+    weights = {name: trainer.replica(name) for name in accumulator.names}
+    state = weights | accumulator.inputs(trainer, [name for name in accumulator.names if name not in added])
     state |= {GRAD + name: grad for name, grad in added.items()}
-    return StepGraph(window.gradients(weights, added), state, {}, window.names, added=added)
+    return StepGraph(accumulator.gradients(weights, added), state, {}, accumulator.names, added=added)
 
 
 def add_updates(
@@ -172,7 +174,7 @@ def add_updates(
     trainer: Trainer,
     options: Options,
     averages: AveragedWeights | None,
-    window: GradientAccumulator,
+    accumulator: GradientAccumulator,
 ) -> None:
     """Put the updates of the parameters at the end of a graph with gradients."""
     clip = clipped if options.clip_norm is not None else measured if options.grad_norm else None
@@ -193,7 +195,7 @@ def add_updates(
     if averages is not None:
         step_graph.state |= averages.inputs(trainer, updating.owners)
         step_graph.graph = averages.following(step_graph.graph)
-    step_graph.graph = window.emptied(step_graph.graph)
+    step_graph.graph = accumulator.emptied(step_graph.graph)
     step_graph.states.append(States(states, had))
 
 
@@ -203,7 +205,7 @@ def graph_of(
     trainer: Trainer | None,
     options: Options,
     averages: AveragedWeights | None,
-    window: GradientAccumulator,
+    accumulator: GradientAccumulator,
 ) -> StepGraph:
     """The graph of a mode, and what it works on."""
     if not mode.gradients:
@@ -212,9 +214,13 @@ def graph_of(
         return step_graph
     if trainer is None:
         raise MXNetError(located("gradients need a trainer", help="mx.compile(net, loss, trainer)"))
-    step_graph = backward(traced, trainer, options, mode, window) if mode.traces else of_window(trainer, window)
+    step_graph = (
+        backward(traced, trainer, options, mode, accumulator)
+        if mode.traces
+        else accumulated_gradients(trainer, accumulator)
+    )
     if mode.updates:
-        add_updates(step_graph, trainer, options, averages, window)
+        add_updates(step_graph, trainer, options, averages, accumulator)
     if step_graph.masked:
         step_graph.graph = loss_scaling.skipping(step_graph.graph)
     _keep_copies(step_graph, trainer, options)

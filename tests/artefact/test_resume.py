@@ -78,7 +78,7 @@ def test_windows_and_their_modes(tmp_path: pathlib.Path) -> None:
     step = training("sgd", layers=True)
     next(iter(step.trainer.params)).grad_req = "add"
     run(step, range(3), window=2)
-    assert step.window.batches == 1
+    assert step.accumulator.batches == 1
     step, twin = _both(step, tmp_path, window=2)
     x, y = batch(5)
     assert np.array_equal(step.predict(x).asnumpy(), twin.predict(x).asnumpy())
@@ -113,7 +113,7 @@ def test_a_loaded_step_is_exported_again(tmp_path: pathlib.Path) -> None:
     run(step, range(3))
     twin = exported(step, tmp_path, modes=["step", "accumulate", "apply"])
     run(twin, range(3, 5), window=2)
-    assert twin.window.batches == 1
+    assert twin.accumulator.batches == 1
     (tmp_path / "again").mkdir()
     third = exported(twin, tmp_path / "again")
     random = mx.random.get_state()

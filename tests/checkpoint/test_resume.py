@@ -47,7 +47,7 @@ def test_every_optimizer(name: str, tmp_path: pathlib.Path) -> None:
 
     with debug.override(backend="reference"):
         again = same_bits(tmp_path, made)
-        assert again.step.window.batches == 2
+        assert again.step.accumulator.batches == 2
         first = made()
         first.load(tmp_path)
         assert 0 < first.step.skipped < again.step.skipped < 12

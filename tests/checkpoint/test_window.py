@@ -39,8 +39,8 @@ class Accumulating:
     def state(self) -> Any:
         arrays = [a for p in self.net.collect_params().values() for a in p.list_data()]
         arrays += [self.step.averages[name] for name in sorted(self.step.averages)]
-        arrays += [self.step.window.live[name] for name in sorted(self.step.window.live)]
-        window = self.step.window
+        arrays += [self.step.accumulator.live[name] for name in sorted(self.step.accumulator.live)]
+        window = self.step.accumulator
         return [a.asnumpy().tolist() for a in arrays], window.batches, window.samples, self.step.grad_norm
 
 
@@ -60,6 +60,6 @@ def test_resume_within_a_window(precision: str, contexts: Any, grad_req: str, tm
         seed(2)
         again = make()
         again.batches = again.step.load(tmp_path)["batches"]
-        assert again.step.window.batches == 1
+        assert again.step.accumulator.batches == 1
         assert repr(again.go(8)) == repr(losses)  # NaN where a batch overflows
         assert again.state() == state

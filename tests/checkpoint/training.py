@@ -91,14 +91,14 @@ class Training:
             parameter, _, state = name.partition("/")
             parameter, at, context = parameter.partition("@")
             arrays[f"{own[parameter]}{at}{context}/{state}"] = array.asnumpy()
-        arrays |= {f"sum {own[name]}": array.asnumpy() for name, array in self.step.window.live.items()}
+        arrays |= {f"sum {own[name]}": array.asnumpy() for name, array in self.step.accumulator.live.items()}
         optimizer = self.trainer.optimizer
         return {
             **{name: array.tolist() for name, array in arrays.items()},
             "counts": optimizer.counts(),
             "rate": optimizer.learning_rate,
             "scale": [*self.trainer.scaler.progress(), self.step.skipped],
-            "window": [self.step.window.batches, self.step.window.samples],
+            "window": [self.step.accumulator.batches, self.step.accumulator.samples],
             "next": [nd.random.uniform(shape=(2,)).asnumpy().tolist(), np.random.rand(2).tolist()],
         }
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gluongraph import ops
-from gluongraph.codegen.contraction.attention import LONGEST, suits
+from gluongraph.codegen.contraction.attention import LONGEST, is_profitable
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
 from gluongraph.compiler.lower import lower
 from gluongraph.compiler.pipeline import plan_of
@@ -256,14 +256,14 @@ def test_what_it_does_not_take() -> None:
     cpu = TARGETS["x86-64-v3"]
     assert cpu is not None
     n, _ = node(CASES["small"], backward=False)
-    assert suits(n, cpu)
-    assert not suits(n.op(*(ops.input("x", TensorType(s.shape, "f64")) for s in n.src), **n.attrs), cpu)
+    assert is_profitable(n, cpu)
+    assert not is_profitable(n.op(*(ops.input("x", TensorType(s.shape, "f64")) for s in n.src), **n.attrs), cpu)
     long = [ops.input("x", TensorType((1, 1, t, 2), "f32")) for t in (1, LONGEST + 1, LONGEST + 1)]
-    assert not suits(n.op(*long, **n.attrs), cpu)
-    assert not suits(ops.tanh(ops.input("x", TensorType((2,), "f32"))), cpu)
+    assert not is_profitable(n.op(*long, **n.attrs), cpu)
+    assert not is_profitable(ops.tanh(ops.input("x", TensorType((2,), "f32"))), cpu)
     low, _ = node(CASES["causal"], False, "bf16")
     unit = TARGETS["sapphirerapids"]
     assert unit is not None
-    assert suits(low, unit) and not suits(low, cpu)
-    assert not suits(low.op(*low.src, causal=False, scale=0.0), unit)
-    assert not suits(node(CASES["small"], False, "bf16")[0], unit)
+    assert is_profitable(low, unit) and not is_profitable(low, cpu)
+    assert not is_profitable(low.op(*low.src, causal=False, scale=0.0), unit)
+    assert not is_profitable(node(CASES["small"], False, "bf16")[0], unit)

@@ -52,11 +52,12 @@ def test_one_step_on_all_samples(name: str) -> None:
     for _ in range(3):
         loss = step(X, Y).asnumpy()
         losses = [staged.accumulate(X[part], Y[part]).asnumpy() for part in PARTS]
-        assert (staged.window.batches, staged.window.samples) == (3, 24)
+        assert (staged.accumulator.batches, staged.accumulator.samples) == (3, 24)
         staged.apply()
         np.testing.assert_allclose(np.concatenate(losses), loss, atol=1e-2 if "bf16" in name else 1e-6)
     same(whole, parts, 2e-3 if "bf16" in name else 1e-6)
-    assert staged.window.batches == 0 and step.trainer.optimizer.num_update == 3 == staged.trainer.optimizer.num_update
+    assert staged.accumulator.batches == 0
+    assert step.trainer.optimizer.num_update == 3 == staged.trainer.optimizer.num_update
     if step.grad_norm is not None:
         assert staged.grad_norm == pytest.approx(step.grad_norm, rel=1e-2 if "bf16" in name else 1e-5)
     if step.averages is not None:
@@ -153,7 +154,7 @@ def test_batches_that_overflow_count_for_nothing() -> None:
         staged.accumulate(X[8:] * 1e38, Y[8:])
         assert mx.random.get_state() == state
         assert staged.skipped == 1 and staged.loss_scale.scale.asscalar() == 64.0
-        assert (staged.window.batches, staged.window.samples) == (2, 8)
+        assert (staged.accumulator.batches, staged.accumulator.samples) == (2, 8)
         staged.apply()
         same(whole, net)
         before = weights(net)
@@ -182,14 +183,14 @@ def test_errors() -> None:
         with pytest.raises(MXNetError, match=r"nothing has been accumulated[^§]*step.accumulate"):
             step.apply()
         step.accumulate(X, Y)
-        before, window = weights(net), (step.window.batches, step.window.samples)
+        before, window = weights(net), (step.accumulator.batches, step.accumulator.samples)
         with pytest.raises(ShapeError):
             step.accumulate(X[:, :4], Y)
         with pytest.raises(ZeroDivisionError):
             step.accumulate(X, Y, batch_size=0)
         with pytest.raises(ValueError, match="batch_size=-1"):
             step.apply(batch_size=-1)
-        assert (step.window.batches, step.window.samples) == window
+        assert (step.accumulator.batches, step.accumulator.samples) == window
         assert all((a == b).all() for a, b in zip(before, weights(net), strict=True))
         with pytest.raises(RuntimeError, match="keep_grads"):
             net[0].weight.grad().asnumpy()

@@ -170,7 +170,7 @@ def _judge(drawn: Drawn, start: Arrays, found: Found, mode: str, precision: str)
         made = {name: g.asnumpy() for name, g in step.grads(x, label).items()}
     elif mode == "accumulate":
         step.accumulate(x, label)
-        made = {name: g.asnumpy() for name, g in step.window.sums.items()}
+        made = {name: g.asnumpy() for name, g in step.accumulator.sums.items()}
     else:
         step(x, label)
         made = {name: p.data().asnumpy() for name, p in drawn.net.collect_params().items()}
@@ -283,7 +283,7 @@ def _changed(array: Any, unit: float, rng: Any) -> Any:
 
 def _update(drawn: Drawn, start: Arrays, step: Any, gradients: Arrays) -> None:
     """The compiled update by the sums of a window, and the optimizer's on equal gradients."""
-    size = step.window.samples
+    size = step.accumulator.samples
     sums = {name: np.array(g) for name, g in gradients.items()}
     step.apply()
     compiled = weights(drawn)
