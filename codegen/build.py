@@ -1,4 +1,4 @@
-"""Plan -> artefact: each distinct kernel written once by its rule, linked with the entry point, kept in the cache."""
+"""Plan -> artefact: generate the code of each distinct kernel by its rule, link it with the entry point, cache it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules of a target say of graphs and groups: asked by the passes, and by the tuner."""
+"""Queries about a target's kernel rules, for the passes and the tuner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The structured loop: one kernel that runs the kernels of its body, turn after turn, on slices of its arrays."""
+"""Structured loops: one kernel that runs the kernels of its body, iteration by iteration, on slices of its arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of targets, and which of them this machine is."""
+"""The table of targets, and which of them this machine supports."""
 
 from __future__ import annotations
 

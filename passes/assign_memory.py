@@ -1,4 +1,4 @@
-"""Plan -> Plan: every scratch buffer gets its place, shared by values that are never alive together."""
+"""Plan -> Plan: every scratch buffer gets its offset; buffers that are never live together share memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values must be computed once, because a comparison tells two computations of them apart.
+"""Values that must be computed once, because a comparison can tell two computations of them apart.
 
 The gradient of a maximum goes to where x equals max(x). Two kernels that both compute x may round it differently (a
 product and a sum become one fused multiply-add in one of them), and then x equals its own maximum nowhere: the gradient

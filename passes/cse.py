@@ -1,4 +1,4 @@
-"""Equal values are one node. Interning does most of it; what is left is a * b and b * a."""
+"""Common subexpression elimination. Interning does most of it; what is left is a * b and b * a."""
 
 from __future__ import annotations
 

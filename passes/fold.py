@@ -1,4 +1,4 @@
-"""What depends on constants alone is computed now, by the ops' numpy meaning."""
+"""Constant folding, by the ops' numpy meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes become one kernel.
+"""Fusion: which nodes become one kernel.
 
 Five kinds of group, by the loop nest they need:
 

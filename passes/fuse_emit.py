@@ -1,4 +1,4 @@
-"""The groups of `fuse` written down: each becomes a `fused` node whose body is a graph of its own."""
+"""Replaces each group of `fuse` by a `fused` node whose body is a graph of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups in the making: which nodes become one kernel, with the dependencies that keep every merge legal."""
+"""Fusion groups while they are built: their nodes, with the dependencies that make every merge legal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which stored values are not worth their memory: cheap work on what is stored anyway, which each reader can redo.
+"""Stored values that are cheaper to recompute in each reader, from other stored values, than to load.
 
 To store a value costs a write, and a read in each kernel that needs it; a write costs as much as two reads, since the
 processor fetches the memory first. To compute it again costs each of those kernels a read of all that it is made from,

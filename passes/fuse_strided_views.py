@@ -1,4 +1,4 @@
-"""Movement that nobody but composites reads: their kernels read through it, by strides, and it is never stored."""
+"""Movement read by composites only: their kernels read through it by strides, and it is never stored."""
 
 from __future__ import annotations
 

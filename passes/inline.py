@@ -1,4 +1,4 @@
-"""Composites and calls are replaced by their bodies, but for the composites that a kernel rule claims as they are."""
+"""Inlining of composites and calls, except for the composites that a kernel rule claims whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images in blocks, where convolutions want them so: turned once at the ends of a net, not in and out of each kernel.
+"""Blocked layout for images where convolutions prefer it, converted at the ends of a net instead of in each kernel.
 
 A convolution of which `lanes` says that k images had better lie side by side becomes its `_blocks` form. What is
 computed from such images element by element, by pooling, or by sums over them goes on in blocks; any other reader gets

@@ -1,4 +1,4 @@
-"""Recomputation: what only gradients need is not kept from the forward, but computed again when it is needed.
+"""Rematerialization: values that only gradients read are recomputed instead of saved for backward.
 
 What is kept of a segment is a minimum cut: the fewest bytes from which all that gradients read can be computed again by
 operations that may be repeated, as PyTorch's AOTAutograd does it. Without contractions among them that takes little

@@ -1,4 +1,4 @@
-"""How long a plan will take, roughly and in proportion: what recomputation is weighed by. Nothing is measured."""
+"""A relative estimate of a plan's time, which recomputation is weighed by. Nothing is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The forward part of a training step as a chain of segments, between points where one value alone goes on."""
+"""The forward part of a training step as a chain of segments, separated by points where a single value is live."""
 
 from __future__ import annotations
 

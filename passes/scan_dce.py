@@ -1,4 +1,4 @@
-"""What a loop hands out and nobody reads is not handed out."""
+"""Dead code elimination for loops: results of a scan that nobody reads are removed."""
 
 from __future__ import annotations
 

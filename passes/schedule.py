@@ -1,4 +1,4 @@
-"""Graph -> Plan: in which order the kernels run, and which buffer each value lies in."""
+"""Graph -> Plan: the order in which kernels run, and the buffer of each value."""
 
 from __future__ import annotations
 

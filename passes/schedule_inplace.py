@@ -1,4 +1,4 @@
-"""Which result of a kernel may lie over an operand: the kernel reads that operand only where it then writes.
+"""Which result of a kernel may overwrite an operand: the kernel reads that operand only where it then writes.
 
 All rules compute the results at a place before they store the first of them; the row-wise one has read a row as often
 as it needs before it writes there.

@@ -1,4 +1,4 @@
-"""In which order kernels run: of several orders the one whose live bytes have the lowest peak.
+"""The order of kernels: of several topological orders the one with the lowest peak of live bytes.
 
 The problem is hard in general, so simple rules are tried, each good for some graphs, and what comes out is improved by
 moving single kernels. Everything is counted on whole numbers; ties go by the graph's own order.

@@ -1,4 +1,4 @@
-"""Which rule of the target writes each kernel, and what it will need."""
+"""Kernel selection: which rule of the target emits each kernel, and its workspace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every node's type holds up against its op's rule, and movement that moves nothing is gone."""
+"""Checks every node's type against its op's rule, and removes movement that moves nothing."""
 
 from __future__ import annotations
 

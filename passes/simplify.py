@@ -1,4 +1,4 @@
-"""Plain forms for what is written in a roundabout way. A table of rules; each keeps every value, NaN and infinity too.
+"""Canonical forms by a table of rewrite rules; each preserves every value, NaN and infinity too.
 
 So `x - x -> 0`, `x * 0 -> 0` and `x + 0.0 -> x` (which would keep -0.0) are not here. The sign of a zero or the last
 bit may change in three places: `pow(x, 2) -> x * x`; a sum of one element, which starts at 0.0 where it is computed;

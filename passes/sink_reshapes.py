@@ -1,4 +1,4 @@
-"""Elementwise work between reshapes takes the shape that its operands had before them.
+"""Moves reshapes below elementwise work, which then has the shape of the reshapes' operands.
 
 Layers reshape what they are given to matrices, and the results back. What stands between two layers, such as an
 activation, would then have another shape than the product before it, and be a kernel of its own. Elementwise nodes that

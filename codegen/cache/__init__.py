@@ -1,1 +1,1 @@
-"""What is kept on disk from one process to the next: compiled code, plans, selected candidates, measured times."""
+"""The on-disk cache: compiled code, plans, selected candidates, tuning records."""

@@ -1,4 +1,4 @@
-"""Artefacts by content: the same plan for the same target is compiled once for all processes.
+"""Content-addressed artefacts: the same plan for the same target is compiled once for all processes.
 
 An entry of the store (`gluongraph/host/store.py`) has `step.so` and `program.json`; on GPUs their machine code as well.
 """

@@ -1,4 +1,4 @@
-"""Which candidate was measured to be the fastest for a group, kept beside the artefacts: what a tuner found.
+"""Tuning records: the candidate measured to be the fastest for a group, stored beside the artefacts.
 
 The file is one for each target, processor, number of threads and version of the rules: measured elsewhere, or of other
 code, is not measured. `GG_TUNED=0` leaves it unread.

@@ -1,4 +1,4 @@
-"""Which artefact a graph has become, remembered beside it: a warm start runs no pass and asks no rule.
+"""The plan cache: from a graph to its artefact, so that a warm start runs no pass and no rule.
 
 The plan follows from the graph, what was asked for, the target and the sources of passes and rules, and the artefact
 from the plan. An entry is a file `plan-<key>.json`: where the code lies, and which of its arguments are which inputs of

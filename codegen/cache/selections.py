@@ -1,4 +1,4 @@
-"""The candidates that rules have selected, remembered on disk beside the artefacts: a warm start asks no rule.
+"""The selection cache: the candidates that rules have selected, stored on disk so that a warm start asks no rule.
 
 Rules look at index arithmetic with TVM's analyzer, and a warm start is not to load TVM.
 """

@@ -1,12 +1,12 @@
-"""Sums of products of bf16 in blocks: what gemm_tiles.py and conv_tiles.py are written over, and what computes it.
+"""Tile multiplications of bf16, as AMX or AVX512-BF16 does them: what gemm_amx.py and conv_tiles.py are written over.
 
-An operand is copied into tiles of 16 rows of 16 words, a word being two numbers that meet in one sum: rows of A are
-rows of the result and its words lie along k; rows of B lie along k and its words are columns of the result. One step
-adds a tile of A times a tile of B, 32 products deep, to a tile of sums, 16 x 16 float32.
+An operand is packed into tiles of 16 rows of 16 pairs, a pair being two bf16 values that are added into one sum: rows
+of A are rows of the result and its pairs lie along k; rows of B lie along k and its pairs are columns of the result.
+One step adds a tile of A times a tile of B, 32 terms deep, to a tile of sums, 16 x 16 float32.
 
-AMX does a step in one instruction, on two-dimensional registers. What a thread must do first, asking Linux for them and
-describing them, is part of the kernel, so that it runs wherever it is loaded. AVX512-BF16 has an instruction for a row
-of words: each word of A with a row of B.
+AMX does a step in one instruction, on two-dimensional registers. What a thread must do first, asking Linux for
+permission and configuring the tiles, is part of the kernel, so that it runs wherever it is loaded. AVX512-BF16 has an
+instruction for a row of pairs: each pair of A with a row of B.
 
 (Intel 64 and IA-32 Architectures Software Developer's Manual, on AMX and VDPBF16PS; Linux, Documentation/arch/x86/
 xstate.rst.)

@@ -1,7 +1,7 @@
-"""Operands of products in tiles (tiles.py), copied to blocks of two tiles by all of k.
+"""Packing of GEMM operands into AMX tiles (amx.py), in blocks of two tiles by all of k.
 
-A block is 32 rows of A or columns of B. A step along k has its two tiles one behind the other, so that a product reads
-memory in one direction.
+A block is 32 rows of A or 32 columns of B. A step along k has its two tiles one behind the other, so that the GEMM
+reads memory in one direction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Patterns "gemm" and "conv": a contraction, whose finished elements pass through the group's elementwise work."""
+"""Kernel rules "gemm" and "conv": a contraction, with the group's elementwise operations as its epilogue."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _claim_gemm(group: Group, cpu: Cpu, how: How | None = None) -> Candidate | N
 
 @dataclass(frozen=True)
 class _Way:
-    """Who writes the loops of a product, with how many bytes of workspace, and how many columns of a row in one run."""
+    """The emitter of a GEMM, its bytes of workspace, and how many columns of a row it stores in one run."""
 
     emit: Callable[[Kernel, gemm.Product], None]
     workspace: int
@@ -91,7 +91,7 @@ class _Way:
 
 
 def _algorithm_of(product: Node, cpu: Cpu, how: How | None) -> _Way:
-    """The way that the rule takes by itself, or another."""
+    """The default algorithm, or that of a tuning variant."""
     extents, kinds = _extents(product), _kinds(product)
     if gemm_amx.is_profitable(*extents, *kinds, cpu):
         long = how if isinstance(how, int) else 0
@@ -120,7 +120,7 @@ def _gemm_variants(group: Group, cpu: Cpu) -> dict[str, Rule[Cpu]]:
 
 
 def _summed(group: Group) -> Node | None:
-    """The sums along the rows of what a product is made into."""
+    """The sum over rows in the epilogue of a GEMM, if there is one."""
     return next((n for n in group.body.outputs.values() if n.op.kind == "reduce"), None)
 
 

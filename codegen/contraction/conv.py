@@ -1,13 +1,14 @@
-"""Convolutions on CPUs and both their gradients: what a rule calls. The loops are in
+"""Convolutions on CPUs and both their gradients: which algorithm computes them, and what the kernel rule calls.
 
-* conv_direct_nchwn.py and conv_direct_nchwn_weights.py for many images;
-* winograd.py for images in blocks (NCHWn) under three to five taps a row;
-* conv_direct_nchwc.py for few images of many channels, winograd_channels.py for those of three by three taps;
-* conv_bands.py for few pixels, conv_flat.py for few of everything;
-* conv_1x1.py for convolutions of one tap;
-* conv_tile_blocks.py (images in blocks) and conv_tiles.py for bf16 products.
+* conv_direct_nchwn.py and conv_direct_nchwn_weights.py: direct, vectors over images, for many images;
+* winograd.py: Winograd over vectors of images (NCHWn layout), for kernels three to five taps wide;
+* conv_direct_nchwc.py: direct, vectors over channels, for few images of many channels; winograd_channels.py: the same
+  by Winograd, for 3x3 kernels;
+* conv_bands.py: for few pixels; conv_flat.py: for few images and few channels;
+* conv_1x1.py: 1x1 convolutions as GEMM;
+* conv_tile_blocks.py (NCHWn layout) and conv_tiles.py: bf16 operands on AMX or AVX512-BF16.
 
-Sums have an order that depends on shapes and target only, never on threads.
+The order of additions depends on shapes and target only, never on threads.
 """
 
 from __future__ import annotations

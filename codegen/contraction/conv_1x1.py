@@ -1,9 +1,9 @@
-"""Convolutions of one tap, with no edge, as matrix products of what lies in memory: nothing is turned, and copied only
-the pixels that are met where a stride leaves others out.
+"""Convolutions with a 1x1 kernel and no padding, as GEMM over the activations in memory: nothing is transposed, and
+only a stride makes a copy, of the pixels that it reads.
 
-All pixels of all images are columns: the weights times x are y, and turned around, times the gradient of y, that of x;
-sums along them of products of x and the gradient of y are the gradient of the weights. Of images in blocks every image
-of a block has its column, beside each other.
+All pixels of all images are columns of the GEMM: weights times x is y, transposed weights times the gradient of y is
+the gradient of x, and the gradient of y times transposed x is the gradient of the weights. In the NCHWn layout each
+image of a block has a column, adjacent to those of the others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Convolutions of fewer images than vectors have lanes, as those of more (conv_direct_nchwn.py).
+"""Convolutions of fewer images than a vector has lanes, by the kernels for many images (conv_direct_nchwn.py).
 
-An image is cut across into bands of rows, each an image of its own with the rows above and below it that its taps read.
-Nothing else is copied; the weights, which are many where pixels are few, are read as they lie.
+An image is cut into horizontal bands of rows. Each band is packed as an image of its own, with the rows above and below
+that its taps read. Nothing else is copied: the weights, which are many where pixels are few, are read in place.
 """
 
 from __future__ import annotations

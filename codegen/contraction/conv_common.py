@@ -1,8 +1,9 @@
-"""Activations of convolutions in blocks of images, [block][channel][pixel][image of the block].
+"""The NCHWn layout of activations: [block of images][channel][pixel][image of the block].
 
-A vector then holds one pixel of as many images as there are lanes: every lane is used at any width, stride or dilation.
-They lie so in memory already (`Conv.blocks`), or are copied by each kernel that reads them, and turned back.
-Pixels are counted row by row, p = h * W + w, and so are the weights of one output channel, q = (c * KH + kh) * KW + kw.
+A vector holds one pixel of as many images as there are lanes, so that every lane is used at any width, stride or
+dilation. Activations are in this layout in memory (`Conv.blocks`), or each kernel packs what it reads and unpacks what
+it writes. Pixels are counted row by row, p = h * W + w, and so are the weights of one output channel,
+q = (c * KH + kh) * KW + kw.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Conv:
-    """The shapes of a convolution: n images of c channels, h x w pixels, o output channels. Do images lie in blocks?"""
+    """The shapes of a convolution: n images of c channels, h x w pixels, o output channels; `blocks`: in NCHWn."""
 
     n: int
     c: int
@@ -60,7 +61,7 @@ class Conv:
 
 
 class Job(ABC):
-    """A convolution, or a gradient of one, that is to be written."""
+    """Emits a convolution or a gradient of one."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         self.conv, self.cpu, self.dtype = conv, cpu, dtype
@@ -71,7 +72,7 @@ class Job(ABC):
     @property
     @abstractmethod
     def workspace(self) -> int:
-        """Bytes that writing it needs."""
+        """Bytes of workspace."""
 
     def num_chunks(self, units: int) -> int:
         """Parallel chunks of so many units of the work."""

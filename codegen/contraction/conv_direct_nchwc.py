@@ -1,10 +1,10 @@
-"""Convolutions with channels in vectors, for few images: forward and both gradients, direct and register-blocked.
+"""Direct convolutions with vectors over channels, for few images: forward and both gradients, register-blocked.
 
-Activations are copied to blocks of channels, [image][group][block][row][column][channel of the block], with zeros
-around them, so that no tap looks at an edge. A tile of accumulators holds some neighbouring pixels times some vectors
-of channels; for each channel that is summed over, a vector of weights meets one number of each pixel. Where the
-gradient of the data is strided, the pixels of one remainder of row and column read the same taps: they are a
-convolution of their own without a stride.
+Activations are packed into the layout NCHWc, [image][group][block][row][column][channel of the block], padded with
+zeros, so that no tap has to check for an edge. A tile of accumulators holds some adjacent pixels times some vectors of
+output channels; for each input channel, a vector of weights is multiplied by one scalar of each pixel. Where the
+gradient of the data is strided, the pixels with the same remainder of row and column read the same taps: each remainder
+is a convolution of its own with stride 1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Convolutions whose result is pixels, forward and the gradient of the data: direct, register-blocked.
+"""Direct convolutions with vectors over images: forward and the gradient of the data, register-blocked.
 
-Over blocks of images (images.py): a tile of accumulators holds some channels of neighbouring pixels of a row, each a
-vector over images. Taps that fall outside are left out, so nothing is padded. Finished rows are turned back to pixels,
-unless they are to lie in blocks as well.
+In the NCHWn layout (conv_common.py) a tile of accumulators holds some channels of adjacent pixels of a row, each a
+vector over images. Taps outside the image are skipped, so nothing is padded. Finished rows are unpacked to NCHW, unless
+the result is stored as NCHWn.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The gradient of a convolution's weights: sums over all images and pixels of products of two activations.
+"""The gradient of a convolution's weights with vectors over images: sums over images and pixels of x times upstream
+gradient.
 
-Over blocks of images (images.py): a tile of accumulators holds some output channels times some weights of a row of
-the kernel, each a vector over images that is summed over its lanes once its strip of rows is done. Pieces of work own
-some of the output channels, or some of the images and then sums of their own, added in a fixed order at the end.
+In the NCHWn layout (conv_common.py) a tile of accumulators holds some output channels times some weights of a row of
+the kernel, each a vector over images that is reduced over its lanes when its strip of rows is done. Parallel chunks own
+either some output channels, or some images and then partial sums, which are added in a fixed order at the end.
 """
 
 from __future__ import annotations

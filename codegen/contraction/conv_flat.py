@@ -1,9 +1,9 @@
-"""Convolutions of few images, as matrix products over flat pixels.
+"""Convolutions of few images as GEMM over flattened pixels, without im2col.
 
-Each channel is copied into a plane with zeros around it. Counted row after row in planes of one width, the pixels that
-a tap reads are the result's pixels shifted by a number that depends on the tap alone; so a tap's row of the matrix is a
-stretch of the plane, read where it lies. With a stride, rows and columns are dealt out to as many planes as it steps.
-The columns behind the end of a row are computed, and left out when rows are stored.
+Each channel is copied into a zero-padded plane. In planes of one width, flattened row by row, the pixels that a tap
+reads are the result's pixels shifted by an offset that depends on the tap alone; so a tap's row of the im2col matrix is
+a contiguous part of the plane and is read from there. With a stride s, rows and columns are distributed over s planes
+in each direction. The columns behind the end of a row are computed and discarded when rows are stored.
 """
 
 from __future__ import annotations

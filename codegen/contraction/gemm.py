@@ -1,27 +1,28 @@
-"""Matrix products on CPUs: register-blocked loops, written straight into a kernel.
+"""GEMM on CPUs: register-blocked loops, written straight into a kernel.
 
 C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]. Two forms:
 
-* outer: for each k, vectors of a row of B times scalars of a column of A, into a tile of accumulators in registers. A
-  tile is stored once it has seen all of k, so that an update behind the product runs once.
+* outer: for each k, vectors of a row of B times scalars of a column of A, added to a tile of accumulators in registers.
+  A tile is stored once, after the last k, so that the epilogue (an optimizer's update, for example) runs once.
 
-      for each pass over k                        one, unless it is long: sums wait in memory for the next one
-          copy A to tiles, if it is packed        in parallel; and B to panels, if that is done ahead
+      for each pass over k                        one; of a long k several: partial sums are spilled between them
+          pack A, if it is packed                 in parallel; and B, if it is packed ahead
           for each chunk of C                     in parallel
-              for each block of its columns       as many panels, as wide as a tile, as fit part of L2
-                  copy B to panels, if it is packed then
+              for each block of its columns       as many panels of a tile's width as fit part of L2
+                  pack B, if it is packed here
                   for each tile's rows of the chunk
                       for each panel of the block
                           for each k of the pass
 
-  Threads take shares of what is copied of A as they take chunks, in order from the top: with the rows halved, two
-  threads read what they have written, which is still in their caches. To fetch it from another core's takes longer
-  than to copy it. B is copied again for each chunk of its columns instead, but ahead, once for all chunks, where
-  these have many rows and all columns.
-* inner: where both operands are contiguous along k (x W^T): vectors along k, summed over their lanes at the end.
+  Threads pack A in the order in which they compute chunks: with the rows halved, each of two threads reads the part it
+  has packed, which is still in its own caches; fetching it from another core's caches takes longer than packing it.
+  B is packed again for each chunk of its columns, unless chunks have many rows and all columns: then it is packed
+  ahead, once for all chunks.
+* inner: where both operands are contiguous along k (x W^T): vectors along k, reduced over their lanes at the end.
 
-What an element of C is summed from, and in which order, depends on shapes and target only, never on threads. Long sums
-are made of chains (`microkernel.CHAIN`): in the outer form the terms of a pass, be there several or one.
+The order in which the terms of an element of C are added depends on shapes and target only, never on threads. A long
+sum is made of chains of at most `microkernel.CHAIN` terms, which bounds its rounding error; in the outer form a pass
+has one chain or several.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Matrix products of bf16 operands in tiles (tiles.py), on CPUs with AMX or AVX512-BF16.
+"""GEMM of bf16 operands in AMX tiles (amx.py), on CPUs with AMX or AVX512-BF16.
 
-Operands are copied to tiles (tile_copy.py), but for an A of whole tiles whose rows run along k: its tiles are read
-where it lies. Each chunk of work takes its rows of C, 32 at a time, through a stripe of columns whose B stays in L2, 32
-by 32 elements at a time; and then through the next stripe. Pieces have some rows and all columns, for which all threads
-copy B before, or some columns and all rows, and copy the B of each stripe when they come to it.
+Operands are packed into tiles (amx_pack.py), except an A of whole tiles whose rows are contiguous along k: its tiles
+are loaded from where they lie. A chunk of work computes its rows of C, 32 at a time, over a stripe of columns whose B
+stays in L2, in blocks of 32 x 32 elements; then over the next stripe. Chunks have either some rows and all columns, and
+all threads pack B before; or some columns and all rows, and each packs the B of a stripe when it gets there.
 
-What else there is to do is done among the steps of tiles, which leave a thread's other units idle: a block's sums are
-handed on while the next block is added up, and A is copied for the next rows, if all columns are one stripe.
+Tile multiplications leave a core's other units idle. Other work is therefore interleaved with them: the sums of one
+block are stored while the next block is computed, and A is packed for the next rows if all columns are one stripe.
 
-Where k runs along the columns of B, as in x W^T, and C has few rows, C^T = B^T A^T is computed and its sums are turned:
-to turn them is less work than to turn W, which is then read once and not written again.
+Where B is contiguous along k, as in x W^T, and C has few rows, C^T = B^T A^T is computed and its sums are transposed:
+that is less work than transposing W, which is then read once and not written again.
 
-B comes from L2 at every block, and so does what is long of A. Tiles of theirs are loaded as passing by, so that the
-first cache keeps the rest of A, which every block of its rows reads, and the sums.
+B is loaded from L2 for every block, and so are the long parts of A. Their tiles are loaded with a non-temporal hint, so
+that L1 keeps the rest of A, which every block of its rows reads, and the sums.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ SMALLEST = 1 << 16  # multiply-adds for which copying pays
 
 
 def is_profitable(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> bool:
-    """Is this a product for tiles?"""
+    """Whether AMX tiles compute this GEMM."""
     large = min(m, n, kk) >= SIDE and batch * m * n * kk >= SMALLEST
     return amx.unit(cpu) is not None and a.dtype == b.dtype == "bf16" and large
 
 
 def tuning_variants(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> list[int]:
-    """Blocks in a stripe that may turn out to be faster than as many as the rule takes; no bit depends on them."""
+    """Other lengths of a stripe, in blocks, that may be faster than the default; results are equal to the bit."""
     usual = _sizes(batch, m, n, kk, a, b, cpu)
     most = min(2 * LONGEST, usual.across)
     return sorted({max(1, min(most, usual.long * part // 4)) for part in (1, 2, 8)} - {usual.long})
@@ -71,7 +71,7 @@ class _Copy(Protocol):
 
 @dataclass(frozen=True)
 class _Sizes:
-    """How a product is cut."""
+    """The tiling of a GEMM."""
 
     batch: int
     m: int
@@ -152,12 +152,12 @@ class _Sizes:
 
     @property
     def parts(self) -> int:
-        """Pieces that the blocks of rows are shared out to."""
+        """Chunks among which the blocks of rows are divided."""
         return 1 if self.own else mk.num_chunks(self.batch * self.down, self.cpu, self.work)
 
     @property
     def columns(self) -> int:
-        """Pieces that the stripes are shared out to."""
+        """Chunks among which the stripes are divided."""
         return min(self.stripes, self.cpu.chunks) if self.own else 1
 
     @property
@@ -166,7 +166,7 @@ class _Sizes:
 
 
 def _sizes(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> _Sizes:
-    """As the operands are, or exchanged if fewer words are to be turned so."""
+    """For A B, or for B^T A^T if that transposes fewer words."""
     transposed = (a.contiguous == "i") * m * kk // 2 + (b.contiguous == "i") * n * kk // 2
     exchanged = (a.contiguous == "j") * m * kk // 2 + (b.contiguous == "j") * n * kk // 2 + m * n
     exchange = FEW * m <= n and exchanged < transposed
@@ -204,14 +204,14 @@ def emit(k: Kernel, of: Product, long: int = 0) -> None:
 
 
 def _transposed(x: Operand) -> Operand:
-    """Rows and columns exchanged."""
+    """The operand transposed."""
     kind = replace(x.kind, contiguous="i" if x.kind.contiguous == "j" else "j")
     return Operand(lambda batch, i, j, lanes: x.read(batch, j, i, lanes), kind, x.memory)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """The product that is being written."""
+    """The GEMM that is emitted."""
 
     k: Kernel
     unit: amx.Unit
@@ -323,7 +323,7 @@ class _Job:
         return _pair(self.a.to, self.k.bind(a + step * (2 * WORDS), "at"), WORDS), 0
 
     def _write(self, sums: Expr, batch: Expr, i: Expr, j: Expr, width: int, part: Expr, parts: int) -> None:
-        """Hand on one of the parts of a block, of what C has of it."""
+        """Store one part of a block, as far as it lies within C."""
         k, count = self.k, (4 if self.sizes.exchanged else BLOCK) // parts
         with k.loop(count, name="r") as number:
             at = k.bind(part * count + number, "at")
@@ -339,7 +339,7 @@ class _Job:
                 self.write(batch, i, j + at, k.load(self.sums, sums + at, lanes))
 
     def _square(self, sums: Expr, batch: Expr, i: Expr, j: Expr, y: Expr, x: Expr) -> None:
-        """A quarter of a block of C^T: turned where it lies, and then by rows of C."""
+        """Store a quarter of a block of C^T: transposed in place, then by rows of C."""
         k, (columns, rows) = self.k, (self.sizes.m, self.sizes.n)
         start = k.bind(sums + (y * BLOCK + x) * SIDE, "square")
         places = [start + r * BLOCK for r in range(SIDE)]

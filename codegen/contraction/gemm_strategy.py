@@ -1,6 +1,7 @@
-"""How a matrix product is computed on a CPU: tiles, blocks, packing, chunks; from shapes, kinds and target alone.
+"""How a GEMM is computed on a CPU: tiles, blocks, packing, parallel chunks; from shapes, operand layouts and target
+alone.
 
-codegen/contraction/gemm.py says what the forms are and writes their loops.
+codegen/contraction/gemm.py explains the forms and writes their loops.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Parts of register-blocked kernels: tiles of accumulators, lane reductions, transposition, work split into chunks."""
+"""Parts of register-blocked kernels: tiles of accumulators, lane reductions, transposition, work split into parallel
+chunks.
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Minimal filtering along rows of images in blocks: fewer products, of columns and taps that were added up before.
+"""Winograd convolution along rows in the NCHWn layout: fewer multiplications, of columns and taps that are transformed.
 
 A row of columns and a row of taps are coefficients of polynomials, and the columns of the result are coefficients of
 their product. So both are evaluated at six points (0, 3/4, -3/4, 3/2, -3/2, infinity), multiplied there, summed over
-channels and rows of taps, and turned back once: four columns of three taps take six products instead of twelve, two of
-five six instead of ten, and so do as many gradients of taps. Vectors are pixels of several images, added whole.
+channels and rows of taps, and transformed back once: four columns of three taps take six multiplications instead of
+twelve, two of five six instead of ten, and so do as many gradients of taps. Transforms work on vectors over images.
 S. Winograd, Arithmetic Complexity of Computations, 1980; A. Lavin and S. Gray, Fast Algorithms for Convolutional Neural
 Networks, 2016.
 
-Rounding: with N numbers summed at a point and u = 2**-24, an error is at most (N + 12) u * a N max|x| max|w| to first
+Rounding: with N terms summed at a point and u = 2**-24, an error is at most (N + 12) u * a N max|x| max|w| to first
 order, a = 28 for three taps, 34 for their gradients, 40 for five; of direct sums of three 3 N u * 3 N max|x| max|w|.
-These points keep a low (1, -1, 2, -2 make it 48 to 58): of normally distributed numbers the error is 1.0 to 1.6 times
-that of direct sums, of numbers far from 0 less than theirs.
+These points keep a low (1, -1, 2, -2 make it 48 to 58): of normally distributed values the error is 1.0 to 1.6 times
+that of direct sums, of values far from 0 less than theirs.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ MANY = 128 * 16
 
 
 def is_supported(conv: Conv) -> bool:
-    """Is each row of taps short, and of neighbouring columns?"""
+    """Whether the kernel is three to five taps wide, with stride, dilation and groups of 1."""
     return conv.kernel[1] in TAPS and (conv.stride, conv.dilation, conv.groups) == ((1, 1), (1, 1), 1)
 
 
 def columns_made(taps: int, points: int = POINTS) -> int:
-    """Columns of the convolution's result in one tile."""
+    """Columns of the result in one tile."""
     return points + 1 - taps
 
 
 def is_profitable(op: str, conv: Conv, cpu: Cpu) -> bool:
-    """Is it worth while: are channels enough, and not too many, and do tiles cover rows well?"""
+    """Whether it is faster than the direct algorithm: enough channels, not too many, and tiles that cover rows well."""
     many = op != "conv2d_weight_grad" and conv.c * conv.o * cpu.lanes**2 > MANY**2
     if not is_supported(conv) or min(conv.c, conv.o) < CHANNELS or many:
         return False
@@ -80,13 +80,13 @@ def forward(conv: Conv) -> Sides:
 
 
 def data_grad(conv: Conv) -> Sides:
-    """A convolution of the gradient with the kernel turned by half."""
+    """A convolution of the upstream gradient with the kernel rotated by 180 degrees."""
     padding = (conv.kernel[0] - 1 - conv.padding[0], conv.kernel[1] - 1 - conv.padding[1])
     return Sides(conv.out, (conv.h, conv.w), conv.o, conv.c, padding)
 
 
 class Points:
-    """Evaluates vectors of so many lanes at so many points, and turns products back. None stands for zero."""
+    """Winograd transforms: to `number` points, on vectors of so many lanes, and back. None stands for zero."""
 
     def __init__(self, k: Kernel, lanes: int, dtype: str, number: int = POINTS):
         self._k, self._lanes, self._dtype, self._pairs = k, lanes, dtype, PAIRS[number]

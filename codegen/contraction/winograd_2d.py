@@ -1,9 +1,9 @@
-"""Blocks of channels (conv_direct_nchwc.py) in the Winograd domain, along rows and columns, for few images.
+"""Winograd convolution along rows and columns with vectors over channels (conv_direct_nchwc.py), for few images.
 
-A tile of numbers is evaluated at the points of both directions (winograd.py). With six and six, four by four pixels of
-three by three taps take 36 products instead of 144; of normally distributed numbers, and of those without the negative
-ones, the mean error is 1.4 to 1.8 times that of direct sums, the largest much the same. With four and six, two by four
-take 24 products instead of 72, as exact as direct sums.
+A tile of pixels is evaluated at the points of both directions (winograd.py). With six and six, 4x4 pixels of 3x3 taps
+take 36 multiplications instead of 144; of normally distributed values, and of their absolute values, the mean error is
+1.4 to 1.8 times that of direct sums, the largest about the same. With four and six, 2x4 pixels take 24 multiplications
+instead of 72, as exact as direct sums.
 """
 
 from __future__ import annotations

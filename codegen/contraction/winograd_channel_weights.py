@@ -1,8 +1,8 @@
-"""The gradient of a convolution's weights for few images, by Winograd along rows and columns, with channels in
-vectors (winograd_2d.py).
+"""The gradient of a convolution's weights by Winograd along rows and columns, with vectors over channels, for few
+images (winograd_2d.py).
 
 As in conv_direct_nchwc.py, with points in the place of taps: a register block holds some output channels times vectors
-of input channels at one point, summed over all tiles. What is complete at all points is turned back to taps in cache.
+of input channels at one point, summed over all tiles. What is complete at all points is transformed back in cache.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Convolutions of few images by Winograd's algorithm along rows and columns, with channels in vectors: forward and the
-gradient of the data.
+"""Winograd convolutions along rows and columns with vectors over channels, for few images: forward and the gradient of
+the data.
 
-A chunk of work owns a strip of tiles and some channels of the result. It evaluates their weights, those of some of the
-channels that are summed over at a time, multiplies point by point, and turns the sums back. So weights at the points,
-up to four times as many as weights, are never farther off than the second cache.
+A parallel chunk owns a strip of tiles and some output channels. It transforms their weights, for some of the input
+channels at a time, multiplies point by point, and transforms the sums back. So the transformed weights, up to four
+times as large as the weights, never leave L2.
 """
 
 from __future__ import annotations

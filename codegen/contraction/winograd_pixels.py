@@ -1,7 +1,8 @@
-"""Convolutions by Winograd's algorithm (winograd.py) whose result is pixels: forward and the gradient of the data.
+"""Winograd convolutions with vectors over images (winograd.py) whose result is pixels: forward and the gradient of the
+data.
 
-A chunk of work goes down some rows of a block. Values at the points of as many rows of the source as the kernel has lie
-in a ring; a row of the result is summed from them point by point, as products of register blocks, and turned back.
+A parallel chunk goes down some rows of a block of images. As many transformed rows of the source as the kernel has rows
+lie in a ring buffer; a row of the result is summed from them point by point, in register blocks, and transformed back.
 """
 
 from __future__ import annotations

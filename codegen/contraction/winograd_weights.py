@@ -1,9 +1,9 @@
-"""The gradient of a convolution's weights by Winograd's algorithm (winograd.py).
+"""The gradient of a convolution's weights by Winograd's algorithm, with vectors over images (winograd.py).
 
-Strips of rows are evaluated at the points, of the gradient whole, of the images some channels at a time. A register
-block holds some channels of each at one point and row of taps, vectors over images that are summed over their lanes
-once a strip is done. Pieces of work own some strips, and then sums of their own, or some output channels; sums are
-added in a fixed order, and turned back.
+Strips of rows are transformed into the Winograd domain: the whole upstream gradient, and the images some channels at a
+time. A register block holds some channels of each at one point and row of taps, vectors over images that are reduced
+over their lanes when a strip is done. Parallel chunks own some strips, and then partial sums, or some output channels;
+sums are added in a fixed order and transformed back.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Kernels of CPUs that are no contractions: elementwise loops, reductions, rows, scatter, pooling, scans."""
+"""CPU kernels other than contractions: elementwise loops, reductions, row-wise kernels, scatter, pooling, scans."""

@@ -1,4 +1,4 @@
-"""Pattern "opaque": what is written better than element by element, and the fallback for any single operation."""
+"""Pattern "opaque": kernels of single ops that are not elementwise, and the fallback for any op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pattern "loop": elementwise work and data movement, every output element on its own.
+"""Pattern "loop": elementwise work and data movement, each output element computed independently.
 
 Axes that all reads run through together are counted as one, so that most groups become one loop over vectors; each
 shape among the outputs gets a nest of its own.

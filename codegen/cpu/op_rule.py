@@ -1,4 +1,4 @@
-"""The rule of an op that has a kernel of its own: a function that writes it."""
+"""The kernel rule of an op that has a kernel of its own: a function that emits it."""
 
 from __future__ import annotations
 

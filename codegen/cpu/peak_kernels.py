@@ -1,4 +1,4 @@
-"""Kernels that do one thing as fast as a CPU can, again and again: what the rest is measured against.
+"""Microbenchmarks of peak throughput (arithmetic, bandwidth), which kernels are compared with.
 
 Peaks keep all operands in registers. Streams go through memory of a given size, each chunk of work through its own
 share, so that small ones stay in the cache of the core that works on them.

@@ -1,4 +1,4 @@
-"""Pooling of images in blocks, (N/k, C, H, W, k), over windows that lie side by side, and the gradients.
+"""Pooling in the blocked layout (N/k, C, H, W, k), over windows that do not overlap, and the gradients.
 
 A vector is one pixel of k images, so that a window is some vectors, whatever its size.
 """

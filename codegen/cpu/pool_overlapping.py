@@ -1,4 +1,4 @@
-"""Pooling over windows that overlap or reach over the edge, in whole vectors.
+"""Pooling over windows that overlap or extend over the edge, in whole vectors.
 
 First the rows under each row of windows become one line: the largest element or the sum of each column, with what
 changes nothing in front of it and behind. Then the columns of the lines under each window become one. So no vector

@@ -1,4 +1,4 @@
-"""Pattern "reduce": sums and the like over any axes, several of one space in one pass, and the work on their results.
+"""Pattern "reduce": reductions over any axes, several over one domain in one pass, with an epilogue on their results.
 
 Axes that all reads step through evenly count as one (`loops.merged_axes`). Where the last of them is reduced, vectors
 run along it and their lanes are folded at the end; where it is kept, vectors of results are summed row after row. A

@@ -1,4 +1,4 @@
-"""Pattern "scatter": rows added up in a table of zeros, and elementwise work on that table, which mostly is an update.
+"""Pattern "scatter": rows added into a table of zeros, with an elementwise epilogue on it, usually an update.
 
 The table of sums is never in memory. Whatever place of the list names a row first gets the sum of all that name it, in
 their order; then the results are written row by row, from that sum where there is one and from zero elsewhere.

@@ -1,4 +1,4 @@
-"""Kernels for NVIDIA GPUs: folds by dlight's schedules, everything else one thread an element.
+"""Kernel rules for NVIDIA GPUs: reductions by dlight's schedules, everything else with one thread per element.
 
 A rule makes one kernel of a group, or several that follow each other:
 

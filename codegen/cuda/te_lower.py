@@ -1,4 +1,4 @@
-"""A group's body as tensor expressions: a stage for each reduction or contraction, all else inside of its readers."""
+"""A group's body as tensor expressions: a stage for each reduction or contraction, the rest inlined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The algebra that `lower` rules are written in, over expressions of the kernel builder, any number of lanes.
+"""The algebra of `lower` rules over expressions of the kernel builder, for any number of lanes.
 
 Elementary functions are those of `vector_math`; 16-bit floats are computed in f32.
 """

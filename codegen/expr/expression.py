@@ -1,4 +1,4 @@
-"""A group's values at an index: each node's `lower` rule, down to loads that know when elements lie side by side."""
+"""A group's values at an index: each node's `lower` rule, down to loads that know when elements are contiguous."""
 
 from __future__ import annotations
 

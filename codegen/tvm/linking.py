@@ -1,4 +1,4 @@
-"""Who links object files into a shared library, for this machine and for others."""
+"""The linker that makes a shared library of object files, for this machine and for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machine code of finished kernels: what TVM lowers and LLVM compiles, entry points, objects and libraries.
+"""Machine code of finished kernels: lowering by TVM, compilation by LLVM, entry points, objects and libraries.
 
 Whatever depends on TVM 0.27's passes and calling convention stays in this file.
 """

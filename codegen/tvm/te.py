@@ -1,4 +1,4 @@
-"""Tensor expressions and GPU schedules: the part of TVM that codegen needs beside `tir`, touched in this file alone.
+"""Tensor expressions and GPU schedules: the part of TVM that codegen uses besides `tir`, imported here only.
 
 A kernel is first said as `te.compute` stages, then scheduled by one of dlight's rules, then `finish`ed: arguments
 become the flat buffers of the launch, and the place where the last stage is stored is handed to us, so that any number

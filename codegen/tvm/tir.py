@@ -1,4 +1,4 @@
-"""Kernels written as loops over flat buffers, in TVM's language for them; `machine_code.py` makes machine code of them.
+"""A builder of TIR kernels: loops over flat buffers, which `machine_code.py` compiles.
 
 TVM is untyped, so everything it hands out is an `Expr`, a `Buf` or opaque here, and whatever depends on how TVM 0.27
 writes loops (buffers are variables, `Bind` statements instead of nested lets) stays in this file.

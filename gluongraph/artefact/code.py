@@ -1,4 +1,4 @@
-"""Loads the compiled code that an artefact holds. Only once everything has been checked: loading runs it."""
+"""Loads the compiled code that an artefact holds, after all checks, since loading code runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether compiled code may run here: asked before any of it is loaded."""
+"""Whether compiled code may run on this machine: checked before any of it is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entry points that an artefact tells of, checked when it is read: a call then finds everything in its place."""
+"""The entry points that an artefact describes, validated when it is read, so that calls need no further checks."""
 
 from __future__ import annotations
 

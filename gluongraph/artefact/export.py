@@ -1,4 +1,4 @@
-"""A training step as one file: all entry points compiled, and everything that they work on."""
+"""Export of a training step to one file: all entry points compiled, with the arrays that they read and write."""
 
 from __future__ import annotations
 

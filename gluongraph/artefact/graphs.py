@@ -1,4 +1,4 @@
-"""The graph of an entry point, which may come from anybody: checked before it is compiled, so that it stays data.
+"""The graph of an entry point, from an untrusted file: validated before it is compiled, so that it stays data.
 
 Reading a graph types every node by its op's rule. What is left is checked here: updates fit what they are written
 over, nothing in it claims to be a kernel already, and the entry says of each input what it is.

@@ -1,4 +1,4 @@
-"""The keys by which this user tells whose code an artefact holds, in a folder of the user's configuration.
+"""The signing keys of a user, in the user's configuration folder.
 
     $XDG_CONFIG_HOME/gluongraph/     by default ~/.config/gluongraph
       local.key       32 random bytes: what carries a tag made with it was exported by this user, here

@@ -1,4 +1,4 @@
-"""A step from its artefact: nothing is traced, and where its code may run here nothing is compiled."""
+"""A step loaded from its artefact: nothing is traced, and nothing is compiled where its code may run."""
 
 from __future__ import annotations
 

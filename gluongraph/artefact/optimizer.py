@@ -1,4 +1,4 @@
-"""The optimizer of an exported step: its numbers come from tapes, its formula is compiled, its class is not needed."""
+"""The optimizer of an exported step: scalars from tapes, compiled formula; its Python class is not needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who made an artefact: the signatures that a file carries, and whether this user lets its code run.
+"""Who made an artefact: the signatures in a file, and whether this user trusts them to run its code.
 
 What is signed is the SHA-256 of `artefact.json`, which holds dtype, shape and SHA-256 of every other tensor: no byte
 that means anything can be changed without it. Each use of a key has a first line of its own, so that no signature made

@@ -1,4 +1,4 @@
-"""What of a training an artefact holds beside code: what it goes on from, which is what a checkpoint holds."""
+"""The training state in an artefact: what training resumes from, as in a checkpoint."""
 
 from __future__ import annotations
 

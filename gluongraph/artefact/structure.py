@@ -1,4 +1,4 @@
-"""What a program gives back, nested as it may be, as JSON and back."""
+"""The nested structure of a program's results as JSON, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers of an update, from an optimizer's Python to tapes that need none."""
+"""The scalars of an update, from an optimizer's Python to tapes that run without Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the state of a training step consists of, and how it comes back: what `step.save` writes and `step.load` reads.
+"""The parts of a training step's state, and how each is restored: what `step.save` writes and `step.load` reads.
 
 A checkpoint holds `PARTS`, each of which says what it takes and how that is put back. To save one more kind of state,
 add its `Part` to the table.

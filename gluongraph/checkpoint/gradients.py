@@ -1,4 +1,4 @@
-"""What gradients have left: sums of grad_req="add" and of `accumulate`, and what compression keeps back."""
+"""Gradients in a checkpoint: sums of grad_req="add" and of `accumulate`, and residuals of compression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step as its checkpoint sees it, and what one part of its state says of itself."""
+"""The interface of a step to its checkpoint, and of one part of its state."""
 
 from __future__ import annotations
 

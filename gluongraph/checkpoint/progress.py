@@ -1,4 +1,4 @@
-"""How far the training is: the optimizer's counts, rate, settings, schedule; the scale of the loss, steps left out."""
+"""Training progress: the optimizer's counts, rate, settings, schedule; the loss scale; the number of skipped steps."""
 
 from __future__ import annotations
 

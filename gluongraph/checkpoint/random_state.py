@@ -1,4 +1,4 @@
-"""Random numbers: gluongraph's generators; numpy's, which shuffles; Python's, which user's code may draw from."""
+"""Random state: gluongraph's generators, numpy's and Python's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights: every parameter; where contexts may differ, the mean of them, and each as it is."""
+"""Weights: every parameter; where contexts may differ, their mean and each replica."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From a graph to code: the pipeline of passes, the choice among plans, measuring of candidates. `lower` is the way."""
+"""From a graph to code: the pass pipeline, the choice among plans, tuning. `lower` is the entry point."""

@@ -1,4 +1,4 @@
-"""The candidates of one kernel side by side: compiled together, held against one another, timed alternately."""
+"""Candidates of one kernel compared: compiled together, checked against each other, timed alternately."""
 
 from __future__ import annotations
 

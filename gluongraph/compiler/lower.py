@@ -1,4 +1,4 @@
-"""The compiler's table of contents: from a traced program to a running step."""
+"""From a traced program to a running step: every stage of the compiler, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine can do, measured: the roofs that `gluongraph.ir.cost_model` holds kernels against."""
+"""The machine's measured peaks, which `gluongraph.ir.cost_model` compares kernels with."""
 
 from __future__ import annotations
 

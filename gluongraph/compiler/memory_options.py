@@ -1,4 +1,4 @@
-"""What a step is to do to take less memory: `remat`, `memory_budget` and `activations`."""
+"""The options that make a step use less memory: `remat`, `memory_budget` and `activations`."""
 
 from __future__ import annotations
 

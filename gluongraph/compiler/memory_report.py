@@ -1,4 +1,4 @@
-"""What memory a plan takes, by what it is for."""
+"""The memory of a plan, by purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of the forward a step computes again, so that it takes as little memory as was asked for."""
+"""How much of the forward a step recomputes to fit into a memory budget."""
 
 from __future__ import annotations
 

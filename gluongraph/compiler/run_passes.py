@@ -1,4 +1,4 @@
-"""Runs passes, with all that hangs on them: GG_SKIP and GG_STOP, timing, verification, logs, dumps."""
+"""Runs passes, with GG_SKIP and GG_STOP, timing, verification, logs and dumps."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Eager mode: one op at a time, the tape that records them, arrays with gradients by rows."""
+"""Eager mode: one op at a time, the tape that records them, row-sparse arrays."""

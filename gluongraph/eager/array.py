@@ -1,4 +1,4 @@
-"""What an array is, and how its numbers get out to Python and numpy; NDArray adds the operations."""
+"""The array base class, and conversion to Python and numpy; NDArray adds the operations."""
 
 from __future__ import annotations
 

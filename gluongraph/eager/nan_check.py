@@ -1,4 +1,4 @@
-"""Which op a NaN or an infinity comes from: in graphs that are run in numpy, and in eager mode under GG_CHECK=nan."""
+"""Which op a NaN or an infinity comes from: in interpreted graphs, and in eager mode under GG_CHECK=nan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients by rows, in numpy: the numbers of the rows that they touch, and a value for each."""
+"""Row-sparse gradients in numpy: the indices of rows, and a value for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lazy updates: where a gradient is of few rows, only those of the weight and of its states are read and written."""
+"""Lazy updates: of a row-sparse gradient only its rows of the weight and its states are read and written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `autograd.record()` writes: per call its gradient and the values that it reads; and the walk back over it."""
+"""The tape of `autograd.record()`: for each call its gradient and the values that it reads; and the backward walk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files and folders that appear whole and on disk, or not at all; and drafts of them that killed processes leave.
+"""Atomic writes of files and folders, synced to disk; and removal of the temporary files that killed processes leave.
 
 A draft has a name of its own, `.saving-<process>-<random>`, until all of it is on disk; then it is renamed. Its writer
 holds a lock (flock) on it, which the system takes back when the process ends in any way: a draft without a lock is one

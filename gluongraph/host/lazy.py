@@ -1,4 +1,4 @@
-"""Parts of a package that are imported when somebody asks for them: no program waits for what it does not use."""
+"""Lazy imports: parts of a package that are imported on first use."""
 
 from __future__ import annotations
 

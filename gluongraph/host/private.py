@@ -1,4 +1,4 @@
-"""Folders whose content this user alone decides, since code that lies in them is run."""
+"""Folders that only this user can write to, since the code in them is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the process: threads that do not fight, memory that is kept, imports that are whole."""
+"""Settings of the process: threads that do not compete, memory that is kept, imports that complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One moving line on a terminal while something long is done: what, how much of it, for how long.
+"""A progress line on a terminal during long work: what, how much of it, for how long.
 
 Nothing is written where no person is looking (stderr is no terminal), where debug output is asked for, with
 GG_PROGRESS=0, or within `quiet`; nor is it for what takes less than half a second.

@@ -1,4 +1,4 @@
-"""Where front ends find the compiler without importing it: a registry, filled by `gluongraph.step.compile`.
+"""A registry by which front ends find the compiler without importing it, filled by `gluongraph.step.compile`.
 
 `import gluongraph` must not import TVM, and imports run one way; yet `hybridize`, `Trainer` and `mx.load` need the
 compiler. They ask `services.get("compile")`, and the first question that has no answer yet imports it.

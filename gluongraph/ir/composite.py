@@ -1,4 +1,4 @@
-"""Composites: one node with a body over primitives, from which its type and its meaning follow."""
+"""Composites: ops with a body over primitives, from which their type and meaning follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel must do at the least, and what a machine can do: the two sides of the roofline.
+"""The least work of a kernel (operations, bytes) and a machine's peaks: the two sides of the roofline.
 
 No kernel takes less time than the machine needs for its bytes, nor less than it needs for its arithmetic (Williams,
 Waterman, Patterson: Roofline, 2009). Bytes are those of arguments and results, each counted once however often a kernel

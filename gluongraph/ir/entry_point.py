@@ -1,4 +1,4 @@
-"""The description that travels with an artefact: what each argument of its entry point is. Data only, as JSON."""
+"""The description of an artefact's entry point: what each argument is. Data only, as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs run node by node in numpy: the meaning that every compiled program is held against."""
+"""The interpreter: runs a graph node by node in numpy, the reference for every compiled program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as users give them, as Python's own: graphs hold nothing else."""
+"""Conversion of users' numbers to Python's own types, the only ones in graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Plan: which kernels run in which order on which memory. Data only: passes make it, codegen writes it out."""
+"""The Plan: which kernels run in which order on which memory. Data only: passes make it, codegen compiles it."""
 
 from __future__ import annotations
 

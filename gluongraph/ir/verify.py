@@ -1,4 +1,4 @@
-"""The rules that every graph and every plan keeps. A breach is a fault of the compiler, found next to its cause."""
+"""Invariants of every graph and every plan. A violation is a compiler bug, reported next to its cause."""
 
 from __future__ import annotations
 

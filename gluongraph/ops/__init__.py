@@ -1,4 +1,4 @@
-"""The operators: one statement each, in a file for each family; and what builds graphs of them.
+"""The operators: one statement each, in a file for each family; and the builders of graphs.
 
 Builders take nodes and Python numbers, broadcast as numpy does, and count axes from either end.
 

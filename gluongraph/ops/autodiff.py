@@ -1,4 +1,4 @@
-"""Gradients as graph: one reverse walk, used by eager `backward` and by `compile` alike."""
+"""Reverse-mode differentiation of graphs, used by eager `backward` and by `compile` alike."""
 
 from __future__ import annotations
 

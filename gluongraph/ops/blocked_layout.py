@@ -1,4 +1,4 @@
-"""Convolutions and poolings of images that lie in blocks: (N, C, H, W) as (N/k, C, H, W, k), k images side by side.
+"""Convolution and pooling in the blocked layout: (N, C, H, W) as (N/k, C, H, W, k), k images interleaved.
 
 A vector then holds one pixel of k images, at any width, stride or dilation. Each op here is that of the same name
 without `_blocks`, its images laid out so; `passes/layout.py` puts them in where kernels want their operands like that.

@@ -1,4 +1,4 @@
-"""What builders share: numbers become constants, arrays are broadcast as numpy does it."""
+"""Helpers of builders: numbers become constants, arrays are broadcast as in numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indices that have to be in range: labels and token ids, where clipping would train on something else in silence."""
+"""Indices that must be in range: labels and token ids, where clipping would silently train on something else."""
 
 from __future__ import annotations
 

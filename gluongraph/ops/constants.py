@@ -1,4 +1,4 @@
-"""Where graphs begin: inputs, constants, counting."""
+"""Ops without sources: inputs, constants, iota."""
 
 from __future__ import annotations
 

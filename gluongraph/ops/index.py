@@ -1,4 +1,4 @@
-"""Reading and writing where another array says. Indices out of range are clipped: they mean the nearest row."""
+"""Gather and scatter. Indices out of range are clipped to the nearest row."""
 
 from __future__ import annotations
 

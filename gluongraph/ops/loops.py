@@ -1,4 +1,4 @@
-"""Writing a loop down: what varies from turn to turn becomes its body, the rest is computed before it."""
+"""The builder of structured loops: what depends on the iteration becomes the body, the rest is computed before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a `lower` rule may use: the algebra of scalar (or vector) expressions that every target implements."""
+"""The algebra of scalar (or vector) expressions for `lower` rules, which every target implements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The matrix product."""
+"""Matrix multiplication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What else networks are written in: gelu, attention, embedding, dropout. Composites.
+"""Composites of neural networks: gelu, attention, embedding, dropout.
 
 A gradient of its own is given where it saves work; the rest is differentiated through the body.
 """

@@ -1,4 +1,4 @@
-"""Values whose gradient is said instead of derived: MXNet's output layers, which are a prediction and a loss in one."""
+"""Values with a given gradient: MXNet's output layers, a prediction and a loss in one."""
 
 from __future__ import annotations
 

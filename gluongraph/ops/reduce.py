@@ -1,4 +1,4 @@
-"""Reductions: one axis or more folded away; the running sum; and mean, argmax, argmin, built of them."""
+"""Reductions over one axis or more; the cumulative sum; and mean, argmax, argmin, built of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Some rows of a large array: which of them are named, and writing those alone."""
+"""Some rows of a large array: which ones are indexed, and writing only those."""
 
 from __future__ import annotations
 

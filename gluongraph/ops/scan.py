@@ -1,4 +1,4 @@
-"""The structured loop: a body graph applied turn after turn, over slices of arrays, with values carried along.
+"""The structured loop: a body graph applied in each iteration to slices of arrays, with carried values.
 
     c, y[t] = body(c, x[t], k)        for t = 0 .. length - 1, or backwards with `reverse`
 

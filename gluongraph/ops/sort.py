@@ -1,4 +1,4 @@
-"""The order of elements along an axis."""
+"""Sorting along an axis."""
 
 from __future__ import annotations
 

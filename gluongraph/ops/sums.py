@@ -1,4 +1,4 @@
-"""Sums in numpy whose error grows as that of pairwise summation does, along any axis.
+"""Sums in numpy with the error bound of pairwise summation, along any axis.
 
 numpy adds pairwise along the axis that lies contiguous in memory and one term after another along others. Here a long
 axis is cut into blocks, whose sums are then added up in the same way.

@@ -1,4 +1,4 @@
-"""Where values lie that are others moved about: movement that copies nothing is an offset and strides.
+"""Views: movement that copies nothing, as an offset and strides.
 
 What reads by strides can read a value where its source lies; what writes by them can write where it will be moved to.
 """

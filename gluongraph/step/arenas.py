@@ -1,4 +1,4 @@
-"""Weights and optimizer states next to each other: the arenas of a trainer."""
+"""The arenas of a trainer: contiguous memory for all weights, and for all optimizer states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of a step with more or fewer arrays than its program takes: refused before anything is traced."""
+"""Checks the number of arrays in a call of a step, before anything is traced."""
 
 from __future__ import annotations
 

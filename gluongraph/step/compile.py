@@ -1,4 +1,4 @@
-"""`mx.compile`: what is asked for is checked, and a step is made that traces and compiles itself when it is called."""
+"""`mx.compile`: checks the arguments, and makes a step that is traced and compiled at its first call."""
 
 from __future__ import annotations
 

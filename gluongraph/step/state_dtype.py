@@ -1,4 +1,4 @@
-"""The form in which a trainer keeps its optimizer's states."""
+"""The dtype in which a trainer stores its optimizer's states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients added up over several batches: what `accumulate` adds to, and what `apply` then updates by."""
+"""Gradient accumulation over several batches: `accumulate` adds to it, `apply` updates by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""detect_anomaly: a compiled step that makes a NaN or an infinity changes nothing, and is looked into.
+"""detect_anomaly: a compiled step that produces a NaN or an infinity changes nothing and reports its origin.
 
 The compiled graph has one flag more, and updates only where it is true. Where it is not, all inputs still are what they
 were, and the graph without the flag is run once more, node by node in numpy, to find who is to blame.

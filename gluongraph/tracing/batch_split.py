@@ -1,4 +1,4 @@
-"""One batch on several contexts: the share of each, the program that runs on all of them, and what comes back."""
+"""One batch on several contexts: its shares, the program that runs on all of them, and the gathered results."""
 
 from __future__ import annotations
 

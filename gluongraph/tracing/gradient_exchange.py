@@ -1,4 +1,4 @@
-"""Parameters on several contexts, as graph: the gradients of their replicas meet, and an update goes to all of them."""
+"""Parameters on several contexts: the allreduce of their gradients, and the update of all replicas, in the graph."""
 
 from __future__ import annotations
 

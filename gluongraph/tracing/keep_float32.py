@@ -1,4 +1,4 @@
-"""What a program keeps in float32 when it is compiled with a mixed precision: parts of it, or whole blocks."""
+"""The parts of a program that stay in float32 under mixed precision: regions, or whole blocks."""
 
 from __future__ import annotations
 

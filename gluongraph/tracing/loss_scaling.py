@@ -1,4 +1,4 @@
-"""What float16 needs beside casts: a scaled loss, and steps that are left out.
+"""Loss scaling for float16: a scaled loss, and skipped steps.
 
 A gradient below 6e-8 is 0 in float16. So the loss is multiplied by a scale before the backward, and the gradients, in
 float32 again, are divided by it. The scale is as large as goes well: it is halved whenever a gradient is not finite,

@@ -1,4 +1,4 @@
-"""16-bit copies of float32 weights: products read them, and the kernel that updates a weight writes its copy too.
+"""16-bit copies of float32 weights: contractions read them, and the kernel that updates a weight writes its copy.
 
 A copy belongs to the memory of its weight, so all compiled calls that multiply with it share it, whatever step they are
 of. Who writes into the weight otherwise counts up `storage.writes()`, and copies are made anew before their next use.

@@ -1,4 +1,4 @@
-"""From gradients to updates: the optimizer's formula, once per parameter, put at the end of a graph."""
+"""From gradients to updates: the optimizer's formula for each parameter, appended to a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a Python function over NDArrays to a graph: run it once on arrays that have types and no numbers."""
+"""The tracer: runs a function over NDArrays once on arrays with types and no values, and records a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the graph of a step needs to know of a Trainer: `gluon.Trainer` has it."""
+"""The Protocol of a Trainer for the graph of a step; `gluon.Trainer` implements it."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_tiles() -> None:
     cpu = target()
     assert cpu is not None
     kind = Kind(dtype="bf16")
-    assert gemm_amx.suits(*SHAPE, kind, kind, cpu)
+    assert gemm_amx.is_profitable(*SHAPE, kind, kind, cpu)
     check(products("bf16", *SHAPE), "cpu")
     check(products("bf16", *WIDE), "cpu")
     check(products("bf16", *LONG), "cpu")
@@ -80,11 +80,11 @@ def test_what_is_no_product_for_tiles() -> None:
     cpu = TARGETS["sapphirerapids"]
     assert cpu is not None
     bf16, f16, f32 = (Kind(dtype=dtype) for dtype in ("bf16", "f16", "f32"))
-    assert gemm_amx.suits(1, 64, 64, 64, bf16, bf16, cpu)
-    assert not gemm_amx.suits(1, 64, 64, 64, f16, f16, cpu)
-    assert not gemm_amx.suits(1, 64, 64, 64, f32, f32, cpu)
-    assert not gemm_amx.suits(1, 64, 8, 640, bf16, bf16, cpu)  # a tile would be half empty
-    assert not gemm_amx.suits(1, 16, 16, 16, bf16, bf16, cpu)  # too little work to copy for
+    assert gemm_amx.is_profitable(1, 64, 64, 64, bf16, bf16, cpu)
+    assert not gemm_amx.is_profitable(1, 64, 64, 64, f16, f16, cpu)
+    assert not gemm_amx.is_profitable(1, 64, 64, 64, f32, f32, cpu)
+    assert not gemm_amx.is_profitable(1, 64, 8, 640, bf16, bf16, cpu)  # a tile would be half empty
+    assert not gemm_amx.is_profitable(1, 16, 16, 16, bf16, bf16, cpu)  # too little work to copy for
     other = TARGETS["x86-64-v4"]
     assert other is not None
-    assert not gemm_amx.suits(1, 64, 64, 64, bf16, bf16, other)
+    assert not gemm_amx.is_profitable(1, 64, 64, 64, bf16, bf16, other)
