@@ -29,7 +29,7 @@ def line(kk: int) -> int:
 class Copied:
     """An operand in tiles: [batch][block][step along k][2]. `read(batch, i, deep, lanes)` gives elements of row (or
     column) i from `deep` on, where memory runs `along` k; else those of the same `deep` from i on. What is read so are
-    rows of the tiles, or columns where they are `turned`. What no row or column fills stays as it is."""
+    rows of the tiles, or columns where they are `transposed`. What no row or column fills stays as it is."""
 
     k: Kernel
     to: Buf

@@ -1,10 +1,10 @@
 """Attention and its gradients as one kernel each: a block of queries at a time, whose scores stay in cache.
 
-A chunk of parallel work is one head. Keys are turned once, so that a row of scores is a row of vectors; then for each
-block of queries: the scores of all keys that it sees, their softmax row by row, and the products with the values. What
-a causal query cannot see is not computed, but for the rest of its tile. The matrix of scores is never in memory: the
-workspace of a chunk holds as many rows as a block has queries. (Dao et al.: FlashAttention, 2022; with whole rows at
-hand, the sum of a row need not be corrected as it grows.) Heads are read and written wherever they lie, by strides.
+A chunk of work is one head. Keys are transposed once, so that a row of scores is a row of vectors; then for each block
+of queries: the scores of all keys that it attends to, their softmax row by row, and the GEMM with the values. Masked
+keys of causal attention are skipped, except for the rest of a tile. The matrix of scores is never in memory: the
+workspace of a chunk holds as many rows as a block has queries. (Dao et al.: FlashAttention, 2022; whole rows are
+available, so the sum of a row is not rescaled while it grows.) Heads are read and written in place, by strides.
 """
 
 from __future__ import annotations
@@ -65,8 +65,11 @@ def _claim(group: Group, cpu: Cpu) -> Candidate | None:
 
 @dataclass(frozen=True)
 class _Slot:
-    """The workspace of a chunk, in elements: turned keys, rows of scores for a block of queries; for a gradient also
-    turned values, rows of the gradients of scores, and the sums for keys and values where results are rounded."""
+    """The workspace of a chunk, in elements: transposed keys, rows of scores for a block of queries.
+
+    For a gradient also transposed values, rows of score gradients, and the sums for keys and values where results are
+    rounded.
+    """
 
     shape: Shape
     row: int

@@ -232,8 +232,10 @@ class _Head:
         return lambda row: self.k.load(source.buf, at + row * source.pitch, width)
 
     def _lines(self, source: Rows, rows: int, columns: int, to: Buf, deep: int, transposed: bool = False) -> None:
-        """A line of tiles for 16 rows of a matrix whose columns are summed over: rows of A; `turned`, columns of B, of
-        whose last pair the second may be zeros: what is no key weighs 0, and 0 times what lies there may be NaN."""
+        """A line of tiles for 16 rows of a matrix whose columns are summed over: rows of A; `transposed`, columns of B.
+
+        An odd number of lines of B is completed by zeros: their weights are 0, but 0 times unset memory may be NaN.
+        """
         k, lines = self.k, mk.ceildiv(rows, SIDE)
 
         def line(start: Expr, size: int) -> None:
@@ -250,7 +252,7 @@ class _Head:
                 self._tile(to, lines * deep + step, [amx.zeros()] * SIDE, transposed=False)
 
     def _columns(self, source: Rows, rows: int, columns: int, to: Buf, deep: int, transposed: bool = False) -> None:
-        """A line of tiles for 16 columns of a matrix whose rows are summed over: columns of B; `turned`, rows of A."""
+        """A line of tiles for 16 columns of a matrix whose rows are summed over: of B, or as `transposed` rows of A."""
         k = self.k
 
         def across(start: Expr, depth: int) -> None:

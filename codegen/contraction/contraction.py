@@ -120,7 +120,7 @@ def _gemm_variants(group: Group, cpu: Cpu) -> dict[str, Rule[Cpu]]:
 
 
 def _summed(group: Group) -> Node | None:
-    """The sum over rows in the epilogue of a GEMM, if there is one."""
+    """The reduction along rows in the epilogue of a GEMM, if there is one."""
     return next((n for n in group.body.outputs.values() if n.op.kind == "reduce"), None)
 
 
@@ -192,7 +192,7 @@ def _claim_conv(group: Group, cpu: Cpu, algorithm: str = "") -> Candidate | None
     whole = name == "conv2d_weight_grad"  # of images in blocks a vector is one pixel
     if (whole or not geometry.blocks) and not flat_tail(group, product, 1 if whole else 2):
         return None
-    tiled = conv.uses_amx(geometry, dtype, cpu)
+    tiled = conv.uses_tiles(geometry, dtype, cpu)
     if geometry.blocks:
         return Candidate("conv", conv.blocks_workspace(name, geometry, dtype, cpu, algorithm), tiled)
     workspace = {

@@ -50,7 +50,7 @@ __all__ = [
     "emit_weight_grad",
     "forward_workspace",
     "preferred_image_lanes",
-    "uses_amx",
+    "uses_tiles",
     "weight_grad_workspace",
 ]
 
@@ -204,8 +204,8 @@ def blocks_workspace(op: str, conv: Conv, dtype: str, cpu: Cpu, algorithm: str =
     return _in_blocks(op, conv, dtype, cpu, algorithm).workspace
 
 
-def uses_amx(conv: Conv, dtype: str, cpu: Cpu) -> bool:
-    """Whether AMX computes all three: the convolution and its two gradients."""
+def uses_tiles(conv: Conv, dtype: str, cpu: Cpu) -> bool:
+    """Whether tile multiplications (AMX or AVX512-BF16) compute the convolution and both its gradients."""
     return algorithms("conv2d", conv, dtype, cpu)[0] == "tiles"
 
 

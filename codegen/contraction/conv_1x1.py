@@ -251,7 +251,7 @@ class WeightGrad(_Points):
         return (self.conv.groups, self.outputs, self.inputs, self.images * self.pixels), kinds
 
     def _strategy(self) -> Strategy:
-        """In passes over pixels, so that the panels of x that are turned lie in the first cache."""
+        """In passes over pixels, so that the transposed panels of x lie in the first cache."""
         how = super()._strategy()
         whole = how.form == "inner" or self.extents[3] < LONG
         return how if whole or how.depth else replace(how, depth=DEPTH)

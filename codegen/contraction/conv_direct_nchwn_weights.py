@@ -234,7 +234,7 @@ class _Tile:
                     acc.add(r, c * self.taps + t, left[r], right)
 
     def _add(self, k: Kernel, acc: mk.Tile, sums: Buf, q: Expr) -> None:
-        """Lane sums, a few vectors of them, then chunk by chunk to their places."""
+        """Lane sums, a few vectors of them, then stored one after another."""
         conv, lanes, width = self.job.conv, self.job.lanes, len(acc.widths)
         values = [acc.get(r, v) for r in range(self.rows) for v in range(width)]
         totals = []

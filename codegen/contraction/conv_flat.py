@@ -209,7 +209,7 @@ class Forward(_ToPixels):
 
 
 class DataGrad(_ToPixels):
-    """The gradient of x: a convolution of the spread gradient of y with the kernel turned around."""
+    """The gradient of x: a convolution of the spread gradient of y with the kernel rotated by 180 degrees."""
 
     def _sides(self) -> tuple[Planes, int, int]:
         conv = self.conv

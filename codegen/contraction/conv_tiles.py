@@ -60,9 +60,9 @@ class _Tiled(Job):
                 for first, count, words in square(group, side, start, depth):
                     with k.loop(count, name="row") as r:
                         row = k.bind(r + first, "row")
-                        mk.for_vectors(k, pixels, SIDE, partial(transposed, row, words))
+                        mk.for_vectors(k, pixels, SIDE, partial(store_columns, row, words))
 
-            def transposed(row: Expr, words: _Row | None, pixel: Value, width: int) -> None:
+            def store_columns(row: Expr, words: _Row | None, pixel: Value, width: int) -> None:
                 at = k.bind((unit * pixels + pixel) * WORDS + row * SIDE, "at")
                 columns = [amx.zeros()] * width
                 if words is not None:

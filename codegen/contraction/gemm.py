@@ -71,9 +71,9 @@ def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -
 
 @dataclass(frozen=True)
 class Product:
-    """What is multiplied, and where it goes. `write(batch, i, j, value)` is called for each finished chunk of a row,
+    """What is multiplied, and where it goes. `write(batch, i, j, value)` is called for each finished part of a row,
     once per element: `value` holds the elements (i, j), (i, j+1), ... A run from column j on, as many as a tile has and
-    fewer at the end of a row, is written one chunk after another, within `around(batch, i, j)`."""
+    fewer at the end of a row, is written one part after another, within `around(batch, i, j)`."""
 
     batch: int
     m: int
@@ -305,12 +305,12 @@ class _Job:
         by side, the last filled with zeros."""
         k, width = self.k, self.how.vectors * self.lanes
 
-        def transposed(j: Expr, size: int) -> None:
+        def pack_transposed(j: Expr, size: int) -> None:
             panel = self._right(slot, begin, j)
             assert panel is not None
             for v, lanes in enumerate(mk.widths(size, self.lanes)):
                 at = k.bind(j + v * self.lanes, "j")
-                self._along(terms, partial(self._pack_turned, panel.at(v * self.lanes), batch, terms, at, lanes))
+                self._along(terms, partial(self._pack_square, panel.at(v * self.lanes), batch, terms, at, lanes))
 
         def line(step: Expr, j: Expr, size: int) -> None:
             panel = self._right(slot, begin, j)
@@ -325,15 +325,15 @@ class _Job:
                 mk.for_blocks(k, self.of.n, width, first, count, partial(line, step))
 
         if self.of.b.kind.contiguous == "i":
-            mk.for_blocks(k, self.of.n, width, first, count, transposed)
+            mk.for_blocks(k, self.of.n, width, first, count, pack_transposed)
         else:
             self._blocks(first, count, mk.ceildiv(self.of.n, width), STREAMS, some)
 
-    def _pack_turned(
+    def _pack_square(
         self, panel: Buf, batch: Expr, terms: _Pass, j: Expr, columns: int, step: Value, rows: int
     ) -> None:
-        """Copy one vector's width of columns, contiguous along k: a square turned in registers, or, of what is left of
-        k, one by one."""
+        """Pack one vector's width of columns that are contiguous along k: squares, transposed in registers; at the end
+        of k, where no whole square is left, element by element."""
         k, side, width = self.k, self.lanes, self.how.vectors * self.lanes
         row, to = k.bind(terms.first + step, "row"), k.bind(step * width, "to")
         if rows < side:

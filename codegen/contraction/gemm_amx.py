@@ -40,7 +40,7 @@ SMALLEST = 1 << 16  # multiply-adds for which copying pays
 
 
 def is_profitable(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> bool:
-    """Whether AMX tiles compute this GEMM."""
+    """Whether this GEMM is computed in tiles, by AMX or AVX512-BF16."""
     large = min(m, n, kk) >= SIDE and batch * m * n * kk >= SMALLEST
     return amx.unit(cpu) is not None and a.dtype == b.dtype == "bf16" and large
 

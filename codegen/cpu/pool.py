@@ -171,10 +171,10 @@ class _Tiles:
             self._zeros(covered_rows * width, (height - covered_rows) * width)
 
     def _zeros(self, start: Value, count: int) -> None:
-        def chunk(at: Value, width: int) -> None:
+        def vector(at: Value, width: int) -> None:
             self.store(start + at, tir.splat(tir.const(0.0, "f32"), width))
 
-        mk.for_vectors(self.k, count, self.cpu.lanes, chunk)
+        mk.for_vectors(self.k, count, self.cpu.lanes, vector)
 
 
 POOL = Rule("pool", _claim, _emit, preferred_lanes=_preferred_lanes)

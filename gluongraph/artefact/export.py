@@ -302,8 +302,8 @@ class _Maker:
 
     def _gpu_code(self) -> str:
         """What the machine code of all entries is, as `nvidia.fits` has it."""
-        step_graph = [e.compiled.artefact for e in self.entries]
-        binaries = [next(iter(artefact.binaries.values()), None) for artefact in step_graph if artefact is not None]
+        artefacts = [e.compiled.artefact for e in self.entries]
+        binaries = [next(iter(artefact.binaries.values()), None) for artefact in artefacts if artefact is not None]
         return min(map(nvidia.kind_of, binaries), key=("source", "cubin", "fatbin").index, default="source")
 
     def _entry(self, e: _Entry) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def SoftmaxOutput(
 
 
 def _output(data: Node, value: Any, derivative: Any, out_grad: bool = False) -> Node:
-    """The value whose gradient by data is derivative; times the upstream gradient with out_grad."""
+    """The value, with `derivative` as its gradient by data; times the upstream gradient with out_grad."""
     derivative = ops.stop_gradient(derivative)
     if out_grad:
         return ops.add(ops.stop_gradient(ops.sub(value, ops.mul(data, derivative))), ops.mul(data, derivative))

@@ -22,10 +22,10 @@ OUTPUT = Op(
     grad=lambda g, z, x, y, derivative: (derivative, None, None),
     lower=lambda e, i, x, y, derivative: y(*i),
     samples=elementwise(3, dtypes=("f64", "bf16")),
-    doc="y, whose gradient by x is derivative, whatever the upstream gradient",
+    doc="y, with `derivative` as its gradient by x, whatever the upstream gradient",
 )
 
 
 def output(x: Node, y: Node, derivative: Node) -> Node:
-    """y, whose gradient by x is `derivative`, whatever the upstream gradient."""
+    """y, with `derivative` as its gradient by x, whatever the upstream gradient."""
     return OUTPUT(x, y, derivative)

@@ -53,12 +53,8 @@ class Specialization:
     ):
         graph = step_graph.graph
         self.traced, self.shared = traced, shared
-        self.names, self.masked, self.draws, self.table = (
-            step_graph.names,
-            step_graph.masked,
-            step_graph.draws,
-            step_graph.table,
-        )
+        self.names, self.masked = step_graph.names, step_graph.masked
+        self.draws, self.table = step_graph.draws, step_graph.table
         self.added, self.spends, self.guard = step_graph.added, step_graph.spends, step_graph.guard
         self.state = step_graph.held
         self.copies = Copies(graph.updates, self.state, step_graph.low)
