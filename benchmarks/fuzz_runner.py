@@ -3,7 +3,7 @@
 python benchmarks/fuzz_runner.py --minutes 10
 python benchmarks/fuzz_runner.py --minutes 10 --sanitize    # built so that it stops at the first wrong byte or number
 
-The same as tests/native/test_fuzz.py, with other seeds. What is found is printed with its seed, and kept as a file.
+The same as tests/runtime/native/test_fuzz.py, with other seeds. Findings are printed with their seeds and kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "native"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "runtime" / "native"))
 from attempts import attempt, damaged, whole
 from hostile import DAMAGE, says_otherwise
 

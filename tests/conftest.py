@@ -23,7 +23,11 @@ if not any(name in os.environ for name in ("GG_THREADS", "TVM_NUM_THREADS", "OMP
     # Plans are of as many pieces as threads share evenly: golden texts of them are of 8, for 1, 2, 4 or 8 threads.
     os.environ["GG_THREADS"] = str(max(n for n in (1, 2, 4, 8) if n <= len(os.sched_getaffinity(0))))
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent / "install"))
+# Importlib mode puts no folder on the path: helper modules are imported by their names from any folder. No two of them
+# have the same name, see tests/test_layout.py.
+for helper in sorted(pathlib.Path(__file__).parent.glob("*/**/[!_]*.py")):
+    if helper.name != "conftest.py" and not helper.name.startswith("test_") and str(helper.parent) not in sys.path:
+        sys.path.insert(0, str(helper.parent))
 Golden = Callable[[str, str], None]
 
 

@@ -20,18 +20,18 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 # page -> how many blocks of Python it has, and the test that runs them all
 RUN = {
     "README.md": (1, "examples/test_examples.py"),
-    "artefact.md": (2, "artefact/test_docs.py"),
-    "checkpoints.md": (1, "checkpoint/test_docs.py"),
+    "artefact.md": (2, "docs/test_artefact.py"),
+    "checkpoints.md": (1, "docs/test_checkpoints.py"),
     "cli.md": (1, "cli/test_examples.py"),
     "debugging.md": (1, "examples/test_examples.py"),
     "deploy.md": (3, "examples/test_examples.py"),
-    "memory.md": (1, "memory/test_docs.py"),
-    "migrating.md": (3, "guides/test_pages.py"),
-    "onnx.md": (3, "onnx/test_docs.py"),
-    "precision.md": (1, "precision/test_docs.py"),
-    "pytorch.md": (1, "guides/test_pages.py"),
-    "step.md": (1, "compiler/test_docs.py"),
-    "tuning.md": (1, "tuner/test_docs.py"),
+    "memory.md": (1, "docs/test_memory.py"),
+    "migrating.md": (3, "docs/test_pages.py"),
+    "onnx.md": (3, "docs/test_onnx.py"),
+    "precision.md": (1, "docs/test_precision.py"),
+    "pytorch.md": (1, "docs/test_pages.py"),
+    "step.md": (1, "docs/test_step.py"),
+    "tuning.md": (1, "docs/test_tuning.py"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What is installed is what lies here: every package is listed, every doctest runs, no module exists twice."""
+"""The layout of the repository: packages are all installed, tests have their folders' names, every doctest runs."""
 
 from __future__ import annotations
 
@@ -59,3 +59,26 @@ def test_no_module_is_there_twice() -> None:
 def test_type_checkers_find_the_siblings(folder: str) -> None:
     link = ROOT / "typings" / "gluongraph" / folder
     assert link.resolve() == (ROOT / folder).resolve()
+
+
+# Folders of tests that belong to no package: what they test takes several.
+ACROSS = {"docs", "errors", "examples", "golden", "install", "nets"}
+
+
+def test_folders_of_tests_are_named_like_packages() -> None:
+    """Whoever looks for the tests of a folder finds them under its name."""
+    names = {folder.name for folder in (ROOT / "gluongraph").iterdir() if folder.is_dir()} | set(SIBLINGS)
+    folders = {folder.name for folder in (ROOT / "tests").iterdir() if any(folder.glob("[!_]*"))}
+    tests = {name for name in folders if (ROOT / "tests" / name).is_dir()}
+    assert tests <= names | ACROSS
+    assert tests >= ACROSS
+
+
+def test_names_of_helper_modules_are_distinct() -> None:
+    """All their folders are on the path, see tests/conftest.py."""
+    helpers = [
+        file.name
+        for file in (ROOT / "tests").rglob("[!_]*.py")
+        if not file.name.startswith("test_") and file.name != "conftest.py"
+    ]
+    assert len(helpers) == len(set(helpers))

@@ -50,7 +50,7 @@ def test_char_transformer(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's, about its exporter
 @WITH_AND_WITHOUT_TORCH
 def test_deploy(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """That the runner takes what it writes is in tests/native."""
+    """That the runner takes what it writes is in tests/runtime/native."""
     artefact = load("deploy").main(["--folder", str(tmp_path)])
     step, x, y = mx.load(artefact), np.load(tmp_path / "train-x.npy"), np.load(tmp_path / "train-y.npy")
     losses = [step(x[:64], y[:64]).mean().asscalar() for _ in range(2)]

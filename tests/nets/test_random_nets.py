@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import compare_nets
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-import compare_nets
 import random_nets
 
 from gluongraph import ops

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutations import BASES, MUTATIONS, Chance

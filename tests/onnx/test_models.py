@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 import onnx_models as models
+import pytest
 from onnx import AttributeProto, TensorProto, helper
 
 import gluongraph as mx

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 import onnx_models as models
+import pytest
 from onnx.reference import ReferenceEvaluator
 
 import gluongraph as mx

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from both import eager_is_hybridized
 
 from gluongraph import autograd, nd
 from gluongraph.gluon import nn
-
-sys.path.insert(0, str(Path(__file__).parent))
-from both import eager_is_hybridized
 
 X = np.random.default_rng(9).normal(size=(3, 4, 5)) * 2
 ALPHA, SCALE = 1.6732632423543772, 1.0507009873554805

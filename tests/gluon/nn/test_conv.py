@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from both import eager_is_hybridized
+from numpy_layers import convolution, deconvolution
 
 from gluongraph import MXNetError, nd
 from gluongraph.codegen.targets import target
 from gluongraph.compiler.pipeline import plan_of
 from gluongraph.gluon import nn
 from gluongraph.tracing.tracer import trace
-
-sys.path.insert(0, str(Path(__file__).parent))
-from both import eager_is_hybridized
-from numpy_layers import convolution, deconvolution
 
 RNG = np.random.default_rng(3)
 KINDS = {1: (nn.Conv1D, nn.Conv1DTranspose), 2: (nn.Conv2D, nn.Conv2DTranspose), 3: (nn.Conv3D, nn.Conv3DTranspose)}

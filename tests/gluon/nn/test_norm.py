@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from both import eager_is_hybridized
+from numpy_layers import normalized
 
 from gluongraph import MXNetError, autograd, nd
 from gluongraph.gluon import nn
-
-sys.path.insert(0, str(Path(__file__).parent))
-from both import eager_is_hybridized
-from numpy_layers import normalized
 
 RNG = np.random.default_rng(7)
 

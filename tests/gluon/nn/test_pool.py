@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from both import eager_is_hybridized
+from numpy_layers import pooling
 
 from gluongraph import MXNetError, autograd, nd
 from gluongraph.gluon import nn
-
-sys.path.insert(0, str(Path(__file__).parent))
-from both import eager_is_hybridized
-from numpy_layers import pooling
 
 RNG = np.random.default_rng(5)
 MAX = {1: nn.MaxPool1D, 2: nn.MaxPool2D, 3: nn.MaxPool3D}

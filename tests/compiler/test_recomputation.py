@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nets import NETS, batch, compiled
+from small_nets import NETS, batch, compiled
 
 import gluongraph as mx
 from gluongraph import debug, gluon, ops

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
-import sys
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from trainings import images
 
 import gluongraph as mx

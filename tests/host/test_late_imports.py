@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FILES = {
     ".".join(["gluongraph", *file.relative_to(base).with_suffix("").parts]).removesuffix(".__init__"): file
     for base, folder in [(ROOT / "gluongraph", "."), *((ROOT, name) for name in ("passes", "codegen", "runtime"))]

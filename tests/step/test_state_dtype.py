@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nets import Batch
+from small_nets import Batch
 
 import gluongraph as mx
 from gluongraph import debug, gluon, nd, ops

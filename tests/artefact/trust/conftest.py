@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pathlib
 import shutil
-import sys
 from collections.abc import Callable
 
 import pytest
-
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from attack import attacked, library, training
 
 COMPILER = shutil.which("gcc") or shutil.which("cc")

@@ -402,7 +402,7 @@ def test_a_file_that_must_not_be_replaced(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("what", [("kills", "--count", "6"), ("flips", "--count", "8", "--cuts", "4")], ids=str)
 def test_kills_and_damage(what: tuple[str, ...]) -> None:
     """A few of what the benchmark does by hundreds."""
-    script = pathlib.Path(__file__).parent.parent / "benchmarks" / "cache.py"
+    script = pathlib.Path(__file__).parents[2] / "benchmarks" / "cache.py"
     done = subprocess.run([sys.executable, script, *what], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 bad, 0 wrong, 0 crashed" in done.stdout
