@@ -138,7 +138,7 @@ def test_a_compiled_step_says_what_is_in_the_way() -> None:
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     step = mx.compile(net, gluon.loss.L2Loss(), trainer)
     with pytest.raises(
-        HostCallError, match=r"'test_squared'\) is Python(.|\n)*test_custom_op(.|\n)*help: call it in eager"
+        HostCallError, match=r"'test_squared'\) is Python(.|\n)*test_operator(.|\n)*help: call it in eager"
     ):
         step(x, nd.ones((2, 1)))
 

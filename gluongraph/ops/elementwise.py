@@ -456,6 +456,7 @@ pow = broadcasting(
         grad=_pow_grad,
         lower=binary("pow"),
         samples=elementwise(2, low=0.3, high=3, dtypes=("f64", "i32")),
+        flops=2 * _FUNCTION,  # exp(y * log(x))
         numeric="full",
         doc="x to the power y",
     )

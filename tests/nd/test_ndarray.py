@@ -389,7 +389,7 @@ def test_layers() -> None:
 
 
 def test_errors_name_the_op_the_types_and_the_line() -> None:
-    with pytest.raises(ShapeError, match=r"f32\[2,3\](.|\n)*f32\[2,4\](.|\n)*test_nd.py"):
+    with pytest.raises(ShapeError, match=r"f32\[2,3\](.|\n)*f32\[2,4\](.|\n)*test_ndarray.py"):
         nd.zeros((2, 3)) + nd.zeros((2, 4))
     with pytest.raises(ShapeError, match=r"FullyConnected(.|\n)*in_units"):
         nd.FullyConnected(nd.zeros((2, 3)), nd.zeros((4, 5)))

@@ -1,4 +1,4 @@
-"""Small nets for the tests of this folder: each with what recomputation must not change."""
+"""Small nets for tests of recomputation and of optimizer states: each with what these must not change."""
 
 from __future__ import annotations
 

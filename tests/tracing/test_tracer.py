@@ -157,7 +157,7 @@ def _branch(x: NDArray) -> Any:
     ids=["branch", "float", "int", "asnumpy", "asscalar", "attach_grad", "backward", "numpy", "index"],
 )
 def test_wanting_numbers_of_a_traced_value(fn: Callable[..., Any]) -> None:
-    with pytest.raises(TraceError, match=r"of a traced value(.|\n)*test_trace.py:\d+(.|\n)*help: "):
+    with pytest.raises(TraceError, match=r"of a traced value(.|\n)*test_tracer.py:\d+(.|\n)*help: "):
         traced(fn, nd.array(X))
     assert not tracer.tracing()
 
@@ -304,7 +304,7 @@ def test_long_loops_are_told_of() -> None:
 
     traced(loop(tracer.UNROLLED), nd.array(X))  # warnings are errors in the tests
     with pytest.warns(
-        UserWarning, match=rf"loop at .*test_trace\.py:\d+ .*tanh {tracer.UNROLLED + 1} times.*\n.*foreach"
+        UserWarning, match=rf"loop at .*test_tracer\.py:\d+ .*tanh {tracer.UNROLLED + 1} times.*\n.*foreach"
     ):
         traced(loop(tracer.UNROLLED + 1), nd.array(X))
 
