@@ -25,7 +25,7 @@ from gluongraph.codegen.contraction.conv_common import (
     WriteWeights,
 )
 from gluongraph.codegen.contraction.gemm import Operand
-from gluongraph.codegen.contraction.gemm_strategy import Kind, Strategy, choose
+from gluongraph.codegen.contraction.gemm_strategy import OperandKind, Strategy, choose
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
@@ -60,34 +60,34 @@ class _Points(Job):
         self.side = self.lanes if conv.blocks else 1  # images of a block
         self.images = conv.n // self.side  # or blocks of them
         self.pixels = conv.out[0] * conv.out[1] * self.side
-        self.extents, self.kinds = self._product()
-        self.how = self._strategy()
+        self.extents, self.kinds = self._gemm()
+        self.strategy = self._strategy()
         self._copied = 0 if conv.stride == (1, 1) else self.images * conv.c * self.pixels
 
     @abstractmethod
-    def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
+    def _gemm(self) -> tuple[tuple[int, int, int, int], tuple[OperandKind, OperandKind]]:
         """Batch, rows, columns, terms; the operands."""
 
     def _strategy(self) -> Strategy:
         """How to multiply. Where a panel of columns is of use to few tiles it is copied, all of its terms, where they
         find it soonest: in the first cache, or next to it."""
-        how = choose(*self.extents, *self.kinds, self.cpu)
-        panel = replace(how, depth=0).panel(self.extents[3], self.cpu) * DTYPES[self.dtype].nbytes
+        strategy = choose(*self.extents, *self.kinds, self.cpu)
+        panel = replace(strategy, depth=0).panel(self.extents[3], self.cpu) * DTYPES[self.dtype].nbytes
         near = 2 * self.cpu.l1 // panel
-        if how.form == "inner" or self.extents[1] > FEW or how.pack_a or not how.pack_b or near == 0:
-            return how
-        return replace(how, depth=0, block=min(how.block, near))
+        if strategy.form == "inner" or self.extents[1] > FEW or strategy.pack_a or not strategy.pack_b or near == 0:
+            return strategy
+        return replace(strategy, depth=0, block=min(strategy.block, near))
 
     @property
     def workspace(self) -> int:
         """Bytes; a few where the product needs none, since every convolution is given some."""
-        product = self.how.workspace(*self.extents, self.cpu)
-        return max(self._copied * DTYPES[self.dtype].nbytes + product, 64)
+        gemm_bytes = self.strategy.workspace(*self.extents, self.cpu)
+        return max(self._copied * DTYPES[self.dtype].nbytes + gemm_bytes, 64)
 
     def multiply(self, k: Kernel, a: Operand, b: Operand, write: gemm.Write, workspace: Buf) -> None:
         """Write the loops of the product, whose workspace lies behind the copy."""
         space = self.slots(k, workspace).at(self._copied)
-        gemm.emit(k, gemm.Product(*self.extents, a, b, write, self.cpu, space), self.how)
+        gemm.emit(k, gemm.Gemm(*self.extents, a, b, write, self.cpu, space), self.strategy)
 
     def met(self, k: Kernel, x: Pixels, workspace: Buf) -> Pixels:
         """The pixels of x that meet the tap: all of them, or a copy."""
@@ -140,11 +140,11 @@ class _ToPixels(_Points):
 
     transposed: bool  # are input channels made, and output channels summed over?
 
-    def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
+    def _gemm(self) -> tuple[tuple[int, int, int, int], tuple[OperandKind, OperandKind]]:
         made, reduced = (self.inputs, self.outputs) if self.transposed else (self.outputs, self.inputs)
         # Else a column's elements share few cache sets: packed.
         apart = self.pixels * DTYPES[self.dtype].nbytes % PAGE != 0
-        kinds = (Kind("i" if self.transposed else "j", self.dtype), Kind("j", self.dtype, plain=apart))
+        kinds = (OperandKind("i" if self.transposed else "j", self.dtype), OperandKind("j", self.dtype, plain=apart))
         return (self.conv.groups, made, self.images * self.pixels, reduced), kinds
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
@@ -246,15 +246,15 @@ class DataGrad(_ToPixels):
 class WeightGrad(_Points):
     """The gradient of w: sums over the pixels of all images, along which both operands lie."""
 
-    def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
-        kinds = (Kind("j", self.dtype), Kind("i", self.dtype))
+    def _gemm(self) -> tuple[tuple[int, int, int, int], tuple[OperandKind, OperandKind]]:
+        kinds = (OperandKind("j", self.dtype), OperandKind("i", self.dtype))
         return (self.conv.groups, self.outputs, self.inputs, self.images * self.pixels), kinds
 
     def _strategy(self) -> Strategy:
         """In passes over pixels, so that the transposed panels of x lie in the first cache."""
-        how = super()._strategy()
-        whole = how.form == "inner" or self.extents[3] < LONG
-        return how if whole or how.depth else replace(how, depth=DEPTH)
+        strategy = super()._strategy()
+        whole = strategy.form == "inner" or self.extents[3] < LONG
+        return strategy if whole or strategy.depth else replace(strategy, depth=DEPTH)
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
         """Write the loops."""

@@ -15,7 +15,7 @@ from gluongraph.codegen.contraction import gemm
 from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.contraction.conv_common import Conv, Job, Pair, Pixels, Weights, WritePixels, WriteWeights
 from gluongraph.codegen.contraction.gemm import Operand
-from gluongraph.codegen.contraction.gemm_strategy import Kind
+from gluongraph.codegen.contraction.gemm_strategy import OperandKind
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
@@ -135,13 +135,13 @@ class _ToPixels(_Flat):
         self.extents = (conv.n * conv.groups, self.made, self.planes.flat, self.reduced * self.taps)
         self.exact = self.planes.width == self.planes.out[1]  # no columns behind the rows
         self._result = 0 if self.exact else conv.n * conv.groups * self.made * self.planes.flat
-        kind = Kind("j", dtype)
-        self._product = gemm.workspace(*self.extents, kind, kind, cpu)
+        kind = OperandKind("j", dtype)
+        self._gemm_bytes = gemm.workspace(*self.extents, kind, kind, cpu)
 
     @property
     def workspace(self) -> int:
         """Bytes."""
-        return self._bytes(self.planes.total(self.lanes) + self._result) + self._product
+        return self._bytes(self.planes.total(self.lanes) + self._result) + self._gemm_bytes
 
     @abstractmethod
     def _sides(self) -> tuple[Planes, int, int]:
@@ -175,9 +175,9 @@ class _ToPixels(_Flat):
             else:
                 k.store(flat, value, (batch * self.made + i) * planes.flat + f)
 
-        kind, behind = Kind("j", self.dtype), flat.at(self._result)
-        product = gemm.Product(*self.extents, Operand(weights, kind), Operand(pixels, kind), finished, self.cpu, behind)
-        gemm.emit(k, product)
+        kind, behind = OperandKind("j", self.dtype), flat.at(self._result)
+        operation = gemm.Gemm(*self.extents, Operand(weights, kind), Operand(pixels, kind), finished, self.cpu, behind)
+        gemm.emit(k, operation)
         if not self.exact:
             self._store_epilogue(k, flat, write)
 
@@ -239,12 +239,12 @@ class WeightGrad(_Flat):
         self.long = mk.ceildiv(self.planes.flat, self.lanes) * self.lanes  # flat pixels of an image, in whole vectors
         self.extents = (conv.groups, self.outputs, conv.q, conv.n * self.long)
         self._result = conv.n * conv.o * self.long
-        self._product = gemm.workspace(*self.extents, Kind("j", dtype), Kind("i", dtype), cpu)
+        self._gemm_bytes = gemm.workspace(*self.extents, OperandKind("j", dtype), OperandKind("i", dtype), cpu)
 
     @property
     def workspace(self) -> int:
         """Bytes."""
-        return self._bytes(self.planes.total(self.lanes) + self._result) + self._product
+        return self._bytes(self.planes.total(self.lanes) + self._result) + self._gemm_bytes
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
         """Write the loops."""
@@ -265,8 +265,8 @@ class WeightGrad(_Flat):
         def finished(group: Expr, i: Expr, q: Expr, value: Expr) -> None:
             write(group * self.outputs + i, q, value)
 
-        left, right = Operand(gradient, Kind("j", self.dtype)), Operand(stretch, Kind("i", self.dtype))
-        gemm.emit(k, gemm.Product(*self.extents, left, right, finished, self.cpu, flat.at(self._result)))
+        left, right = Operand(gradient, OperandKind("j", self.dtype)), Operand(stretch, OperandKind("i", self.dtype))
+        gemm.emit(k, gemm.Gemm(*self.extents, left, right, finished, self.cpu, flat.at(self._result)))
 
     def _spread_rows(self, k: Kernel, g: Pixels, flat: Buf) -> None:
         """Copy the gradient of y to [channel][image][flat pixel], with zeros behind its rows."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from gluongraph.codegen.contraction import microkernel as mk
-from gluongraph.codegen.contraction.contraction import anchor, epilogue, flat_tail
+from gluongraph.codegen.contraction.contraction import anchor, epilogue, trailing_axes_flatten
 from gluongraph.codegen.cpu import pool_overlapping
 from gluongraph.codegen.cpu.loops import PARALLEL, offered
 from gluongraph.codegen.cpu.pool_nchwn import Blocks
@@ -44,7 +44,7 @@ def _claim(group: Group, cpu: Cpu) -> Candidate | None:
     if _in_blocks(pool):
         is_profitable = pool.dtype in _DTYPES and pool.shape[-1] == cpu.lanes and _tiles(pool)
         return offered("pool", group) if is_profitable else None
-    if not flat_tail(group, pool, 2):
+    if not trailing_axes_flatten(group, pool, 2):
         return None
     if pool.dtype not in _DTYPES:
         return None
