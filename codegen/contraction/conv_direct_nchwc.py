@@ -341,7 +341,7 @@ class _ToPixels(Job):
         corner = k.bind(top * line + left, "corner")
         near = [(i // width * rows.stride * line + i % width * columns.stride) * self.lanes for i in range(acc.rows)]
 
-        _, settle = mk.around_and_within(acc.settle, of_block)
+        _, settle = mk.settle_in_outer_or_inner(acc.settle, of_block)
 
         def block(start: Expr, channels: int) -> None:
             number = k.bind(tir.floordiv(start, self.lanes), "block")
@@ -576,7 +576,7 @@ class WeightGrad(ToWeights):
     ) -> mk.Tile:
         conv, (group, block, tap) = self.conv, place
         acc = mk.Tile(k, rows, (self.lanes,) * vectors, self.dtype, conv.n * conv.out[0] * conv.out[1])
-        outer, inner = mk.around_and_within(acc.settle, conv.out[1])
+        outer, inner = mk.settle_in_outer_or_inner(acc.settle, conv.out[1])
         kh, kw = tir.floordiv(tap, conv.kernel[1]), tir.floormod(tap, conv.kernel[1])
         line = self.x.whole[1]
         corner = k.bind((kh * conv.dilation[0] * line + kw * conv.dilation[1]) * self.lanes, "corner")

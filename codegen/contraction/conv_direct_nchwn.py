@@ -278,14 +278,14 @@ class _ToPixels(Job):
         weights lie together, are outermost, unless the first cache holds all weights."""
         h, group, made = place
         if self.conv.o * self.conv.q * DTYPES[self.dtype].nbytes <= self.cpu.l1:
-            outer, inner = mk.around_and_within(settle, self.reduced * taps)
+            outer, inner = mk.settle_in_outer_or_inner(settle, self.reduced * taps)
             with mk.chained(k, outer, [self.kernel[0]], self.reduced * taps) as (turn,):
                 inside, source = self.row(h, turn)
                 some = nullcontext() if inside is None else k.when(inside)
                 with some, mk.chained(k, inner, [self.reduced], taps) as (c,):
                     yield c, self.taps(turn), source
             return
-        outer, inner = mk.around_and_within(settle, self.kernel[0] * taps)
+        outer, inner = mk.settle_in_outer_or_inner(settle, self.kernel[0] * taps)
         with mk.chained(k, outer, [self.reduced], self.kernel[0] * taps) as (c,):
             self.fetch(k, w, group, made, c, size)
             with mk.chained(k, inner, [self.kernel[0]], taps) as (turn,):

@@ -193,7 +193,7 @@ class _Rows:
         def block(pixel: Expr, width: int) -> None:
             steps = partial(self._steps, channel, (shape[0], width), columns, t, k.bind(start + pixel, "x"))
             places = Sums(self.sums, lambda i, j: i * SIDE * job.pitch + (pixel + j) * SIDE, job.pitch)
-            job.unit.block(k, (shape[0], width), steps, places, more=False)
+            job.unit.block(k, (shape[0], width), steps, places, accumulate=False)
 
         mk.for_blocks(k, count, shape[1], 0, mk.ceildiv(count, shape[1]), block)
         row = k.bind((self.first + t) * self.rows.step + self.rows.first, "row")

@@ -226,7 +226,7 @@ class WeightGrad(InBlocks):
                         b.append((xs, x_line + (j * self.rows.extent * self.line + place * HALF)))
                     add(a, b, pitch=pitch)
 
-        self.unit.block(k, (height, len(right)), steps, Sums(own, at, self.pitch), more=True)
+        self.unit.block(k, (height, len(right)), steps, Sums(own, at, self.pitch), accumulate=True)
 
     def _store_epilogue(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
         """The chunks' sums added up, in the order of the weights, whose taps lie within their channels."""

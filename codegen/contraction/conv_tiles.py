@@ -246,7 +246,7 @@ class _ToPixels(_Tiled):
                 y, x = tir.floordiv(here, self.target[1]), tir.floormod(here, self.target[1])
                 at = Sums(sums, lambda i, j: p * line + (i * SIDE * self.pitch + j * SIDE), self.pitch)
                 steps = partial(self._steps, k, pixels, weights, (images, group, channel, k.bind(y), k.bind(x)), size)
-                self.unit.block(k, shape, steps, at, more=False)
+                self.unit.block(k, shape, steps, at, accumulate=False)
             self._store_epilogue(k, sums, write, (images, group, start, channel), shape, count)
 
         mk.for_blocks(k, self.target[0] * self.target[1], self.strip, strip, 1, pixel_run)
@@ -479,7 +479,7 @@ class WeightGrad(_Tiled):
         def at(i: int, j: int) -> Expr:
             return self._at(group, tap, o * SIDE + i * SIDE, c * SIDE + j * SIDE)
 
-        self.unit.block(k, shape, steps, Sums(sums, at, self.inputs), more=self.strip < self.lines)
+        self.unit.block(k, shape, steps, Sums(sums, at, self.inputs), accumulate=self.strip < self.lines)
 
     def _clear(self, k: Kernel, sums: Buf) -> None:
         def unit(_: Expr, unit: Expr) -> None:

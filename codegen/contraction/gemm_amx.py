@@ -256,7 +256,7 @@ class _Job:
 
                 def copy(part: Expr, parts: int, step: Expr | None = None) -> None:
                     """Pack the next block of rows: some of it at each step of a part, or at the part's end."""
-                    if isinstance(self.a, Buf) or s.packs_a_first or self.a.plain != (step is not None):
+                    if isinstance(self.a, Buf) or s.packs_a_first or self.a.copies_rows != (step is not None):
                         return
                     with k.when(u + 1 < count):
                         place = (*self._block_of(k.bind(unit + 1, "next")), slot(u + 1))
@@ -307,9 +307,9 @@ class _Job:
     ) -> None:
         """Compute the sums of one block into memory. `last(part, parts)` stores a part of the previous block through
         the epilogue; `also(step)` is called at every step along k."""
-        k, s, among = self.k, self.sizes, self.unit.once
+        k, s, interleaved = self.k, self.sizes, self.unit.single_pass
         parts = max(p for p in ((1, 2, 4) if s.computes_transpose else (1, 2, 4, 8, 16, 32)) if p <= s.deep)
-        busy = parts if among else 0  # steps with which stores are interleaved
+        busy = parts if interleaved else 0  # steps with which stores are interleaved
 
         def steps(add: Add) -> None:
             for first, end in itertools.pairwise(sorted({0, busy, min(CACHED_STEPS, s.deep), s.deep})):
@@ -317,20 +317,20 @@ class _Job:
                     step = k.bind(number + first, "step")
                     left, pitch = self._left(a, step)
                     right = _pair(self.b.to, k.bind(b + step * (2 * WORDS), "at"), WORDS)
-                    add(left, right, passing="b" if first < CACHED_STEPS else "ab", pitch=pitch)
+                    add(left, right, non_temporal="b" if first < CACHED_STEPS else "ab", pitch=pitch)
                     if first < busy:
                         last(step, parts)
-                    if among:
+                    if interleaved:
                         also(step)
 
         places = Sums(self.sums, lambda i, j: sums + (i * SIDE * BLOCK + j * SIDE), BLOCK)
-        self.unit.block(k, (2, 2), steps, places, more=False)
-        if not among:
+        self.unit.block(k, (2, 2), steps, places, accumulate=False)
+        if not interleaved:
             last(tir.index(0), 1)
             with k.loop(s.deep, name="k") as step:
                 also(step)
 
-    def _left(self, a: Expr, step: Expr) -> tuple[list[amx.Place], int]:
+    def _left(self, a: Expr, step: Expr) -> tuple[list[amx.TileAddress], int]:
         """Return the two tiles of A of a step, of a block that begins at `a`, and the bytes between their rows."""
         if isinstance(self.a, Buf):
             return _pair(self.a, self.k.bind(a + step * DEPTH, "at"), SIDE * self.sizes.kk), 2 * self.sizes.kk
@@ -372,6 +372,6 @@ class _Job:
             mk.for_blocks(k, columns, SIDE, line, 1, lines)
 
 
-def _pair(buf: Buf, at: Expr, apart: int) -> list[amx.Place]:
+def _pair(buf: Buf, at: Expr, apart: int) -> list[amx.TileAddress]:
     """Return the two tiles of a step, `apart` elements from each other."""
     return [(buf, at), (buf, at + apart)]

@@ -118,7 +118,7 @@ class _ToPixels(Filtering):
                 number = k.bind(tir.minimum(self.made - step * self.rows, self.rows), "number")
             for size in sizes(k, number, self.rows, self.made):
                 acc = mk.Tile(k, size, (self.lanes,) * self.beside, self.dtype, self.height * self.reduced)
-                outer, inner = mk.around_and_within(acc.settle, self.reduced)
+                outer, inner = mk.settle_in_outer_or_inner(acc.settle, self.reduced)
                 with mk.chained(k, outer, [self.height], self.reduced) as (kh,):
                     source = k.bind(row + kh - self.padding[0], "source")
                     slot = tir.floormod(source + self.height, self.height) * self.runs + run

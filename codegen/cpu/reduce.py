@@ -220,7 +220,7 @@ class _Emit:
         left = [self._new(rest)] if rest else []
         steps = mk.ceildiv(full, self.cut.parts) if shared else full // flight + full % flight + (rest > 0)
         wholes, settle = totals(k, [*sums, *left], self._terms(part) * steps)
-        outer, inner = mk.around_and_within(settle, steps)
+        outer, inner = mk.settle_in_outer_or_inner(settle, steps)
 
         def add(folded: Index, sum: dict[Node, Buf], at: Value, width: int) -> None:
             expressions = Expressions(k, self.group, self.bindings)
