@@ -211,7 +211,7 @@ def _claim_conv(group: Group, cpu: Cpu, algorithm: str = "") -> Candidate | None
         return None
     tiled = conv.uses_tiles(geometry, dtype, cpu)
     if geometry.blocks:
-        return Candidate("conv", conv.blocks_workspace(name, geometry, dtype, cpu, algorithm), tiled)
+        return Candidate("conv", conv.blocked_workspace(name, geometry, dtype, cpu, algorithm), tiled)
     workspace = {
         "conv2d": conv.forward_workspace,
         "conv2d_data_grad": conv.data_grad_workspace,
@@ -294,7 +294,7 @@ def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, algorithm:
     name = nchw_name(contraction)
     if geometry.blocks:
         write = write_weights if name == "conv2d_weight_grad" else write_images
-        conv.emit_in_blocks(k, name, geometry, dtype, first, second, write, cpu, workspace, algorithm)
+        conv.emit_blocked(k, name, geometry, dtype, first, second, write, cpu, workspace, algorithm)
         return
     read = pixels(first, contraction.src[0].shape)
     if name == "conv2d_weight_grad":
