@@ -27,7 +27,7 @@ from gluongraph.codegen.contraction.attention_common import (
     larger,
     largest,
 )
-from gluongraph.codegen.cpu.reduce import fold_lanes
+from gluongraph.codegen.cpu.reduce import reduce_lanes
 from gluongraph.codegen.expr.algebra import VectorAlgebra
 from gluongraph.codegen.expr.vector_math import exp_below
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
@@ -381,7 +381,7 @@ class _Head:
     def _sum(self, count: Expr, value: Callable[[Expr], Expr]) -> Expr:
         """Return the sum of a row."""
         lanes = self._fold(0.0, count, lambda j, total: total + value(j))
-        return self.k.let(fold_lanes(self.k, self.algebra, "sum", lanes))
+        return self.k.let(reduce_lanes(self.k, self.algebra, "sum", lanes))
 
     def _row_maxima(self, scores: Buf, first: Expr, rows: int, seen: Value) -> Buf:
         """Return the largest score of each row. A loop of its own: the reductions of several rows overlap in an

@@ -24,7 +24,7 @@ from gluongraph.codegen.contraction.attention_common import (
     larger,
     largest,
 )
-from gluongraph.codegen.cpu.reduce import fold_lanes
+from gluongraph.codegen.cpu.reduce import reduce_lanes
 from gluongraph.codegen.expr.algebra import VectorAlgebra
 from gluongraph.codegen.expr.vector_math import exp_below
 from gluongraph.codegen.rule import Cpu
@@ -382,7 +382,7 @@ class _Head:
         return total
 
     def _sum(self, lanes: Buf) -> Expr:
-        return self.k.let(fold_lanes(self.k, self.algebra, "sum", self.k.load(lanes, 0, SIDE)))
+        return self.k.let(reduce_lanes(self.k, self.algebra, "sum", self.k.load(lanes, 0, SIDE)))
 
     def _row_max(self, scores: Buf, r: Expr, seen: Value) -> Expr:
         k, sign = self.k, 1.0 if self.scale > 0 else -1.0

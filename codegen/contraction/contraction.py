@@ -13,7 +13,7 @@ from gluongraph.codegen.contraction.epilogue_row_sum import RowSums
 from gluongraph.codegen.contraction.gemm import Operand
 from gluongraph.codegen.contraction.gemm_strategy import OperandKind, Strategy
 from gluongraph.codegen.contraction.microkernel import accumulator, lanes
-from gluongraph.codegen.expr.expression import Expressions, as_one, count_as_one, flat, unflatten
+from gluongraph.codegen.expr.expression import Expressions, can_flatten_axes, flat, flattened_index, unflatten
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value, cast, lanes_of, ramp
 from gluongraph.dtypes import DTYPES
@@ -53,7 +53,7 @@ def epilogue(
         if first is None:
             lanes = vector_index(index, result)
         else:
-            lanes = as_one(finished.shape, index[:first], ramp(index[-1], lanes_of(result)))
+            lanes = flattened_index(finished.shape, index[:first], ramp(index[-1], lanes_of(result)))
         stored = [expressions.at(n, lanes) for n, _ in outputs]
         if sums is not None:
             sums.add(expressions.at(sums.summed.src[0], lanes))
@@ -232,7 +232,7 @@ def _conv_variants(group: Group, cpu: Cpu) -> dict[str, Rule[Cpu]]:
 
 def trailing_axes_flatten(group: Group, contraction: Node, first: int) -> bool:
     """Can the epilogue be computed with the result's axes from `first` on flattened, such as rows of pixels?"""
-    return count_as_one((n for n in group.body.nodes() if n is not contraction), contraction.shape, first)
+    return can_flatten_axes((n for n in group.body.nodes() if n is not contraction), contraction.shape, first)
 
 
 def _operands(contraction: Node) -> str:

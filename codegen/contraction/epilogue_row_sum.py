@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gluongraph.codegen.contraction import microkernel as mk
-from gluongraph.codegen.cpu.reduce import fold_lanes
+from gluongraph.codegen.cpu.reduce import reduce_lanes
 from gluongraph.codegen.expr.algebra import VectorAlgebra
 from gluongraph.codegen.expr.expression import flat
 from gluongraph.codegen.rule import Cpu
@@ -39,7 +39,7 @@ class RowSums:
         self.total = k.local("total", self.cpu.lanes, "f32")
         k.store(self.total, tir.splat(tir.const(0.0, "f32"), self.cpu.lanes), 0)
         yield
-        total = fold_lanes(k, VectorAlgebra(k), "sum", k.load(self.total, 0, self.cpu.lanes))
+        total = reduce_lanes(k, VectorAlgebra(k), "sum", k.load(self.total, 0, self.cpu.lanes))
         number = tir.floordiv(j, self.run)
         k.store(self.space, total, number * self.summed.ty.size + flat((1, m), (batch, i)))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 
-from gluongraph.codegen.expr.algebra import CpuAlgebra, wide
+from gluongraph.codegen.expr.algebra import CpuAlgebra, accumulator_dtype
 from gluongraph.codegen.tvm import te, tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Inline, Kernel
 from gluongraph.dtypes import is_float
@@ -58,7 +58,7 @@ class CudaAlgebra(CpuAlgebra):
 
     def binary(self, name: str, x: Expr, y: Expr) -> Expr:
         """See Algebra."""
-        x, y = self._even(x, y)
+        x, y = self._broadcast(x, y)
         dtype = tir.dtype_of(x)
         if dtype == "bool":
             return super().binary(name, x, y)
@@ -98,7 +98,7 @@ class TeAlgebra(CudaAlgebra):
         def one(*at: Expr) -> Expr:
             for axis, extent in zip(at, extents, strict=True):
                 self.ranges.bind(axis, extent)
-            return self.cast(element(*at), wide(dtype))
+            return self.cast(element(*at), accumulator_dtype(dtype))
 
         self.made = te.fold(name, extents, one)
         return self.made
