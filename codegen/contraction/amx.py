@@ -106,7 +106,7 @@ class AmxUnit:
 
     def prepare(self, k: Kernel) -> None:
         k.use(_shapes(self.words))
-        k.use(tir.NARROW)
+        k.use(tir.CONVERT_BF16)
         k.call("syscall", *ASK_FOR_TILES)
 
     @contextmanager
@@ -154,7 +154,7 @@ class Bf16DotUnit:
 
     def prepare(self, k: Kernel) -> None:
         k.use(tir.DOT)
-        k.use(tir.NARROW)
+        k.use(tir.CONVERT_BF16)
 
     @contextmanager
     def thread(self, k: Kernel) -> Iterator[None]:

@@ -414,7 +414,7 @@ class _Head:
         def one(j: Expr) -> None:
             found = [self._exponential(row, j * PAIR + half, row_max) for half in (0, SIDE)]
             k.store(lanes, k.load(lanes, 0, SIDE) + (found[0] + found[1]), 0)
-            k.store(to, tir.halves(*found), line + j * WORDS)
+            k.store(to, tir.pack_bf16(*found), line + j * WORDS)
 
         self._vectors(seen, one)
         return self._sum(lanes)
@@ -474,11 +474,13 @@ class _Head:
                 ds.append(
                     [k.let(score_grad * (weight * scale)) for score_grad, weight in zip(score_grads, p[i], strict=True)]
                 )
-                self._store_row(memory["score_grads"], r + i, j, tir.halves(*ds[i]))
+                self._store_row(memory["score_grads"], r + i, j, tir.pack_bf16(*ds[i]))
             if count == 1:
                 nothing = [tir.splat(tir.const(0.0, "f32"), SIDE)] * 2
                 p, ds = [*p, nothing], [*ds, nothing]
-            self._store_words(memory, r, j, [tir.pairs(x[0][half], x[1][half]) for x in (p, ds) for half in (0, 1)])
+            self._store_words(
+                memory, r, j, [tir.pack_bf16_pairs(x[0][half], x[1][half]) for x in (p, ds) for half in (0, 1)]
+            )
 
         own = self._seen(first, r)
         self._vectors(own, one)

@@ -374,4 +374,4 @@ class DataGrad(_ToImages):
         o, first = self.weight(group, produced, reduced + PREFETCH_DISTANCE, 0)
         weights = size * self.kernel[0] * self.kernel[1]  # of one output channel, in one run
         for q in (*range(0, weights - 1, LINE), weights - 1):
-            k.fetch(w(o, first + q, 1))
+            k.prefetch(w(o, first + q, 1))

@@ -22,7 +22,7 @@ from gluongraph.codegen.contraction.conv_common import (
     plane,
     sizes,
 )
-from gluongraph.codegen.rule import SHARES, Cpu
+from gluongraph.codegen.rule import MAX_PARTIAL_SUMS, Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
@@ -78,7 +78,7 @@ class WeightGrad(Job):
             return 1, 1
         steps = self.steps * self.conv.groups
         small = self.conv.o * self.conv.q * DTYPES[self.dtype].nbytes <= SMALL
-        images = min(self.blocks, SHARES if small else SHARES // min(steps, SHARES))
+        images = min(self.blocks, MAX_PARTIAL_SUMS if small else MAX_PARTIAL_SUMS // min(steps, MAX_PARTIAL_SUMS))
         return images, min(steps, self.cpu.chunks // images)
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:

@@ -11,7 +11,7 @@ from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.contraction.amx import SIDE, WORDS, Add, Sums
 from gluongraph.codegen.contraction.conv_common import Conv, WriteWeights
 from gluongraph.codegen.contraction.conv_tile_blocks import BlockedKernel, forward_axis
-from gluongraph.codegen.rule import SHARES, Cpu
+from gluongraph.codegen.rule import MAX_PARTIAL_SUMS, Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 
@@ -45,7 +45,7 @@ class WeightGrad(BlockedKernel):
         # Tiles of output and of input channels in a block of sums, and taps of a row of the kernel.
         self.shape = (2, 2, 1) if conv.kernel[1] == 1 else (1, 1, min(3, conv.kernel[1]))
         small = 4 * self._sums <= SMALL
-        self.by_line = 1 if self.serial or not small else min(self.lines, SHARES)
+        self.by_line = 1 if self.serial or not small else min(self.lines, MAX_PARTIAL_SUMS)
         self.by_channel = 1 if self.serial or small else min(mk.ceildiv(self.down, self.shape[0]), cpu.chunks)
         self.strip = max(1, cpu.l2 // 2 // (4 * (self._x // self.lines + g_line) + 1))
 

@@ -12,7 +12,7 @@ from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.contraction.conv_common import Conv, Pair, WriteWeights, sizes
 from gluongraph.codegen.contraction.conv_direct_nchwn_weights import SMALL
 from gluongraph.codegen.contraction.winograd import POINTS, WinogradKernel, WinogradTransform
-from gluongraph.codegen.rule import SHARES, Cpu
+from gluongraph.codegen.rule import MAX_PARTIAL_SUMS, Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
@@ -30,11 +30,11 @@ class WeightGrad(WinogradKernel):
         self.rows, self.transform_data = self._tile_shape()
         self.steps = mk.ceildiv(conv.o, self.rows)
         small = conv.o * conv.q * DTYPES[dtype].nbytes <= SMALL
-        self.by_channel = 1 if self.serial or small else min(self.steps, SHARES)
+        self.by_channel = 1 if self.serial or small else min(self.steps, MAX_PARTIAL_SUMS)
         self.strip = self._strip()
         self.strips = mk.ceildiv(conv.out[0], self.strip)  # of a block
         self.all_strips = mk.ceildiv(conv.n, self.lanes) * self.strips
-        self.by_strip = 1 if self.serial else min(self.all_strips, SHARES // self.by_channel)
+        self.by_strip = 1 if self.serial else min(self.all_strips, MAX_PARTIAL_SUMS // self.by_channel)
         if not self.serial:
             self.by_channel = min(self.steps, cpu.chunks // self.by_strip)
         self._sums = POINTS * self.height * self.each * conv.c

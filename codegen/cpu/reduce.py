@@ -17,7 +17,7 @@ from gluongraph.codegen.cpu.loops import PARALLEL, elementwise_candidate, merged
 from gluongraph.codegen.expr.algebra import VectorAlgebra, accumulator_dtype, identity
 from gluongraph.codegen.expr.evaluate import Index
 from gluongraph.codegen.expr.expression import Expressions, size_of, unflatten, uniform_load
-from gluongraph.codegen.rule import SHARES, Bindings, Cpu, Rule
+from gluongraph.codegen.rule import MAX_PARTIAL_SUMS, Bindings, Cpu, Rule
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
@@ -100,9 +100,9 @@ class _Partition:
             self.outer_reduced[0].size if self.outer_reduced else last.size // lanes
         )  # extent that is split into parts
         big = work >= PARALLEL
-        self.split = big and self.units < SHARES and self.first >= 4 * SHARES
+        self.split = big and self.units < MAX_PARTIAL_SUMS and self.first >= 4 * MAX_PARTIAL_SUMS
         self.split = self.split and (bool(self.outer_reduced) or self.reduces_last_axis)
-        self.parts = SHARES if self.split else 1
+        self.parts = MAX_PARTIAL_SUMS if self.split else 1
         self.num_chunks = min(self.units, self.cpu.chunks) if big else 1
 
     @property

@@ -165,7 +165,7 @@ class _Row:
         """Prefetch the inputs of the next row at this position."""
         for n, buf in self.bindings.by_node(self.group).items():
             if n.shape == self.domain:
-                self.k.fetch(self.k.load(buf, (self.row + 1) * self.columns + at))
+                self.k.prefetch(self.k.load(buf, (self.row + 1) * self.columns + at))
 
     def _results(self) -> None:
         k = self.k

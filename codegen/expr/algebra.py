@@ -40,7 +40,7 @@ class CpuAlgebra:
             return x
         if dtype == "bool":
             return tir.compare("not_equal", x, tir.const(0, have))
-        if (number := tir.number_of(x)) is not None and not is_float(dtype) and not is_float(have):
+        if (number := tir.constant_value(x)) is not None and not is_float(dtype) and not is_float(have):
             return tir.splat(tir.const(wrap_integer(number, dtype), dtype), tir.lanes_of(x))
         if (have, dtype) == ("u64", "u32"):  # TVM computes bounds of Philox's words, and fails beyond 32 bits
             x = tir.bitcast(x, "i64")
@@ -107,8 +107,8 @@ class CpuAlgebra:
         """Return a form of x * 0, x - x or x == x that TVM does not fold as if there were no infinities and NaN; else
         None."""
         if name == "mul":
-            x, y = (y, x) if tir.number_of(x) == 0 else (x, y)
-            return self.fma(x, y, -0.0) if tir.number_of(y) == 0 else None
+            x, y = (y, x) if tir.constant_value(x) == 0 else (x, y)
+            return self.fma(x, y, -0.0) if tir.constant_value(y) == 0 else None
         if not tir.same(x, y):
             return None
         if name == "sub":
@@ -175,12 +175,12 @@ class VectorAlgebra(CpuAlgebra):
     def rounded(self, x: Expr) -> Expr:
         """Return an f32 rounded to the precision of bf16, to nearest, ties to even."""
         x = self.kernel.let(x)
-        if (narrowed := self.kernel.narrowed(x)) is not None:
-            return narrowed
+        if (rounded := self.kernel.rounded_to_bf16(x)) is not None:
+            return rounded
         bits, sixteen = self.kernel.let(tir.bitcast(x, "u32")), tir.const(16, "u32")
         up = (bits + tir.const(0x7FFF, "u32") + ((bits >> sixteen) & tir.const(1, "u32"))) >> sixteen
         quiet = (bits >> sixteen) | tir.const(0x40, "u32")  # a NaN, whichever of its bits are left
-        return self.kernel.widened(tir.select(vector_math.is_nan(x), quiet, up))
+        return self.kernel.from_bf16_bits(tir.select(vector_math.is_nan(x), quiet, up))
 
 
 def accumulator_dtype(dtype: str) -> str:
@@ -264,7 +264,7 @@ def _choose(name: str, e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
     if not is_float(dtype):
         return tir.maximum(x, y) if name == "maximum" else tir.minimum(x, y)
     x, y = e.kernel.let(x), e.kernel.let(y)
-    if (number := tir.number_of(y)) is not None and number == number:
+    if (number := tir.constant_value(y)) is not None and number == number:
         # `y > x ? y : x` is one instruction, and keeps a NaN of x
         return tir.select(tir.compare({"maximum": "greater", "minimum": "less"}[name], y, x), y, x)
     # Not by `y != y`: TVM folds a comparison of a broadcast value with itself, and fails on floats.
@@ -272,16 +272,16 @@ def _choose(name: str, e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
 
 
 def _maximum(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
-    return _choose("maximum", e, *((y, x) if tir.number_of(x) is not None else (x, y)))
+    return _choose("maximum", e, *((y, x) if tir.constant_value(x) is not None else (x, y)))
 
 
 def _minimum(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
-    return _choose("minimum", e, *((y, x) if tir.number_of(x) is not None else (x, y)))
+    return _choose("minimum", e, *((y, x) if tir.constant_value(x) is not None else (x, y)))
 
 
 def _div(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
     """Return x / y; x / 0 is computed as the equal x * inf, since TVM refuses to divide by a constant 0."""
-    dtype, number = tir.dtype_of(x), tir.number_of(y)
+    dtype, number = tir.dtype_of(x), tir.constant_value(y)
     if number == 0 and is_float(dtype):
         return x * tir.splat(tir.const(math.copysign(math.inf, number), dtype), tir.lanes_of(x))
     return x / y
@@ -314,14 +314,14 @@ def _floordiv(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
     dtype = tir.dtype_of(x)
     zero = tir.const(0, dtype)
     if is_float(dtype):
-        if tir.number_of(y) == 0:
+        if tir.constant_value(y) == 0:
             return _div(e, x, y)
         x, y = e.kernel.let(x), e.kernel.let(y)
         rest, wrong = _remainder(e, x, y)
         exact = (x - rest) / y - tir.select(wrong, tir.const(1.0, dtype), zero)
         rounded = tir.llvm("llvm.rint", dtype, tir.lanes_of(x), e.kernel.let(exact))
         return tir.select(tir.compare("equal", y, zero), x / y, rounded)
-    if tir.number_of(y) not in (None, 0, -1):
+    if tir.constant_value(y) not in (None, 0, -1):
         return tir.floordiv(x, y)
     x, y = e.kernel.let(x), e.kernel.let(y)
     divisor, bad = _divisor(e, x, y)
@@ -334,13 +334,13 @@ def _floormod(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
     dtype = tir.dtype_of(x)
     zero = tir.const(0, dtype)
     if is_float(dtype):
-        if tir.number_of(y) == 0:
+        if tir.constant_value(y) == 0:
             return tir.splat(tir.const(math.nan, dtype), tir.lanes_of(x))
         x, y = e.kernel.let(x), e.kernel.let(y)
         rest, wrong = _remainder(e, x, y)
         signed_zero = tir.llvm("llvm.copysign", dtype, tir.lanes_of(x), tir.splat(zero, tir.lanes_of(x)), y)
         return tir.select(wrong, rest + y, tir.select(tir.compare("equal", rest, zero), signed_zero, rest))
-    if tir.number_of(y) not in (None, 0, -1):
+    if tir.constant_value(y) not in (None, 0, -1):
         return tir.floormod(x, y)
     x, y = e.kernel.let(x), e.kernel.let(y)
     divisor, bad = _divisor(e, x, y)
@@ -349,7 +349,7 @@ def _floormod(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
 
 def _pow(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
     """Return x**y; small constant integer exponents are expanded into multiplications, 0.5 is a square root."""
-    k, dtype, exponent = e.kernel, tir.dtype_of(x), tir.number_of(y)
+    k, dtype, exponent = e.kernel, tir.dtype_of(x), tir.constant_value(y)
     if exponent is not None and abs(exponent) <= _INTEGER_POWERS and exponent == int(exponent):
         x, n = k.let(x), abs(int(exponent))
         power = tir.splat(tir.const(1, dtype), tir.lanes_of(x))

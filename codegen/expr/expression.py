@@ -81,7 +81,7 @@ class Expressions(Evaluator):
     def _see(self, index: Index) -> None:
         """Without `along`, assume that the vectors of an index are computed from its first ramp."""
         for i in index:
-            if isinstance(i, int | float) or tir.lanes_of(i) == 1 or tir.parts(i) is None:
+            if isinstance(i, int | float) or tir.lanes_of(i) == 1 or tir.ramp_parts(i) is None:
                 continue
             if self._ramp is None or not i.same_as(self._ramp):
                 self._ramp, self._lane = i, tir.variable("lane")
@@ -110,7 +110,7 @@ class Expressions(Evaluator):
         places = [tir.one_lane(i, self._ramp, self._lane) for i in index]
         if not any(p is None for p in places):
             position = self.position(shape, tuple(places))
-            step, ramp = self.k.ranges.linear(position, self._lane), tir.parts(self._ramp)
+            step, ramp = self.k.ranges.linear(position, self._lane), tir.ramp_parts(self._ramp)
             if step is not None and ramp is not None:
                 stride, start = step
                 start = self.k.ranges.simplify(start + ramp[0] * stride)

@@ -1,4 +1,4 @@
-"""The linker that makes a shared library of object files, for this machine and for others."""
+"""The linker that makes a shared library from object files, for this machine and for others."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ LLDS = ("ld.lld", *(f"ld.lld-{version}" for version in range(25, 11, -1)))
 
 
 def command_for(machine: str) -> list[str]:
-    """The command that links for a machine, as `platform.machine` calls it. The code needs nothing but its own object
-    files, so that a linker does without a compiler and its libraries.
+    """Return the command that links for a machine, by its name in `platform.machine`. The code needs no libraries, so a
+    linker without a compiler is sufficient.
 
     Raises:
         CompileError: there is none here.
@@ -40,10 +40,10 @@ def command_for(machine: str) -> list[str]:
 
 
 def linker(command: Sequence[str]) -> Linker:
-    """Links object files into a library by this command: `link(library, objects)`.
+    """Return a function that links object files into a library with this command: `link(library, objects)`.
 
     Raises:
-        CompileError: it cannot.
+        CompileError: linking failed.
     """
 
     def link(output: str, objects: Sequence[str], **_: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gluongraph import debug
 from gluongraph.codegen.cache import measurements
-from gluongraph.codegen.cache.measurements import Found
+from gluongraph.codegen.cache.measurements import Measurement
 from gluongraph.codegen.cache.selections import key_of
 from gluongraph.codegen.rule import Target
 from gluongraph.codegen.rules import offer, tuning_variants
@@ -119,7 +119,7 @@ def tune(plan: Plan, on: Target, seconds: float) -> Tuning:
             if time.monotonic() - began >= seconds:
                 break
             usual, best = Contest(launch, on).hold(candidates)
-            found.put({key: Found(best.candidate, best.seconds, usual.seconds)})
+            found.put({key: Measurement(best.candidate, best.seconds, usual.seconds)})
             setting, rule = best.candidate.setting, best.candidate.rule
             times = (usual.seconds, best.seconds)
             made = Outcome(launch.kernel, launch.label, rule, calls, len(candidates), *times, setting, best.exact)
