@@ -9,7 +9,7 @@ from gluongraph.ir.rewrite import in_bodies, rebuild
 def cse(graph: Graph) -> Graph:
     """b + a -> a + b if the graph has a + b already, for ops whose result does not depend on the order of operands.
 
-    Recomputed copies (`again`) are not merged with their originals. Operands are not sorted into a canonical order:
+    Recomputed copies (`copy_id`) are not merged with their originals. Operands are not sorted into a canonical order:
     swapping some changes the order of nodes in the graph, and the pass would not reach a fixed point.
     """
     seen: set[Node] = set()

@@ -48,7 +48,7 @@ def _hoisted(n: Node) -> Node:
     leaves = {m: ops.input(f"k{first + i}", m.ty) for i, m in enumerate(literals)}
     inputs = {**body.inputs, **{leaf.attrs["name"]: leaf for leaf in leaves.values()}}
     fed = rebuild(Graph(inputs, body.outputs, body.updates, body.origins), lambda m: leaves.get(m, m))
-    return node(n.op, (*n.src, *literals), {**n.attrs, "body": fed}, n.again)
+    return node(n.op, (*n.src, *literals), {**n.attrs, "body": fed}, n.copy_id)
 
 
 def _folded(n: Node) -> Node:

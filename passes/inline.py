@@ -16,7 +16,7 @@ def inline(graph: Graph, *, keep: Keep = lambda n: False) -> Graph:
     """softmax(x) -> its exponentials over their sum, and so on down to primitives; nodes for which `keep(n)` holds
     stay.
 
-    The nodes of a recomputed composite (`again`) are recomputed copies too.
+    The nodes of a recomputed composite (`copy_id`) are recomputed copies too.
     """
     return rebuild(graph, _Inliner(keep).one)
 
@@ -50,4 +50,4 @@ class _Inliner:
         finals = tuple(rewritten[r] for r in results)
         if tuple(f.type for f in finals) != n.types:
             raise VerifyError(f"the body of {n!r} has type {', '.join(str(f.type) for f in finals)}")
-        return tuple(restamp(f, n.again, boundary) for f in finals) if n.again else finals
+        return tuple(restamp(f, n.copy_id, boundary) for f in finals) if n.copy_id else finals

@@ -43,7 +43,7 @@ class _Layout:
             return n
         k = blocked_sources[0].shape[-1]
         if n.op.kind == "elementwise":
-            return self._unblocked(node(n.op, self._all(n.src, k), n.attrs, n.again), n)
+            return self._unblocked(node(n.op, self._all(n.src, k), n.attrs, n.copy_id), n)
         if n.op.kind == "window" and self.lanes(n, True) == k:
             return self._blocked_op(n, k)
         if n.op.kind == "reduce" and "axes" in n.attrs:
@@ -54,7 +54,7 @@ class _Layout:
         """Return a convolution, pooling, or gradient of one in the blocked layout."""
         weights = n.src[1:] if n.op.name in ("conv2d", "conv2d_data_grad") else ()
         images = n.src[: len(n.src) - len(weights)]
-        made = node(IN_BLOCKS[n.op.name], (*self._all(images, k), *weights), n.attrs, n.again)
+        made = node(IN_BLOCKS[n.op.name], (*self._all(images, k), *weights), n.attrs, n.copy_id)
         return made if made.type == n.type else self._unblocked(made, n)
 
     def _folded(self, n: Node) -> Node:
@@ -62,7 +62,7 @@ class _Layout:
         blocked, and converted back."""
         (x,), axes = n.src, tuple(n.attrs["axes"])
         across = (*axes, x.ty.rank) if 0 in axes else axes
-        made = node(n.op, (self.blocks[x],), {**n.attrs, "axes": across}, n.again)
+        made = node(n.op, (self.blocks[x],), {**n.attrs, "axes": across}, n.copy_id)
         if n.attrs["keepdims"]:
             return self._unblocked(made, n)
         return made if 0 in axes else out_of_blocks(made)

@@ -35,7 +35,7 @@ def scan_dce(graph: Graph) -> Graph:
 
 def _unread(n: Node, read: set[int]) -> int:
     """Return how many ys of a scan are not read; 0 for recomputed copies, which are not changed."""
-    if n.op.name != "scan" or n.again:
+    if n.op.name != "scan" or n.copy_id:
         return 0
     return len(set(range(n.attrs["carries"], len(n.types))) - read)
 

@@ -35,7 +35,7 @@ def test_a_recomputed_copy_stays_apart() -> None:
     n = ops.tanh(X)
     again = node(n.op, n.src, n.attrs, 1)
     assert again is not n
-    assert again.on((Y,)).again == 1
+    assert again.on((Y,)).copy_id == 1
 
 
 def test_nodes_that_nobody_holds_are_forgotten() -> None:
