@@ -13,7 +13,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "
 
 @dataclass(frozen=True)
 class MemoryOptions:
-    """What was asked for: a mode, or a number of bytes that the step must fit into; the dtype of what is kept."""
+    """A mode, or a budget in bytes; and the dtype in which activations are saved."""
 
     mode: str | None = None
     budget: int | None = None
@@ -27,10 +27,10 @@ ALL_KEPT = MemoryOptions()
 
 
 def memory_options_of(mode: str | None, budget: int | str | None, activations: str | None) -> MemoryOptions:
-    """`remat`, `memory_budget` and `activations` as they are given.
+    """Check and convert `remat`, `memory_budget` and `activations`.
 
     Raises:
-        ValueError: no such mode, number of bytes or dtype; or a mode and a budget.
+        ValueError: an invalid mode, number of bytes or dtype; or both a mode and a budget.
     """
     if activations not in (None, "bf16"):
         raise ValueError(located(f"activations is None or 'bf16', not {activations!r}"))
@@ -43,10 +43,10 @@ def memory_options_of(mode: str | None, budget: int | str | None, activations: s
 
 
 def nbytes_of(text: int | str) -> int:
-    """A number of bytes: 2147483648, "2GiB", "1.5 GB", "512MiB".
+    """Parse a number of bytes: 2147483648, "2GiB", "1.5 GB", "512MiB".
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a number of bytes.
 
     >>> nbytes_of("1.5GB"), nbytes_of("2 MiB")
     (1500000000, 2097152)

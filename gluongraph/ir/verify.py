@@ -74,7 +74,8 @@ def _results(graph: Graph) -> Iterator[str]:
             if not isinstance(n, Node):
                 yield f"{kind} {name!r} is {n!r}, not a node"
             elif isinstance(n.type, tuple):
-                yield f"{kind} {name!r} is {_at(graph, n)}, which has {len(n.type)} results: pick one with get_tuple_element"
+                several = f"which has {len(n.type)} results: pick one with get_tuple_element"
+                yield f"{kind} {name!r} is {_at(graph, n)}, {several}"
 
 
 def _updates(graph: Graph) -> Iterator[str]:

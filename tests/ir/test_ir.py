@@ -113,5 +113,5 @@ def test_one_result_of_several_must_be_picked() -> None:
     body = Graph({"c0": X}, {"a": ops.tanh(X), "b": ops.exp(X)})
     several = OPS["call"](X, body=body)
     assert len(several.types) == 2
-    with pytest.raises(VerifyError, match="pick one with item"):
+    with pytest.raises(VerifyError, match="pick one with get_tuple_element"):
         _ = several.ty

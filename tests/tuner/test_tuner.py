@@ -85,7 +85,7 @@ def test_a_contest_of_one_kernel() -> None:
     launch = other_way(made())
     usual = offer(target())(launch.group)
     assert usual is not None
-    first, best = Contest(launch, target()).hold((usual, *tuning_variants(launch.group, usual, target())[:2]))
+    first, best = Contest(launch, target()).run((usual, *tuning_variants(launch.group, usual, target())[:2]))
     assert first.candidate == usual and best.seconds <= first.seconds and best.exact
 
 
