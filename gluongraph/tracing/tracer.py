@@ -34,14 +34,14 @@ UNROLLED = 64  # equal bodies of a Python loop, above which its user is told
 
 @dataclass(frozen=True)
 class Output:
-    """Stands for an array in the structure that a traced function gave back."""
+    """Stands for an array in the structure that a traced function returned."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Guard:
-    """An attribute that the trace read; if it changes, the trace does not hold any more."""
+    """An attribute that the trace read; if it changes, the trace is no longer valid."""
 
     owner: Any
     attribute: str
@@ -49,7 +49,7 @@ class Guard:
 
     @property
     def holds(self) -> bool:
-        """Is the attribute what it was?"""
+        """Is the attribute unchanged?"""
         return bool(getattr(self.owner, self.attribute, None) == self.value)
 
 
@@ -82,11 +82,11 @@ class Traced:
 
     @property
     def holds(self) -> bool:
-        """Are all attributes that were read what they were?"""
+        """Are all attributes that were read unchanged?"""
         return all(guard.holds for guard in self.guards)
 
     def restore(self, results: Mapping[str, Array | NDArray]) -> Any:
-        """What the function would have given back, from the values of the outputs."""
+        """Return what the function would have returned, from the values of the outputs."""
 
         def put(part: Any) -> Any:
             if isinstance(part, Output):
@@ -133,12 +133,12 @@ def trace(
 
 
 def rng_name(ctx: Context, first: bool) -> str:
-    """The input that holds the state of a device's generator; the first device of a graph has the plain name."""
+    """Return the name of the input of a device's generator state; the first device of a graph has the plain name."""
     return RNG if first else f"{RNG}@{ctx}"
 
 
 def is_rng(name: str) -> bool:
-    """Is this the name of an input that holds a generator's state?"""
+    """Is this the name of an input with a generator's state?"""
     return name == RNG or name.startswith(f"{RNG}@")
 
 
@@ -210,7 +210,7 @@ class Tracer:
         self.guards: dict[tuple[int, str], Guard] = {}
 
     def where(self) -> Origin:
-        """Where the node that is being made comes from."""
+        """Return the origin of the node that is being created."""
         return user_origin(self.scopes[-1] if self.scopes else "")
 
     # -- reading
