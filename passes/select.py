@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gluongraph import ops
-from gluongraph.errors import CompileError, located
+from gluongraph.errors import CompileError, with_user_location
 from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ir.plan import Candidate, Group, Plan
 
@@ -80,7 +80,7 @@ def _split(n: Node, offer: Offer, kernels: dict[Node, tuple[Group, Candidate]]) 
     body: Graph = n.attrs["body"]
     if len(_computing(body)) <= 1:
         raise CompileError(
-            located(
+            with_user_location(
                 f"no kernel rule of this target takes {describe(group_of(n))}",
                 help="give the op a `lower` rule, or the target a rule that claims it",
             )
@@ -116,7 +116,7 @@ def claimed(group: Group, offer: Offer) -> Candidate:
     """
     candidate = offer(group)
     if candidate is None:
-        raise CompileError(located(f"no kernel rule of this target takes {describe(group)}"))
+        raise CompileError(with_user_location(f"no kernel rule of this target takes {describe(group)}"))
     return candidate
 
 

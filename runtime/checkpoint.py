@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.errors import FormatError, located, warn
+from gluongraph.errors import FormatError, warn, with_user_location
 from gluongraph.host import disk, json_text
 from gluongraph.runtime import tensorfile
 from gluongraph.storage import Array
@@ -293,12 +293,12 @@ def load(place: Path) -> Content:
         place = place.resolve()  # what a message then names
     if (place / MANIFEST).exists() or _NAME.fullmatch(place.name):
         if not place.is_dir():
-            message = located("there is no such checkpoint", help=_others(place))
+            message = with_user_location("there is no such checkpoint", help=_others(place))
             raise FileNotFoundError(errno.ENOENT, message, str(place))
         try:
             return _read(_manifest(place))
         except Damaged as error:
-            raise Damaged(located(str(error), help=_others(place))) from None
+            raise Damaged(with_user_location(str(error), help=_others(place))) from None
     damaged: list[str] = []
     for each in survey(place):
         try:
@@ -313,9 +313,9 @@ def load(place: Path) -> Content:
         return content
     if damaged:
         message = f"{place} has no whole checkpoint: {'; '.join(damaged)}"
-        raise Damaged(located(message, help="restore the folder from a copy, or begin anew in another one"))
+        raise Damaged(with_user_location(message, help="restore the folder from a copy, or begin anew in another one"))
     help = "give the folder that save(dir) was given, or one checkpoint in it"
-    raise FileNotFoundError(errno.ENOENT, located("there is no checkpoint here", help=help), str(place))
+    raise FileNotFoundError(errno.ENOENT, with_user_location("there is no checkpoint here", help=help), str(place))
 
 
 def _others(place: Path) -> str:
@@ -336,7 +336,7 @@ def _manifest(path: Path) -> Saved:
     if version > VERSION:
         message = f"{path} has format {version}, and this version of gluongraph reads up to {VERSION}"
         help = f"it was written by {', '.join(f'{name} {each}' for name, each in writer.items())}: load it with that"
-        raise FormatError(located(message, help=help))
+        raise FormatError(with_user_location(message, help=help))
     match told:
         case {"number": int(number), "step": int(step), "metrics": dict(metrics), "files": dict(files)}:
             if not all(isinstance(value, int | float) for value in metrics.values()):

@@ -22,7 +22,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import CompileError, MXNetError, located
+from gluongraph.errors import CompileError, MXNetError, with_user_location
 from gluongraph.host import cuda_compiler, nvidia
 from gluongraph.host.interrupts import import_whole
 from gluongraph.host.process import cores_to_bind, import_tvm, threads
@@ -103,7 +103,7 @@ def load_code(library: Bytes, what: str, gpu: bool = False, binaries: Mapping[st
             return Library(_libraries(), path)
     except (RuntimeError, OSError) as error:
         reason = str(error).rpartition(f"{path}: ")[2] if isinstance(error, RuntimeError) else error.strerror
-        raise CompileError(located(f"cannot load {what}: {reason}")) from error
+        raise CompileError(with_user_location(f"cannot load {what}: {reason}")) from error
 
 
 _loads = itertools.count(1)
@@ -234,7 +234,7 @@ def device_errors(wanted: str) -> Iterator[None]:
         raise
     except Exception as error:  # of many types, which tvm_ffi makes of names
         reason = str(error).partition("// func_name")[0].strip()  # TVM's error goes on with the source of all kernels
-        raise MXNetError(located(f"the device does not give {wanted}: {reason}")) from error
+        raise MXNetError(with_user_location(f"the device does not give {wanted}: {reason}")) from error
 
 
 @contextmanager

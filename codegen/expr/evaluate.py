@@ -8,7 +8,7 @@ from typing import Any
 
 from gluongraph.codegen.expr.algebra import CpuAlgebra
 from gluongraph.codegen.tvm.tir import Expr, Value
-from gluongraph.errors import CompileError, located
+from gluongraph.errors import CompileError, with_user_location
 from gluongraph.ir.graph import Node
 
 Index = tuple[Value, ...]
@@ -50,7 +50,7 @@ class Evaluator:
     def lower(self, n: Node, index: Index) -> Expr:
         """Return n's element by its rule, whether n is known or not."""
         if n.op.lower is None:
-            raise CompileError(located(f"{n.op.name} has no `lower` rule", help="declare one with the op"))
+            raise CompileError(with_user_location(f"{n.op.name} has no `lower` rule", help="declare one with the op"))
         return n.op.lower(self.algebra, index, *map(self.source, n.src), **n.attrs)
 
     def source(self, s: Node) -> Source:

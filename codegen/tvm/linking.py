@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gluongraph.errors import CompileError, located
+from gluongraph.errors import CompileError, with_user_location
 from gluongraph.host.interrupts import guarded
 
 Linker = Callable[..., None]
@@ -36,7 +36,9 @@ def command_for(machine: str) -> list[str]:
         return [sys.executable, "-m", "ziglang", "ld.lld"]
     missing = "C compiler" if own else cross[0]
     help = "apt-get install lld, or pip install ziglang, which brings one"
-    raise CompileError(located(f"nothing here links for {machine}: no {missing} and no ld.lld in PATH", help=help))
+    raise CompileError(
+        with_user_location(f"nothing here links for {machine}: no {missing} and no ld.lld in PATH", help=help)
+    )
 
 
 def linker(command: Sequence[str]) -> Linker:

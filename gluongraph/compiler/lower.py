@@ -18,7 +18,7 @@ from gluongraph.codegen.targets import runs_here
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.compiler.memory_options import ALL_KEPT, MemoryOptions
-from gluongraph.errors import CompileError, MXNetError, located, pluralize
+from gluongraph.errors import CompileError, MXNetError, pluralize, with_user_location
 from gluongraph.host import process, services
 from gluongraph.host.interrupts import import_whole, in_one_line
 from gluongraph.host.progress import quiet, task
@@ -220,7 +220,7 @@ def check_sizes(plan: Plan) -> None:
     for name, type in found.items():
         if type.size > LARGEST:
             message = f"{name} is {type}: arrays of compiled code have at most {LARGEST} elements"
-            raise CompileError(located(message, help="make the batch smaller, or split the array"))
+            raise CompileError(with_user_location(message, help="make the batch smaller, or split the array"))
 
 
 def edited(graph: Graph) -> Graph:

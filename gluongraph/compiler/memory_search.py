@@ -9,7 +9,7 @@ from itertools import pairwise
 from gluongraph.compiler.memory_options import MemoryOptions
 from gluongraph.compiler.memory_report import Footprint, footprint, format_bytes
 from gluongraph.compiler.run_passes import run
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import Plan
 from gluongraph.passes.pipeline import Context, Recompute
@@ -131,7 +131,7 @@ class _Search:
         least = self.smallest().footprint
         help = "a smaller batch, activations='bf16' or optimizer_state='bf16' take less"
         raise MXNetError(
-            located(
+            with_user_location(
                 f"memory_budget: {format_bytes(budget)} are too few; the smallest plan found takes {least}", help=help
             )
         )

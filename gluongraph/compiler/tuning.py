@@ -17,7 +17,7 @@ from gluongraph.codegen.cache.selections import key_of
 from gluongraph.codegen.rule import Target
 from gluongraph.codegen.rules import offer, tuning_variants
 from gluongraph.compiler.candidate_timing import Contest
-from gluongraph.errors import located, pluralize
+from gluongraph.errors import pluralize, with_user_location
 from gluongraph.host.progress import task
 from gluongraph.host.terminal import table
 from gluongraph.ir.plan import Candidate, Launch, Plan
@@ -35,7 +35,7 @@ def seconds_of(asked: bool | float | None) -> float:
     if isinstance(asked, bool) or asked is None:
         return SECONDS if asked else 0.0
     if not isinstance(asked, (int, float)) or not 0 < asked < float("inf"):
-        raise ValueError(located(f"tune is True or a number of seconds, not {asked!r}"))
+        raise ValueError(with_user_location(f"tune is True or a number of seconds, not {asked!r}"))
     return float(asked)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import Origin, VerifyError, located
+from gluongraph.errors import Origin, VerifyError, with_user_location
 from gluongraph.ir.plain import PLAIN, extents, is_flat, plain
 
 Attr = Any  # int, float, str, bytes, bool, None, Graph, or a tuple of these
@@ -258,7 +258,7 @@ def _attribute(op: Op, name: str, value: Any) -> Attr:
         message = (
             f"{op.name}: the attribute {name} is a number, text or tuple of such, not a {kind.__name__}: {value!r}"
         )
-        raise TypeError(located(message))
+        raise TypeError(with_user_location(message))
     return found
 
 

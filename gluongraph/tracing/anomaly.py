@@ -12,7 +12,7 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.eager import nan_check
-from gluongraph.errors import NotFiniteError, located
+from gluongraph.errors import NotFiniteError, with_user_location
 from gluongraph.ir.graph import Graph
 from gluongraph.tracing.loss_scaling import all_finite
 
@@ -51,4 +51,6 @@ class Guard:
             return
         nan_check.run(self._plain, {name: inputs[name] for name in self._plain.inputs})
         message = "the compiled step has made a NaN or an infinity; computed in numpy there is none"
-        raise NotFiniteError(located(message, help="a value is at the end of its range: scale down what is computed"))
+        raise NotFiniteError(
+            with_user_location(message, help="a value is at the end of its range: scale down what is computed")
+        )

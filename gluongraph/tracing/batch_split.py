@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.context import Context
-from gluongraph.errors import located, pluralize
+from gluongraph.errors import pluralize, with_user_location
 from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.storage import Array
@@ -31,7 +31,7 @@ def contexts_of(batch: Sequence[Any], all: Sequence[Context], everywhere: bool) 
         if where != wanted:
             message = f"an argument lies on {list(where)}, and the step needs {list(wanted)}"
             help = "split_and_load(batch, ctx_list), with the parameters' contexts in their order"
-            raise ValueError(located(message, help=help))
+            raise ValueError(with_user_location(message, help=help))
     return wanted
 
 

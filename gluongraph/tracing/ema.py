@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from gluongraph import ops
 from gluongraph.eager.function import leaf
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.base import MASTER, computed_in
@@ -81,7 +81,7 @@ class AveragedWeights(Mapping[str, NDArray]):
     def swapped(self, trainer: Trainer) -> Iterator[None]:
         """Store the averages in place of the weights, on every context, within this context manager."""
         if self.shown:
-            raise MXNetError(located("averaged() within averaged()", help="one block is enough"))
+            raise MXNetError(with_user_location("averaged() within averaged()", help="one block is enough"))
         indices = trainer.exchange.indices
         places = {name: trainer.params[indices[name]].list_data() for name in self}
         kept = {name: [array.copy() for array in arrays] for name, arrays in places.items()}

@@ -9,7 +9,7 @@ from functools import partial
 from gluongraph import ops
 from gluongraph.context import Context, current_context
 from gluongraph.eager.row_sparse_updates import update_rows
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ir.graph import OPS, Graph, Node, TensorType, node, topological
 from gluongraph.optimizer.arguments import check_number
 from gluongraph.optimizer.base import Optimizer, computed_in, noise_of
@@ -35,7 +35,7 @@ def joined(inputs: Mapping[str, Node], more: Mapping[str, Node]) -> dict[str, No
     """
     if taken := [name for name in more if name in inputs]:
         message = f"a parameter is called {taken[0]!r}, which is what a training step calls an array of its own"
-        raise MXNetError(located(message, help="give the parameter, or its block, another name"))
+        raise MXNetError(with_user_location(message, help="give the parameter, or its block, another name"))
     return {**inputs, **more}
 
 

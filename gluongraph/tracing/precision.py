@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from gluongraph.dtypes import is_float
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.ndarray import NDArray
 
 
@@ -45,7 +45,7 @@ def precision_of(name: str | int) -> Precision:
     if (found := PRECISIONS.get(_ALSO.get(asked, asked))) is None:
         message = f"precision={name!r}: there are {', '.join(map(repr, PRECISIONS))}"
         help = "8-bit floats (transformer-engine) are not there" if asked.startswith("transformer") else "choose one"
-        raise ValueError(located(message, help=help))
+        raise ValueError(with_user_location(message, help=help))
     return found
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gluongraph.dtypes import is_float
 from gluongraph.eager.tape import Leaf
-from gluongraph.errors import MXNetError, TraceError, located
+from gluongraph.errors import MXNetError, TraceError, with_user_location
 from gluongraph.ir.graph import Graph
 from gluongraph.ndarray import NDArray
 from gluongraph.ops.autodiff import differentiate
@@ -214,7 +214,7 @@ def graph_of(
         _keep_copies(step_graph, trainer, options)
         return step_graph
     if trainer is None:
-        raise MXNetError(located("gradients need a trainer", help="mx.compile(net, loss, trainer)"))
+        raise MXNetError(with_user_location("gradients need a trainer", help="mx.compile(net, loss, trainer)"))
     step_graph = (
         backward(traced, trainer, options, mode, accumulator)
         if mode.traces
@@ -251,10 +251,12 @@ def _check_loss(traced: Traced, trainer: Trainer, params: Sequence[str]) -> None
     """Raise TraceError if the loss has no gradients, or depends on no parameter of the trainer."""
     loss = traced.graph.outputs[traced.first]
     if not is_float(loss.dtype):
-        raise TraceError(located(f"the loss is {loss.ty}; only floats have gradients", help="return the loss first"))
+        raise TraceError(
+            with_user_location(f"the loss is {loss.ty}; only floats have gradients", help="return the loss first")
+        )
     if not params and any(p.grad_req != "null" for p in trainer.params):
         raise TraceError(
-            located(
+            with_user_location(
                 "the traced function reads no parameter of the trainer",
                 help="make the trainer with the collect_params() of the net that is compiled",
             )

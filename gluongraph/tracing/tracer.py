@@ -16,7 +16,7 @@ from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.eager import nan_check
 from gluongraph.eager.function import leaf
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin, warn
+from gluongraph.errors import MXNetError, Origin, TraceError, user_origin, warn, with_user_location
 from gluongraph.ir.composite import results_of
 from gluongraph.ir.graph import Graph, Node, TensorType, recording_origins, topological
 from gluongraph.ir.plain import plain
@@ -78,7 +78,7 @@ class Traced:
         """
         for name in self.graph.outputs:
             return name
-        raise TraceError(located("the traced function gives back no array", help="return the loss"))
+        raise TraceError(with_user_location("the traced function gives back no array", help="return the loss"))
 
     @property
     def holds(self) -> bool:
@@ -303,7 +303,7 @@ class Tracer:
         if None in found:
             known = depended_on(nodes)
             if any(g is None and x not in known for g, x in zip(found, wrt, strict=True)):
-                raise MXNetError(located("grad: a variable that the heads do not depend on"))
+                raise MXNetError(with_user_location("grad: a variable that the heads do not depend on"))
         return [traced(zeros(x.ty) if g is None else g) for g, x in zip(found, wrt, strict=True)]
 
     # -- writing
@@ -316,14 +316,16 @@ class Tracer:
         plan, indices = index_plan(key, old.shape)
         if indices:
             raise TraceError(
-                located("a traced write at an array of indices", help="use where() with a mask, or one_hot")
+                with_user_location("a traced write at an array of indices", help="use where() with a mask, or one_hot")
             )
         self.store(array, index_put(old, self.node(value) if isinstance(value, NDArray) else value, plan=plan))
 
     def store(self, array: NDArray, made: Node) -> None:
         """The array holds this from now on; what is written into a view is written into the whole."""
         if array._part:
-            raise TraceError(located("a traced write into a recorded slice", help="write into the whole array"))
+            raise TraceError(
+                with_user_location("a traced write into a recorded slice", help="write into the whole array")
+            )
         if array._view is not None:
             whole, build, how = array._view
             old = self.node(whole)
@@ -367,7 +369,7 @@ def _warn_of_unrolled(origins: Mapping[Node, Origin], layers: Mapping[str, Colle
 
 
 def _of_another_trace(what: str) -> str:
-    return located(
+    return with_user_location(
         f"a value of another trace is used ({what})",
         help="return values from the traced function instead of keeping them in variables",
     )
