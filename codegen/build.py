@@ -27,65 +27,66 @@ ENTRY = "step"
 
 
 def build(plan: Plan, target: Target) -> Artefact:
-    """The artefact of a plan, from the cache if the same plan was built before for the same target."""
+    """Return the artefact of a plan, from the cache if the same plan was built for the same target before."""
     key, gpu = artifacts.key(plan, target), target.gpu
     program = program_of(plan)
-    found, shown = artifacts.find(key, program, gpu), debug.wants("code") or bool(debug.settings().dump)
-    if found is not None and not shown:
-        return found
+    cached, dumps_code = artifacts.find(key, program, gpu), debug.wants("code") or bool(debug.settings().dump)
+    if cached is not None and not dumps_code:
+        return cached
     started = time.perf_counter()
     launches = tuple(plan.kernels.values())
-    for launch in launches if shown else ():
+    for launch in launches if dumps_code else ():
         text = str(kernel(launch, target))
         debug.log("code", text)
         debug.dump(f"{launch.kernel}.txt", text)
-    if found is not None:  # written for the reader only
-        return found
+    if cached is not None:  # the code was generated for the dump only
+        return cached
     entries = {ENTRY: entry(plan, gpu)}
     write = _write_gpu if gpu else _write
     try:
         linker = linking.linker(linking.command_for(target.machine))
-        made = artifacts.keep(key, program, lambda path: write(launches, entries, path, target, linker), gpu)
-    except (CompileError, OSError):  # nothing links on this machine: the code lives in this process only
-        if gpu:  # or CUDA's compiler does not take it; and a module for a GPU runs from a library alone
+        artefact = artifacts.keep(key, program, lambda path: write(launches, entries, path, target, linker), gpu)
+    except (CompileError, OSError):  # no linker on this machine: the code exists in this process only
+        if gpu:  # or CUDA's compiler failed; and a module for a GPU runs only from a library
             raise
         module = machine_code.link([kernel(launch, target) for launch in launches], entries, target.tvm)
-        made = Artefact(program, None, module, gpu=gpu)
-    return replace(made, compiled=len(launches), seconds=time.perf_counter() - started)
+        artefact = Artefact(program, None, module, gpu=gpu)
+    return replace(artefact, compiled=len(launches), seconds=time.perf_counter() - started)
 
 
 Launches = Sequence[Launch]
 Entries = dict[str, machine_code.Entry]
-KERNELS, MODULES = 5, 8  # kernels that a module has at the least, and modules at the most: each takes LLVM a while
+KERNELS, MODULES = 5, 8  # minimum kernels of a module, maximum number of modules: each has a fixed cost in LLVM
 
 
 def _write(launches: Launches, entries: Entries, library: Path, target: Target, linker: Linker) -> None:
-    """The library, of modules that are compiled side by side, while the kernels of the next are written: TVM works
-    without Python's lock. How many depends on the kernels alone, so that the same code comes out whatever the number of
+    """Write the library from modules that are compiled in parallel, while kernels of the next are generated: TVM
+    releases Python's GIL. The number of modules depends on the kernels only, so the code is the same for any number of
     threads."""
     count = max(1, min(len(launches) // KERNELS, MODULES))
 
     def compiled(functions: Sequence[tir.PrimFunc], i: int) -> str:
         module = machine_code.link(functions, {} if i else entries, target.tvm)
         written = machine_code.write_object(module, f"{folder}/{i}.o")
-        done(len(functions))
+        advance(len(functions))
         return written
 
     def tasks() -> Iterator[Callable[[], str]]:
         for i in range(count):
             yield partial(compiled, [kernel(launch, target) for launch in launches[i::count]], i)
 
-    with disk.temporary_folder() as folder, task(len(launches), "kernels") as done:
+    with disk.temporary_folder() as folder, task(len(launches), "kernels") as advance:
         linker(str(library), in_parallel(tasks(), threads()))
 
 
 def _write_gpu(launches: Launches, entries: Entries, library: Path, target: Target, linker: Linker) -> None:
-    """The library, and beside it machine code named by the digest of the source that the library holds."""
-    with te.as_source(), task(len(launches), "kernels") as done:
+    """Write the library, and next to it the GPU's machine code, named by the digest of the CUDA source in the
+    library."""
+    with te.as_source(), task(len(launches), "kernels") as advance:
         written = []
         for launch in launches:
             written.append(kernel(launch, target))
-            done()
+            advance()
         module = machine_code.link(written, entries, target.tvm)
         machine_code.export(module, str(library), linker)
         source = te.cuda_source(module)
@@ -94,16 +95,16 @@ def _write_gpu(launches: Launches, entries: Entries, library: Path, target: Targ
 
 
 def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
-    """The code of one kernel. On a GPU it is code of the host, which starts one grid of threads or several."""
+    """Return the code of one kernel. For a GPU it is host code, which launches one or several grids of threads."""
     k = target.kernel(launch.kernel)
     emit(k, launch.group, launch.candidate, bind(k, launch), target)
     return k.finish()
 
 
 def entry(plan: Plan, gpu: bool) -> machine_code.Entry:
-    """The entry point: the plan's launches over the program's arguments.
+    """Return the entry point: the plan's launches over the program's arguments.
 
-    It ends behind the kernel that has found indices out of range; on a GPU the host learns of them after the call.
+    It returns after a kernel that has found indices out of range; on a GPU the host checks the flag after the call.
     """
     position, flag = plan.positions, plan.outputs.get(INDEX_FLAG)
 

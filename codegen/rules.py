@@ -13,23 +13,25 @@ from gluongraph.ir.plan import Candidate, Group
 
 
 def has_composite_kernel(target: Target) -> Callable[[Node], bool]:
-    """Which composites have a kernel of the target as they are, and need not be taken apart."""
+    """Return the predicate of composites that have a kernel on the target, and are not inlined."""
     return lambda n: any(rule.takes_composite(n, target) for rule in target.rules)
 
 
 def preferred_lanes(target: Target) -> Callable[[Node, bool], int]:
-    """How many images kernels of the target want side by side for a convolution or a pooling, of which a source has
-    been `met` that lies so, or none; 0 as they are."""
-    return lambda n, met: next((lanes for rule in target.rules if (lanes := rule.preferred_lanes(n, target, met))), 0)
+    """Return a function of a convolution or a pooling, and whether a source is already blocked: how many images kernels
+    of the target want interleaved in memory (NCHWn); 0: the layout stays as it is."""
+    return lambda n, source_is_blocked: next(
+        (lanes for rule in target.rules if (lanes := rule.preferred_lanes(n, target, source_is_blocked))), 0
+    )
 
 
 def offer(target: Target) -> SelectionCache:
-    """What a target offers for a group: the candidate of the first rule that claims it, or None."""
+    """Return the function from a group to the candidate of the target's first rule that claims it, or None; cached."""
     return selection_cache(target, _selector(target))
 
 
 def tuning_variants(group: Group, candidate: Candidate, target: Target) -> tuple[Candidate, ...]:
-    """The other ways to write a group that the candidate's rule has."""
+    """Return the tuning variants that the candidate's rule has for a group."""
     variants = rule_of(candidate, target).variants(group, target)
     claimed = {setting: rule.claim(group, target) for setting, rule in variants.items()}
     return tuple(replace(other, setting=setting) for setting, other in claimed.items() if other is not None)

@@ -13,7 +13,7 @@ from gluongraph.ir.plan import Buffer, Candidate, Group, Plan
 
 
 def _claim(group: Group, target: Target) -> Candidate | None:
-    """Scans whose body has been planned; the workspace is the scratch of one turn."""
+    """Claim scans whose body has a plan; the workspace is the scratch memory of one iteration."""
     if group.pattern != "scan" or group.inner is None:
         return None
     if group.inner.constants:
@@ -23,13 +23,13 @@ def _claim(group: Group, target: Target) -> Candidate | None:
 
 
 def _dtypes(plan: Plan) -> list[str]:
-    """The dtypes among the scratch of one turn. Each gets memory of its own: TVM takes views of two dtypes for
-    independent, and would reorder across them."""
+    """Return the dtypes of the scratch buffers. Each has memory of its own: TVM assumes that views of different dtypes
+    do not alias, and would reorder accesses."""
     return list(dict.fromkeys(b.type.dtype for b in plan.buffers.values() if b.space == "scratch"))
 
 
 def _emit(k: Kernel, group: Group, bindings: Bindings, target: Target) -> None:
-    """Carries start as copies in their results and are then updated in place."""
+    """Emit the loop; carries are copied to the outputs first, and then updated in place."""
     scan, plan = group.scan, group.inner
     assert plan is not None
     carries, xs = scan.attrs["carries"], scan.attrs["xs"]
@@ -39,8 +39,8 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, target: Target) -> None:
         k.copy(sources[i], bindings.outputs[i])
     length: int = scan.attrs["length"]
     scratch = _scratch(k, plan, bindings.workspace)
-    with k.loop(length, name="t") as turn:
-        t = length - 1 - turn if scan.attrs["reverse"] else turn
+    with k.loop(length, name="t") as iteration:
+        t = length - 1 - iteration if scan.attrs["reverse"] else iteration
         place: dict[str, Buf] = {f"c{i}": bindings.outputs[i] for i in range(carries)}
         for i in range(xs):
             place[f"x{i}"] = _slice(sources[carries + i], t, length)
@@ -51,7 +51,7 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, target: Target) -> None:
 
         def buf(buffer: Buffer) -> Buf:
             if buffer.space == "scratch":
-                return _part(scratch[buffer.type.dtype], buffer)
+                return _scratch_buffer(scratch[buffer.type.dtype], buffer)
             return place[buffer.name]
 
         for launch in plan.launches:
@@ -63,7 +63,7 @@ def _emit(k: Kernel, group: Group, bindings: Bindings, target: Target) -> None:
 
 
 def _scratch(k: Kernel, plan: Plan, workspace: Buf | None) -> dict[str, Buf]:
-    """The scratch of one turn, seen once for each dtype."""
+    """Return the scratch memory of one iteration by dtype."""
     found: dict[str, Buf] = {}
     for i, dtype in enumerate(_dtypes(plan)):
         assert workspace is not None
@@ -71,15 +71,16 @@ def _scratch(k: Kernel, plan: Plan, workspace: Buf | None) -> dict[str, Buf]:
     return found
 
 
-def _part(scratch: Buf, buffer: Buffer) -> Buf:
-    """One buffer in the scratch of its dtype. Its size counts: a scan in the body copies and slices by it."""
+def _scratch_buffer(scratch: Buf, buffer: Buffer) -> Buf:
+    """Return one buffer in the scratch memory of its dtype. Its size matters: a scan in the body copies and slices
+    it."""
     assert buffer.offset is not None
     place = scratch.at(buffer.offset // DTYPES[buffer.type.dtype].nbytes)
     return replace(place, size=buffer.type.size)
 
 
 def _slice(buf: Buf, t: Expr, length: int) -> Buf:
-    """What turn t sees of a stacked array."""
+    """Return the slice of a stacked array that iteration t reads or writes."""
     size = buf.size // length
     return replace(buf.at(t * size), size=size)
 

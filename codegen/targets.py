@@ -16,7 +16,7 @@ from gluongraph.errors import CompileError
 from gluongraph.host import nvidia
 from gluongraph.host.process import threads
 
-# Parallel loops are cut into this many chunks, or on the machine at hand as many more as its threads share evenly.
+# Parallel loops are split into this many chunks; for this machine, rounded up to a multiple of its threads.
 CHUNKS = 8
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -26,8 +26,8 @@ def _x86(name: str, mcpu: str, lanes: int, registers: int, needs: str, more: tup
     return Cpu(name, options, tuple(needs.split()), lanes=lanes, registers=registers, chunks=CHUNKS, **known)
 
 
-# Of the features that LLVM takes for granted, those that it may make use of without being told to: virtual machines
-# can have any of them without the others.
+# Of the features that a target's `mcpu` implies, those that LLVM may use on its own: a virtual machine may lack any of
+# them.
 _V3 = "avx2 fma f16c bmi1 bmi2 abm movbe popcnt"
 _V4 = _V3 + " avx512f avx512bw avx512cd avx512dq avx512vl"
 _SAPPHIRE_RAPIDS = (
@@ -46,7 +46,8 @@ TARGETS: dict[str, Target] = {
             tiles=True,
             l2=2 << 20,
         ),
-        # Of AMD's, by `clzero`: Intel's multiply no faster so than in float32, 89 to 150 GFLOP/s on the one measured.
+        # AMD processors, recognized by `clzero`: on the Intel processor that was measured, AVX512-BF16 is no faster
+        # than float32 (89 to 150 GFLOP/s).
         _x86("avx512-bf16", "x86-64-v4", 16, 32, _V4 + " avx512_bf16 clzero", ("+avx512bf16",), dots=True),
         _x86("x86-64-v4", "x86-64-v4", 16, 32, _V4),
         _x86("x86-64-v3", "x86-64-v3", 8, 16, _V3),
@@ -74,14 +75,14 @@ TARGETS: dict[str, Target] = {
 
 
 def target(name: str = "cpu") -> Target:
-    """The row of that name; 'cpu' is the best row that this machine can run, with a chunk of work for each of its
-    threads; "cuda" is for the GPU that is here, or for sm_90 where none is; "cuda:sm_80" is for that GPU.
+    """Return the target of that name; "cpu" is the best target that this machine can run, with at least one chunk per
+    thread; "cuda" is for this machine's GPU, or sm_90 if there is none; "cuda:sm_80" is for that architecture.
 
     Raises:
-        CompileError: no such row.
+        CompileError: there is no such target.
     """
     if name == "cpu":
-        return _shared_out(_host())
+        return _with_chunks_for_threads(_host())
     row, _, arch = name.partition(":")
     if row not in TARGETS or (arch and not (row == "cuda" and re.fullmatch(r"sm_\d+a?", arch))):
         raise CompileError(f"unknown target {name!r}; there are cpu, {', '.join(TARGETS)}, cuda:sm_80 and the like")
@@ -92,7 +93,8 @@ def target(name: str = "cpu") -> Target:
 
 
 def _host() -> Target:
-    """The first row whose instructions this machine has. `GG_TARGET` overrides, e.g. to run AVX2 code on AVX-512."""
+    """Return the first target whose instructions this machine has. `GG_TARGET` overrides it, e.g. to run AVX2 code on
+    AVX-512."""
     if forced := os.environ.get("GG_TARGET"):
         return target(forced)
     machine = platform.machine()
@@ -104,25 +106,25 @@ def _host() -> Target:
     return next(t for name, t in TARGETS.items() if flags.issuperset(t.needs) and name not in ("aarch64", "cuda"))
 
 
-def _shared_out(target: Target) -> Target:
-    """The target with chunks for each thread; of 1, 2, 4 or 8 threads it is the target itself."""
+def _with_chunks_for_threads(target: Target) -> Target:
+    """Return the target with equally many chunks for each thread; for 1, 2, 4 or 8 threads it is the target itself."""
     num_chunks = -(-CHUNKS // threads()) * threads()
     return replace(target, chunks=num_chunks) if isinstance(target, Cpu) and num_chunks != CHUNKS else target
 
 
 def runs_here(target: Target) -> bool:
-    """Can this machine run what is compiled for the target? Of a GPU's nothing is known."""
+    """Can this machine run code for the target? False for GPUs, which are not checked."""
     return not target.gpu and target.machine == platform.machine() and usable_flags().issuperset(target.needs)
 
 
 def usable_flags() -> frozenset[str]:
-    """The feature names of this machine's first core, without those that Linux keeps from this process."""
+    """Return the CPU flags of this machine's first core, without those that Linux does not let this process use."""
     flags = cpu_flags()
     return flags - {"amx_tile"} if "amx_tile" in flags and not _tiles_granted() else flags
 
 
 def _tiles_granted() -> bool:
-    """Does Linux let this process use the tiles of AMX? A virtual machine's may say no, whatever its flags tell."""
+    """Does Linux let this process use AMX tiles? In a virtual machine it may not, although the flags are set."""
     try:
         return int(ctypes.CDLL(None).syscall(*ASK_FOR_TILES)) == 0
     except (OSError, AttributeError):
@@ -130,7 +132,7 @@ def _tiles_granted() -> bool:
 
 
 def cpu_flags() -> frozenset[str]:
-    """The feature names of this machine's first core; empty where Linux does not tell."""
+    """Return the CPU flags of this machine's first core; empty if /proc/cpuinfo cannot be read."""
     try:
         text = CPUINFO.read_text(encoding="utf-8")
     except OSError:

@@ -25,7 +25,7 @@ import numpy as np
 from gluongraph import nd, ops
 from gluongraph.dtypes import dtype_name
 from gluongraph.eager import nan_check
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.mxops import images as mximages
 from gluongraph.mxops import layers as mxlayers
@@ -104,7 +104,9 @@ def init_trainer(trainer: Trainer) -> None:
 
 def _check(trainer: Trainer, call: str) -> None:
     if not trainer.skips:
-        raise AttributeError(located(f"amp.{call}: the trainer has no loss scaler", help="call amp.init_trainer first"))
+        raise AttributeError(
+            with_user_location(f"amp.{call}: the trainer has no loss scaler", help="call amp.init_trainer first")
+        )
 
 
 @contextmanager

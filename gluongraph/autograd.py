@@ -11,7 +11,7 @@ import numpy as np
 from gluongraph import debug
 from gluongraph.eager import row_sparse as rows
 from gluongraph.eager.tape import STATE, Entry, Leaf, Source, mark, no_value, pull_arrays, reverse, source_of, write
-from gluongraph.errors import HostCallError, MXNetError, ShapeError, TraceError, located
+from gluongraph.errors import HostCallError, MXNetError, ShapeError, TraceError, with_user_location
 from gluongraph.mxops.ops import zeros_like
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.storage import Array
@@ -175,7 +175,9 @@ def mark_variables(
     reqs = [grad_reqs] * len(arrays) if isinstance(grad_reqs, str) else list(grad_reqs)
     for array, buffer, req in zip(arrays, buffers, reqs, strict=True):
         if array.type != buffer.type:
-            raise ShapeError(located(f"mark_variables: a gradient {buffer.type} does not fit its array {array.type}"))
+            raise ShapeError(
+                with_user_location(f"mark_variables: a gradient {buffer.type} does not fit its array {array.type}")
+            )
         mark(array, buffer, req)
 
 
@@ -240,7 +242,7 @@ def grad(
         return STATE.tracer.grad(_listed(heads), arrays, head_grads)
     sources = [source for source in map(source_of, arrays) if source is not None]
     if len(sources) < len(arrays):
-        raise MXNetError(located(_UNREACHED, help="call attach_grad() on it, before the record begins"))
+        raise MXNetError(with_user_location(_UNREACHED, help="call attach_grad() on it, before the record begins"))
     starts = _starts(_listed(heads), head_grads)
     retain = create_graph if retain_graph is None else retain_graph
     wanted = set(sources)
@@ -260,7 +262,9 @@ def grad(
 
 def _check_reached(found: Container[Source], sources: Iterable[Source]) -> None:
     if any(source not in found for source in sources):
-        raise MXNetError(located(_UNREACHED, help="the heads have to be computed from it, under autograd.record()"))
+        raise MXNetError(
+            with_user_location(_UNREACHED, help="the heads have to be computed from it, under autograd.record()")
+        )
 
 
 _UNREACHED = "grad: a variable that the heads do not depend on"
@@ -283,13 +287,13 @@ def _starts(heads: list[NDArray], head_grads: Any) -> list[tuple[Source, Array]]
     """Where the walk back begins, and with what."""
     grads = [None] * len(heads) if head_grads is None else _listed(head_grads)
     if len(grads) != len(heads):
-        raise MXNetError(located(f"{len(heads)} heads and {len(grads)} head gradients"))
+        raise MXNetError(with_user_location(f"{len(heads)} heads and {len(grads)} head gradients"))
     starts = []
     for head, g in zip(heads, grads, strict=True):
         source = source_of(head)
         if source is None:
             raise MXNetError(
-                located(
+                with_user_location(
                     "backward: this array is not in a computational graph: it was not computed under"
                     " autograd.record() from an array with attach_grad(), or it was detached from that",
                     help="put the computation under `with autograd.record():`, and attach_grad() before it",
@@ -299,7 +303,9 @@ def _starts(heads: list[NDArray], head_grads: Any) -> list[tuple[Source, Array]]
             start = np.ones(head.shape, head.storage.array.dtype)
         else:
             if g.type != head.type:
-                raise ShapeError(located(f"backward: a head gradient {g.type} does not fit its head {head.type}"))
+                raise ShapeError(
+                    with_user_location(f"backward: a head gradient {g.type} does not fit its head {head.type}")
+                )
             start = g.storage.array
         starts.append((source, start))
     return starts
@@ -309,7 +315,7 @@ def _pull_recorded(entry: Entry, heads: list[NDArray | None]) -> Sequence[NDArra
     """The gradient of an entry once more, as recorded ops on its arguments."""
     gradient: Any = entry.gradient
     if not entry.args or not hasattr(gradient, "again"):
-        raise MXNetError(located("grad: a custom Function has no gradient of its gradient"))
+        raise MXNetError(with_user_location("grad: a custom Function has no gradient of its gradient"))
     filled = [NDArray(np.zeros(*zero)) if g is None else g for g, zero in zip(heads, gradient.zeros, strict=True)]
     made = invoke(gradient.again, *entry.args, *filled)
     return made if isinstance(made, list) else [made]
@@ -403,7 +409,7 @@ class Function:
     def __call__(self, *inputs: NDArray) -> Any:
         if STATE.tracer is not None:
             raise HostCallError(
-                located(
+                with_user_location(
                     f"{type(self).__name__}, an autograd.Function, is Python, which cannot be part of a compiled graph",
                     help="call it in eager mode, outside of mx.compile; a hybridized block with it runs in eager mode"
                     " by itself; or write it with operators of nd",

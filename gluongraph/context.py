@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from numbers import Integral
 from typing import ClassVar
 
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.host import nvidia
 
 DEVICES = {"cpu": 1, "gpu": 2}  # the DLPack numbers, which are MXNet's too
@@ -48,7 +48,7 @@ class Context(metaclass=_WithDefault):
         if name not in DEVICES:
             raise MXNetError(f"unknown device {name!r}; there are {', '.join(DEVICES)}")
         if not isinstance(device_id, Integral):
-            raise TypeError(located(f"a device has a whole number, as {name}(0), not {device_id!r}"))
+            raise TypeError(with_user_location(f"a device has a whole number, as {name}(0), not {device_id!r}"))
         self.device_type: str = name
         self.device_id: int = device_type.device_id if isinstance(device_type, Context) else device_id
 
@@ -115,7 +115,7 @@ def current_context() -> Context:
 def set_default(ctx: Context) -> None:
     """Make `ctx` the current context of this thread outside of any `with ctx:`."""
     if not isinstance(ctx, Context):
-        raise TypeError(located(f"ctx is a context, as mx.cpu(), not {ctx!r}"))
+        raise TypeError(with_user_location(f"ctx is a context, as mx.cpu(), not {ctx!r}"))
     stack = _stack()
     if stack and stack[0] is getattr(_LOCAL, "default", None):
         stack[0] = ctx
@@ -133,10 +133,10 @@ def num_gpus() -> int:
 def check_context(ctx: Context) -> None:
     """Raise unless it is a context, and eager arrays can live there."""
     if not isinstance(ctx, Context):
-        raise TypeError(located(f"ctx is a context, as mx.cpu(), not {ctx!r}"))
+        raise TypeError(with_user_location(f"ctx is a context, as mx.cpu(), not {ctx!r}"))
     if ctx.device_type != "cpu":
         raise MXNetError(
-            located(
+            with_user_location(
                 f"arrays on {ctx} do not exist: eager ops run on the CPU",
                 help="use mx.cpu(); a compiled step chooses its device by target",
             )

@@ -69,7 +69,7 @@ class NamesInstead:
         def __getattr__(self, name: str) -> Any:
             if (advice := self._instead.get(name)) is None:
                 return object.__getattribute__(self, name)  # raises, and what a property itself raised is seen
-            raise MissingError(located(f"{type(self).__name__}.{name} does not exist", help=advice))
+            raise MissingError(with_user_location(f"{type(self).__name__}.{name} does not exist", help=advice))
 
 
 class VerifyError(MXNetError):
@@ -157,7 +157,7 @@ def _layer() -> str:
     return "" if frame is None else str(frame.f_locals["self"].name)
 
 
-def located(message: str, *, help: str = "", scope: str = "") -> str:
+def with_user_location(message: str, *, help: str = "", scope: str = "") -> str:
     """`message`, the user's line and the layer that was running under it, the way out: the shape of all messages."""
     scope = scope or _layer()
     origin = user_origin(scope)

@@ -17,7 +17,7 @@ from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.eager.array import DEFAULT, Handle
 from gluongraph.eager.function import Function, leaf, observers
 from gluongraph.eager.tape import STATE, Entry, mark, no_value, outlived, source_of, sources_of, tracked
-from gluongraph.errors import MXNetError, ShapeError, TraceError, located
+from gluongraph.errors import MXNetError, ShapeError, TraceError, with_user_location
 from gluongraph.ir.graph import Node, TensorType, attr_key
 from gluongraph.ir.plain import PLAIN, extents, is_flat, plain
 from gluongraph.mxops import images as mximages
@@ -257,13 +257,13 @@ class NDArray(Handle):
         try:
             self._storage.write(value, parts)
         except ValueError as error:
-            raise ShapeError(located(f"array[...] = value: {error}")) from None
+            raise ShapeError(with_user_location(f"array[...] = value: {error}")) from None
 
     def _check_write(self, value: object) -> None:
         """Raise where a write would be lost or would spoil a record."""
         if self._part:
             raise MXNetError(
-                located(
+                with_user_location(
                     "in-place write into a slice or a reshaped array that was recorded: the array it came from would"
                     " not change",
                     help="write into that array: a[1:3] = value; or make the copy plain: a[1:3].copy()",
@@ -271,7 +271,7 @@ class NDArray(Handle):
             )
         if STATE.recording and (tracked(self) or (isinstance(value, NDArray) and tracked(value))):
             raise MXNetError(
-                located(
+                with_user_location(
                     "Inplace operations (+=, -=, x[:]=, etc) are not supported when recording with autograd",
                     help="write x = x + y, or put the write under autograd.pause()",
                 )
@@ -446,10 +446,12 @@ def _index_array(part: Any) -> NDArray:
         return part
     array = given_array(part)
     if array.dtype == bool:
-        raise MXNetError(located("indexing with a mask has a result whose shape depends on values", help="use where()"))
+        raise MXNetError(
+            with_user_location("indexing with a mask has a result whose shape depends on values", help="use where()")
+        )
     if array.dtype.kind in "USO":  # texts, and what is no number
         message = f"an array is indexed by numbers, slices, arrays, None and ..., not by {part!r}"
-        raise IndexError(located(message))
+        raise IndexError(with_user_location(message))
     return NDArray(array.astype(np.int32))
 
 
@@ -589,7 +591,7 @@ def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
         if not odd:
             return invoke(build, *plainer, **named)
         raise TypeError(
-            located(
+            with_user_location(
                 f"{getattr(build, '__name__', build)}: arguments are NDArrays, numbers, texts and tuples of those; not"
                 f" {', '.join(type(v).__name__ for v in odd)}",
                 help="make arrays of numpy arrays with nd.array(...)",
@@ -685,7 +687,7 @@ def naming_what_is_no_array(build: Callable[..., Any], args: Sequence[Any], attr
         for name, value in given.items():
             if wants.get(name) == "Node" and not isinstance(value, (NDArray, Node)):
                 message = f"{build.__name__}: {name} expects an NDArray, got {value!r}"
-                raise TypeError(located(message, help="make an array of it: nd.array(...)")) from error
+                raise TypeError(with_user_location(message, help="make an array of it: nd.array(...)")) from error
         raise
 
 
@@ -701,7 +703,7 @@ def _same_device(handles: list[NDArray]) -> None:
     devices = list(dict.fromkeys(h._ctx for h in handles))
     if len(devices) > 1:
         raise MXNetError(
-            located(
+            with_user_location(
                 f"arrays on different devices in one op: {' and '.join(map(str, devices))}",
                 help="bring them together with as_in_context",
             )

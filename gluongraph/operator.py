@@ -36,7 +36,7 @@ from gluongraph import autograd, nd
 from gluongraph.context import Context, current_context
 from gluongraph.eager.function import spans
 from gluongraph.eager.tape import STATE, tracked
-from gluongraph.errors import HostCallError, MXNetError, ShapeError, located
+from gluongraph.errors import HostCallError, MXNetError, ShapeError, with_user_location
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array
 from gluongraph.symbol.argument_texts import argument_text
@@ -119,7 +119,9 @@ def register(reg_name: str) -> Callable[[P], P]:
 
     def decorate(prop_cls: P) -> P:
         if not (isinstance(prop_cls, type) and issubclass(prop_cls, CustomOpProp)):
-            raise TypeError(located(f"register({reg_name!r}) decorates a subclass of CustomOpProp, not {prop_cls!r}"))
+            raise TypeError(
+                with_user_location(f"register({reg_name!r}) decorates a subclass of CustomOpProp, not {prop_cls!r}")
+            )
         _PROPS[reg_name] = prop_cls
         return prop_cls
 
@@ -175,7 +177,7 @@ def call(data: Sequence[Any], op_type: str, named: dict[str, Any]) -> list[NDArr
     if op_type not in _PROPS:
         known = ", ".join(_PROPS) or "none"
         help = f"there are: {known}; decorate a CustomOpProp with @mx.operator.register({op_type!r})"
-        raise MXNetError(located(f"nd.Custom: no operator is registered as {op_type!r}", help=help))
+        raise MXNetError(with_user_location(f"nd.Custom: no operator is registered as {op_type!r}", help=help))
     settings: Any = {k: str(v) for k, v in named.items() if not isinstance(v, NDArray)}
     prop = _PROPS[op_type](**settings)
     arguments, states = prop.list_arguments(), prop.list_auxiliary_states()
@@ -183,13 +185,13 @@ def call(data: Sequence[Any], op_type: str, named: dict[str, Any]) -> list[NDArr
         k: v for k, v in named.items() if isinstance(v, NDArray)
     }
     if missing := [name for name in [*arguments, *states] if not isinstance(given.get(name), NDArray)]:
-        raise MXNetError(located(f"nd.Custom({op_type!r}): arrays are missing: {', '.join(missing)}"))
+        raise MXNetError(with_user_location(f"nd.Custom({op_type!r}): arrays are missing: {', '.join(missing)}"))
     return _Call(prop, op_type, [given[n] for n in arguments], [given[n] for n in states]).outputs
 
 
 def host_call(what: str) -> str:
     """The message where Python code stands in the way of a graph."""
-    return located(
+    return with_user_location(
         f"{what} is Python, which cannot be part of a compiled graph",
         help="call it in eager mode, outside of mx.compile; a hybridized block with it runs in eager mode by itself;"
         " or write it with operators of nd",
@@ -208,7 +210,7 @@ def _told(name: str) -> Iterator[None]:
     except MXNetError:
         raise
     except Exception as error:
-        raise MXNetError(located(f"nd.Custom({name!r}): {type(error).__name__}: {error}")) from error
+        raise MXNetError(with_user_location(f"nd.Custom({name!r}): {type(error).__name__}: {error}")) from error
 
 
 class _Call:
@@ -222,7 +224,7 @@ class _Call:
         if [tuple(s) for s in shapes] != [x.shape for x in inputs]:
             got = ", ".join(str(x.type) for x in inputs)
             wanted = ", ".join(str(tuple(s)) for s in shapes)
-            raise ShapeError(located(f"nd.Custom({name!r}): inputs {got}, where infer_shape wants {wanted}"))
+            raise ShapeError(with_user_location(f"nd.Custom({name!r}): inputs {got}, where infer_shape wants {wanted}"))
         self.ctx = inputs[0].context if inputs else current_context()
         self.op = prop.create_operator(self.ctx, [list(s) for s in shapes], list(types))
         self.outputs = [nd.zeros(tuple(s), self.ctx, t) for s, t in zip(made, dtypes, strict=True)]

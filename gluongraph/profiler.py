@@ -24,7 +24,7 @@ from functools import wraps
 from typing import Any
 
 from gluongraph.eager import function
-from gluongraph.errors import MXNetError, located, warn
+from gluongraph.errors import MXNetError, warn, with_user_location
 from gluongraph.host.file_names import check_name
 from gluongraph.host.params_file import whole
 from gluongraph.ndarray import forget_functions
@@ -105,7 +105,9 @@ def set_config(**kwargs: Any) -> None:
         *("continuous_dump", "dump_period", "aggregate_stats", "profile_process"),
     }
     if unknown := sorted(kwargs.keys() - known):
-        raise TypeError(located(f"profiler.set_config takes no {', '.join(unknown)}; it takes {sorted(known)}"))
+        raise TypeError(
+            with_user_location(f"profiler.set_config takes no {', '.join(unknown)}; it takes {sorted(known)}")
+        )
     check_name("profiler.set_config", kwargs.get("filename"), "mx.profiler.set_config(filename='profile.json')")
     _PROFILE.config.update(kwargs)
 
@@ -299,7 +301,7 @@ class _Span:
     def stop(self) -> None:
         """It ends. Raises MXNetError if it has not begun."""
         if self._begin < 0:
-            raise MXNetError(located(f"{type(self).__name__} {self.name!r} is stopped, and was not started"))
+            raise MXNetError(with_user_location(f"{type(self).__name__} {self.name!r} is stopped, and was not started"))
         _PROFILE.span(self._category, self.name, self._begin)
         self._begin = -1
 

@@ -18,7 +18,7 @@ from gluongraph import ops
 from gluongraph.context import Context, current_context
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import ArgumentError, MXNetError, TraceError, located
+from gluongraph.errors import ArgumentError, MXNetError, TraceError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plain import extents
 from gluongraph.ndarray import NDArray, invoke, placed
@@ -222,7 +222,7 @@ def _check(name: str, what: str, value: Any, low: Any, high: Any = math.inf, *, 
         bound = "above" if above else "at least"
         limit = f"{bound} {low:g}" if isinstance(low, (int, float)) else f"{bound} its lower end"
         most = "" if high == math.inf else f" and at most {high:g}"
-        raise ArgumentError(located(f"random.{name}: {what} must be {limit}{most}, not {wrong:g}"))
+        raise ArgumentError(with_user_location(f"random.{name}: {what} must be {limit}{most}, not {wrong:g}"))
 
 
 def _is_traced(value: Any) -> bool:
@@ -370,7 +370,7 @@ def randint(
     [5, 5]
     """
     if not 0 < high - low <= _WORD - 1:
-        raise MXNetError(located(f"randint: from {low} to {high} there are no or too many integers"))
+        raise MXNetError(with_user_location(f"randint: from {low} to {high} there are no or too many integers"))
     return _drawn(_randint, shape, dtype or "int32", ctx, out, int(low), int(high))
 
 
@@ -549,7 +549,7 @@ def _from_host(
 ) -> NDArray:
     if STATE.tracer is not None:
         raise TraceError(
-            located(
+            with_user_location(
                 f"random.{name} in a traced function: numpy draws these numbers, and the graph has no op for it",
                 help="draw outside of the function, and pass the array in",
             )

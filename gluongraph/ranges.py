@@ -6,7 +6,7 @@ import math
 from numbers import Real
 from typing import Any, NamedTuple
 
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 
 
 class Range(NamedTuple):
@@ -70,9 +70,9 @@ def check_range(
         if hasattr(value, "shape"):
             return
         if not hasattr(value, "__float__"):
-            raise TypeError(located(f"{_name_of(owner)}: {name} is a number, not {value!r}"))
+            raise TypeError(with_user_location(f"{_name_of(owner)}: {name} is a number, not {value!r}"))
     if (number := float(value)) not in allowed:
-        raise error(located(f"{_name_of(owner)}: {name} must be {allowed}, not {number:g}"))
+        raise error(with_user_location(f"{_name_of(owner)}: {name} must be {allowed}, not {number:g}"))
 
 
 def check_count(owner: object, name: str, value: Any, least: int = 1) -> None:
@@ -86,7 +86,9 @@ def check_count(owner: object, name: str, value: Any, least: int = 1) -> None:
         ValueError: it is not.
     """
     if not hasattr(value, "__index__") or value < least:
-        raise ValueError(located(f"{_name_of(owner)}: {name} is a whole number from {least} on, not {value!r}"))
+        raise ValueError(
+            with_user_location(f"{_name_of(owner)}: {name} is a whole number from {least} on, not {value!r}")
+        )
 
 
 def _name_of(owner: object) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.errors import DTypeError, located
+from gluongraph.errors import DTypeError, with_user_location
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is; what lies in an arena starts on such a boundary
 
@@ -68,7 +68,7 @@ def given_array(given: Any, dtype: Any = None, copy: bool = False) -> Array:
         kind = f"{type(given).__module__}.{type(given).__name__}".removeprefix("builtins.")
         reason = " ".join(str(error).split())
         help = "of a torch tensor t take t.detach().cpu(): no gradient goes from here to there"
-        raise DTypeError(located(f"numbers of a {kind} cannot be had: {reason}", help=help)) from error
+        raise DTypeError(with_user_location(f"numbers of a {kind} cannot be had: {reason}", help=help)) from error
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:

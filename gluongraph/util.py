@@ -14,7 +14,7 @@ from functools import wraps
 from typing import Any, NoReturn, TypeVar
 
 from gluongraph.context import Context, num_gpus
-from gluongraph.errors import MissingError, located
+from gluongraph.errors import MissingError, with_user_location
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,7 +87,9 @@ _NO_NUMPY = "mx.nd has MXNet's classic arrays and operators; numpy's own functio
 
 
 def _no_numpy(what: str) -> NoReturn:
-    raise MissingError(located(f"{what}: arrays with numpy's semantics do not exist in gluongraph", help=_NO_NUMPY))
+    raise MissingError(
+        with_user_location(f"{what}: arrays with numpy's semantics do not exist in gluongraph", help=_NO_NUMPY)
+    )
 
 
 class _Arrays(type):
@@ -178,7 +180,7 @@ def get_gpu_count() -> int:
 
 def get_cuda_compute_capability(ctx: Context) -> NoReturn:
     """Raises ValueError: arrays lie on the CPU."""
-    raise ValueError(located(f"{ctx} has no compute capability: eager arrays lie on the CPU"))
+    raise ValueError(with_user_location(f"{ctx} has no compute capability: eager arrays lie on the CPU"))
 
 
 def getenv(name: str) -> str | None:

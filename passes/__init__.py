@@ -1,5 +1,5 @@
-"""Graph -> Graph -> Plan. `pipeline` lists the passes in their order; a pass lies in the module of its name, and what
-helps it alone in modules that begin with that name."""
+"""Graph -> Graph -> Plan. `pipeline` lists the passes in their order; a pass is in the module of its name, and its
+helpers are in modules that begin with that name."""
 
 from gluongraph.passes.amp import amp
 from gluongraph.passes.assign_memory import assign_memory

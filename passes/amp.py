@@ -5,16 +5,16 @@ case, and so are the parameters. An op's class (`Op.numeric`) says what happens 
 
 * low (matmul, convolutions and their gradients): float32 operands are rounded to 16 bit; products are summed in
   float32, and the sums are stored as they are;
-* keep (elementwise work, movement, maxima of windows): computed in float32; the result of 16-bit values is a 16-bit
-  value again where it goes through memory;
+* keep (elementwise work, movement, maxima of windows): computed in float32; the result of 16-bit values is again stored
+  as a 16-bit value;
 * full (norms, softmax, exponentials; and all reductions): float32 values from float32 arithmetic.
 
-A value that a contraction reads is rounded once, and everybody else reads the rounded one, so that one copy of 2 bytes
-an element is all that memory sees of it. Results of the graph are never rounded: gradients of parameters are the sums
-of their contractions. Operands with `keep_precision` keep a contraction, and its gradients, in float32.
+A value that a contraction reads is rounded once, and all other readers read the rounded value too, so that memory
+contains only one 16-bit copy of it. Results of the graph are never rounded: gradients of parameters are the float32
+sums of their contractions. Operands with `keep_precision` keep a contraction, and its gradients, in float32.
 
-Attention is taken apart into such ops, but where a kernel takes it whole in 16 bit, which does the same inside: then it
-is like a contraction. Its results are rounded by the kernel itself where all that read them read 16 bit.
+Attention is expanded into such ops, unless there is a kernel for it with 16-bit operands, which does the same inside:
+then it is handled like a contraction. The kernel rounds its results itself if all readers read 16-bit values.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.rewrite import in_bodies, made_from, rebuild, value
 from gluongraph.passes.inline import Keep, inline
 
-_WIDE = "f32"
-# What has these kinds is rounded where a contraction reads it, and nowhere else: the gradient of a maximum compares it
-# with what it was chosen from. (The maximum of a window is chosen from rounded numbers.)
+_FULL = "f32"
+# Values of these kinds are rounded only where a contraction reads them: the gradient of a maximum compares it with the
+# values from which it was selected. (The maximum of a window is selected from rounded values.)
 _EXACT = frozenset({"leaf", "reduce", "window", "index"})
 
 
 def amp(graph: Graph, low: str, kernels: Keep = lambda n: False) -> Graph:
-    """The graph with operands of contractions in `low`, "bf16" or "f16". Inputs and results keep their types.
+    """Return the graph with operands of contractions in `low`, "bf16" or "f16". Inputs and results keep their types.
 
-    `kernels` says of a composite of 16-bit operands whether there is a kernel for it as it is.
+    `kernels(n)`: is there a kernel for a composite n of 16-bit operands?
     """
 
     def keep(n: Node) -> bool:
-        return n.op.kind != "composite" or n.op.numeric != "low" or (is_low(n) and kernels(_in(low, n)))
+        return n.op.kind != "composite" or n.op.numeric != "low" or (is_low(n) and kernels(_on_dtype(low, n)))
 
-    return _Caster(rebuild(inline(graph, keep=keep), lambda n: _loop(n, low, kernels)), low).run()
-
-
-def _loop(n: Node, low: str, kernels: Keep) -> Node:
-    """A loop with its body cast."""
-    return n if any(map(_is_pinned, n.src)) else in_bodies(n, lambda body: amp(body, low, kernels))
+    return _Caster(rebuild(inline(graph, keep=keep), lambda n: _cast_loop(n, low, kernels)), low).run()
 
 
-def _in(low: str, n: Node) -> Node:
-    """n on operands of that dtype."""
-    types = [TensorType(s.shape, low if s.dtype == _WIDE else s.dtype) for s in n.src]
+def _cast_loop(n: Node, low: str, kernels: Keep) -> Node:
+    """Return a loop with its body in mixed precision."""
+    return n if any(map(_keeps_precision, n.src)) else in_bodies(n, lambda body: amp(body, low, kernels))
+
+
+def _on_dtype(low: str, n: Node) -> Node:
+    """Return n on operands of that dtype."""
+    types = [TensorType(s.shape, low if s.dtype == _FULL else s.dtype) for s in n.src]
     return n.op(*(ops.input(f"x{i}", each) for i, each in enumerate(types)), **n.attrs)
 
 
@@ -65,16 +65,16 @@ class _Caster:
         self.order, self.users = graph.nodes(), graph.users()
         self.depth = self._depth()
         self.final = self._final()
-        self.multiplied = self._multiplied()
-        self.narrow: set[Node] = set()
+        self.contraction_operands = self._contraction_operands()
+        self.low_values: set[Node] = set()
         for n in self.order:
-            if self._is_narrow(n):
-                self.narrow.add(n)
+            if self._is_low_value(n):
+                self.low_values.add(n)
 
-    # -- what is decided beforehand
+    # -- analysis
 
     def _depth(self) -> dict[Node, int]:
-        """Behind how many contractions, sums and the like a value comes, at the most."""
+        """Return for each value the largest number of non-elementwise computing ops on a path to it."""
         found: dict[Node, int] = {}
         for n in self.order:
             heavy = not (_is_light(n) or n.op.kind in ("movement", "leaf"))
@@ -82,7 +82,8 @@ class _Caster:
         return found
 
     def _final(self) -> set[Node]:
-        """Results, and what only becomes results: gradients that are added up or moved about."""
+        """Return the results, and values that only elementwise work or movement on results reads: accumulated
+        gradients."""
         found = set(self.graph.results)
         for n in reversed(self.order):
             users = self.users[n]
@@ -90,111 +91,111 @@ class _Caster:
                 found.add(n)
         return found
 
-    def _multiplied(self) -> set[Node]:
-        """Values that a contraction in 16 bit reads, themselves or moved about."""
+    def _contraction_operands(self) -> set[Node]:
+        """Return the values that a 16-bit contraction reads, directly or through movement."""
         found: set[Node] = set()
         for n in reversed(self.order):
             if is_low(n) or (n in found and _moves(n)):
-                found.update(s for s in n.src if not isinstance(s.type, tuple) and s.dtype == _WIDE)
+                found.update(s for s in n.src if not isinstance(s.type, tuple) and s.dtype == _FULL)
         return found
 
-    def _is_narrow(self, n: Node) -> bool:
-        """Is n a 16-bit value where it goes through memory?"""
-        if isinstance(n.type, tuple) or n.dtype != _WIDE or (n.op.kind in _EXACT and not _moves(n)):
+    def _is_low_value(self, n: Node) -> bool:
+        """Is n stored as a 16-bit value?"""
+        if isinstance(n.type, tuple) or n.dtype != _FULL or (n.op.kind in _EXACT and not _moves(n)):
             return False
-        if n in self.multiplied or is_low(n):
+        if n in self.contraction_operands or is_low(n):
             return n.op.name != "keep_precision"
         kept = n.op.numeric == "keep" and (n.op.kind in ("elementwise", "composite") or _moves(n))
         if not kept or n.op.name == "cast":
             return False
-        deciding = [s for s in n.src if s.dtype == _WIDE and not self._goes_along(s, n)]
-        return bool(deciding) and self.narrow.issuperset(deciding)
+        deciding = [s for s in n.src if s.dtype == _FULL and not self._is_neutral(s, n)]
+        return bool(deciding) and self.low_values.issuperset(deciding)
 
-    def _goes_along(self, s: Node, n: Node) -> bool:
-        """Does s leave it to others whether n is narrow? A number that 16 bits can hold, random bits, a bias."""
+    def _is_neutral(self, s: Node, n: Node) -> bool:
+        """Is s irrelevant to whether n is a 16-bit value: a constant within range, random values, a bias?"""
         if (number := value(s)) is not None:
             return not math.isfinite(number) or abs(number) <= self.largest
         spread = s.op.name == "expand"
         while s.op.name in ("expand", "reshape"):
             (s,) = s.src
-        if s.op.name == "mul":  # what dropout multiplies with
-            return all(self._goes_along(x, n) for x in s.src)
+        if s.op.name == "mul":  # the mask and scale of dropout
+            return all(self._is_neutral(x, n) for x in s.src)
         bias = spread and s.op.name == "input" and n.op.name == "add"
         return bias or (s.op.kind == "random" and s.op.numeric == "keep")
 
     def _is_rounded(self, n: Node) -> bool:
-        """Is a narrow value rounded? Not on its way to a result, nor where all readers are elementwise and come behind
-        no other contraction or sum than it: they will find it in a register."""
-        if n not in self.narrow or n in self.multiplied:
-            return n in self.narrow
+        """Is n rounded to 16 bits? Of the low values not those that only become results, nor those whose readers are
+        all elementwise and at the same depth: they will be in the same kernel."""
+        if n not in self.low_values or n in self.contraction_operands:
+            return n in self.low_values
         beside = all(_is_light(u) and self.depth[u] == self.depth[n] for u in self.users[n])
         return n not in self.final and not beside
 
-    # -- what is made
+    # -- rewriting
 
     def run(self) -> Graph:
-        """Every value in its own dtype; a rounded one as the widened form of its 16 bits."""
+        """Return the rewritten graph; a rounded value is a cast of its 16-bit form to float32."""
         new: dict[Node, Node] = {}
         exact: dict[Node, Node] = {}  # results before they are rounded
         origins = dict(self.graph.origins)
         known: set[Node] = set(self.graph.inputs.values())
         for n in self.order:
-            made = exact[n] = self._made(n, tuple(new[s] for s in n.src))
-            new[n] = ops.cast(self.narrowed(made), _WIDE) if self._is_rounded(n) else made
+            rewritten = exact[n] = self._rewritten(n, tuple(new[s] for s in n.src))
+            new[n] = ops.cast(self.as_low(rewritten), _FULL) if self._is_rounded(n) else rewritten
             if (origin := origins.get(n)) is not None:
                 for each in made_from(new[n], known):
                     origins.setdefault(each, origin)
-            known.update((made, new[n]))
+            known.update((rewritten, new[n]))
         outputs = {k: exact[n] for k, n in self.graph.outputs.items()}
         updates = {k: exact[n] for k, n in self.graph.updates.items()}
         return self.graph.with_results(outputs, updates, origins)
 
-    def _made(self, n: Node, src: tuple[Node, ...]) -> Node:
+    def _rewritten(self, n: Node, src: tuple[Node, ...]) -> Node:
         if is_low(n):
-            sums = {} if self._hands_on_narrow(n) else {"dtype": _WIDE}
-            made = n.op(*map(self.narrowed, src), **n.attrs, **sums)
-            return made if isinstance(made.type, tuple) else ops.cast(made, _WIDE)
+            sums = {} if self._rounds_in_kernel(n) else {"dtype": _FULL}
+            rewritten = n.op(*map(self.as_low, src), **n.attrs, **sums)
+            return rewritten if isinstance(rewritten.type, tuple) else ops.cast(rewritten, _FULL)
         if n.op.name == "get_tuple_element" and is_low(n.src[0]):
-            return ops.cast(n.on(src), _WIDE)
-        if n in self.narrow and _moves(n) and all(s.dtype != _WIDE or self._is_held(s) for s in src):
-            return ops.cast(n.on(tuple(map(self.narrowed, src))), _WIDE)
+            return ops.cast(n.on(src), _FULL)
+        if n in self.low_values and _moves(n) and all(s.dtype != _FULL or self._is_converted(s) for s in src):
+            return ops.cast(n.on(tuple(map(self.as_low, src))), _FULL)
         return n.on(src)
 
-    def _hands_on_narrow(self, n: Node) -> bool:
-        """Does a composite with a kernel of its own round its results? A contraction leaves that to its epilogue."""
+    def _rounds_in_kernel(self, n: Node) -> bool:
+        """Does the kernel of a composite round its results? In a contraction the epilogue does it."""
         results = self.users[n] if isinstance(n.type, tuple) else [n]
         return n.op.kind == "composite" and all(self._is_rounded(r) and r not in self.final for r in results)
 
-    def _is_held(self, s: Node) -> bool:
-        """Is s a 16-bit value, widened?"""
+    def _is_converted(self, s: Node) -> bool:
+        """Is s a 16-bit value cast to float32?"""
         return s.op.name == "cast" and s.src[0].dtype == self.low
 
-    def narrowed(self, s: Node) -> Node:
-        """s in 16 bit, if it is float32."""
-        if self._is_held(s):
+    def as_low(self, s: Node) -> Node:
+        """Return s rounded to 16 bits, if it is float32."""
+        if self._is_converted(s):
             return s.src[0]
-        return ops.cast(s, self.low) if s.dtype == _WIDE else s
+        return ops.cast(s, self.low) if s.dtype == _FULL else s
 
 
 def is_low(n: Node) -> bool:
-    """Is n a contraction, or a composite of some, of float32 operands, none of them pinned? Masks may be among them."""
+    """Is n a contraction, or a composite of contractions, of float32 operands without `keep_precision`, or masks?"""
     if n.op.kind not in ("contraction", "composite") or n.op.numeric != "low":
         return False
-    return all(s.dtype in (_WIDE, "bool") for s in n.src) and not any(map(_is_pinned, n.src))
+    return all(s.dtype in (_FULL, "bool") for s in n.src) and not any(map(_keeps_precision, n.src))
 
 
 def _moves(n: Node) -> bool:
-    """Does n work on 16 bits as they are?"""
+    """Does n move 16-bit values without arithmetic?"""
     return n.op.kind == "movement" or "moves" in n.op.traits
 
 
 def _is_light(n: Node) -> bool:
-    """Is n elementwise, or a composite that is, by its class and shape, such as gelu?"""
+    """Is n elementwise, or an elementwise composite, such as gelu?"""
     like = n.op.kind == "composite" and n.op.numeric == "keep" and all(s.types == n.types for s in n.src[:1])
     return n.op.kind == "elementwise" or like
 
 
-def _is_pinned(n: Node) -> bool:
+def _keeps_precision(n: Node) -> bool:
     while n.op.kind == "movement":
         n = n.src[0]
     return n.op.name == "keep_precision"

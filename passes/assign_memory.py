@@ -11,14 +11,14 @@ from gluongraph.ir.graph import TensorType
 from gluongraph.ir.plan import Buffer, Launch, Plan, fresh
 from gluongraph.storage import aligned
 
-# How often it is tried to place better. An attempt looks at most pairs of buffers, so of many buffers there are few.
-ROUNDS, TURNS = 16, 4000  # after each simple order; so many buffers are placed again, at most
-PAIRS = 1 << 25  # looked at in all: a second
+# Limits of the search. An attempt examines most pairs of buffers, so with many buffers there are few attempts.
+ROUNDS, TURNS = 16, 4000  # improvements of each initial order; total number of buffers placed in them
+PAIRS = 1 << 25  # pairs of buffers examined in total: about a second
 
 
 def assign_memory(plan: Plan) -> Plan:
-    """Offsets for scratch, workspaces among it, and for scalars. Results over an operand are `schedule`'s doing: here
-    the two are one buffer."""
+    """Assign offsets to scratch buffers, including workspaces, and to scalars. A result stored in place of an operand
+    is the same buffer already (`schedule`)."""
     launches = _with_workspaces(plan)
     offsets, total = _pack(_lifetimes(launches))
     scalars, scalar_bytes = _scalar_offsets(plan.inputs)
@@ -38,8 +38,8 @@ def assign_memory(plan: Plan) -> Plan:
 
 
 @dataclass
-class Life:
-    """From which launch to which a buffer holds a value, and its size rounded up to the alignment."""
+class Lifetime:
+    """The first and last launch at which a buffer is live, and its size rounded up to the alignment."""
 
     name: str
     nbytes: int
@@ -48,54 +48,54 @@ class Life:
 
 
 def lower_bound(plan: Plan) -> int:
-    """The largest sum of scratch bytes alive at one launch: no placement of these buffers needs less."""
+    """Return the largest sum of scratch bytes live at one launch: no placement of these buffers needs less."""
     return max(_load(_lifetimes(plan.launches)), default=0)
 
 
 def _with_workspaces(plan: Plan) -> tuple[Launch, ...]:
-    """Workspaces are buffers that live for one launch."""
-    taken = {*plan.inputs, *plan.buffers}
+    """Return the launches with buffers for their workspaces, which are live for one launch."""
+    used = {*plan.inputs, *plan.buffers}
 
     def one(i: int, launch: Launch) -> Launch:
         if not (nbytes := launch.candidate.workspace):
             return launch
-        return replace(launch, workspace=Buffer(fresh(f"workspace{i}", taken), TensorType((nbytes,), "u8"), "scratch"))
+        return replace(launch, workspace=Buffer(fresh(f"workspace{i}", used), TensorType((nbytes,), "u8"), "scratch"))
 
     return tuple(one(i, launch) for i, launch in enumerate(plan.launches))
 
 
-def _lifetimes(launches: tuple[Launch, ...]) -> list[Life]:
-    lives: dict[str, Life] = {}
+def _lifetimes(launches: tuple[Launch, ...]) -> list[Lifetime]:
+    lifetimes: dict[str, Lifetime] = {}
     for i, launch in enumerate(launches):
         for buffer in launch.buffers:
             if buffer.space == "scratch":
-                life = lives.setdefault(buffer.name, Life(buffer.name, aligned(buffer.type.nbytes), i, i))
+                life = lifetimes.setdefault(buffer.name, Lifetime(buffer.name, aligned(buffer.type.nbytes), i, i))
                 life.last = i
-    return list(lives.values())
+    return list(lifetimes.values())
 
 
-def _pack(lives: list[Life]) -> tuple[dict[str, int], int]:
-    """Offsets, and the bytes that they take: the best of several orders of placing, each simple."""
-    load = _load(lives)
+def _pack(lifetimes: list[Lifetime]) -> tuple[dict[str, int], int]:
+    """Return offsets, and the total bytes: the best placement of several heuristic orders."""
+    load = _load(lifetimes)
     bound = max(load, default=0)
 
-    def crowded(v: Life) -> int:
+    def crowded(v: Lifetime) -> int:
         return max(load[v.first : v.last + 1])
 
-    orders: tuple[Callable[[Life], tuple[int, ...]], ...] = (
-        lambda v: (-crowded(v), -v.nbytes, v.first),  # where there is least freedom: mostly enough
-        lambda v: (-v.nbytes, v.first),  # the large ones, before the free room is in pieces
-        lambda v: (v.first - v.last, -v.nbytes),  # those that are in the way for long
+    orders: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
+        lambda v: (-crowded(v), -v.nbytes, v.first),  # where most memory is live: usually sufficient
+        lambda v: (-v.nbytes, v.first),  # large ones, before free memory is fragmented
+        lambda v: (v.first - v.last, -v.nbytes),  # long-lived ones
         lambda v: (-v.nbytes * (v.last - v.first + 1), v.first),
         lambda v: (-crowded(v), v.first - v.last, -v.nbytes),
-        lambda v: (v.first, -v.nbytes),  # as they come
+        lambda v: (v.first, -v.nbytes),  # in order of launches
         lambda v: (-v.last, -v.nbytes),
     )
-    rounds = min(ROUNDS, TURNS // max(len(lives), 1))
-    tries = max(1, PAIRS // (len(lives) ** 2 * (1 + rounds) + 1))
+    rounds = min(ROUNDS, TURNS // max(len(lifetimes), 1))
+    tries = max(1, PAIRS // (len(lifetimes) ** 2 * (1 + rounds) + 1))
     best: tuple[dict[str, int], int] | None = None
     for order, fit in islice(product(orders, (_tightest, _lowest)), tries):
-        found = _squeezed(sorted(lives, key=order), fit, bound, rounds)
+        found = _improve_placement(sorted(lifetimes, key=order), fit, bound, rounds)
         if best is None or found[1] < best[1]:
             best = found
         if found[1] <= bound:
@@ -104,12 +104,12 @@ def _pack(lives: list[Life]) -> tuple[dict[str, int], int]:
     return best
 
 
-def _squeezed(
-    order: list[Life], fit: Callable[[list[Gap]], int], bound: int, rounds: int
+def _improve_placement(
+    order: list[Lifetime], fit: Callable[[list[Gap]], int], bound: int, rounds: int
 ) -> tuple[dict[str, int], int]:
-    """The best of several placements: after each one, what stuck out at the top is placed first in the next (Joslin,
-    Clements: Squeaky wheel optimization, 1999)."""
-    best = _placed_in(order, fit)
+    """Return the best of several placements: after each one, the buffers that end at its top are placed first in the
+    next (Joslin, Clements: Squeaky wheel optimization, 1999)."""
+    best = _place_in_gaps(order, fit)
     last = best
     for _ in range(rounds):
         if best[1] <= bound:
@@ -117,15 +117,15 @@ def _squeezed(
         offsets, total = last
         out = [v for v in order if offsets[v.name] + v.nbytes == total]
         order = out + [v for v in order if v not in out]
-        last = _placed_in(order, fit)
+        last = _place_in_gaps(order, fit)
         best = min(best, last, key=lambda found: found[1])
     return best
 
 
-def _load(lives: list[Life]) -> list[int]:
-    """Bytes alive at each launch."""
-    change = [0] * (max((v.last for v in lives), default=-1) + 2)
-    for v in lives:
+def _load(lifetimes: list[Lifetime]) -> list[int]:
+    """Return the bytes live at each launch."""
+    change = [0] * (max((v.last for v in lifetimes), default=-1) + 2)
+    for v in lifetimes:
         change[v.first] += v.nbytes
         change[v.last + 1] -= v.nbytes
     return list(accumulate(change[:-1]))
@@ -142,14 +142,14 @@ def _lowest(gaps: list[Gap]) -> int:
     return gaps[0][1]
 
 
-def _placed_in(lives: list[Life], fit: Callable[[list[Gap]], int]) -> tuple[dict[str, int], int]:
-    """One after the other in a gap among those placed that live at the same time; above them where there is none."""
+def _place_in_gaps(lifetimes: list[Lifetime], fit: Callable[[list[Gap]], int]) -> tuple[dict[str, int], int]:
+    """Place buffers one after another in a gap between placed ones with overlapping lifetimes, or above them."""
     placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last: by offset
     offsets: dict[str, int] = {}
-    for life in lives:
+    for life in lifetimes:
         begins, ends, end, gaps = life.first, life.last, 0, []
-        beside = [(start, stop) for start, stop, first, last in placed if first <= ends and begins <= last]
-        for start, stop in beside:  # half of the time that planning a large net takes: no calls here
+        overlapping = [(start, stop) for start, stop, first, last in placed if first <= ends and begins <= last]
+        for start, stop in overlapping:  # half of the time of planning a large network: no calls here
             if start - end >= life.nbytes:
                 gaps.append((start - end, end))
             if stop > end:
@@ -160,7 +160,7 @@ def _placed_in(lives: list[Life], fit: Callable[[list[Gap]], int]) -> tuple[dict
 
 
 def _scalar_offsets(inputs: Mapping[str, Buffer]) -> tuple[dict[str, int], int]:
-    """Each scalar on an alignment boundary of its own: kernels take aligned views."""
+    """Return an aligned offset for each scalar, since kernels take aligned views; and the total bytes."""
     names = [b for b in inputs.values() if b.space == "scalar"]
     offsets, at = {}, 0
     for buffer in names:

@@ -7,17 +7,17 @@ from gluongraph.ir.rewrite import in_bodies, rebuild
 
 
 def cse(graph: Graph) -> Graph:
-    """b + a -> a + b where the graph has that already, for ops whose bits do not depend on the order of operands.
+    """b + a -> a + b if the graph has a + b already, for ops whose result does not depend on the order of operands.
 
-    Recomputed copies (`again`) stay apart from their originals. Operands are never put in a canonical order: turning
-    some around changes what comes first in the graph, and the pass would not come to rest.
+    Recomputed copies (`copy_id`) are not merged with their originals. Operands are not sorted into a canonical order:
+    swapping some changes the order of nodes in the graph, and the pass would not reach a fixed point.
     """
     seen: set[Node] = set()
 
     def merged(n: Node) -> Node:
         n = in_bodies(n, cse)
-        if "commutes" in n.op.traits and (turned := n.on(n.src[::-1])) in seen:
-            return turned
+        if "commutes" in n.op.traits and (swapped := n.on(n.src[::-1])) in seen:
+            return swapped
         seen.add(n)
         return n
 

@@ -1,4 +1,4 @@
-"""Constant folding, by the ops' numpy meaning."""
+"""Constant folding, by the ops' numpy implementations."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _COMPUTED = frozenset({"elementwise", "movement", "reduce", "index", "contractio
 
 
 def fold(graph: Graph) -> Graph:
-    """Ops on constants -> a constant. One number everywhere stays one number, whatever the shape; else up to LIMIT.
+    """Ops on constants -> a constant. A constant with all elements equal is a `const` of any size; others have at most
+    LIMIT elements.
 
-    `iota` counts as no constant: a kernel makes it for free, and a literal has to be read. The body of a scan gets its
-    literals from outside: arrays lie in the memory of the whole step.
+    `iota` is not folded: a kernel computes it for free, and a literal must be read. Literals in the body of a scan
+    become constants that are passed to it, since arrays are in the memory of the whole step.
     """
 
     def folded(n: Node) -> Node:
@@ -29,14 +30,14 @@ def fold(graph: Graph) -> Graph:
             return n
         try:
             return _folded(n)
-        except ValueError:  # numpy refuses these numbers (an integer to the power of -1): leave it to the step
+        except ValueError:  # numpy raises for these values (an integer to the power of -1): left to the kernel
             return n
 
     return rebuild(graph, folded)
 
 
 def _hoisted(n: Node) -> Node:
-    """A scan whose literals are constants k0.. that it is given; others as they are."""
+    """Return a scan with the literals of its body as constants that are passed to it; other nodes as they are."""
     if n.op.name != "scan":
         return n
     body: Graph = n.attrs["body"]
@@ -47,11 +48,11 @@ def _hoisted(n: Node) -> Node:
     leaves = {m: ops.input(f"k{first + i}", m.ty) for i, m in enumerate(literals)}
     inputs = {**body.inputs, **{leaf.attrs["name"]: leaf for leaf in leaves.values()}}
     fed = rebuild(Graph(inputs, body.outputs, body.updates, body.origins), lambda m: leaves.get(m, m))
-    return node(n.op, (*n.src, *literals), {**n.attrs, "body": fed}, n.again)
+    return node(n.op, (*n.src, *literals), {**n.attrs, "body": fed}, n.copy_id)
 
 
 def _folded(n: Node) -> Node:
-    """n as a constant if it is one and that pays, else n."""
+    """Return n as a constant if it is one and that pays, else n."""
     if all(s.op.name == "const" for s in n.src) and (found := _splat(n)) is not None:
         return found
     sizes = [n.ty.size, *(s.ty.size for s in n.src)]
@@ -61,7 +62,7 @@ def _folded(n: Node) -> Node:
 
 
 def _splat(n: Node) -> Node | None:
-    """The one number that n is made of, if that can be said without looking at every element."""
+    """Return n as a `const` if all its elements are equal, and that is known from its sources; else None."""
     values = [s.attrs["value"] for s in n.src]
     kind, name = n.op.kind, n.op.name
     if kind == "elementwise":
@@ -80,14 +81,14 @@ def _run(numpy: Any, arrays: list[Any], attrs: Mapping[str, Any]) -> Any:
 
 
 def array(n: Node) -> Any:
-    """The array that a const or literal is."""
+    """Return the array of a const or literal."""
     if n.op.name == "const":
         return np.full(n.shape, n.attrs["value"], numpy_dtype(n.dtype))
     return np.frombuffer(n.attrs["data"], numpy_dtype(n.dtype)).reshape(n.shape)
 
 
 def constant(array: Any) -> Node:
-    """The const or literal that an array is: const if all elements have the same bits."""
+    """Return an array as a const, if all elements have the same bits, else as a literal."""
     dtype = next(d.name for d in DTYPES.values() if d.numpy == array.dtype)
     data = array.tobytes()
     if data == data[: array.itemsize] * array.size:
@@ -100,6 +101,6 @@ def _const(scalar: Any, type: TensorType) -> Node:
 
 
 def _number(scalar: Any, dtype: str) -> float | int | bool:
-    """The Python number of a numpy one."""
+    """Return a numpy scalar as a Python number."""
     family = DTYPES[dtype].family
     return float(scalar) if family == "float" else bool(scalar) if family == "bool" else int(scalar)

@@ -8,8 +8,8 @@ from gluongraph.ops import views
 
 
 def read_through(graph: Graph) -> frozenset[Node]:
-    """The nodes between composites that are left and the values in memory that these read: heads of a joint projection
-    and the like. Masks are read as they are."""
+    """Return the movement between stored values and the composites with a kernel that read them, such as heads of a
+    joint projection. Masks are read without movement."""
     users, results, order = graph.users(), set(graph.results), graph.nodes()
     paths = (views.read(s)[0] for n in order if n.op.kind == "composite" for s in n.src if is_float(s.dtype))
     wanted = {s for path in paths for s in path}

@@ -1,4 +1,4 @@
-"""Inlining of composites and calls, except for the composites that a kernel rule claims whole."""
+"""Inlining of composites and calls, except for the composites that have a kernel."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Keep = Callable[[Node], bool]
 
 
 def inline(graph: Graph, *, keep: Keep = lambda n: False) -> Graph:
-    """softmax(x) -> its exponentials over their sum, and so on down to primitives; what `keep` wants stays as it is.
+    """softmax(x) -> its exponentials over their sum, and so on down to primitives; nodes for which `keep(n)` holds
+    stay.
 
-    What a recomputed composite (`again`) expands to is recomputed too.
+    The nodes of a recomputed composite (`copy_id`) are recomputed copies too.
     """
     return rebuild(graph, _Inliner(keep).one)
 
@@ -26,7 +27,7 @@ class _Inliner:
         self.several: dict[Node, tuple[Node, ...]] = {}  # expanded nodes of several results
 
     def one(self, n: Node) -> Node:
-        """n, whose sources are primitive, as primitives."""
+        """Return n, whose sources are primitives, expanded to primitives."""
         n = in_bodies(n, lambda body: inline(body, keep=self.keep))
         if n.op.name == "get_tuple_element" and n.src[0] in self.several:
             return self.several[n.src[0]][n.attrs["index"]]
@@ -34,19 +35,19 @@ class _Inliner:
             return n
         results = self.expanded(n)
         if isinstance(n.type, tuple):
-            self.several[n] = results  # n itself is read by items only, and dies with them
+            self.several[n] = results  # only get_tuple_element reads n, which becomes dead
             return n
         return results[0]
 
     def expanded(self, n: Node) -> tuple[Node, ...]:
-        """The results of n over primitives."""
-        known = dict.fromkeys(n.src)
-        made: dict[Node, Node] = {s: s for s in known}
+        """Return the results of n, expanded to primitives."""
+        boundary = dict.fromkeys(n.src)
+        rewritten: dict[Node, Node] = {s: s for s in boundary}
         results = composite.inline(n)
         for result in results:
-            for m in made_from(result, made):
-                made[m] = self.one(m.on(tuple(made[s] for s in m.src)))
-        finals = tuple(made[r] for r in results)
+            for m in made_from(result, rewritten):
+                rewritten[m] = self.one(m.on(tuple(rewritten[s] for s in m.src)))
+        finals = tuple(rewritten[r] for r in results)
         if tuple(f.type for f in finals) != n.types:
             raise VerifyError(f"the body of {n!r} has type {', '.join(str(f.type) for f in finals)}")
-        return tuple(restamp(f, n.again, known) for f in finals) if n.again else finals
+        return tuple(restamp(f, n.copy_id, boundary) for f in finals) if n.copy_id else finals

@@ -33,7 +33,7 @@ def _no_composite(n: Node) -> bool:
     return False
 
 
-def _not_in_blocks(n: Node, met: bool) -> int:
+def _not_in_blocks(n: Node, source_is_blocked: bool) -> int:
     return 0
 
 
@@ -47,25 +47,26 @@ def _no_target(body: Graph, roles: Mapping[str, str]) -> Plan:
 
 @dataclass(frozen=True)
 class Recompute:
-    """What of the forward is computed again: `how[k]` of segment k. What is kept is narrowed to `low`, if given."""
+    """Recomputation of the forward: the policy of each segment (`passes.remat`), and the 16-bit dtype `low` in which
+    saved values are stored, if any."""
 
     forward: Forward
-    how: Sequence[int]
+    policies: Sequence[int]
     low: str | None = None
 
     def changes(self) -> bool:
-        """Is anything recomputed, or narrowed?"""
-        return any(self.how) or self.low is not None
+        """Is anything recomputed, or stored in 16 bits?"""
+        return any(self.policies) or self.low is not None
 
 
 @dataclass(frozen=True)
 class Context:
-    """What passes ask of the target, and of who compiles. By default nothing is known of either."""
+    """What passes need to know of the target and of the compilation; the defaults are for neither."""
 
-    has_kernel: Keep = _no_composite  # of a composite: does the target take it whole?
-    lanes: Lanes = _not_in_blocks  # how many images a convolution or a pooling wants side by side; see `layout`
+    has_kernel: Keep = _no_composite  # does the target have a kernel for a composite?
+    lanes: Lanes = _not_in_blocks  # how many images a convolution or a pooling wants interleaved; see `layout`
     low: str | None = None  # the 16-bit dtype of contractions' operands, for `amp`
-    recompute: Recompute | None = None  # what of the forward is computed again, for `remat`
+    recompute: Recompute | None = None  # recomputation of the forward, for `remat`
     offer: Offer = _no_kernel  # the target's candidate for a group
     nest: Nest = _no_target  # plans the body of a scan
     roles: Mapping[str, str] = field(default_factory=dict)  # of the inputs: "input", "state" or "scalar"
@@ -77,7 +78,7 @@ def _always(context: Context) -> bool:
 
 @dataclass(frozen=True)
 class Pass(Generic[Before, After]):
-    """One step of the way: `run` it `when` the context asks for it. Without one that is `required` there is no code."""
+    """A pass: `run(graph, context)`, only if `when(context)`. A `required` pass cannot be skipped."""
 
     name: str
     run: Callable[[Before, Context], After]
@@ -90,28 +91,28 @@ def _amp(graph: Graph, context: Context) -> Graph:
 
 
 def _remat(graph: Graph, context: Context) -> Graph:
-    if (asked := context.recompute) is None:
+    if (recompute := context.recompute) is None:
         return graph
-    return remat(graph, asked.forward, asked.how, asked.low)
+    return remat(graph, recompute.forward, recompute.policies, recompute.low)
 
 
-# `amp` runs before the updates are added: it leaves float32 what the optimizer computes. `remat` and what comes after
-# it run once for each plan that is weighed.
+# `amp` runs before the updates are added, so the optimizer's arithmetic stays float32. `remat` and later passes run
+# once for each plan that the memory search evaluates.
 PIPELINE: tuple[Pass[Graph, Graph], ...] = (
-    Pass("amp", _amp, when=lambda c: c.low is not None),  # first: it takes composites whole
-    Pass("shapes", lambda g, c: shapes(g)),  # every rule is checked again, so that nothing below guesses a shape
-    # Composites that no kernel takes become primitives, now that differentiation has seen them whole.
+    Pass("amp", _amp, when=lambda c: c.low is not None),  # first: it handles composites before they are inlined
+    Pass("shapes", lambda g, c: shapes(g)),  # checks every node's type, which later passes rely on
+    # Composites without a kernel are inlined only now, since differentiation handles them as a whole.
     Pass("inline", lambda g, c: inline(g, keep=c.has_kernel), required=True),
-    # Differentiation is over: what loops hand out for gradients alone is read, or never will be.
+    # After differentiation: results of loops that were only for gradients are read, or dead.
     Pass("scan_dce", lambda g, c: scan_dce(g)),
-    Pass("fold", lambda g, c: fold(g)),  # before simplify, which then meets fewer constants in disguise
+    Pass("fold", lambda g, c: fold(g)),  # before simplify, whose rules recognize constants
     Pass("simplify", lambda g, c: simplify(g)),
-    Pass("sink_reshapes", lambda g, c: sink_reshapes(g)),  # after simplify, which has brought movement to one form
-    Pass("cse", lambda g, c: cse(g)),  # after simplify, which brings equal things to one form
-    Pass("layout", lambda g, c: layout(g, lanes=c.lanes)),  # after all that looks for convolutions by their own shapes
-    # It weighs what will be stored, and nothing after it takes a copy for the original.
+    Pass("sink_reshapes", lambda g, c: sink_reshapes(g)),  # after simplify, which canonicalizes movement
+    Pass("cse", lambda g, c: cse(g)),  # after simplify, which gives equal values one canonical form
+    Pass("layout", lambda g, c: layout(g, lanes=c.lanes)),  # after all passes that expect NCHW convolutions
+    # It decides by what will be stored, and no later pass merges its copies with the originals.
     Pass("remat", _remat, when=lambda c: c.recompute is not None and c.recompute.changes()),
-    Pass("fuse", lambda g, c: fuse(g), required=True),  # last: after it a node is a kernel
+    Pass("fuse", lambda g, c: fuse(g), required=True),  # last: its nodes are kernels
 )
 # A graph of kernels -> Selection -> Plan -> Plan with offsets.
 PLANNING: tuple[Pass[Any, Any], ...] = (
@@ -119,10 +120,10 @@ PLANNING: tuple[Pass[Any, Any], ...] = (
     Pass("schedule", lambda s, c: schedule(s, c.roles), required=True),
     Pass("assign_memory", lambda p, c: assign_memory(p), required=True),
 )
-RENAMED = {"prune": "scan_dce", "reshapes": "sink_reshapes", "memory": "assign_memory"}  # names of before -> of now
+RENAMED = {"prune": "scan_dce", "reshapes": "sink_reshapes", "memory": "assign_memory"}  # former name -> name
 
 
 def passes(first: str, last: str) -> tuple[Pass[Graph, Graph], ...]:
-    """A part of the pipeline, both ends included."""
+    """Return a part of the pipeline, from `first` to `last` inclusive."""
     names = [each.name for each in PIPELINE]
     return PIPELINE[names.index(first) : names.index(last) + 1]

@@ -11,12 +11,12 @@ from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ir.rewrite import value
 from gluongraph.passes.fuse_groups import Inlined
 
-SMALL = 16  # what has so many times fewer bytes than the value that goes on does not count
+SMALL = 16  # values with so many times fewer bytes than the live value are ignored
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of the forward. `nodes` come in order; what lies in `leaving` is read by later segments."""
+    """A part of the forward: its nodes in order, and those (`leaving`) that later segments read."""
 
     nodes: tuple[Node, ...]
     leaving: frozenset[Node]
@@ -24,15 +24,15 @@ class Segment:
 
 @dataclass(frozen=True)
 class Forward:
-    """The part of a graph that the outputs named need, and the slopes that go with it: its nodes, and those among them
-    that depend on the batch, which are what gradients need memory for, as segments."""
+    """The forward part of a graph, with the derivatives that belong to it: its nodes, and as segments those that depend
+    on the batch, for which gradients need memory."""
 
     nodes: frozenset[Node]
     segments: tuple[Segment, ...]
 
     def joined(self, size: int) -> Forward:
-        """The same with so many segments as one, but for the last, whose gradients follow at once. What leaves one of
-        them for the next inside is not among what leaves the whole."""
+        """Return the same with every `size` segments joined, except for the last segment, whose gradients are computed
+        at once. Values that are read only within a joined segment do not leave it."""
         found, last = [], len(self.segments) - 1
         for at in (*range(0, last, size), last):
             run = self.segments[at : min(at + size, last) if at < last else None]
@@ -43,21 +43,21 @@ class Forward:
 
     @cached_property
     def _last_reader(self) -> dict[Node, int]:
-        """Value -> the last segment that reads it."""
+        """For each value the last segment that reads it."""
         return {s: k for k, part in enumerate(self.segments) for n in part.nodes for s in _views(n.src)}
 
 
 def _views(values: Iterable[Node]) -> Iterator[Node]:
-    """These, and what they are inlined from."""
+    """Iterate over these values, and those from which inlined ones are computed."""
     inlined = Inlined()
     for n in values:
         yield n
         if n in inlined:
-            yield from inlined.behind([n])
+            yield from inlined.roots_of([n])
 
 
 def forward_of(graph: Graph, names: Collection[str], roles: Mapping[str, str]) -> Forward:
-    """The forward part of a graph. `names` are outputs and updates that are no gradients, nor made from any."""
+    """Return the forward part of a graph. `names` are the outputs and updates that do not depend on gradients."""
     results = [n for k, n in {**graph.updates, **graph.outputs}.items() if k in names]
     nodes = topological(results)
     varying: set[Node] = set()  # with the batch, and with random numbers
@@ -68,13 +68,13 @@ def forward_of(graph: Graph, names: Collection[str], roles: Mapping[str, str]) -
         elif any(s in varying for s in n.src):
             varying.add(n)
     flow = [n for n in nodes if n in varying and n.op.name != "input"]
-    segments = _with_slopes(graph, frozenset(nodes), _cut(flow))
+    segments = _with_derivatives(graph, frozenset(nodes), _cut(flow))
     return Forward(frozenset(nodes).union(*(part.nodes for part in segments)), segments)
 
 
-def _with_slopes(graph: Graph, forward: Container[Node], segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Each segment but the last with the elementwise work of gradients that reads its values alone, and no gradient
-    yet, as the slope of an activation: it may be kept instead of what it is made from, or computed again with that."""
+def _with_derivatives(graph: Graph, forward: Container[Node], segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    """Add to each segment but the last the elementwise work of the backward that reads only its values and no gradient,
+    such as the derivative of an activation: it may be saved instead of its sources, or recomputed with them."""
     where = {n: k for k, part in enumerate(segments[:-1]) for n in part.nodes}
     more: list[list[Node]] = [[] for _ in segments]
     for n in graph.nodes():
@@ -83,27 +83,29 @@ def _with_slopes(graph: Graph, forward: Container[Node], segments: tuple[Segment
             if len(homes) == 1 and (home := homes.pop()) is not None:
                 where[n] = home
                 more[home].append(n)
-    return tuple(Segment((*part.nodes, *slopes), part.leaving) for part, slopes in zip(segments, more, strict=True))
+    return tuple(
+        Segment((*part.nodes, *derivatives), part.leaving) for part, derivatives in zip(segments, more, strict=True)
+    )
 
 
 def _cut(flow: list[Node]) -> tuple[Segment, ...]:
-    """Blocks end where all large values but one have been read for the last time."""
+    """Split the forward where only one large value is live."""
     inlined, inside = Inlined(), set(flow)
 
-    def behind(n: Node) -> list[Node]:
-        return [m for m in inlined.behind([n]) if m in inside]
+    def roots_within(n: Node) -> list[Node]:
+        return [m for m in inlined.roots_of([n]) if m in inside]
 
     last: dict[Node, int] = {}
     for i, n in enumerate(flow):
         if n not in inlined:
             for s in n.src:
-                last.update(dict.fromkeys(behind(s), i))
+                last.update(dict.fromkeys(roots_within(s), i))
     live: dict[Node, None] = {}
-    ends: list[tuple[int, int]] = []  # (bytes that go on, the last node): candidates since the last heavy node
+    ends: list[tuple[int, int]] = []  # (live bytes, last node): candidates since the last heavy node
     cuts: list[int] = []
     heavy = False
     for i, n in enumerate(flow):
-        if n.op.kind in ("contraction", "composite") or n.op.name == "scan":  # of which each segment has at least one
+        if n.op.kind in ("contraction", "composite") or n.op.name == "scan":  # each segment has at least one of these
             if heavy and ends:
                 cuts.append(min(ends, key=lambda end: (end[0], -end[1]))[1])
                 ends, heavy = [], False
@@ -120,7 +122,7 @@ def _cut(flow: list[Node]) -> tuple[Segment, ...]:
     leaving: list[set[Node]] = [set() for _ in bounds[1:]]
     for n in flow:
         for s in n.src:
-            for m in (s, *behind(s)):
+            for m in (s, *roots_within(s)):
                 if m in where and where[m] != where[n]:
                     leaving[where[m]].add(m)
     return tuple(

@@ -10,7 +10,7 @@ from gluongraph.ops.loops import loop
 
 
 def scan_dce(graph: Graph) -> Graph:
-    """Scans without the ys that no item picks: what was meant for a gradient, where there is none."""
+    """Remove the ys of scans that are not read, such as values saved for a gradient that is not computed."""
     read: dict[Node, set[int]] = {}
     for n in graph.nodes():
         if n.op.name == "get_tuple_element":
@@ -18,7 +18,7 @@ def scan_dce(graph: Graph) -> Graph:
     if all(_unread(n, read[n]) == 0 for n in read):
         return graph
     new: dict[Node, Node] = {}
-    parts: dict[Node, Mapping[int, Node]] = {}  # scan that has become another -> where its results are now
+    parts: dict[Node, Mapping[int, Node]] = {}  # replaced scan -> its results
     origins: dict[Node, Origin] = dict(graph.origins)
     for n in graph.nodes():
         if n.op.name == "get_tuple_element" and n.src[0] in parts:
@@ -26,7 +26,7 @@ def scan_dce(graph: Graph) -> Graph:
         else:
             new[n] = n.on(tuple(new[s] for s in n.src))
             if _unread(n, read.get(n, set())):
-                parts[n] = _narrowed(new[n], read[n])
+                parts[n] = _without_unread(new[n], read[n])
         if n in graph.origins:
             origins.setdefault(new[n], graph.origins[n])
     outputs = {name: new[n] for name, n in graph.outputs.items()}
@@ -34,26 +34,26 @@ def scan_dce(graph: Graph) -> Graph:
 
 
 def _unread(n: Node, read: set[int]) -> int:
-    """How many ys of a scan nobody reads; a recomputed copy is left as it is."""
-    if n.op.name != "scan" or n.again:
+    """Return how many ys of a scan are not read; 0 for recomputed copies, which are not changed."""
+    if n.op.name != "scan" or n.copy_id:
         return 0
     return len(set(range(n.attrs["carries"], len(n.types))) - read)
 
 
-def _narrowed(n: Node, read: set[int]) -> dict[int, Node]:
-    """The results that are left, of a scan that hands out no more."""
+def _without_unread(n: Node, read: set[int]) -> dict[int, Node]:
+    """Return the results of a scan that returns only the ys that are read, by their old index."""
     body: Graph = n.attrs["body"]
     carries, xs = n.attrs["carries"], n.attrs["xs"]
-    given = list(zip(body.inputs.values(), n.src, strict=True))
+    operands = list(zip(body.inputs.values(), n.src, strict=True))
     results = tuple(body.outputs.values())
-    kept = [k for k in range(carries, len(results)) if k in read]
+    remaining = [k for k in range(carries, len(results)) if k in read]
     finals, ys = loop(
-        dict(given[:carries]),
-        dict(given[carries : carries + xs]),
-        dict(given[carries + xs :]),
+        dict(operands[:carries]),
+        dict(operands[carries : carries + xs]),
+        dict(operands[carries + xs :]),
         results[:carries],
-        [results[k] for k in kept],
+        [results[k] for k in remaining],
         n.attrs["length"],
         n.attrs["reverse"],
     )
-    return dict(enumerate(finals)) | dict(zip(kept, ys, strict=True))
+    return dict(enumerate(finals)) | dict(zip(remaining, ys, strict=True))

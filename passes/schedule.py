@@ -10,22 +10,23 @@ from gluongraph.errors import VerifyError
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.plan import INDEX_FLAG, Buffer, Candidate, Group, Launch, Plan, fresh
 from gluongraph.passes.schedule_inplace import VIEWS, may_overwrite, root
-from gluongraph.passes.schedule_order import Jobs, laid_over, order_of
+from gluongraph.passes.schedule_order import Jobs, order_of, placed_in_place
 from gluongraph.passes.select import Selection, claimed
 from gluongraph.storage import aligned
 
 
 def schedule(selection: Selection, roles: Mapping[str, str]) -> Plan:
-    """In an order of low peak; updates go in place where legal, and results over operands that die with them.
+    """Return the plan: an order of low peak memory; updates in place where legal, and results in place of operands
+    whose last reader their kernel is.
 
-    `roles` says for each graph input in which space it lives: "state", "scalar" or "input".
+    `roles` says for each graph input in which space it is: "state", "scalar" or "input".
     """
     return _Scheduler(selection, roles).run()
 
 
 @dataclass
 class _Step:
-    """One kernel waiting to be ordered."""
+    """One kernel that is to be ordered."""
 
     rank: int
     fused: Node
@@ -43,7 +44,7 @@ class _Scheduler:
             if n.op.name == "get_tuple_element":
                 self.steps[n.src[0]].items.append(n)
         for step in self.steps.values():
-            step.waits.update(_makers(step.fused.src))
+            step.waits.update(_producers(step.fused.src))
         self.readers = self._readers()
         self.flag = self._flag()
         self.inplace = self._updates_in_place()
@@ -51,7 +52,7 @@ class _Scheduler:
         self.names = set(self.graph.inputs)  # of buffers
 
     def _readers(self) -> dict[Node, list[Node]]:
-        """Value in memory (an input or an item) -> the kernels that read it."""
+        """Return for each value in memory (an input or a kernel's result) the kernels that read it."""
         readers: dict[Node, list[Node]] = {}
         for fused in self.steps:
             for s in dict.fromkeys(map(root, fused.src)):
@@ -59,13 +60,13 @@ class _Scheduler:
         return readers
 
     def _flag(self) -> Node | None:
-        """The kernel that counts indices out of range: no kernel writes state before it."""
+        """Return the kernel that counts indices out of range: kernels that write state come after it."""
         counted = self.graph.outputs.get(INDEX_FLAG)
         return None if counted is None else root(counted).src[0]
 
     def _updates_in_place(self) -> dict[Node, str]:
-        """New value -> the input it may overwrite directly. Adds the write-after-read edges to the steps."""
-        found: dict[Node, str] = {}
+        """Return for each new value the input that it may overwrite directly, and add the write-after-read edges."""
+        writable: dict[Node, str] = {}
         followers: dict[Node, list[Node]] = {fused: [] for fused in self.steps}
         for fused, step in self.steps.items():
             for first in step.waits:
@@ -73,7 +74,7 @@ class _Scheduler:
         early = self._before_flag()
         for name, new in self.graph.updates.items():
             item, target = root(new), self.graph.inputs[name]
-            if item.op.name != "get_tuple_element" or item in found or item.ty.dtype != target.dtype:
+            if item.op.name != "get_tuple_element" or item in writable or item.ty.dtype != target.dtype:
                 continue
             writer = item.src[0]
             if writer in early:
@@ -89,19 +90,20 @@ class _Scheduler:
             if self.flag is not None and self.flag is not writer:
                 self.steps[writer].waits.add(self.flag)
                 followers[self.flag].append(writer)
-            found[item] = name
-        return found
+            writable[item] = name
+        return writable
 
     def _before_flag(self) -> set[Node]:
-        """The kernels that the flag needs, and its own: what they write of the state waits in memory of its own."""
-        found: set[Node] = set()
+        """Return the flag's kernel and those that it depends on: new values that they compute are stored elsewhere, and
+        copied to the state at the end."""
+        before: set[Node] = set()
         stack = [] if self.flag is None else [self.flag]
         while stack:
             fused = stack.pop()
-            if fused not in found:
-                found.add(fused)
+            if fused not in before:
+                before.add(fused)
                 stack.extend(self.steps[fused].waits)
-        return found
+        return before
 
     def run(self) -> Plan:
         inputs = {name: self._bind(n, Buffer(name, n.ty, self.roles[name])) for name, n in self.graph.inputs.items()}
@@ -111,9 +113,9 @@ class _Scheduler:
                 name = fresh(f"const{len(constants)}", self.names)
                 constants[name] = n.attrs["data"]
                 self._bind(n, Buffer(name, n.ty, "const"))
-        claimed = self._place_results(inputs)
-        launches = [self._launch(step) for step in self._ordered(claimed)]
-        outputs, extra = self._finish_outputs(claimed)
+        direct_outputs = self._place_results(inputs)
+        launches = [self._launch(step) for step in self._ordered(direct_outputs)]
+        outputs, extra = self._finish_outputs(direct_outputs)
         updates, copies = self._finish_updates(inputs)
         return Plan(
             launches=_name_kernels(launches + extra + copies),
@@ -128,12 +130,12 @@ class _Scheduler:
         return buffer
 
     def _view(self, buffer: Buffer, type: TensorType) -> Buffer:
-        """The same memory under another shape."""
+        """Return the same memory with another shape."""
         return buffer if buffer.type == type else replace(buffer, type=type)
 
     def _place_results(self, inputs: Mapping[str, Buffer]) -> set[str]:
-        """A buffer for every result of a kernel. Gives the outputs that are written where they belong at once."""
-        claimed: set[str] = set()
+        """Assign a buffer to every result of a kernel. Return the outputs that kernels store directly."""
+        direct_outputs: set[str] = set()
         for item, name in self.inplace.items():
             self._bind(item, replace(inputs[name], type=item.ty))
         for name, n in self.graph.outputs.items():
@@ -142,20 +144,20 @@ class _Scheduler:
                 raise VerifyError(f"output {name!r} is no kernel's result; fuse must copy it")
             if item not in self.buffers:
                 self._bind(item, Buffer(fresh(name, self.names), item.ty, "output"))
-                claimed.add(name)
+                direct_outputs.add(name)
         rest = [item for step in self.steps.values() for item in step.items if item not in self.buffers]
         for number, item in enumerate(rest):
             self._bind(item, Buffer(fresh(f"v{number}", self.names), item.ty, "scratch"))
-        return claimed
+        return direct_outputs
 
-    def _ordered(self, claimed: set[str]) -> list[_Step]:
-        """The steps as they run; results of theirs that take the place of an operand are bound to it."""
+    def _ordered(self, direct_outputs: set[str]) -> list[_Step]:
+        """Return the steps in their order; results that are stored in place of an operand are bound to its buffer."""
         steps, jobs = list(self.steps.values()), Jobs()
         values = [v for v, buffer in self.buffers.items() if buffer.space == "scratch"]
         number = {v: i for i, v in enumerate(values)}
         rank = {step.fused: i for i, step in enumerate(steps)}
         jobs.size = [aligned(v.ty.nbytes) for v in values]
-        jobs.kept = {number[v] for v in self._copied_at_last(claimed) if v in number}
+        jobs.kept = {number[v] for v in self._copied_at_last(direct_outputs) if v in number}
         for step in steps:
             read = dict.fromkeys(map(root, step.fused.src))
             jobs.waits.append({rank[w] for w in step.waits})
@@ -163,18 +165,18 @@ class _Scheduler:
             jobs.reads.append(tuple(number[s] for s in read if s in number))
             jobs.workspace.append(self.kernels[step.fused][1].workspace)
             for item in (i for i in step.items if i in number):
-                fitting = (s for s in read if s in number and _alike(s, item))
+                fitting = (s for s in read if s in number and _same_size(s, item))
                 jobs.over[number[item]] = tuple(number[s] for s in fitting if may_overwrite(step.fused, item, s))
         order = order_of(jobs)
         if order is None:
             raise VerifyError("the kernels wait for each other in a circle")
-        for v, operand in laid_over(jobs, order).items():
+        for v, operand in placed_in_place(jobs, order).items():
             self._bind(values[v], self._view(self.buffers[values[operand]], values[v].ty))
         return [steps[job] for job in order]
 
-    def _copied_at_last(self, claimed: set[str]) -> list[Node]:
-        """Values that are read once more when all kernels have run."""
-        outputs = [root(n) for name, n in self.graph.outputs.items() if name not in claimed]
+    def _copied_at_last(self, direct_outputs: set[str]) -> list[Node]:
+        """Return the values that are copied after all kernels have run."""
+        outputs = [root(n) for name, n in self.graph.outputs.items() if name not in direct_outputs]
         updates = [root(n) for name, n in self.graph.updates.items() if self.inplace.get(root(n)) != name]
         return outputs + updates
 
@@ -190,19 +192,20 @@ class _Scheduler:
         origin = self.graph.origins.get(fused)
         return Launch("", replace(group, inplace=pairs), candidate, reads, writes, None, origin, label(group))
 
-    def _finish_outputs(self, claimed: set[str]) -> tuple[dict[str, Buffer], list[Launch]]:
-        """Each output in memory of its own: a value's second name, and what lies in the state, are copied."""
+    def _finish_outputs(self, direct_outputs: set[str]) -> tuple[dict[str, Buffer], list[Launch]]:
+        """Give each output a buffer of its own: further outputs of the same value, and values in the state, are
+        copied."""
         outputs, copies = {}, []
         for name, n in self.graph.outputs.items():
             buffer = self._view(self.buffers[root(n)], n.ty)
             outputs[name] = buffer
-            if name not in claimed:
+            if name not in direct_outputs:
                 outputs[name] = Buffer(fresh(name, self.names), n.ty, "output")
                 copies.append(self._copy(buffer, outputs[name]))
         return outputs, copies
 
     def _finish_updates(self, inputs: Mapping[str, Buffer]) -> tuple[dict[str, Buffer], list[Launch]]:
-        """Copies, at the end, of new values that could not be written in place."""
+        """Return the updates, and the copies, at the end, of new values that could not be stored in place."""
         copies = []
         for name, new in self.graph.updates.items():
             item = root(new)
@@ -217,8 +220,9 @@ class _Scheduler:
         return Launch("", group, claimed(group, self.offer), (source,), (target,), None, None, "copy")
 
 
-def _makers(values: Iterable[Node]) -> Iterator[Node]:
-    """The kernels that must have run: those whose results these values are views of, and what `depends_on` names."""
+def _producers(values: Iterable[Node]) -> Iterator[Node]:
+    """Iterate over the kernels that must run before: those whose results these values are views of, and those that
+    `depends_on` names."""
     stack = list(values)
     while stack:
         n = stack.pop()
@@ -229,30 +233,30 @@ def _makers(values: Iterable[Node]) -> Iterator[Node]:
 
 
 def _all_after(fused: Node, followers: Mapping[Node, Iterable[Node]]) -> set[Node]:
-    """The kernels that wait for this one, directly or not: few, where it updates a weight."""
-    found: set[Node] = set()
+    """Return the kernels that depend on this one, directly or transitively; few if it updates a weight."""
+    after: set[Node] = set()
     stack = [fused]
     while stack:
         for n in followers[stack.pop()]:
-            if n not in found:
-                found.add(n)
+            if n not in after:
+                after.add(n)
                 stack.append(n)
-    return found
+    return after
 
 
-def _alike(old: Node, new: Node) -> bool:
+def _same_size(old: Node, new: Node) -> bool:
     return old.dtype == new.dtype and old.ty.nbytes == new.ty.nbytes
 
 
 def label(group: Group) -> str:
-    """The ops of a group in a few words: 'matmul add relu'."""
+    """Return the ops of a group as a short label: 'matmul add relu'."""
     names = [n.op.name for n in group.body.nodes() if n.op.kind != "leaf" and n.op.name not in ("expand", "reshape")]
     counted = list(dict.fromkeys(names)) or ["copy"]
     return " ".join(counted[:6]) + (" ..." if len(counted) > 6 else "")
 
 
 def _name_kernels(launches: list[Launch]) -> tuple[Launch, ...]:
-    """Equal groups on equal candidates are one kernel: k0, k1, ... by first use."""
+    """Name the kernels k0, k1, ... by first use; launches with equal groups and candidates share a kernel."""
     names: dict[tuple[Group, Candidate], str] = {}
     return tuple(
         replace(launch, kernel=names.setdefault((launch.group, launch.candidate), f"k{len(names)}"))

@@ -1,7 +1,7 @@
 """The order of kernels: of several topological orders the one with the lowest peak of live bytes.
 
-The problem is hard in general, so simple rules are tried, each good for some graphs, and what comes out is improved by
-moving single kernels. Everything is counted on whole numbers; ties go by the graph's own order.
+The problem is NP-hard, so several list-scheduling rules are tried, each good for some graphs, and the orders are
+improved by moving single kernels. All costs are integers; ties are broken by the graph's order.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from heapq import heapify, heappop, heappush
 
 @dataclass
 class Jobs:
-    """Kernels 0, 1, ... in the graph's order, and the values in scratch 0, 1, ... that they make and read.
+    """Kernels 0, 1, ... in the graph's order, and the scratch values 0, 1, ... that they produce and read.
 
-    A value that is `kept` lives until the end. `over[v]` are the values in whose place v may be written by its maker,
-    where that is their last reader.
+    A value that is `kept` is live until the end. `over[v]` are the values in whose place v may be stored if its
+    producer is their last reader.
     """
 
     waits: list[set[int]] = field(default_factory=list)  # job -> those that must come first
@@ -32,48 +32,48 @@ class Jobs:
 
 
 def order_of(jobs: Jobs) -> list[int] | None:
-    """All jobs, each after what it waits for; None if they wait for each other in a circle."""
+    """Return all jobs, each after those it depends on; None if the dependencies are cyclic."""
     best: tuple[int, list[int]] | None = None
     for rule in (_growing_least, _as_in_graph, _freeing_first):
         order = _listed(jobs, rule)
         if len(order) != len(jobs):
             return None
-        found = _improved(jobs, order)
-        if best is None or found[0] < best[0]:
-            best = found
+        result = _improved(jobs, order)
+        if best is None or result[0] < best[0]:
+            best = result
     assert best is not None
     return best[1]
 
 
-def laid_over(jobs: Jobs, order: Sequence[int]) -> dict[int, int]:
-    """Value -> the dying operand of its maker in whose place it is written."""
+def placed_in_place(jobs: Jobs, order: Sequence[int]) -> dict[int, int]:
+    """Return for each value that is stored in place: the operand of its producer whose memory it takes."""
     last = _last_reads(jobs, order)
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     taken: set[int] = set()
     for at, job in enumerate(order):
         for v in jobs.makes[job]:
             place = next((o for o in jobs.over.get(v, ()) if last.get(o) == at and o not in taken), None)
             if place is not None and place not in jobs.kept:
-                found[v] = place
+                result[v] = place
                 taken.add(place)
-    return found
+    return result
 
 
 def live_bytes(jobs: Jobs, order: Sequence[int]) -> list[int]:
-    """What is alive while each job of the order runs, workspace included."""
-    last, over = _last_reads(jobs, order), laid_over(jobs, order)
-    live, found = 0, []
+    """Return the bytes that are live while each job of the order runs, including its workspace."""
+    last, over = _last_reads(jobs, order), placed_in_place(jobs, order)
+    live, result = 0, []
     for at, job in enumerate(order):
         live += sum(jobs.size[v] for v in jobs.makes[job] if v not in over)
-        found.append(live + jobs.workspace[job])
+        result.append(live + jobs.workspace[job])
         dead = [v for v in (*jobs.reads[job], *jobs.makes[job]) if last.get(v, at) == at and v not in jobs.kept]
-        handed_on = {over[v] for v in jobs.makes[job] if v in over}
-        live -= sum(jobs.size[v] for v in dead if v not in handed_on)
-    return found
+        reused = {over[v] for v in jobs.makes[job] if v in over}
+        live -= sum(jobs.size[v] for v in dead if v not in reused)
+    return result
 
 
 def _last_reads(jobs: Jobs, order: Sequence[int]) -> dict[int, int]:
-    """Value -> the place in the order of its last reader."""
+    """Return for each value the position of its last reader in the order."""
     return {v: at for at, job in enumerate(order) for v in jobs.reads[job]}
 
 
@@ -82,7 +82,7 @@ Rule = Callable[[Jobs, int, list[int]], Key]
 
 
 def _growth(jobs: Jobs, job: int, unread: list[int]) -> int:
-    """Bytes that running this job now adds, less those it frees."""
+    """Return by how many bytes live memory grows if this job runs now."""
     made = sum(jobs.size[v] for v in jobs.makes[job])
     return made - sum(jobs.size[v] for v in jobs.reads[job] if unread[v] == 1 and v not in jobs.kept)
 
@@ -96,12 +96,12 @@ def _as_in_graph(jobs: Jobs, job: int, unread: list[int]) -> Key:
 
 
 def _freeing_first(jobs: Jobs, job: int, unread: list[int]) -> Key:
-    """Whatever does not grow memory at once; the rest as in the graph."""
+    """Jobs that do not increase memory first; then the graph's order."""
     return (_growth(jobs, job, unread) > 0, job)
 
 
 def _listed(jobs: Jobs, rule: Rule) -> list[int]:
-    """Kahn's order; among the ready the one for which the rule's key is least. Keys of ready jobs can only fall: when a
+    """Return a list schedule: of the ready jobs the one with the smallest key. Keys of ready jobs only decrease, when a
     job becomes the last reader of a value."""
     missing = [len(w) for w in jobs.waits]
     followers: list[list[int]] = [[] for _ in jobs.waits]
@@ -118,7 +118,7 @@ def _listed(jobs: Jobs, rule: Rule) -> list[int]:
     order: dict[int, None] = {}
     while ready:
         _, best = heappop(ready)
-        if best in order:  # with a key that has fallen since
+        if best in order:  # already scheduled with a smaller key
             continue
         order[best] = None
         freer = list(followers[best])
@@ -135,8 +135,8 @@ def _listed(jobs: Jobs, rule: Rule) -> list[int]:
 
 
 def _improved(jobs: Jobs, order: list[int], rounds: int = 4) -> tuple[int, list[int]]:
-    """The order with jobs moved: those that grow memory right before their first follower, those that shrink it right
-    behind what they wait for; as long as the peak falls. With it the peak."""
+    """Improve an order by moving jobs that increase memory right before their first follower, and jobs that decrease it
+    right behind their dependencies, as long as the peak falls; return the peak and the order."""
     peak = max(live_bytes(jobs, order), default=0)
     for _ in range(rounds):
         moved = _moved(jobs, order)
@@ -161,7 +161,7 @@ def _moved(jobs: Jobs, order: list[int]) -> list[int]:
 
 
 def _as_late(jobs: Jobs, order: list[int], which: set[int]) -> list[int]:
-    """These jobs right before the first that waits for them."""
+    """Move these jobs right before the first that depends on them."""
     followers: list[set[int]] = [set() for _ in jobs.waits]
     for job, waits in enumerate(jobs.waits):
         for w in waits:
@@ -176,7 +176,7 @@ def _as_late(jobs: Jobs, order: list[int], which: set[int]) -> list[int]:
 
 
 def _as_early(jobs: Jobs, order: list[int], which: set[int]) -> list[int]:
-    """These jobs right behind the last that they wait for."""
+    """Move these jobs right behind the last that they depend on."""
     result = list(order)
     for job in order:
         if job in which and jobs.waits[job]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gluongraph import ops
-from gluongraph.errors import CompileError, located
+from gluongraph.errors import CompileError, with_user_location
 from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ir.plan import Candidate, Group, Plan
 
@@ -16,7 +16,8 @@ Nest = Callable[[Graph, Mapping[str, str]], Plan]
 
 @dataclass(frozen=True)
 class Selection:
-    """A graph of fused nodes; the group and the chosen candidate of each; what the target offers for other groups."""
+    """A graph of fused nodes; the group and the selected candidate of each; `offer(group)`, the target's candidate for
+    any other group."""
 
     graph: Graph
     kernels: dict[Node, tuple[Group, Candidate]]
@@ -24,17 +25,17 @@ class Selection:
 
 
 def select(graph: Graph, offer: Offer, nest: Nest) -> Selection:
-    """Ask the target for a candidate for every group; groups that no rule takes are split into single operations.
+    """Select the target's candidate for every group; groups that no rule claims are split into single operations.
 
-    `nest(graph, roles)` plans the body of a scan, which is a small program of its own.
+    `nest(graph, roles)` plans the body of a scan, which is a program of its own.
     """
     kernels: dict[Node, tuple[Group, Candidate]] = {}
     new: dict[Node, Node] = {}
     origins = dict(graph.origins)
-    pieces: dict[Node, tuple[Node, ...]] = {}  # split group -> where its results are now
+    split_results: dict[Node, tuple[Node, ...]] = {}  # split group -> its results
     for n in graph.nodes():
-        if n.op.name == "get_tuple_element" and n.src[0] in pieces:
-            made = pieces[n.src[0]][n.attrs["index"]]
+        if n.op.name == "get_tuple_element" and n.src[0] in split_results:
+            made = split_results[n.src[0]][n.attrs["index"]]
         else:
             made = n.on(tuple(new[s] for s in n.src if s in new))
         if n.op.name == "fused":
@@ -42,7 +43,7 @@ def select(graph: Graph, offer: Offer, nest: Nest) -> Selection:
             if (chosen := offer(group)) is not None:
                 kernels[made] = group, chosen
             else:
-                pieces[n] = _split(made, offer, kernels)
+                split_results[n] = _split(made, offer, kernels)
         new[n] = made
         if n in graph.origins:
             origins.setdefault(made, graph.origins[n])
@@ -52,15 +53,15 @@ def select(graph: Graph, offer: Offer, nest: Nest) -> Selection:
 
 
 def group_of(n: Node, nest: Nest | None = None) -> Group:
-    """What a fused node computes."""
+    """Return the group of a fused node."""
     group = Group(n.attrs["body"], n.attrs["pattern"])
     if group.pattern == "scan" and nest is not None:
-        return replace(group, inner=nest(*one_turn(group.scan)))
+        return replace(group, inner=nest(*one_iteration(group.scan)))
     return group
 
 
-def one_turn(scan: Node) -> tuple[Graph, dict[str, str]]:
-    """A scan's body as a program: carries are state that each turn updates, slices and constants are inputs."""
+def one_iteration(scan: Node) -> tuple[Graph, dict[str, str]]:
+    """Return a scan's body as a program: carries are state that each iteration updates, slices and constants inputs."""
     body: Graph = scan.attrs["body"]
     carries = [f"c{i}" for i in range(scan.attrs["carries"])]
     ys = {name: n for name, n in body.outputs.items() if name not in carries}
@@ -75,11 +76,11 @@ def _computing(body: Graph) -> list[Node]:
 
 
 def _split(n: Node, offer: Offer, kernels: dict[Node, tuple[Group, Candidate]]) -> tuple[Node, ...]:
-    """One fused node per operation of the body, and where the results of n are among them."""
+    """Split n into one fused node per operation of its body; return its results."""
     body: Graph = n.attrs["body"]
     if len(_computing(body)) <= 1:
         raise CompileError(
-            located(
+            with_user_location(
                 f"no kernel rule of this target takes {describe(group_of(n))}",
                 help="give the op a `lower` rule, or the target a rule that claims it",
             )
@@ -95,7 +96,7 @@ def _split(n: Node, offer: Offer, kernels: dict[Node, tuple[Group, Candidate]]) 
 
 
 def _single(m: Node, sources: tuple[Node, ...], offer: Offer, kernels: dict[Node, tuple[Group, Candidate]]) -> Node:
-    """What m computes from sources in memory: its result, or the fused node that it is to be picked from."""
+    """Return m as a kernel of its own on sources in memory: its result, or the fused node if it has several."""
     inputs = {f"x{i}": ops.input(f"x{i}", s.ty) for i, s in enumerate(sources)}
     inner = m.on(tuple(inputs.values()))
     several = isinstance(inner.type, tuple)
@@ -108,19 +109,19 @@ def _single(m: Node, sources: tuple[Node, ...], offer: Offer, kernels: dict[Node
 
 
 def claimed(group: Group, offer: Offer) -> Candidate:
-    """The candidate for a group of a single operation, or of a copy.
+    """Return the candidate for a group of a single operation, or of a copy.
 
     Raises:
         CompileError: no rule of the target claims it.
     """
     candidate = offer(group)
     if candidate is None:
-        raise CompileError(located(f"no kernel rule of this target takes {describe(group)}"))
+        raise CompileError(with_user_location(f"no kernel rule of this target takes {describe(group)}"))
     return candidate
 
 
 def describe(group: Group) -> str:
-    """A group in a few words, for messages."""
+    """Return a short description of a group, for messages."""
     names = ", ".join(dict.fromkeys(n.op.name for n in _computing(group.body)))
     types = ", ".join(map(str, group.inputs))
     return f"{group.pattern} group of {names or 'a copy'} on {types}"

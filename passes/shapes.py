@@ -1,4 +1,4 @@
-"""Checks every node's type against its op's rule, and removes movement that moves nothing."""
+"""Checks every node's type against its op's rule, and removes movement that is the identity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gluongraph.ir.rewrite import in_bodies, rebuild
 
 
 def shapes(graph: Graph) -> Graph:
-    """reshape, expand, transpose and the like that keep shape and order -> their source. Values stay, to the bit.
+    """reshape, expand, transpose and the like that keep shape and order -> their source.
 
     Raises:
         VerifyError: a node has another type than its op's rule gives.
@@ -25,7 +25,7 @@ def shapes(graph: Graph) -> Graph:
 
 
 def moves_nothing(n: Node) -> bool:
-    """Is n a movement whose result is its source as it was?"""
+    """Is n a movement that is the identity?"""
     if n.op.kind != "movement" or len(n.src) != 1 or n.type != n.src[0].type:
         return False
     match n.op.name:

@@ -1,8 +1,8 @@
 """Canonical forms by a table of rewrite rules; each preserves every value, NaN and infinity too.
 
 So `x - x -> 0`, `x * 0 -> 0` and `x + 0.0 -> x` (which would keep -0.0) are not here. The sign of a zero or the last
-bit may change in three places: `pow(x, 2) -> x * x`; a sum of one element, which starts at 0.0 where it is computed;
-and parts between zeros that are added up, which keep their own -0.0 when they are joined.
+bit may change in three places: `pow(x, 2) -> x * x`; a sum of one element, which is computed as 0.0 + x; and
+zero-padded parts that are added, which keep their own -0.0 when they are concatenated instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gluongraph.ir.rewrite import Rule, hole, is_value, p, rewrite, value
 from gluongraph.passes.shapes import moves_nothing
 
 x, y, c = hole("x"), hole("y"), hole("c")
-a, b = p.pad(hole("left")).named("a"), p.pad(hole("right")).named("b")  # parts with something around
+a, b = p.pad(hole("left")).named("a"), p.pad(hole("right")).named("b")  # padded parts
 
 
 def simplify(graph: Graph) -> Graph:
@@ -26,17 +26,17 @@ def simplify(graph: Graph) -> Graph:
 
 
 def same(n: Node, x: Node, **_: Any) -> Node:
-    """The rule's x."""
+    """Return the rule's x."""
     return x
 
 
 def _if(condition: Any) -> Any:
-    """A rule that gives x where `condition(n, **holes)` holds."""
+    """Return a rule's function that replaces n by x if `condition(n, **holes)` holds."""
     return lambda n, x, **holes: x if condition(n, x=x, **holes) else None
 
 
-def _is(number: float) -> Any:
-    return _if(lambda n, c, **_: is_value(c, number))
+def _is(constant: float) -> Any:
+    return _if(lambda n, c, **_: is_value(c, constant))
 
 
 def _integer(n: Node) -> bool:
@@ -44,12 +44,12 @@ def _integer(n: Node) -> bool:
 
 
 def _plus_nothing(n: Node, x: Node, c: Node) -> bool:
-    """-0.0 is what changes no float: -0.0 + 0.0 is 0.0."""
+    """Is c the neutral element of addition: -0.0 for floats, since -0.0 + 0.0 is 0.0?"""
     return is_value(c, 0.0 if _integer(n) else -0.0)
 
 
 def _power(n: Node, x: Node, c: Node) -> Node | None:
-    """x**0, x**1, x**2, x**-1 without a power."""
+    """x**0, x**1, x**2, x**-1 -> multiplications and divisions"""
     if is_value(c, 0):
         return ops.const(1, dtype=n.dtype, shape=n.shape)
     if is_value(c, 1):
@@ -60,24 +60,26 @@ def _power(n: Node, x: Node, c: Node) -> Node | None:
 
 
 def _by_power_of_two(n: Node, x: Node, c: Node) -> Node | None:
-    """x / 2**k -> x * 2**-k, the same number exactly; k so small that 2**-k is normal in every float type."""
-    number = value(c)
-    if number is None or _integer(n) or not math.isfinite(number) or abs(math.frexp(number)[0]) != 0.5:
+    """x / 2**k -> x * 2**-k, which is exact; for |k| so small that 2**-k is normal in every float type."""
+    constant = value(c)
+    if constant is None or _integer(n) or not math.isfinite(constant) or abs(math.frexp(constant)[0]) != 0.5:
         return None
-    return ops.mul(x, ops.const(1 / number, dtype=n.dtype, shape=n.shape)) if 2**-14 <= abs(number) <= 2**14 else None
+    return (
+        ops.mul(x, ops.const(1 / constant, dtype=n.dtype, shape=n.shape)) if 2**-14 <= abs(constant) <= 2**14 else None
+    )
 
 
 def _times_negated(n: Node, x: Node, c: Node) -> Node | None:
     """(-x) * c and -(x * c) -> x * (-c)"""
-    number = value(c)
-    if number is None or DTYPES[n.dtype].family != "float":
+    constant = value(c)
+    if constant is None or DTYPES[n.dtype].family != "float":
         return None
-    return ops.mul(x, ops.const(-number, dtype=n.dtype, shape=n.shape))
+    return ops.mul(x, ops.const(-constant, dtype=n.dtype, shape=n.shape))
 
 
 def _chosen(n: Node, c: Node, x: Node, y: Node) -> Node | None:
-    number = value(c)
-    return None if number is None else x if number else y
+    constant = value(c)
+    return None if constant is None else x if constant else y
 
 
 def _cast_of_cast(n: Node, x: Node) -> Node | None:
@@ -85,34 +87,34 @@ def _cast_of_cast(n: Node, x: Node) -> Node | None:
     return ops.cast(x, dtype=n.dtype) if holds_all(n.src[0].dtype, x.dtype) else None
 
 
-def holds_all(wide: str, narrow: str) -> bool:
-    """Is every value of `narrow` a value of `wide`?"""
-    if wide == narrow or narrow == "bool":
+def holds_all(target: str, source: str) -> bool:
+    """Is every value of dtype `source` a value of dtype `target`?"""
+    if target == source or source == "bool":
         return True
-    w, n = DTYPES[wide], DTYPES[narrow]
+    w, n = DTYPES[target], DTYPES[source]
     if w.family == "float":
         digits = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
         if n.family == "float":
             return w.nbytes > n.nbytes
-        return wide not in ("f16", "bf16") and digits[wide] >= 8 * n.nbytes  # f16 overflows, bf16 rounds
+        return target not in ("f16", "bf16") and digits[target] >= 8 * n.nbytes  # f16 overflows, bf16 rounds
     return (w.family == n.family or (w.family, n.family) == ("int", "uint")) and w.nbytes > n.nbytes
 
 
-def _widened_later(n: Node, x: Node) -> Node | None:
-    """Moving numbers that were widened from 16 bit -> widening them where they are read: less to move."""
-    wide = n.src[0]
-    if x.dtype not in ("f16", "bf16") or wide.dtype != "f32":
+def _convert_after_movement(n: Node, x: Node) -> Node | None:
+    """movement(cast(x, f32)) -> cast(movement(x), f32) for 16-bit x: fewer bytes to move."""
+    widened = n.src[0]
+    if x.dtype not in ("f16", "bf16") or widened.dtype != "f32":
         return None
-    return ops.cast(n.op(x, **n.attrs), wide.dtype)
+    return ops.cast(n.op(x, **n.attrs), widened.dtype)
 
 
-def _of_one(n: Node, x: Node) -> Node | None:
-    """Folding axes of size 1 moves nothing."""
+def _reduce_size_one(n: Node, x: Node) -> Node | None:
+    """Reduction over axes of size 1 -> reshape"""
     return ops.reshape(x, shape=n.shape) if all(x.shape[a] == 1 for a in n.attrs["axes"]) else None
 
 
 def _without_ones(n: Node, x: Node) -> Node | None:
-    """A reduction that keeps its axes as 1, and a reshape that drops them -> one that does not keep them."""
+    """reshape(reduce(x, keepdims=True)) that drops the reduced axes -> reduce(x, keepdims=False)"""
     inner = n.src[0]
     axes = inner.attrs["axes"]
     if not inner.attrs["keepdims"] or n.shape != tuple(d for a, d in enumerate(x.shape) if a not in axes):
@@ -127,7 +129,7 @@ def _compose(n: Node, x: Node) -> Node:
 
 
 def _moves_ones_only(n: Node, x: Node) -> Node | None:
-    """A transpose that keeps the order of all axes longer than 1 is a reshape, which costs nothing."""
+    """A transpose that keeps the order of all axes longer than 1 -> reshape, which is free"""
     long = [a for a in n.attrs["axes"] if x.shape[a] != 1]
     return ops.reshape(x, shape=n.shape) if long == sorted(long) else None
 
@@ -143,7 +145,7 @@ def _slice_of_slice(n: Node, x: Node) -> Node | None:
 
 
 def _joined(a: Node, b: Node) -> Node | None:
-    """Two parts with zeros around as one, if that of b begins where that of a ends: so the gradients of slices meet."""
+    """pad(x) + pad(y) -> pad(concat(x, y)) if y begins where x ends, as in the gradients of adjacent slices."""
     (x,), (y,) = a.src, b.src
     sides = [tuple(zip(pad.attrs["before"], pad.attrs["after"], strict=True)) for pad in (a, b)]
     apart = [axis for axis, (one, other) in enumerate(zip(*sides, strict=True)) if one != other]
@@ -157,13 +159,13 @@ def _joined(a: Node, b: Node) -> Node | None:
 
 
 def _joined_beside(n: Node, x: Node, a: Node, b: Node, **_: Node) -> Node | None:
-    """(x + a) + b: no element is in both a and b, so that the order of the sum does not matter."""
+    """(x + a) + b -> x + (a + b) for padded parts that do not overlap, so that the order of additions is irrelevant."""
     joined = _joined(a, b)
     return None if joined is None else ops.add(x, joined)
 
 
 def _without_nothing(n: Node, any: Node) -> Node | None:
-    """Sources without elements add none: so the first of one turn of a loop meets no others."""
+    """concat with empty sources -> concat without them"""
     if n.op.name != "concat":
         return None
     parts = [s for s in n.src if s.ty.size]
@@ -191,25 +193,25 @@ def _transposed_operand(n: Node, x: Node, y: Node) -> Node | None:
     return None
 
 
-def _transposed_product(n: Node, x: Node, y: Node) -> Node | None:
-    """transpose(matmul(a, b)) -> matmul(b, a) with the flags turned"""
-    product = n.src[0]
-    turned = {"ta": not product.attrs["tb"], "tb": not product.attrs["ta"]}
-    return product.op(y, x, **{**product.attrs, **turned}) if swaps_last(n) else None
+def _transposed_matmul(n: Node, x: Node, y: Node) -> Node | None:
+    """transpose(matmul(a, b)) -> matmul(b, a) with inverted transposition flags"""
+    matmul = n.src[0]
+    flags = {"ta": not matmul.attrs["tb"], "tb": not matmul.attrs["ta"]}
+    return matmul.op(y, x, **{**matmul.attrs, **flags}) if swaps_last(n) else None
 
 
 def _before_expand(n: Node, any: Node) -> Node | None:
-    """Elementwise work on expanded values -> the work, then expand: fewer elements, the same values."""
+    """elementwise(expand(x), ...) -> expand(elementwise(x, ...)): the same values from fewer elements"""
     if n.op.kind != "elementwise" or n.op.name == "stop_gradient":
         return None
-    narrow = {s.src[0].shape for s in n.src if s.op.name == "expand" and value(s) is None}
-    if len(narrow) != 1:
+    inner_shapes = {s.src[0].shape for s in n.src if s.op.name == "expand" and value(s) is None}
+    if len(inner_shapes) != 1:
         return None
-    (shape,) = narrow
+    (shape,) = inner_shapes
     src: list[Node] = []
     for s in n.src:
-        if (number := value(s)) is not None:
-            src.append(ops.const(number, dtype=s.dtype, shape=shape))
+        if (constant := value(s)) is not None:
+            src.append(ops.const(constant, dtype=s.dtype, shape=shape))
         elif s.op.name == "expand":
             src.append(s.src[0])
         else:
@@ -250,8 +252,8 @@ RULES: list[Rule] = [
     # types
     (p.cast(x), _if(lambda n, x: n.dtype == x.dtype)),
     (p.cast(p.cast(x)), _cast_of_cast),
-    *((op(p.cast(x)), _widened_later) for op in (p.reshape, p.transpose, p.slice, p.flip)),
-    # what differentiation has done with
+    *((op(p.cast(x)), _convert_after_movement) for op in (p.reshape, p.transpose, p.slice, p.flip)),
+    # ops that only differentiation needs
     (p.stop_gradient(x), same),
     # movement
     *((p.reshape(fold(x)), _without_ones) for fold in (p.sum, p.max, p.min, p.prod)),
@@ -267,10 +269,10 @@ RULES: list[Rule] = [
     (x + b + a, _joined_beside),
     (p.flip(p.flip(x)), _if(lambda n, x: n.attrs["axes"] == n.src[0].attrs["axes"])),
     (p.slice(p.slice(x)), _slice_of_slice),
-    *((op(x), _of_one) for op in (p.sum, p.prod, p.max, p.min)),
+    *((op(x), _reduce_size_one) for op in (p.sum, p.prod, p.max, p.min)),
     # contraction
     (p.matmul(x, y), _transposed_operand),
-    (p.transpose(p.matmul(x, y)), _transposed_product),
+    (p.transpose(p.matmul(x, y)), _transposed_matmul),
     (hole("any"), _before_expand),
     (hole("any"), _without_nothing),
 ]

@@ -1,8 +1,8 @@
 """Moves reshapes below elementwise work, which then has the shape of the reshapes' operands.
 
-Layers reshape what they are given to matrices, and the results back. What stands between two layers, such as an
-activation, would then have another shape than the product before it, and be a kernel of its own. Elementwise nodes that
-hang together are moved all at once or not at all: what one half read of the other would be stored.
+Layers reshape their inputs to matrices, and the results back. Elementwise work between two layers, such as an
+activation, would then have another shape than the matmul before it, and be a kernel of its own. Connected elementwise
+nodes are moved all together or not at all: else values that one half reads from the other would be stored.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Shape = tuple[int, ...]
 
 
 def sink_reshapes(graph: Graph) -> Graph:
-    """f(reshape(x), reshape(y)) -> reshape(f(x, y)), unless a reduction reads it: a kernel that goes by rows takes in
-    what has the shape of these rows."""
+    """f(reshape(x), reshape(y)) -> reshape(f(x, y)), unless a reduction reads it: a row-wise kernel fuses elementwise
+    work of the shape of its rows."""
     while (moved := _once(graph)) is not graph:
         graph = moved
     return graph
@@ -51,7 +51,7 @@ def _once(graph: Graph) -> Graph:
 
 
 def _components(graph: Graph) -> list[list[Node]]:
-    """Elementwise nodes that read one another, together."""
+    """Return the connected components of elementwise nodes."""
     home: dict[Node, list[Node]] = {}
     for n in graph.nodes():
         if n.op.kind != "elementwise":
@@ -66,7 +66,8 @@ def _components(graph: Graph) -> list[list[Node]]:
 
 
 def _shape_before(together: list[Node]) -> Shape | None:
-    """The one shape that all operands had before they were reshaped, but for those that can be had in any."""
+    """Return the common shape of the operands before they were reshaped, if all operands are available in it without a
+    copy; else None."""
     inside = set(together)
     outer = {s: None for n in together for s in n.src if s not in inside}
     found = {s.src[0].shape for s in outer if s.op.name == "reshape" and value(s) is None}
@@ -77,12 +78,12 @@ def _shape_before(together: list[Node]) -> Shape | None:
 
 
 def _has(s: Node, shape: Shape) -> bool:
-    """Can s be had in that shape without a copy?"""
+    """Is s available in that shape without a copy?"""
     return value(s) is not None or (s.op.name == "reshape" and s.src[0].shape == shape) or _along_last(s, shape)
 
 
 def _along_last(s: Node, shape: Shape) -> bool:
-    """Is s a broadcast of some last axes, such as a bias, which `shape` ends with as well?"""
+    """Is s a broadcast of trailing axes, such as a bias, which are the trailing axes of `shape` as well?"""
     if s.op.name != "expand":
         return False
     kept = _without_ones(s.src[0].shape)
@@ -91,13 +92,13 @@ def _along_last(s: Node, shape: Shape) -> bool:
 
 
 def _without_ones(shape: Shape) -> Shape:
-    """The shape from its first axis on that is longer than 1."""
+    """Return the shape without its leading axes of size 1."""
     first = next((a for a, d in enumerate(shape) if d != 1), len(shape))
     return shape[first:]
 
 
 def _brought(s: Node, shape: Shape) -> Node:
-    """s in that shape."""
+    """Return s in that shape."""
     if s.shape == shape:
         return s
     if (number := value(s)) is not None:

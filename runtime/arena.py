@@ -1,4 +1,4 @@
-"""State arenas: many long-lived arrays in one run of memory, so that a step, a save or an allreduce sees one range."""
+"""State arenas: many long-lived arrays in one contiguous allocation, one range for a step, a save or an allreduce."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gluongraph.storage import Array, Storage, aligned, expect_huge_pages, untou
 class Arena:
     """The storages of one role and dtype, moved next to each other, each on a 64-byte boundary.
 
-    Handles taken on a storage before follow it here. `memory` is the whole run, `offsets` are in bytes. Of storages
-    that are `zero` nothing is moved: the system gives their memory when a step first writes to it.
+    Existing arrays of a storage refer to its new memory. `memory` is the entire allocation, `offsets` are in bytes.
+    Storages in `zero` are not copied: the system maps their pages when a step first writes to them.
     """
 
     def __init__(self, storages: Sequence[Storage], zero: Container[Storage] = ()):
@@ -31,7 +31,7 @@ class Arena:
             storage.rehome(part, copy=storage not in zero)
 
     def holds(self, storages: Sequence[Storage]) -> bool:
-        """Do exactly these storages live here still, in this order?"""
+        """Does the arena still contain exactly these storages, in this order?"""
         return len(storages) == len(self.storages) and all(
             a is b and a.array.base is not None and np.shares_memory(a.array, self.memory)
             for a, b in zip(storages, self.storages, strict=True)

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.errors import FormatError, located, warn
+from gluongraph.errors import FormatError, warn, with_user_location
 from gluongraph.host import disk, json_text
 from gluongraph.runtime import tensorfile
 from gluongraph.storage import Array
@@ -47,7 +47,7 @@ _LEFT = re.compile(r"\.tmp-(step-\d{8,}|last|best)-")
 
 @dataclass(frozen=True)
 class Content:
-    """What a checkpoint holds: arrays in groups, what JSON tells beside them, and numbers to choose the best by."""
+    """The content of a checkpoint: arrays in groups, JSON metadata, and metrics by which the best is chosen."""
 
     step: int
     groups: Mapping[str, Mapping[str, Array]]
@@ -82,7 +82,7 @@ class Keep:
             raise ValueError(f"keep: best={self.best!r} is at least 1, and mode={self.mode!r} is 'min' or 'max'")
 
     def ranked(self, saved: Iterable[Saved]) -> list[Saved]:
-        """Those that have the metric, the best first."""
+        """Return those that have the metric, best first."""
         sign = 1.0 if self.mode == "min" else -1.0
         having = [each for each in saved if self.monitor in each.metrics]
         values = {each: each.metrics[str(self.monitor)] for each in having}
@@ -91,7 +91,7 @@ class Keep:
 
 @dataclass(frozen=True, eq=False)
 class Saved:
-    """A checkpoint that is there, by its manifest: its number in the run, and the numbers it was saved with."""
+    """An existing checkpoint, by its manifest: its number in the run, and the metrics with which it was saved."""
 
     path: Path
     number: int
@@ -101,14 +101,14 @@ class Saved:
 
 
 class Damaged(FormatError):
-    """A checkpoint that is not what was written."""
+    """A checkpoint that differs from what was written."""
 
 
 # -- writing
 
 
 def place_for(folder: Path, step: int) -> Path:
-    """Where a checkpoint of this step goes: `step-00000012`, or if that exists `step-00000012-v1`, and so on."""
+    """Return the folder for a checkpoint of this step: `step-00000012`, or if that exists `step-00000012-v1`, ..."""
     names = (f"step-{step:08d}" + (f"-v{version}" if version else "") for version in count())
     return next(path for name in names if not os.path.lexists(path := folder / name))
 
@@ -123,11 +123,11 @@ def write(place: Path, content: Content, keep: Keep) -> Path:
     """
     folder = place.parent
     failing = f"the checkpoint of step {content.step} could not be saved in {folder}"
-    with _saying(failing):
+    with _explaining(failing):
         folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder) as alone:
-        with _saying(failing):
-            if alone:
+    with _exclusive(folder) as exclusive:
+        with _explaining(failing):
+            if exclusive:
                 _clean(folder)
             saved = [each for each in survey(folder) if isinstance(each, Saved)]
             temporary = folder / f"{_TEMPORARY}{place.name}-{os.getpid()}"
@@ -138,13 +138,13 @@ def write(place: Path, content: Content, keep: Keep) -> Path:
             except BaseException:
                 shutil.rmtree(temporary, ignore_errors=True)
                 raise
-        with _saying(f"{place} is saved, but the folder could not be put in order"):
+        with _explaining(f"{place} is saved, but the folder could not be put in order"):
             _order(folder, [*saved, _manifest(place)], keep)
     return place
 
 
 def _fill(folder: Path, content: Content, number: int) -> None:
-    """All files, the manifest last, on disk when this returns."""
+    """Write all files, the manifest last, and flush them to disk."""
     files: dict[str, Any] = {}
     for group, arrays in content.groups.items():
         name = f"{group}-00000-of-00001.safetensors"
@@ -168,13 +168,13 @@ def _text(told: Any, indent: int | None = 1) -> Array:
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
-    """That of a manifest, its own digest left out."""
+    """Return the digest of a manifest without its own digest."""
     rest = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _written(path: Path, pieces: Iterable[Array]) -> dict[str, Any]:
-    """Write a new file to the disk: its size and digest."""
+    """Write a new file and flush it to disk; return its size and digest."""
     digest, size = hashlib.sha256(), 0
     with open(path, "xb") as file:
         for piece in pieces:
@@ -202,7 +202,7 @@ def _commit(temporary: Path, place: Path, step: int) -> Path:
 
 
 def _order(folder: Path, saved: Sequence[Saved], keep: Keep) -> None:
-    """Links to the newest and the best; the rest of what is not kept goes."""
+    """Update the links to the newest and the best checkpoint, and remove those that are not to be kept."""
     stay = [saved[-1]]
     _link(folder / "last", saved[-1])
     if keep.monitor is not None:
@@ -225,8 +225,8 @@ def _link(link: Path, to: Saved) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[bool]:
-    """Within: does nobody else write in this folder? Where files cannot be locked, nobody knows."""
+def _exclusive(folder: Path) -> Iterator[bool]:
+    """Try to lock a folder; yields whether no other process writes in it, False if files cannot be locked."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
@@ -241,7 +241,7 @@ def _alone(folder: Path) -> Iterator[bool]:
 
 
 def _clean(folder: Path) -> None:
-    """Remove what processes that ended within a save have left."""
+    """Remove temporary files of processes that ended during a save."""
     for path in folder.iterdir():
         if not _LEFT.match(path.name):
             continue
@@ -252,8 +252,8 @@ def _clean(folder: Path) -> None:
 
 
 @contextmanager
-def _saying(what: str) -> Iterator[None]:
-    """Within: an error of the system says what has failed and how to go on."""
+def _explaining(what: str) -> Iterator[None]:
+    """Let system errors within this context say what has failed and what to do."""
     try:
         yield
     except OSError as error:
@@ -266,7 +266,7 @@ def _saying(what: str) -> Iterator[None]:
 
 
 def survey(folder: Path) -> list[Saved | FormatError]:
-    """The checkpoints of a run, the newest first; before them, why others cannot be read."""
+    """Return the checkpoints of a run, newest first, preceded by the errors of those that cannot be read."""
     if not folder.is_dir():
         return []
     saved: list[Saved] = []
@@ -281,7 +281,7 @@ def survey(folder: Path) -> list[Saved | FormatError]:
 
 
 def load(place: Path) -> Content:
-    """A checkpoint by its own folder, or the newest whole one of a run's.
+    """Read a checkpoint from its own folder, or the newest complete one in a run's folder.
 
     Raises:
         FileNotFoundError: there is none.
@@ -293,12 +293,12 @@ def load(place: Path) -> Content:
         place = place.resolve()  # what a message then names
     if (place / MANIFEST).exists() or _NAME.fullmatch(place.name):
         if not place.is_dir():
-            message = located("there is no such checkpoint", help=_others(place))
+            message = with_user_location("there is no such checkpoint", help=_others(place))
             raise FileNotFoundError(errno.ENOENT, message, str(place))
         try:
             return _read(_manifest(place))
         except Damaged as error:
-            raise Damaged(located(str(error), help=_others(place))) from None
+            raise Damaged(with_user_location(str(error), help=_others(place))) from None
     damaged: list[str] = []
     for each in survey(place):
         try:
@@ -313,9 +313,9 @@ def load(place: Path) -> Content:
         return content
     if damaged:
         message = f"{place} has no whole checkpoint: {'; '.join(damaged)}"
-        raise Damaged(located(message, help="restore the folder from a copy, or begin anew in another one"))
+        raise Damaged(with_user_location(message, help="restore the folder from a copy, or begin anew in another one"))
     help = "give the folder that save(dir) was given, or one checkpoint in it"
-    raise FileNotFoundError(errno.ENOENT, located("there is no checkpoint here", help=help), str(place))
+    raise FileNotFoundError(errno.ENOENT, with_user_location("there is no checkpoint here", help=help), str(place))
 
 
 def _others(place: Path) -> str:
@@ -324,7 +324,7 @@ def _others(place: Path) -> str:
 
 
 def _manifest(path: Path) -> Saved:
-    """What the manifest says, if it is as it was written."""
+    """Read a manifest, and verify it."""
     told = _parsed(_bytes(path, MANIFEST), path, MANIFEST)
     if not isinstance(told, dict) or told.get("format") != FORMAT:
         raise Damaged(f"{path} is damaged: its {MANIFEST} is not that of a checkpoint")
@@ -336,7 +336,7 @@ def _manifest(path: Path) -> Saved:
     if version > VERSION:
         message = f"{path} has format {version}, and this version of gluongraph reads up to {VERSION}"
         help = f"it was written by {', '.join(f'{name} {each}' for name, each in writer.items())}: load it with that"
-        raise FormatError(located(message, help=help))
+        raise FormatError(with_user_location(message, help=help))
     match told:
         case {"number": int(number), "step": int(step), "metrics": dict(metrics), "files": dict(files)}:
             if not all(isinstance(value, int | float) for value in metrics.values()):
@@ -359,7 +359,7 @@ def _check_row(folder: Path, name: str, row: Any) -> None:
 
 
 def _read(saved: Saved) -> Content:
-    """All of it, after every file's size and digest have been compared."""
+    """Read the content, after verifying every file's size and digest."""
     data = {name: _checked(saved.path, name, row) for name, row in saved.files.items()}
     if ABOUT not in data:
         raise Damaged(f"{saved.path} is damaged: it has no {ABOUT}")
@@ -369,7 +369,7 @@ def _read(saved: Saved) -> Content:
 
 
 def _checked(folder: Path, name: str, row: Mapping[str, Any]) -> Array:
-    """A file's bytes, if they are those that were written."""
+    """Return a file's bytes, after verifying its size and digest."""
     digest = hashlib.sha256()
     with _reading(folder, name), open(_opened(folder / name), "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -386,13 +386,13 @@ def _checked(folder: Path, name: str, row: Mapping[str, Any]) -> Array:
 
 
 def _bytes(folder: Path, name: str) -> bytes:
-    """The bytes of a small file."""
+    """Return the bytes of a small file."""
     with _reading(folder, name), open(_opened(folder / name), "rb") as file:
         return file.read()
 
 
 def _opened(path: Path) -> int:
-    """A file, open for reading: not what a link in its place leads to, and nothing to wait for, as a pipe is."""
+    """Open a regular file for reading; symbolic links are not followed, and pipes do not block."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -402,7 +402,7 @@ def _opened(path: Path) -> int:
 
 @contextmanager
 def _reading(folder: Path, name: str) -> Iterator[None]:
-    """Within: an error of the system says that the checkpoint is damaged."""
+    """Convert system errors within this context to an error that says that the checkpoint is damaged."""
     try:
         yield
     except OSError as error:
@@ -416,7 +416,7 @@ def _reading(folder: Path, name: str) -> Iterator[None]:
 
 
 def _parsed(data: bytes, folder: Path, name: str) -> Any:
-    """What JSON says."""
+    """Parse JSON."""
     try:
         return json_text.parse(data)
     except ValueError as error:

@@ -31,28 +31,28 @@ class Device:
     number: int = 0
 
     def exists(self) -> bool:
-        """Is there such a device, with a driver that answers?"""
+        """Is there such a device, with a working driver?"""
         if self.kind == CPU:
             return True
         return self.number < nvidia.count()
 
 
 class Memory:
-    """One allocation on a device, handed out as spans: typed flat tensors at byte offsets."""
+    """An allocation on a device, divided into spans: typed flat tensors at byte offsets."""
 
     def __init__(self, nbytes: int, device: Device):
         self.nbytes, self.device = nbytes, device
         self._tensor = loader.allocate(aligned(nbytes), device.kind, device.number)
 
     def span(self, dtype: str, size: int, offset: int = 0) -> Span:
-        """`size` elements from byte `offset` on."""
+        """Return `size` elements from byte `offset` on."""
         if offset + size * DTYPES[dtype].nbytes > self.nbytes:
             raise CompileError(f"{size} elements of {dtype} at {offset} exceed {self.nbytes} bytes of device memory")
         return Span(self, dtype, size, offset)
 
     @property
     def address(self) -> int:
-        """Where it begins, as the device counts."""
+        """Its address on the device."""
         return loader.address(self._tensor)
 
 
@@ -66,11 +66,11 @@ class Span:
         self._tensor = loader.from_address(self.address, size, dtype, device.kind, device.number)
 
     def upload(self, array: Array) -> None:
-        """The array's elements to the device. The call returns once the array may be changed again."""
+        """Copy the array to the device. When the call returns, the array may be changed."""
         loader.copy_in(self._tensor, _checked(array, self))
 
     def download(self, array: Array) -> None:
-        """The elements into the array, once all kernels that were started before are done."""
+        """Copy the elements to the array, after all kernels that were launched before."""
         loader.copy_out(self._tensor, _checked(array, self))
 
 
@@ -82,7 +82,7 @@ def _checked(array: Array, span: Span) -> Array:
 
 @cache
 def layout(args: tuple[Arg, ...], spaces: tuple[str, ...]) -> tuple[dict[str, int], int]:
-    """A place for every argument of these spaces, one after the other; and the bytes of all."""
+    """Return an offset for every argument of these spaces, one after another; and the total bytes."""
     places: dict[str, int] = {}
     end = 0
     for arg in args:
@@ -142,43 +142,43 @@ class DeviceExecutor:
         self.bind(state)
 
     def bind(self, state: Mapping[str, Array]) -> None:
-        """Take these arrays as the state from now on: they are copied to the device."""
+        """Use these arrays as the state from now on: they are copied to the device."""
         self._state = {name: state[name] for name in self.program.positions("state")}
         self.send()
 
     def send(self) -> None:
-        """The host's state to the device."""
+        """Copy the host's state to the device."""
         for name, array in self._state.items():
             self._spans[name].upload(array)
 
     def fetch(self) -> None:
-        """What the step has changed of the state, back into the host's arrays."""
+        """Copy the state that the step has changed back to the host's arrays."""
         for name in self.program.updates:
             if name in self._state:
                 self._spans[name].download(self._state[name])
 
     def scalar(self, name: str) -> memoryview[Any]:
-        """The memory of one host scalar, to write into before a call."""
+        """Return the memory of a host scalar, to be written before a call."""
         arg = self.program.args[self.program.positions("scalar")[name]]
         return self._scalars[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype)).data
 
     @property
     def checks_indices(self) -> bool:
-        """Does a call raise where an index is out of range?"""
+        """Does a call raise if an index is out of range?"""
         return self._flag is not None
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """The inputs a call takes, in order."""
+        """The inputs that a call takes, in order."""
         return tuple(self.program.positions("input"))
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The outputs a call returns, in order."""
+        """The outputs that a call returns, in order."""
         return tuple(self._outputs)
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
-        """Run once. `inputs` follow `input_names`; the results are arrays of the host."""
+        """Run once. `inputs` follow `input_names`; the results are host arrays."""
         for name, array in zip(self.input_names, inputs, strict=True):
             self._spans[name].upload(array)
         if self.mirror:
@@ -199,7 +199,7 @@ class DeviceExecutor:
         return results
 
     def _fetched(self, position: int) -> Array:
-        """An argument's value, as an array of the host."""
+        """Return an argument's value as a host array."""
         arg = self.program.args[position]
         made = np.empty(arg.shape, numpy_dtype(arg.dtype))
         self._spans[arg.name].download(made)
@@ -207,7 +207,7 @@ class DeviceExecutor:
 
     @contextmanager
     def lent(self, inputs: Sequence[Array]) -> Iterator[list[Any]]:
-        """All arguments in order, for somebody who runs the kernels himself; the state is as before afterwards."""
+        """Yield all arguments in order, for callers that run kernels themselves; the state is restored afterwards."""
         for name, array in zip(self.input_names, inputs, strict=True):
             self._spans[name].upload(array)
         state = {name: array.copy() for name, array in self._state.items()}
@@ -221,5 +221,5 @@ class DeviceExecutor:
                 self._spans[name].upload(array)
 
     def wait(self) -> None:
-        """Until all kernels that were started are done."""
+        """Wait until all kernels that were launched are done."""
         loader.synchronize(self.device.kind, self.device.number)

@@ -1,4 +1,4 @@
-"""Runs one entry point of an artefact: memory is bound once, a call changes inputs, outputs and scalars only."""
+"""Runs an entry point of an artefact: memory is bound once, a call changes inputs, outputs and scalars only."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Refuse = Callable[[Mapping[str, Array]], NoReturn]
 
 
 def out_of_range(values: Mapping[str, Array]) -> NoReturn:
-    """The error of a program of which nothing more is known."""
+    """Raise the error of a program whose graph is not available."""
     raise IndexRangeError("an index is out of range: a label or a token id of the batch")
 
 
 class Executor:
-    """One entry point with its scratch arena and scalars; state arrays are the caller's and may be re-bound.
+    """An entry point with its scratch arena and scalars; state arrays are the caller's and may be re-bound.
 
-    A call is exactly one packed call into the artefact. Where the program has counted indices out of range, it has
-    changed nothing, and `refuse` is called with the arrays of inputs, state and scalars by name, to raise the error.
+    A call is exactly one packed call into the artefact. If the program has counted indices out of range, it has changed
+    no state, and `refuse` is called with the arrays of inputs, state and scalars by name, to raise the error.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Executor:
         refuse: Refuse = out_of_range,
     ):
         self.program, self._refuse = program, refuse
-        self._keep: dict[str, Array] = {}  # what the table points into
+        self._keep: dict[str, Array] = {}  # the arrays to which the table points
         self._table = Table(program.args, CPU, 0)
         at = self._table.address
         self._run = function.on(at) if isinstance(function, Function) else partial(function, at)
@@ -55,38 +55,38 @@ class Executor:
         self._outputs = [(i, program.args[i].shape, numpy_dtype(program.args[i].dtype)) for i in outputs.values()]
         self._flag: memoryview[Any] | None = None
         if flag is not None:
-            made = self._keep[INDEX_FLAG] = np.zeros(1, np.int32)
-            self._flag = made.data
-            self._table.point(flag, address_of(made))
+            array = self._keep[INDEX_FLAG] = np.zeros(1, np.int32)
+            self._flag = array.data
+            self._table.point(flag, address_of(array))
         arenas = {"scratch": address_of(self._scratch), "scalar": address_of(self._scalars)}
         for position, arg in enumerate(program.args):
             if arg.space in arenas:
                 self._table.point(position, arenas[arg.space] + arg.offset)
             elif arg.space == "const":
-                made = self._keep[arg.name] = aligned_empty(arg.shape, numpy_dtype(arg.dtype))
-                made.reshape(-1)[:] = np.frombuffer(program.constants[arg.name], made.dtype)
-                self._table.put(position, made)
+                array = self._keep[arg.name] = aligned_empty(arg.shape, numpy_dtype(arg.dtype))
+                array.reshape(-1)[:] = np.frombuffer(program.constants[arg.name], array.dtype)
+                self._table.put(position, array)
         self.bind(state)
 
     def bind(self, state: Mapping[str, Array]) -> None:
-        """Let the state arguments point at these arrays (contiguous, of the right size and dtype)."""
+        """Bind the state arguments to these arrays (contiguous, of the right size and dtype)."""
         for name, position in self.program.positions("state").items():
             self._table.put(position, state[name])
             self._keep[name] = state[name]
 
     def scalar(self, name: str) -> memoryview[Any]:
-        """The memory of one host scalar, to write into before a call: `executor.scalar('lr')[0] = 0.1`."""
+        """Return the memory of a host scalar, to be written before a call: `executor.scalar('lr')[0] = 0.1`."""
         arg = self.program.args[self.program.positions("scalar")[name]]
         return self._scalars[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype)).data
 
     @property
     def checks_indices(self) -> bool:
-        """Does a call raise where an index is out of range?"""
+        """Does a call raise if an index is out of range?"""
         return self._flag is not None
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """The inputs a call takes, in order; unused ones are not among them."""
+        """The inputs that a call takes, in order, without unused ones."""
         return tuple(self._inputs)
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
@@ -98,30 +98,30 @@ class Executor:
         return results
 
     def _values(self, inputs: Sequence[Array]) -> dict[str, Array]:
-        """What the last call has read, by name."""
+        """Return the arrays that the last call has read, by name."""
         scalars = {name: np.asarray(self.scalar(name)) for name in self.program.positions("scalar")}
         return {**self._keep, **scalars, **dict(zip(self._inputs, inputs, strict=True))}
 
     def _fill(self, inputs: Sequence[Array]) -> list[Array]:
         """Put a call's inputs and fresh outputs into the table."""
-        if not self._given:  # touched page by page instead, it keeps the threads of a kernel waiting for each other
+        if not self._given:  # page faults in kernels would make their threads wait for each other
             populate(self._scratch)
             self._given = True
         for position, array in zip(self._inputs.values(), inputs, strict=True):
             self._table.put(position, array)
         results = []
         for position, shape, dtype in self._outputs:
-            made = np.empty(shape, dtype)
-            self._table.point(position, address_of(made))
-            results.append(made)
+            array = np.empty(shape, dtype)
+            self._table.point(position, address_of(array))
+            results.append(array)
         return results
 
     def wait(self) -> None:
-        """Until all kernels are done: on a CPU they are when a call returns."""
+        """Wait until all kernels are done: on a CPU they are when a call returns."""
 
     @contextmanager
     def lent(self, inputs: Sequence[Array]) -> Iterator[list[Any]]:
-        """All arguments in order, for somebody who runs the kernels himself; the state is as before afterwards."""
+        """Yield all arguments in order, for callers that run kernels themselves; the state is restored afterwards."""
         results = self._fill(inputs)
         state = {name: self._keep[name].copy() for name in self.program.positions("state")}
         try:

@@ -1,4 +1,4 @@
-"""Compiled code through the C functions of tvm_ffi: importing its Python package takes 30 ms of a warm start.
+"""Compiled code through the C API of tvm_ffi: importing its Python package would add 30 ms to a warm start.
 
 (tvm_ffi 0.1.14, tvm/ffi/c_api.h.)
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ctypes import byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_void_p, sizeof
 
 _INT, _BOOL, _POINTER, _TEXT, _FUNCTION, _MODULE = 1, 2, 4, 8, 68, 73  # tags of a TVMFFIAny
-_HEADER = 24  # bytes of a TVMFFIObject, before what is the object's own
+_HEADER = 24  # bytes of the header of a TVMFFIObject
 
 
 class _Any(ctypes.Structure):
@@ -27,8 +27,8 @@ class _Bytes(ctypes.Structure):
 
 
 class Library:
-    """A shared library that codegen wrote, loaded by tvm_ffi, which `ffi` is: it stays loaded as long as this or one of
-    its functions lives.
+    """A shared library that codegen wrote, loaded by tvm_ffi (`ffi`): it stays loaded as long as this object or one of
+    its functions exists.
 
     Raises:
         RuntimeError: it cannot be loaded.
@@ -39,7 +39,7 @@ class Library:
         self._module = _Held(ffi, _called(ffi, "ffi.Module.load_from_file.so", _text(path), _text("so")))
 
     def get_function(self, name: str) -> Function:
-        """One of its functions. Raises AttributeError: it has none of that name."""
+        """Return a function of the library. Raises AttributeError: it has none of that name."""
         module = _Any(_MODULE, 0, self._module.handle)
         found = _called(self._ffi, "ffi.ModuleGetFunction", (module, None), _text(name), (_Any(_BOOL, 0, 0), None))
         if found.tag != _FUNCTION:
@@ -48,7 +48,7 @@ class Library:
 
 
 class Function:
-    """A function of a library: called with numbers, and with addresses of DLTensors as c_void_p."""
+    """A function of a library: called with integers, and with addresses of DLTensors as c_void_p."""
 
     def __init__(self, function: _Held):
         self._function = function
@@ -57,7 +57,7 @@ class Function:
         self.on(*arguments)()
 
     def on(self, *arguments: int | c_void_p) -> Callable[[], None]:
-        """The call with these arguments, for many times: they are put where C finds them once.
+        """Return a function that repeats the call with these arguments, which are converted only once.
 
         Raises:
             RuntimeError: the function has failed.
@@ -74,12 +74,12 @@ class Function:
 
 
 def start_workers(ffi: ctypes.CDLL) -> None:
-    """Let TVM start the workers of the calling thread, if they are not there."""
+    """Let TVM start the worker threads of the calling thread, if there are none yet."""
     _called(ffi, "runtime.NumThreads")
 
 
 class _Held:
-    """An object of tvm_ffi's, which is let go with this."""
+    """Owns a reference to an object of tvm_ffi."""
 
     def __init__(self, ffi: ctypes.CDLL, found: _Any):
         self.ffi, self.handle = ffi, int(found.value)
@@ -91,13 +91,13 @@ def _number(number: int | c_void_p) -> _Any:
 
 
 def _text(text: str) -> tuple[_Any, object]:
-    """An argument, and what it points to."""
-    kept = c_char_p(text.encode())
-    return _Any(_TEXT, 0, ctypes.cast(kept, c_void_p).value or 0), kept
+    """Return a string as an argument, and the memory to which it points."""
+    memory = c_char_p(text.encode())
+    return _Any(_TEXT, 0, ctypes.cast(memory, c_void_p).value or 0), memory
 
 
 def _called(ffi: ctypes.CDLL, name: str, *arguments: tuple[_Any, object]) -> _Any:
-    """What one of tvm_ffi's own functions gives. Raises RuntimeError: it has failed."""
+    """Call a global function of tvm_ffi and return its result. Raises RuntimeError: it has failed."""
     function, result = c_void_p(), _Any()
     kept = c_char_p(name.encode())
     named = _Bytes(ctypes.cast(kept, c_void_p).value, len(name))
@@ -112,11 +112,11 @@ def _called(ffi: ctypes.CDLL, name: str, *arguments: tuple[_Any, object]) -> _An
 
 
 def _raised(ffi: ctypes.CDLL) -> RuntimeError:
-    """The error that a call has left."""
+    """Return the error that a call has raised in tvm_ffi."""
     error = c_void_p()
     ffi.TVMFFIErrorMoveFromRaised(byref(error))
     if not error.value:
-        return RuntimeError("an error that says nothing")
+        return RuntimeError("an error without a message")
     _, message = (_Bytes.from_address(error.value + _HEADER + i * sizeof(_Bytes)) for i in range(2))  # kind, message
     text = message.text
     ffi.TVMFFIObjectDecRef(error)

@@ -22,7 +22,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import CompileError, MXNetError, located
+from gluongraph.errors import CompileError, MXNetError, with_user_location
 from gluongraph.host import cuda_compiler, nvidia
 from gluongraph.host.interrupts import import_whole
 from gluongraph.host.process import cores_to_bind, import_tvm, threads
@@ -36,7 +36,7 @@ NO_BINARIES: Mapping[str, Bytes] = {}
 
 @cache
 def _libraries() -> ctypes.CDLL:
-    """tvm_ffi's library, and in the process that of TVM's runtime, threads configured once."""
+    """Load tvm_ffi's library and TVM's runtime, with its threads configured; return the former."""
     os.environ.setdefault("TVM_NUM_THREADS", str(threads()))
     told = "TVM_BIND_THREADS" in os.environ
     os.environ.setdefault("TVM_BIND_THREADS", "0")
@@ -63,8 +63,8 @@ def _bind(ffi: ctypes.CDLL, cores: list[int]) -> None:
 
 @cache
 def _ffi() -> Any:
-    """The Python package tvm_ffi, and what `_libraries` brings."""
-    # Only arrays of our own travel: the bridge to torch tensors would import torch.
+    """Return the Python package tvm_ffi, after `_libraries`."""
+    # The bridge to torch tensors would import torch; only numpy arrays are passed.
     os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
     tvm_ffi = import_tvm("tvm_ffi")
     _libraries()
@@ -72,7 +72,7 @@ def _ffi() -> Any:
 
 
 def _library(name: str, package: str = "tvm") -> Path:
-    """A shared library of TVM or of tvm_ffi."""
+    """Return the path of a shared library of TVM or of tvm_ffi."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise CompileError("TVM's runtime is not installed: pip install apache-tvm")
@@ -103,7 +103,7 @@ def load_code(library: Bytes, what: str, gpu: bool = False, binaries: Mapping[st
             return Library(_libraries(), path)
     except (RuntimeError, OSError) as error:
         reason = str(error).rpartition(f"{path}: ")[2] if isinstance(error, RuntimeError) else error.strerror
-        raise CompileError(located(f"cannot load {what}: {reason}")) from error
+        raise CompileError(with_user_location(f"cannot load {what}: {reason}")) from error
 
 
 _loads = itertools.count(1)
@@ -111,7 +111,7 @@ _loads = itertools.count(1)
 
 @contextmanager
 def _file_of(content: Bytes) -> Iterator[str]:
-    """Within: a file with this content, in memory; where the system has no such files, a temporary one."""
+    """A file with this content in memory (memfd), or a temporary one if the system has no memfd; yields its path."""
     try:
         handle = os.memfd_create("gluongraph", os.MFD_CLOEXEC)
     except OSError:
@@ -134,13 +134,13 @@ def _file_of(content: Bytes) -> Iterator[str]:
 
 
 def function(module: Any, name: str) -> Entry:
-    """A function of a loaded artefact: an entry point, or a kernel."""
+    """Return a function of a loaded artefact: an entry point, or a kernel."""
     found: Entry = module.get_function(name)
     return found
 
 
 def view(array: np.ndarray[Any, Any]) -> Tensor:
-    """The array's memory as a flat tensor, not copied; it must be contiguous and writable."""
+    """Return the array's memory as a flat tensor, without a copy; it must be contiguous and writable."""
     ffi = _ffi()
     flat = array.reshape(-1)
     if flat.dtype.type is bfloat16:  # numpy does not export it
@@ -188,7 +188,7 @@ def _load_cudart() -> None:
 
 
 def _cuda_help(reason: str) -> str:
-    """What to do about a library that is missing."""
+    """Return advice about a missing library."""
     if "libcudart" in reason:
         return "\n  help: pip install 'gluongraph[cuda]', or install CUDA 13"
     return "\n  help: install NVIDIA's driver, 580 or newer" if "libcuda" in reason else ""
@@ -224,7 +224,7 @@ def allocate(nbytes: int, kind: int, number: int) -> Tensor:
 
 @contextmanager
 def device_errors(wanted: str) -> Iterator[None]:
-    """Within: what a device refuses is an MXNetError that names what was wanted of it, with CUDA's own reason.
+    """Convert errors of a device within this context to MXNetError, with what was requested and CUDA's own reason.
 
     Some of them come late: what a kernel has done wrong is told by a copy after it.
     """
@@ -234,13 +234,13 @@ def device_errors(wanted: str) -> Iterator[None]:
         raise
     except Exception as error:  # of many types, which tvm_ffi makes of names
         reason = str(error).partition("// func_name")[0].strip()  # TVM's error goes on with the source of all kernels
-        raise MXNetError(located(f"the device does not give {wanted}: {reason}")) from error
+        raise MXNetError(with_user_location(f"the device does not give {wanted}: {reason}")) from error
 
 
 @contextmanager
 def on_stream_of_copies(kind: int, number: int) -> Iterator[None]:
-    """Within: kernels run on the stream that `copy_in` and `copy_out` use, after the copies before and ahead of those
-    after them. Others in the process may have set another stream for TVM's kernels, as its bridge to PyTorch does."""
+    """Run kernels within this context on the stream that `copy_in` and `copy_out` use, after earlier copies and before
+    later ones. Other code may have set another stream for TVM's kernels, as its bridge to PyTorch does."""
     if kind == 1:
         yield
         return
@@ -253,18 +253,18 @@ def on_stream_of_copies(kind: int, number: int) -> Iterator[None]:
 
 
 def address(tensor: Tensor) -> int:
-    """Where a tensor's memory begins."""
+    """Return the address of a tensor's memory."""
     return int(tensor.data_ptr())
 
 
 def copy_in(tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
-    """The bytes of an array of the host into a tensor."""
+    """Copy a host array to a tensor."""
     with device_errors("a copy to it"):
         _runtime("TVMTensorCopyFromBytes")(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
 
 
 def copy_out(tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
-    """The bytes of a tensor into an array of the host."""
+    """Copy a tensor to a host array."""
     with device_errors("a copy from it"):
         _runtime("TVMTensorCopyToBytes")(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
 
@@ -312,7 +312,7 @@ _FORGET = _Deleter(_forget)
 
 
 class _Exporter:
-    """Hands a piece of memory over through DLPack: TVM's own views carry an offset, which kernels do not take."""
+    """Exports memory through DLPack: TVM's own views have a byte offset, which kernels ignore."""
 
     def __init__(self, pointer: int, size: int, dtype: str, kind: int, number: int):
         row = DTYPES[dtype]
@@ -337,5 +337,5 @@ class _Exporter:
 
 
 def from_address(pointer: int, size: int, dtype: str, kind: int, number: int) -> Tensor:
-    """Memory of a device as a flat tensor. Whoever asks keeps the memory alive."""
+    """Return memory of a device as a flat tensor. The caller keeps the memory alive."""
     return _ffi().from_dlpack(_Exporter(pointer, size, dtype, kind, number))

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: every launch timed by itself, in the step's order, on the step's own memory."""
+"""Profiles of a step: every launch timed separately, in the step's order, on the step's own memory."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One launch: what it is, its median time in seconds, what it must do, and what the machine would need for that."""
+    """One launch: its kernel, median time in seconds, cost, and the machine's lower bound for that cost."""
 
     kernel: str
     label: str
     rule: str
     seconds: float
     cost: Cost
-    bound: float = 0.0  # seconds; 0 where the machine was not measured
-    limit: str = ""  # what makes the bound: "memory" or "compute"
+    bound: float = 0.0  # seconds; 0 if the machine was not measured
+    limit: str = ""  # what determines the bound: "memory" or "compute"
 
     @property
     def nbytes(self) -> int:
@@ -39,12 +39,12 @@ class Row:
 
     @property
     def flops(self) -> int:
-        """Operations on numbers."""
+        """Arithmetic operations."""
         return self.cost.flops
 
     @property
     def share(self) -> float:
-        """Of what the machine could do: 1 is a kernel that cannot be faster."""
+        """The bound divided by the time: 1 for a kernel that cannot be faster."""
         return self.bound / self.seconds if self.seconds else 0.0
 
     @property
@@ -62,7 +62,7 @@ class Row:
         )
 
 
-# What a table may be sorted by, largest first.
+# The orders in which a table may be sorted, worst first.
 ORDERS: Mapping[str, Callable[[Row], float]] = {
     "time": lambda row: -row.seconds,
     "lost": lambda row: -row.lost,
@@ -84,21 +84,21 @@ class Profile(list[Row]):
 
     @property
     def share(self) -> float:
-        """Of what the machine could do, over all launches: the sum of their bounds by the sum of their times."""
+        """The sum of the bounds of all launches divided by the sum of their times."""
         return sum(row.bound for row in self) / self.seconds if self.seconds else 0.0
 
     def sorted(self, by: str) -> Profile:
-        """The rows by "time", by the time that is "lost" beyond the bound, or by "share", the worst first.
+        """Return the rows by "time", by the time that is "lost" beyond the bound, or by "share", worst first.
 
         Raises:
-            ValueError: no such order.
+            ValueError: there is no such order.
         """
         if by not in ORDERS:
             raise ValueError(f"a profile is sorted by {', '.join(ORDERS)}, not {by!r}")
         return Profile(sorted(self, key=ORDERS[by]), self.machine)
 
     def data(self) -> dict[str, Any]:
-        """The same for machines: what JSON holds."""
+        """Return the profile as JSON data."""
         rows = [
             {**asdict(row), "nbytes": row.nbytes, "flops": row.flops, "share": row.share, "lost": row.lost}
             for row in self
@@ -119,7 +119,7 @@ def profile(
     repeat: int = 20,
     machine: Machine | None = None,
 ) -> Profile:
-    """Time each launch `repeat` times over whole steps. State is put back afterwards: nothing has been trained."""
+    """Time each launch in `repeat` steps. The state is restored afterwards."""
     functions = {launch.kernel: loader.function(module, launch.kernel) for launch in plan.launches}
     with executor.lent(inputs) as memory:
         position = plan.positions

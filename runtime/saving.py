@@ -1,4 +1,4 @@
-"""Saving while the training goes on: a copy of the state is taken at once, a thread writes it."""
+"""Asynchronous saving: the state is copied at once, and a thread writes the copy while the training continues."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ import numpy as np
 from gluongraph.runtime.checkpoint import CHUNK, Content, Keep, place_for, write
 from gluongraph.storage import Array, aligned, aligned_empty, populate
 
-_COPYING = 4  # threads that copy; more gain nothing
+_COPYING = 4  # threads that copy; more are not faster
 
 
 class Saver:
     """Writes one checkpoint at a time, in the calling thread or in one of its own.
 
-    A copy costs its memory once more; that is kept for the next, since fresh memory takes far longer to be had than
-    to be written. An error of the thread is raised by the next call; one that nobody has asked for is told when the
-    program ends.
+    The memory of the copy is reused for the next one, since page faults of fresh memory take far longer than copying.
+    An error in the thread is raised by the next call; if there is none, it is printed when the program ends.
     """
 
     def __init__(self) -> None:
@@ -34,13 +33,13 @@ class Saver:
         self._memory: Array = np.empty(0, np.uint8)
         self._reserving: threading.Thread | None = None
         self._stop = threading.Event()
-        weakref.finalize(self, _tell, self.failed)
+        weakref.finalize(self, _print_errors, self.failed)
 
     def save(self, folder: Path, content: Content, keep: Keep, asynchronous: bool) -> Path:
-        """Write a checkpoint, or begin to: where it is, or will be. One that is still being written is waited for.
+        """Write a checkpoint, or start to, after the previous one is complete. Return its folder.
 
         Raises:
-            OSError: this one cannot be written, or the last one could not.
+            OSError: this one or the previous one could not be written.
         """
         self.wait()
         place = place_for(folder, content.step)
@@ -51,7 +50,7 @@ class Saver:
         return place
 
     def reserve(self, nbytes: int) -> None:
-        """Take the memory for copies of so many bytes now, in a thread, so that the first need not wait for it."""
+        """Allocate and touch memory for a copy of `nbytes` bytes in a thread, so that the first save does not wait."""
         self.wait()
         if self._memory.nbytes < nbytes:
             self._end_reserving()
@@ -60,7 +59,7 @@ class Saver:
             self._reserving.start()
 
     def _touch(self) -> None:
-        """Write to every page: the system gives them only then, if not before."""
+        """Write to every page, so that the system maps it."""
         for at in range(0, self._memory.nbytes, CHUNK):
             if self._stop.is_set():
                 return
@@ -76,23 +75,23 @@ class Saver:
 
     @property
     def reserving(self) -> bool:
-        """Is memory still being taken?"""
+        """Is memory still being reserved?"""
         return self._reserving is not None and self._reserving.is_alive()
 
     @property
     def busy(self) -> bool:
-        """Is something still being written?"""
+        """Is a checkpoint still being written?"""
         return self._thread is not None and self._thread.is_alive()
 
     def wait(self) -> None:
-        """Until what is being written is whole. Raises OSError: it could not be written."""
+        """Wait until the checkpoint is complete. Raises OSError: it could not be written."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         self.check()
 
     def check(self) -> None:
-        """Raise the error of the last save, if it had one and nobody has been told."""
+        """Raise the error of the last save, if there was one that has not been raised."""
         if self.failed:
             raise self.failed.pop()
 
@@ -103,7 +102,7 @@ class Saver:
             self.failed.append(error)
 
     def _snapshot(self, content: Content) -> Content:
-        """The same with arrays of its own."""
+        """Return the content with copies of its arrays."""
         self._end_reserving()
         needed = room(content)
         if self._memory.nbytes < needed:
@@ -123,18 +122,18 @@ class Saver:
 
 
 def _copy(pairs: Iterable[tuple[Array, Array]]) -> None:
-    """Copy the second arrays to the first. Several threads at once, since one core alone cannot fill the memory's bus,
-    and of memory that is fresh each page costs its first thread far more time than the copy does."""
-    pieces = []
+    """Copy the second arrays to the first, in several threads: one core cannot saturate the memory bandwidth, and page
+    faults of fresh memory take far longer than copying."""
+    chunks = []
     for to, array in pairs:
         if array.flags.c_contiguous and array.nbytes > CHUNK:
             flat, source, step = to.reshape(-1), array.reshape(-1), CHUNK // array.itemsize
-            pieces += [(flat[at : at + step], source[at : at + step]) for at in range(0, array.size, step)]
+            chunks += [(flat[at : at + step], source[at : at + step]) for at in range(0, array.size, step)]
         else:
-            pieces.append((to, array))
+            chunks.append((to, array))
     with ThreadPoolExecutor(min(_COPYING, len(os.sched_getaffinity(0)))) as threads:
-        for _ in threads.map(_copy_one, pieces):
-            pass  # an error comes out here
+        for _ in threads.map(_copy_one, chunks):
+            pass  # raises the errors of the threads
 
 
 def _copy_one(pair: tuple[Array, Array]) -> None:
@@ -144,10 +143,10 @@ def _copy_one(pair: tuple[Array, Array]) -> None:
 
 
 def room(content: Content) -> int:
-    """Bytes that a copy of the arrays takes."""
+    """Return the bytes of a copy of the arrays."""
     return sum(aligned(array.nbytes) for arrays in content.groups.values() for array in arrays.values())
 
 
-def _tell(failed: list[Exception]) -> None:
+def _print_errors(failed: list[Exception]) -> None:
     for error in failed:
         print(f"an asynchronous save has failed: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The table of an entry point's arguments: what a call hands over is where it begins."""
+"""The table of an entry point's arguments, whose address is the argument of a call."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BFLOAT = 4
 
 
 class Table:
-    """One DLTensor for each argument, all flat, in one run of memory. Only where their data lies ever changes."""
+    """An array of DLTensors, one for each argument, all flat. After construction only their data pointers change."""
 
     def __init__(self, args: Sequence[Arg], device: int, number: int):
         self._args = args
@@ -52,14 +52,14 @@ class Table:
         self.address = int(rows.ctypes.data)
 
     def point(self, position: int, address: int) -> None:
-        """The argument at that position lies there."""
+        """Set the address of the argument at a position."""
         self._data[position] = address
 
     def put(self, position: int, array: Array) -> None:
-        """The argument at that position is this array of the host; whoever calls keeps it alive.
+        """Bind the argument at a position to a host array, which the caller keeps alive.
 
         Raises:
-            CompileError: it is not contiguous, or of another dtype or size.
+            CompileError: it is not contiguous, or has another dtype or size.
         """
         if self._expected[position] != (array.dtype, array.nbytes) or not array.flags.c_contiguous:
             arg = self._args[position]
@@ -68,13 +68,13 @@ class Table:
         self._data[position] = address_of(array)
 
     def tensor(self, position: int) -> c_void_p:
-        """The argument at that position, for a kernel that is called by itself."""
+        """Return the DLTensor of the argument at a position, to call a single kernel."""
         return c_void_p(self.address + position * _ROW.itemsize)
 
 
 def address_of(array: Array) -> int:
-    """Where a contiguous array begins."""
+    """Return the address of a contiguous array."""
     try:
         return addressof(c_char.from_buffer(array.data))  # a quarter of the time that array.ctypes takes
-    except (TypeError, ValueError):  # read-only, without elements, or of a dtype that buffers do not know
+    except (TypeError, ValueError):  # read-only, empty, or of a dtype that the buffer protocol lacks
         return int(array.ctypes.data)

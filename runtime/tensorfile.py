@@ -43,7 +43,7 @@ def pieces(arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = Non
 
 
 def parse(data: Array, what: str) -> dict[str, Array]:
-    """The arrays of a file's bytes, in their memory; `what` names the file in errors.
+    """Return the arrays of a file's bytes, as views of these; `what` names the file in errors.
 
     Raises:
         FormatError: the bytes are no such file: its arrays lie outside of it, overlap, or leave bytes over.
@@ -52,7 +52,7 @@ def parse(data: Array, what: str) -> dict[str, Array]:
 
 
 def parse_all(data: Array, what: str) -> tuple[dict[str, Array], dict[str, str]]:
-    """The arrays, and the texts about them. Raises what `parse` does."""
+    """Return the arrays and the metadata. Raises what `parse` does."""
     try:
         start = _LENGTH + int.from_bytes(data[:_LENGTH].tobytes(), "little")
         if not _LENGTH < start <= min(data.nbytes, LONGEST):
@@ -75,7 +75,7 @@ def parse_all(data: Array, what: str) -> tuple[dict[str, Array], dict[str, str]]
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """An object of JSON, whose names must differ."""
+    """Return a JSON object, whose names must be distinct."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name is there twice")

@@ -28,8 +28,8 @@ LIBRARY, PROGRAM = "step.so", "program.json"
 
 @dataclass(frozen=True)
 class Artefact:
-    """Compiled code and its description: its files, by name, as they were when their digests were compared. `path` is
-    where the library lies, None where it is not kept; where nothing could be linked `module` holds the code."""
+    """Compiled code and its description. `files` are its files by name, as they were when their digests were verified;
+    `path` is the library, None if it is not stored; `module` is the code if it could not be linked."""
 
     program: Program
     path: Path | None
@@ -46,15 +46,15 @@ class Artefact:
 
 
 def key(plan: Plan, target: Target) -> str:
-    """A digest of everything that decides the code: kernels, memory, target, versions, the rules' own source.
+    """Return a digest of everything that determines the code: kernels, memory, target, versions, the rules' sources.
 
-    Names of inputs and outputs are not among it: the same net built again, with other names, is the same code.
+    Names of inputs and outputs are not included: the same network with other names has the same code.
     """
     return hashlib.sha256(f"{_described(plan)}{target}{code()}".encode()).hexdigest()[:32]
 
 
 def _described(plan: Plan) -> str:
-    """All of a plan but names: its arguments by position, each kernel once, the launches in order."""
+    """Return a plan as text without names: its arguments by position, each kernel once, the launches in order."""
     position = plan.positions
     lines = [program_of(plan).nameless().to_json()]
     for name, launch in plan.kernels.items():
@@ -71,17 +71,17 @@ SOURCES = (Path(__file__).parent.parent, Path(ops.__file__).parent)
 
 @once
 def code() -> str:
-    """A digest of what turns a plan into code: the sources of this package and of the ops' rules, and TVM's version,
-    which stands in a file at the top of its packages (to import `importlib.metadata` for it takes 15 ms)."""
+    """Return a digest of what turns a plan into code: the sources of this package and of the ops' rules, and TVM's
+    version, which is in a top-level file of its packages (importing `importlib.metadata` for it takes 15 ms)."""
     versions = [file for name in ("tvm", "tvm_ffi") for file in sorted(package(name).glob("*.py"))]
     return digest_of("", *SOURCES, *versions)
 
 
 def package(name: str) -> Path:
-    """The folder of a package, which is not imported for it.
+    """Return the folder of a package without importing it.
 
     Raises:
-        CompileError: it is not installed.
+        CompileError: the package is not installed.
     """
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
@@ -90,7 +90,7 @@ def package(name: str) -> Path:
 
 
 def digest_of(text: str, *sources: Path) -> str:
-    """A digest of a text and of Python files: of each folder all below it, with their places there."""
+    """Return a digest of a text and of Python files, of a folder all below it, with their relative paths."""
     digest = hashlib.sha256(text.encode())
     for source in sources:
         start = len(os.fspath(source.parent))
@@ -102,7 +102,8 @@ def digest_of(text: str, *sources: Path) -> str:
 
 
 def files_of(source: Path) -> list[str]:
-    """The Python files below a folder, in one order; or the file itself. Every start asks; pathlib is slower."""
+    """Return the Python files below a folder, in a fixed order; or the file itself. `os.walk`, since every start calls
+    this and pathlib is slower."""
     if source.suffix == ".py":
         return [os.fspath(source)]
     found: list[str] = []
@@ -113,7 +114,7 @@ def files_of(source: Path) -> list[str]:
 
 
 def find(key: str, program: Program, gpu: bool = False) -> Artefact | None:
-    """What was stored for such a program under the key, if the entry is whole."""
+    """Return the artefact that is stored for the program under the key; None if the entry is missing or incomplete."""
     base = store.folder()
     entry = store.get(base / key) if base is not None else None
     if entry is None or entry.files.get(PROGRAM) != _text(program) or LIBRARY not in entry.files:
@@ -122,23 +123,23 @@ def find(key: str, program: Program, gpu: bool = False) -> Artefact | None:
 
 
 def of_entry(entry: Entry, program: Program, gpu: bool) -> Artefact:
-    """The artefact that an entry holds."""
+    """Return the artefact of an entry of the store."""
     path = entry.path / LIBRARY if entry.path is not None else None
     return Artefact(program, path, gpu=gpu, files=entry.files)
 
 
 def keep(key: str, program: Program, write: Callable[[Path], None], gpu: bool = False) -> Artefact:
-    """A new entry; `write(path)` makes the library, and may leave other files beside it.
+    """Store a new artefact; `write(path)` writes the library, and may write other files next to it.
 
     Raises:
-        CompileError: it cannot be made.
+        CompileError: compiling or linking failed.
         OSError: no temporary file can be written.
     """
     base = store.folder()
-    with disk.temporary_folder() as made:
-        write(made / LIBRARY)
-        (made / PROGRAM).write_bytes(_text(program))
-        entry = store.put(base / key if base is not None else None, made)
+    with disk.temporary_folder() as folder:
+        write(folder / LIBRARY)
+        (folder / PROGRAM).write_bytes(_text(program))
+        entry = store.put(base / key if base is not None else None, folder)
     return of_entry(entry, program, gpu)
 
 

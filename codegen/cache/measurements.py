@@ -1,7 +1,7 @@
-"""Tuning records: the candidate measured to be the fastest for a group, stored beside the artefacts.
+"""Tuning records: the candidate that was measured to be the fastest for a group, stored next to the artefacts.
 
-The file is one for each target, processor, number of threads and version of the rules: measured elsewhere, or of other
-code, is not measured. `GG_TUNED=0` leaves it unread.
+There is a file for each target, processor, number of threads and version of the rules: measurements elsewhere, or of
+other code, do not count. With `GG_TUNED=0` it is not read.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 @dataclass(frozen=True)
-class Found:
-    """The fastest candidate for a group: its seconds, and those of the rule's own choice, measured side by side."""
+class Measurement:
+    """The fastest candidate for a group: its seconds, and those of the rule's default, measured alternately."""
 
     candidate: Candidate
     seconds: float
@@ -37,7 +37,7 @@ class Found:
 
 
 class Table:
-    """What has been found, by the key of a group; `path` is None where it lives in this process alone."""
+    """The tuning records by the key of a group; `path` is None if they are only in this process."""
 
     def __init__(self, path: Path | None):
         self.path = path
@@ -46,27 +46,27 @@ class Table:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[Measurement]:
         return iter(self._rows.values())
 
-    def get(self, key: str) -> Found | None:
-        """What was found for a group, if it has been measured."""
+    def get(self, key: str) -> Measurement | None:
+        """Return the record of a group, if it has been measured."""
         return self._rows.get(key)
 
     def copy(self) -> Table:
-        """What has been found up to now."""
-        made = Table(None)
-        made._rows = dict(self._rows)
-        return made
+        """Return a copy of the current records, which is not written."""
+        copied = Table(None)
+        copied._rows = dict(self._rows)
+        return copied
 
     @property
     def digest(self) -> str:
-        """A digest of what it makes rules choose."""
+        """A digest of the candidates that the records select."""
         return _digest({key: asdict(row.candidate) for key, row in self._rows.items()})
 
-    def put(self, found: dict[str, Found]) -> None:
-        """Remember, and write down, with what others have found since."""
-        self._rows |= found
+    def put(self, measurements: dict[str, Measurement]) -> None:
+        """Add records, and write them, merged with those that other processes have written since."""
+        self._rows |= measurements
         if self.path is None:
             return
         self._rows = _read(self.path) | self._rows
@@ -75,8 +75,8 @@ class Table:
         store.note(self.path, json.dumps(data, indent=1))
 
 
-def _read(path: Path) -> dict[str, Found]:
-    """The rows of a file. Of a damaged one there are none, which is warned of: nothing measures them again unasked."""
+def _read(path: Path) -> dict[str, Measurement]:
+    """Return the rows of a file; none, with a warning, if it is damaged, since tuning is not repeated automatically."""
     there = path.exists()
     if (text := store.noted(path)) is None:
         if there:
@@ -87,7 +87,7 @@ def _read(path: Path) -> dict[str, Found]:
         warn(f"{path} is left out: it is of version {data['version']}, and this gluongraph reads {VERSION}")
         return {}
     return {
-        key: Found(Candidate(**row["candidate"]), float(row["seconds"]), float(row["usual"]))
+        key: Measurement(Candidate(**row["candidate"]), float(row["seconds"]), float(row["usual"]))
         for key, row in data["rows"].items()
     }
 
@@ -97,7 +97,7 @@ def _digest(rows: Any) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What measured times hold for: the processor, its caches, the threads of a kernel."""
+    """Return what measured times are valid for: the processor, its caches, the threads of a kernel."""
     return {"processor": _processor(), "caches": _caches(), "threads": threads()}
 
 
@@ -113,7 +113,7 @@ def _processor() -> str:
 
 @once
 def _caches() -> list[str]:
-    """The sizes of the first core's caches, as Linux tells them."""
+    """Return the sizes of the first core's caches, as reported by Linux."""
     try:
         return [file.read_text(encoding="utf-8").strip() for file in sorted(_CACHES.glob("index*/size"))]
     except OSError:
@@ -121,7 +121,7 @@ def _caches() -> list[str]:
 
 
 def table(target: Target) -> Table:
-    """The table for a target on this machine; one object for each place where it is kept."""
+    """Return the table for a target on this machine; one object for each file."""
     off = os.environ.get("GG_TUNED", "") == "0"
     return _table(target, None if off else store.folder(), threads(), off)
 

@@ -1,6 +1,6 @@
-"""The selection cache: the candidates that rules have selected, stored on disk so that a warm start asks no rule.
+"""The selection cache: the candidates of the target's rules, stored on disk so that a warm start evaluates no rule.
 
-Rules look at index arithmetic with TVM's analyzer, and a warm start is not to load TVM.
+Rules analyze index arithmetic with TVM, and a warm start must not load TVM.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Select = Callable[[Group], Candidate | None]
 
 
 class SelectionCache:
-    """`cache(group)` is what `select(group)` gives, asked once for each group, target and version of the rules.
+    """`cache(group)` is `select(group)`, evaluated once for each group, target and version of the rules.
 
-    `cache.tuned(group)` is what was found to be faster on this machine, if anything was.
+    `cache.tuned(group)` is the candidate that was measured to be the fastest on this machine, if there is one.
     """
 
     def __init__(self, select: Select, path: Path | None, table: Table):
@@ -34,22 +34,22 @@ class SelectionCache:
         self._saved = len(self._known)
 
     def __call__(self, group: Group) -> Candidate | None:
-        return self._usual(group, key_of(group))
+        return self._default(group, key_of(group))
 
     def tuned(self, group: Group, table: Table | None = None) -> Candidate | None:
-        """The candidate of the table, by default as it is now, or where there is none the rule's own. Not for kernels
-        within a scan: what was offered for the scan as a whole has counted the workspace of its rules' own choices."""
+        """Return the candidate of the table, by default the current one, else the rule's default. Not for kernels
+        within a scan: the scan's candidate has the workspace of their defaults."""
         key = key_of(group)
-        found = (self.table if table is None else table).get(key)
-        return found.candidate if found is not None else self._usual(group, key)
+        measured = (self.table if table is None else table).get(key)
+        return measured.candidate if measured is not None else self._default(group, key)
 
-    def _usual(self, group: Group, key: str) -> Candidate | None:
+    def _default(self, group: Group, key: str) -> Candidate | None:
         if key not in self._known:
             self._known[key] = self._select(group)
         return self._known[key]
 
     def save(self) -> None:
-        """Write down what is new. Two processes at once lose nothing that they would not ask again."""
+        """Write new selections. If two processes write at once, lost selections are evaluated again."""
         if self._path is None or len(self._known) == self._saved:
             return
         rows = {k: None if c is None else list(astuple(c)) for k, c in self._known.items()}
@@ -58,7 +58,7 @@ class SelectionCache:
 
 
 def key_of(group: Group) -> str:
-    """What selections are remembered by: the kernel with its shapes and dtypes."""
+    """Return the key of a group: its kernel with shapes and dtypes."""
     return f"{group.pattern} {fingerprint(group.body)}"
 
 
@@ -68,7 +68,7 @@ def _read(path: Path) -> dict[str, Candidate | None]:
 
 
 def selection_cache(target: Target, select: Select) -> SelectionCache:
-    """The selections for a target; one object for each place where they are kept."""
+    """Return the selections for a target; one object for each file."""
     base = store.folder()
     return _selection_cache(target, select, base, measurements.table(target))
 

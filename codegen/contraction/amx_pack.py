@@ -21,15 +21,16 @@ BLOCK = 2 * SIDE  # rows of A, or columns of B
 
 
 def line(kk: int) -> int:
-    """Words of a block."""
+    """Return the words of a block."""
     return 2 * WORDS * mk.ceildiv(kk, DEPTH)
 
 
 @dataclass(frozen=True)
 class Copied:
-    """An operand in tiles: [batch][block][step along k][2]. `read(batch, i, deep, lanes)` gives elements of row (or
-    column) i from `deep` on, where memory runs `along` k; else those of the same `deep` from i on. What is read so are
-    rows of the tiles, or columns where they are `transposed`. What no row or column fills stays as it is."""
+    """An operand packed into tiles: [batch][block][step along k][2]. `read(batch, i, deep, lanes)` gives elements of
+    row (or column) i from `deep` on if memory is contiguous `along` k; else those at the same `deep` from i on. The
+    vectors that are read are rows of the tiles, or columns if `transposed`. Rows and columns of a tile beyond the
+    extent are not written."""
 
     k: Kernel
     to: Buf
@@ -42,12 +43,12 @@ class Copied:
 
     @property
     def blocks(self) -> int:
-        """Of one batch element."""
+        """Blocks of one batch element."""
         return mk.ceildiv(self.extent, BLOCK)
 
     def all(self, cpu: Cpu) -> None:
-        """Copy it, all threads: each some blocks where memory runs along k, else some steps of all blocks, so that long
-        runs of memory are read."""
+        """Pack all of it in parallel: a chunk packs some blocks if memory is contiguous along k, else some steps of all
+        blocks, so that long contiguous ranges are read."""
         k, blocks, steps = self.k, self.blocks, mk.ceildiv(self.kk, DEPTH)
         each = blocks if self.along else steps
 
@@ -71,7 +72,7 @@ class Copied:
         mk.parallel_chunks(k, units, mk.num_chunks(units, cpu, self.batch * self.extent * self.kk * 16), unit)
 
     def some(self, first: Expr, count: int, to: Expr) -> None:
-        """Copy so many blocks of the one batch element there is."""
+        """Pack `count` blocks of an operand of one batch element."""
         k, steps = self.k, mk.ceildiv(self.kk, DEPTH)
 
         def copy(block: Expr, step: Value, count: int) -> None:
@@ -87,19 +88,19 @@ class Copied:
             copy(block, step, 1)
 
     @property
-    def plain(self) -> bool:
-        """Do rows of the tiles lie in memory as they are?"""
+    def copies_rows(self) -> bool:
+        """Are rows of the tiles contiguous in memory, so that they are copied without transposition?"""
         return self.along and not self.transposed
 
     def part(self, batch: Expr, block: Expr, to: Expr, part: Value = 0, parts: int = 1) -> None:
-        """Copy one of the even parts along k of a block."""
+        """Pack one of `parts` even parts along k of a block."""
         first, steps = mk.chunk_range(self.k, mk.ceildiv(self.kk, DEPTH), parts, tir.index(part))
         mk.for_blocks(
             self.k, self.kk, DEPTH, first, steps, lambda deep, depth: self._step(batch, block, to, deep, depth)
         )
 
     def rows(self, batch: Expr, block: Expr, to: Expr, step: Expr, part: Expr, parts: int) -> None:
-        """Copy what one of the even parts of the rows of a `plain` block has of one step."""
+        """Pack one step of one of `parts` even parts of a block's rows, if `copies_rows`."""
         k = self.k
         first, rows = mk.chunk_range(k, BLOCK, parts, part)
         with k.loop(rows, name="row") as number:
@@ -114,16 +115,16 @@ class Copied:
                 mk.for_blocks(k, self.kk, DEPTH, step, 1, copy)
 
     def _step(self, batch: Expr, block: Expr, to: Expr, deep: Expr, depth: int) -> None:
-        """Copy both tiles of a step: where memory runs along k, one line of it may hold words of both."""
+        """Pack both tiles of a step together: if memory is contiguous along k, a cache line may hold words of both."""
         k, used = self.k, mk.ceildiv(self.extent, SIDE)
         first = k.bind(block * 2, "first")
         count = 2 if used % 2 == 0 else k.bind(tir.minimum(used - first, 2), "count")
 
         def tile(start: Expr, size: int) -> None:
             if self.along:
-                rows = amx.along(k, lambda r: self.read(batch, start + r, deep, depth), size)
+                rows = amx.tile_rows_along_k(k, lambda r: self.read(batch, start + r, deep, depth), size)
             else:
-                rows = amx.across(k, lambda p: self.read(batch, start, deep + p, size), depth)
+                rows = amx.tile_rows_across_k(k, lambda p: self.read(batch, start, deep + p, size), depth)
             place = to + tir.floordiv(deep, DEPTH) * (2 * WORDS) + (tir.floordiv(start, SIDE) - first) * WORDS
             at = k.bind(place, "at")
             for r, row in enumerate(mk.transposed(k, rows) if self.transposed else rows):

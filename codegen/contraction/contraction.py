@@ -11,9 +11,9 @@ from gluongraph.codegen.contraction import conv, epilogue_row_sum, gemm, gemm_am
 from gluongraph.codegen.contraction.conv import Conv
 from gluongraph.codegen.contraction.epilogue_row_sum import RowSums
 from gluongraph.codegen.contraction.gemm import Operand
-from gluongraph.codegen.contraction.gemm_strategy import Kind, Strategy
+from gluongraph.codegen.contraction.gemm_strategy import OperandKind, Strategy
 from gluongraph.codegen.contraction.microkernel import accumulator, lanes
-from gluongraph.codegen.expr.expression import Expressions, as_one, count_as_one, flat, unflatten
+from gluongraph.codegen.expr.expression import Expressions, can_flatten_axes, flat, flattened_index, unflatten
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value, cast, lanes_of, ramp
 from gluongraph.dtypes import DTYPES
@@ -22,152 +22,168 @@ from gluongraph.ir.plan import Candidate, Group
 from gluongraph.ops import blocked_layout
 from gluongraph.storage import aligned
 
-How = Strategy | int  # loops of vectors; so many blocks in a stripe of AMX tiles
+GemmVariant = Strategy | int  # of gemm.py; blocks in a stripe of gemm_amx.py
 
 
 def anchor(group: Group, names: tuple[str, ...], sums: bool = False) -> Node | None:
-    """The contraction of a group, if there is exactly one, its operands are inputs of the group, and all results have
-    its shape; sums along rows need not where `sums` are welcome."""
-    found = [n for n in group.body.nodes() if n.op.name in names]
-    if len(found) != 1 or any(s.op.name != "input" for s in found[0].src):
+    """Return the contraction of a group if there is exactly one, its operands are inputs of the group, and all outputs
+    have its shape (row sums excepted if `sums`); else None."""
+    contractions = [n for n in group.body.nodes() if n.op.name in names]
+    if len(contractions) != 1 or any(s.op.name != "input" for s in contractions[0].src):
         return None
-    shape = found[0].shape
+    shape = contractions[0].shape
     results = (n for n in group.body.outputs.values() if not (sums and n.op.kind == "reduce"))
-    return found[0] if all(n.shape == shape for n in results) else None
+    return contractions[0] if all(n.shape == shape for n in results) else None
 
 
 def epilogue(
     k: Kernel, group: Group, bindings: Bindings, finished: Node, sums: RowSums | None = None, first: int | None = None
 ) -> Callable[[tuple[Value, ...], Expr], None]:
-    """A function that takes an index and the contraction's value there, and stores the group's outputs. Axes from the
-    `first` on, if one is given, count as one: the last of the index is the position along all of them.
+    """Return a function that takes an index and the contraction's value there, and stores the group's outputs. Axes
+    from `first` on, if it is set, are flattened: the last component of the index is the position along all of them.
 
     All outputs are computed before the first is stored: one may overwrite what another reads.
     """
     pairs = zip(group.body.outputs.values(), bindings.outputs, strict=True)
-    whole = [(n, buf) for n, buf in pairs if sums is None or n is not sums.summed]
+    outputs = [(n, buf) for n, buf in pairs if sums is None or n is not sums.summed]
 
     def write(index: tuple[Value, ...], value: Expr) -> None:
-        known = k.let(cast(value, "f16") if finished.dtype == "f16" else value)
-        expressions = Expressions(k, group, bindings, {finished: lambda *_: known})
+        result = k.let(cast(value, "f16") if finished.dtype == "f16" else value)
+        expressions = Expressions(k, group, bindings, {finished: lambda *_: result})
         if first is None:
-            lanes = vector_index(index, known)
+            lanes = vector_index(index, result)
         else:
-            lanes = as_one(finished.shape, index[:first], ramp(index[-1], lanes_of(known)))
-        results = [expressions.at(n, lanes) for n, _ in whole]
+            lanes = flattened_index(finished.shape, index[:first], ramp(index[-1], lanes_of(result)))
+        stored = [expressions.at(n, lanes) for n, _ in outputs]
         if sums is not None:
             sums.add(expressions.at(sums.summed.src[0], lanes))
-        for (n, buf), result in zip(whole, results, strict=True):
-            k.store(buf, result, flat(n.shape, index))
+        for (n, buf), each in zip(outputs, stored, strict=True):
+            k.store(buf, each, flat(n.shape, index))
 
     return write
 
 
 def vector_index(index: tuple[Value, ...], value: Expr) -> tuple[Value, ...]:
-    """The index of all lanes of a value whose first element is at `index`."""
+    """Return the index of all lanes of a value whose first element is at `index`."""
     return (*index[:-1], ramp(index[-1], lanes_of(value)))
 
 
-def _claim_gemm(group: Group, cpu: Cpu, how: How | None = None) -> Candidate | None:
-    if group.pattern != "gemm" or (product := anchor(group, ("matmul",), sums=True)) is None:
+def _claim_gemm(group: Group, cpu: Cpu, variant: GemmVariant | None = None) -> Candidate | None:
+    if group.pattern != "gemm" or (contraction := anchor(group, ("matmul",), sums=True)) is None:
         return None
-    if min(_extents(product)) < 1:
+    if min(_extents(contraction)) < 1:
         return None
-    algorithm = _algorithm_of(product, cpu, how)
+    algorithm = _algorithm_of(contraction, cpu, variant)
     workspace = algorithm.workspace
     if (summed := _summed(group)) is not None:
-        workspace = aligned(workspace) + epilogue_row_sum.workspace(summed, algorithm.run)
+        workspace = aligned(workspace) + epilogue_row_sum.workspace(summed, algorithm.run_width)
     return Candidate("gemm", workspace, algorithm.tiles)
 
 
 @dataclass(frozen=True)
-class _Way:
-    """The emitter of a GEMM, its bytes of workspace, and how many columns of a row it stores in one run."""
+class _GemmAlgorithm:
+    """The emitter of a GEMM, its bytes of workspace, the columns of a row that it stores in one run, and whether it
+    uses tile multiplications."""
 
-    emit: Callable[[Kernel, gemm.Product], None]
+    emit: Callable[[Kernel, gemm.Gemm], None]
     workspace: int
-    run: int
+    run_width: int
     tiles: bool
 
 
-def _algorithm_of(product: Node, cpu: Cpu, how: How | None) -> _Way:
-    """The default algorithm, or that of a tuning variant."""
-    extents, kinds = _extents(product), _kinds(product)
+def _algorithm_of(contraction: Node, cpu: Cpu, variant: GemmVariant | None) -> _GemmAlgorithm:
+    """Return the default algorithm, or that of a tuning variant."""
+    extents, kinds = _extents(contraction), _kinds(contraction)
     if gemm_amx.is_profitable(*extents, *kinds, cpu):
-        long = how if isinstance(how, int) else 0
-        workspace, run = gemm_amx.workspace(*extents, *kinds, cpu, long), gemm_amx.run(*extents, *kinds, cpu, long)
-        return _Way(partial(gemm_amx.emit, long=long), workspace, run, tiles=True)
-    how = how if isinstance(how, Strategy) else gemm_strategy.choose(*extents, *kinds, cpu)
-    return _Way(partial(gemm.emit, strategy=how), how.workspace(*extents, cpu), how.width(cpu), tiles=False)
+        stripe_blocks = variant if isinstance(variant, int) else 0
+        workspace, run_width = (
+            gemm_amx.workspace(*extents, *kinds, cpu, stripe_blocks),
+            gemm_amx.run_width(*extents, *kinds, cpu, stripe_blocks),
+        )
+        return _GemmAlgorithm(partial(gemm_amx.emit, stripe_blocks=stripe_blocks), workspace, run_width, tiles=True)
+    variant = variant if isinstance(variant, Strategy) else gemm_strategy.choose(*extents, *kinds, cpu)
+    return _GemmAlgorithm(
+        partial(gemm.emit, strategy=variant), variant.workspace(*extents, cpu), variant.width(cpu), tiles=False
+    )
 
 
 def _gemm_variants(group: Group, cpu: Cpu) -> dict[str, Rule[Cpu]]:
-    product = anchor(group, ("matmul",), sums=True)
-    assert product is not None
-    extents, kinds = _extents(product), _kinds(product)
-    algorithms: dict[str, How]
+    contraction = anchor(group, ("matmul",), sums=True)
+    assert contraction is not None
+    extents, kinds = _extents(contraction), _kinds(contraction)
+    algorithms: dict[str, GemmVariant]
     if gemm_amx.is_profitable(*extents, *kinds, cpu):
-        algorithms = {f"stripes of {long} blocks": long for long in gemm_amx.tuning_variants(*extents, *kinds, cpu)}
+        algorithms = {
+            f"stripes of {stripe_blocks} blocks": stripe_blocks
+            for stripe_blocks in gemm_amx.tuning_variants(*extents, *kinds, cpu)
+        }
     else:
-        algorithms = {str(how): how for how in gemm_strategy.tuning_variants(*extents, *kinds, cpu)}
-    if _summed(group) is not None:  # by runs of columns: with longer or shorter ones they would be other bits
-        usual = _algorithm_of(product, cpu, None).run
-        algorithms = {name: how for name, how in algorithms.items() if _algorithm_of(product, cpu, how).run == usual}
+        algorithms = {str(variant): variant for variant in gemm_strategy.tuning_variants(*extents, *kinds, cpu)}
+    if _summed(group) is not None:  # partial sums are those of runs: another width would change their rounding
+        default = _algorithm_of(contraction, cpu, None).run_width
+        algorithms = {
+            name: variant
+            for name, variant in algorithms.items()
+            if _algorithm_of(contraction, cpu, variant).run_width == default
+        }
     return {
-        name: Rule("gemm", partial(_claim_gemm, how=how), partial(_emit_gemm, how=how))
-        for name, how in algorithms.items()
+        name: Rule("gemm", partial(_claim_gemm, variant=variant), partial(_emit_gemm, variant=variant))
+        for name, variant in algorithms.items()
     }
 
 
 def _summed(group: Group) -> Node | None:
-    """The reduction along rows in the epilogue of a GEMM, if there is one."""
+    """Return the reduction along rows in the epilogue of a GEMM, if there is one."""
     return next((n for n in group.body.outputs.values() if n.op.kind == "reduce"), None)
 
 
-def _extents(product: Node) -> tuple[int, int, int, int]:
-    """batch, rows, columns of the result, length of the sum."""
-    a = product.src[0].shape
-    *leading, m, n = product.shape
-    return math.prod(leading), m, n, a[-2] if product.attrs["ta"] else a[-1]
+def _extents(contraction: Node) -> tuple[int, int, int, int]:
+    """Return (batch, m, n, k)."""
+    a = contraction.src[0].shape
+    *leading, m, n = contraction.shape
+    return math.prod(leading), m, n, a[-2] if contraction.attrs["ta"] else a[-1]
 
 
-def _kinds(product: Node) -> tuple[Kind, Kind]:
-    flags = (product.attrs["ta"], product.attrs["tb"])
+def _kinds(contraction: Node) -> tuple[OperandKind, OperandKind]:
+    """Return the kinds of both operands of a matmul."""
+    flags = (contraction.attrs["ta"], contraction.attrs["tb"])
     left, right = (
-        Kind("i" if turned else "j", s.dtype, plain=DTYPES[s.dtype].nbytes >= 4)  # 16 bits are widened, best once
-        for s, turned in zip(product.src, flags, strict=True)
+        OperandKind(
+            "i" if transposed else "j", s.dtype, plain=DTYPES[s.dtype].nbytes >= 4
+        )  # 16-bit values are converted, best once
+        for s, transposed in zip(contraction.src, flags, strict=True)
     )
     return left, right
 
 
-def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, how: How | None = None) -> None:
-    product = anchor(group, ("matmul",), sums=True)
-    assert product is not None
-    algorithm = _algorithm_of(product, cpu, how)
+def _emit_gemm(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, variant: GemmVariant | None = None) -> None:
+    contraction = anchor(group, ("matmul",), sums=True)
+    assert contraction is not None
+    algorithm = _algorithm_of(contraction, cpu, variant)
     memory = bindings.by_node(group)
     left, right = (
-        Operand(_plain(k, memory[s], s, kind.contiguous), kind, memory[s])
-        for s, kind in zip(product.src, _kinds(product), strict=True)
+        Operand(_reader(k, memory[s], s, kind.contiguous), kind, memory[s])
+        for s, kind in zip(contraction.src, _kinds(contraction), strict=True)
     )
     sums: RowSums | None = None
     if (summed := _summed(group)) is not None:
         assert bindings.workspace is not None
         behind = k.view(bindings.workspace, "f32", aligned(algorithm.workspace))
         to = bindings.outputs[list(group.body.outputs.values()).index(summed)]
-        sums = RowSums(k, summed, algorithm.run, behind, to, cpu)
-    store = epilogue(k, group, bindings, product, sums)
-    leading = product.shape[:-2]
+        sums = RowSums(k, summed, algorithm.run_width, behind, to, cpu)
+    store = epilogue(k, group, bindings, contraction, sums)
+    leading = contraction.shape[:-2]
 
     def write(at: Expr, i: Expr, j: Expr, value: Expr) -> None:
         store((*unflatten(at, leading), i, j), value)
 
-    around = sums.around if sums is not None else gemm.alone
-    algorithm.emit(k, gemm.Product(*_extents(product), left, right, write, cpu, bindings.workspace, around))
+    run_context = sums.run_context if sums is not None else gemm.no_context
+    algorithm.emit(k, gemm.Gemm(*_extents(contraction), left, right, write, cpu, bindings.workspace, run_context))
     if sums is not None:
         sums.finish()
 
 
-def _plain(k: Kernel, buf: Buf, s: Node, contiguous: str) -> Callable[[Value, Value, Value, int], Expr]:
+def _reader(k: Kernel, buf: Buf, s: Node, contiguous: str) -> Callable[[Value, Value, Value, int], Expr]:
     rows, columns = s.shape[-2:]
 
     def read(batch: Value, i: Value, j: Value, lanes: int) -> Expr:
@@ -177,24 +193,25 @@ def _plain(k: Kernel, buf: Buf, s: Node, contiguous: str) -> Callable[[Value, Va
     return read
 
 
-_PLAIN = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
-_CONV = (*_PLAIN, *(f"{name}_blocks" for name in _PLAIN))
+_NCHW_OPS = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
+_CONV_OPS = (*_NCHW_OPS, *(f"{name}_blocks" for name in _NCHW_OPS))
 
 
 def _claim_conv(group: Group, cpu: Cpu, algorithm: str = "") -> Candidate | None:
-    if group.pattern != "conv" or (product := anchor(group, _CONV)) is None:
+    if group.pattern != "conv" or (contraction := anchor(group, _CONV_OPS)) is None:
         return None
-    geometry, dtype, name = geometry_of(product), _operands(product), plain_name(product)
+    geometry, dtype, name = geometry_of(contraction), _operands(contraction), nchw_name(contraction)
     if geometry.work == 0:
         return None
-    if geometry.blocks and (accumulator(dtype) != "f32" or product.src[0].shape[-1] != lanes(cpu, "f32")):
+    if geometry.blocks and (accumulator(dtype) != "f32" or contraction.src[0].shape[-1] != lanes(cpu, "f32")):
         return None
-    whole = name == "conv2d_weight_grad"  # of images in blocks a vector is one pixel
-    if (whole or not geometry.blocks) and not flat_tail(group, product, 1 if whole else 2):
+    # A vector of results holds one pixel in the NCHWn layout; else it runs along pixels, or along weights.
+    of_weights = name == "conv2d_weight_grad"
+    if (of_weights or not geometry.blocks) and not trailing_axes_flatten(group, contraction, 1 if of_weights else 2):
         return None
     tiled = conv.uses_tiles(geometry, dtype, cpu)
     if geometry.blocks:
-        return Candidate("conv", conv.blocks_workspace(name, geometry, dtype, cpu, algorithm), tiled)
+        return Candidate("conv", conv.blocked_workspace(name, geometry, dtype, cpu, algorithm), tiled)
     workspace = {
         "conv2d": conv.forward_workspace,
         "conv2d_data_grad": conv.data_grad_workspace,
@@ -204,58 +221,59 @@ def _claim_conv(group: Group, cpu: Cpu, algorithm: str = "") -> Candidate | None
 
 
 def _conv_variants(group: Group, cpu: Cpu) -> dict[str, Rule[Cpu]]:
-    product = anchor(group, _CONV)
-    assert product is not None
-    algorithms = conv.algorithms(plain_name(product), geometry_of(product), _operands(product), cpu)[1:]
+    contraction = anchor(group, _CONV_OPS)
+    assert contraction is not None
+    algorithms = conv.algorithms(nchw_name(contraction), geometry_of(contraction), _operands(contraction), cpu)[1:]
     return {
         algorithm: Rule("conv", partial(_claim_conv, algorithm=algorithm), partial(_emit_conv, algorithm=algorithm))
         for algorithm in algorithms
     }
 
 
-def flat_tail(group: Group, product: Node, first: int) -> bool:
-    """May a vector of the product's results run across its axes from `first` on, such as rows of pixels?"""
-    return count_as_one((n for n in group.body.nodes() if n is not product), product.shape, first)
+def trailing_axes_flatten(group: Group, contraction: Node, first: int) -> bool:
+    """Can the epilogue be computed with the result's axes from `first` on flattened, such as rows of pixels?"""
+    return can_flatten_axes((n for n in group.body.nodes() if n is not contraction), contraction.shape, first)
 
 
-def _operands(product: Node) -> str:
-    """The dtype of the operands, or what both are cast to."""
-    first, second = (s.dtype for s in product.src)
+def _operands(contraction: Node) -> str:
+    """Return the dtype of the operands, or what both are cast to."""
+    first, second = (s.dtype for s in contraction.src)
     return first if first == second else accumulator(first, second)
 
 
-def geometry_of(product: Node) -> Conv:
-    """The convolution that a node is, or is a gradient of."""
-    name, (first, second), in_blocks = plain_name(product), product.src, product.op.name.endswith("_blocks")
-    x = product.shape if name == "conv2d_data_grad" else first.shape
-    w = product.shape if name == "conv2d_weight_grad" else second.shape
-    a = product.attrs
+def geometry_of(contraction: Node) -> Conv:
+    """Return the shapes of the convolution that a node is, or is a gradient of."""
+    name, (first, second), in_blocks = nchw_name(contraction), contraction.src, contraction.op.name.endswith("_blocks")
+    x = contraction.shape if name == "conv2d_data_grad" else first.shape
+    w = contraction.shape if name == "conv2d_weight_grad" else second.shape
+    a = contraction.attrs
     n, c, height, width = blocked_layout.plain(x) if in_blocks else x
-    how = (a["stride"], a["padding"], a["dilation"], a["groups"])
-    return Conv(n, c, height, width, w[0], (w[2], w[3]), *how, blocks=in_blocks)
+    variant = (a["stride"], a["padding"], a["dilation"], a["groups"])
+    return Conv(n, c, height, width, w[0], (w[2], w[3]), *variant, blocks=in_blocks)
 
 
-def plain_name(product: Node) -> str:
-    """The op's name without images in blocks."""
-    return product.op.name.removesuffix("_blocks")
+def nchw_name(contraction: Node) -> str:
+    """Return the op's name without the suffix of the NCHWn layout."""
+    return contraction.op.name.removesuffix("_blocks")
 
 
-def _preferred_lanes(n: Node, cpu: Cpu, met: bool) -> int:
-    """How many images a convolution wants side by side, by its shapes, where it has `met` some; 0: as they are."""
-    if n.op.name not in _PLAIN or math.prod(n.shape) == 0:
+def _preferred_lanes(n: Node, cpu: Cpu, source_is_blocked: bool) -> int:
+    """Return how many images a convolution wants interleaved in memory (NCHWn), by its shapes; 0: NCHW. In the NCHW
+    layout a 1x1 convolution is as fast, unless `source_is_blocked`."""
+    if n.op.name not in _NCHW_OPS or math.prod(n.shape) == 0:
         return 0
-    return conv.preferred_image_lanes(geometry_of(n), _operands(n), cpu, met)
+    return conv.preferred_image_lanes(geometry_of(n), _operands(n), cpu, source_is_blocked)
 
 
 def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, algorithm: str = "") -> None:
-    product = anchor(group, _CONV)
-    assert product is not None
-    geometry, dtype = geometry_of(product), _operands(product)
+    contraction = anchor(group, _CONV_OPS)
+    assert contraction is not None
+    geometry, dtype = geometry_of(contraction), _operands(contraction)
     memory = bindings.by_node(group)
-    first, second = (memory[s] for s in product.src)
-    first_of_run = 1 if plain_name(product) == "conv2d_weight_grad" else None if geometry.blocks else 2
-    store, workspace = epilogue(k, group, bindings, product, first=first_of_run), bindings.workspace
-    assert workspace is not None  # every way to convolve rearranges its operands or results
+    first, second = (memory[s] for s in contraction.src)
+    first_of_run = 1 if nchw_name(contraction) == "conv2d_weight_grad" else None if geometry.blocks else 2
+    store, workspace = epilogue(k, group, bindings, contraction, first=first_of_run), bindings.workspace
+    assert workspace is not None  # every algorithm packs operands or unpacks results
 
     def pixels(buf: Buf, shape: tuple[int, ...]) -> Callable[[Value, Value, Value, int], Expr]:
         channels, size = shape[1], shape[2] * shape[3]
@@ -273,14 +291,14 @@ def _emit_conv(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu, algorithm:
     def write_images(b: Expr, c: Expr, row: Expr, column: Expr, value: Expr) -> None:
         store((b, c, row, column, 0), value)
 
-    name = plain_name(product)
+    name = nchw_name(contraction)
     if geometry.blocks:
         write = write_weights if name == "conv2d_weight_grad" else write_images
-        conv.emit_in_blocks(k, name, geometry, dtype, first, second, write, cpu, workspace, algorithm)
+        conv.emit_blocked(k, name, geometry, dtype, first, second, write, cpu, workspace, algorithm)
         return
-    read = pixels(first, product.src[0].shape)
+    read = pixels(first, contraction.src[0].shape)
     if name == "conv2d_weight_grad":
-        g = pixels(second, product.src[1].shape)
+        g = pixels(second, contraction.src[1].shape)
         conv.emit_weight_grad(k, geometry, dtype, read, g, write_weights, cpu, workspace, algorithm)
     else:
         emit = conv.emit_forward if name == "conv2d" else conv.emit_data_grad

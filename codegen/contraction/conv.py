@@ -42,11 +42,11 @@ from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 __all__ = [
     "Conv",
     "algorithms",
-    "blocks_workspace",
+    "blocked_workspace",
     "data_grad_workspace",
+    "emit_blocked",
     "emit_data_grad",
     "emit_forward",
-    "emit_in_blocks",
     "emit_weight_grad",
     "forward_workspace",
     "preferred_image_lanes",
@@ -55,8 +55,8 @@ __all__ = [
 ]
 
 
-class _ToPixels(Protocol):
-    """Writes a convolution, or the gradient of its data."""
+class _ToImages(Protocol):
+    """Emits a convolution, or the gradient of its data."""
 
     @property
     def workspace(self) -> int: ...
@@ -65,7 +65,7 @@ class _ToPixels(Protocol):
 
 
 class _ToWeights(Protocol):
-    """Writes the gradient of the weights."""
+    """Emits the gradient of the weights."""
 
     @property
     def workspace(self) -> int: ...
@@ -73,18 +73,18 @@ class _ToWeights(Protocol):
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None: ...
 
 
-class _InBlocks(Protocol):
-    """Writes any of the three for images that lie in blocks."""
+class _Blocked(Protocol):
+    """Emits any of the three for activations in the NCHWn layout."""
 
     @property
     def workspace(self) -> int: ...
 
     @property
-    def emit_in_blocks(self) -> Callable[..., None]: ...
+    def emit_blocked(self) -> Callable[..., None]: ...
 
 
-# By what lies in vectors, in the order of preference.
-_FORWARD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
+# The algorithms by name, in the order of preference.
+_FORWARD: dict[str, Callable[[Conv, Cpu, str], _ToImages]] = {
     "tiles": lambda conv, cpu, _: conv_tiles.Forward(conv, cpu),
     "points": conv_1x1.Forward,
     "winograd": winograd_channels.Forward,
@@ -93,7 +93,7 @@ _FORWARD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
     "flat": conv_flat.Forward,
     "images": conv_direct_nchwn.Forward,
 }
-_DATA_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToPixels]] = {
+_DATA_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToImages]] = {
     "tiles": lambda conv, cpu, _: conv_tiles.DataGrad(conv, cpu),
     "points": conv_1x1.DataGrad,
     "winograd": winograd_channels.DataGrad,
@@ -110,7 +110,7 @@ _WEIGHT_GRAD: dict[str, Callable[[Conv, Cpu, str], _ToWeights]] = {
     "flat": conv_flat.WeightGrad,
     "images": conv_direct_nchwn_weights.WeightGrad,
 }
-_IN_BLOCKS: dict[str, dict[str, Callable[[Conv, Cpu, str], _InBlocks]]] = {
+_BLOCKED: dict[str, dict[str, Callable[[Conv, Cpu, str], _Blocked]]] = {
     "conv2d": {
         "tiles": lambda conv, cpu, _: conv_tile_pixels.Forward(conv, cpu),
         "winograd": winograd_pixels.Forward,
@@ -135,18 +135,18 @@ _OPS = ("conv2d", "conv2d_data_grad", "conv2d_weight_grad")
 
 
 def algorithms(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
-    """The algorithms that support an op of this geometry, the default one, which `algorithm=""` selects, first."""
+    """Return the algorithms that support an op of this geometry; the first is the default, which `algorithm=""` is."""
     tables = {"conv2d": [*_FORWARD], "conv2d_data_grad": [*_DATA_GRAD], "conv2d_weight_grad": [*_WEIGHT_GRAD]}
     if conv.blocks:
         if conv_tile_blocks.is_profitable(conv, cpu, dtype):
             return ["tiles"]
         sums = mk.accumulator(dtype)
         if conv_1x1.is_profitable(conv, cpu, sums):
-            found, first = ["points", "images"], conv_1x1.is_profitable_blocked(op, conv, cpu, sums)
+            names, first = ["points", "images"], conv_1x1.is_profitable_blocked(op, conv, cpu, sums)
         else:
-            found = ["winograd", "images"] if dtype == "f32" and winograd.is_supported(conv) else ["images"]
+            names = ["winograd", "images"] if dtype == "f32" and winograd.is_supported(conv) else ["images"]
             first = winograd.is_profitable(op, conv, cpu)
-        return found if first else found[::-1]
+        return names if first else names[::-1]
     if conv_tiles.is_profitable(conv, cpu, dtype):
         return ["tiles"]
     sums, channels = mk.accumulator(dtype), conv.o if op == "conv2d" else conv.c
@@ -170,42 +170,42 @@ def algorithms(op: str, conv: Conv, dtype: str, cpu: Cpu) -> list[str]:
     return sorted((name for name in tables[op] if name in supported), key=lambda name: not profitable[name])
 
 
-def preferred_image_lanes(conv: Conv, dtype: str, cpu: Cpu, met: bool) -> int:
-    """How many images should be interleaved in memory (NCHW16n with 16 lanes); 0: none, the layout stays NCHW.
+def preferred_image_lanes(conv: Conv, dtype: str, cpu: Cpu, source_is_blocked: bool) -> int:
+    """Return how many images should be interleaved in memory (NCHW16n with 16 lanes); 0: none, the layout stays NCHW.
 
-    A 1x1 convolution is as fast in NCHW: it prefers the blocked layout only where its operand already `met` has it.
+    A 1x1 convolution is as fast in NCHW: it prefers the blocked layout only if its source already has it.
     """
-    sums, fine = mk.accumulator(dtype), ("images", "points") if met else ("images",)
+    sums, blocked_algorithms = mk.accumulator(dtype), ("images", "points") if source_is_blocked else ("images",)
     lanes = mk.lanes(cpu, sums)
     if sums != "f32" or lanes == 1 or conv.n % lanes or conv.work < mk.SERIAL_WORK:
         return 0
     if conv_tile_blocks.is_profitable(conv, cpu, dtype):
-        return lanes if met or conv.kernel != (1, 1) else 0
-    return lanes if all(algorithms(op, conv, dtype, cpu)[0] in fine for op in _OPS) else 0
+        return lanes if source_is_blocked or conv.kernel != (1, 1) else 0
+    return lanes if all(algorithms(op, conv, dtype, cpu)[0] in blocked_algorithms for op in _OPS) else 0
 
 
 def forward_workspace(conv: Conv, dtype: str, cpu: Cpu, algorithm: str = "") -> int:
-    """Bytes that `emit_forward` needs; `dtype` is that of the operands."""
+    """Return the bytes of workspace that `emit_forward` needs; `dtype` is that of the operands."""
     return _forward(conv, dtype, cpu, algorithm).workspace
 
 
 def data_grad_workspace(conv: Conv, dtype: str, cpu: Cpu, algorithm: str = "") -> int:
-    """Bytes that `emit_data_grad` needs."""
+    """Return the bytes of workspace that `emit_data_grad` needs."""
     return _data_grad(conv, dtype, cpu, algorithm).workspace
 
 
 def weight_grad_workspace(conv: Conv, dtype: str, cpu: Cpu, algorithm: str = "") -> int:
-    """Bytes that `emit_weight_grad` needs."""
+    """Return the bytes of workspace that `emit_weight_grad` needs."""
     return _weight_grad(conv, dtype, cpu, algorithm).workspace
 
 
-def blocks_workspace(op: str, conv: Conv, dtype: str, cpu: Cpu, algorithm: str = "") -> int:
-    """Bytes that `emit_in_blocks` needs."""
-    return _in_blocks(op, conv, dtype, cpu, algorithm).workspace
+def blocked_workspace(op: str, conv: Conv, dtype: str, cpu: Cpu, algorithm: str = "") -> int:
+    """Return the bytes of workspace that `emit_blocked` needs."""
+    return _blocked(op, conv, dtype, cpu, algorithm).workspace
 
 
 def uses_tiles(conv: Conv, dtype: str, cpu: Cpu) -> bool:
-    """Whether tile multiplications (AMX or AVX512-BF16) compute the convolution and both its gradients."""
+    """Do tile multiplications (AMX or AVX512-BF16) compute the convolution and both its gradients?"""
     return algorithms("conv2d", conv, dtype, cpu)[0] == "tiles"
 
 
@@ -220,7 +220,7 @@ def emit_forward(
     workspace: Buf,
     algorithm: str = "",
 ) -> None:
-    """y[n, o, i, j] = sum over c, kh, kw of x[n, c, i*s + kh*d - p, j*s + kw*d - p] * w[o, c, kh, kw]."""
+    """Emit y[n, o, i, j] = sum over c, kh, kw of x[n, c, i*s + kh*d - p, j*s + kw*d - p] * w[o, c, kh, kw]."""
     _forward(conv, dtype, cpu, algorithm).emit(k, x, w, write, workspace)
 
 
@@ -235,7 +235,7 @@ def emit_data_grad(
     workspace: Buf,
     algorithm: str = "",
 ) -> None:
-    """The gradient of x from that of y: each g[n, o, i, j] times w, added where its x was read."""
+    """Emit the gradient of x: for each element of x the sum of w times the g[n, o, i, j] that it contributed to."""
     _data_grad(conv, dtype, cpu, algorithm).emit(k, g, w, write, workspace)
 
 
@@ -250,11 +250,11 @@ def emit_weight_grad(
     workspace: Buf,
     algorithm: str = "",
 ) -> None:
-    """The gradient of w from that of y: w[o, c, kh, kw] gets the sum of g[n, o, i, j] times the x that it met there."""
+    """Emit the gradient of w: for w[o, c, kh, kw] the sum over n, i, j of g[n, o, i, j] times the x it multiplied."""
     _weight_grad(conv, dtype, cpu, algorithm).emit(k, x, g, write, workspace)
 
 
-def emit_in_blocks(
+def emit_blocked(
     k: Kernel,
     op: str,
     conv: Conv,
@@ -266,20 +266,21 @@ def emit_in_blocks(
     workspace: Buf,
     algorithm: str = "",
 ) -> None:
-    """An op of that name over images in blocks: `write` gets what WriteImages says, or WriteWeights of weights."""
+    """Emit the op of that name over activations in the NCHWn layout: `write` is a WriteImages, of weights a
+    WriteWeights."""
 
     def weights(o: Value, q: Value, lanes: int) -> Expr:
         return k.load(second, o * conv.q + q, lanes)
 
     other = second if op == "conv2d_weight_grad" else weights
-    _in_blocks(op, conv, dtype, cpu, algorithm).emit_in_blocks(k, images, other, write, workspace)
+    _blocked(op, conv, dtype, cpu, algorithm).emit_blocked(k, images, other, write, workspace)
 
 
-def _forward(conv: Conv, dtype: str, cpu: Cpu, algorithm: str) -> _ToPixels:
+def _forward(conv: Conv, dtype: str, cpu: Cpu, algorithm: str) -> _ToImages:
     return _FORWARD[algorithm or algorithms("conv2d", conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))
 
 
-def _data_grad(conv: Conv, dtype: str, cpu: Cpu, algorithm: str) -> _ToPixels:
+def _data_grad(conv: Conv, dtype: str, cpu: Cpu, algorithm: str) -> _ToImages:
     return _DATA_GRAD[algorithm or algorithms("conv2d_data_grad", conv, dtype, cpu)[0]](
         conv, cpu, mk.accumulator(dtype)
     )
@@ -291,5 +292,5 @@ def _weight_grad(conv: Conv, dtype: str, cpu: Cpu, algorithm: str) -> _ToWeights
     )
 
 
-def _in_blocks(op: str, conv: Conv, dtype: str, cpu: Cpu, algorithm: str) -> _InBlocks:
-    return _IN_BLOCKS[op][algorithm or algorithms(op, conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))
+def _blocked(op: str, conv: Conv, dtype: str, cpu: Cpu, algorithm: str) -> _Blocked:
+    return _BLOCKED[op][algorithm or algorithms(op, conv, dtype, cpu)[0]](conv, cpu, mk.accumulator(dtype))

@@ -25,72 +25,73 @@ from gluongraph.codegen.contraction.conv_common import (
     WriteWeights,
 )
 from gluongraph.codegen.contraction.gemm import Operand
-from gluongraph.codegen.contraction.gemm_strategy import Kind, Strategy, choose
+from gluongraph.codegen.contraction.gemm_strategy import OperandKind, Strategy, choose
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 
 PAGE = 4096  # bytes
-FEW = 128  # rows
-LONG, DEPTH = 1024, 256  # pixels from which the gradient of the weights is summed in passes, and those of one
+FEW = 128  # rows of the GEMM
+LONG, DEPTH = 1024, 256  # pixels from which the gradient of the weights is summed in passes, and pixels of a pass
 
 
 def is_profitable(conv: Conv, cpu: Cpu, dtype: str) -> bool:
-    """Is this such a convolution, and do vectors of pixels end where images do?"""
+    """Is the kernel 1x1 without padding, and are the pixels of an image full vectors?"""
     lanes = mk.lanes(cpu, dtype)
     one = conv.kernel == (1, 1) and conv.padding == (0, 0)
     return one and lanes > 1 and (conv.blocks or conv.out[0] * conv.out[1] % lanes == 0)
 
 
 def is_profitable_blocked(op: str, conv: Conv, cpu: Cpu, dtype: str) -> bool:
-    """Are channels of images in blocks so many that a product had better copy them together? A pixel of each lies on a
-    page of its own; a few of them stay in cache."""
+    """Is the GEMM faster than the direct algorithm in the NCHWn layout? It is if channels are many: a pixel of each is
+    on a page of its own, and the GEMM packs them; few of them stay in cache without packing."""
     lanes, summed = mk.lanes(cpu, dtype), conv.o if op == "conv2d_data_grad" else conv.c
     if op == "conv2d_weight_grad":
         return conv.q * conv.o > (8 * lanes) ** 2
     return summed // conv.groups > 4 * lanes
 
 
-class _Points(Job):
-    """What all three have in common: groups of products of these extents and kinds of operands."""
+class _Conv1x1(Job):
+    """Common parts of the convolution and its gradients: a GEMM whose batch is the groups."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
         self.side = self.lanes if conv.blocks else 1  # images of a block
         self.images = conv.n // self.side  # or blocks of them
         self.pixels = conv.out[0] * conv.out[1] * self.side
-        self.extents, self.kinds = self._product()
-        self.how = self._strategy()
+        self.extents, self.kinds = self._gemm()
+        self.strategy = self._strategy()
         self._copied = 0 if conv.stride == (1, 1) else self.images * conv.c * self.pixels
 
     @abstractmethod
-    def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
-        """Batch, rows, columns, terms; the operands."""
+    def _gemm(self) -> tuple[tuple[int, int, int, int], tuple[OperandKind, OperandKind]]:
+        """Return (batch, m, n, k) of the GEMM, and the kinds of its operands."""
 
     def _strategy(self) -> Strategy:
-        """How to multiply. Where a panel of columns is of use to few tiles it is copied, all of its terms, where they
-        find it soonest: in the first cache, or next to it."""
-        how = choose(*self.extents, *self.kinds, self.cpu)
-        panel = replace(how, depth=0).panel(self.extents[3], self.cpu) * DTYPES[self.dtype].nbytes
+        """Return the strategy of the GEMM. If few tiles read a panel of columns, it is packed with all of its terms, in
+        blocks that stay near L1."""
+        strategy = choose(*self.extents, *self.kinds, self.cpu)
+        panel = replace(strategy, depth=0).panel(self.extents[3], self.cpu) * DTYPES[self.dtype].nbytes
         near = 2 * self.cpu.l1 // panel
-        if how.form == "inner" or self.extents[1] > FEW or how.pack_a or not how.pack_b or near == 0:
-            return how
-        return replace(how, depth=0, block=min(how.block, near))
+        if strategy.form == "inner" or self.extents[1] > FEW or strategy.pack_a or not strategy.pack_b or near == 0:
+            return strategy
+        return replace(strategy, depth=0, block=min(strategy.block, near))
 
     @property
     def workspace(self) -> int:
-        """Bytes; a few where the product needs none, since every convolution is given some."""
-        product = self.how.workspace(*self.extents, self.cpu)
-        return max(self._copied * DTYPES[self.dtype].nbytes + product, 64)
+        """Bytes; not 0, since the convolution rule expects a workspace of every algorithm."""
+        gemm_bytes = self.strategy.workspace(*self.extents, self.cpu)
+        return max(self._copied * DTYPES[self.dtype].nbytes + gemm_bytes, 64)
 
     def multiply(self, k: Kernel, a: Operand, b: Operand, write: gemm.Write, workspace: Buf) -> None:
-        """Write the loops of the product, whose workspace lies behind the copy."""
+        """Emit the loops of the GEMM, whose workspace follows the copy."""
         space = self.slots(k, workspace).at(self._copied)
-        gemm.emit(k, gemm.Product(*self.extents, a, b, write, self.cpu, space), self.how)
+        gemm.emit(k, gemm.Gemm(*self.extents, a, b, write, self.cpu, space), self.strategy)
 
-    def met(self, k: Kernel, x: Pixels, workspace: Buf) -> Pixels:
-        """The pixels of x that meet the tap: all of them, or a copy."""
+    def strided_pixels(self, k: Kernel, x: Pixels, workspace: Buf) -> Pixels:
+        """Return a reader of the pixels of x that the convolution reads: all of them, or a copy of those at multiples
+        of the stride."""
         conv = self.conv
         if not self._copied:
             return x
@@ -117,16 +118,16 @@ class _Points(Job):
 
                 mk.for_vectors(k, width, self.lanes, vector)
 
-        self.spread(k, self.images * conv.c, unit)
+        self.for_units(k, self.images * conv.c, unit)
         return lambda image, channel, p, lanes: k.load(space, (image * conv.c + channel) * self.pixels + p, lanes)
 
-    def of_block(self, k: Kernel, buf: Buf, channels: int, size: Pair) -> Pixels:
-        """Elements of images in blocks, so many channels of so many pixels."""
+    def blocked_reader(self, k: Kernel, buf: Buf, channels: int, size: Pair) -> Pixels:
+        """Return a reader of an array in the NCHWn layout, of `channels` channels and `size` pixels."""
         plane = size[0] * size[1] * self.side
         return lambda block, channel, at, lanes: k.load(buf, (block * channels + channel) * plane + at, lanes)
 
-    def lines(self, read: Pixels, channels: int) -> Callable[[Value, Value, Value, int], Expr]:
-        """Elements along the pixels of all images, of a group's channel."""
+    def pixel_rows(self, read: Pixels, channels: int) -> Callable[[Value, Value, Value, int], Expr]:
+        """Return a reader along the pixels of all images, for a group and a channel of it."""
 
         def along(group: Value, channel: Value, at: Value, lanes: int) -> Expr:
             image, pixel = tir.floordiv(at, self.pixels), tir.floormod(at, self.pixels)
@@ -135,36 +136,36 @@ class _Points(Job):
         return along
 
 
-class _ToPixels(_Points):
-    """Results are pixels."""
+class _ToImages(_Conv1x1):
+    """A convolution whose result is images: forward, or the gradient of the data."""
 
-    transposed: bool  # are input channels made, and output channels summed over?
+    transposed: bool  # are input channels produced, and output channels summed over?
 
-    def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
-        made, reduced = (self.inputs, self.outputs) if self.transposed else (self.outputs, self.inputs)
-        # Else a column's elements share few cache sets: packed.
+    def _gemm(self) -> tuple[tuple[int, int, int, int], tuple[OperandKind, OperandKind]]:
+        produced, reduced = (self.inputs, self.outputs) if self.transposed else (self.outputs, self.inputs)
+        # Rows at multiples of a page: a column's elements would share few cache sets, so it is packed.
         apart = self.pixels * DTYPES[self.dtype].nbytes % PAGE != 0
-        kinds = (Kind("i" if self.transposed else "j", self.dtype), Kind("j", self.dtype, plain=apart))
-        return (self.conv.groups, made, self.images * self.pixels, reduced), kinds
+        kinds = (OperandKind("i" if self.transposed else "j", self.dtype), OperandKind("j", self.dtype, plain=apart))
+        return (self.conv.groups, produced, self.images * self.pixels, reduced), kinds
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
-        """Write the loops."""
-        _, made, _, reduced = self.extents
+        """Emit the loops."""
+        _, produced, _, reduced = self.extents
 
         def weights(group: Value, i: Value, j: Value, lanes: int) -> Expr:
             o, c = (j, i) if self.transposed else (i, j)
             return tir.cast(w(group * self.outputs + o, c, lanes), self.dtype)
 
-        columns = self.lines(read, reduced)
+        columns = self.pixel_rows(read, reduced)
 
         def finished(group: Expr, i: Expr, j: Expr, value: Expr) -> None:
             image, pixel = (k.bind(part(j, self.pixels)) for part in (tir.floordiv, tir.floormod))
-            write(image, k.bind(group * made + i, "channel"), pixel, value)
+            write(image, k.bind(group * produced + i, "channel"), pixel, value)
 
         self.multiply(k, Operand(weights, self.kinds[0]), Operand(columns, self.kinds[1]), finished, workspace)
 
-    def emit_in_blocks(self, k: Kernel, images: Buf, w: Weights, write: WriteImages, workspace: Buf) -> None:
-        """Write the loops for images that lie in blocks, and shall."""
+    def emit_blocked(self, k: Kernel, images: Buf, w: Weights, write: WriteImages, workspace: Buf) -> None:
+        """Emit the loops for source and result in the NCHWn layout."""
         conv = self.conv
         sides = ((conv.h, conv.w), conv.out)
         (_, width), source = sides if self.transposed else sides[::-1]
@@ -174,40 +175,40 @@ class _ToPixels(_Points):
             row, column = (k.bind(part(pixel, width)) for part in (tir.floordiv, tir.floormod))
             write(block, channel, row, column, value)
 
-        read = self.of_block(k, images, conv.o if self.transposed else conv.c, source)
+        read = self.blocked_reader(k, images, conv.o if self.transposed else conv.c, source)
         self.emit(k, read, w, write_pixels, workspace)
 
 
-class Forward(_ToPixels):
+class Forward(_ToImages):
     """y from x and w."""
 
     transposed = False
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
-        """Write the loops."""
-        super().emit(k, self.met(k, read, workspace), w, write, workspace)
+        """Emit the loops."""
+        super().emit(k, self.strided_pixels(k, read, workspace), w, write, workspace)
 
 
-class DataGrad(_ToPixels):
-    """The gradient of x from that of y; with a stride the product is a copy of its own, from which it is spread."""
+class DataGrad(_ToImages):
+    """The gradient of x from that of y; with a stride the GEMM's result is stored in the workspace, then dilated."""
 
     transposed = True
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
-        """Write the loops."""
+        """Emit the loops."""
         if not self._copied:
             super().emit(k, read, w, write, workspace)
             return
         space = self.slots(k, workspace)
 
-        def keep(image: Expr, channel: Expr, pixel: Expr, value: Expr) -> None:
+        def store_copy(image: Expr, channel: Expr, pixel: Expr, value: Expr) -> None:
             k.store(space, value, (image * self.conv.c + channel) * self.pixels + pixel)
 
-        super().emit(k, read, w, keep, workspace)
-        self._spread_out(k, space, write)
+        super().emit(k, read, w, store_copy, workspace)
+        self._store_dilated(k, space, write)
 
-    def _spread_out(self, k: Kernel, space: Buf, write: WritePixels) -> None:
-        """Hand on the copy's pixels, zeros between them."""
+    def _store_dilated(self, k: Kernel, space: Buf, write: WritePixels) -> None:
+        """Store the copy's pixels through the epilogue, with zeros between them."""
         conv, (down, across), side = self.conv, self.conv.stride, self.side
         whole = max(1, self.lanes // across) * across  # columns that begin with one of the copy's
 
@@ -231,8 +232,8 @@ class DataGrad(_ToPixels):
                     value = zero = mk.zeros(self.dtype, side)
                     if source is not None:
                         near = k.load(space, source + tir.floordiv(column, across) * side, side)
-                        met = tir.compare("equal", tir.floormod(column, across), tir.index(0))
-                        value = tir.select(met, near, zero)
+                        strided_pixels = tir.compare("equal", tir.floormod(column, across), tir.index(0))
+                        value = tir.select(strided_pixels, near, zero)
                     write(image, channel, k.bind((row * conv.w + column) * side, "at"), value)
 
             with k.loop(conv.out[0], name="row") as row:
@@ -240,25 +241,28 @@ class DataGrad(_ToPixels):
                 with k.loop(tir.minimum(down - 1, conv.h - 1 - row * down), name="below") as below:
                     line(k.bind(row * down + 1 + below, "row"), None)
 
-        self.spread(k, self.images * conv.c, unit)
+        self.for_units(k, self.images * conv.c, unit)
 
 
-class WeightGrad(_Points):
-    """The gradient of w: sums over the pixels of all images, along which both operands lie."""
+class WeightGrad(_Conv1x1):
+    """The gradient of w: sums over the pixels of all images, along which both operands are contiguous."""
 
-    def _product(self) -> tuple[tuple[int, int, int, int], tuple[Kind, Kind]]:
-        kinds = (Kind("j", self.dtype), Kind("i", self.dtype))
+    def _gemm(self) -> tuple[tuple[int, int, int, int], tuple[OperandKind, OperandKind]]:
+        kinds = (OperandKind("j", self.dtype), OperandKind("i", self.dtype))
         return (self.conv.groups, self.outputs, self.inputs, self.images * self.pixels), kinds
 
     def _strategy(self) -> Strategy:
-        """In passes over pixels, so that the transposed panels of x lie in the first cache."""
-        how = super()._strategy()
-        whole = how.form == "inner" or self.extents[3] < LONG
-        return how if whole or how.depth else replace(how, depth=DEPTH)
+        """Return a strategy of several passes over the pixels, so that the transposed panels of x stay in L1."""
+        strategy = super()._strategy()
+        whole = strategy.form == "inner" or self.extents[3] < LONG
+        return strategy if whole or strategy.depth else replace(strategy, depth=DEPTH)
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
-        """Write the loops."""
-        left, right = self.lines(g, self.outputs), self.lines(self.met(k, x, workspace), self.inputs)
+        """Emit the loops."""
+        left, right = (
+            self.pixel_rows(g, self.outputs),
+            self.pixel_rows(self.strided_pixels(k, x, workspace), self.inputs),
+        )
 
         def finished(group: Expr, i: Expr, j: Expr, value: Expr) -> None:
             write(k.bind(group * self.outputs + i, "o"), j, value)
@@ -266,8 +270,8 @@ class WeightGrad(_Points):
         transposed = Operand(lambda group, at, c, lanes: right(group, c, at, lanes), self.kinds[1])
         self.multiply(k, Operand(left, self.kinds[0]), transposed, finished, workspace)
 
-    def emit_in_blocks(self, k: Kernel, xs: Buf, gs: Buf, write: WriteWeights, workspace: Buf) -> None:
-        """Write the loops for images that lie in blocks."""
+    def emit_blocked(self, k: Kernel, xs: Buf, gs: Buf, write: WriteWeights, workspace: Buf) -> None:
+        """Emit the loops for activations in the NCHWn layout."""
         conv = self.conv
-        x, g = self.of_block(k, xs, conv.c, (conv.h, conv.w)), self.of_block(k, gs, conv.o, conv.out)
+        x, g = self.blocked_reader(k, xs, conv.c, (conv.h, conv.w)), self.blocked_reader(k, gs, conv.o, conv.out)
         self.emit(k, x, g, write, workspace)

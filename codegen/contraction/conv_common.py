@@ -51,7 +51,7 @@ class Conv:
 
     @property
     def q(self) -> int:
-        """Weights of one output channel."""
+        """The number of weights of one output channel."""
         return self.c // self.groups * self.kernel[0] * self.kernel[1]
 
     @property
@@ -75,21 +75,21 @@ class Job(ABC):
         """Bytes of workspace."""
 
     def num_chunks(self, units: int) -> int:
-        """Parallel chunks of so many units of the work."""
+        """Return into how many parallel chunks `units` units of the work are split."""
         return 1 if self.serial else mk.num_chunks(units, self.cpu)
 
-    def spread(self, k: Kernel, units: int, body: Callable[[Expr, Expr], None]) -> None:
-        """body(chunk, unit) for every unit."""
+    def for_units(self, k: Kernel, units: int, body: Callable[[Expr, Expr], None]) -> None:
+        """Emit body(chunk, unit) for every unit, in parallel chunks."""
         mk.parallel_chunks(k, units, self.num_chunks(units), body)
 
     def slots(self, k: Kernel, workspace: Buf | None) -> Buf:
-        """The workspace as elements of the sums' dtype."""
+        """Return the workspace as elements of the sums' dtype."""
         return mk.workspace(k, workspace, self.dtype, self.workspace)
 
 
 def plane(conv: Conv, size: Pair) -> int:
-    """Vectors from one channel of a block to the next; in copies odd, else a pixel of all channels would share few
-    cache sets."""
+    """Return the vectors from one channel of a block to the next; odd in packed copies, else the same pixel of all
+    channels would share few cache sets."""
     pixels = size[0] * size[1]
     return pixels if conv.blocks else pixels | 1
 
@@ -97,8 +97,8 @@ def plane(conv: Conv, size: Pair) -> int:
 def pack_blocked(
     k: Kernel, job: Job, read: Pixels, channels: int, size: Pair, into: Buf, by_rows: bool = False
 ) -> None:
-    """Copy the job's images, of so many channels and pixels, to [block][channel][pixel][image of the block], zeros
-    behind the last image. What is read at once ends with its row, if `by_rows`."""
+    """Pack the job's images, `channels` of `size` pixels, to [block][channel][pixel][image of the block], zero-padded
+    behind the last image. If `by_rows`, a vector read from the source does not cross the end of a row."""
     images, pixels, side, dtype = job.conv.n, size[0] * size[1], job.lanes, job.dtype
 
     def unit(_: Expr, unit: Expr) -> None:
@@ -123,14 +123,14 @@ def pack_blocked(
             start = k.bind(row * size[1], "start")
             mk.for_vectors(k, size[1], side, lambda column, width: square(start + column, width))
 
-    job.spread(k, mk.ceildiv(images, side) * channels, unit)
+    job.for_units(k, mk.ceildiv(images, side) * channels, unit)
 
 
 @contextmanager
 def channel_step(
     k: Kernel, groups: int, of_group: int, step: int, first: Value, count: Value
 ) -> Iterator[tuple[Expr, Expr, Value]]:
-    """A loop over steps of channels, counted through all groups: (group, first channel of it, number of channels)."""
+    """A loop over blocks of `step` channels, numbered through all groups: (group, first channel of it, channels)."""
     steps = mk.ceildiv(of_group, step)
     with k.loop(count, name="step") as s:
         at = k.bind(tir.index(first + s), "step")
@@ -144,8 +144,8 @@ def channel_step(
 
 
 def sizes(k: Kernel, number: Value, full: int, extent: int) -> Iterator[int]:
-    """The values that a number of channels may have, `full` or what is left of the extent; what the caller writes for
-    each is guarded by the condition that it has that value."""
+    """Iterate over the values that a number of channels may have, `full` or the rest of the extent; the code emitted
+    for each is guarded by the condition that the number has that value."""
     if isinstance(number, int):
         yield number
         return

@@ -24,58 +24,58 @@ from gluongraph.dtypes import DTYPES
 
 
 def is_supported(conv: Conv, cpu: Cpu, dtype: str) -> bool:
-    """Are there vectors, and does the stride end where images do?"""
+    """Does the target have vectors, and does the stride divide the image?"""
     even = all(size % stride == 0 for size, stride in zip((conv.h, conv.w), conv.stride, strict=True))
     return mk.lanes(cpu, dtype) > 1 and even
 
 
 def is_profitable(conv: Conv, channels: int, cpu: Cpu, dtype: str) -> bool:
-    """Do these channels, of all groups together, fill vectors better than images do?"""
+    """Do `channels` channels, of all groups together, fill vectors better than images do?"""
     lanes = mk.lanes(cpu, dtype)
     return is_supported(conv, cpu, dtype) and _filled(channels // conv.groups, lanes) > _filled(conv.n, lanes)
 
 
 def _filled(number: int, lanes: int) -> float:
-    """Which part of whole vectors so many elements are."""
+    """Return the fraction of lanes that are used by `number` elements in full vectors."""
     return number / (mk.ceildiv(number, lanes) * lanes)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Activations as blocks of `block` channels each, one vector a pixel, with zeros around them."""
+    """Zero-padded activations as blocks of `block` channels, one vector per pixel."""
 
     groups: int
     channels: int  # of a group
     size: Pair
     before: Pair  # rows of zeros above, columns of zeros at the left
-    whole: Pair  # rows and columns with all zeros
+    padded: Pair  # rows and columns including all zeros
     block: int
     lanes: int
 
     @property
     def blocks(self) -> int:
-        """Of a group."""
+        """Blocks of a group."""
         return mk.ceildiv(self.channels, self.block)
 
     @property
     def plane(self) -> int:
         """Elements of a block."""
-        return self.whole[0] * self.whole[1] * self.lanes
+        return self.padded[0] * self.padded[1] * self.lanes
 
     def elements(self, images: int) -> int:
-        """Of so many images."""
+        """Return the elements of `images` images."""
         return images * self.groups * self.blocks * self.plane
 
     def fill(self, k: Kernel, job: Job, read: Pixels, into: Buf) -> None:
-        """Copy the job's images."""
+        """Pack the job's images."""
 
         def unit(_: Expr, unit: Expr) -> None:
             self.fill_one(k, job, read, unit, into.at(k.bind(unit * self.plane, "base")))
 
-        job.spread(k, job.conv.n * self.groups * self.blocks, unit)
+        job.for_units(k, job.conv.n * self.groups * self.blocks, unit)
 
     def fill_one(self, k: Kernel, job: Job, read: Pixels, unit: Expr, into: Buf) -> None:
-        """Copy one block of channels, counted through all groups and images."""
+        """Pack one block of channels, numbered through all groups and images."""
         outer = k.bind(tir.floordiv(unit, self.blocks), "outer")
         image, group = k.bind(tir.floordiv(outer, self.groups), "image"), tir.floormod(outer, self.groups)
         self._edges(k, job, into)
@@ -99,7 +99,7 @@ class Frame:
         pixel: Value,
         n: int,
     ) -> None:
-        """Turn so many channels of n pixels; n may be less than a vector's lanes."""
+        """Transpose `channels` channels of n pixels; n may be less than a vector's lanes."""
         rows = [
             k.bind(mk.padded(tir.cast(read(image, first + i, pixel, n), job.dtype), self.lanes), "t")
             for i in range(channels)
@@ -108,11 +108,11 @@ class Frame:
         width = self.size[1]
         for i, column in enumerate(mk.transposed(k, rows)[:n]):
             row, at = tir.floordiv(pixel + i, width), tir.floormod(pixel + i, width)
-            k.store(into, column, ((row + self.before[0]) * self.whole[1] + at + self.before[1]) * self.lanes)
+            k.store(into, column, ((row + self.before[0]) * self.padded[1] + at + self.before[1]) * self.lanes)
 
     def _edges(self, k: Kernel, job: Job, into: Buf) -> None:
-        """Zeros above, below, and at both sides."""
-        (height, width), (top, left), (rows, columns) = self.size, self.before, self.whole
+        """Store zeros above, below, and at both sides."""
+        (height, width), (top, left), (rows, columns) = self.size, self.before, self.padded
 
         def zeros(start: Value, count: int) -> None:
             with k.loop(count, name="zero") as i:
@@ -132,8 +132,9 @@ class Frame:
 
 @dataclass(frozen=True)
 class Axis:
-    """Along rows or columns: the pixels first, first + step, ... of the target, `count` of them. The i-th one reads
-    under the j-th of its `taps` taps, number tap + j * apart, the source at i * stride + offset + j * shift."""
+    """Along rows or columns: the pixels first, first + step, ... of the target, `count` of them. They have `taps` taps:
+    the j-th is tap + j * apart of the kernel, and the i-th pixel reads the source there at i * stride + offset +
+    j * shift."""
 
     first: int
     step: int
@@ -147,7 +148,7 @@ class Axis:
 
     @property
     def reach(self) -> Pair:
-        """First and last source that is read; (0, -1) if none."""
+        """First and last source pixel that is read; (0, -1) if none."""
         ends = [self.offset + j * self.shift for j in (0, self.taps - 1)]
         return (min(ends), max(ends) + (self.count - 1) * self.stride) if self.taps else (0, -1)
 
@@ -161,8 +162,9 @@ def unpack_and_store(
     first: Expr,
     start: Expr,
 ) -> None:
-    """Turn finished pixels x width, of which so many channels, to rows of pixels, and hand them on with the numbers
-    of their channel and pixel, which count from `first` and `start`. Behind the strip there is room for a square."""
+    """Transpose a finished strip, [pixel][channel] of `sizes` (pixels, width, channels), and store it with
+    `write(channel, pixel, values along pixels)`, counted from `first` and `start`. The buffer has room for a square
+    behind the strip."""
     side, (pixels, width, channels) = job.lanes, sizes
     done = strip.at(pixels * width)
     for channel, count, vectors in mk.split(channels, side):
@@ -173,8 +175,8 @@ def unpack_and_store(
                 at = [k.bind((pixel + i) * width + inner, "at") for i in range(n)]
                 rows = [k.bind(k.load(strip, a, side), "t") for a in at]
                 rows += [tir.splat(tir.const(0, job.dtype), side)] * (side - n)
-                turned = mk.transposed(k, rows)
-                for i, value in enumerate(turned[:count]):
+                columns = mk.transposed(k, rows)
+                for i, value in enumerate(columns[:count]):
                     k.store(done, value if n == side else tir.shuffle([value], range(n)), i * n)
                 with k.loop(count, name="channel") as c:
                     value = k.bind(k.load(done, c * n, n), "value")
@@ -183,18 +185,18 @@ def unpack_and_store(
             mk.for_vectors(k, pixels, side, square)
 
 
-class _ToPixels(Job):
-    """A convolution whose result is pixels: forward, or the gradient of the data."""
+class _ToImages(Job):
+    """A convolution whose result is images: forward, or the gradient of the data."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
         self.taps = conv.kernel[0] * conv.kernel[1]
-        self.target, self.reduced, self.made = self._sides()
+        self.target, self.reduced, self.produced = self._sides()
         self.axes = (self._axis(0), self._axis(1))
         self.frame = self._frame()
         self.tile, self.vectors = self._tile_shape()
         self.width = self.vectors * self.lanes
-        self.panels = mk.ceildiv(self.made, self.width)
+        self.panels = mk.ceildiv(self.produced, self.width)
         self.steps = self._steps()
         self._copy = self.frame.elements(conv.n)
         self._panel = self.frame.blocks * self.taps * self.lanes * self.width
@@ -206,15 +208,16 @@ class _ToPixels(Job):
 
     @abstractmethod
     def _sides(self) -> tuple[Pair, int, int]:
-        """Rows and columns of the target; channels of a group that are summed over, and that are made."""
+        """Return rows and columns of the target, and the channels of a group that are summed over, and that are
+        produced."""
 
     @abstractmethod
     def _axis(self, axis: int) -> list[Axis]:
-        """The pixels of the target along rows or columns, those together that read the same taps."""
+        """Return the pixels of the target along rows or columns, one Axis for those that read the same taps."""
 
     @abstractmethod
     def pack(self, k: Kernel, w: Weights, into: Buf) -> None:
-        """Copy the weights: [group][panel][block][tap][channel that is summed over][channels that are made]."""
+        """Pack the weights: [group][panel][block][tap][channel that is summed over][produced channels]."""
 
     # What they share.
 
@@ -226,30 +229,30 @@ class _ToPixels(Job):
 
     @property
     def units(self) -> int:
-        """Pieces of work: one panel of channels of one image each."""
+        """Units of work: one panel of channels of one image each."""
         return self.conv.groups * self.panels * self.conv.n
 
     def _frame(self) -> Frame:
         conv = self.conv
         size = self._source()
-        before, whole = [], []
+        before, padded = [], []
         for axis in range(2):
             low = min(a.reach[0] for a in self.axes[axis])
             high = max(a.reach[1] for a in self.axes[axis])
             before.append(max(0, -low))
-            whole.append(before[-1] + max(high + 1, size[axis]))
+            padded.append(before[-1] + max(high + 1, size[axis]))
         lanes = self.lanes
-        return Frame(conv.groups, self.reduced, size, (before[0], before[1]), (whole[0], whole[1]), lanes, lanes)
+        return Frame(conv.groups, self.reduced, size, (before[0], before[1]), (padded[0], padded[1]), lanes, lanes)
 
     @abstractmethod
     def _source(self) -> Pair:
-        """Rows and columns of the source."""
+        """Return rows and columns of the source."""
 
     def _tile_shape(self) -> tuple[Pair, int]:
-        """Rows and columns of a tile, and its vectors of channels, by the least estimated time of all channels. Rows
-        divide those of the target; weights come from the second level of cache."""
+        """Return rows and columns of a tile, and its vectors of channels, with the least estimated time for all
+        channels. Rows divide those of the target; weights are assumed to be in L2."""
         height, width = self.axes[0][0].count, self.axes[1][0].count
-        total = mk.ceildiv(self.made, self.lanes)
+        total = mk.ceildiv(self.produced, self.lanes)
         best = (float("inf"), 1, 1, 1)
         for vectors in range(1, min(total, 6) + 1):
             most = (self.cpu.registers - vectors - 1) // vectors
@@ -267,13 +270,14 @@ class _ToPixels(Job):
         return (best[1], best[2]), best[3]
 
     def _steps(self) -> int:
-        """Rows of tiles in a strip: they divide those of the target, and fill a vector with pixels if they can."""
+        """Return the rows of tiles in a strip: they divide those of the target, and fill a vector with pixels if
+        possible."""
         total = self.axes[0][0].count // self.tile[0]
         pixels = self.tile[0] * len(self.axes[0]) * self.target[1]
         return next(s for s in range(1, total + 1) if total % s == 0 and (s * pixels >= self.lanes or s == total))
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
-        """Write the loops."""
+        """Emit the loops."""
         conv, space = self.conv, self.slots(k, workspace)
         weights = space.at(self._copy)
         self.frame.fill(k, self, read, space)
@@ -288,7 +292,7 @@ class _ToPixels(Job):
             panel = weights.at(k.bind(outer * self._panel, "panel"))
 
             def channels(start: Expr, size: int) -> None:
-                first = k.bind(group * self.made + start, "channel")
+                first = k.bind(group * self.produced + start, "channel")
                 with k.loop(self.axes[0][0].count // self.tile[0] // self.steps, name="strip") as s:
                     for rows in self.axes[0]:
                         for columns in self.axes[1]:
@@ -298,14 +302,14 @@ class _ToPixels(Job):
                         k, self, strip, (self.strip, self.width, size), partial(write, image), first, pixel
                     )
 
-            mk.for_blocks(k, self.made, self.width, k.bind(tir.floormod(outer, self.panels), "panel"), 1, channels)
+            mk.for_blocks(k, self.produced, self.width, k.bind(tir.floormod(outer, self.panels), "panel"), 1, channels)
 
-        self.spread(k, self.units, unit)
+        self.for_units(k, self.units, unit)
 
     def _strip(
         self, k: Kernel, source: Buf, panel: Buf, strip: Buf, number: Expr, rows: Axis, columns: Axis, vectors: int
     ) -> None:
-        """The pixels of a strip that read these taps: [pixel][channel]."""
+        """Compute the pixels of a strip that read these taps: [pixel][channel]."""
         with k.loop(self.steps, name="step") as step:
             inner = k.bind(step * self.tile[0], "row")
             top = k.bind(number * (self.steps * self.tile[0]) + inner, "top")
@@ -335,13 +339,13 @@ class _ToPixels(Job):
         acc = mk.Tile(k, self.tile[0] * width, (self.lanes,) * vectors, self.dtype, self.frame.blocks * of_block)
         if not rows.taps or not columns.taps:
             return acc
-        line = self.frame.whole[1]
+        line = self.frame.padded[1]
         top = at[0] * rows.stride + (rows.offset + self.frame.before[0])
         left = at[1] * columns.stride + (columns.offset + self.frame.before[1])
         corner = k.bind(top * line + left, "corner")
         near = [(i // width * rows.stride * line + i % width * columns.stride) * self.lanes for i in range(acc.rows)]
 
-        _, settle = mk.around_and_within(acc.settle, of_block)
+        _, settle = mk.settle_in_outer_or_inner(acc.settle, of_block)
 
         def block(start: Expr, channels: int) -> None:
             number = k.bind(tir.floordiv(start, self.lanes), "block")
@@ -351,8 +355,8 @@ class _ToPixels(Job):
                 tap = (kh * rows.apart + rows.tap) * self.conv.kernel[1] + kw * columns.apart + columns.tap
                 w = k.bind((number * self.taps + tap) * (self.lanes * self.width), "w")
                 with k.loop(channels, name="c") as c:
-                    ahead = k.bind(c * self.width + w, "ahead")
-                    right = [k.bind(k.load(panel, ahead + v * self.lanes, self.lanes), "w") for v in range(vectors)]
+                    weight = k.bind(c * self.width + w, "ahead")
+                    right = [k.bind(k.load(panel, weight + v * self.lanes, self.lanes), "w") for v in range(vectors)]
                     for i, offset in enumerate(near):
                         pixel = k.bind(k.load(source, x + c + offset), "x")
                         for v in range(vectors):
@@ -369,7 +373,7 @@ class _ToPixels(Job):
         return acc
 
 
-class Forward(_ToPixels):
+class Forward(_ToImages):
     """y from x and w."""
 
     def _sides(self) -> tuple[Pair, int, int]:
@@ -384,7 +388,7 @@ class Forward(_ToPixels):
         return [Axis(0, 1, conv.out[axis], step, 0, 1, taps, -conv.padding[axis], shift)]
 
     def pack(self, k: Kernel, w: Weights, into: Buf) -> None:
-        side, taps, across = self.lanes, self.taps, mk.ceildiv(self.made, self.lanes)
+        side, taps, across = self.lanes, self.taps, mk.ceildiv(self.produced, self.lanes)
 
         def unit(_: Expr, unit: Expr) -> None:
             outer = k.bind(tir.floordiv(unit, self.frame.blocks), "outer")
@@ -395,8 +399,8 @@ class Forward(_ToPixels):
 
             def channels(start: Expr, size: int) -> None:
                 def square(q: Value, n: int) -> None:
-                    numbers = [tir.minimum(vector * side + i, self.made - 1) for i in range(side)]
-                    read = [w(group * self.made + number, start * taps + q, n) for number in numbers]
+                    numbers = [tir.minimum(vector * side + i, self.produced - 1) for i in range(side)]
+                    read = [w(group * self.produced + number, start * taps + q, n) for number in numbers]
                     rows = [k.bind(mk.padded(tir.cast(x, self.dtype), side), "t") for x in read]
                     for i, row in enumerate(mk.transposed(k, rows)[:n]):
                         channel, tap = tir.floordiv(q + i, taps), tir.floormod(q + i, taps)
@@ -407,11 +411,11 @@ class Forward(_ToPixels):
 
             mk.for_blocks(k, self.reduced, side, k.bind(tir.floormod(unit, self.frame.blocks), "block"), 1, channels)
 
-        self.spread(k, self.conv.groups * across * self.frame.blocks, unit)
+        self.for_units(k, self.conv.groups * across * self.frame.blocks, unit)
 
 
-class DataGrad(_ToPixels):
-    """The gradient of x from that of y, by remainders of rows and columns."""
+class DataGrad(_ToImages):
+    """The gradient of x from that of y, separately for each remainder of row and column by the stride."""
 
     def _sides(self) -> tuple[Pair, int, int]:
         return (self.conv.h, self.conv.w), self.outputs, self.inputs
@@ -422,17 +426,17 @@ class DataGrad(_ToPixels):
     def _axis(self, axis: int) -> list[Axis]:
         conv = self.conv
         size, stride = (conv.h, conv.w)[axis], conv.stride[axis]
-        found = []
+        axes = []
         for first in range(stride):
             at = [(tap, first + conv.padding[axis] - tap * conv.dilation[axis]) for tap in range(conv.kernel[axis])]
             taps = [(tap, place // stride) for tap, place in at if place % stride == 0]
             tap, offset = taps[0] if taps else (0, 0)
             apart, shift = (taps[1][0] - tap, taps[1][1] - offset) if len(taps) > 1 else (1, 1)
-            found.append(Axis(first, stride, size // stride, 1, tap, apart, len(taps), offset, shift))
-        return found
+            axes.append(Axis(first, stride, size // stride, 1, tap, apart, len(taps), offset, shift))
+        return axes
 
     def pack(self, k: Kernel, w: Weights, into: Buf) -> None:
-        side, taps, across = self.lanes, self.taps, mk.ceildiv(self.made, self.lanes)
+        side, taps, across = self.lanes, self.taps, mk.ceildiv(self.produced, self.lanes)
 
         def unit(_: Expr, unit: Expr) -> None:
             outer = k.bind(tir.floordiv(unit, across), "outer")
@@ -453,24 +457,24 @@ class DataGrad(_ToPixels):
                         value = tir.cast(w(o, (first + i) * taps + tap, 1), self.dtype)
                         k.store(into, value, at + tap * (side * self.width) + i)
 
-            mk.for_blocks(k, self.made, side, k.bind(tir.floormod(unit, across), "vector"), 1, vector)
+            mk.for_blocks(k, self.produced, side, k.bind(tir.floormod(unit, across), "vector"), 1, vector)
 
-        self.spread(k, self.conv.groups * across * self.frame.blocks, unit)
+        self.for_units(k, self.conv.groups * across * self.frame.blocks, unit)
 
 
 class Copied(Protocol):
-    """How activations lie that are copied, in blocks of channels."""
+    """Activations packed into blocks of channels."""
 
     def elements(self, images: int) -> int:
-        """Of so many images."""
+        """Return the elements of `images` images."""
 
     def fill(self, k: Kernel, job: Job, read: Pixels, into: Buf) -> None:
-        """Copy the job's images."""
+        """Pack the job's images."""
 
 
 class ToWeights(Job):
-    """The gradient of w: output channels times vectors of input channels. What is complete of all taps is put in the
-    order of weights while it lies in cache."""
+    """The gradient of w: output channels times vectors of input channels. The sums of all taps are reordered to the
+    layout of the weights while they are in cache."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
@@ -486,14 +490,15 @@ class ToWeights(Job):
 
     @abstractmethod
     def sources(self) -> tuple[Copied, Copied]:
-        """x, and the gradient in blocks of so many channels as a register block has rows."""
+        """Return packed x, and the upstream gradient packed in blocks of as many channels as a register block has
+        rows."""
 
     @abstractmethod
     def sum(
         self, k: Kernel, xs: Buf, gs: Buf, sums: Buf, place: tuple[Expr, Expr], rows: int, c: Expr, vectors: int
     ) -> None:
-        """Sums over all pixels, of these channels and all taps: [output channel][tap][input channel]. The place is that
-        of a group, and of a block of the gradient."""
+        """Sum over all pixels, for these channels and all taps: [output channel][tap][input channel]. `place` is the
+        group and the block of the upstream gradient."""
 
     @property
     def workspace(self) -> int:
@@ -502,7 +507,7 @@ class ToWeights(Job):
         return (copies + self.num_chunks(self.units) * self._slot) * DTYPES[self.dtype].nbytes
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
-        """Write the loops."""
+        """Emit the loops."""
         conv, space = self.conv, self.slots(k, workspace)
         left, right = self.sources()
         gs = space.at(left.elements(conv.n))
@@ -511,7 +516,7 @@ class ToWeights(Job):
         right.fill(k, self, g, gs)
 
         def unit(chunk: Expr, unit: Expr) -> None:
-            # All that is made of a panel of x, the larger of both sources, comes one after another: it stays in cache.
+            # All output channels of a panel of x, the larger source, are computed in turn: the panel stays in cache.
             block, outer = (
                 k.bind(tir.floormod(unit, self.down), "block"),
                 k.bind(tir.floordiv(unit, self.down), "outer"),
@@ -529,12 +534,13 @@ class ToWeights(Job):
 
             mk.for_blocks(k, self.outputs, self.rows, block, 1, output)
 
-        self.spread(k, self.units, unit)
+        self.for_units(k, self.units, unit)
 
     def _store_epilogue(
         self, k: Kernel, sums: Buf, write: WriteWeights, first: Expr, rows: int, c: Expr, columns: int
     ) -> None:
-        """Sums [output channel][tap][input channel] in the order of the weights: taps lie within their channels."""
+        """Store sums [output channel][tap][input channel] through the epilogue in the order of the weights,
+        [input channel][tap]."""
 
         def vector(row: Expr, q: Value, lanes: int) -> None:
             at, taps = tir.ramp(q, lanes), tir.splat(tir.const(self.taps, "i32"), lanes)
@@ -547,14 +553,14 @@ class ToWeights(Job):
 
 
 class WeightGrad(ToWeights):
-    """Summed over all pixels, tap after tap."""
+    """The gradient of w, summed over all pixels for one tap after another."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
         reach = [(conv.out[a] - 1) * conv.stride[a] + (conv.kernel[a] - 1) * conv.dilation[a] + 1 for a in range(2)]
-        whole = [max(r, p + size) for r, p, size in zip(reach, conv.padding, (conv.h, conv.w), strict=True)]
+        padded = [max(r, p + size) for r, p, size in zip(reach, conv.padding, (conv.h, conv.w), strict=True)]
         self.x = Frame(
-            conv.groups, self.inputs, (conv.h, conv.w), conv.padding, (whole[0], whole[1]), self.lanes, self.lanes
+            conv.groups, self.inputs, (conv.h, conv.w), conv.padding, (padded[0], padded[1]), self.lanes, self.lanes
         )
         self.g = Frame(conv.groups, self.outputs, conv.out, (0, 0), conv.out, self.rows, self.lanes)
 
@@ -576,9 +582,9 @@ class WeightGrad(ToWeights):
     ) -> mk.Tile:
         conv, (group, block, tap) = self.conv, place
         acc = mk.Tile(k, rows, (self.lanes,) * vectors, self.dtype, conv.n * conv.out[0] * conv.out[1])
-        outer, inner = mk.around_and_within(acc.settle, conv.out[1])
+        outer, inner = mk.settle_in_outer_or_inner(acc.settle, conv.out[1])
         kh, kw = tir.floordiv(tap, conv.kernel[1]), tir.floormod(tap, conv.kernel[1])
-        line = self.x.whole[1]
+        line = self.x.padded[1]
         corner = k.bind((kh * conv.dilation[0] * line + kw * conv.dilation[1]) * self.lanes, "corner")
         first = k.bind(tir.floordiv(c, self.lanes), "first")
         with mk.chained(k, outer, [conv.n, conv.out[0]], conv.out[1]) as (n, h):

@@ -34,14 +34,14 @@ from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 
 Columns = tuple[int | None, ...]
-AHEAD = 5  # channels before its turn a weight is asked for: each takes some 70 cycles, and memory some hundred
-LINE = 16  # weights
+PREFETCH_DISTANCE = 5  # channels: one takes some 70 cycles, a load from memory a few hundred
+LINE = 16  # weights of a cache line
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """Neighbouring output columns that use the same taps in the same way; `count` such tiles lie side by side. For each
-    tap: the source column of each output column, counted from `first * scale`, or None outside."""
+    """Adjacent output columns; `count` adjacent tiles use the same taps at the same relative columns. `taps` has for
+    each tap the source column of each output column, relative to `scaled(start)`, or None outside the image."""
 
     first: int
     width: int
@@ -50,7 +50,7 @@ class _Tile:
 
     @property
     def live(self) -> int:
-        """How many source columns are held at once."""
+        """How many source columns are live in registers at once."""
         uses = [{c for c in columns if c is not None} for _, columns in self.taps]
         last = {c: t for t, used in enumerate(uses) for c in used}
         first = {c: t for t, used in reversed(list(enumerate(uses))) for c in used}
@@ -62,56 +62,58 @@ class _Tile:
         return len({c for _, columns in self.taps for c in columns if c is not None})
 
 
-class _ToPixels(Job):
-    """A convolution whose result is pixels: forward, or the gradient of the data."""
+class _ToImages(Job):
+    """A convolution whose result is images: forward, or the gradient of the data."""
 
-    by_rows = False  # must what is read at once of the source end with its row?
+    by_rows = False  # must a vector that is read from the source not cross the end of a row?
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
         self.blocks = mk.ceildiv(conv.n, self.lanes)
         self.kernel = conv.kernel
-        self.source, self.target, self.reduced, self.made = self._sides()
+        self.source, self.target, self.reduced, self.produced = self._sides()
         self.rows, self.width = self._tile_shape()
-        rows = self.target[0]  # of a strip: they divide those of the image, and fill a vector with pixels if they can
+        rows = self.target[0]  # a strip's rows divide those of the image, and fill a vector with pixels if possible
         self.strip = next(
             r for r in range(1, rows + 1) if rows % r == 0 and (r * self.target[1] >= self.lanes or r == rows)
         )
-        self.steps = mk.ceildiv(self.made, self.rows)
+        self.steps = mk.ceildiv(self.produced, self.rows)
         self._block = self.lanes * conv.groups * self.reduced * plane(conv, self.source)
         self._copy = 0 if conv.blocks else self.blocks * self._block
         self.down, self.across = self._grid()
-        finished = self.width if conv.blocks else self.strip * self.target[1]  # pixels, before they are handed on
+        finished = self.width if conv.blocks else self.strip * self.target[1]  # pixels in memory before the epilogue
         self._slot = self.rows * finished * self.lanes
 
     # What forward and data gradient differ in.
 
     @abstractmethod
     def _sides(self) -> tuple[Pair, Pair, int, int]:
-        """Source and target rows and columns; channels of a group that are summed over, and that are made."""
+        """Return rows and columns of source and target, and the channels of a group that are summed over, and that are
+        produced."""
 
     @abstractmethod
     def column(self, at: int, tap: int) -> int | None:
-        """The source column of a target column under a tap, if inside."""
+        """Return the source column of a target column under a tap; None if it is outside."""
 
     @abstractmethod
     def scaled(self, at: Value) -> Value:
-        """The source column that the source columns of a tile are counted from."""
+        """Return the source column that the source columns of a tile are relative to."""
 
     @abstractmethod
-    def row(self, at: Expr, turn: Expr) -> tuple[Expr | None, Expr]:
-        """The source row of a target row under a row of taps, and the condition of its being inside; None: always."""
+    def row(self, at: Expr, tap_row: Expr) -> tuple[Expr | None, Expr]:
+        """Return the condition that the source row of a target row under a row of taps exists, or None if it always
+        does, and the source row."""
 
-    def taps(self, turn: Expr) -> Expr:
-        """The row of taps that has its turn: source rows ascend."""
-        return turn
+    def taps(self, tap_row: Expr) -> Expr:
+        """Return the row of the kernel of an iteration, so that source rows ascend."""
+        return tap_row
 
     @abstractmethod
-    def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
-        """(output channel, q) of the weight between two channels of a group."""
+    def weight(self, group: Value, produced: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
+        """Return (output channel, q) of the weight between two channels of a group."""
 
-    def fetch(self, k: Kernel, w: Weights, group: Value, made: Value, reduced: Value, size: int) -> None:
-        """Ask for the weights of a channel that is soon summed over, where they lie far from this one's."""
+    def prefetch(self, k: Kernel, w: Weights, group: Value, produced: Value, reduced: Value, size: int) -> None:
+        """Prefetch the weights of a later channel of the reduction, if they are not contiguous with this one's."""
 
     # What they share.
 
@@ -122,43 +124,43 @@ class _ToPixels(Job):
 
     @property
     def units(self) -> int:
-        """Pieces of work: some strips and some channels of one block each."""
+        """Units of work: some strips and some channels of one block each."""
         return self.blocks * self.down * self.across
 
     def _grid(self) -> Pair:
-        """Pieces of a block by strips and by channels: of the most that there can be, those for which the least is read
-        again of weights and source."""
+        """Return into how many parts a block is split along strips and along channels: of the grids with most parts the
+        one that rereads the fewest weights and source elements."""
         want = 1 if self.serial else mk.ceildiv(self.cpu.chunks, self.blocks)
         strips, steps, weights = self.target[0] // self.strip, self.steps * self.conv.groups, self.conv.o * self.conv.q
         grids = [(min(want // across, strips), min(across, steps)) for across in range(1, want + 1)]
         return min(grids, key=lambda grid: (-grid[0] * grid[1], grid[0] * weights + grid[1] * self._block))
 
     def _tile_shape(self) -> Pair:
-        """Channels and columns of a tile of accumulators, by the least estimated time of one row of all channels. The
-        source columns of a row stay in registers beside the accumulators while taps use them."""
+        """Return channels and columns of a tile of accumulators with the least estimated time for one row of all
+        channels. The source columns of a row stay in registers, besides the accumulators, while taps use them."""
         best = (float("inf"), 1, 1)
         for columns in range(min(4, self.target[1]), min(self.target[1], self.cpu.registers) + 1):
             tiles = self.tiles(columns)
             room = (self.cpu.registers - max(tile.live for tile in tiles) - 3) // columns
             if room < 1:
                 continue
-            rows = mk.ceildiv(self.made, mk.ceildiv(self.made, min(self.made, room)))
-            runs = mk.split(self.made, rows)
+            rows = mk.ceildiv(self.produced, mk.ceildiv(self.produced, min(self.produced, room)))
+            runs = mk.split(self.produced, rows)
             cost = sum(steps * tile.count * self._step(r, tile) for _, r, steps in runs for tile in tiles)
             best = min(best, (cost * (1 + 0.03 * len(tiles) * len(runs)), rows, columns))
         return best[1], best[2]
 
     def _step(self, rows: int, tile: _Tile) -> float:
-        """Estimated cycles of a tile for one source row of one channel."""
+        """Return the estimated cycles of a tile for one source row of one channel."""
         products = sum(column is not None for _, columns in tile.taps for column in columns)
         loads = tile.loads + len(tile.taps) * rows
         source = self.reduced * self.kernel[0] * tile.loads * self.lanes * DTYPES[self.dtype].nbytes
-        # Columns from the second level of cache cost time where a stride keeps the processor from fetching them early.
+        # Columns from L2 cost time where a stride defeats the hardware prefetcher.
         far = 1.0 if source > self.cpu.l1 and self.conv.stride[1] > 1 else 0.0
         return max(rows * products / 2, 4.0 * len(tile.taps), loads / 2) + 0.15 * loads + far * tile.loads
 
     def tiles(self, width: int) -> list[_Tile]:
-        """The columns of a row of the target, cut into tiles; equal neighbours are one entry."""
+        """Return the columns of a row of the target, cut into tiles; equal adjacent tiles are one entry."""
         cut = []
         for first, size, count in mk.split(self.target[1], width):
             for t in range(count):
@@ -168,36 +170,36 @@ class _ToPixels(Job):
         return [_Tile(group[0][0], group[0][1], len(group), group[0][2]) for group in grouped]
 
     def _taps(self, start: int, size: int) -> tuple[tuple[int, Columns], ...]:
-        """The taps that some of these columns use, those that share source columns one after another."""
+        """Return the taps that any of these columns uses; taps that share source columns follow each other."""
         origin, step = int(self.scaled(start)), self.conv.stride[1]
-        found = []
+        value = []
         for tap in sorted(range(self.kernel[1]), key=lambda tap: (tap * self.conv.dilation[1] % step, tap)):
             columns = [self.column(start + i, tap) for i in range(size)]
             if any(column is not None for column in columns):
-                found.append((tap, tuple(None if column is None else column - origin for column in columns)))
-        return tuple(found)
+                value.append((tap, tuple(None if column is None else column - origin for column in columns)))
+        return tuple(value)
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
-        """Write the loops."""
+        """Emit the loops."""
         space = self.slots(k, workspace)
         pack_blocked(k, self, read, self.conv.groups * self.reduced, self.source, space, self.by_rows)
         strips = space.at(self._copy)
 
-        def keep(acc: mk.Tile, slot: Buf, tile: _Tile, at: tuple[Expr, ...]) -> None:
-            """A tile in its strip, [channel][pixel][image]."""
+        def store_in_strip(acc: mk.Tile, slot: Buf, tile: _Tile, at: tuple[Expr, ...]) -> None:
+            """Store a tile in its strip, [channel][pixel][image]."""
             _, _, _, h, start = at
             for r in range(acc.rows):
                 place = k.bind(((h + r * self.strip) * self.target[1] + start) * self.lanes, "at")
                 for i in range(tile.width):
                     k.store(slot, acc.get(r, i), place + i * self.lanes)
 
-        self._convolve(k, space, w, strips, keep, partial(self._unpack_and_store, k, write))
+        self._convolve(k, space, w, strips, store_in_strip, partial(self._unpack_and_store, k, write))
 
-    def emit_in_blocks(self, k: Kernel, images: Buf, w: Weights, write: WriteImages, workspace: Buf) -> None:
-        """Write the loops for images that lie in blocks, and shall."""
+    def emit_blocked(self, k: Kernel, images: Buf, w: Weights, write: WriteImages, workspace: Buf) -> None:
+        """Emit the loops for source and result in the NCHWn layout."""
 
-        def hand_on(acc: mk.Tile, slot: Buf, tile: _Tile, at: tuple[Expr, ...]) -> None:
-            """A tile to its readers, by way of memory: what they do is written out once."""
+        def store_tile(acc: mk.Tile, slot: Buf, tile: _Tile, at: tuple[Expr, ...]) -> None:
+            """Store a tile through the epilogue, from memory: so the epilogue is emitted once, in a loop."""
             block, row, channel, h, start = at
             for r in range(acc.rows):
                 for i in range(tile.width):
@@ -206,7 +208,7 @@ class _ToPixels(Job):
                 value = k.bind(k.load(slot, (r * tile.width + i) * self.lanes, self.lanes), "value")
                 write(block, k.bind(channel + r, "channel"), k.bind(row + h, "row"), k.bind(start + i, "column"), value)
 
-        self._convolve(k, images, w, self.slots(k, workspace), hand_on)
+        self._convolve(k, images, w, self.slots(k, workspace), store_tile)
 
     def _convolve(
         self,
@@ -217,8 +219,8 @@ class _ToPixels(Job):
         put: Callable[[mk.Tile, Buf, _Tile, tuple[Expr, ...]], None],
         finish: Callable[..., None] | None = None,
     ) -> None:
-        """`put(tile, slot, its columns, (block, row, channel, row of the strip, column))` gets each tile of a strip,
-        `finish(slot, block, row, channel, channels)` follows when some channels of it are complete."""
+        """Emit the loops. `put(accumulators, slot, tile, (block, row, channel, row of the strip, column))` stores each
+        tile of a strip; `finish(slot, block, row, channel, channels)` follows when some channels of it are complete."""
         conv = self.conv
 
         def unit(chunk: Expr, unit: Expr) -> None:
@@ -229,30 +231,30 @@ class _ToPixels(Job):
             top, strips = mk.chunk_range(k, self.target[0] // self.strip, self.down, y)
             slot = slots.at(k.bind(chunk * self._slot, "slot"))
 
-            steps = (conv.groups, self.made, self.rows, first, count)
-            with k.loop(strips, name="strip") as t, channel_step(k, *steps) as (group, made, number):
+            steps = (conv.groups, self.produced, self.rows, first, count)
+            with k.loop(strips, name="strip") as t, channel_step(k, *steps) as (group, produced, number):
                 row = k.bind((top + t) * self.strip, "row")
-                channel = group * self.made + made
-                for size in sizes(k, number, self.rows, self.made):
+                channel = group * self.produced + produced
+                for size in sizes(k, number, self.rows, self.produced):
                     with k.loop(self.strip, name="h") as h:
                         for tile in self.tiles(self.width):
                             with k.loop(tile.count, name="w") as s:
                                 start = k.bind(s * tile.width + tile.first, "w")
-                                place = (block, k.bind(row + h, "h"), start, group, made)
+                                place = (block, k.bind(row + h, "h"), start, group, produced)
                                 acc = self._tile(k, images, w, tile, place, size)
                                 put(acc, slot, tile, (block, row, channel, h, start))
                 if finish is not None:
                     finish(slot, block, row, channel, number)
 
-        self.spread(k, self.units, unit)
+        self.for_units(k, self.units, unit)
 
     def _tile(self, k: Kernel, images: Buf, w: Weights, tile: _Tile, place: tuple[Expr, ...], size: int) -> mk.Tile:
-        """The sums of `size` channels and the tile's columns, at (block, row, column, group, channel of it)."""
-        block, h, start, group, made = place
+        """Compute `size` channels of the tile's columns, at `place`: (block, row, column, group, channel of it)."""
+        block, h, start, group, produced = place
         acc = mk.Tile(k, size, (self.lanes,) * tile.width, self.dtype, self.reduced * self.kernel[0] * len(tile.taps))
         if not tile.taps:
             return acc
-        with self._rows_met(k, w, (h, group, made), size, acc.settle, len(tile.taps)) as (c, kh, source):
+        with self._reduction_loops(k, w, (h, group, produced), size, acc.settle, len(tile.taps)) as (c, kh, source):
             channel = (block * self.conv.groups + group) * self.reduced + c
             base = channel * plane(self.conv, self.source) + source * self.source[1] + self.scaled(start)
             at = k.bind(base * self.lanes, "at")
@@ -260,10 +262,10 @@ class _ToPixels(Job):
             for tap, columns in tile.taps:
                 for column in columns:
                     if column is not None and column not in loaded:
-                        found = k.load(images, at + column * self.lanes, self.lanes)
-                        loaded[column] = k.bind(tir.cast(found, self.dtype), "x")
+                        value = k.load(images, at + column * self.lanes, self.lanes)
+                        loaded[column] = k.bind(tir.cast(value, self.dtype), "x")
                 for r in range(size):
-                    o, q = self.weight(group, made + r, c, kh * self.kernel[1] + tap)
+                    o, q = self.weight(group, produced + r, c, kh * self.kernel[1] + tap)
                     weight = k.bind(tir.cast(w(o, q, 1), self.dtype), "w")
                     for i, column in enumerate(columns):
                         if column is not None:
@@ -271,32 +273,32 @@ class _ToPixels(Job):
         return acc
 
     @contextmanager
-    def _rows_met(
+    def _reduction_loops(
         self, k: Kernel, w: Weights, place: tuple[Expr, ...], size: int, settle: mk.Settle | None, taps: int
     ) -> Iterator[tuple[Expr, Expr, Expr]]:
-        """Loops over what a row is summed from: (channel, row of the kernel, row of the source). Channels, whose
-        weights lie together, are outermost, unless the first cache holds all weights."""
-        h, group, made = place
+        """The reduction loops of a row: (channel, row of the kernel, row of the source). Channels are outermost, since
+        the weights of a channel are contiguous, unless all weights fit L1."""
+        h, group, produced = place
         if self.conv.o * self.conv.q * DTYPES[self.dtype].nbytes <= self.cpu.l1:
-            outer, inner = mk.around_and_within(settle, self.reduced * taps)
-            with mk.chained(k, outer, [self.kernel[0]], self.reduced * taps) as (turn,):
-                inside, source = self.row(h, turn)
+            outer, inner = mk.settle_in_outer_or_inner(settle, self.reduced * taps)
+            with mk.chained(k, outer, [self.kernel[0]], self.reduced * taps) as (tap_row,):
+                inside, source = self.row(h, tap_row)
                 some = nullcontext() if inside is None else k.when(inside)
                 with some, mk.chained(k, inner, [self.reduced], taps) as (c,):
-                    yield c, self.taps(turn), source
+                    yield c, self.taps(tap_row), source
             return
-        outer, inner = mk.around_and_within(settle, self.kernel[0] * taps)
+        outer, inner = mk.settle_in_outer_or_inner(settle, self.kernel[0] * taps)
         with mk.chained(k, outer, [self.reduced], self.kernel[0] * taps) as (c,):
-            self.fetch(k, w, group, made, c, size)
-            with mk.chained(k, inner, [self.kernel[0]], taps) as (turn,):
-                inside, source = self.row(h, turn)
+            self.prefetch(k, w, group, produced, c, size)
+            with mk.chained(k, inner, [self.kernel[0]], taps) as (tap_row,):
+                inside, source = self.row(h, tap_row)
                 with nullcontext() if inside is None else k.when(inside):
-                    yield c, self.taps(turn), source
+                    yield c, self.taps(tap_row), source
 
     def _unpack_and_store(
         self, k: Kernel, write: WritePixels, strip: Buf, block: Expr, row: Expr, channel: Expr, number: Value
     ) -> None:
-        """Turn a strip of finished channels back to pixels, and hand them on."""
+        """Transpose a strip of finished channels to pixels, and store them through the epilogue."""
         pixels, side = self.strip * self.target[1], self.lanes
         images = tir.minimum(self.conv.n - block * side, side) if self.conv.n % side else side
         with k.loop(number, name="r") as r:
@@ -314,7 +316,7 @@ class _ToPixels(Job):
             mk.for_vectors(k, pixels, side, square)
 
 
-class Forward(_ToPixels):
+class Forward(_ToImages):
     def _sides(self) -> tuple[Pair, Pair, int, int]:
         conv = self.conv
         return (conv.h, conv.w), conv.out, self.inputs, self.outputs
@@ -326,19 +328,19 @@ class Forward(_ToPixels):
     def scaled(self, at: Value) -> Value:
         return at * self.conv.stride[1]
 
-    def row(self, at: Expr, turn: Expr) -> tuple[Expr | None, Expr]:
+    def row(self, at: Expr, tap_row: Expr) -> tuple[Expr | None, Expr]:
         conv = self.conv
-        row = at * conv.stride[0] + turn * conv.dilation[0] - conv.padding[0]
+        row = at * conv.stride[0] + tap_row * conv.dilation[0] - conv.padding[0]
         last = (conv.out[0] - 1) * conv.stride[0] + (conv.kernel[0] - 1) * conv.dilation[0] - conv.padding[0]
         if conv.padding[0] == 0 and last < conv.h:
             return None, row
         return tir.logical("and", row >= 0, row < conv.h), row
 
-    def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
-        return group * self.made + made, reduced * (self.kernel[0] * self.kernel[1]) + tap
+    def weight(self, group: Value, produced: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
+        return group * self.produced + produced, reduced * (self.kernel[0] * self.kernel[1]) + tap
 
 
-class DataGrad(_ToPixels):
+class DataGrad(_ToImages):
     def _sides(self) -> tuple[Pair, Pair, int, int]:
         conv = self.conv
         return conv.out, (conv.h, conv.w), self.outputs, self.inputs
@@ -352,24 +354,24 @@ class DataGrad(_ToPixels):
             return at
         return at // self.conv.stride[1] if isinstance(at, int) else tir.floordiv(at, self.conv.stride[1])
 
-    def taps(self, turn: Expr) -> Expr:
-        return self.kernel[0] - 1 - turn
+    def taps(self, tap_row: Expr) -> Expr:
+        return self.kernel[0] - 1 - tap_row
 
-    def row(self, at: Expr, turn: Expr) -> tuple[Expr | None, Expr]:
+    def row(self, at: Expr, tap_row: Expr) -> tuple[Expr | None, Expr]:
         conv = self.conv
-        # Nothing is subtracted but a constant: LLVM would else lose sight of addresses that are near each other.
-        spread = at + turn * conv.dilation[0] + (conv.padding[0] - (self.kernel[0] - 1) * conv.dilation[0])
-        inside = tir.logical("and", spread >= 0, spread <= (conv.out[0] - 1) * conv.stride[0])
+        # Only constants are subtracted: else LLVM would not recognize addresses with constant distances.
+        dilated = at + tap_row * conv.dilation[0] + (conv.padding[0] - (self.kernel[0] - 1) * conv.dilation[0])
+        inside = tir.logical("and", dilated >= 0, dilated <= (conv.out[0] - 1) * conv.stride[0])
         if conv.stride[0] == 1:
-            return inside, spread
-        inside = tir.logical("and", inside, tir.compare("equal", tir.floormod(spread, conv.stride[0]), tir.index(0)))
-        return inside, tir.floordiv(spread, conv.stride[0])
+            return inside, dilated
+        inside = tir.logical("and", inside, tir.compare("equal", tir.floormod(dilated, conv.stride[0]), tir.index(0)))
+        return inside, tir.floordiv(dilated, conv.stride[0])
 
-    def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
-        return group * self.reduced + reduced, made * (self.kernel[0] * self.kernel[1]) + tap
+    def weight(self, group: Value, produced: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
+        return group * self.reduced + reduced, produced * (self.kernel[0] * self.kernel[1]) + tap
 
-    def fetch(self, k: Kernel, w: Weights, group: Value, made: Value, reduced: Value, size: int) -> None:
-        o, first = self.weight(group, made, reduced + AHEAD, 0)
+    def prefetch(self, k: Kernel, w: Weights, group: Value, produced: Value, reduced: Value, size: int) -> None:
+        o, first = self.weight(group, produced, reduced + PREFETCH_DISTANCE, 0)
         weights = size * self.kernel[0] * self.kernel[1]  # of one output channel, in one run
         for q in (*range(0, weights - 1, LINE), weights - 1):
-            k.fetch(w(o, first + q, 1))
+            k.prefetch(w(o, first + q, 1))

@@ -22,17 +22,17 @@ from gluongraph.codegen.contraction.conv_common import (
     plane,
     sizes,
 )
-from gluongraph.codegen.rule import SHARES, Cpu
+from gluongraph.codegen.rule import MAX_PARTIAL_SUMS, Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.dtypes import DTYPES
 
-TAPS = 8  # of a row of the kernel, at most, in one tile
-SMALL = 512 * 1024  # bytes of weights up to which chunks may own images, each with sums of its own
+TAPS = 8  # taps of a kernel row in one tile, at most
+SMALL = 512 * 1024  # bytes of weights up to which chunks may own images, each with partial sums of all weights
 
 
 class WeightGrad(Job):
-    """One weight gradient: how it is cut, and its loops."""
+    """The gradient of w: its tiling, and its loops."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
@@ -56,7 +56,7 @@ class WeightGrad(Job):
         return (self._x + self._g + sums) * DTYPES[self.dtype].nbytes
 
     def _tile_shape(self) -> tuple[int, int]:
-        """Output channels and input channels of a tile; each input channel brings `taps` accumulators."""
+        """Return output and input channels of a tile; each pair of channels has `taps` accumulators."""
         best = (float("inf"), 1, 1)
         for columns in range(1, min(self.inputs, self.cpu.registers) + 1):
             across = columns * self.taps
@@ -73,24 +73,24 @@ class WeightGrad(Job):
         return best[1], best[2]
 
     def _splits(self) -> tuple[int, int]:
-        """Pieces by images, and by output channels."""
+        """Return the numbers of parallel chunks along images, and along output channels."""
         if self.serial:
             return 1, 1
         steps = self.steps * self.conv.groups
         small = self.conv.o * self.conv.q * DTYPES[self.dtype].nbytes <= SMALL
-        images = min(self.blocks, SHARES if small else SHARES // min(steps, SHARES))
+        images = min(self.blocks, MAX_PARTIAL_SUMS if small else MAX_PARTIAL_SUMS // min(steps, MAX_PARTIAL_SUMS))
         return images, min(steps, self.cpu.chunks // images)
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
-        """Write the loops."""
+        """Emit the loops."""
         conv, xs = self.conv, self.slots(k, workspace)
         gs, sums = xs.at(self._x), xs.at(self._x + self._g)
         pack_blocked(k, self, x, conv.c, (conv.h, conv.w), xs)
         pack_blocked(k, self, g, conv.o, conv.out, gs)
         self._sum(k, xs, gs, sums, write)
 
-    def emit_in_blocks(self, k: Kernel, xs: Buf, gs: Buf, write: WriteWeights, workspace: Buf) -> None:
-        """Write the loops for images that lie in blocks."""
+    def emit_blocked(self, k: Kernel, xs: Buf, gs: Buf, write: WriteWeights, workspace: Buf) -> None:
+        """Emit the loops for activations in the NCHWn layout."""
         self._sum(k, xs, gs, self.slots(k, workspace), write)
 
     def _sum(self, k: Kernel, xs: Buf, gs: Buf, sums: Buf, write: WriteWeights) -> None:
@@ -116,7 +116,7 @@ class WeightGrad(Job):
     def _unit(
         self, k: Kernel, xs: Buf, gs: Buf, own: Buf, block: Value, blocks: Value, first: Value, count: Value
     ) -> None:
-        """All sums of one chunk."""
+        """Compute all sums of one chunk."""
         conv, height = self.conv, self.conv.out[0]
         together = self.together
         with k.loop(tir.floordiv(blocks + (together - 1), together), name="blocks") as b:
@@ -133,7 +133,7 @@ class WeightGrad(Job):
                         self._tiles(k, xs, gs, own.at(row * conv.q), rows, place)
 
     def _tiles(self, k: Kernel, xs: Buf, gs: Buf, sums: Buf, rows: int, place: tuple[Value, ...]) -> None:
-        """All the weights of some output channels, for a strip of some blocks."""
+        """Add the terms of a strip of some blocks to all sums of some output channels."""
         for c, columns, steps in mk.split(self.inputs, self.columns):
             with k.loop(steps, name="c") as step, k.loop(self.conv.kernel[0], name="kh") as kh:
                 channel = k.bind(step * columns + c, "c")
@@ -143,7 +143,8 @@ class WeightGrad(Job):
                         tile.emit(k, xs, gs, sums, (*place, channel, kh))
 
     def _finish(self, k: Kernel, sums: list[Buf], first: Value, count: Value, write: WriteWeights) -> None:
-        """Hand on the sums of the output channels of some steps, each added up over the buffers in their order."""
+        """Store the sums of the output channels of some steps through the epilogue: the total of the buffers, added in
+        their order."""
         conv = self.conv
         with channel_step(k, conv.groups, self.outputs, self.rows, first, count) as (group, output, number):
             row = k.bind((group * self.steps + tir.floordiv(output, self.rows) - first) * self.rows, "row")
@@ -159,7 +160,7 @@ class WeightGrad(Job):
                 mk.for_vectors(k, conv.q, self.lanes, vector)
 
     def _total(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
-        """Add up what the chunks by images found."""
+        """Add the partial sums of the chunks along images, and store them through the epilogue."""
         steps = self.steps * self.conv.groups
 
         def unit(_: Expr, part: Expr) -> None:
@@ -177,7 +178,7 @@ class _Tile:
         self.job, self.rows, self.columns, self.tap, self.taps = job, rows, columns, tap, taps
 
     def emit(self, k: Kernel, xs: Buf, gs: Buf, sums: Buf, place: tuple[Value, ...]) -> None:
-        """Sum over a strip of rows of some blocks, and add to `sums`: [output channel][q]."""
+        """Emit the sum over a strip of rows of some blocks, added to `sums`: [output channel][q]."""
         conv, lanes = self.job.conv, self.job.lanes
         block, blocks, top, bottom, group, output, channel, kh = place
         acc = mk.Tile(k, self.rows, (lanes,) * (self.columns * self.taps), self.job.dtype)
@@ -198,7 +199,7 @@ class _Tile:
         self._add(k, acc, sums, k.bind((channel * conv.kernel[0] + kh) * conv.kernel[1] + self.tap, "q"))
 
     def _rows_inside(self, k: Kernel, kh: Value, top: Value, bottom: Value) -> tuple[Expr, Expr]:
-        """The rows of the strip whose source row under this tap lies inside."""
+        """Return the first and last + 1 of the strip's rows whose source row under this tap exists."""
         conv, stride = self.job.conv, self.job.conv.stride[0]
         shift = conv.padding[0] - kh * conv.dilation[0]
         first = k.bind(tir.maximum(top, tir.floordiv(shift + (stride - 1), stride)), "first")
@@ -206,7 +207,7 @@ class _Tile:
         return first, last
 
     def _pixels(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-        """Runs (first, count, taps) of result columns for which the same taps lie inside."""
+        """Iterate over runs (first, count, taps) of result columns for which the same taps are inside the image."""
         conv = self.job.conv
 
         def inside(w: int) -> tuple[int, ...]:
@@ -234,7 +235,7 @@ class _Tile:
                     acc.add(r, c * self.taps + t, left[r], right)
 
     def _add(self, k: Kernel, acc: mk.Tile, sums: Buf, q: Expr) -> None:
-        """Lane sums, a few vectors of them, then stored one after another."""
+        """Reduce the accumulators over their lanes, some at a time, and add the results to the sums."""
         conv, lanes, width = self.job.conv, self.job.lanes, len(acc.widths)
         values = [acc.get(r, v) for r in range(self.rows) for v in range(width)]
         totals = []
@@ -244,7 +245,7 @@ class _Tile:
             totals.append(
                 mk.lane_sums(k, group + [tir.splat(tir.const(0, self.job.dtype), lanes)] * (size - len(group)))
             )
-        joined = conv.kernel[0] == 1 and self.taps == conv.kernel[1]  # then neighbouring channels are neighbours in q
+        joined = conv.kernel[0] == 1 and self.taps == conv.kernel[1]  # then adjacent channels are adjacent in q
         run = width if joined else self.taps
         for r in range(self.rows):
             for v in range(0, width, run):

@@ -15,7 +15,7 @@ from gluongraph.codegen.contraction import gemm
 from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.contraction.conv_common import Conv, Job, Pair, Pixels, Weights, WritePixels, WriteWeights
 from gluongraph.codegen.contraction.gemm import Operand
-from gluongraph.codegen.contraction.gemm_strategy import Kind
+from gluongraph.codegen.contraction.gemm_strategy import OperandKind
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
@@ -23,14 +23,14 @@ from gluongraph.dtypes import DTYPES
 
 
 def is_profitable(conv: Conv, cpu: Cpu, dtype: str) -> bool:
-    """Are there too few images to fill vectors with?"""
+    """Are there too few images to fill vectors over images?"""
     return conv.n <= mk.lanes(cpu, dtype) // 4
 
 
 @dataclass(frozen=True)
 class Planes:
-    """How channels of a source lie in planes: pixel (h, w) at row h * spread + shift, likewise its column; rows and
-    columns are dealt out to `stride` planes each. `out` is the result's size, in pixels that taps shift."""
+    """The layout of a source in planes: pixel (h, w) is at row h * dilated + shift, its column likewise; rows and
+    columns are distributed over `stride` planes each, by their remainder. `out` is the size of the result."""
 
     channels: int  # of all images together
     source: Pair
@@ -38,7 +38,7 @@ class Planes:
     kernel: Pair
     dilation: Pair
     stride: Pair
-    spread: Pair
+    dilated: Pair
     shift: Pair
 
     @property
@@ -52,16 +52,16 @@ class Planes:
         return self.out[0] * self.width
 
     def size(self, lanes: int) -> int:
-        """Elements of a plane, and those that whole vectors behind its end would read."""
+        """Return the elements of a plane, including those that full vectors read behind its end."""
         rows = self.out[0] + (self.kernel[0] - 1) * self.dilation[0] // self.stride[0]
         return (mk.ceildiv(rows * self.width + self.kernel[1] * self.dilation[1], lanes) + 1) * lanes
 
     def total(self, lanes: int) -> int:
-        """Elements of all planes."""
+        """Return the elements of all planes."""
         return self.channels * self.stride[0] * self.stride[1] * self.size(lanes)
 
     def tap(self, channel: Value, tap: Value, lanes: int) -> Expr:
-        """Where the stretch of a tap begins."""
+        """Return the position of the first pixel that a tap reads of a channel."""
         rows, columns = (
             tir.floordiv(tap, self.kernel[1]) * self.dilation[0],
             tir.floormod(tap, self.kernel[1]) * self.dilation[1],
@@ -71,13 +71,13 @@ class Planes:
         return plane * self.size(lanes) + tir.floordiv(rows, down) * self.width + tir.floordiv(columns, across)
 
     def inside(self, axis: int) -> tuple[int, int]:
-        """First and last + 1 of the source rows (columns) that lie in the planes."""
+        """Return the first and last + 1 of the source rows (columns) that the planes contain."""
         extent = (self.out[axis] - 1) * self.stride[axis] + (self.kernel[axis] - 1) * self.dilation[axis] + 1
-        found = [i for i in range(self.source[axis]) if 0 <= i * self.spread[axis] + self.shift[axis] < extent]
+        found = [i for i in range(self.source[axis]) if 0 <= i * self.dilated[axis] + self.shift[axis] < extent]
         return (found[0], found[-1] + 1) if found else (0, 0)
 
     def fill(self, k: Kernel, job: Job, read: Pixels, per_image: int, into: Buf) -> None:
-        """Copy the source into planes of zeros."""
+        """Pack the source into zero-initialized planes."""
         lanes = job.lanes
         own = self.stride[0] * self.stride[1] * self.size(lanes)
         (top, bottom), (left, right) = self.inside(0), self.inside(1)
@@ -89,14 +89,14 @@ class Planes:
             image, of_image = tir.floordiv(channel, per_image), tir.floormod(channel, per_image)
 
             def copy(h: Expr, w: Expr, width: int) -> None:
-                row, column = h * self.spread[0] + self.shift[0], w * self.spread[1] + self.shift[1]
+                row, column = h * self.dilated[0] + self.shift[0], w * self.dilated[1] + self.shift[1]
                 (down, across), size = self.stride, self.size(lanes)
                 plane = tir.floormod(row, down) * across + tir.floormod(column, across)
                 at = plane * size + tir.floordiv(row, down) * self.width + tir.floordiv(column, across)
                 value = tir.cast(read(image, of_image, h * self.source[1] + w, width), into.dtype)
                 k.store(into, value, base + at)
 
-            step = lanes if self.spread[1] == self.stride[1] == 1 else 1
+            step = lanes if self.dilated[1] == self.stride[1] == 1 else 1
             with k.loop(bottom - top, name="h") as h:
                 row = k.bind(h + top, "row")
                 for first, width, count in mk.split(right - left, step):
@@ -104,14 +104,14 @@ class Planes:
                         copy(row, k.bind(w * width + (left + first), "w"), width)
 
         if bottom > top and right > left:
-            job.spread(k, self.channels, unit)
+            job.for_units(k, self.channels, unit)
         else:  # nothing of the source is ever read
             with k.loop(self.total(lanes) // lanes, name="zero") as i:
                 k.store(into, tir.splat(tir.const(0, into.dtype), lanes), i * lanes)
 
 
 class _Flat(Job):
-    """What the three have in common."""
+    """Common parts of the convolution and its gradients."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
@@ -126,33 +126,34 @@ class _Flat(Job):
         return elements * DTYPES[self.dtype].nbytes
 
 
-class _ToPixels(_Flat):
-    """Results are pixels: planes times weights, then rows stored without what lies behind their ends."""
+class _ToImages(_Flat):
+    """A convolution whose result is images: weights times planes; then rows are stored without the columns behind their
+    ends."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
-        self.planes, self.made, self.reduced = self._sides()
-        self.extents = (conv.n * conv.groups, self.made, self.planes.flat, self.reduced * self.taps)
+        self.planes, self.produced, self.reduced = self._sides()
+        self.extents = (conv.n * conv.groups, self.produced, self.planes.flat, self.reduced * self.taps)
         self.exact = self.planes.width == self.planes.out[1]  # no columns behind the rows
-        self._result = 0 if self.exact else conv.n * conv.groups * self.made * self.planes.flat
-        kind = Kind("j", dtype)
-        self._product = gemm.workspace(*self.extents, kind, kind, cpu)
+        self._result = 0 if self.exact else conv.n * conv.groups * self.produced * self.planes.flat
+        kind = OperandKind("j", dtype)
+        self._gemm_bytes = gemm.workspace(*self.extents, kind, kind, cpu)
 
     @property
     def workspace(self) -> int:
         """Bytes."""
-        return self._bytes(self.planes.total(self.lanes) + self._result) + self._product
+        return self._bytes(self.planes.total(self.lanes) + self._result) + self._gemm_bytes
 
     @abstractmethod
     def _sides(self) -> tuple[Planes, int, int]:
-        """The planes of the source, and the channels of a group that are made, and summed over."""
+        """Return the planes of the source, and the channels of a group that are produced, and summed over."""
 
     @abstractmethod
-    def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
-        """(output channel, q) of the weight between two channels of a group."""
+    def weight(self, group: Value, produced: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
+        """Return (output channel, q) of the weight between two channels of a group."""
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
-        """Write the loops."""
+        """Emit the loops."""
         conv, planes = self.conv, self.planes
         space = self.slots(k, workspace)
         planes.fill(k, self, read, conv.groups * self.reduced, space)
@@ -170,19 +171,19 @@ class _ToPixels(_Flat):
 
         def finished(batch: Expr, i: Expr, f: Expr, value: Expr) -> None:
             if self.exact:
-                channel = tir.floormod(batch, conv.groups) * self.made + i
+                channel = tir.floormod(batch, conv.groups) * self.produced + i
                 write(tir.floordiv(batch, conv.groups), channel, f, value)
             else:
-                k.store(flat, value, (batch * self.made + i) * planes.flat + f)
+                k.store(flat, value, (batch * self.produced + i) * planes.flat + f)
 
-        kind, behind = Kind("j", self.dtype), flat.at(self._result)
-        product = gemm.Product(*self.extents, Operand(weights, kind), Operand(pixels, kind), finished, self.cpu, behind)
-        gemm.emit(k, product)
+        kind, behind = OperandKind("j", self.dtype), flat.at(self._result)
+        operation = gemm.Gemm(*self.extents, Operand(weights, kind), Operand(pixels, kind), finished, self.cpu, behind)
+        gemm.emit(k, operation)
         if not self.exact:
             self._store_epilogue(k, flat, write)
 
     def _store_epilogue(self, k: Kernel, flat: Buf, write: WritePixels) -> None:
-        planes, channels = self.planes, self.conv.groups * self.made
+        planes, channels = self.planes, self.conv.groups * self.produced
 
         def unit(_: Expr, plane: Expr) -> None:
             image = k.bind(tir.floordiv(plane, channels), "image")
@@ -195,21 +196,22 @@ class _ToPixels(_Flat):
 
                 mk.for_vectors(k, planes.out[1], self.lanes, part)
 
-        self.spread(k, self.conv.n * channels, unit)
+        self.for_units(k, self.conv.n * channels, unit)
 
 
-class Forward(_ToPixels):
+class Forward(_ToImages):
     """y from x and w."""
 
     def _sides(self) -> tuple[Planes, int, int]:
         return self._forward_planes(), self.outputs, self.inputs
 
-    def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
-        return group * self.made + made, reduced * self.taps + tap
+    def weight(self, group: Value, produced: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
+        return group * self.produced + produced, reduced * self.taps + tap
 
 
-class DataGrad(_ToPixels):
-    """The gradient of x: a convolution of the spread gradient of y with the kernel rotated by 180 degrees."""
+class DataGrad(_ToImages):
+    """The gradient of x: a convolution of the gradient of y, dilated by the stride, with the kernel rotated by 180
+    degrees."""
 
     def _sides(self) -> tuple[Planes, int, int]:
         conv = self.conv
@@ -226,12 +228,13 @@ class DataGrad(_ToPixels):
         )
         return planes, self.inputs, self.outputs
 
-    def weight(self, group: Value, made: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
-        return group * self.reduced + reduced, made * self.taps + (self.taps - 1 - tap)
+    def weight(self, group: Value, produced: Value, reduced: Value, tap: Value) -> tuple[Value, Value]:
+        return group * self.reduced + reduced, produced * self.taps + (self.taps - 1 - tap)
 
 
 class WeightGrad(_Flat):
-    """The gradient of w: products of the gradient of y, zeros behind its rows, with all stretches of the planes."""
+    """The gradient of w: a GEMM of the gradient of y, zero-padded behind its rows, with the shifted planes of all
+    taps."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
@@ -239,20 +242,20 @@ class WeightGrad(_Flat):
         self.long = mk.ceildiv(self.planes.flat, self.lanes) * self.lanes  # flat pixels of an image, in whole vectors
         self.extents = (conv.groups, self.outputs, conv.q, conv.n * self.long)
         self._result = conv.n * conv.o * self.long
-        self._product = gemm.workspace(*self.extents, Kind("j", dtype), Kind("i", dtype), cpu)
+        self._gemm_bytes = gemm.workspace(*self.extents, OperandKind("j", dtype), OperandKind("i", dtype), cpu)
 
     @property
     def workspace(self) -> int:
         """Bytes."""
-        return self._bytes(self.planes.total(self.lanes) + self._result) + self._product
+        return self._bytes(self.planes.total(self.lanes) + self._result) + self._gemm_bytes
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
-        """Write the loops."""
+        """Emit the loops."""
         conv, planes = self.conv, self.planes
         space = self.slots(k, workspace)
         planes.fill(k, self, x, conv.c, space)
         flat = space.at(planes.total(self.lanes))
-        self._spread_rows(k, g, flat)
+        self._pack_gradient(k, g, flat)
 
         def gradient(group: Value, i: Value, at: Value, lanes: int) -> Expr:
             return k.load(flat, (group * self.outputs + i) * (conv.n * self.long) + at, lanes)
@@ -265,11 +268,11 @@ class WeightGrad(_Flat):
         def finished(group: Expr, i: Expr, q: Expr, value: Expr) -> None:
             write(group * self.outputs + i, q, value)
 
-        left, right = Operand(gradient, Kind("j", self.dtype)), Operand(stretch, Kind("i", self.dtype))
-        gemm.emit(k, gemm.Product(*self.extents, left, right, finished, self.cpu, flat.at(self._result)))
+        left, right = Operand(gradient, OperandKind("j", self.dtype)), Operand(stretch, OperandKind("i", self.dtype))
+        gemm.emit(k, gemm.Gemm(*self.extents, left, right, finished, self.cpu, flat.at(self._result)))
 
-    def _spread_rows(self, k: Kernel, g: Pixels, flat: Buf) -> None:
-        """Copy the gradient of y to [channel][image][flat pixel], with zeros behind its rows."""
+    def _pack_gradient(self, k: Kernel, g: Pixels, flat: Buf) -> None:
+        """Pack the gradient of y to [channel][image][flat pixel], zero-padded behind its rows."""
         conv, planes = self.conv, self.planes
 
         def unit(_: Expr, unit: Expr) -> None:
@@ -285,4 +288,4 @@ class WeightGrad(_Flat):
 
                 mk.for_vectors(k, planes.out[1], self.lanes, part)
 
-        self.spread(k, conv.o * conv.n, unit)
+        self.for_units(k, conv.o * conv.n, unit)

@@ -1,4 +1,5 @@
-"""The gradient of the weights of convolutions of bf16 images in blocks, by tiles (conv_tile_blocks.py)."""
+"""The gradient of a convolution's weights by tile multiplications, of bf16 activations in the NCHW16n layout
+(conv_tile_blocks.py)."""
 
 from __future__ import annotations
 
@@ -9,42 +10,42 @@ from gluongraph.codegen.contraction import amx
 from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.contraction.amx import SIDE, WORDS, Add, Sums
 from gluongraph.codegen.contraction.conv_common import Conv, WriteWeights
-from gluongraph.codegen.contraction.conv_tile_blocks import InBlocks, reading
-from gluongraph.codegen.rule import SHARES, Cpu
+from gluongraph.codegen.contraction.conv_tile_blocks import BlockedKernel, forward_axis
+from gluongraph.codegen.rule import MAX_PARTIAL_SUMS, Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 
 HALF = WORDS // 2  # words of one pixel of 16 channels and images
-SMALL = 512 * 1024  # bytes of weights up to which chunks own images, each with sums of its own
+SMALL = 512 * 1024  # bytes of weights up to which chunks own images, each with partial sums of all weights
 
 
-class WeightGrad(InBlocks):
+class WeightGrad(BlockedKernel):
     """The gradient of w: output channels x input channels for each tap, summed over pixels, two at a time, and images.
 
-    Pieces of work own some rows of the images, with sums of their own that are added up at the end, or, of many
+    Parallel chunks own some rows of the images, with partial sums that are added at the end, or, if there are many
     weights, some output channels.
     """
 
     def __init__(self, conv: Conv, cpu: Cpu):
         super().__init__(conv, cpu)
         self.pairs = mk.ceildiv(conv.out[1], 2)
-        self.rows, self.columns = reading(conv, 0, conv.out[0]), reading(conv, 1, 2 * self.pairs)
+        self.rows, self.columns = forward_axis(conv, 0, conv.out[0]), forward_axis(conv, 1, 2 * self.pairs)
         self.down, self.across = mk.ceildiv(conv.o, SIDE), mk.ceildiv(conv.c, SIDE)
         self.apart = self.columns.phases[0].scale
-        self.each = mk.ceildiv(self.columns.extent, self.apart)  # columns of one remainder by it, side by side
+        self.each = mk.ceildiv(self.columns.extent, self.apart)  # columns with the same remainder are contiguous
         self.line = self.each * self.apart * HALF
         self.lines = self.blocks * conv.out[0]
-        # Tiles of the gradient are read where it lies, if they are whole: two pixels are a row's words.
-        self.lies = cpu.tiles and conv.o % SIDE == 0 and conv.out[1] % 2 == 0
+        # Full tiles of the upstream gradient are loaded in place: two pixels of 16 images are a row of words.
+        self.g_in_place = cpu.tiles and conv.o % SIDE == 0 and conv.out[1] % 2 == 0
         g_line = self.down * self.pairs * WORDS
         self._x = self.blocks * self.across * self.rows.extent * self.line
-        self._g = 0 if self.lies else self.lines * g_line
-        self.made, self.pitch = self.down * SIDE, self.across * SIDE  # channels in whole tiles
-        self._sums = self.taps * self.made * self.pitch
+        self._g = 0 if self.g_in_place else self.lines * g_line
+        self.produced, self.pitch = self.down * SIDE, self.across * SIDE  # channels in whole tiles
+        self._sums = self.taps * self.produced * self.pitch
         # Tiles of output and of input channels in a block of sums, and taps of a row of the kernel.
         self.shape = (2, 2, 1) if conv.kernel[1] == 1 else (1, 1, min(3, conv.kernel[1]))
         small = 4 * self._sums <= SMALL
-        self.by_line = 1 if self.serial or not small else min(self.lines, SHARES)
+        self.by_line = 1 if self.serial or not small else min(self.lines, MAX_PARTIAL_SUMS)
         self.by_channel = 1 if self.serial or small else min(mk.ceildiv(self.down, self.shape[0]), cpu.chunks)
         self.strip = max(1, cpu.l2 // 2 // (4 * (self._x // self.lines + g_line) + 1))
 
@@ -53,12 +54,12 @@ class WeightGrad(InBlocks):
         """Bytes."""
         return 4 * (self._x + self._g + self.by_line * self._sums)
 
-    def emit_in_blocks(self, k: Kernel, x: Buf, g: Buf, write: WriteWeights, workspace: Buf) -> None:
-        """Write the loops."""
+    def emit_blocked(self, k: Kernel, x: Buf, g: Buf, write: WriteWeights, workspace: Buf) -> None:
+        """Emit the loops."""
         xs = k.view(mk.workspace(k, workspace, "u8", self.workspace), "u32")
         sums = k.view(workspace, "f32", 4 * (self._x + self._g))
         self._copy_x(k, x, xs)
-        if self.lies:
+        if self.g_in_place:
             gs = k.view(g, "f16")  # TVM has no address of bf16
         else:
             gs = xs.at(self._x)
@@ -71,17 +72,19 @@ class WeightGrad(InBlocks):
             lines = mk.chunk_range(k, self.lines, self.by_line, part)
             steps, channels = mk.ceildiv(self.down, self.shape[0]), tir.floormod(chunk, self.by_channel)
             high = mk.chunk_range(k, steps, self.by_channel, k.bind(channels, "channels"))
-            self._piece(k, xs, gs, own, lines, high)
+            self._chunk(k, xs, gs, own, lines, high)
         self._store_epilogue(k, sums, write)
 
     def _place(self, column: Value) -> Expr:
-        """Where a column lies in a row: those that a stride brings together are neighbours."""
+        """Return the position of a column in a packed row: columns with the same remainder by the stride are
+        contiguous."""
         if self.apart == 1:
             return column
         return tir.floormod(column, self.apart) * self.each + tir.floordiv(column, self.apart)
 
     def _copy_x(self, k: Kernel, x: Buf, into: Buf) -> None:
-        """Halves of tiles [block][channels][place of row][of column]: words are pairs of images, columns channels."""
+        """Pack x into half tiles [block][channels][packed row][packed column]: words are pairs of images, columns
+        channels."""
         conv, columns = self.conv, self.columns
         left, right = columns.inside
 
@@ -98,16 +101,16 @@ class WeightGrad(InBlocks):
             to = line(block, tir.floordiv(first, SIDE), u)
 
             def pixels(start: Value, count: int) -> None:
-                """Two neighbours, if nothing lies between them, or one."""
+                """Pack one pixel, or two that are adjacent in memory."""
                 pixel = row * conv.w + (start + left) * columns.skip - columns.before
                 at = k.bind(((block * conv.c + first) * (conv.h * conv.w) + pixel) * SIDE, "at")
                 found = [k.load(x, at + c * (conv.h * conv.w * SIDE), count * SIDE) for c in range(size)]
                 square = [k.bind(mk.padded(tir.words(numbers), SIDE), "t") for numbers in found]
                 square += [amx.zeros()] * (SIDE - size)
-                turned = mk.transposed(k, square)
+                transposed = mk.transposed(k, square)
                 for i in range(count):
                     place = k.bind(to + self._place(start + (i + left)) * HALF, "place")
-                    for r, words in enumerate(turned[i * SIDE // 2 : (i + 1) * SIDE // 2]):
+                    for r, words in enumerate(transposed[i * SIDE // 2 : (i + 1) * SIDE // 2]):
                         k.store(into, words, place + r * SIDE)
 
             mk.for_vectors(k, right - left, 2 if columns.skip == 1 else 1, pixels)
@@ -124,10 +127,10 @@ class WeightGrad(InBlocks):
             with k.when(tir.logical("not", inside)), k.loop(self.across, name="tile") as tile:
                 zeros(line(block, tile, u), 0, self.each * self.apart)
 
-        self.spread(k, self.blocks * self.rows.extent, unit)
+        self.for_units(k, self.blocks * self.rows.extent, unit)
 
     def _copy_g(self, k: Kernel, g: Buf, into: Buf) -> None:
-        """Tiles [block][channels][row][pair of columns]: rows are channels, words pairs of images."""
+        """Pack g into tiles [block][channels][row][pair of columns]: rows are channels, words pairs of images."""
         conv, (height, width) = self.conv, self.conv.out
 
         def unit(_: Expr, unit: Expr) -> None:
@@ -150,12 +153,12 @@ class WeightGrad(InBlocks):
 
             mk.for_blocks(k, conv.o, SIDE, tile, 1, channels)
 
-        self.spread(k, self.blocks * self.down * height, unit)
+        self.for_units(k, self.blocks * self.down * height, unit)
 
-    def _piece(
+    def _chunk(
         self, k: Kernel, xs: Buf, gs: Buf, own: Buf, lines: tuple[Value, Value], high: tuple[Value, Value]
     ) -> None:
-        """All sums of some output channels, of as many lines at a time as a cache holds."""
+        """Compute all sums of some output channels over some lines, in strips of lines that fit L2."""
         self._clear(k, own, *high)
         with k.loop(tir.floordiv(lines[1] + (self.strip - 1), self.strip), name="strip") as s:
             start = k.bind(tir.index(lines[0] + s * self.strip), "start")
@@ -174,11 +177,11 @@ class WeightGrad(InBlocks):
             mk.for_blocks(k, self.down, self.shape[0], *high, rows)
 
     def _clear(self, k: Kernel, own: Buf, first: Value, count: Value) -> None:
-        """The sums of some output channels."""
+        """Set the sums of some output channels to zero."""
 
         def some(o: Expr, height: int) -> None:
             with k.loop(self.taps, name="tap") as tap, k.loop(height * self.pitch, name="zero") as i:
-                at = (tap * self.made + o * SIDE) * self.pitch + i * SIDE
+                at = (tap * self.produced + o * SIDE) * self.pitch + i * SIDE
                 k.store(own, tir.splat(tir.const(0, "f32"), SIDE), at)
 
         mk.for_blocks(k, self.down, self.shape[0], first, count, some)
@@ -195,17 +198,18 @@ class WeightGrad(InBlocks):
         columns: tuple[Expr, int],
         taps: tuple[Expr, Sequence[int]],
     ) -> None:
-        """What some lines add to some taps of a row of the kernel: tiles of output channels by tiles of input ones."""
+        """Add some lines to the sums of some taps of a kernel row, for tiles of output channels by tiles of input
+        channels."""
         conv, (o, height), (c, width), (kh, across) = self.conv, rows, columns, taps
         right = [(j, tap) for j in range(width) for tap in across]
 
         def at(i: int, j: int) -> Expr:
             tile, kw = right[j]
-            return ((kh * conv.kernel[1] + kw) * self.made + (o + i) * SIDE) * self.pitch + (c + tile) * SIDE
+            return ((kh * conv.kernel[1] + kw) * self.produced + (o + i) * SIDE) * self.pitch + (c + tile) * SIDE
 
         # Elements of the gradient from pair of columns to pair, and of a row; rows from tile to tile; bytes within one.
         pair, line_of_g, rows_apart, pitch = WORDS, self.pairs * WORDS, conv.out[0], 0
-        if self.lies:
+        if self.g_in_place:
             pair, line_of_g, rows_apart = 2 * SIDE, conv.out[1] * SIDE, SIDE * conv.out[0]
             pitch = 2 * conv.out[0] * line_of_g
 
@@ -226,10 +230,11 @@ class WeightGrad(InBlocks):
                         b.append((xs, x_line + (j * self.rows.extent * self.line + place * HALF)))
                     add(a, b, pitch=pitch)
 
-        self.unit.block(k, (height, len(right)), steps, Sums(own, at, self.pitch), more=True)
+        self.unit.block(k, (height, len(right)), steps, Sums(own, at, self.pitch), accumulate=True)
 
     def _store_epilogue(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
-        """The chunks' sums added up, in the order of the weights, whose taps lie within their channels."""
+        """Add the chunks' partial sums, and store them through the epilogue in the order of the weights,
+        [channel][tap]."""
         conv, taps = self.conv, self.taps
 
         def unit(_: Expr, o: Expr) -> None:
@@ -239,17 +244,17 @@ class WeightGrad(InBlocks):
             def vector(q: Value, lanes: int) -> None:
                 each = tir.ramp(q, lanes)
                 tap, channel = (tir.splat(tir.const(taps, "i32"), lanes) for _ in range(2))
-                at = (tir.floormod(each, tap) * self.made + o) * self.pitch + tir.floordiv(each, channel)
+                at = (tir.floormod(each, tap) * self.produced + o) * self.pitch + tir.floordiv(each, channel)
                 write(o, q, k.bind(k.load(sums, at), "value"))
 
             mk.for_vectors(k, conv.q, SIDE, vector)
 
-        self.spread(k, conv.o, unit)
+        self.for_units(k, conv.o, unit)
 
     def _total(self, k: Kernel, sums: Buf, o: Expr) -> None:
-        """What the chunks found for an output channel, added up where the first of them has it."""
+        """Add the chunks' partial sums of an output channel to those of the first chunk."""
         with k.loop(self.taps, name="tap") as tap, k.loop(self.across, name="c") as c:
-            at = k.bind((tap * self.made + o) * self.pitch + c * SIDE, "at")
+            at = k.bind((tap * self.produced + o) * self.pitch + c * SIDE, "at")
             total = k.load(sums, at, SIDE)
             for part in range(1, self.by_line):
                 total = total + k.load(sums, at + part * self._sums, SIDE)

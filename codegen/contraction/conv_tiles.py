@@ -1,9 +1,9 @@
-"""Convolutions of bf16 and both their gradients as products of tiles (tiles.py).
+"""Convolutions of bf16 and both their gradients by tile multiplications (amx.py), for the NCHW layout.
 
-Activations are copied to tiles of one pixel each: 16 images by 32 channels where channels are summed over, 16 channels
-by 32 images for the gradient of the weights. A tap then reads whole tiles, at any width, stride or dilation; taps that
-fall outside are left out, so nothing is padded. The numbers c and c + 16 of 32 share a word: to copy weights, whose
-taps lie between their channels, or to turn pixels takes no more than turning squares of 16 x 16 words.
+Activations are packed into tiles of one pixel each: 16 images by 32 channels where channels are summed over, 16
+channels by 32 images for the gradient of the weights. A tap then reads full tiles, at any width, stride or dilation;
+taps outside the image are skipped, so nothing is padded. Channels c and c + 16 of 32 share a word: packing weights,
+which are stored [channel][tap], or pixels then only transposes squares of 16 x 16 words.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 
-FEWEST = 8  # images: below, tiles would be emptier than half
+FEWEST = 8  # images: with fewer, tiles would be less than half full
 
 _Row = Callable[[Value, Value, int], list[Expr]]  # (row of the tile, pixel, pixels) -> 16 vectors of words along them
-_Rows = list[tuple[int, int, _Row | None]]  # how the rows of a tile are read: (first, number, by what); None: zeros
+_Rows = list[tuple[int, int, _Row | None]]  # how rows of a tile are read: (first, count, reader); None: zeros
 _Square = Callable[[Expr, Expr, Expr, int], _Rows]
 
 
 def is_profitable(conv: Conv, cpu: Cpu, dtype: str) -> bool:
-    """Is this a convolution for tiles?"""
+    """Should tile multiplications compute this convolution?"""
     whole = conv.c // conv.groups % SIDE == conv.o // conv.groups % SIDE == 0
     return amx.unit(cpu) is not None and dtype == "bf16" and whole and conv.n >= FEWEST
 
 
 class _Tiled(Job):
-    """What the three have in common."""
+    """Common parts of the convolution and its gradients."""
 
     def __init__(self, conv: Conv, cpu: Cpu):
         super().__init__(conv, cpu, "f32")
@@ -46,9 +46,9 @@ class _Tiled(Job):
         self.blocks = mk.ceildiv(conv.n, SIDE)
 
     def copy(self, k: Kernel, into: Buf, size: tuple[int, int, int], pixels: int, square: _Square) -> None:
-        """Copy activations to tiles [group][side][deep][pixel], `size` the numbers of the first two and the elements of
-        the third. `square(group, side, deep, depth)` tells how the rows of a tile are read that begins with element
-        `deep` and has `depth` of them: 32, or what is left."""
+        """Pack activations into tiles [group][side][deep][pixel]; `size` is the groups, the sides, and the elements
+        along the summed index. `square(group, side, deep, depth)` returns how the rows of a tile are read that begins
+        with element `deep` of the summed index and has `depth` elements: 32, or the rest."""
         groups, sides, extent = size
         deep = mk.ceildiv(extent, DEPTH)
 
@@ -72,16 +72,17 @@ class _Tiled(Job):
 
             mk.for_blocks(k, extent, DEPTH, k.bind(tir.floormod(unit, deep), "deep") if deep > 1 else 0, 1, tile)
 
-        self.spread(k, groups * sides * deep, unit)
+        self.for_units(k, groups * sides * deep, unit)
 
     def row_of_pairs(self, k: Kernel, read: Callable[[Value], Expr], depth: int) -> list[Expr]:
-        """16 words along the summed index, from vectors of numbers: i with i + 16; zeros from `depth` on."""
+        """Return 16 vectors of words along the summed index, from vectors of bf16 values: i paired with i + 16; zeros
+        from `depth` on."""
         low, high = min(SIDE, depth), max(0, depth - SIDE)
         found = [amx.words(k, read(i), read(i + SIDE) if i < high else None) for i in range(low)]
         return found + [amx.zeros()] * (SIDE - low)
 
     def rows_of_pairs(self, k: Kernel, read: _Row, depth: int) -> _Rows:
-        """The same where the summed index runs down the tile: `read` gives numbers."""
+        """Return how rows of words are read where the summed index is the row of the tile; `read` gives bf16 values."""
         low, high = min(SIDE, depth), max(0, depth - SIDE)
 
         def both(row: Value, pixel: Value, width: int) -> list[Expr]:
@@ -95,11 +96,12 @@ class _Tiled(Job):
         return [(first, count, words) for first, count, words in cut if count]
 
     def image(self, k: Kernel, number: Value) -> Expr:
-        """The number of an image; behind the last one, its number again."""
+        """Return the index of an image, clamped to the last one."""
         return k.bind(tir.minimum(number, self.conv.n - 1), "image") if self.conv.n % SIDE else tir.index(number)
 
     def inside(self, axis: int, at: Expr, tap: Expr) -> tuple[Expr | None, Expr]:
-        """The row (column) of x that a row of y reads under a tap, and the condition of its being there."""
+        """Return the condition that the row (column) of x that a row of y reads under a tap exists, or None if it
+        always does, and the row."""
         conv = self.conv
         size, out = (conv.h, conv.w)[axis], conv.out[axis]
         source = at * conv.stride[axis] + tap * conv.dilation[axis] - conv.padding[axis]
@@ -109,23 +111,23 @@ class _Tiled(Job):
         return tir.logical("and", source >= 0, source < size), source
 
 
-class _ToPixels(_Tiled):
-    """A convolution whose result is pixels: forward, or the gradient of the data."""
+class _ToImages(_Tiled):
+    """A convolution whose result is images: forward, or the gradient of the data."""
 
     images_down: bool  # are images the rows of a block of sums, and channels its columns?
 
     def __init__(self, conv: Conv, cpu: Cpu):
         super().__init__(conv, cpu)
-        self.source, self.target, self.reduced, self.made = self._sides()
+        self.source, self.target, self.reduced, self.produced = self._sides()
         self.pixels = self.source[0] * self.source[1]
         self.deep = mk.ceildiv(self.reduced, DEPTH)
-        self.high = self.made // SIDE
+        self.high = self.produced // SIDE
         images = 2 if self.blocks % 2 == 0 else 1  # tiles of a block
         self.shape = (images, min(2, self.high)) if self.images_down else (min(4 // images, self.high), images)
         self.strip = SIDE  # pixels of a block, one after another in a plane
         self._copied = conv.groups * self.blocks * self.deep * self.pixels * WORDS
         self._weights = conv.groups * self.high * self.taps * self.deep * WORDS
-        # One row's sums, of all pixels of a strip; not a power of two, else all rows would share few cache sets.
+        # Elements between rows of a strip's sums; not a power of two, else all rows would share few cache sets.
         self.pitch = self.strip * self.shape[1] * SIDE + SIDE
         self._slot = self.shape[0] * SIDE * self.pitch
 
@@ -133,19 +135,21 @@ class _ToPixels(_Tiled):
 
     @abstractmethod
     def _sides(self) -> tuple[Pair, Pair, int, int]:
-        """Source and target rows and columns; channels of a group that are summed over, and that are made."""
+        """Return rows and columns of source and target, and the channels of a group that are summed over, and that are
+        produced."""
 
     @abstractmethod
     def tap(self, axis: int, at: Expr, tap: Expr) -> tuple[Expr | None, Expr]:
-        """The source row (column) of a target row under a tap, and the condition of its being inside; None: always."""
+        """Return the condition that the source row (column) of a target row under a tap exists, or None if it always
+        does, and the source row."""
 
     @abstractmethod
     def square(self, k: Kernel, read: Pixels, group: Expr, side: Expr, deep: Expr, depth: int) -> _Rows:
-        """How `copy` reads tiles of activations."""
+        """Return how `copy` reads the rows of a tile of activations."""
 
     @abstractmethod
     def weight(self, k: Kernel, w: Weights, group: Expr, tile: Expr, deep: Expr, depth: int, q: Expr) -> list[Expr]:
-        """16 vectors of words along q, those of 16 neighbouring channels and all their taps being one after another."""
+        """Return 16 vectors of words along q, where 16 adjacent channels and their taps are contiguous."""
 
     # What they share.
 
@@ -161,7 +165,7 @@ class _ToPixels(_Tiled):
 
     @property
     def units(self) -> tuple[int, int, int, int]:
-        """Pieces of work by images, groups, strips and channels."""
+        """Units of work along images, groups, strips and channels."""
         strips = mk.ceildiv(self.target[0] * self.target[1], self.strip)
         return self.blocks // self.images, self.conv.groups, strips, mk.ceildiv(self.high, self.channels)
 
@@ -173,7 +177,7 @@ class _ToPixels(_Tiled):
         return 4 * (self._copied + self._weights + slots)
 
     def emit(self, k: Kernel, read: Pixels, w: Weights, write: WritePixels, workspace: Buf) -> None:
-        """Write the loops."""
+        """Emit the loops."""
         mk.workspace(k, workspace, "u8", self.workspace)
         words = k.view(workspace, "u32")
         weights = words.at(self._copied)
@@ -203,7 +207,7 @@ class _ToPixels(_Tiled):
                 mk.for_blocks(k, self.high, self.channels, k.bind(tir.floormod(at, channels), "channels"), 1, block)
 
     def _copy_weights(self, k: Kernel, into: Buf, w: Weights) -> None:
-        """Tiles [group][channels that are made][tap][deep]."""
+        """Pack the weights into tiles [group][produced channels][tap][deep]."""
         deep, taps = self.deep, self.taps
 
         def unit(_: Expr, unit: Expr) -> None:
@@ -222,7 +226,7 @@ class _ToPixels(_Tiled):
 
             mk.for_blocks(k, self.reduced, DEPTH, number, 1, square)
 
-        self.spread(k, self.conv.groups * self.high * deep, unit)
+        self.for_units(k, self.conv.groups * self.high * deep, unit)
 
     def _block(
         self,
@@ -235,7 +239,7 @@ class _ToPixels(_Tiled):
         channel: Expr,
         size: int,
     ) -> None:
-        """Some images' strip of pixels of `size` tiles of channels."""
+        """Compute a strip of pixels of some images, and `size` tiles of channels, and store it through the epilogue."""
         images, group, strip = place
         shape = (self.shape[0], size) if self.images_down else (size, self.shape[1])
         line = shape[1] * SIDE  # the sums of a row, of one pixel
@@ -246,13 +250,13 @@ class _ToPixels(_Tiled):
                 y, x = tir.floordiv(here, self.target[1]), tir.floormod(here, self.target[1])
                 at = Sums(sums, lambda i, j: p * line + (i * SIDE * self.pitch + j * SIDE), self.pitch)
                 steps = partial(self._steps, k, pixels, weights, (images, group, channel, k.bind(y), k.bind(x)), size)
-                self.unit.block(k, shape, steps, at, more=False)
+                self.unit.block(k, shape, steps, at, accumulate=False)
             self._store_epilogue(k, sums, write, (images, group, start, channel), shape, count)
 
         mk.for_blocks(k, self.target[0] * self.target[1], self.strip, strip, 1, pixel_run)
 
     def _steps(self, k: Kernel, pixels: Buf, weights: Buf, place: tuple[Expr, ...], size: int, add: Add) -> None:
-        """All that one pixel is summed from."""
+        """Emit the loops over taps and channels that one pixel is summed over."""
         images, group, channel, y, x = place
         with k.loop(self.conv.kernel[0], name="kh") as kh:
             there, row = self.tap(0, y, kh)
@@ -280,10 +284,10 @@ class _ToPixels(_Tiled):
         shape: tuple[int, int],
         count: int,
     ) -> None:
-        """Turn the strip's sums back to pixels, row by row of the block."""
+        """Transpose the strip's sums to pixels, and store them through the epilogue."""
         images, group, pixel, channel = place
         line = shape[1] * SIDE
-        first_image, first_channel = images * SIDE, group * self.made + channel * SIDE
+        first_image, first_channel = images * SIDE, group * self.produced + channel * SIDE
         left = self.conv.n - first_image
         ragged = self.conv.n % (self.images * SIDE) != 0
         with (
@@ -299,15 +303,15 @@ class _ToPixels(_Tiled):
             with k.loop(number, name="column") as c:
                 value = k.bind(k.load(sums, at + c * line, count), "value")
                 inner = k.bind(t * SIDE + c, "inner")
-                image, made = (r, inner) if self.images_down else (inner, r)
-                write(k.bind(first_image + image, "image"), k.bind(first_channel + made, "channel"), pixel, value)
+                image, produced = (r, inner) if self.images_down else (inner, r)
+                write(k.bind(first_image + image, "image"), k.bind(first_channel + produced, "channel"), pixel, value)
 
 
 def _when(k: Kernel, condition: Expr | None) -> AbstractContextManager[None]:
     return nullcontext() if condition is None else k.when(condition)
 
 
-class Forward(_ToPixels):
+class Forward(_ToImages):
     """Images x channels: the weights' words are pairs of rows of their tiles."""
 
     images_down = True
@@ -329,14 +333,14 @@ class Forward(_ToPixels):
         return [(0, SIDE, words)]
 
     def weight(self, k: Kernel, w: Weights, group: Expr, tile: Expr, deep: Expr, depth: int, q: Expr) -> list[Expr]:
-        o, at = k.bind(group * self.made + tile * SIDE, "o"), k.bind(deep * self.taps + q, "at")
+        o, at = k.bind(group * self.produced + tile * SIDE, "o"), k.bind(deep * self.taps + q, "at")
         second = SIDE * self.taps
         return [
             amx.words(k, w(o + i, at, SIDE), w(o + i, at + second, SIDE) if depth > SIDE else None) for i in range(SIDE)
         ]
 
 
-class DataGrad(_ToPixels):
+class DataGrad(_ToImages):
     """Channels x images: the weights' words are pairs along rows of their tiles."""
 
     images_down = False
@@ -348,12 +352,12 @@ class DataGrad(_ToPixels):
     def tap(self, axis: int, at: Expr, tap: Expr) -> tuple[Expr | None, Expr]:
         conv = self.conv
         stride = conv.stride[axis]
-        spread = at + conv.padding[axis] - tap * conv.dilation[axis]
-        inside = tir.logical("and", spread >= 0, spread <= (conv.out[axis] - 1) * stride)
+        dilated = at + conv.padding[axis] - tap * conv.dilation[axis]
+        inside = tir.logical("and", dilated >= 0, dilated <= (conv.out[axis] - 1) * stride)
         if stride == 1:
-            return inside, spread
-        inside = tir.logical("and", inside, tir.compare("equal", tir.floormod(spread, stride), tir.index(0)))
-        return inside, tir.floordiv(spread, stride)
+            return inside, dilated
+        inside = tir.logical("and", inside, tir.compare("equal", tir.floormod(dilated, stride), tir.index(0)))
+        return inside, tir.floordiv(dilated, stride)
 
     def square(self, k: Kernel, read: Pixels, group: Expr, side: Expr, deep: Expr, depth: int) -> _Rows:
         channel = k.bind(group * self.reduced + deep, "channel")
@@ -371,8 +375,8 @@ class DataGrad(_ToPixels):
 class WeightGrad(_Tiled):
     """The gradient of w: for each tap, output channels x input channels, summed over pixels and images.
 
-    The sums of a strip of lines (a row of pixels of 32 images) are made for all taps and channels while its tiles lie
-    in cache, and added up in the workspace.
+    A line is a row of pixels of 32 images. All taps and channels are computed for one strip of lines while its tiles
+    are in cache, and added to sums in the workspace.
     """
 
     def __init__(self, conv: Conv, cpu: Cpu):
@@ -393,11 +397,11 @@ class WeightGrad(_Tiled):
 
     @property
     def units(self) -> tuple[int, int, int, int]:
-        """Pieces of work by groups, output channels, input channels and taps."""
+        """Units of work along groups, output channels, input channels and taps."""
         return self.conv.groups, mk.ceildiv(self.down, 2), mk.ceildiv(self.across, 2), self.taps
 
     def emit(self, k: Kernel, x: Pixels, g: Pixels, write: WriteWeights, workspace: Buf) -> None:
-        """Write the loops."""
+        """Emit the loops."""
         conv = self.conv
         mk.workspace(k, workspace, "u8", self.workspace)
         xs = k.view(workspace, "u32")
@@ -429,7 +433,7 @@ class WeightGrad(_Tiled):
         self._store_epilogue(k, sums, write)
 
     def _columns(self, k: Kernel, x: Pixels, group: Expr, side: Expr, deep: Expr, depth: int) -> _Rows:
-        """Tiles of x: words are pairs of images, columns are channels."""
+        """Return how tiles of x are read: words are pairs of images, columns are channels."""
         channel = k.bind(group * self.inputs + side * SIDE, "channel")
 
         def across(row: Value, pixel: Value, width: int) -> list[Expr]:
@@ -438,7 +442,7 @@ class WeightGrad(_Tiled):
         return self.rows_of_pairs(k, across, depth)
 
     def _rows(self, k: Kernel, g: Pixels, group: Expr, side: Expr, deep: Expr, depth: int) -> _Rows:
-        """Tiles of g: rows are channels."""
+        """Return how tiles of g are read: rows are channels, words pairs of images."""
         channel = k.bind(group * self.outputs + side * SIDE, "channel")
 
         def words(row: Value, pixel: Value, width: int) -> list[Expr]:
@@ -447,13 +451,13 @@ class WeightGrad(_Tiled):
         return [(0, SIDE, words)]
 
     def _at(self, group: Value, tap: Value, o: Value, c: Value) -> Expr:
-        """Where the sum of a tap and two channels of a group lies."""
+        """Return the position of the sum of a tap and two channels of a group."""
         return ((group * self.taps + tap) * self.outputs + o) * self.inputs + c
 
     def _strip(
         self, k: Kernel, xs: Buf, gs: Buf, sums: Buf, place: tuple[Expr, ...], strip: Expr, shape: tuple[int, int]
     ) -> None:
-        """What a strip adds to one tap of some channels: `shape` tiles."""
+        """Add a strip's terms to the sums of one tap and `shape` tiles of channels."""
         conv, (group, tap, o, c) = self.conv, place
         kh, kw = k.bind(tir.floordiv(tap, conv.kernel[1]), "kh"), k.bind(tir.floormod(tap, conv.kernel[1]), "kw")
         left, right = self._span(k, 1, kw)
@@ -479,7 +483,7 @@ class WeightGrad(_Tiled):
         def at(i: int, j: int) -> Expr:
             return self._at(group, tap, o * SIDE + i * SIDE, c * SIDE + j * SIDE)
 
-        self.unit.block(k, shape, steps, Sums(sums, at, self.inputs), more=self.strip < self.lines)
+        self.unit.block(k, shape, steps, Sums(sums, at, self.inputs), accumulate=self.strip < self.lines)
 
     def _clear(self, k: Kernel, sums: Buf) -> None:
         def unit(_: Expr, unit: Expr) -> None:
@@ -487,10 +491,10 @@ class WeightGrad(_Tiled):
                 at = (unit * (self._sums // self.outputs // SIDE) + i) * SIDE
                 k.store(sums, tir.splat(tir.const(0, "f32"), SIDE), at)
 
-        self.spread(k, self.outputs, unit)
+        self.for_units(k, self.outputs, unit)
 
     def _span(self, k: Kernel, axis: int, tap: Expr) -> tuple[Expr, Expr]:
-        """First and last + 1 of the result's rows (columns) whose source under a tap lies inside."""
+        """Return the first and last + 1 of the result's rows (columns) whose source under a tap exists."""
         conv, stride = self.conv, self.conv.stride[axis]
         size, out = (conv.h, conv.w)[axis], conv.out[axis]
         shift = conv.padding[axis] - tap * conv.dilation[axis]
@@ -499,7 +503,7 @@ class WeightGrad(_Tiled):
         return first, k.bind(tir.maximum(first, last), "last")
 
     def _store_epilogue(self, k: Kernel, sums: Buf, write: WriteWeights) -> None:
-        """The sums in the order of the weights, whose taps lie within their channels."""
+        """Store the sums through the epilogue in the order of the weights, [channel][tap]."""
         conv, taps = self.conv, self.taps
 
         def unit(_: Expr, o: Expr) -> None:
@@ -516,4 +520,4 @@ class WeightGrad(_Tiled):
 
             mk.for_vectors(k, conv.q, SIDE, vector)
 
-        self.spread(k, conv.o, unit)
+        self.for_units(k, conv.o, unit)

@@ -1,7 +1,7 @@
 """GEMM of bf16 operands in AMX tiles (amx.py), on CPUs with AMX or AVX512-BF16.
 
 Operands are packed into tiles (amx_pack.py), except an A of whole tiles whose rows are contiguous along k: its tiles
-are loaded from where they lie. A chunk of work computes its rows of C, 32 at a time, over a stripe of columns whose B
+are loaded in place. A chunk of work computes its rows of C, 32 at a time, over a stripe of columns whose B
 stays in L2, in blocks of 32 x 32 elements; then over the next stripe. Chunks have either some rows and all columns, and
 all threads pack B before; or some columns and all rows, and each packs the B of a stripe when it gets there.
 
@@ -27,44 +27,50 @@ from gluongraph.codegen.contraction import amx
 from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.contraction.amx import DEPTH, SIDE, WORDS, Add, Sums
 from gluongraph.codegen.contraction.amx_pack import BLOCK, Copied, line
-from gluongraph.codegen.contraction.gemm import Around, Operand, Product, Write
-from gluongraph.codegen.contraction.gemm_strategy import Kind
+from gluongraph.codegen.contraction.gemm import Gemm, Operand, RunContext, Write
+from gluongraph.codegen.contraction.gemm_strategy import OperandKind
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 
-LONGEST = 32  # blocks of a stripe
-KEPT = 20  # steps along k of A, 2 KiB each, that stay in a first cache of 48 KiB beside two blocks of sums
-FEW = 8  # times as many columns as rows has a product that is computed exchanged
-SMALLEST = 1 << 16  # multiply-adds for which copying pays
+MAX_STRIPE_BLOCKS = 32
+CACHED_STEPS = 20  # steps along k of A, 2 KiB each, that stay in an L1 of 48 KiB besides two blocks of sums
+FEW = 8  # C^T may be computed instead where C has at least so many times as many columns as rows
+SMALLEST = 1 << 16  # multiply-adds from which packing pays
 
 
-def is_profitable(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> bool:
-    """Whether this GEMM is computed in tiles, by AMX or AVX512-BF16."""
+def is_profitable(batch: int, m: int, n: int, kk: int, a: OperandKind, b: OperandKind, cpu: Cpu) -> bool:
+    """Should this GEMM be computed in tiles, by AMX or AVX512-BF16?"""
     large = min(m, n, kk) >= SIDE and batch * m * n * kk >= SMALLEST
     return amx.unit(cpu) is not None and a.dtype == b.dtype == "bf16" and large
 
 
-def tuning_variants(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu) -> list[int]:
-    """Other lengths of a stripe, in blocks, that may be faster than the default; results are equal to the bit."""
-    usual = _sizes(batch, m, n, kk, a, b, cpu)
-    most = min(2 * LONGEST, usual.across)
-    return sorted({max(1, min(most, usual.long * part // 4)) for part in (1, 2, 8)} - {usual.long})
+def tuning_variants(batch: int, m: int, n: int, kk: int, a: OperandKind, b: OperandKind, cpu: Cpu) -> list[int]:
+    """Return other numbers of blocks in a stripe that may be faster than the default; results are equal to the bit."""
+    default = _sizes(batch, m, n, kk, a, b, cpu)
+    most = min(2 * MAX_STRIPE_BLOCKS, default.across)
+    return sorted(
+        {max(1, min(most, default.stripe_blocks * part // 4)) for part in (1, 2, 8)} - {default.stripe_blocks}
+    )
 
 
-def workspace(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> int:
-    """Bytes of workspace that `emit` needs; `long`: blocks in a stripe, by default as many as suit the cache."""
-    sizes = _sizes(batch, m, n, kk, a, b, cpu, long)
+def workspace(
+    batch: int, m: int, n: int, kk: int, a: OperandKind, b: OperandKind, cpu: Cpu, stripe_blocks: int = 0
+) -> int:
+    """Return the bytes of workspace that `emit` needs; `stripe_blocks` is by default chosen from the cache size."""
+    sizes = _sizes(batch, m, n, kk, a, b, cpu, stripe_blocks)
     return 4 * (sizes.words_a + sizes.words_b + sizes.num_chunks * 2 * BLOCK * BLOCK)
 
 
-def run(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> int:
-    """Columns of a row that are written one after another."""
-    return SIDE if _sizes(batch, m, n, kk, a, b, cpu, long).exchanged else BLOCK
+def run_width(
+    batch: int, m: int, n: int, kk: int, a: OperandKind, b: OperandKind, cpu: Cpu, stripe_blocks: int = 0
+) -> int:
+    """Return how many columns of a row are passed to `write` in one run."""
+    return SIDE if _sizes(batch, m, n, kk, a, b, cpu, stripe_blocks).computes_transpose else BLOCK
 
 
 class _Copy(Protocol):
-    """What is copied meanwhile: called at each step of a part of the work, and at the end of the part."""
+    """Packs a part of the next rows of A: called at each step of the current computation, and once after it."""
 
     def __call__(self, part: Expr, parts: int, step: Expr | None = None) -> None: ...
 
@@ -78,9 +84,9 @@ class _Sizes:
     n: int
     kk: int
     cpu: Cpu
-    lies: bool  # are tiles of A read where it lies?
-    given: int = 0  # blocks in a stripe, where somebody says how many
-    exchanged: bool = False  # are these the rows and columns of C^T?
+    a_in_place: bool  # are tiles of A loaded without packing?
+    forced_stripe: int = 0  # blocks in a stripe where a tuning variant sets them; 0: by default
+    computes_transpose: bool = False  # is C^T computed? Then m and n are its rows and columns
 
     @property
     def down(self) -> int:
@@ -96,21 +102,21 @@ class _Sizes:
 
     @property
     def line(self) -> int:
-        """Words of a block of rows of A, or of columns of B."""
+        """Words of a packed block of rows of A, or of columns of B."""
         return line(self.kk)
 
     @property
-    def own(self) -> bool:
-        """Does each chunk take some columns, and copy what it needs of B by itself? Where there are more of them than
-        rows, B is then fetched by one thread only; a large one stays in its L2 from copying to the last use."""
+    def owns_columns(self) -> bool:
+        """Does each chunk own some columns, and pack what it needs of B itself? Where C has more columns than rows,
+        each part of B is then read by one thread only, and stays in its L2 from packing to the last use."""
         large = self.line * self.across > self._room
         many = self.across >= self.down if large else self.across > max(self.down, self.cpu.chunks)
         return many and self.batch == 1 and self.work >= mk.SERIAL_WORK
 
     @property
-    def ahead(self) -> bool:
-        """Is A copied before as well? Else a chunk copies each block of its rows when it comes to it."""
-        return self.stripes > 1 and not self.lies
+    def packs_a_first(self) -> bool:
+        """Is all of A packed before the chunks begin? Else a chunk packs each block of its rows just before its use."""
+        return self.stripes > 1 and not self.a_in_place
 
     @property
     def work(self) -> int:
@@ -124,87 +130,93 @@ class _Sizes:
 
     @property
     def words_a(self) -> int:
-        """Of all of A, or of two blocks for each chunk."""
-        if self.lies:
+        """Words of packed A: of all of it, or of two blocks for each chunk."""
+        if self.a_in_place:
             return 0
-        return self.line * (self.batch * self.down if self.ahead else 2 * self.num_chunks)
+        return self.line * (self.batch * self.down if self.packs_a_first else 2 * self.num_chunks)
 
     @property
     def words_b(self) -> int:
-        return self.line * (self.num_chunks * self.long if self.own else self.batch * self.across)
+        return self.line * (self.num_chunks * self.stripe_blocks if self.owns_columns else self.batch * self.across)
 
     @property
-    def long(self) -> int:
-        """Blocks in a stripe, whose B stays in L2. Stripes are even, as many for each chunk that has some by itself."""
-        if self.given:
-            return self.given
-        most, each = max(1, min(LONGEST, self._room // self.line)), self.cpu.chunks if self.own else 1
+    def stripe_blocks(self) -> int:
+        """Blocks in a stripe, whose B stays in L2. Stripes are of equal size; chunks that own columns have equally
+        many."""
+        if self.forced_stripe:
+            return self.forced_stripe
+        most, each = (
+            max(1, min(MAX_STRIPE_BLOCKS, self._room // self.line)),
+            self.cpu.chunks if self.owns_columns else 1,
+        )
         return mk.ceildiv(self.across, each * mk.ceildiv(self.across, each * most))
 
     @property
-    def stripe(self) -> int:
-        """Columns of C that are made one block after another."""
-        return BLOCK * self.long
+    def stripe_columns(self) -> int:
+        """Columns of C in a stripe."""
+        return BLOCK * self.stripe_blocks
 
     @property
     def stripes(self) -> int:
-        return mk.ceildiv(self.n, self.stripe)
+        return mk.ceildiv(self.n, self.stripe_columns)
 
     @property
     def parts(self) -> int:
-        """Chunks among which the blocks of rows are divided."""
-        return 1 if self.own else mk.num_chunks(self.batch * self.down, self.cpu, self.work)
+        """Parallel chunks along the rows."""
+        return 1 if self.owns_columns else mk.num_chunks(self.batch * self.down, self.cpu, self.work)
 
     @property
     def columns(self) -> int:
-        """Chunks among which the stripes are divided."""
-        return min(self.stripes, self.cpu.chunks) if self.own else 1
+        """Parallel chunks along the columns."""
+        return min(self.stripes, self.cpu.chunks) if self.owns_columns else 1
 
     @property
     def num_chunks(self) -> int:
         return self.parts * self.columns
 
 
-def _sizes(batch: int, m: int, n: int, kk: int, a: Kind, b: Kind, cpu: Cpu, long: int = 0) -> _Sizes:
-    """For A B, or for B^T A^T if that transposes fewer words."""
+def _sizes(
+    batch: int, m: int, n: int, kk: int, a: OperandKind, b: OperandKind, cpu: Cpu, stripe_blocks: int = 0
+) -> _Sizes:
+    """Return the tiling of A B, or of B^T A^T if that transposes fewer words."""
     transposed = (a.contiguous == "i") * m * kk // 2 + (b.contiguous == "i") * n * kk // 2
-    exchanged = (a.contiguous == "j") * m * kk // 2 + (b.contiguous == "j") * n * kk // 2 + m * n
-    exchange = FEW * m <= n and exchanged < transposed
+    computes_transpose = (a.contiguous == "j") * m * kk // 2 + (b.contiguous == "j") * n * kk // 2 + m * n
+    exchange = FEW * m <= n and computes_transpose < transposed
     along, rows, columns = (b.contiguous == "i", n, m) if exchange else (a.contiguous == "j", m, n)
-    lies = cpu.tiles and along and rows % BLOCK == 0 and kk % DEPTH == 0
-    return _Sizes(batch, rows, columns, kk, cpu, lies, long, exchange)
+    a_in_place = cpu.tiles and along and rows % BLOCK == 0 and kk % DEPTH == 0
+    return _Sizes(batch, rows, columns, kk, cpu, a_in_place, stripe_blocks, exchange)
 
 
-def emit(k: Kernel, of: Product, long: int = 0) -> None:
-    """Write the loops of the product; `long` as in `workspace`."""
-    unit, a, b, kk = amx.unit(of.cpu), of.a, of.b, of.kk
-    assert of.workspace is not None and unit is not None
-    sizes = _sizes(of.batch, of.m, of.n, kk, a.kind, b.kind, of.cpu, long)
-    if sizes.exchanged:
+def emit(k: Kernel, gemm: Gemm, stripe_blocks: int = 0) -> None:
+    """Emit the loops of the GEMM; `stripe_blocks` as in `workspace`."""
+    unit, a, b, kk = amx.unit(gemm.cpu), gemm.a, gemm.b, gemm.kk
+    assert gemm.workspace is not None and unit is not None
+    sizes = _sizes(gemm.batch, gemm.m, gemm.n, kk, a.kind, b.kind, gemm.cpu, stripe_blocks)
+    if sizes.computes_transpose:
         a, b = _transposed(b), _transposed(a)
-    words = k.view(of.workspace, "u32")
-    sums = k.view(of.workspace, "f32", 4 * (sizes.words_a + sizes.words_b))
+    words = k.view(gemm.workspace, "u32")
+    sums = k.view(gemm.workspace, "f32", 4 * (sizes.words_a + sizes.words_b))
     left: Copied | Buf
-    if sizes.lies:
+    if sizes.a_in_place:
         assert a.memory is not None
         left = k.view(a.memory, "f16")  # TVM has no address of bf16
     else:
         along = a.kind.contiguous == "j"
-        left = Copied(k, words, a.read, of.batch, sizes.m, kk, along=along, transposed=not along)
-        if sizes.ahead:
-            left.all(of.cpu)
+        left = Copied(k, words, a.read, gemm.batch, sizes.m, kk, along=along, transposed=not along)
+        if sizes.packs_a_first:
+            left.all(gemm.cpu)
     along, there = b.kind.contiguous == "i", words.at(sizes.words_a)
-    right = Copied(k, there, _transposed(b).read, of.batch, sizes.n, kk, along=along, transposed=along)
-    if not sizes.own:
-        right.all(of.cpu)
+    right = Copied(k, there, _transposed(b).read, gemm.batch, sizes.n, kk, along=along, transposed=along)
+    if not sizes.owns_columns:
+        right.all(gemm.cpu)
     unit.prepare(k)
-    job = _Job(k, unit, sizes, left, right, sums, of.write, of.around)
+    job = _Job(k, unit, sizes, left, right, sums, gemm.write, gemm.run_context)
     with k.loop(sizes.num_chunks, "parallel", "piece") as chunk, unit.thread(k):
         job.chunk(chunk)
 
 
 def _transposed(x: Operand) -> Operand:
-    """The operand transposed."""
+    """Return the operand transposed."""
     kind = replace(x.kind, contiguous="i" if x.kind.contiguous == "j" else "j")
     return Operand(lambda batch, i, j, lanes: x.read(batch, j, i, lanes), kind, x.memory)
 
@@ -216,33 +228,35 @@ class _Job:
     k: Kernel
     unit: amx.Unit
     sizes: _Sizes
-    a: Copied | Buf  # as it lies
+    a: Copied | Buf  # a buffer if it is read in place
     b: Copied
     sums: Buf
     write: Write
-    around: Around
+    run_context: RunContext
 
     def chunk(self, chunk: Expr) -> None:
-        """Its blocks of rows of C, through its stripes one after the other."""
+        """Compute the chunk's block rows of C, one stripe after another."""
         k, s = self.k, self.sizes
         first, count = mk.chunk_range(k, s.batch * s.down, s.parts, k.bind(tir.floordiv(chunk, s.columns), "part"))
-        stripe, stripes = mk.chunk_range(k, s.stripes, s.columns, k.bind(tir.floormod(chunk, s.columns), "x"))
+        first_stripe, stripes = mk.chunk_range(k, s.stripes, s.columns, k.bind(tir.floormod(chunk, s.columns), "x"))
 
         def slot(unit: Value) -> Expr:
-            """Where A lies for the chunk's block of rows of that number."""
+            """Return where packed A of a block row is stored: two slots, used alternately."""
             return k.bind((chunk * 2 + tir.floormod(unit, 2)) * s.line, "slot")
 
         def through(j: Expr, width: int) -> None:
-            if s.own:
-                self.b.some(tir.floordiv(j, BLOCK), mk.ceildiv(width, BLOCK), k.bind(chunk * (s.long * s.line), "b"))
-            if isinstance(self.a, Copied) and not s.ahead:
+            if s.owns_columns:
+                self.b.some(
+                    tir.floordiv(j, BLOCK), mk.ceildiv(width, BLOCK), k.bind(chunk * (s.stripe_blocks * s.line), "b")
+                )
+            if isinstance(self.a, Copied) and not s.packs_a_first:
                 self.a.part(*self._block_of(tir.index(first)), slot(0))
             with k.loop(count, name="unit") as u:
                 unit = k.bind(tir.index(first + u), "unit")
 
                 def copy(part: Expr, parts: int, step: Expr | None = None) -> None:
-                    """What is to be copied for the next block of rows: at each step of a part, or at the part's end."""
-                    if isinstance(self.a, Buf) or s.ahead or self.a.plain != (step is not None):
+                    """Pack the next block of rows: some of it at each step of a part, or at the part's end."""
+                    if isinstance(self.a, Buf) or s.packs_a_first or self.a.copies_rows != (step is not None):
                         return
                     with k.when(u + 1 < count):
                         place = (*self._block_of(k.bind(unit + 1, "next")), slot(u + 1))
@@ -252,26 +266,26 @@ class _Job:
                             self.a.part(*place, part, parts)
 
                 batch, y = self._block_of(unit)
-                if isinstance(self.a, Buf) or s.ahead:
+                if isinstance(self.a, Buf) or s.packs_a_first:
                     a = k.bind(unit * (BLOCK * s.kk if isinstance(self.a, Buf) else s.line), "a")
                 else:
                     a = slot(u)
                 self._rows(chunk, batch, a, k.bind(y * BLOCK, "i"), j, width, copy)
 
-        mk.for_blocks(k, s.n, s.stripe, stripe, stripes, through)
+        mk.for_blocks(k, s.n, s.stripe_columns, first_stripe, stripes, through)
 
     def _block_of(self, unit: Expr) -> tuple[Expr, Expr]:
-        """Batch element and block of rows, of all of them."""
+        """Return the batch element and the block row in it, of a block row counted over all batch elements."""
         if self.sizes.batch == 1:
             return tir.index(0), unit
         down = self.sizes.down
         return self.k.bind(tir.floordiv(unit, down), "batch"), self.k.bind(tir.floormod(unit, down), "y")
 
     def _rows(self, chunk: Expr, batch: Expr, a: Expr, i: Expr, j: Expr, width: int, copy: _Copy) -> None:
-        """A block of rows within a stripe. Each of its blocks of columns is a part for `copy`."""
+        """Compute a block row of a stripe. Each block of columns is a part for `copy`."""
         k, s = self.k, self.sizes
         blocks = mk.ceildiv(width, BLOCK)
-        b = k.bind(chunk * s.long if s.own else batch * s.across + tir.floordiv(j, BLOCK), "b")
+        b = k.bind(chunk * s.stripe_blocks if s.owns_columns else batch * s.across + tir.floordiv(j, BLOCK), "b")
 
         def slot(block: Value) -> Expr:
             return k.bind((chunk * 2 + tir.floormod(block, 2)) * (BLOCK * BLOCK), "sums")
@@ -291,55 +305,55 @@ class _Job:
     def _block(
         self, sums: Expr, a: Expr, b: Expr, last: Callable[[Expr, int], None], also: Callable[[Expr], None]
     ) -> None:
-        """The sums of one block into memory. `last(part, parts)` hands on parts of the one before, and `also(step)` is
-        to be done at every step along k."""
-        k, s, among = self.k, self.sizes, self.unit.once
-        parts = max(p for p in ((1, 2, 4) if s.exchanged else (1, 2, 4, 8, 16, 32)) if p <= s.deep)
-        busy = parts if among else 0  # steps among which something is stored
+        """Compute the sums of one block into memory. `last(part, parts)` stores a part of the previous block through
+        the epilogue; `also(step)` is called at every step along k."""
+        k, s, interleaved = self.k, self.sizes, self.unit.single_pass
+        parts = max(p for p in ((1, 2, 4) if s.computes_transpose else (1, 2, 4, 8, 16, 32)) if p <= s.deep)
+        busy = parts if interleaved else 0  # steps with which stores are interleaved
 
         def steps(add: Add) -> None:
-            for first, end in itertools.pairwise(sorted({0, busy, min(KEPT, s.deep), s.deep})):
+            for first, end in itertools.pairwise(sorted({0, busy, min(CACHED_STEPS, s.deep), s.deep})):
                 with k.loop(end - first, name="k") as number:
                     step = k.bind(number + first, "step")
                     left, pitch = self._left(a, step)
                     right = _pair(self.b.to, k.bind(b + step * (2 * WORDS), "at"), WORDS)
-                    add(left, right, passing="b" if first < KEPT else "ab", pitch=pitch)
+                    add(left, right, non_temporal="b" if first < CACHED_STEPS else "ab", pitch=pitch)
                     if first < busy:
                         last(step, parts)
-                    if among:
+                    if interleaved:
                         also(step)
 
         places = Sums(self.sums, lambda i, j: sums + (i * SIDE * BLOCK + j * SIDE), BLOCK)
-        self.unit.block(k, (2, 2), steps, places, more=False)
-        if not among:
+        self.unit.block(k, (2, 2), steps, places, accumulate=False)
+        if not interleaved:
             last(tir.index(0), 1)
             with k.loop(s.deep, name="k") as step:
                 also(step)
 
-    def _left(self, a: Expr, step: Expr) -> tuple[list[amx.Place], int]:
-        """Tiles of A of a step of a block that begins there, and the bytes between their rows."""
+    def _left(self, a: Expr, step: Expr) -> tuple[list[amx.TileAddress], int]:
+        """Return the two tiles of A of a step, of a block that begins at `a`, and the bytes between their rows."""
         if isinstance(self.a, Buf):
             return _pair(self.a, self.k.bind(a + step * DEPTH, "at"), SIDE * self.sizes.kk), 2 * self.sizes.kk
         return _pair(self.a.to, self.k.bind(a + step * (2 * WORDS), "at"), WORDS), 0
 
     def _write(self, sums: Expr, batch: Expr, i: Expr, j: Expr, width: int, part: Expr, parts: int) -> None:
-        """Store one part of a block, as far as it lies within C."""
-        k, count = self.k, (4 if self.sizes.exchanged else BLOCK) // parts
+        """Store one part of a block through the epilogue, as far as it is within C."""
+        k, count = self.k, (4 if self.sizes.computes_transpose else BLOCK) // parts
         with k.loop(count, name="r") as number:
             at = k.bind(part * count + number, "at")
-            if self.sizes.exchanged:
+            if self.sizes.computes_transpose:
                 self._square(sums, batch, i, j, k.bind(tir.floordiv(at, 2), "y"), k.bind(tir.floormod(at, 2), "x"))
             else:
                 self._row(k.bind(sums + at * BLOCK, "sums"), batch, k.bind(i + at, "i"), j, width)
 
     def _row(self, sums: Expr, batch: Expr, i: Expr, j: Expr, width: int) -> None:
         k, m = self.k, self.sizes.m
-        with k.when(i < m) if m % BLOCK else nullcontext(), self.around(batch, i, j):
+        with k.when(i < m) if m % BLOCK else nullcontext(), self.run_context(batch, i, j):
             for at, lanes in zip(range(0, width, SIDE), mk.widths(width, SIDE), strict=True):
                 self.write(batch, i, j + at, k.load(self.sums, sums + at, lanes))
 
     def _square(self, sums: Expr, batch: Expr, i: Expr, j: Expr, y: Expr, x: Expr) -> None:
-        """Store a quarter of a block of C^T: transposed in place, then by rows of C."""
+        """Store a quarter of a block of C^T through the epilogue: transposed in place, then by rows of C."""
         k, (columns, rows) = self.k, (self.sizes.m, self.sizes.n)
         start = k.bind(sums + (y * BLOCK + x) * SIDE, "square")
         places = [start + r * BLOCK for r in range(SIDE)]
@@ -350,7 +364,7 @@ class _Job:
         def lines(column: Expr, lanes: int) -> None:
             with k.loop(SIDE, name="r") as r:
                 row = k.bind(j + x * SIDE + r, "row")
-                with k.when(row < rows) if rows % BLOCK else nullcontext(), self.around(batch, row, column):
+                with k.when(row < rows) if rows % BLOCK else nullcontext(), self.run_context(batch, row, column):
                     self.write(batch, row, column, k.load(self.sums, start + r * BLOCK, lanes))
 
         line = k.bind(tir.floordiv(i, SIDE) + y, "line")
@@ -358,6 +372,6 @@ class _Job:
             mk.for_blocks(k, columns, SIDE, line, 1, lines)
 
 
-def _pair(buf: Buf, at: Expr, apart: int) -> list[amx.Place]:
-    """The tiles of a step of a block."""
+def _pair(buf: Buf, at: Expr, apart: int) -> list[amx.TileAddress]:
+    """Return the two tiles of a step, `apart` elements from each other."""
     return [(buf, at), (buf, at + apart)]

@@ -23,7 +23,7 @@ Settle = Callable[[], None]  # ends a chain
 
 
 def accumulator(*dtypes: str) -> str:
-    """The dtype that products of these are summed in: f32 for 16-bit floats, else the widest of them."""
+    """Return the dtype in which products of these dtypes are summed: f32 for 16-bit floats, else the widest of them."""
     widest = max(dtypes, key=lambda d: (is_float(d), DTYPES[d].nbytes))
     if is_float(widest):
         return widest if DTYPES[widest].nbytes >= 4 else "f32"
@@ -31,17 +31,17 @@ def accumulator(*dtypes: str) -> str:
 
 
 def lanes(cpu: Cpu, dtype: str) -> int:
-    """Elements of that dtype in one vector register."""
+    """Return the elements of that dtype in one vector register."""
     return max(1, cpu.lanes * 4 // DTYPES[dtype].nbytes)
 
 
 def ceildiv(a: int, b: int) -> int:
-    """a / b rounded up."""
+    """Return a / b, rounded up."""
     return -(-a // b)
 
 
 def widths(extent: int, lanes: int) -> tuple[int, ...]:
-    """The extent cut into vectors: full ones, and one of exactly the rest.
+    """Split an extent into vector widths: full vectors, and one of exactly the rest.
 
     >>> widths(37, 16)
     (16, 16, 5)
@@ -50,7 +50,7 @@ def widths(extent: int, lanes: int) -> tuple[int, ...]:
 
 
 def split(extent: int, step: int) -> tuple[tuple[int, int, int], ...]:
-    """The extent cut into (first, step, count) runs of equal steps, the rest as a run of its own.
+    """Split an extent into (first, step, count) runs of equal steps; the rest is a run of its own.
 
     >>> split(20, 6)
     ((0, 6, 3), (18, 2, 1))
@@ -61,35 +61,36 @@ def split(extent: int, step: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def workspace(k: Kernel, space: Buf | None, dtype: str, need: int) -> Buf:
-    """The workspace as elements of that dtype, if it is large enough."""
+    """Return the workspace as elements of that dtype; raise CompileError if it is smaller than `need` bytes."""
     if space is None or space.size * DTYPES[space.dtype].nbytes < need:
         raise CompileError(f"{k.name} needs {need} bytes of workspace")
     return space if space.dtype == dtype else k.view(space, dtype)
 
 
 class Tile:
-    """Accumulators, rows x vectors, zero at first; indexed by constants only, so that they live in registers.
+    """Accumulators, rows x vectors, initialized with zero; indexed by constants only, so that LLVM keeps them in
+    registers.
 
-    Sums of more than CHAIN `terms` are made of chains: who adds the terms loops over them with `chained`.
+    Sums of more than CHAIN `terms` are split into chains: the caller loops over the terms with `chained`.
     """
 
     def __init__(self, k: Kernel, rows: int, widths: Sequence[int], dtype: str, terms: int = 0):
         self._k, self.rows, self.widths, self.dtype = k, rows, tuple(widths), dtype
         self._stride = max(widths)
-        # A buffer for a few vectors each: what exceeds 1 KiB would not lie on the stack.
+        # Several buffers of a few vectors each: TVM does not place a buffer of more than 1 KiB on the stack.
         self._each = max(1, 512 // (self._stride * DTYPES[dtype].nbytes))
         self._bufs = self._zeros("acc")
         self._totals = self._zeros("total") if is_float(dtype) and terms > CHAIN else []
 
     def _zeros(self, name: str) -> list[Buf]:
-        count, made = self.rows * len(self.widths), []
+        count, buffers = self.rows * len(self.widths), []
         for first in range(0, count, self._each):
-            made.append(self._k.local(name, min(self._each, count - first) * self._stride, self.dtype))
+            buffers.append(self._k.local(name, min(self._each, count - first) * self._stride, self.dtype))
         for r in range(self.rows):
             for v, width in enumerate(self.widths):
-                buf, at = self._at(made, r, v)
+                buf, at = self._at(buffers, r, v)
                 self._k.store(buf, zeros(self.dtype, width), at)
-        return made
+        return buffers
 
     def _at(self, bufs: Sequence[Buf], row: int, vector: int) -> tuple[Buf, int]:
         buf, at = divmod(row * len(self.widths) + vector, self._each)
@@ -97,7 +98,7 @@ class Tile:
 
     @property
     def settle(self) -> Settle | None:
-        """What ends a chain, if sums are made of several."""
+        """The function that ends a chain; None if sums are not split into chains."""
         return self._settle if self._totals else None
 
     def _settle(self) -> None:
@@ -109,13 +110,13 @@ class Tile:
                 self._k.store(buf, zeros(self.dtype, width), at)
 
     def put(self, row: int, vector: int, value: Expr) -> None:
-        """The sum from now on."""
+        """Set the sum."""
         buf, at = self._at(self._totals or self._bufs, row, vector)
         self._k.store(buf, value, at)
 
     def add(self, row: int, vector: int, a: Expr, b: Expr) -> None:
-        """acc[row, vector] += a * b, rounded once where the target has an instruction for it, else twice: its emulation
-        would be a call for each lane."""
+        """acc[row, vector] += a * b, rounded once where the target has fused multiply-add, else twice: emulating it
+        would take a call for each lane."""
         buf, at = self._at(self._bufs, row, vector)
         old, left, right = self._k.load(buf, at, self.widths[vector]), self._wide(a, vector), self._wide(b, vector)
         if is_float(self.dtype):
@@ -128,26 +129,26 @@ class Tile:
         return tir.splat(x, self.widths[vector], self.dtype)
 
     def get(self, row: int, vector: int) -> Expr:
-        """The sum so far, without a chain that has not ended."""
+        """Return the sum, without the terms of a chain that has not ended."""
         buf, at = self._at(self._totals or self._bufs, row, vector)
         return self._k.load(buf, at, self.widths[vector])
 
 
 def totals(k: Kernel, sums: Sequence[Buf], terms: int) -> tuple[list[Buf], Settle | None]:
-    """Where sums of that many terms are in the end, and what ends a chain of them; short ones, and those of integers,
-    stay where they are made."""
+    """Return the buffers of the finished sums of that many terms, and the function that ends a chain, or None. Short
+    sums and sums of integers are not split into chains and stay in their own buffers."""
     long = [sum for sum in sums if is_float(sum.dtype) and terms > CHAIN]
-    made = {id(sum): k.local("total", sum.size, sum.dtype) for sum in long}
+    total_of = {id(sum): k.local("total", sum.size, sum.dtype) for sum in long}
     for sum in long:
-        k.store(made[id(sum)], zeros(sum.dtype, sum.size), 0)
+        k.store(total_of[id(sum)], zeros(sum.dtype, sum.size), 0)
 
     def settle() -> None:
         for sum in long:
-            total = made[id(sum)]
+            total = total_of[id(sum)]
             k.store(total, k.load(total, 0, sum.size) + k.load(sum, 0, sum.size), 0)
             k.store(sum, zeros(sum.dtype, sum.size), 0)
 
-    return [made.get(id(sum), sum) for sum in sums], settle if long else None
+    return [total_of.get(id(sum), sum) for sum in sums], settle if long else None
 
 
 @contextmanager
@@ -159,11 +160,11 @@ def chained(
     most: Sequence[int] = (),
     span: int = 0,
 ) -> Iterator[tuple[Expr, ...]]:
-    """Loops over the terms of sums, nested as the extents say; within the last of them `each` terms are added.
+    """Nested loops over the terms of sums, one per extent; the body adds `each` terms.
 
-    `settle()` follows whenever at most CHAIN terms have been added, and after the last; None where sums need no chains.
-    `most` are the largest values of the extents, where these are known only when the kernel runs. The loops settle
-    after `span` steps of a single one, if that is given.
+    `settle()` is emitted after at most CHAIN terms and after the last; it is None where sums need no chains. `most` are
+    upper bounds of extents that are known only at run time. If `span` is set, there is a single loop, and it settles
+    after `span` iterations.
     """
     sizes, at, chains = most or [int(extent) for extent in extents], [], False
     with ExitStack() as stack:
@@ -180,15 +181,15 @@ def chained(
         settle()
 
 
-def around_and_within(settle: Settle | None, terms: int) -> tuple[Settle | None, Settle | None]:
-    """What ends a chain in the outer and in the inner of two uses of `chained`, where something is to be done between
-    their loops: the inner one settles if its `terms` are too many for a chain."""
+def settle_in_outer_or_inner(settle: Settle | None, terms: int) -> tuple[Settle | None, Settle | None]:
+    """Return the `settle` arguments of two nested uses of `chained`, outer and inner: the inner one settles if its
+    `terms` are more than a chain has."""
     return (settle, None) if terms <= CHAIN else (None, settle)
 
 
 @contextmanager
 def _chains(k: Kernel, settle: Settle, extent: Value, size: int, span: int) -> Iterator[Expr]:
-    """A loop that settles after every so many steps; its extent is `size` at most."""
+    """A loop that settles after every `span` iterations; its extent is at most `size`."""
     even = isinstance(extent, int) and extent % span == 0
     with k.loop(extent // span if even else tir.floordiv(extent + (span - 1), span), name="chain") as chain:
         first = k.bind(chain * span, "first")
@@ -200,8 +201,8 @@ def _chains(k: Kernel, settle: Settle, extent: Value, size: int, span: int) -> I
 
 
 def lane_sums(k: Kernel, vectors: Sequence[Expr]) -> Expr:
-    """A vector of the lane sums of each vector; their number and their lanes are powers of two. The order of additions
-    is that of a fixed tree."""
+    """Return a vector of the lane sums of the vectors; the numbers of vectors and of lanes are powers of two. The order
+    of additions is a fixed tree."""
     lanes = tir.lanes_of(vectors[0])
     items = list(vectors)
     while len(items) > 1:
@@ -214,12 +215,12 @@ def lane_sums(k: Kernel, vectors: Sequence[Expr]) -> Expr:
 
 
 def _pair_sums(k: Kernel, vectors: Sequence[Expr], lanes: int) -> Expr:
-    """Sums of neighbouring lanes, of all vectors laid end to end."""
+    """Return the sums of adjacent lanes of the concatenated vectors."""
     return k.bind(tir.shuffle(vectors, range(0, 2 * lanes, 2)) + tir.shuffle(vectors, range(1, 2 * lanes, 2)), "sums")
 
 
 def transposed(k: Kernel, rows: Sequence[Expr]) -> list[Expr]:
-    """The columns of a square of vectors: as many as each has lanes, a power of two."""
+    """Transpose a square in registers: as many vectors as each has lanes, a power of two."""
     size = len(rows)
     square = list(rows)
     distance = 1
@@ -236,7 +237,7 @@ def transposed(k: Kernel, rows: Sequence[Expr]) -> list[Expr]:
 
 
 def padded(x: Expr, lanes: int) -> Expr:
-    """x with zeros behind it, up to that many lanes."""
+    """Return x, zero-padded to that many lanes."""
     have = tir.lanes_of(x)
     if have == lanes:
         return x
@@ -244,12 +245,12 @@ def padded(x: Expr, lanes: int) -> Expr:
 
 
 def zeros(dtype: str, lanes: int) -> Expr:
-    """A vector of them."""
+    """Return a vector of zeros."""
     return tir.splat(tir.const(0, dtype), lanes)
 
 
 def parallel_chunks(k: Kernel, units: int, count: int, body: Callable[[Expr, Expr], None]) -> None:
-    """body(chunk, unit) for every unit of work, in `count` parallel chunks: the units of one chunk run one after
+    """Emit body(chunk, unit) for every unit of work, in `count` parallel chunks: the units of one chunk run one after
     another, so that a chunk may own workspace."""
     with k.loop(count, "parallel", "piece") as chunk:
         if count == units:
@@ -261,7 +262,7 @@ def parallel_chunks(k: Kernel, units: int, count: int, body: Callable[[Expr, Exp
 
 
 def chunk_range(k: Kernel, steps: int, parts: int, part: Expr) -> tuple[Value, Value]:
-    """First step and number of steps of one of the even parts."""
+    """Return the first step and the number of steps of one of `parts` even parts."""
     if parts == 1:
         return 0, steps
     if steps % parts == 0:
@@ -271,12 +272,12 @@ def chunk_range(k: Kernel, steps: int, parts: int, part: Expr) -> tuple[Value, V
 
 
 def num_chunks(units: int, cpu: Cpu, work: float = SERIAL_WORK) -> int:
-    """Into how many parallel chunks that many units are cut; `work` is what all of them cost, in multiply-adds."""
+    """Return into how many parallel chunks the units are split; `work` is their total cost in multiply-adds."""
     return min(units, cpu.chunks) if work >= SERIAL_WORK else 1
 
 
 def for_vectors(k: Kernel, n: int, lanes: int, body: Callable[[Value, int], None]) -> None:
-    """body(start, width) for full vectors, then for what is left."""
+    """Emit body(start, width) for full vectors, then for the rest."""
     full, rest = divmod(n, lanes)
     if full:
         with k.loop(full, name="v") as v:
@@ -288,7 +289,7 @@ def for_vectors(k: Kernel, n: int, lanes: int, body: Callable[[Value, int], None
 def for_blocks(
     k: Kernel, extent: int, step: int, first: Value, count: Value, body: Callable[[Expr, int], None]
 ) -> None:
-    """body(start, size) for steps first .. first+count-1 of the extent; only the last step may be shorter."""
+    """Emit body(start, size) for steps first .. first+count-1 of the extent; only its last step may be shorter."""
     full, rest = divmod(extent, step)
     with k.loop(count, name="step") as s:
         at = k.bind(tir.index(first + s), "at")

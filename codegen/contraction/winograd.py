@@ -26,46 +26,46 @@ from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel
 
-POINTS = 6
-TAPS = range(3, POINTS)  # of a row of the kernel, that go by so many points
-PAIRS = {4: (1.0,), 6: (0.75, 1.5)}  # by the number of points: those beside 0 and infinity, each with both signs
+POINTS = 6  # interpolation points along a row
+TAPS = range(3, POINTS)  # widths of kernels that so many points support
+PAIRS = {4: (1.0,), 6: (0.75, 1.5)}  # by the number of points: the points besides 0 and infinity, each with both signs
 
-CHANNELS = 12  # with fewer, evaluating costs what it saves
-WORTH = 0.65  # products at points, of those of the taps that lie inside
-# Input and output channels, times lanes: above, weights at the points lie too far off for forward and data, the more so
-# the more products a vector takes.
+CHANNELS = 12  # with fewer, the transforms cost what they save
+WORTH = 0.65  # multiplications in the Winograd domain, relative to those of direct convolution, below which it pays
+# Geometric mean of input and output channels, times lanes: above, the transformed weights exceed the caches in forward
+# and data gradient, sooner the more lanes use each of them.
 MANY = 128 * 16
 
 
 def is_supported(conv: Conv) -> bool:
-    """Whether the kernel is three to five taps wide, with stride, dilation and groups of 1."""
+    """Is the kernel three to five taps wide, with stride, dilation and groups of 1?"""
     return conv.kernel[1] in TAPS and (conv.stride, conv.dilation, conv.groups) == ((1, 1), (1, 1), 1)
 
 
-def columns_made(taps: int, points: int = POINTS) -> int:
-    """Columns of the result in one tile."""
+def columns_per_tile(taps: int, points: int = POINTS) -> int:
+    """Return the columns of the result in one tile."""
     return points + 1 - taps
 
 
 def is_profitable(op: str, conv: Conv, cpu: Cpu) -> bool:
-    """Whether it is faster than the direct algorithm: enough channels, not too many, and tiles that cover rows well."""
+    """Is it faster than the direct algorithm: enough channels, not too many, and little padding of rows to tiles?"""
     many = op != "conv2d_weight_grad" and conv.c * conv.o * cpu.lanes**2 > MANY**2
     if not is_supported(conv) or min(conv.c, conv.o) < CHANNELS or many:
         return False
     taps = conv.kernel[1]
-    tiles = mk.ceildiv(conv.w if op == "conv2d_data_grad" else conv.out[1], columns_made(taps))
+    tiles = mk.ceildiv(conv.w if op == "conv2d_data_grad" else conv.out[1], columns_per_tile(taps))
     return tiles > 1 and tiles * POINTS < WORTH * taps_inside(conv, 1)
 
 
 def taps_inside(conv: Conv, axis: int) -> int:
-    """Along rows or columns: how often a tap meets a pixel, without a stride."""
+    """Return how many (pixel, tap) pairs along rows or columns are inside the image, with stride 1."""
     places = range(-conv.padding[axis], conv.out[axis] - conv.padding[axis])
     return sum(0 <= place + tap < (conv.h, conv.w)[axis] for place in places for tap in range(conv.kernel[axis]))
 
 
-class Sides(NamedTuple):
-    """What a convolution reads and makes: rows and columns of both, channels that are summed over, and that are made,
-    and zeros above and left of the source."""
+class ConvSides(NamedTuple):
+    """Source and result of a convolution: rows and columns of both, channels that are summed over, and that are
+    produced, and the zero padding above and left of the source."""
 
     source: Pair
     target: Pair
@@ -74,34 +74,35 @@ class Sides(NamedTuple):
     padding: Pair
 
 
-def forward(conv: Conv) -> Sides:
-    """From x to y."""
-    return Sides((conv.h, conv.w), conv.out, conv.c, conv.o, conv.padding)
+def forward(conv: Conv) -> ConvSides:
+    """Return those of the convolution itself."""
+    return ConvSides((conv.h, conv.w), conv.out, conv.c, conv.o, conv.padding)
 
 
-def data_grad(conv: Conv) -> Sides:
-    """A convolution of the upstream gradient with the kernel rotated by 180 degrees."""
+def data_grad(conv: Conv) -> ConvSides:
+    """Return those of the data gradient, a convolution of the upstream gradient with the kernel rotated by 180
+    degrees."""
     padding = (conv.kernel[0] - 1 - conv.padding[0], conv.kernel[1] - 1 - conv.padding[1])
-    return Sides(conv.out, (conv.h, conv.w), conv.o, conv.c, padding)
+    return ConvSides(conv.out, (conv.h, conv.w), conv.o, conv.c, padding)
 
 
-class Points:
-    """Winograd transforms: to `number` points, on vectors of so many lanes, and back. None stands for zero."""
+class WinogradTransform:
+    """Winograd transforms along one axis, to `number` points and back, on vectors of `lanes` lanes. None is zero."""
 
     def __init__(self, k: Kernel, lanes: int, dtype: str, number: int = POINTS):
         self._k, self._lanes, self._dtype, self._pairs = k, lanes, dtype, PAIRS[number]
 
-    def columns(self, d: Sequence[Expr | None]) -> list[Expr | None]:
-        """Columns of what is convolved: each point's polynomial, which is zero at the others."""
-        all_of_them, found = _polynomial(self._pairs), []
+    def transform_data(self, d: Sequence[Expr | None]) -> list[Expr | None]:
+        """Transform pixels of the source; a point's row is the polynomial that is zero at all other points."""
+        all_points, transformed = _polynomial(self._pairs), []
         for point in self._pairs:
             others = _polynomial([other for other in self._pairs if other != point])
             even, odd = self._sum(others, d[2::2]), self._sum(others, d[1::2])
-            found += [self._plus(even, point, odd), self._plus(even, -point, odd)]
-        return [self._sum(all_of_them, d[0::2]), *found, self._sum(all_of_them, d[1::2])]
+            transformed += [self._plus(even, point, odd), self._plus(even, -point, odd)]
+        return [self._sum(all_points, d[0::2]), *transformed, self._sum(all_points, d[1::2])]
 
-    def taps(self, w: Sequence[Expr | None]) -> list[Expr | None]:
-        """Taps, or columns of a gradient in their place, not yet divided."""
+    def transform_filter(self, w: Sequence[Expr | None]) -> list[Expr | None]:
+        """Transform taps, or pixels of a gradient in their place, except for the factors of `scaled`."""
 
         def at(point: float) -> list[Expr | None]:
             halves: list[Expr | None] = [None, None]  # even powers, odd powers
@@ -111,19 +112,19 @@ class Points:
 
         return [w[0], *(value for point in self._pairs for value in at(point)), w[-1]]
 
-    def divided(self, values: Sequence[Expr | None]) -> list[Expr | None]:
-        """Taps at the points, or sums of products with them, by the points' divisors: what the polynomial of each is
-        there."""
+    def scaled(self, values: Sequence[Expr | None]) -> list[Expr | None]:
+        """Divide values in the Winograd domain by the points' divisors: either the transformed taps, or sums of
+        products with them."""
         zero = _polynomial(self._pairs)[0]
         divisors = [zero, *(d for point in self._pairs for d in (self._divisor(point),) * 2), 1.0]
         return [self._plus(None, 1 / divisor, value) for value, divisor in zip(values, divisors, strict=True)]
 
     def _divisor(self, point: float) -> float:
-        """The product of its distances to the others."""
+        """Return the product of a point's distances to the others: the value of its polynomial at the point."""
         return 2 * point**2 * math.prod(point**2 - other**2 for other in self._pairs if other != point)
 
-    def back(self, m: Sequence[Expr | None], count: int) -> list[Expr | None]:
-        """Sums of products as so many columns, or taps."""
+    def inverse(self, m: Sequence[Expr | None], count: int) -> list[Expr | None]:
+        """Transform sums of products back to `count` pixels, or taps."""
         pairs = [(m[i], m[i + 1]) for i in range(1, len(m) - 1, 2)]
         sums = [self._plus(plus, 1, minus) for plus, minus in pairs]
         differences = [self._plus(plus, -1, minus) for plus, minus in pairs]
@@ -136,14 +137,14 @@ class Points:
         return found
 
     def _sum(self, factors: Sequence[float], values: Sequence[Expr | None]) -> Expr | None:
-        """Of products, the last first."""
+        """Return the sum of factors times values, added from the last to the first."""
         total: Expr | None = None
         for factor, value in reversed(list(zip(factors, values, strict=False))):
             total = self._plus(total, factor, value)
         return total
 
     def _plus(self, x: Expr | None, factor: float, y: Expr | None) -> Expr | None:
-        """x + factor * y."""
+        """Return x + factor * y."""
         if y is None or (x is None and factor == 1):
             return x if y is None else y
         if x is not None and abs(factor) == 1:
@@ -155,25 +156,27 @@ class Points:
 
 
 def _polynomial(points: Sequence[float]) -> list[float]:
-    """Coefficients of the product of x**2 - point**2, of even powers, the lowest first."""
-    found = [1.0]
+    """Return the coefficients of even powers of the product of x**2 - point**2, the lowest first."""
+    coefficients = [1.0]
     for point in points:
-        found = [high - point**2 * low for high, low in zip([0.0, *found], [*found, 0.0], strict=True)]
-    return found
+        shifted = zip([0.0, *coefficients], [*coefficients, 0.0], strict=True)
+        coefficients = [high - point**2 * low for high, low in shifted]
+    return coefficients
 
 
-class Filtering(Job):
-    """A convolution or a gradient of one, by values at points, each point's in a plane of its own."""
+class WinogradKernel(Job):
+    """A Winograd convolution or gradient along rows, with vectors over images; each point has a plane of its own."""
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
         self.height, self.taps = conv.kernel
-        self.across = columns_made(self.taps)
+        self.across = columns_per_tile(self.taps)
 
     def tiles_of(
         self, k: Kernel, images: Buf, row: Expr, width: int, first: int, size: int, tiles: int
     ) -> Iterator[tuple[Expr, list[Expr | None]]]:
-        """Loops over the tiles of a row that begins there: (tile, its `size` columns), which start at `first`."""
+        """Loops over the tiles of the row that begins at `row`: (tile, its `size` columns); the first tile's start at
+        column `first`."""
 
         def inside(tile: int) -> tuple[bool, ...]:
             return tuple(0 <= tile * self.across + first + i < width for i in range(size))
@@ -187,7 +190,7 @@ class Filtering(Job):
                 yield tile, [k.bind(d, "d") if known else None for d, known in zip(columns, there, strict=True)]
 
     def put(self, k: Kernel, values: Sequence[Expr | None], into: Buf, at: Expr, plane: int) -> None:
-        """Store values at the points, planes of that many elements apart."""
+        """Store transformed values, one in the plane of each point; planes are `plane` elements apart."""
         zero = tir.splat(tir.const(0, self.dtype), self.lanes)
         for p, value in enumerate(values):
             k.store(into, zero if value is None else value, at + p * plane)

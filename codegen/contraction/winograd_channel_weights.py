@@ -2,7 +2,8 @@
 images (winograd_2d.py).
 
 As in conv_direct_nchwc.py, with points in the place of taps: a register block holds some output channels times vectors
-of input channels at one point, summed over all tiles. What is complete at all points is transformed back in cache.
+of input channels at one point, summed over all tiles. When the sums of all points are complete, they are transformed
+back in cache.
 """
 
 from __future__ import annotations
@@ -10,18 +11,17 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from gluongraph.codegen.contraction import conv_direct_nchwc
+from gluongraph.codegen.contraction import conv_direct_nchwc, winograd_2d
 from gluongraph.codegen.contraction import microkernel as mk
-from gluongraph.codegen.contraction import winograd_2d as planes
 from gluongraph.codegen.contraction.conv_common import Conv
-from gluongraph.codegen.contraction.winograd import Points
+from gluongraph.codegen.contraction.winograd import WinogradTransform
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 
 OP = "conv2d_weight_grad"
-NUMBERS = planes.NUMBERS[OP]
-COUNT = math.prod(NUMBERS)
+POINTS_2D = winograd_2d.POINTS_2D[OP]
+COUNT = math.prod(POINTS_2D)
 
 
 class WeightGrad(conv_direct_nchwc.ToWeights):
@@ -29,10 +29,10 @@ class WeightGrad(conv_direct_nchwc.ToWeights):
 
     def __init__(self, conv: Conv, cpu: Cpu, dtype: str):
         super().__init__(conv, cpu, dtype)
-        down, across = (mk.ceildiv(*pair) for pair in zip(conv.out, planes.tile(OP, conv), strict=True))
+        down, across = (mk.ceildiv(*pair) for pair in zip(conv.out, winograd_2d.tile(OP, conv), strict=True))
         size, tiles, block = (conv.h, conv.w), (down, across), (self.lanes, self.lanes)
-        self.x = planes.source(OP, conv, size, conv.padding, tiles, conv.c, block, conv.n * down)
-        self.g = planes.gradient(conv, tiles, (self.rows, self.lanes))
+        self.x = winograd_2d.source(OP, conv, size, conv.padding, tiles, conv.c, block, conv.n * down)
+        self.g = winograd_2d.gradient(conv, tiles, (self.rows, self.lanes))
 
     def sources(self) -> tuple[conv_direct_nchwc.Copied, conv_direct_nchwc.Copied]:
         return self.x, self.g
@@ -42,7 +42,7 @@ class WeightGrad(conv_direct_nchwc.ToWeights):
     ) -> None:
         lanes, number = self.lanes, self.x.number
         plane = (self.rows * self.vectors | 1) * lanes
-        made = k.local("made", COUNT * plane, self.dtype)
+        transformed_sums = k.local("made", COUNT * plane, self.dtype)
         with k.loop(COUNT, name="p") as p:
             acc = mk.Tile(k, rows, (lanes,) * vectors, self.dtype, number)
             x = k.bind(p * self.x.plane + tir.floordiv(c, lanes) * (number * lanes), "x")
@@ -56,22 +56,26 @@ class WeightGrad(conv_direct_nchwc.ToWeights):
                         acc.add(r, v, left, right[v])
             for r in range(rows):
                 for v in range(vectors):
-                    k.store(made, acc.get(r, v), p * plane + (r * self.vectors + v) * lanes)
-        self._unpack_and_store(k, made, plane, sums, rows, vectors)
+                    k.store(transformed_sums, acc.get(r, v), p * plane + (r * self.vectors + v) * lanes)
+        self._unpack_and_store(k, transformed_sums, plane, sums, rows, vectors)
 
-    def _unpack_and_store(self, k: Kernel, made: Buf, plane: int, sums: Buf, rows: int, vectors: int) -> None:
-        """Sums at the points as those of taps: [output channel][tap][input channel]."""
+    def _unpack_and_store(
+        self, k: Kernel, transformed_sums: Buf, plane: int, sums: Buf, rows: int, vectors: int
+    ) -> None:
+        """Transform the sums back to those of taps: [output channel][tap][input channel]."""
         lanes, (high, wide) = self.lanes, self.conv.kernel
-        points = (Points(k, lanes, self.dtype, number) for number in NUMBERS)
-        back = [partial(of_axis.back, count=taps) for of_axis, taps in zip(points, self.conv.kernel, strict=True)]
+        transforms = (WinogradTransform(k, lanes, self.dtype, number) for number in POINTS_2D)
+        inverse = [
+            partial(of_axis.inverse, count=taps) for of_axis, taps in zip(transforms, self.conv.kernel, strict=True)
+        ]
         with k.loop(rows, name="r") as r, k.loop(vectors, name="v") as v:
             at = k.bind((r * self.vectors + v) * lanes, "at")
 
             def read(i: int, j: Value) -> Expr:
-                return k.load(made, (i * NUMBERS[1] + j) * plane + at, lanes)
+                return k.load(transformed_sums, (i * POINTS_2D[1] + j) * plane + at, lanes)
 
-            def write(row: Expr, values: planes.Values) -> None:
+            def write(row: Expr, values: winograd_2d.Values) -> None:
                 to = k.bind((r * self.taps + row * wide) * self.width + v * lanes, "to")
-                planes.put(k, values, sums, to, self.width)
+                winograd_2d.store_vectors(k, values, sums, to, self.width)
 
-            planes.square(k, self, NUMBERS, read, back, high, write)
+            winograd_2d.transform_2d(k, self, POINTS_2D, read, inverse, high, write)

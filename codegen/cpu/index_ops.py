@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 from gluongraph.codegen.contraction import microkernel as mk
+from gluongraph.codegen.cpu.loops import elementwise_candidate, sweep
 from gluongraph.codegen.cpu.loops import emit as emit_loops
-from gluongraph.codegen.cpu.loops import offered, sweep
 from gluongraph.codegen.cpu.op_rule import op_rule
-from gluongraph.codegen.expr.algebra import VectorAlgebra, wide
+from gluongraph.codegen.expr.algebra import VectorAlgebra, accumulator_dtype
 from gluongraph.codegen.expr.expression import size_of
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm import tir
@@ -19,12 +19,12 @@ from gluongraph.ir.graph import Node
 from gluongraph.ir.plan import Candidate, Group
 
 
-class RowTotals:
-    """Sums of the rows of `updates` that name the same row of a table, in the order in which they stand in a list. The
-    sum of all that name a row gets the place of the first of them.
+class SegmentSums:
+    """Sums of the rows of `updates` with the same index (a row of a table), in the order of the list of indices. The
+    sum of an index is stored at the position of its first occurrence.
 
-    A sum of more than CHAIN terms is made of chains: those behind the first lie in a slot of the row, of which there
-    are few, and are added to the sum when they end.
+    A sum of more than CHAIN terms is split into chains: chains after the first are accumulated in a slot of the index,
+    of which there are few, and added to the sum when they end.
     """
 
     def __init__(self, k: Kernel, cpu: Cpu, space: Buf, sizes: tuple[int, int, int], dtype: str):
@@ -33,22 +33,23 @@ class RowTotals:
         self.sums = k.view(space, dtype)
         self.chains = self.sums.at(self.count * self.width)
         self.first = k.view(space, "i32", (self.count + self.slots) * self.width * DTYPES[dtype].nbytes)
-        self.said = self.first.at(self.count)
-        self.rank = self.said.at(self.rows)  # how many places before this one name its row
-        self.seen = self.rank.at(self.count)  # by the first place: how many name its row; then its slot; and by slot
-        self.slot, self.owner = self.seen.at(self.count), self.seen.at(2 * self.count)
+        self.claimed = self.first.at(self.count)
+        self.rank = self.claimed.at(self.rows)  # by position: how many earlier positions have the same index
+        self.counts = self.rank.at(self.count)  # by first occurrence: how often; then its slot; by slot: its index
+        self.slot, self.owner = self.counts.at(self.count), self.counts.at(2 * self.count)
 
     @staticmethod
     def workspace(rows: int, width: int, count: int, dtype: str) -> int:
-        """Bytes."""
+        """Return the bytes of workspace."""
         slots = count // mk.CHAIN
         numbers = 4 * count + slots if slots else count
         return (count + slots) * width * DTYPES[dtype].nbytes + 4 * (rows + numbers)
 
-    def add_up(self, row: Callable[[Expr], Expr], updates: Buf) -> None:
-        """The sums, where `row(place)` is named. Columns are shared out, so that threads do not change the order."""
+    def sum_updates(self, row: Callable[[Expr], Expr], updates: Buf) -> None:
+        """Compute the sums; `row(place)` is the index at a position. Threads own columns, so they do not change the
+        order of additions."""
         k, width = self.k, self.width
-        first_places(k, row, self.count, self.said, self.first)
+        first_occurrences(k, row, self.count, self.claimed, self.first)
         slots = self._ranks() if self.slots else tir.index(0)
         steps = mk.ceildiv(width, self.lanes)
         num_chunks = mk.num_chunks(steps, self.cpu, float(width * self.count))
@@ -60,25 +61,26 @@ class RowTotals:
                 with k.when(tir.compare("equal", first, place)):
                     k.store(self.sums, new, to)
                 with k.when(tir.compare("not_equal", first, place)):
-                    self._one_more(place, first, at, to, new)
+                    self._add_update(place, first, at, to, new)
             if self.slots:
-                self._rest_of_chains(slots, at, lanes)
+                self._add_open_chains(slots, at, lanes)
 
         with k.loop(num_chunks, "parallel", "piece") as chunk:
             start, number = mk.chunk_range(k, steps, num_chunks, chunk)
             mk.for_blocks(k, width, self.lanes, start, number, add)
 
     def _ranks(self) -> Expr:
-        """How many places before each name its row, and a slot for every row with more than one chain: their number."""
+        """Compute the rank of each position, and assign a slot to every index with more than one chain; return the
+        number of slots."""
         k = self.k
         slots = k.local("slots", 1, "i32")
         k.store(slots, tir.index(0), 0)
         with k.loop(self.count, name="place") as place:
             first = k.bind(k.load(self.first, place), "first")
             alone = tir.compare("equal", first, place)
-            rank = k.bind(tir.select(alone, tir.index(0), k.load(self.seen, first)), "rank")
+            rank = k.bind(tir.select(alone, tir.index(0), k.load(self.counts, first)), "rank")
             k.store(self.rank, rank, place)
-            k.store(self.seen, rank + 1, first)
+            k.store(self.counts, rank + 1, first)
             with k.when(tir.compare("equal", rank, tir.index(mk.CHAIN + 1))):
                 number = k.bind(k.load(slots, 0), "number")
                 k.store(self.slot, number, first)
@@ -86,7 +88,7 @@ class RowTotals:
                 k.store(slots, number + 1, 0)
         return k.bind(k.load(slots, 0), "slots")
 
-    def _one_more(self, place: Expr, first: Expr, at: Expr, to: Expr, new: Expr) -> None:
+    def _add_update(self, place: Expr, first: Expr, at: Expr, to: Expr, new: Expr) -> None:
         k, lanes = self.k, tir.lanes_of(new)
 
         def add(buf: Buf, where: Expr, value: Expr) -> None:
@@ -108,12 +110,12 @@ class RowTotals:
             with k.when(tir.compare("equal", number, tir.index(mk.CHAIN - 1))):
                 add(self.sums, to, k.load(self.chains, chain, lanes))
 
-    def _rest_of_chains(self, slots: Expr, at: Expr, lanes: int) -> None:
-        """Add the chains that have not ended."""
+    def _add_open_chains(self, slots: Expr, at: Expr, lanes: int) -> None:
+        """Add the chains that have not ended to their sums."""
         k = self.k
         with k.loop(slots, name="slot") as slot:
             first = k.bind(k.load(self.owner, slot), "first")
-            last = k.bind(k.load(self.seen, first) - 2, "last")  # the number of its last term behind the first chain
+            last = k.bind(k.load(self.counts, first) - 2, "last")  # of its last term, counted behind the first chain
             with k.when(tir.compare("not_equal", tir.floormod(last, mk.CHAIN), tir.index(mk.CHAIN - 1))):
                 to = k.bind(first * self.width + at, "to")
                 chain = k.load(self.chains, slot * self.width + at, lanes)
@@ -121,14 +123,14 @@ class RowTotals:
 
 
 def _scatter_space(n: Node) -> int:
-    """Bytes of workspace of a scatter_add: none where each row's updates are one chain."""
+    """Return the bytes of workspace of a scatter_add: none if the updates of a row are one chain."""
     count = n.src[1].ty.size
-    return RowTotals.workspace(n.shape[0], size_of(n.shape[1:]), count, n.dtype) if count > mk.CHAIN else 0
+    return SegmentSums.workspace(n.shape[0], size_of(n.shape[1:]), count, n.dtype) if count > mk.CHAIN else 0
 
 
 def _scatter_add(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
-    """x, then row after row of the updates added, in order; columns are shared out, so the order never changes. Of many
-    updates the sums are made first, and the first place that names a row brings that of all."""
+    """Copy x, then add the updates row by row, in order; threads own columns, so the order never changes. If updates
+    are many, their sums are computed first, and added at the first occurrence of each index."""
     (x, indices, updates), (y,) = sources, bindings.outputs
     rows, width = n.shape[0], size_of(n.shape[1:])
     count = n.src[1].ty.size
@@ -136,11 +138,11 @@ def _scatter_add(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings,
     def row_of(place: Expr) -> Expr:
         return k.let(tir.minimum(tir.maximum(tir.cast(k.load(indices, place), "i32"), 0), rows - 1), "row")
 
-    sums: RowTotals | None = None
+    sums: SegmentSums | None = None
     if count > mk.CHAIN:
         assert bindings.workspace is not None
-        sums = RowTotals(k, cpu, bindings.workspace, (rows, width, count), n.dtype)
-        sums.add_up(row_of, updates)
+        sums = SegmentSums(k, cpu, bindings.workspace, (rows, width, count), n.dtype)
+        sums.sum_updates(row_of, updates)
         updates = sums.sums
     steps = mk.ceildiv(width, cpu.lanes)
     num_chunks = mk.num_chunks(steps, cpu, float(width * (rows + count)))
@@ -166,27 +168,29 @@ def _first_of(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cp
     assert bindings.workspace is not None
     (rows,), (y,) = sources, bindings.outputs
     table = k.view(bindings.workspace, "i32")
-    first_places(k, lambda i: k.bind(tir.cast(k.load(rows, i), "i32"), "number"), n.ty.size, table, y)
+    first_occurrences(k, lambda i: k.bind(tir.cast(k.load(rows, i), "i32"), "number"), n.ty.size, table, y)
 
 
-def first_places(k: Kernel, number_at: Callable[[Expr], Expr], count: int, table: Buf, firsts: Buf) -> None:
-    """For each place of a list the first place with the same number, into `firsts`.
+def first_occurrences(k: Kernel, key_at: Callable[[Expr], Expr], count: int, table: Buf, firsts: Buf) -> None:
+    """Store for each position of a list the first position with the same number in `firsts`.
 
-    A table over all numbers says where each stands first. It is never cleared: an entry is believed if it names an
-    earlier place and the number stands there, as in the sparse sets of Briggs and Torczon (1993)."""
+    A table over all numbers says where each occurs first. It is not initialized: an entry is valid if it is an earlier
+    position that has the number, as in the sparse sets of Briggs and Torczon (1993)."""
     with k.loop(count, name="i") as i:
-        number = number_at(i)
-        said = k.bind(k.load(table, number), "said")
-        earlier = tir.logical("and", tir.compare("greater_equal", said, tir.index(0)), tir.compare("less", said, i))
-        place = k.bind(tir.select(earlier, said, i), "place")
-        stands = tir.compare("equal", number_at(place), number)
+        number = key_at(i)
+        claimed = k.bind(k.load(table, number), "said")
+        earlier = tir.logical(
+            "and", tir.compare("greater_equal", claimed, tir.index(0)), tir.compare("less", claimed, i)
+        )
+        place = k.bind(tir.select(earlier, claimed, i), "place")
+        stands = tir.compare("equal", key_at(place), number)
         first = k.bind(tir.select(stands, place, i), "first")
         k.store(firsts, first, i)
         k.store(table, first, number)
 
 
 def _put_rows(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
-    """Row after row to its place; what stays is copied before, unless it lies there already."""
+    """Copy x, unless the result is stored in place, then overwrite the given rows."""
     (x, rows, values), (y,) = sources, bindings.outputs
     count, width, lanes = n.src[1].ty.size, size_of(n.shape[1:]), mk.lanes(cpu, n.dtype)
     if y is not x:
@@ -195,8 +199,8 @@ def _put_rows(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cp
     def put(_: Expr, number: Expr) -> None:
         row = k.bind(tir.cast(k.load(rows, number), "i32"), "row")
 
-        def write(at: Value, wide: int) -> None:
-            k.store(y, k.load(values, number * width + at, wide), row * width + at)
+        def write(at: Value, vector_lanes: int) -> None:
+            k.store(y, k.load(values, number * width + at, vector_lanes), row * width + at)
 
         above, end = tir.compare("greater_equal", row, tir.index(0)), tir.index(n.shape[0])
         with k.when(tir.logical("and", above, tir.compare("less", row, end))):
@@ -206,7 +210,7 @@ def _put_rows(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cp
 
 
 def _concat(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
-    """One source after another, each to its place in every row."""
+    """Copy one source after another to its columns of every row."""
     (y,) = bindings.outputs
     axis = n.attrs["axis"]
     rows, width, start = size_of(n.shape[:axis]), size_of(n.shape[axis:]), 0
@@ -227,10 +231,10 @@ def _copy_rows(k: Kernel, cpu: Cpu, x: Buf, y: Buf, sizes: tuple[int, int, int])
 
 
 def _cumsum(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
-    """Along the last axis a vector at a time, by sums of neighbours at growing distance; along others all columns at
-    once. A long running sum is made of chains: what those before have come to is added to the sums of each."""
+    """Along the last axis a vector at a time, by a log-step prefix sum of its lanes; along other axes as vectors over
+    columns. A long running sum is split into chains: the total of the earlier chains is added to the sums of each."""
     (x,), (y,), e = sources, bindings.outputs, VectorAlgebra(k)
-    axis, dtype = n.attrs["axis"], wide(n.dtype)
+    axis, dtype = n.attrs["axis"], accumulator_dtype(n.dtype)
     rows, length, width = size_of(n.shape[:axis]), n.shape[axis], size_of(n.shape[axis + 1 :])
 
     def column(outer: tuple[Value, ...], at: Value, lanes: int) -> None:
@@ -256,7 +260,7 @@ def _cumsum(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu:
 
         def vector(at: Value, lanes: int) -> None:
             place = k.let(tir.index(row * length + at), "place")
-            sums = _running(k, e.cast(k.load(x, place, lanes), dtype))
+            sums = _prefix_sums(k, e.cast(k.load(x, place, lanes), dtype))
             sums = k.let(sums + tir.splat(k.let(k.load(total, 0)), lanes))
             k.store(y, sums if settle is None else sums + tir.splat(k.let(k.load(before, 0)), lanes), place)
             k.store(total, tir.shuffle([sums], [lanes - 1]) if lanes > 1 else sums, 0)
@@ -270,8 +274,8 @@ def _cumsum(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu:
     mk.parallel_chunks(k, rows, mk.num_chunks(rows, cpu, 4.0 * rows * length), line)
 
 
-def _running(k: Kernel, x: Expr) -> Expr:
-    """Sums of the first 1, 2, 3, ... lanes."""
+def _prefix_sums(k: Kernel, x: Expr) -> Expr:
+    """Return the inclusive prefix sums of the lanes."""
     lanes, distance = tir.lanes_of(x), 1
     zero = tir.splat(tir.const(0, tir.dtype_of(x)), lanes)
     while distance < lanes:
@@ -282,7 +286,7 @@ def _running(k: Kernel, x: Expr) -> Expr:
 
 
 def _max_pool_grad(k: Kernel, n: Node, sources: Sequence[Buf], bindings: Bindings, cpu: Cpu) -> None:
-    """Each channel is set to zero; then window after window gives what it has to its first largest element."""
+    """Set each channel to zero, then add each window's gradient to its first largest element."""
     (x, y, g), (z,) = sources, bindings.outputs
     planes, image, small = n.shape[0] * n.shape[1], n.shape[2:], n.src[1].shape[2:]
 
@@ -303,8 +307,8 @@ def _zeros(dtype: str, lanes: int) -> Expr:
 
 
 def _first_largest(k: Kernel, n: Node, x: Buf, start: Expr, window: tuple[Value, ...], largest: Expr) -> Expr:
-    """Where in its image a window has its first element equal to `largest`. Places outside of the image stand for those
-    at its edge, which such a window holds too."""
+    """Return the position in its image of a window's first element equal to `largest`. Positions outside of the image
+    are clamped to its edge, which such a window contains too."""
     a, (height, width) = n.attrs, n.shape[2:]
     rows, columns = (
         [k.let(tir.minimum(tir.maximum(w * stride + (j - padding), 0), size - 1), "edge") for j in range(kernel)]
@@ -323,7 +327,7 @@ def _claim_any(group: Group, cpu: Cpu) -> Candidate | None:
     computing = [n for n in group.body.nodes() if n.op.kind != "leaf" and n.op.name not in ("expand", "reshape")]
     if len(computing) > 1 or group.inplace or len({t.shape for t in group.outputs}) > 1:
         return None
-    return offered("fallback", group)
+    return elementwise_candidate("fallback", group)
 
 
 INDEX_RULES = (

@@ -1,7 +1,7 @@
 """Pattern "loop": elementwise work and data movement, each output element computed independently.
 
-Axes that all reads run through together are counted as one, so that most groups become one loop over vectors; each
-shape among the outputs gets a nest of its own.
+Axes that all reads traverse with a uniform stride are merged, so that most groups become one loop over vectors; each
+output shape has a loop nest of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from gluongraph.codegen.contraction import microkernel as mk
 from gluongraph.codegen.expr.algebra import VectorAlgebra
 from gluongraph.codegen.expr.evaluate import Index, Load
-from gluongraph.codegen.expr.expression import Expressions, always, flat, size_of, unflatten
+from gluongraph.codegen.expr.expression import Expressions, flat, size_of, unflatten, uniform_load
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm import tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Inline, Kernel, Value
@@ -30,12 +30,12 @@ Element = Callable[[Index, Value, int], None]  # element(outer index, first posi
 
 
 def claim(group: Group, cpu: Cpu) -> Candidate | None:
-    """Groups of which every op says how to compute one element."""
-    return offered("loop", group) if group.pattern == "loop" else None
+    """Claim groups all of whose ops have a rule that computes one element."""
+    return elementwise_candidate("loop", group) if group.pattern == "loop" else None
 
 
-def offered(rule: str, group: Group) -> Candidate | None:
-    """A candidate without workspace, if every op can be computed element by element."""
+def elementwise_candidate(rule: str, group: Group) -> Candidate | None:
+    """Return a candidate without workspace if every op can be computed element by element and no array is empty."""
     if any(n.op.lower is None and n.op.name != "input" for n in group.body.nodes()):
         return None
     if any(t.size == 0 for t in (*group.inputs, *group.outputs)):
@@ -44,17 +44,17 @@ def offered(rule: str, group: Group) -> Candidate | None:
 
 
 def weight(nodes: Sequence[Node]) -> int:
-    """What one element costs, in loads and stores."""
+    """Return the cost of one element, in loads and stores."""
     return 1 + sum(n.op.cost for n in nodes)
 
 
 def vector_lanes(nodes: Sequence[Node], cpu: Cpu) -> int:
-    """Elements at a time: a register of the widest dtype, as far as it has at most 4 bytes."""
+    """Return the elements of a vector: a register of the widest dtype, where dtypes of more than 4 bytes count as 4."""
     return cpu.lanes * max(1, 4 // max((DTYPES[n.dtype].nbytes for n in nodes), default=4))
 
 
 def emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
-    """One loop nest for each shape among the outputs."""
+    """Emit one loop nest for each output shape."""
     spaces: dict[tuple[int, ...], list[tuple[Node, Buf]]] = {}
     for n, buf in zip(group.body.outputs.values(), bindings.outputs, strict=True):
         spaces.setdefault(n.shape, []).append((n, buf))
@@ -73,7 +73,7 @@ def _space(
         expressions = Expressions(k, group, bindings, known)
         last = expressions.along(at, lanes, extents[-1])
         index = [i for place, part in zip((*outer, last), parts, strict=True) for i in unflatten(place, part)]
-        values = [expressions.at(n, tuple(index)) for n, _ in results]  # all of them before the first is stored
+        values = [expressions.at(n, tuple(index)) for n, _ in results]  # all outputs before the first is stored
         for (_, buf), value in zip(results, values, strict=True):
             k.store(buf, value, k.ranges.simplify(flat(extents, (*outer, at))))
 
@@ -81,14 +81,14 @@ def _space(
     drawn = [n for n in nodes if n.op.name == "normal" and n.shape == shape]
     if drawn and len(extents) == 1 and WIDTH % lanes == 0:
         normals = partial(_normals, k, group, bindings, drawn, lanes)
-        _in_runs(k, cpu, extents[0], lanes, cost, normals, element)
+        _sweep_in_random_runs(k, cpu, extents[0], lanes, cost, normals, element)
     elif across is None:
         sweep(k, cpu, extents, lanes, cost, element)
     else:
-        _turned(k, cpu, extents, across, lanes, element)
+        _blocked_sweep(k, cpu, extents, across, lanes, element)
 
 
-def _in_runs(
+def _sweep_in_random_runs(
     k: Kernel,
     cpu: Cpu,
     size: int,
@@ -97,8 +97,8 @@ def _in_runs(
     normals: Callable[[Expr], dict[Node, Buf]],
     element: Callable[[Index, Value, int, Mapping[Node, Load]], None],
 ) -> None:
-    """A space with normal random numbers, a run of them at a time: made by themselves, they would cost four times as
-    much. `normals(number)` are the arrays of one run."""
+    """Emit a domain with normal random values, a run of them at a time: generating each element separately would cost
+    four times as much. `normals(number)` returns the buffers of a run."""
     runs, rest = mk.ceildiv(size, RUN), size % lanes
 
     def run(number: Expr) -> None:
@@ -106,7 +106,7 @@ def _in_runs(
         start = k.bind(tir.index(number * RUN), "start")
 
         def vector(at: Value, width: int) -> None:
-            known = {n: always(k.let(algebra.cast(k.load(buf, at, width), n.dtype))) for n, buf in made.items()}
+            known = {n: uniform_load(k.let(algebra.cast(k.load(buf, at, width), n.dtype))) for n, buf in made.items()}
             element((), k.ranges.simplify(start + at), width, known)
 
         count: Value = RUN // lanes
@@ -128,9 +128,9 @@ def _in_runs(
 def _normals(
     k: Kernel, group: Group, bindings: Bindings, drawn: Sequence[Node], lanes: int, number: Expr
 ) -> dict[Node, Buf]:
-    """A run of the normal numbers of each of these nodes, in memory."""
+    """Generate a run of the normal values of each of these nodes, in memory."""
     expressions = Expressions(k, group, bindings)
-    algebra, found = expressions.algebra, {}
+    algebra, normal_buffers = expressions.algebra, {}
     for n in drawn:
         words, made = k.local("word", RUN, "u32"), k.local("normal", RUN, "f32")
         with k.loop(WIDTH // lanes, name="part") as part:
@@ -142,13 +142,13 @@ def _normals(
             first, second = (k.let(k.load(words, at + i * WIDTH, lanes)) for i in range(2))
             for i, value in enumerate(normal_pair(algebra, first, second)):
                 k.store(made, value, at + i * WIDTH)
-        found[n] = made
-    return found
+        normal_buffers[n] = made
+    return normal_buffers
 
 
-def _turned(k: Kernel, cpu: Cpu, extents: tuple[int, ...], across: int, lanes: int, element: Element) -> None:
-    """A space whose reads lie side by side along another axis than its last one: in blocks of that axis, so that what
-    one vector brings into the cache serves its neighbours."""
+def _blocked_sweep(k: Kernel, cpu: Cpu, extents: tuple[int, ...], across: int, lanes: int, element: Element) -> None:
+    """Emit a domain whose reads are contiguous along another axis than its last one: in blocks of that axis, so that
+    all of a cache line is used while it is in cache."""
     blocks = mk.ceildiv(extents[across], BLOCK)
     outer = (*extents[:across], blocks, *extents[across + 1 : -1])
     rows = size_of(outer)
@@ -173,7 +173,7 @@ def _turned(k: Kernel, cpu: Cpu, extents: tuple[int, ...], across: int, lanes: i
 
 
 def sweep(k: Kernel, cpu: Cpu, extents: tuple[int, ...], lanes: int, cost: int, element: Element) -> None:
-    """Everything of a space, vector by vector along its last axis, in parallel where that pays."""
+    """Emit all elements of a domain as vectors along its last axis, in parallel where that pays."""
     *outer, n = extents
     rows = size_of(tuple(outer))
     if rows * n * cost < PARALLEL:
@@ -189,11 +189,11 @@ def sweep(k: Kernel, cpu: Cpu, extents: tuple[int, ...], lanes: int, cost: int, 
         mk.parallel_chunks(k, rows, min(rows, cpu.chunks), row)
     else:
         with k.nest(outer) as at:
-            _pieces(k, cpu, n, lanes, lambda start, width: element(at, start, width))
+            _parallel_vectors(k, cpu, n, lanes, lambda start, width: element(at, start, width))
 
 
-def _pieces(k: Kernel, cpu: Cpu, n: int, lanes: int, body: Callable[[Value, int], None]) -> None:
-    """The same in parallel; the end that fills no vector is done at last."""
+def _parallel_vectors(k: Kernel, cpu: Cpu, n: int, lanes: int, body: Callable[[Value, int], None]) -> None:
+    """Emit body(start, lanes) for one row with its vectors in parallel, then for its partial vector."""
     full, rest = divmod(n, lanes)
     num_chunks = min(full, cpu.chunks)
     with k.loop(num_chunks, "parallel", "piece") as chunk:
@@ -207,16 +207,16 @@ def _pieces(k: Kernel, cpu: Cpu, n: int, lanes: int, body: Callable[[Value, int]
 def merged_axes(
     group: Group, roots: Sequence[Node], shape: tuple[int, ...], kinds: Sequence[Hashable] = ()
 ) -> tuple[tuple[tuple[int, ...], ...], int | None]:
-    """The axes of a space as runs: axes of a run may be counted as one, since every read steps through them evenly.
-    With it the run along which reads lie side by side where they do not along the last.
+    """Return the axes of a domain as runs of axes that can be merged, since every read traverses them with a uniform
+    stride; and the run along which reads are contiguous if they are not along the last, else None.
 
-    Axes of different `kinds` are kept apart.
+    Axes of different `kinds` are not merged.
     """
     if not shape:
         return ((),), None
-    if not kinds and all(_passes(n, shape) for n in topological(roots)):
+    if not kinds and all(_reads_own_index(n, shape) for n in topological(roots)):
         return (shape,), None
-    probe = _Probe(group)
+    probe = _AccessProbe(group)
     axes = [tir.index(0) if d == 1 else tir.variable(f"i{a}") for a, d in enumerate(shape)]
     for axis, d in zip(axes, shape, strict=True):
         probe.k.ranges.bind(axis, d)
@@ -226,7 +226,7 @@ def merged_axes(
     runs: list[list[int]] = [[0]]
     for a in range(1, len(shape)):
         before = next((b for b in reversed(runs[-1]) if shape[b] > 1), None)
-        together = before is None or shape[a] == 1 or all(_even(s[before], s[a], shape[a]) for s in steps)
+        together = before is None or shape[a] == 1 or all(_strides_match(s[before], s[a], shape[a]) for s in steps)
         apart = bool(kinds) and kinds[a] != kinds[a - 1]
         runs[-1].append(a) if together and not apart else runs.append([a])
     far = [s for s in steps[: len(probe.places)] if s[-1] is not None and abs(s[-1]) >= BLOCK and shape[-1] > 1]
@@ -234,40 +234,40 @@ def merged_axes(
     return tuple(tuple(shape[a] for a in run) for run in runs), side[0] if side else None
 
 
-def _passes(n: Node, shape: tuple[int, ...]) -> bool:
-    """Does n only pass its index on?"""
+def _reads_own_index(n: Node, shape: tuple[int, ...]) -> bool:
+    """Does n read its sources only at its own index, or as scalars?"""
     if n.op.name in ("input", "const") or n.op.kind == "elementwise":
         return n.shape == shape or n.ty.size == 1
     return n.op.name == "expand" and n.src[0].ty.size == 1
 
 
-def _even(outer: int | None, inner: int | None, extent: int) -> bool:
+def _strides_match(outer: int | None, inner: int | None, extent: int) -> bool:
     return outer is not None and inner is not None and outer == inner * extent
 
 
-class _Probe(Expressions):
-    """Evaluates indices only, and notes which memory is read and where a coordinate is used as a number."""
+class _AccessProbe(Expressions):
+    """Evaluates indices only, and records which positions are read and where a coordinate is used as a value."""
 
     def __init__(self, group: Group):
         nothing: Any = (None,) * len(group.inputs)
         super().__init__(Inline("probe"), group, Bindings(nothing, ()))
-        self.places: list[Expr] = []  # read
-        self.numbers: list[Expr] = []
-        self.algebra = _Indices(self.k, self.numbers)
+        self.places: list[Expr] = []  # positions that are read
+        self.numbers: list[Expr] = []  # coordinates that are used as values
+        self.algebra = _IndexAlgebra(self.k, self.numbers)
 
     def load(self, buf: Buf, n: Node, index: Index) -> Expr:
-        """Some number; the place is noted."""
+        """Record the position; return a placeholder of the dtype."""
         self.places.append(flat(n.shape, index))
         return self.algebra.const(1, n.dtype)
 
     def step(self, place: Value, axis: Expr) -> int | None:
-        """By how much a place moves along an axis; None if unevenly."""
-        found = self.k.ranges.linear(self.k.ranges.simplify(place), axis)
-        return None if found is None else found[0]
+        """Return the stride of a position along an axis; None if it is not uniform."""
+        equation = self.k.ranges.linear(self.k.ranges.simplify(place), axis)
+        return None if equation is None else equation[0]
 
 
-class _Indices(VectorAlgebra):
-    """Index arithmetic as it is; of other numbers only the dtype is right."""
+class _IndexAlgebra(VectorAlgebra):
+    """Computes index arithmetic; other values are placeholders of the right dtype."""
 
     def __init__(self, k: Kernel, places: list[Expr]):
         super().__init__(k)
@@ -277,7 +277,7 @@ class _Indices(VectorAlgebra):
         self.places.extend(v for v in values if not isinstance(v, int | float) and tir.dtype_of(v) == "i32")
 
     def cast(self, x: Expr, dtype: str) -> Expr:
-        """Some number of that dtype; an index keeps its value."""
+        """Return a placeholder of that dtype, or the index itself."""
         if not isinstance(x, int | float):
             if tir.dtype_of(x) == dtype:
                 return x
@@ -285,12 +285,12 @@ class _Indices(VectorAlgebra):
         return self.const(1, dtype)
 
     def unary(self, name: str, x: Expr) -> Expr:
-        """x, or no."""
+        """Return x, or False for predicates."""
         return self.const(False, "bool") if name in ("isnan", "isfinite", "logical_not") else x
 
     def binary(self, name: str, x: Expr, y: Expr) -> Expr:
-        """Arithmetic of indices; otherwise x, or no."""
-        x, y = self._even(x, y)
+        """Compute arithmetic of indices; otherwise return x, or False for comparisons."""
+        x, y = self._broadcast(x, y)
         if name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
             self._note(x, y)
             return self.const(False, "bool")
@@ -299,13 +299,13 @@ class _Indices(VectorAlgebra):
         return super().binary(name, x, y)
 
     def where(self, condition: Expr, yes: Expr, no: Expr) -> Expr:
-        """One of the two."""
-        return self._even(yes, no)[0]
+        """Return one of the two."""
+        return self._broadcast(yes, no)[0]
 
     def reduce(
         self, name: str, extents: Sequence[int], element: Callable[..., Expr], dtype: str, lanes: int | None = None
     ) -> Expr:
-        """One element."""
+        """Return one element."""
         return element(*(tir.variable("r") for _ in extents))
 
 

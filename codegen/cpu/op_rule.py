@@ -9,16 +9,17 @@ from gluongraph.codegen.tvm.tir import Buf, Kernel
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plan import Candidate, Group
 
-# Writes the op at a node; the buffers are those of its sources.
+# Emits the kernel of a node; the buffers are those of its sources.
 Write = Callable[[Kernel, Node, Sequence[Buf], Bindings, Cpu], None]
 
 
 def op_rule(
     op: str, write: Write, dtypes: tuple[str, ...] = (), workspace: Callable[[Node], int] = lambda n: 0
 ) -> Rule[Cpu]:
-    """The rule, by the op's name, of groups of that one op (of these dtypes) on inputs; `workspace` counts bytes.
+    """Return the rule, named after the op, for groups that consist of that op alone (of these dtypes);
+    `workspace(node)` returns bytes.
 
-    A composite is not inlined where its kernel takes it.
+    A composite that the rule claims is not inlined.
     """
 
     def takes(n: Node, cpu: Cpu) -> bool:

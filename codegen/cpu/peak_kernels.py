@@ -1,7 +1,7 @@
-"""Microbenchmarks of peak throughput (arithmetic, bandwidth), which kernels are compared with.
+"""Microbenchmarks of peak throughput (arithmetic, bandwidth), with which kernels are compared.
 
-Peaks keep all operands in registers. Streams go through memory of a given size, each chunk of work through its own
-share, so that small ones stay in the cache of the core that works on them.
+Arithmetic keeps all operands in registers. Streams go through arrays of a given size, each parallel chunk through its
+own part, so that small arrays stay in the cache of the core that reads them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.codegen.tvm.tir import Kernel, PrimFunc
 
-STREAMS = {"read": 1, "write": 1, "add": 3}  # sum(x); y = a number; y = y + x: how many arrays are read or written
-_CHAINS = 12  # sums side by side: enough for two units of a latency of five, few enough for 16 registers
+STREAMS = {"read": 1, "write": 1, "add": 3}  # sum(x); y = constant; y = y + x: array accesses per element
+_CHAINS = 12  # independent sums: enough for two units with a latency of five, few enough for 16 registers
 _ROUNDS = 20_000
-_TILE_FLOPS = 2 * SIDE * SIDE * 2 * SIDE  # of one instruction on tiles
-_UNROLLED = 4  # vectors side by side in a stream
+_TILE_FLOPS = 2 * SIDE * SIDE * 2 * SIDE  # of one tile multiplication
+_UNROLLED = 4  # vectors per iteration of a stream
 
 
 def peak(cpu: Cpu) -> tuple[PrimFunc, int, int]:
-    """Multiply-adds of f32: the kernel, the size of its argument, the operations that it does."""
+    """Return a kernel of f32 multiply-adds, the size of its argument, and its floating-point operations."""
     k = Kernel("peak_f32")
     x = k.param("x", cpu.chunks * cpu.lanes, "f32")
     with k.loop(cpu.chunks, "parallel") as chunk:
@@ -43,7 +43,7 @@ def peak(cpu: Cpu) -> tuple[PrimFunc, int, int]:
 
 
 def tile_peak(cpu: Cpu) -> tuple[PrimFunc, int, int]:
-    """The same of products of bf16 in tiles, on a CPU that has them."""
+    """Return the same for bf16 tile multiplications, on a CPU with AMX."""
     k = Kernel("peak_bf16")
     x = k.param("x", cpu.chunks * SIDE * SIDE, "f32")
     unit = AmxUnit()
@@ -59,7 +59,8 @@ def tile_peak(cpu: Cpu) -> tuple[PrimFunc, int, int]:
 
 
 def stream(kind: str, size: int, times: int, cpu: Cpu) -> PrimFunc:
-    """So many times through x and y of `size` numbers each: `read` sums up x, `write` fills y, `add` is y += x."""
+    """Return a kernel that goes `times` times through x and y of `size` elements each: `read` sums x, `write` fills y,
+    `add` is y += x."""
     k = Kernel(f"{kind}_{size}")
     x, y = k.param("x", size, "f32"), k.param("y", size, "f32")
     step = _UNROLLED * cpu.lanes
@@ -69,13 +70,13 @@ def stream(kind: str, size: int, times: int, cpu: Cpu) -> PrimFunc:
         sums = k.local("sums", step, "f32")
         for u in range(_UNROLLED):
             k.store(sums, tir.splat(0.0, cpu.lanes), u * cpu.lanes)
-        with k.loop(times) as turn, k.loop(share) as i:
+        with k.loop(times) as iteration, k.loop(share) as i:
             for u in range(_UNROLLED):
                 at = start + i * step + u * cpu.lanes
                 if kind == "read":
                     k.store(sums, k.load(sums, u * cpu.lanes, cpu.lanes) + k.load(x, at, cpu.lanes), u * cpu.lanes)
                 elif kind == "write":
-                    k.store(y, tir.splat(tir.cast(tir.index(turn), "f32"), cpu.lanes), at)
+                    k.store(y, tir.splat(tir.cast(tir.index(iteration), "f32"), cpu.lanes), at)
                 else:
                     k.store(y, k.load(y, at, cpu.lanes) + k.load(x, at, cpu.lanes), at)
         if kind == "read":
@@ -85,7 +86,7 @@ def stream(kind: str, size: int, times: int, cpu: Cpu) -> PrimFunc:
 
 
 def build(cpu: Cpu, streams: Sequence[tuple[int, int]]) -> Any:
-    """All of them for a CPU as one module; streams by size and how many times through."""
+    """Return all of these kernels for a CPU as one module; `streams` are (size, times)."""
     kernels = [peak(cpu)[0], *([tile_peak(cpu)[0]] if cpu.tiles else [])]
     kernels += [stream(kind, size, times, cpu) for size, times in streams for kind in STREAMS]
     return machine_code.build_kernels(kernels, cpu.tvm)

@@ -1,8 +1,8 @@
-"""Pattern "pool": pooling over windows that tile the image without overlap, and the gradients, in whole vectors.
+"""Pattern "pool": pooling over windows that tile the image without overlap, and the gradients, with full vectors.
 
-A run of columns is loaded as it lies and taken apart by its place in the window; results are put together again before
-they are stored. Other windows are pooled in pool_overlapping.py; their gradients are no part of this pattern's rule.
-Images in blocks are pooled in pool_nchwn.py.
+Contiguous columns are loaded and deinterleaved by their position in the window; gradients are interleaved before they
+are stored. pool_overlapping.py pools over other windows; their gradients have op rules of their own (index_ops.py).
+pool_nchwn.py pools in the NCHWn layout.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable
 
 from gluongraph.codegen.contraction import microkernel as mk
-from gluongraph.codegen.contraction.contraction import anchor, epilogue, flat_tail
+from gluongraph.codegen.contraction.contraction import anchor, epilogue, trailing_axes_flatten
 from gluongraph.codegen.cpu import pool_overlapping
-from gluongraph.codegen.cpu.loops import PARALLEL, offered
-from gluongraph.codegen.cpu.pool_nchwn import Blocks
-from gluongraph.codegen.cpu.pool_overlapping import Lines
+from gluongraph.codegen.cpu.loops import PARALLEL, elementwise_candidate
+from gluongraph.codegen.cpu.pool_nchwn import BlockedPool
+from gluongraph.codegen.cpu.pool_overlapping import OverlappingPool
 from gluongraph.codegen.expr.algebra import CpuAlgebra
 from gluongraph.codegen.rule import Bindings, Cpu, Rule
 from gluongraph.codegen.tvm import tir
@@ -23,14 +23,14 @@ from gluongraph.codegen.tvm.tir import Buf, Expr, Kernel, Value
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plan import Candidate, Group
 
-Store = Callable[[Value, Expr], None]  # (pixel, values from there on)
-_PLAIN = ("max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad")
-_DTYPES = ("f32", "f16", "bf16")  # what is computed in float32
-NAMES = (*_PLAIN, *(f"{name}_blocks" for name in _PLAIN))
+Store = Callable[[Value, Expr], None]  # (first pixel, values of adjacent pixels)
+_NCHW_OPS = ("max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad")
+_DTYPES = ("f32", "f16", "bf16")  # computed in float32
+NAMES = (*_NCHW_OPS, *(f"{name}_blocks" for name in _NCHW_OPS))
 
 
-def _tiles(pool: Node) -> bool:
-    """Do the windows lie side by side, inside the image?"""
+def _windows_tile_image(pool: Node) -> bool:
+    """Are the windows adjacent, without overlap or padding, and inside the image?"""
     a, grad = pool.attrs, "_grad" in pool.op.name
     image = pool.shape if grad else pool.src[0].shape
     small = pool.src[-1].shape if grad else pool.shape
@@ -41,33 +41,38 @@ def _tiles(pool: Node) -> bool:
 def _claim(group: Group, cpu: Cpu) -> Candidate | None:
     if group.pattern != "pool" or (pool := anchor(group, NAMES)) is None:
         return None
-    if _in_blocks(pool):
-        is_profitable = pool.dtype in _DTYPES and pool.shape[-1] == cpu.lanes and _tiles(pool)
-        return offered("pool", group) if is_profitable else None
-    if not flat_tail(group, pool, 2):
+    if _is_blocked(pool):
+        is_profitable = pool.dtype in _DTYPES and pool.shape[-1] == cpu.lanes and _windows_tile_image(pool)
+        return elementwise_candidate("pool", group) if is_profitable else None
+    if not trailing_axes_flatten(group, pool, 2):
         return None
     if pool.dtype not in _DTYPES:
         return None
-    if _tiles(pool):
-        return offered("pool", group)
-    if not pool_overlapping.is_profitable(pool) or offered("pool", group) is None:
+    if _windows_tile_image(pool):
+        return elementwise_candidate("pool", group)
+    if not pool_overlapping.is_profitable(pool) or elementwise_candidate("pool", group) is None:
         return None
-    return Candidate("pool", 4 * _pieces(pool, cpu) * Lines(pool, cpu).size)
+    return Candidate("pool", 4 * _num_chunks(pool, cpu) * OverlappingPool(pool, cpu).size)
 
 
-def _in_blocks(pool: Node) -> bool:
+def _is_blocked(pool: Node) -> bool:
     return pool.op.name.endswith("_blocks")
 
 
-def _preferred_lanes(pool: Node, cpu: Cpu, met: bool) -> int:
-    """Poolings keep the layout that they meet; none is worth a change of layout."""
-    if not met:
+def _preferred_lanes(pool: Node, cpu: Cpu, source_is_blocked: bool) -> int:
+    """Keep the layout of the source: pooling alone is not worth a change of layout."""
+    if not source_is_blocked:
         return 0
-    is_profitable = pool.op.name in _PLAIN and pool.dtype in _DTYPES and _tiles(pool) and pool.shape[0] % cpu.lanes == 0
+    is_profitable = (
+        pool.op.name in _NCHW_OPS
+        and pool.dtype in _DTYPES
+        and _windows_tile_image(pool)
+        and pool.shape[0] % cpu.lanes == 0
+    )
     return cpu.lanes if is_profitable and cpu.lanes > 1 else 0
 
 
-def _pieces(pool: Node, cpu: Cpu) -> int:
+def _num_chunks(pool: Node, cpu: Cpu) -> int:
     parallel = max(pool.ty.size, *(s.ty.size for s in pool.src)) >= PARALLEL
     return min(math.prod(pool.shape[:2]), cpu.chunks) if parallel else 1
 
@@ -75,27 +80,27 @@ def _pieces(pool: Node, cpu: Cpu) -> int:
 def _emit(k: Kernel, group: Group, bindings: Bindings, cpu: Cpu) -> None:
     pool = anchor(group, NAMES)
     assert pool is not None
-    first = None if _in_blocks(pool) else 2
+    first = None if _is_blocked(pool) else 2
     memory, store = bindings.by_node(group), epilogue(k, group, bindings, pool, first=first)
-    sources, num_chunks = [memory[s] for s in pool.src], _pieces(pool, cpu)
+    sources, num_chunks = [memory[s] for s in pool.src], _num_chunks(pool, cpu)
 
     def plane(chunk: Expr, plane: Expr) -> None:
         n, c = k.let(tir.floordiv(plane, pool.shape[1])), k.let(tir.floormod(plane, pool.shape[1]))
-        if _in_blocks(pool):
-            Blocks(k, pool, sources, plane, lambda row, column, value: store((n, c, row, column, 0), value)).emit()
-        elif _tiles(pool):
-            _Tiles(k, cpu, pool, sources, lambda pixel, value: store((n, c, 0, pixel), value)).plane(plane)
+        if _is_blocked(pool):
+            BlockedPool(k, pool, sources, plane, lambda row, column, value: store((n, c, row, column, 0), value)).emit()
+        elif _windows_tile_image(pool):
+            _TilingPool(k, cpu, pool, sources, lambda pixel, value: store((n, c, 0, pixel), value)).plane(plane)
         else:
-            lines = Lines(pool, cpu)
-            space = mk.workspace(k, bindings.workspace, "f32", 4 * num_chunks * lines.size)
-            own = space.at(k.let(chunk * lines.size))
-            lines.plane(k, sources[0], own, plane, lambda pixel, value: store((n, c, 0, pixel), value))
+            pooling = OverlappingPool(pool, cpu)
+            space = mk.workspace(k, bindings.workspace, "f32", 4 * num_chunks * pooling.size)
+            own = space.at(k.let(chunk * pooling.size))
+            pooling.plane(k, sources[0], own, plane, lambda pixel, value: store((n, c, 0, pixel), value))
 
     mk.parallel_chunks(k, math.prod(pool.shape[:2]), num_chunks, plane)
 
 
-class _Tiles:
-    """One pooling operation, or gradient of one, that is being written."""
+class _TilingPool:
+    """Emits one pooling over windows that tile the image, or its gradient."""
 
     def __init__(self, k: Kernel, cpu: Cpu, pool: Node, sources: list[Buf], store: Store):
         self.k, self.cpu, self.pool, self.sources, self.store = k, cpu, pool, sources, store
@@ -106,29 +111,29 @@ class _Tiles:
         self.algebra = CpuAlgebra(k)
 
     def plane(self, plane: Expr) -> None:
-        """One channel of one image."""
+        """Emit one channel of one image."""
         with self.k.loop(self.small[0], name="row") as row:
-            chunk = self._spread_back if self.grad else self._gather
+            chunk = self._scatter_gradient if self.grad else self._reduce_window
             mk.for_vectors(self.k, self.small[1], self.cpu.lanes, lambda at, width: chunk(plane, row, at, width))
         if self.grad:
-            self._clear_rest()
+            self._clear_uncovered()
 
     def _window_row(self, buf: Buf, plane: Expr, row: Expr, at: Value, width: int, r: int) -> list[Expr]:
-        """Row r of `width` windows, taken apart: one vector for each column of the window."""
+        """Load row r of `width` windows, deinterleaved: one vector for each column of the window."""
         start = plane * (self.image[0] * self.image[1]) + (row * self.rows + r) * self.image[1] + at * self.columns
         if self.columns == 1:
-            return [self._wide(buf, start, width)]
-        run = self._wide(buf, start, width * self.columns)
+            return [self._load_f32(buf, start, width)]
+        run = self._load_f32(buf, start, width * self.columns)
         return [
             self.k.let(tir.shuffle([run], range(j, width * self.columns, self.columns)), "part")
             for j in range(self.columns)
         ]
 
-    def _wide(self, buf: Buf, start: Expr, width: int) -> Expr:
-        """Elements in memory, as float32."""
+    def _load_f32(self, buf: Buf, start: Expr, width: int) -> Expr:
+        """Load elements as float32."""
         return self.k.let(tir.cast(self.k.load(buf, start, width), "f32"))
 
-    def _gather(self, plane: Expr, row: Expr, at: Value, width: int) -> None:
+    def _reduce_window(self, plane: Expr, row: Expr, at: Value, width: int) -> None:
         parts = [p for r in range(self.rows) for p in self._window_row(self.sources[0], plane, row, at, width, r)]
         name = "maximum" if self.pool.op.name == "max_pool2d" else "add"
         total = parts[0]
@@ -138,21 +143,21 @@ class _Tiles:
             total = total * (1.0 / (self.rows * self.columns))
         self.store(row * self.small[1] + at, total)
 
-    def _spread_back(self, plane: Expr, row: Expr, at: Value, width: int) -> None:
+    def _scatter_gradient(self, plane: Expr, row: Expr, at: Value, width: int) -> None:
         k = self.k
         place = plane * (self.small[0] * self.small[1]) + row * self.small[1] + at
         zero = tir.splat(tir.const(0.0, "f32"), width)
-        rest = self._wide(self.sources[-1], place, width)
+        rest = self._load_f32(self.sources[-1], place, width)
         if self.pool.op.name == "avg_pool2d_grad":
             rest = k.let(rest * (1.0 / (self.rows * self.columns)))
-        best = None if len(self.sources) == 1 else self._wide(self.sources[1], place, width)
+        best = None if len(self.sources) == 1 else self._load_f32(self.sources[1], place, width)
         for r in range(self.rows):
             parts = []
             if best is None:
                 parts = [rest] * self.columns
             else:
                 for x in self._window_row(self.sources[0], plane, row, at, width, r):
-                    hit = tir.compare("equal", x, best)  # the first that is the largest takes all
+                    hit = tir.compare("equal", x, best)  # the first of equal maxima gets the gradient
                     parts.append(k.let(tir.select(hit, rest, zero)))
                     rest = k.let(tir.select(hit, zero, rest), "rest")
             run = parts[0]
@@ -160,17 +165,17 @@ class _Tiles:
                 run = tir.shuffle(parts, [j * width + i for i in range(width) for j in range(self.columns)])
             self.store((row * self.rows + r) * self.image[1] + at * self.columns, run)
 
-    def _clear_rest(self) -> None:
-        """No gradient where no window reaches: columns at the right, rows at the bottom."""
+    def _clear_uncovered(self) -> None:
+        """Store zeros where no window is: columns at the right, rows at the bottom."""
         height, width = self.image
         covered_rows, covered = self.small[0] * self.rows, self.small[1] * self.columns
         if covered < width:
             with self.k.loop(covered_rows, name="row") as row:
-                self._zeros(row * width + covered, width - covered)
+                self._store_zeros(row * width + covered, width - covered)
         if covered_rows < height:
-            self._zeros(covered_rows * width, (height - covered_rows) * width)
+            self._store_zeros(covered_rows * width, (height - covered_rows) * width)
 
-    def _zeros(self, start: Value, count: int) -> None:
+    def _store_zeros(self, start: Value, count: int) -> None:
         def vector(at: Value, width: int) -> None:
             self.store(start + at, tir.splat(tir.const(0.0, "f32"), width))
 

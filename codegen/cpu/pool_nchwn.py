@@ -1,6 +1,6 @@
 """Pooling in the blocked layout (N/k, C, H, W, k), over windows that do not overlap, and the gradients.
 
-A vector is one pixel of k images, so that a window is some vectors, whatever its size.
+A vector is one pixel of k images, so that a window is a few full vectors, whatever its size.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from gluongraph.ir.graph import Node
 Store = Callable[[Value, Value, Expr], None]  # (row, column, values of the images)
 
 
-class Blocks:
-    """One such pooling, or gradient of one, that is being written."""
+class BlockedPool:
+    """Emits one pooling in the blocked layout, or its gradient."""
 
     def __init__(self, k: Kernel, pool: Node, sources: list[Buf], plane: Expr, store: Store):
         self.k, self.pool, self.sources, self.plane, self.store = k, pool, sources, plane, store
@@ -29,47 +29,47 @@ class Blocks:
         self.algebra = CpuAlgebra(k)
 
     def emit(self) -> None:
-        """One channel of one block of images."""
+        """Emit one channel of one block of images."""
         with self.k.loop(self.small[0], name="row") as row, self.k.loop(self.small[1], name="column") as column:
-            (self._spread_back if self.grad else self._gather)(row, column)
+            (self._scatter_gradient if self.grad else self._reduce_window)(row, column)
         if self.grad:
             height, width = (count * step for count, step in zip(self.small, (self.rows, self.columns), strict=True))
-            self._zeros(0, width, height, self.image[1] - width)
-            self._zeros(height, 0, self.image[0] - height, self.image[1])
+            self._store_zeros(0, width, height, self.image[1] - width)
+            self._store_zeros(height, 0, self.image[0] - height, self.image[1])
 
     def _load(self, buf: Buf, size: tuple[int, ...], row: Value, column: Value) -> Expr:
         at = (self.plane * size[0] + row) * size[1] + column
         return self.k.let(tir.cast(self.k.load(buf, self.k.let(at * self.lanes), self.lanes), "f32"))
 
-    def _under(self, row: Expr, column: Expr) -> list[Expr]:
-        """The image under a window."""
+    def _load_window(self, row: Expr, column: Expr) -> list[Expr]:
+        """Load the pixels of a window."""
         return [
             self._load(self.sources[0], self.image, row * self.rows + r, column * self.columns + c)
             for r, c in self.window
         ]
 
-    def _gather(self, row: Expr, column: Expr) -> None:
+    def _reduce_window(self, row: Expr, column: Expr) -> None:
         largest = self.pool.op.name.startswith("max")
-        total, *others = self._under(row, column)
+        total, *others = self._load_window(row, column)
         for part in others:
             total = self.k.let(self.algebra.binary("maximum" if largest else "add", total, part))
         self.store(row, column, total if largest else total * (1.0 / len(self.window)))
 
-    def _spread_back(self, row: Expr, column: Expr) -> None:
+    def _scatter_gradient(self, row: Expr, column: Expr) -> None:
         rest, zero = self._load(self.sources[-1], self.small, row, column), tir.splat(tir.const(0.0, "f32"), self.lanes)
         if len(self.sources) == 1:
             parts = [self.k.let(rest * (1.0 / len(self.window)))] * len(self.window)
         else:
             best, parts = self._load(self.sources[1], self.small, row, column), []
-            for x in self._under(row, column):
-                hit = tir.compare("equal", x, best)  # the first that is the largest takes all
+            for x in self._load_window(row, column):
+                hit = tir.compare("equal", x, best)  # the first of equal maxima gets the gradient
                 parts.append(self.k.let(tir.select(hit, rest, zero)))
                 rest = self.k.let(tir.select(hit, zero, rest), "rest")
         for (r, c), part in zip(self.window, parts, strict=True):
             self.store(row * self.rows + r, column * self.columns + c, part)
 
-    def _zeros(self, top: int, left: int, height: int, width: int) -> None:
-        """No gradient where no window reaches."""
+    def _store_zeros(self, top: int, left: int, height: int, width: int) -> None:
+        """Store zeros where no window is."""
         if height and width:
             with self.k.loop(height, name="row") as row, self.k.loop(width, name="column") as column:
                 self.store(row + top, column + left, tir.splat(tir.const(0.0, "f32"), self.lanes))

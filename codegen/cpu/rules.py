@@ -1,4 +1,4 @@
-"""The kernel rules of CPUs, in the order in which they are asked; the last claims any single op."""
+"""The kernel rules of CPUs, in the order in which they are tried; the last claims any single op."""
 
 from __future__ import annotations
 

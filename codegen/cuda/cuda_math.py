@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 
-from gluongraph.codegen.expr.algebra import CpuAlgebra, wide
+from gluongraph.codegen.expr.algebra import CpuAlgebra, accumulator_dtype
 from gluongraph.codegen.tvm import te, tir
 from gluongraph.codegen.tvm.tir import Buf, Expr, Inline, Kernel
 from gluongraph.dtypes import is_float
@@ -31,13 +31,13 @@ C_TYPES = {  # as TVM's header for CUDA names them, in one word
 
 
 class CudaAlgebra(CpuAlgebra):
-    """Expressions of one GPU thread. What it shares with the CPU: casts, comparisons, integer arithmetic, loops."""
+    """Expressions of one GPU thread. Casts, comparisons, integer arithmetic and loops are those of the CPU."""
 
     def cast(self, x: Expr, dtype: str) -> Expr:
-        """Numbers to numbers; True is 1, and any number but 0 is True. An index may be a Python number."""
+        """Return x as another dtype; True is 1, and any value but 0 is True. An index may be a Python number."""
         if isinstance(x, int | float):
             return tir.const(x, dtype)
-        if tir.number_of(x) == 0 and dtype != "bool":
+        if tir.constant_value(x) == 0 and dtype != "bool":
             return tir.const(0, dtype)
         return super().cast(x, dtype)
 
@@ -58,11 +58,11 @@ class CudaAlgebra(CpuAlgebra):
 
     def binary(self, name: str, x: Expr, y: Expr) -> Expr:
         """See Algebra."""
-        x, y = self._even(x, y)
+        x, y = self._broadcast(x, y)
         dtype = tir.dtype_of(x)
         if dtype == "bool":
             return super().binary(name, x, y)
-        if name.startswith("shift") and tir.number_of(x) == 0:
+        if name.startswith("shift") and tir.constant_value(x) == 0:
             return x
         if not is_float(dtype):  # min and max by name: dlight's rules look into index arithmetic
             if name in ("maximum", "minimum"):
@@ -74,8 +74,8 @@ class CudaAlgebra(CpuAlgebra):
         if name in ("maximum", "minimum"):
             x, y = self.kernel.let(x), self.kernel.let(y)
             best = tir.select(tir.compare("greater" if name == "maximum" else "less", x, y), x, y)
-            return tir.select(tir.libm("isnan", x), x, best) if tir.number_of(x) is None else best
-        if name == "pow" and tir.number_of(y) not in (2, 3):
+            return tir.select(tir.libm("isnan", x), x, best) if tir.constant_value(x) is None else best
+        if name == "pow" and tir.constant_value(y) not in (2, 3):
             return _call("pow", x, y)
         if name in ("floordiv", "floormod", "mod"):
             return _divide(self.kernel, name, x, y)
@@ -83,36 +83,36 @@ class CudaAlgebra(CpuAlgebra):
 
 
 class TeAlgebra(CudaAlgebra):
-    """Expressions of a stage: nothing is named, and a fold must be the whole of the stage."""
+    """Expressions of a stage: no names are bound, and a fold must be all that the stage computes."""
 
     def __init__(self) -> None:
         super().__init__(Inline("stage"))
-        self.made: Expr = None  # the fold of the rule that ran last
+        self.last_fold: Expr = None  # the fold of the rule that ran last
         self.ranges = tir.Ranges()  # of the axes of stages
 
     def reduce(
         self, name: str, extents: Sequence[int], element: Callable[..., Expr], dtype: str, lanes: int | None = None
     ) -> Expr:
-        """A fold of TVM's, in f32 where the elements are 16-bit floats."""
+        """Return a TVM reduction, in f32 if the elements are 16-bit floats."""
 
         def one(*at: Expr) -> Expr:
             for axis, extent in zip(at, extents, strict=True):
                 self.ranges.bind(axis, extent)
-            return self.cast(element(*at), wide(dtype))
+            return self.cast(element(*at), accumulator_dtype(dtype))
 
-        self.made = te.fold(name, extents, one)
-        return self.made
+        self.last_fold = te.fold(name, extents, one)
+        return self.last_fold
 
 
 class GpuKernel(Kernel):
-    """Code of the host that starts grids of GPU threads. The values of a thread are scalars."""
+    """Host code that launches grids of GPU threads. The values of a thread are scalars."""
 
     local_scope = "local"
 
     @contextmanager
     def each(self, *sizes: int) -> Iterator[list[tuple[Expr, Expr]]]:
-        """One grid with a thread for every number below each size: (number, is it below?) by size. No block serves
-        two sizes. Small grids have small blocks, to reach several multiprocessors."""
+        """One grid with a thread for every index below each size; yields (index, is it below the size?) for each size.
+        No thread block serves two sizes. Small grids have small blocks, to use several multiprocessors."""
         total = sum(sizes)
         threads = next((n for n, least in ((256, 1 << 16), (128, 1 << 14), (64, 1 << 12)) if total >= least), 32)
         starts = [0, *accumulate(-(-size // threads) * threads for size in sizes)]
@@ -120,12 +120,12 @@ class GpuKernel(Kernel):
             yield [(at - start, _within(at, start, size)) for start, size in zip(starts, sizes, strict=False)]
 
     def copy(self, source: Buf, target: Buf) -> None:
-        """All elements of one buffer into another."""
+        """Copy all elements of one buffer to another."""
         with self.each(target.size) as [(i, inside)], self.when(inside):
             self.store(target, self.load(source, i), i)
 
     def let(self, value: Expr, name: str = "v") -> Expr:
-        """Name a value, so that it is computed once."""
+        """Bind a value to a name, so that it is computed once."""
         return value if isinstance(value, int | float) else self.named(value, C_TYPES[tir.dtype_of(value)])
 
 
@@ -149,7 +149,7 @@ def _sign(x: Expr) -> Expr:
 
 
 _COMPOSED: dict[str, Callable[[Expr], Expr]] = {
-    "neg": lambda x: _number(0, x) - x if tir.number_of(x) is not None else -x,
+    "neg": lambda x: _number(0, x) - x if tir.constant_value(x) is not None else -x,
     "sign": _sign,
     "rsqrt": lambda x: _number(1, x) / _call("sqrt", x),
     "sigmoid": lambda x: _number(1, x) / (_number(1, x) + _call("exp", -x)),
@@ -161,7 +161,7 @@ _COMPOSED: dict[str, Callable[[Expr], Expr]] = {
 
 
 def _divide(k: Kernel, name: str, x: Expr, y: Expr) -> Expr:
-    """The remainder with the sign of y, or the quotient rounded down, as Python has them."""
+    """Return the remainder with the sign of y, or the quotient rounded down, as in Python."""
     x, y = k.let(x), k.let(y)
     rest = k.let(_call("fmod", x, y))
     zero = _number(0, x)

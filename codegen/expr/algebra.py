@@ -17,7 +17,7 @@ from gluongraph.codegen.tvm.tir import Expr, Kernel
 from gluongraph.dtypes import DTYPES, is_float, numpy_dtype
 from gluongraph.errors import CompileError
 
-_INTEGER_POWERS = 8  # x**n up to this n is multiplied out
+_INTEGER_POWERS = 8  # x**n up to this n is expanded into multiplications
 
 
 class CpuAlgebra:
@@ -25,14 +25,14 @@ class CpuAlgebra:
 
     def __init__(self, kernel: Kernel):
         self.kernel = kernel
-        self.lanes = 1  # of the index that is being evaluated; what `reduce` accumulates has as many
+        self.lanes = 1  # of the index that is being evaluated, and of the accumulator of `reduce`
 
     def const(self, value: float | int | bool, dtype: str) -> Expr:
-        """One number, in the lanes of whatever it meets."""
+        """Return a scalar constant, which is broadcast to the lanes of other operands."""
         return tir.const(value, dtype)
 
     def cast(self, x: Expr, dtype: str) -> Expr:
-        """Numbers to numbers; True is 1, and any number but 0 is True."""
+        """Return x as another dtype; True is 1, and any value but 0 is True."""
         if isinstance(x, int | float):
             return tir.const(x, dtype)
         have = tir.dtype_of(x)
@@ -40,29 +40,29 @@ class CpuAlgebra:
             return x
         if dtype == "bool":
             return tir.compare("not_equal", x, tir.const(0, have))
-        if (number := tir.number_of(x)) is not None and not is_float(dtype) and not is_float(have):
-            return tir.splat(tir.const(wrapped(number, dtype), dtype), tir.lanes_of(x))
-        if (have, dtype) == ("u64", "u32"):  # TVM bounds the words of Philox, and fails on numbers beyond 32 bits
+        if (number := tir.constant_value(x)) is not None and not is_float(dtype) and not is_float(have):
+            return tir.splat(tir.const(wrap_integer(number, dtype), dtype), tir.lanes_of(x))
+        if (have, dtype) == ("u64", "u32"):  # TVM computes bounds of Philox's words, and fails beyond 32 bits
             x = tir.bitcast(x, "i64")
         elif DTYPES[have].family == "int" and DTYPES[dtype].family == "uint":
-            # in two steps: TVM carries a cast into a ramp, and fails where a negative stride (`flip`) becomes unsigned
+            # in two steps: TVM moves a cast into a ramp, and fails where a negative stride (`flip`) becomes unsigned
             return tir.bitcast(tir.cast(x, f"i{8 * DTYPES[dtype].nbytes}"), dtype)
         return tir.cast(x, dtype)
 
     def bitcast(self, x: Expr, dtype: str) -> Expr:
-        """The same bits under another dtype."""
+        """Return the same bits as another dtype."""
         return tir.bitcast(x, dtype)
 
     def where(self, condition: Expr, yes: Expr, no: Expr) -> Expr:
-        """yes where condition, else no."""
-        yes, no = self._even(yes, no)
+        """Return `yes` where the condition holds, else `no`."""
+        yes, no = self._broadcast(yes, no)
         return tir.select(condition, yes, no)
 
     def unary(self, name: str, x: Expr) -> Expr:
         """See Algebra."""
         dtype = tir.dtype_of(x)
         if name == "logical_not":
-            # named first: TVM would turn the contrary of x < y into y <= x, which is not so for NaN
+            # bound to a name first: TVM would rewrite not (x < y) to y <= x, which is wrong for NaN
             return tir.logical("not", self.kernel.let(self.cast(x, "bool")))
         if dtype in ("f16", "bf16"):
             result = self.unary(name, self.kernel.let(tir.cast(x, "f32")))
@@ -82,20 +82,20 @@ class CpuAlgebra:
 
     def binary(self, name: str, x: Expr, y: Expr) -> Expr:
         """See Algebra."""
-        x, y = self._even(x, y)
+        x, y = self._broadcast(x, y)
         dtype = tir.dtype_of(x)
         if dtype in ("f32", "f64") and (guarded := self._guarded(name, x, y)) is not None:
             return guarded
-        if name == "not_equal" and is_float(dtype):  # TVM's own is false where a NaN takes part
-            return tir.logical("not", self.kernel.let(tir.compare("equal", *self._wide(x, y))))
+        if name == "not_equal" and is_float(dtype):  # TVM's own is false for NaN
+            return tir.logical("not", self.kernel.let(tir.compare("equal", *self._as_float32(x, y))))
         if name in _COMPARISONS:
-            return tir.compare(name, *self._wide(x, y))
+            return tir.compare(name, *self._as_float32(x, y))
         if name in ("logical_and", "logical_or"):
             return tir.logical(name[8:], self.cast(x, "bool"), self.cast(y, "bool"))
         if dtype == "bool":
             return self.cast(self.binary(name, tir.cast(x, "u8"), tir.cast(y, "u8")), "bool")
         if dtype in ("f16", "bf16"):
-            return tir.cast(self.binary(name, *self._wide(x, y)), dtype)
+            return tir.cast(self.binary(name, *self._as_float32(x, y)), dtype)
         return _BINARY[name](self, x, y)
 
     def fma(self, x: Expr, y: Expr | float, z: Expr | float) -> Expr:
@@ -104,10 +104,11 @@ class CpuAlgebra:
         return vector_math.fma(tir.splat(x, lanes), y, z)
 
     def _guarded(self, name: str, x: Expr, y: Expr) -> Expr | None:
-        """What TVM would fold as if there were no infinities and no NaN: x * 0, x - x and x == x."""
+        """Return a form of x * 0, x - x or x == x that TVM does not fold as if there were no infinities and NaN; else
+        None."""
         if name == "mul":
-            x, y = (y, x) if tir.number_of(x) == 0 else (x, y)
-            return self.fma(x, y, -0.0) if tir.number_of(y) == 0 else None
+            x, y = (y, x) if tir.constant_value(x) == 0 else (x, y)
+            return self.fma(x, y, -0.0) if tir.constant_value(y) == 0 else None
         if not tir.same(x, y):
             return None
         if name == "sub":
@@ -123,22 +124,23 @@ class CpuAlgebra:
     def reduce(
         self, name: str, extents: Sequence[int], element: Callable[..., Expr], dtype: str, lanes: int | None = None
     ) -> Expr:
-        """Loops over the extents around an accumulator of as many lanes as the index that is being evaluated."""
+        """Emit loops over the extents that reduce into an accumulator, by default with the lanes of the current
+        index."""
         k, lanes = self.kernel, self.lanes if lanes is None else lanes
-        kept = wide(dtype)
-        total = k.local("total", lanes, kept)
-        k.store(total, tir.splat(identity(name, kept), lanes), 0)
-        (whole,), settle = mk.totals(k, [total], math.prod(extents) if name == "sum" else 0)
+        acc_dtype = accumulator_dtype(dtype)
+        total = k.local("total", lanes, acc_dtype)
+        k.store(total, tir.splat(identity(name, acc_dtype), lanes), 0)
+        (result,), settle = mk.totals(k, [total], math.prod(extents) if name == "sum" else 0)
         with mk.chained(k, settle, extents) as at:
-            k.store(total, self.fold(name, k.load(total, 0, lanes), self.cast(element(*at), kept)), 0)
-        return self.cast(k.let(k.load(whole, 0, lanes)), dtype)
+            k.store(total, self.fold(name, k.load(total, 0, lanes), self.cast(element(*at), acc_dtype)), 0)
+        return self.cast(k.let(k.load(result, 0, lanes)), dtype)
 
     def fold(self, name: str, total: Expr, x: Expr) -> Expr:
-        """One more element into a sum, prod, max or min (where a NaN stays)."""
+        """Combine an element with a sum, prod, max or min; max and min propagate NaN."""
         return self.binary({"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}[name], total, x)
 
-    def _even(self, x: Expr, y: Expr) -> tuple[Expr, Expr]:
-        """Both as expressions of equal lanes; a Python number takes the dtype of the other."""
+    def _broadcast(self, x: Expr, y: Expr) -> tuple[Expr, Expr]:
+        """Broadcast both to the same lanes; a Python number gets the dtype of the other."""
         if isinstance(x, int | float):
             x = tir.const(x, "i32" if isinstance(y, int | float) else tir.dtype_of(y))
         if isinstance(y, int | float):
@@ -146,55 +148,55 @@ class CpuAlgebra:
         lanes = max(tir.lanes_of(x), tir.lanes_of(y))
         return tir.splat(x, lanes), tir.splat(y, lanes)
 
-    def _wide(self, x: Expr, y: Expr) -> tuple[Expr, Expr]:
+    def _as_float32(self, x: Expr, y: Expr) -> tuple[Expr, Expr]:
         if tir.dtype_of(x) in ("f16", "bf16"):
             return tir.cast(x, "f32"), tir.cast(y, "f32")
         return x, y
 
 
 class VectorAlgebra(CpuAlgebra):
-    """The same with bf16 values as f32 numbers: rounded where a cast says so, and when stored.
+    """A CpuAlgebra in which bf16 values are f32 expressions, rounded by casts and by stores.
 
-    TVM replaces the arithmetic of bf16 behind our back, and not in every place.
+    TVM's own legalization of bf16 arithmetic is incomplete.
     """
 
     def const(self, value: float | int | bool, dtype: str) -> Expr:
-        """One number, in the lanes of whatever it meets."""
+        """Return a scalar constant; of bf16 it is an f32 constant, rounded."""
         if dtype != "bf16":
             return tir.const(value, dtype)
         return tir.const(float(np.float32(value).astype(numpy_dtype("bf16"))), "f32")
 
     def cast(self, x: Expr, dtype: str) -> Expr:
-        """Numbers to numbers; to bf16 by rounding an f32 to the nearest one with 8 digits."""
+        """Return x as another dtype; to bf16 by rounding an f32 to the nearest with 8 significant bits."""
         if not isinstance(x, int | float) and tir.dtype_of(x) == "bf16":
             x = tir.cast(x, "f32")
         return super().cast(x, dtype) if dtype != "bf16" else self.rounded(super().cast(x, "f32"))
 
     def rounded(self, x: Expr) -> Expr:
-        """An f32 rounded to the digits of bf16, halves to even."""
+        """Return an f32 rounded to the precision of bf16, to nearest, ties to even."""
         x = self.kernel.let(x)
-        if (narrowed := self.kernel.narrowed(x)) is not None:
-            return narrowed
+        if (rounded := self.kernel.rounded_to_bf16(x)) is not None:
+            return rounded
         bits, sixteen = self.kernel.let(tir.bitcast(x, "u32")), tir.const(16, "u32")
         up = (bits + tir.const(0x7FFF, "u32") + ((bits >> sixteen) & tir.const(1, "u32"))) >> sixteen
         quiet = (bits >> sixteen) | tir.const(0x40, "u32")  # a NaN, whichever of its bits are left
-        return self.kernel.widened(tir.select(vector_math.is_nan(x), quiet, up))
+        return self.kernel.from_bf16_bits(tir.select(vector_math.is_nan(x), quiet, up))
 
 
-def wide(dtype: str) -> str:
-    """What sums of a dtype are kept in."""
+def accumulator_dtype(dtype: str) -> str:
+    """Return the dtype in which a dtype is accumulated."""
     return "f32" if dtype in ("f16", "bf16") else dtype
 
 
-def wrapped(number: float, dtype: str) -> int:
-    """An integer in the range of the dtype, as conversions between integers leave it."""
+def wrap_integer(number: float, dtype: str) -> int:
+    """Return an integer wrapped to the range of the dtype, as conversions between integers do."""
     bits = 8 * DTYPES[dtype].nbytes
     low = -(1 << (bits - 1)) if DTYPES[dtype].family == "int" else 0
     return (int(number) - low) % (1 << bits) + low
 
 
 def identity(name: str, dtype: str) -> Expr:
-    """What a sum, prod, max or min starts from."""
+    """Return the identity element of sum, prod, max or min."""
     if name in ("sum", "prod"):
         return tir.const(0 if name == "sum" else 1, dtype)
     if is_float(dtype):
@@ -207,7 +209,7 @@ def identity(name: str, dtype: str) -> Expr:
     return tir.const(low if name == "max" else high, dtype)
 
 
-# --- what every float has as instructions, and integers too where it says so
+# --- functions with an instruction for floats, and for integers where the code handles them
 
 
 def _neg(e: CpuAlgebra, x: Expr) -> Expr:
@@ -257,12 +259,12 @@ _EXACT: dict[str, Callable[[CpuAlgebra, Expr], Expr]] = {
 
 
 def _choose(name: str, e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
-    """The greater or less one; NaN if either is."""
+    """Return the greater or lesser; NaN if either is NaN."""
     dtype = tir.dtype_of(x)
     if not is_float(dtype):
         return tir.maximum(x, y) if name == "maximum" else tir.minimum(x, y)
     x, y = e.kernel.let(x), e.kernel.let(y)
-    if (number := tir.number_of(y)) is not None and number == number:
+    if (number := tir.constant_value(y)) is not None and number == number:
         # `y > x ? y : x` is one instruction, and keeps a NaN of x
         return tir.select(tir.compare({"maximum": "greater", "minimum": "less"}[name], y, x), y, x)
     # Not by `y != y`: TVM folds a comparison of a broadcast value with itself, and fails on floats.
@@ -270,23 +272,24 @@ def _choose(name: str, e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
 
 
 def _maximum(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
-    return _choose("maximum", e, *((y, x) if tir.number_of(x) is not None else (x, y)))
+    return _choose("maximum", e, *((y, x) if tir.constant_value(x) is not None else (x, y)))
 
 
 def _minimum(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
-    return _choose("minimum", e, *((y, x) if tir.number_of(x) is not None else (x, y)))
+    return _choose("minimum", e, *((y, x) if tir.constant_value(x) is not None else (x, y)))
 
 
 def _div(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
-    """x / 0 as x * inf, which is the same: TVM refuses to divide by a constant 0."""
-    dtype, number = tir.dtype_of(x), tir.number_of(y)
+    """Return x / y; x / 0 is computed as the equal x * inf, since TVM refuses to divide by a constant 0."""
+    dtype, number = tir.dtype_of(x), tir.constant_value(y)
     if number == 0 and is_float(dtype):
         return x * tir.splat(tir.const(math.copysign(math.inf, number), dtype), tir.lanes_of(x))
     return x / y
 
 
 def _divisor(e: CpuAlgebra, x: Expr, y: Expr) -> tuple[Expr, Expr]:
-    """A divisor that no processor traps on, and where it stands for another (0, or -1 below the least integer)."""
+    """Return a divisor on which no processor traps, and the lanes where it replaces another one (0, or -1, which
+    overflows for the least integer)."""
     dtype = tir.dtype_of(y)
     bad = tir.compare("equal", y, tir.const(0, dtype))
     if DTYPES[dtype].family == "int":
@@ -296,8 +299,8 @@ def _divisor(e: CpuAlgebra, x: Expr, y: Expr) -> tuple[Expr, Expr]:
 
 
 def _remainder(e: CpuAlgebra, x: Expr, y: Expr) -> tuple[Expr, Expr]:
-    """Of floats: the remainder with the sign of x, and whether its sign is not that of y. It is exact, which LLVM's own
-    for vectors is not: that is off by up to y where x is some thousand times y."""
+    """Return the remainder of floats with the sign of x, and whether its sign differs from that of y. It is exact;
+    LLVM's own for vectors is off by up to y where x is some thousand times y."""
     dtype = tir.dtype_of(x)
     zero = tir.const(0.0, dtype)
     rest = e.kernel.let(vector_math.by_lane("fmodf" if dtype == "f32" else "fmod", x, y))
@@ -307,18 +310,18 @@ def _remainder(e: CpuAlgebra, x: Expr, y: Expr) -> tuple[Expr, Expr]:
 
 
 def _floordiv(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
-    """Rounded down; of integers, x // 0 is 0, as in numpy."""
+    """Return the quotient, rounded down; of integers, x // 0 is 0, as in numpy."""
     dtype = tir.dtype_of(x)
     zero = tir.const(0, dtype)
     if is_float(dtype):
-        if tir.number_of(y) == 0:
+        if tir.constant_value(y) == 0:
             return _div(e, x, y)
         x, y = e.kernel.let(x), e.kernel.let(y)
         rest, wrong = _remainder(e, x, y)
         exact = (x - rest) / y - tir.select(wrong, tir.const(1.0, dtype), zero)
         rounded = tir.llvm("llvm.rint", dtype, tir.lanes_of(x), e.kernel.let(exact))
         return tir.select(tir.compare("equal", y, zero), x / y, rounded)
-    if tir.number_of(y) not in (None, 0, -1):
+    if tir.constant_value(y) not in (None, 0, -1):
         return tir.floordiv(x, y)
     x, y = e.kernel.let(x), e.kernel.let(y)
     divisor, bad = _divisor(e, x, y)
@@ -327,17 +330,17 @@ def _floordiv(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
 
 
 def _floormod(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
-    """The remainder with the sign of y; of integers, x mod 0 is 0, as in numpy."""
+    """Return the remainder with the sign of y; of integers, x mod 0 is 0, as in numpy."""
     dtype = tir.dtype_of(x)
     zero = tir.const(0, dtype)
     if is_float(dtype):
-        if tir.number_of(y) == 0:
+        if tir.constant_value(y) == 0:
             return tir.splat(tir.const(math.nan, dtype), tir.lanes_of(x))
         x, y = e.kernel.let(x), e.kernel.let(y)
         rest, wrong = _remainder(e, x, y)
         signed_zero = tir.llvm("llvm.copysign", dtype, tir.lanes_of(x), tir.splat(zero, tir.lanes_of(x)), y)
         return tir.select(wrong, rest + y, tir.select(tir.compare("equal", rest, zero), signed_zero, rest))
-    if tir.number_of(y) not in (None, 0, -1):
+    if tir.constant_value(y) not in (None, 0, -1):
         return tir.floormod(x, y)
     x, y = e.kernel.let(x), e.kernel.let(y)
     divisor, bad = _divisor(e, x, y)
@@ -345,8 +348,8 @@ def _floormod(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
 
 
 def _pow(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
-    """x**y; small constant integers are multiplied out, halves are roots."""
-    k, dtype, exponent = e.kernel, tir.dtype_of(x), tir.number_of(y)
+    """Return x**y; small constant integer exponents are expanded into multiplications, 0.5 is a square root."""
+    k, dtype, exponent = e.kernel, tir.dtype_of(x), tir.constant_value(y)
     if exponent is not None and abs(exponent) <= _INTEGER_POWERS and exponent == int(exponent):
         x, n = k.let(x), abs(int(exponent))
         power = tir.splat(tir.const(1, dtype), tir.lanes_of(x))
@@ -363,7 +366,7 @@ def _pow(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
 
 
 def _integer_pow(e: CpuAlgebra, x: Expr, y: Expr) -> Expr:
-    """By squaring, bit after bit of the exponent."""
+    """Return x**y of integers by repeated squaring."""
     k, dtype, lanes = e.kernel, tir.dtype_of(x), tir.lanes_of(x)
     one, zero = tir.const(1, dtype), tir.const(0, dtype)
     y = k.let(y)

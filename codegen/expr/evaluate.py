@@ -8,7 +8,7 @@ from typing import Any
 
 from gluongraph.codegen.expr.algebra import CpuAlgebra
 from gluongraph.codegen.tvm.tir import Expr, Value
-from gluongraph.errors import CompileError, located
+from gluongraph.errors import CompileError, with_user_location
 from gluongraph.ir.graph import Node
 
 Index = tuple[Value, ...]
@@ -17,7 +17,7 @@ Load = Callable[..., Expr]  # load(*index): the element of a known value
 
 @dataclass(frozen=True)
 class Source:
-    """What a rule gets for a source: its shape and dtype, and its element at an index when called."""
+    """A source as `lower` rules see it: shape, dtype, and when called its element at an index."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -28,14 +28,15 @@ class Source:
 
 
 class Evaluator:
-    """Evaluates nodes; `known` says how the values that exist are read. Others are named once per place and index."""
+    """Evaluates nodes; `known` says how to read values that are already computed. Others are computed once per scope
+    and index."""
 
     def __init__(self, algebra: CpuAlgebra, known: Mapping[Node, Load]):
         self.algebra, self.known = algebra, known
         self._named: dict[tuple[Any, ...], tuple[Expr, object, Index]] = {}
 
     def element(self, n: Node, index: Index) -> Expr:
-        """n's element there."""
+        """Return n's element at an index."""
         if (load := self.known.get(n)) is not None:
             return load(*index)
         kernel = self.algebra.kernel
@@ -47,11 +48,11 @@ class Evaluator:
         return value
 
     def lower(self, n: Node, index: Index) -> Expr:
-        """n's rule applied, whether n is known or not."""
+        """Return n's element by its rule, whether n is known or not."""
         if n.op.lower is None:
-            raise CompileError(located(f"{n.op.name} has no `lower` rule", help="declare one with the op"))
+            raise CompileError(with_user_location(f"{n.op.name} has no `lower` rule", help="declare one with the op"))
         return n.op.lower(self.algebra, index, *map(self.source, n.src), **n.attrs)
 
     def source(self, s: Node) -> Source:
-        """s as its readers see it."""
+        """Return s as its readers see it."""
         return Source(s.shape, s.dtype, lambda *index: self.element(s, index))

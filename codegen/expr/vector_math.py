@@ -1,8 +1,8 @@
-"""Elementary functions over vectors, within 2 ulp of the true value; NaN, infinities, denormal numbers come out right.
+"""Elementary functions over vectors, within 2 ulp of the true value; NaN, infinities and denormals are handled.
 
-f32 functions are of our own, since TVM makes scalar library calls of them: an argument reduction, a polynomial
-(minimax, fitted by iterated least squares in f64 and rounded to f32 coefficient by coefficient), a scaling by bits.
-Every shared value is named, so that nothing is computed twice. f64 calls the C library lane by lane.
+TVM would compile f32 functions to scalar library calls. Here they are argument reduction, a polynomial (minimax, fitted
+by iterated least squares in f64 and rounded to f32 coefficient by coefficient) and scaling by exponent bits. Every
+shared value is bound to a name, so that nothing is computed twice. f64 functions call the C library lane by lane.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ROUND64 = 6755399441055744.0  # 1.5 * 2**52
 
 
 def _magnitude(x: Expr) -> tuple[Expr, Expr]:
-    """The bits of |x| and of infinity. TVM would simplify x != x, or the contrary of a comparison, as of integers."""
+    """Return the bits of |x| and of infinity: TVM would simplify x != x, or negated comparisons, as if for integers."""
     wide = tir.dtype_of(x) == "f64"
     bits = tir.bitcast(x, "i64" if wide else "i32")
     mask, inf = (2**63 - 1, 0x7FF << 52) if wide else (2**31 - 1, 0xFF << 23)
@@ -49,12 +49,12 @@ def _magnitude(x: Expr) -> tuple[Expr, Expr]:
 
 
 def is_nan(x: Expr) -> Expr:
-    """Of any float but bf16."""
+    """Is x NaN? For any float dtype but bf16."""
     return tir.compare("greater", *_magnitude(x))
 
 
 def is_finite(x: Expr) -> Expr:
-    """Neither infinite nor NaN."""
+    """Is x neither infinite nor NaN?"""
     return tir.compare("less", *_magnitude(x))
 
 
@@ -76,19 +76,19 @@ def _polynomial(k: Kernel, x: Expr, coefficients: Sequence[float], dtype: str = 
 
 
 def _clamp(k: Kernel, x: Expr, low: float, high: float) -> Expr:
-    """x within bounds; a NaN stays."""
+    """Return x clamped to bounds; NaN is propagated."""
     x = k.let(tir.select(tir.compare("less", x, _f(low)), _f(low), x))
     return k.let(tir.select(tir.compare("greater", x, _f(high)), _f(high), x))
 
 
 def fma(a: Expr, b: Expr | float, c: Expr | float) -> Expr:
-    """a * b + c, rounded once where the target has an instruction for that, twice where it would be a library call."""
+    """Return a * b + c, rounded once where the target has fused multiply-add, else twice."""
     dtype, lanes = tir.dtype_of(a), tir.lanes_of(a)
     return tir.llvm("llvm.fmuladd", dtype, lanes, a, tir.splat(b, lanes, dtype), tir.splat(c, lanes, dtype))
 
 
 def _reduce_exp(k: Kernel, x: Expr) -> tuple[Expr, Expr]:
-    """n and r with x = n ln 2 + r, |r| <= ln 2 / 2; n as an i32."""
+    """Return n and r with x = n ln 2 + r, |r| <= ln 2 / 2; n as an i32."""
     z = k.let(fma(x, math.log2(math.e), _ROUND))
     n = k.let(z - _f(_ROUND))
     r = fma(n, -_LN2_LOW, fma(n, -_LN2_HIGH, x))
@@ -101,7 +101,7 @@ def _power_of_two(n: Expr) -> Expr:
 
 
 def _exp_core(k: Kernel, x: Expr) -> tuple[Expr, Expr]:
-    """n and p with e**x = 2**n p."""
+    """Return n and p with e**x = 2**n p."""
     n, r = _reduce_exp(k, x)
     return n, _exp_near(k, r)
 
@@ -112,7 +112,8 @@ def _exp_near(k: Kernel, r: Expr) -> Expr:
 
 
 def _exp(k: Kernel, x: Expr) -> Expr:
-    """0 is multiplied in, not come down to: processors take long to underflow, and masks in softmax do it often."""
+    """Return e**x. Underflow to 0 is by multiplication with 0: processors are slow in producing denormals, which masked
+    scores of a softmax would do often."""
     n, p = _exp_core(k, _clamp(k, x, -104.0, 89.0))
     half = k.let(n >> _i(1))  # in two steps, so that results of denormal size are rounded once
     rest = tir.select(tir.compare("less", x, _f(-103.98)), _f(0.0), _power_of_two(n - half))
@@ -120,8 +121,8 @@ def _exp(k: Kernel, x: Expr) -> Expr:
 
 
 def exp_below(k: Kernel, x: Expr, scale: float = 1.0) -> Expr:
-    """e**(x scale) where that is 1 at most, in half of the time: exact but for a rounding of its exponent. What is too
-    small for all its digits (x scale < -87.3) is 0."""
+    """Return e**(x scale) for x scale <= 0, in half of the time of exp; the only additional error is the rounding of
+    x scale. Results that would be denormal (x scale < -87.3) are 0."""
     factor, least = scale * math.log2(math.e), _f(-87.3 / scale)
     z = k.let(fma(x, factor, _ROUND))  # x factor = n + r, n in the low bits of z
     r = k.let(fma(x, factor, _f(_ROUND) - z))
@@ -134,7 +135,7 @@ def _expm1(k: Kernel, x: Expr) -> Expr:
     x = _clamp(k, x, -20.0, 89.0)
     n, r = _reduce_exp(k, x)
     p = fma(k.let(r * r), _polynomial(k, r, _EXPM1), r)
-    scale = k.let(_power_of_two(n - _i(1)))  # half of it: 2**128 is no number
+    scale = k.let(_power_of_two(n - _i(1)))  # half of it: 2**128 overflows
     result = k.let(fma(k.let(p), scale, scale - _f(0.5)) * _f(2.0))
     return tir.select(tir.compare("equal", n, _i(0)), p, result)
 
@@ -147,7 +148,7 @@ def _log_core(k: Kernel, f: Expr, e: Expr) -> Expr:
 
 
 def _log_split(k: Kernel, x: Expr) -> tuple[Expr, Expr]:
-    """m in [2/3, 4/3) and e as f32 with x = m 2**e, for x above 0 and finite."""
+    """Return m in [2/3, 4/3) and e as f32 with x = m 2**e, for positive finite x."""
     small = k.let(tir.compare("less", x, _f(2.0**-126)))
     bits = k.let(tir.bitcast(tir.select(small, x * _f(2.0**23), x), "i32") - _i(0x3F2AAAAB))
     m = tir.bitcast((bits & _i(0x7FFFFF)) + _i(0x3F2AAAAB), "f32")
@@ -161,7 +162,7 @@ def _log(k: Kernel, x: Expr) -> Expr:
 
 
 def _log_edges(k: Kernel, x: Expr, inside: Expr, zero: float) -> Expr:
-    """NaN below `zero`, -inf there, x itself at inf and NaN."""
+    """Return `inside`, but NaN where x is below `zero`, -inf where it is equal, and x where it is inf or NaN."""
     inside = k.let(inside)
     regular = tir.select(tir.compare("less", x, _f(math.inf)), inside, x)
     nan = tir.select(tir.compare("less", x, _f(zero)), _f(math.nan), _f(-math.inf))
@@ -169,7 +170,8 @@ def _log_edges(k: Kernel, x: Expr, inside: Expr, zero: float) -> Expr:
 
 
 def _log1p(k: Kernel, x: Expr) -> Expr:
-    """The exponent is that of 1 + x, but the fraction comes from x itself, so nothing is lost when x is small."""
+    """Return log(1 + x). The exponent is that of 1 + x, but the fraction is computed from x, so small x lose
+    nothing."""
     e = k.let(tir.bitcast(k.let(x + _f(1.0)), "i32") - _i(0x3F2AAAAB) & _i(-0x800000))
     scale = k.let(tir.bitcast(_i(0x40800000) - e, "f32"))  # 4 * 2**-e
     f = k.let(fma(x, scale * _f(0.25), fma(scale, 0.25, -1.0)))
@@ -178,7 +180,7 @@ def _log1p(k: Kernel, x: Expr) -> Expr:
 
 
 def _tanh(k: Kernel, x: Expr) -> Expr:
-    """A polynomial near 0; elsewhere 1 - 2 / (e**2|x| + 1), with the sign of x."""
+    """Return tanh(x): a polynomial near 0; elsewhere 1 - 2 / (e**2|x| + 1), with the sign of x."""
     size, square = k.let(tir.llvm("llvm.fabs", "f32", tir.lanes_of(x), x)), k.let(x * x)
     near = k.let(fma(k.let(x * square), _polynomial(k, square, _TANH), x))
     n, p = _exp_core(k, k.let(tir.select(tir.compare("greater", size, _f(10.0)), _f(20.0), size + size)))
@@ -188,7 +190,7 @@ def _tanh(k: Kernel, x: Expr) -> Expr:
 
 
 def _erf(k: Kernel, x: Expr) -> Expr:
-    """A polynomial near 0; elsewhere 1 - e**P(|x|), with the sign of x."""
+    """Return erf(x): a polynomial near 0; elsewhere 1 - e**P(|x|), with the sign of x."""
     size, square = k.let(tir.llvm("llvm.fabs", "f32", tir.lanes_of(x), x)), k.let(x * x)
     near = k.let(fma(x, _polynomial(k, square, _ERF), x))
     t = k.let(tir.select(tir.compare("greater", size, _f(4.0)), _f(4.0), size))
@@ -198,13 +200,13 @@ def _erf(k: Kernel, x: Expr) -> Expr:
 
 
 def _bell(k: Kernel, x: Expr) -> Expr:
-    """e**(-x**2 / 2). Both that are made of it, of one x, share its instructions: LLVM finds that they are the same."""
+    """Return e**(-x**2 / 2). If a kernel computes both the CDF and the PDF of an x, LLVM merges the common part."""
     return k.let(exp_below(k, k.let(x * x), -0.5))
 
 
 def _normal_cdf(k: Kernel, x: Expr) -> Expr:
-    """e**(-x**2 / 2) P(|x|), within 2**-23 below 0, and 1 less it above. The polynomial serves up to 5, beyond which
-    that is below 3e-7."""
+    """Return e**(-x**2 / 2) P(|x|) for x < 0, with an error within 2**-23, and 1 minus it for x >= 0. The polynomial is
+    valid for |x| <= 5; beyond, the tail is below 3e-7."""
     size = k.let(tir.llvm("llvm.fabs", "f32", tir.lanes_of(x), x))
     t = k.let(tir.select(tir.compare("greater", size, _f(5.0)), _f(5.0), size))
     tail = k.let(_bell(k, x) * _polynomial(k, t, _NORMAL))
@@ -212,18 +214,18 @@ def _normal_cdf(k: Kernel, x: Expr) -> Expr:
 
 
 def _normal_pdf(k: Kernel, x: Expr) -> Expr:
-    """As exact as x**2 is when rounded; 0 beyond 13.2."""
+    """Return e**(-x**2 / 2) / sqrt(2 pi); the error is that of rounding x**2, and beyond 13.2 the result is 0."""
     return _bell(k, x) * _f(1 / math.sqrt(2 * math.pi))
 
 
 def _sigmoid(k: Kernel, x: Expr) -> Expr:
-    """1 / (1 + e**-|x|), or e**-|x| times that below 0: nothing overflows."""
+    """Return the sigmoid as 1 / (1 + e**-|x|), times e**-|x| for x < 0, so that nothing overflows."""
     e = k.let(_exp(k, k.let(-tir.llvm("llvm.fabs", "f32", tir.lanes_of(x), x))))
     return tir.select(tir.compare("less", x, _f(0.0)), e, _f(1.0)) / (e + _f(1.0))
 
 
 def _quadrant(k: Kernel, x: Expr) -> tuple[Expr, Expr]:
-    """n and r with x = n pi/2 + r, |r| <= pi/4, worked out in f64: exact enough for |x| < 2**50, NaN beyond."""
+    """Return n and r with x = n pi/2 + r, |r| <= pi/4, computed in f64: accurate for |x| < 2**50, NaN beyond."""
     lanes = tir.lanes_of(x)
     size = tir.llvm("llvm.fabs", "f32", lanes, x)
     x = tir.cast(k.let(tir.select(tir.compare("less", size, _f(2.0**50)), x, _f(math.nan))), "f64")
@@ -247,7 +249,7 @@ def _sine(k: Kernel, x: Expr, turn: int) -> Expr:
 
 
 def pow32(k: Kernel, x: Expr, y: Expr) -> Expr:
-    """|x|**y as 2**(y log2 |x|) with the logarithm in f64; negative x take integers y only."""
+    """Return x**y as 2**(y log2 |x|) with the logarithm in f64, and the special cases of C."""
     lanes = tir.lanes_of(x)
     size = k.let(tir.llvm("llvm.fabs", "f32", lanes, x))
     m, e = _log_split(k, size)
@@ -266,13 +268,13 @@ def pow32(k: Kernel, x: Expr, y: Expr) -> Expr:
 
 
 def _pow_edges(k: Kernel, x: Expr, y: Expr, size: Expr, result: Expr) -> Expr:
-    """Signs, zeros, infinities and NaN as C has them."""
+    """Return the power with the signs, zeros, infinities and NaN of C."""
     lanes, zero, one, inf = tir.lanes_of(x), _f(0.0), _f(1.0), _f(math.inf)
 
     def both(a: Expr, b: Expr) -> Expr:
         return tir.logical("and", a, b)
 
-    # 0 and inf have no logarithm: which of the two comes out depends on the sign of y
+    # 0 and inf have no finite logarithm: the result is 0 or inf, by the sign of y
     end = k.let(tir.logical("or", tir.compare("equal", size, zero), tir.compare("equal", size, inf)))
     big = k.let(tir.compare("equal", tir.compare("equal", size, inf), tir.compare("greater", y, zero)))
     result = k.let(tir.select(end, tir.select(big, inf, zero), result))
@@ -305,12 +307,12 @@ _F32: dict[str, Callable[[Kernel, Expr], Expr]] = {
 
 
 def f32(k: Kernel, name: str, x: Expr) -> Expr:
-    """exp log log1p expm1 tanh erf normal_cdf normal_pdf sigmoid sin cos of f32."""
+    """Return exp, log, log1p, expm1, tanh, erf, normal_cdf, normal_pdf, sigmoid, sin or cos of an f32."""
     return _F32[name](k, x)
 
 
 def f64(k: Kernel, name: str, x: Expr) -> Expr:
-    """The same, and more, of f64, through the C library."""
+    """Return these functions, and more, of an f64, through the C library."""
     one = tir.splat(tir.const(1.0, "f64"), tir.lanes_of(x))
     if name == "sigmoid":
         e = k.let(tir.libm("exp", -tir.llvm("llvm.fabs", "f64", tir.lanes_of(x), x)))
@@ -325,7 +327,7 @@ def f64(k: Kernel, name: str, x: Expr) -> Expr:
 
 
 def by_lane(name: str, *args: Expr) -> Expr:
-    """A function of the C library, called for each lane of floats alike."""
+    """Return a function of the C library, called for each lane."""
     dtype, lanes = tir.dtype_of(args[0]), tir.lanes_of(args[0])
     if lanes == 1:
         return tir.external(name, dtype, *args)

@@ -1,4 +1,4 @@
-"""The linker that makes a shared library of object files, for this machine and for others."""
+"""The linker that makes a shared library from object files, for this machine and for others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gluongraph.errors import CompileError, located
+from gluongraph.errors import CompileError, with_user_location
 from gluongraph.host.interrupts import guarded
 
 Linker = Callable[..., None]
@@ -20,8 +20,8 @@ LLDS = ("ld.lld", *(f"ld.lld-{version}" for version in range(25, 11, -1)))
 
 
 def command_for(machine: str) -> list[str]:
-    """The command that links for a machine, as `platform.machine` calls it. The code needs nothing but its own object
-    files, so that a linker does without a compiler and its libraries.
+    """Return the command that links for a machine, by its name in `platform.machine`. The code needs no libraries, so a
+    linker without a compiler is sufficient.
 
     Raises:
         CompileError: there is none here.
@@ -36,14 +36,16 @@ def command_for(machine: str) -> list[str]:
         return [sys.executable, "-m", "ziglang", "ld.lld"]
     missing = "C compiler" if own else cross[0]
     help = "apt-get install lld, or pip install ziglang, which brings one"
-    raise CompileError(located(f"nothing here links for {machine}: no {missing} and no ld.lld in PATH", help=help))
+    raise CompileError(
+        with_user_location(f"nothing here links for {machine}: no {missing} and no ld.lld in PATH", help=help)
+    )
 
 
 def linker(command: Sequence[str]) -> Linker:
-    """Links object files into a library by this command: `link(library, objects)`.
+    """Return a function that links object files into a library with this command: `link(library, objects)`.
 
     Raises:
-        CompileError: it cannot.
+        CompileError: linking failed.
     """
 
     def link(output: str, objects: Sequence[str], **_: Any) -> None:

@@ -17,7 +17,7 @@ from gluongraph.host.interrupts import aside, calling_python
 
 
 def make_target(options: dict[str, Any]) -> Any:
-    """A TVM target from its options; raises CompileError when TVM does not know it."""
+    """Return a TVM target from its options; raises CompileError if TVM does not know it."""
     try:
         return tvm.target.Target(options)
     except Exception as error:
@@ -25,9 +25,9 @@ def make_target(options: dict[str, Any]) -> Any:
 
 
 def build_kernels(functions: Sequence[PrimFunc], options: dict[str, Any]) -> Any:
-    """Functions as one module of machine code: `build_kernels([f], target)['name'](*tensors)`.
+    """Compile functions to one module of machine code: `build_kernels([f], target)['name'](*tensors)`.
 
-    A kernel takes its tensors as they come: whoever calls it sees to their sizes and dtypes.
+    A kernel does not check its tensors: the caller ensures sizes and dtypes.
     """
     return aside(partial(_built, functions, make_target(options), options["kind"]))
 
@@ -38,14 +38,14 @@ def _built(functions: Sequence[PrimFunc], target: Any, kind: str) -> Any:
             return tirx.build(tvm.IRModule({name_of(f): f for f in functions}), target, pipeline="s_tir")
     lowered = {}
     for function in functions:
-        with calling_python():  # for one function at a time: the end of the process waits for it
+        with calling_python():  # one function at a time: exiting the process waits for it
             lowered[name_of(function)] = _lowered(function, target)
     return tvm.get_global_func("target.build.llvm")(tvm.IRModule(lowered), target)
 
 
 def _lowered(function: PrimFunc, target: Any) -> PrimFunc:
-    """What LLVM makes code of: by those of TVM's passes that loops over flat buffers need. All of them take four times
-    as long, and the code is the same."""
+    """Lower a function for LLVM by those of TVM's passes that loops over flat buffers need. TVM's full pipeline takes
+    four times as long, for the same code."""
     name = name_of(function)
     own = tirx.transform
     passes = [
@@ -62,16 +62,17 @@ def _lowered(function: PrimFunc, target: Any) -> PrimFunc:
     return tvm.transform.Sequential(passes)(tvm.IRModule({name: function}))[name]
 
 
-TAG, VALUE, DATA = 13, 15, 1  # what TVM calls parts of a TVMFFIAny, and the address of a DLTensor's elements
-TENSOR_TAG = 70  # of a tensor in a TVMFFIAny, with a DLTensor behind
-HEADER = 24  # bytes; other tags say that it is the address of one
+TAG, VALUE, DATA = 13, 15, 1  # TVM's numbers of fields: of a TVMFFIAny, and a DLTensor's data pointer
+TENSOR_TAG = 70  # tag of a tensor object in a TVMFFIAny, whose DLTensor follows its header
+HEADER = 24  # bytes of that header; with other tags the value is the address of a DLTensor
 PACKED = 1  # the calling convention of `_packed`
 
 
 def _packed(function: PrimFunc, *_: Any) -> PrimFunc:
-    """A function as TVM calls it: `int symbol(handle, TVMFFIAny *args, int count, TVMFFIAny *result)`.
+    """Return a function with TVM's packed calling convention: `int symbol(handle, TVMFFIAny *args, int count,
+    TVMFFIAny *result)`.
 
-    TVM's own pass for it checks each argument's type, shape and strides: more code than what most kernels compute.
+    TVM's own pass for this checks each argument's type, shape and strides, which is more code than most kernels have.
     """
     itself, args, result = (tirx.Var(name, "handle") for name in ("itself", "args", "result"))
     body = tirx.AttrStmt(index(0), "compute_scope", tvm.ir.StringImm(f"{name_of(function)}_compute_"), function.body)
@@ -87,23 +88,23 @@ def _packed(function: PrimFunc, *_: Any) -> PrimFunc:
         kind = tirx.buffer.buffer_data(param).ty
         statements.append(tirx.DeclBuffer(param, data=tirx.reinterpret(kind, elements)))
     body = tirx.SeqStmt([*statements, body, tirx.stmt.Return(index(0))])
-    for key, number in (("device_type", 1), ("device_id", 0)):  # the CPU; large memory is asked for with both
+    for key, number in (("device_type", 1), ("device_id", 0)):  # the CPU; arguments of TVM's allocator
         body = tirx.AttrStmt("default", key, index(number), body)
     made = tirx.PrimFunc([itself, args, tirx.Var("count", "int32"), result], body, tvm.ir.PrimType("int32"))
     attrs = {"global_symbol": SYMBOL + name_of(function), "calling_conv": PACKED}
     return made.with_attrs({**dict(function.attrs.items()), **attrs})
 
 
-DLTENSOR = 48  # bytes of one
-DLTENSOR_TAG = 7  # of a pointer to one in a TVMFFIAny
-NUMBER_TAG = 1  # of a number
+DLTENSOR = 48  # bytes of a DLTensor
+DLTENSOR_TAG = 7  # tag of a pointer to a DLTensor in a TVMFFIAny
+NUMBER_TAG = 1  # tag of an integer
 
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel call of an entry point, by positions among the entry's arguments.
+    """One kernel call of an entry point; arguments are positions among the entry point's arguments.
 
-    Where the kernel writes something other than 0 into the i32 argument `stop`, the entry point ends.
+    If the kernel writes another value than 0 to the i32 argument `stop`, the entry point returns.
     """
 
     kernel: str
@@ -119,64 +120,66 @@ class Entry:
 
 
 def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict[str, Any]) -> Any:
-    """Kernels, and entry points that call them one after the other, as one module of machine code."""
+    """Compile kernels, and entry points that call them one after another, to one module of machine code."""
     made = [*functions, *(f for name, entry in entries.items() for f in calling(name, entry))]
     return build_kernels(made, options)
 
 
-PART = 256  # calls of one function: LLVM's time for a function grows faster than its length
+PART = 256  # calls in one function: LLVM's compile time grows faster than linearly with a function's length
 
 
 def calling(name: str, entry: Entry) -> list[PrimFunc]:
-    """A function of one number, the address of an array of DLTensors; of many calls, and the parts that it calls."""
+    """Return the function of an entry point, whose argument is the address of an array of DLTensors; if it has many
+    calls, preceded by the functions among which they are split."""
     if len(entry.calls) <= PART:
         return [_calling(name, entry.calls)]
     starts = range(0, len(entry.calls), PART)
     parts = [_calling(f"{name}_{start}", entry.calls[start : start + PART]) for start in starts]
     k, table = Kernel(name), tirx.Var("table", "int64")
-    args, result = k.values("args", 1), k.values("result", 1)
+    args, result = k.ffi_values("args", 1), k.ffi_values("result", 1)
     k.store(args, tirx.const(NUMBER_TAG, "int64"), 0)
     k.store(args, table, 1)
     for start, part in zip(starts, parts, strict=True):
         k.store(result, tirx.const(0, "int64"), 0)
-        k.succeed(name_of(part), args, 1, result)
+        k.call_packed(name_of(part), args, 1, result)
         for call in entry.calls[start : start + PART]:
             _stop(k, table, call)
     return [*parts, k.finish([table])]
 
 
 def _calling(name: str, calls: Sequence[Call]) -> PrimFunc:
-    """Kernels may be in other modules. TVM's own packed calls declare a function of another module anew each time it is
-    called, so the calls are written out: `int symbol(handle, TVMFFIAny *args, int count, TVMFFIAny *result)`."""
+    """Return a function that calls kernels, which may be in other modules. TVM's own packed calls would declare a
+    function of another module at each call, so the calls are emitted explicitly: `int symbol(handle, TVMFFIAny *args,
+    int count, TVMFFIAny *result)`."""
     k, table = Kernel(name), tirx.Var("table", "int64")
     most = max((len(call.args) for call in calls), default=0)
-    args, result = k.values("args", most), k.values("result", 1)
+    args, result = k.ffi_values("args", most), k.ffi_values("result", 1)
     for i in range(most):
         k.store(args, tirx.const(DLTENSOR_TAG, "int64"), 2 * i)
     for call in calls:
         for i, position in enumerate(call.args):
             k.store(args, table + tirx.const(position * DLTENSOR, "int64"), 2 * i + 1)
         k.store(result, tirx.const(0, "int64"), 0)
-        k.succeed(call.kernel, args, len(call.args), result)
+        k.call_packed(call.kernel, args, len(call.args), result)
         _stop(k, table, call)
     return k.finish([table])
 
 
 def _stop(k: Kernel, table: Any, call: Call) -> None:
-    """Return where the call has set its flag."""
+    """Return from the entry point if the call has set its flag."""
     if call.stop is not None:
         tensor = tirx.reinterpret("handle", table + tirx.const(call.stop * DLTENSOR, "int64"))
         k.return_unless_zero(tirx.tvm_struct_get(tensor, 0, DATA, "handle"))
 
 
 def write_object(module: Any, path: str) -> str:
-    """Write a module's machine code as an object file: its path."""
+    """Write a module's machine code as an object file; return its path."""
     module.write_to_file(path)
     return path
 
 
 def export(module: Any, path: str, linker: Linker) -> None:
-    """Write a module and what it imports as a shared library; raises CompileError where it cannot be linked."""
+    """Write a module and its imports as a shared library; raises CompileError if it cannot be linked."""
     try:
         module.export_library(path, fcompile=linker)
     except (RuntimeError, OSError) as error:

@@ -1,8 +1,8 @@
 """Tensor expressions and GPU schedules: the part of TVM that codegen uses besides `tir`, imported here only.
 
-A kernel is first said as `te.compute` stages, then scheduled by one of dlight's rules, then `finish`ed: arguments
-become the flat buffers of the launch, and the place where the last stage is stored is handed to us, so that any number
-of results can be computed from it and written, in place too.
+A kernel is first defined as `te.compute` stages, then scheduled by one of dlight's rules, then emitted
+(`emit_scheduled`): its arguments become the flat buffers of the launch, and where the last stage is stored, a callback
+emits the epilogue, which may compute and store any number of results, also in place.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gluongraph.codegen.tvm.tir import (
     Buf,
     Expr,
     Kernel,
-    Lazy,
+    LazyModule,
     PrimFunc,
     Value,
     index,
@@ -32,29 +32,30 @@ from gluongraph.codegen.tvm.tir import (
 
 Tensor = Any  # a stage or a placeholder
 Shape = tuple[int, ...]
-RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "RMSNorm")  # for one fold, in the order they are asked
+RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "RMSNorm")  # of dlight, in the order they are tried
 _VECTORIZED = 2  # of TVM's ForKind
-MARK = "gluongraph_finished"  # the call that the last stage consists of
+FINISHED_CALL = "gluongraph_finished"  # the call that the last stage is
 
 
-te = Lazy("tvm.te")
-s_tir = Lazy("tvm.s_tir")
-ffi = Lazy("tvm_ffi")
-gpu = Lazy("tvm.s_tir.dlight.gpu")
+te = LazyModule("tvm.te")
+s_tir = LazyModule("tvm.s_tir")
+ffi = LazyModule("tvm_ffi")
+gpu = LazyModule("tvm.s_tir.dlight.gpu")
 
 
 def placeholder(name: str, shape: Shape, dtype: str) -> Tensor:
-    """An array in memory."""
+    """Return an array in memory."""
     return te.placeholder(shape, tvm_dtype(dtype), name)
 
 
 def compute(name: str, shape: Shape, element: Callable[..., Expr]) -> Tensor:
-    """A stage: element(*index) everywhere."""
+    """Return a stage whose elements are element(*index)."""
     return te.compute(shape, element, name)
 
 
 def fold(name: str, extents: Sequence[int], element: Callable[..., Expr]) -> Expr:
-    """sum, prod, max or min of element(*r) over all r below the extents: the whole of a stage, not a part of it."""
+    """Return the sum, prod, max or min of element(*r) over all r below the extents; it must be all that a stage
+    computes."""
     axes = [te.reduce_axis((0, n), f"r{i}") for i, n in enumerate(extents)]
     value = element(*(axis.var for axis in axes))
     if name == "prod":
@@ -64,79 +65,79 @@ def fold(name: str, extents: Sequence[int], element: Callable[..., Expr]) -> Exp
 
 
 def finished(values: Sequence[Expr]) -> Expr:
-    """The last stage's element: stands for whatever `finish` computes from these values."""
-    return tirx.call_pure_extern("float32", MARK, *values)
+    """Return the last stage's element: a placeholder for what the epilogue computes from these values."""
+    return tirx.call_pure_extern("float32", FINISHED_CALL, *values)
 
 
 def schedules(
     stages: Sequence[Tensor], options: dict[str, Any], rules: Iterable[str]
 ) -> Iterator[tuple[str, PrimFunc]]:
-    """(rule, scheduled function) of every dlight rule that takes these stages and binds all loops to threads."""
+    """Iterate over (rule, scheduled function) of the dlight rules that can schedule these stages with all loops bound
+    to threads."""
     func = te.create_prim_func(list(stages))
     target = make_target(options)
     for name in rules:
         try:
             schedule = getattr(gpu, name)().apply(func, target, False)
         except (s_tir.ScheduleError, AssertionError, ValueError, TypeError, IndexError, RuntimeError):
-            continue  # a rule that looked fit and was not: dlight raises where it should decline
+            continue  # dlight raises where it should decline
         if schedule is None:
             continue
-        made = _in_reach(schedule.mod["main"])
-        if _is_bound(made) and _stores(made.body, {made.params[-1]}) == 1:
-            yield name, made
+        scheduled = _within_grid_limits(schedule.mod["main"])
+        if _is_bound(scheduled) and _stores(scheduled.body, {scheduled.params[-1]}) == 1:
+            yield name, scheduled
 
 
-def place(
+def emit_scheduled(
     func: PrimFunc,
     kernel: Kernel,
     inputs: Sequence[tuple[Buf, Shape]],
     write: Callable[[tuple[Expr, ...], tuple[Expr, ...]], None],
-    outside: Container[int] = (),
+    out_of_bounds: Container[int] = (),
 ) -> None:
-    """Put the loops of a scheduled function into a kernel: input i is read from a flat buffer, and where the last stage
-    is stored, `write(index, values)` makes statements of its own.
+    """Emit the loops of a scheduled function into a kernel: input i is read from a flat buffer, and where the last
+    stage is stored, `write(index, values)` emits the epilogue.
 
-    Inputs `outside` are read at places beyond their ends too, by values that are thrown away, as those at a
-    convolution's padding are: schedules copy them to shared memory before anybody asks whether they count. Such a read
-    is one of the first or last element instead.
+    Inputs `out_of_bounds` may be read beyond their ends, by values that are discarded, such as those at a convolution's
+    padding: schedules copy them to shared memory unconditionally. Their indices are clamped.
     """
-    func = s_tir.renew_defs(func)  # a loop's turn may do the same twice: each has variables of its own
+    func = s_tir.renew_defs(func)  # definitions must be unique
     *params, result = func.params
     flats = {p: (buf, shape) for p, (buf, shape) in zip(params, inputs, strict=True)}
-    loose = {p for i, p in enumerate(params) if i in outside}
+    clamped = {p for i, p in enumerate(params) if i in out_of_bounds}
 
     def load(node: Any) -> Any:
         if node.source not in flats:
             return node
         buf, shape = flats[node.source]
         at = _flat(shape, node.indices)
-        return kernel.load(buf, maximum(minimum(at, buf.size - 1), 0) if node.source in loose else at)
+        return kernel.load(buf, maximum(minimum(at, buf.size - 1), 0) if node.source in clamped else at)
 
     def store(node: Any) -> Any:
         if not node.buffer.same_as(result):
             return node
-        with kernel.aside() as statements:
-            marked = isinstance(node.value, tvm.ir.Call) and node.value.args[0] == MARK
+        with kernel.capture() as statements:
+            marked = isinstance(node.value, tvm.ir.Call) and node.value.args[0] == FINISHED_CALL
             write(tuple(node.indices), tuple(node.value.args[1:]) if marked else (node.value,))
         return statements[0]
 
     def block(node: Any) -> Any:
-        """Regions of arguments are those of the flat buffers, whole: nothing is allocated by them."""
+        """Replace the regions of arguments by those of the entire flat buffers: they allocate nothing."""
         reads, writes = [[r for r in rs if r.source not in flats and not r.source.same_as(result)] for rs in
                          (node.reads, node.writes)]  # fmt: skip
         if len(writes) < len(node.writes):  # the last stage: its statements may touch any argument
-            reads += [_whole(p) for p in kernel.params]
-            writes += [_whole(p) for p in kernel.params]
+            reads += [_full_region(p) for p in kernel.params]
+            writes += [_full_region(p) for p in kernel.params]
         else:
-            reads += [_whole(flats[r.source][0]) for r in node.reads if r.source in flats]
+            reads += [_full_region(flats[r.source][0]) for r in node.reads if r.source in flats]
         return s_tir.SBlock(
             node.iter_vars, reads, writes, node.name_hint, node.body, node.init,
             node.alloc_buffers, node.match_buffers, node.annotations,
         )  # fmt: skip
 
     def loop(node: Any) -> Any:
-        """Vector loops stay where they copy or multiply: names get lost in them on the way to code, and TVM's code for
-        vectors of conditions is no C++. Unrolling is left to the CUDA compiler, with a tenth of the source."""
+        """Keep vector loops only if they copy or multiply: TVM loses bound names in them, and prints invalid C++ for
+        vectors of conditions. Unrolling is left to the CUDA compiler, which needs a tenth of the source."""
         hints = {k: v for k, v in node.annotations.items() if k != "pragma_unroll_explicit"}
         plain = node.kind != _VECTORIZED or _is_arithmetic(node.body)
         if plain and len(hints) == len(node.annotations):
@@ -150,38 +151,39 @@ def place(
     kernel.put(ffi.structural_map(func.body, callbacks))
 
 
-def _whole(buf: Buf) -> Any:
+def _full_region(buf: Buf) -> Any:
     return tirx.BufferRegion(buf.var, [tvm.ir.Range(0, buf.size)])
 
 
 def _flat(shape: Shape, at: Sequence[Expr]) -> Expr:
-    place: Any = 0
+    emit_scheduled: Any = 0
     for n, i in zip(shape, at, strict=True):
-        place = place * n + i
-    return index(place)
+        emit_scheduled = emit_scheduled * n + i
+    return index(emit_scheduled)
 
 
-REACH = 65535  # thread blocks along y and z of a grid, in CUDA; along x there are 2^31 - 1
+MAX_GRID_YZ = 65535  # thread blocks along y and z of a grid, in CUDA; along x there are 2^31 - 1
 
 
-def _in_reach(func: PrimFunc) -> PrimFunc:
-    """The function with grids that CUDA starts: one that is too large along y or z has all of its blocks along x."""
-    if all(max(blocks[1:]) <= REACH for blocks, _ in launches(func)):
+def _within_grid_limits(func: PrimFunc) -> PrimFunc:
+    """Return the function with grids within CUDA's limits: if one is too large along y or z, all of its blocks are
+    along x."""
+    if all(max(blocks[1:]) <= MAX_GRID_YZ for blocks, _ in launches(func)):
         return func
-    return func.with_body(_along_x(func.body))
+    return func.with_body(_flatten_grid(func.body))
 
 
-def _along_x(node: Any) -> Any:
-    """A statement whose loops over thread blocks are one, with x running fastest as in the grid it was."""
+def _flatten_grid(node: Any) -> Any:
+    """Return a statement with its loops over thread blocks flattened into one, in which x is the fastest index."""
     kind = type(node).__name__
     if kind == "SeqStmt":
-        return tirx.SeqStmt([_along_x(s) for s in node.seq])
+        return tirx.SeqStmt([_flatten_grid(s) for s in node.seq])
     if kind == "SBlockRealize":
-        return _with_body(node, _along_x(node.block.body))
+        return _with_body(node, _flatten_grid(node.block.body))
     if kind != "For":
         return node
     if node.thread_binding is None:
-        return _with_body(node, _along_x(node.body))
+        return _with_body(node, _flatten_grid(node.body))
     sizes = dict(zip(_BLOCKS, _extents(list(_nests(node, {})), "blockIdx"), strict=True))
     at = tirx.Var("block", "int32")
     numbers, before = {}, 1
@@ -199,7 +201,7 @@ def _along_x(node: Any) -> Any:
 
 
 def _with_body(node: Any, body: Any) -> Any:
-    """A loop or a block of other statements."""
+    """Return a loop or a block with another body."""
     if type(node).__name__ == "For":
         return tirx.For(node.loop_var, node.min, node.extent, node.kind, body, node.thread_binding, node.annotations)
     block = node.block
@@ -215,7 +217,7 @@ _BOUND = 4  # of TVM's ForKind: to a thread or a thread block
 
 
 def _is_bound(func: PrimFunc) -> bool:
-    """Does every store of a scheduled function lie in loops over thread blocks or threads?"""
+    """Is every store of a scheduled function within loops over thread blocks or threads?"""
     return all(any(t.startswith(("blockIdx", "threadIdx")) for t in nest) for nest in _nests(func.body, {}))
 
 
@@ -223,23 +225,23 @@ Dims = tuple[int, ...]  # along x, y, z
 
 
 def launches(func: PrimFunc) -> list[tuple[Dims, Dims]]:
-    """(thread blocks, threads of a block) of each kernel that a function starts, in order."""
+    """Return (thread blocks, threads of a block) of each kernel that a function launches, in order."""
     return [(_extents(nests, "blockIdx"), _extents(nests, "threadIdx")) for nests in _kernels(func.body)]
 
 
 def grids(func: PrimFunc) -> list[tuple[int, int]]:
-    """How many thread blocks, and threads of a block, each kernel has."""
+    """Return the number of thread blocks, and of threads in a block, of each kernel."""
     return [(math.prod(blocks), math.prod(threads)) for blocks, threads in launches(func)]
 
 
 def _extents(nests: Sequence[Mapping[str, int]], name: str) -> Dims:
-    """The extents of a kernel's loops over blockIdx or threadIdx; 1 where nothing is bound."""
+    """Return the extents of a kernel's loops over blockIdx or threadIdx along x, y, z; 1 where nothing is bound."""
     found = {tag: n for nest in nests for tag, n in nest.items()}
     return tuple(found.get(f"{name}.{axis}", 1) for axis in "xyz")
 
 
 def _kernels(statement: Any) -> list[list[Mapping[str, int]]]:
-    """For each kernel: the thread loops (name -> extent) around each of its stores."""
+    """Return for each kernel the thread loops (name -> extent) around each of its stores."""
     kind = type(statement).__name__
     if kind == "SeqStmt":
         return [found for s in statement.seq for found in _kernels(s)]
@@ -269,7 +271,7 @@ def _nests(node: Any, around: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
 
 
 def _is_arithmetic(body: Any) -> bool:
-    """Does a body store values only, without names, conditions or calls?"""
+    """Does a body only store values, without bindings, conditions or calls?"""
     kinds: set[str] = set()
     ffi.structural_walk(body, [(tirx.BufferStore, lambda node: kinds.update(_kinds(node.value))),
                                (tirx.Bind, lambda node: kinds.add("Bind"))])  # fmt: skip
@@ -280,19 +282,19 @@ _CONDITIONS = frozenset({"Bind", "Select", "Call", "EQ", "NE", "LT", "LE", "GT",
 
 
 def is_conditional(at: Value) -> bool:
-    """Does an index take one of several values: the larger, the smaller, one by a condition?"""
+    """Does an index contain a minimum, a maximum or a condition?"""
     return not isinstance(at, int | float) and not _kinds(at).isdisjoint({*_CONDITIONS, "Min", "Max"})
 
 
 def _kinds(value: Any) -> set[str]:
-    """The kinds of expression in a value."""
+    """Return the kinds of expression in a value."""
     kinds: set[str] = set()
     ffi.structural_walk(value, lambda node: kinds.add(type(node).__name__))
     return kinds
 
 
 def _stores(body: Any, buffers: Container[Any]) -> int:
-    """How many statements of the body store to one of the buffers."""
+    """Return how many statements of the body store to one of the buffers."""
     count = 0
 
     def see(node: Any) -> None:
@@ -304,14 +306,14 @@ def _stores(body: Any, buffers: Container[Any]) -> int:
 
 
 def source(functions: Sequence[PrimFunc], options: dict[str, Any]) -> str:
-    """The CUDA source of functions, not compiled any further."""
+    """Return the CUDA source of functions, without compiling it."""
     module = tvm.IRModule({name_of(f): f for f in functions})
     with as_source():
         return cuda_source(tirx.build(module, make_target(options), pipeline="s_tir"))
 
 
 def cuda_source(module: Any) -> str:
-    """The CUDA source inside of a module; empty if there is none."""
+    """Return the CUDA source in a module; empty if there is none."""
     return "\n".join(str(part.inspect_source()) for part in module.imports)
 
 
@@ -320,8 +322,8 @@ _FALLBACK = "TVM_COMPILE_FORCE_FALLBACK"
 
 @contextmanager
 def as_source() -> Iterator[None]:
-    """Within: modules that TVM builds hold CUDA source. Once its CUDA runtime is in the process, which needs a driver,
-    they would hold what its own choice of compiler makes of that, or fail without one."""
+    """Within this context, modules that TVM builds contain CUDA source. Otherwise, if TVM's CUDA runtime is loaded,
+    which needs a driver, TVM would compile the source by its own choice of compiler, or fail without one."""
     before = os.environ.get(_FALLBACK)
     os.environ[_FALLBACK] = "1"
     try:

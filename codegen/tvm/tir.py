@@ -1,7 +1,7 @@
 """A builder of TIR kernels: loops over flat buffers, which `machine_code.py` compiles.
 
-TVM is untyped, so everything it hands out is an `Expr`, a `Buf` or opaque here, and whatever depends on how TVM 0.27
-writes loops (buffers are variables, `Bind` statements instead of nested lets) stays in this file.
+TVM is untyped, so its objects are an `Expr`, a `Buf` or opaque here; whatever depends on the form of TIR in TVM 0.27
+(buffers are variables, `Bind` statements instead of nested lets) stays in this file.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PrimFunc = Any
 Value = Expr | int | float | bool
 
 
-class Lazy:
-    """A module imported at first use: a warm start, with its artefact in the cache, never loads TVM's compiler."""
+class LazyModule:
+    """A module imported at first use: a warm start, whose artefact is in the cache, never loads TVM's compiler."""
 
     def __init__(self, name: str):
         self._name = name
@@ -33,14 +33,14 @@ class Lazy:
         return getattr(self._module, attribute)
 
 
-tvm = Lazy("tvm")
-tirx = Lazy("tvm.tirx")
+tvm = LazyModule("tvm")
+tirx = LazyModule("tvm.tirx")
 
-SYMBOL = "__tvm_ffi_"  # before the name of a function, in libraries
+SYMBOL = "__tvm_ffi_"  # prefix of function names in libraries
 
 
 def tvm_dtype(dtype: str, lanes: int = 1) -> str:
-    """'f32', 16 -> 'float32x16'."""
+    """Return TVM's name of a dtype: 'f32', 16 -> 'float32x16'."""
     return DTYPES[dtype].long + (f"x{lanes}" if lanes > 1 else "")
 
 
@@ -54,82 +54,82 @@ def _split(x: Expr) -> tuple[str, int]:
 
 
 def dtype_of(x: Expr) -> str:
-    """Short element dtype of an expression."""
+    """Return the short name of an expression's element dtype."""
     return _split(x)[0]
 
 
 def lanes_of(x: Value) -> int:
-    """Number of lanes: 1 for scalars and Python numbers."""
+    """Return the number of lanes: 1 for scalars and Python numbers."""
     return 1 if isinstance(x, int | float) else _split(x)[1]
 
 
 def const(value: float | int | bool, dtype: str) -> Expr:
-    """A scalar constant."""
+    """Return a scalar constant."""
     return tirx.const(value, tvm_dtype(dtype))
 
 
 def index(value: Value) -> Expr:
-    """An i32 index expression from a Python int or an expression."""
+    """Return an i32 index expression from a Python int or an expression."""
     return tirx.const(value, "int32") if isinstance(value, int) else value
 
 
 def splat(x: Value, lanes: int, dtype: str = "f32") -> Expr:
-    """x in every lane; vectors pass through."""
+    """Return x broadcast to lanes; vectors are returned as they are."""
     if isinstance(x, int | float):
         x = const(x, dtype)
     return x if lanes == 1 or lanes_of(x) == lanes else tirx.Broadcast(x, lanes)
 
 
 def floordiv(a: Value, b: Value) -> Expr:
-    """a // b of index expressions, rounded down."""
+    """Return a // b of index expressions, rounded down."""
     return tirx.floordiv(index(a), index(b))
 
 
 def floormod(a: Value, b: Value) -> Expr:
-    """a mod b of index expressions, with the sign of b."""
+    """Return a mod b of index expressions, with the sign of b."""
     return tirx.floormod(index(a), index(b))
 
 
 def minimum(a: Value, b: Value) -> Expr:
-    """The smaller of two index expressions."""
+    """Return the smaller of two index expressions."""
     return tirx.min(index(a), index(b))
 
 
 def maximum(a: Value, b: Value) -> Expr:
-    """The larger of two index expressions."""
+    """Return the larger of two index expressions."""
     return tirx.max(index(a), index(b))
 
 
 def cast(x: Expr, dtype: str) -> Expr:
-    """x, lane by lane, as another dtype."""
+    """Return x converted to another dtype, lane by lane."""
     have, lanes = _split(x)
     if have == dtype:
         return x
-    if have == "bf16":  # by its bits: TVM 0.27 forgets the conversion where the value is bound to a name
+    if have == "bf16":  # by its bits: TVM 0.27 drops the conversion where the value is bound to a name
         suffix = f"x{lanes}" if lanes > 1 else ""
         bits = tirx.reinterpret(f"uint16{suffix}", x).astype(tvm_dtype("u32", lanes))
-        wide = tirx.reinterpret(tvm_dtype("f32", lanes), bits << splat(const(16, "u32"), lanes))
-        return cast(wide, dtype)
+        f32_value = tirx.reinterpret(tvm_dtype("f32", lanes), bits << splat(const(16, "u32"), lanes))
+        return cast(f32_value, dtype)
     return x.astype(tvm_dtype(dtype, lanes))
 
 
 def ramp(base: Value, lanes: int, stride: int = 1) -> Expr:
-    """base, base+stride, ... : the index vector of `lanes` elements."""
+    """Return the index vector base, base+stride, ... of `lanes` elements."""
     return index(base) if lanes == 1 else tirx.Ramp(index(base), tirx.const(stride, "int32"), lanes)
 
 
 def llvm(name: str, dtype: str, lanes: int, *args: Expr) -> Expr:
-    """A pure LLVM intrinsic: llvm('llvm.fma', 'f32', 16, a, b, c)."""
+    """Return a call of a pure LLVM intrinsic: llvm('llvm.fma', 'f32', 16, a, b, c)."""
     return tirx.call_llvm_pure_intrin(tvm_dtype(dtype, lanes), name, *args)
 
 
 def dot(sums: Expr, a: Expr, b: Expr) -> Expr:
-    """sums + a * b for vectors of 16 words, each word a pair of bf16 that is multiplied with the other's and added.
-    The kernel must have said `k.use(DOT)`."""
+    """Return sums + a * b for vectors of 16 words: the two bf16 values of each word of a are multiplied with those of
+    b, and both products are added. Needs `k.use(DOT)`."""
     return tirx.call_pure_extern("float32x16", "gluongraph_dot", sums, a, b)
 
 
-# A function of LLVM's, since TVM makes float32 of the arguments that its instruction takes as bf16.
+# An LLVM function, since TVM would convert the intrinsic's bf16 arguments to float32.
 DOT = """
 define linkonce_odr <16 x float> @gluongraph_dot(<16 x float> %s, <16 x i32> %a, <16 x i32> %b) alwaysinline {
   %p = bitcast <16 x i32> %a to <32 x bfloat>
@@ -141,19 +141,20 @@ declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloa
 """
 
 
-def halves(first: Expr, second: Expr) -> Expr:
-    """16 words of two vectors of 16 f32 numbers, rounded to bf16 and laid end to end.
-    The kernel must have said `k.use(NARROW)`."""
+def pack_bf16(first: Expr, second: Expr) -> Expr:
+    """Return two vectors of 16 f32 values, rounded to bf16 and concatenated, as 16 words. Needs
+    `k.use(CONVERT_BF16)`."""
     return tirx.call_pure_extern("uint32x16", "gluongraph_halves", first, second)
 
 
-def pairs(first: Expr, second: Expr) -> Expr:
-    """The same with a number of the first in the lower half of each word and one of the second in the upper half."""
+def pack_bf16_pairs(first: Expr, second: Expr) -> Expr:
+    """Return the same interleaved: a value of the first in the lower half of each word, one of the second in the
+    upper."""
     return tirx.call_pure_extern("uint32x16", "gluongraph_pairs", first, second)
 
 
-# The instruction rounds to the nearest, halves to even; it lays its second operand into the lower lanes.
-NARROW = """
+# The instruction rounds to nearest, ties to even; its second operand goes to the lower lanes.
+CONVERT_BF16 = """
 define linkonce_odr <16 x i32> @gluongraph_halves(<16 x float> %a, <16 x float> %b) alwaysinline {
   %r = call <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float> %b, <16 x float> %a)
   %w = bitcast <32 x bfloat> %r to <16 x i32>
@@ -177,27 +178,27 @@ declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x
 
 
 def shuffle(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
-    """The lanes of that number, counted through all the vectors (of one dtype) laid end to end."""
+    """Return the vector of these lanes, numbered through the concatenated vectors (of one dtype)."""
     return tirx.Shuffle(list(vectors), [tirx.const(i, "int32") for i in lanes])
 
 
 def lanes(x: Expr) -> list[Expr]:
-    """The lanes of a vector as scalars."""
+    """Return the lanes of a vector as scalars."""
     return [shuffle([x], [i]) for i in range(lanes_of(x))]
 
 
-def parts(x: Expr) -> tuple[Expr, int] | None:
-    """Base and stride of a vector of evenly spaced indices; None of anything else."""
+def ramp_parts(x: Expr) -> tuple[Expr, int] | None:
+    """Return base and stride of an index vector made by `ramp`; None for other expressions."""
     return (x.base, int(x.stride.value)) if isinstance(x, tirx.Ramp) else None
 
 
 def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
-    """yes where condition, else no; both are computed. Scalars spread to the lanes of the others."""
+    """Return `yes` where the condition holds, else `no`; both are computed. Scalars are broadcast."""
     lanes = max(lanes_of(condition), lanes_of(yes), lanes_of(no))
     return tirx.Select(splat(condition, lanes), splat(yes, lanes), splat(no, lanes))
 
 
-def _as_number(x: Expr) -> Expr:
+def _as_float(x: Expr) -> Expr:
     lanes = lanes_of(x)
     return tirx.Select(x, splat(const(1.0, "f32"), lanes), splat(const(0.0, "f32"), lanes))
 
@@ -206,60 +207,60 @@ _COMPARE = {"equal": "EQ", "not_equal": "NE", "less": "LT", "less_equal": "LE", 
 
 
 def compare(name: str, a: Expr, b: Expr) -> Expr:
-    """A bool per lane; anything but not_equal is false where a NaN takes part."""
+    """Return a bool per lane; all comparisons but not_equal are false if an operand is NaN."""
     lanes = max(lanes_of(a), lanes_of(b))
     a, b = splat(a, lanes), splat(b, lanes)
     if dtype_of(a) == "bool":
-        a, b = _as_number(a), _as_number(b)
+        a, b = _as_float(a), _as_float(b)
     return getattr(tirx, _COMPARE[name])(a, b)
 
 
 def logical(name: str, *args: Expr) -> Expr:
-    """and, or, not of bools, lane by lane."""
+    """Return `and`, `or` or `not` of bools, lane by lane."""
     lanes = max(map(lanes_of, args))
     return {"and": tirx.And, "or": tirx.Or, "not": tirx.Not}[name](*(splat(a, lanes) for a in args))
 
 
 def bitcast(x: Expr, dtype: str) -> Expr:
-    """The same bits as another dtype of equal width."""
+    """Return the same bits as another dtype of equal width."""
     return tirx.reinterpret(tvm_dtype(dtype, lanes_of(x)), x)
 
 
 def words(x: Expr) -> Expr:
-    """A vector of 16-bit numbers as 32-bit words of two neighbours each, the first in the lower half."""
+    """Return a vector of 16-bit values as 32-bit words of two adjacent values, the first in the lower half."""
     return tirx.reinterpret(tvm_dtype("u32", lanes_of(x) // 2), x)
 
 
 def libm(name: str, *args: Expr) -> Expr:
-    """A function of the C library (or an instruction, for sqrt): one scalar call per lane."""
+    """Return a function of the C library (or an instruction, for sqrt): one scalar call per lane."""
     return getattr(tirx, name)(*args)
 
 
 def external(name: str, dtype: str, *args: Expr) -> Expr:
-    """A pure C function by its name, one scalar call per lane."""
+    """Return the call of a pure C function, one scalar call per lane."""
     return tirx.call_pure_extern(tvm_dtype(dtype), name, *args)
 
 
 def same(x: Expr, y: Expr) -> bool:
-    """Are these one value, spread to lanes or not?"""
+    """Are these the same value, ignoring broadcasts?"""
     x, y = (e.value if isinstance(e, tirx.Broadcast) else e for e in (x, y))
     return bool(x.same_as(y))
 
 
-def number_of(x: Expr) -> float | int | None:
-    """The value of a constant, None of anything else."""
+def constant_value(x: Expr) -> float | int | None:
+    """Return the value of a constant; None for other expressions."""
     x = x.value if isinstance(x, tirx.Broadcast) else x
     return x.value if isinstance(x, (tirx.IntImm, tirx.FloatImm)) else None
 
 
 class Ranges:
-    """What is known of index variables; simplifies index arithmetic and finds how it depends on one variable."""
+    """The known ranges of index variables; simplifies index arithmetic and finds linear dependences on a variable."""
 
     def __init__(self) -> None:
         self._analyzer = tvm.sym.Analyzer()
 
     def bind(self, var: Expr, extent: int) -> None:
-        """0 <= var < extent from now on."""
+        """Assume 0 <= var < extent from now on."""
         if isinstance(var, tirx.Var):
             self._analyzer.bind(var, tvm.ir.Range(0, extent))
 
@@ -269,11 +270,11 @@ class Ranges:
         return int(bound.min_value) >= 0 and int(bound.max_value) < extent
 
     def simplify(self, x: Value) -> Expr:
-        """An equal expression, simpler where the ranges allow."""
+        """Return an equal expression, simplified by the ranges."""
         return self._analyzer.simplify(index(x))
 
     def linear(self, x: Expr, var: Expr) -> tuple[int, Expr] | None:
-        """(c, base) with x == c * var + base and c a number, if x is of that form."""
+        """Return (c, base) with x == c * var + base and a constant c, if x is of that form; else None."""
         if not isinstance(var, tirx.Var):
             return 0, x
         found = tvm.sym.detect_linear_equation(x, [var])
@@ -286,13 +287,13 @@ _ARITHMETIC = frozenset({"Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Ma
 
 
 def variable(name: str) -> Expr:
-    """An i32 variable, to stand for an index while it is being worked out."""
+    """Return an i32 variable that stands for an index."""
     return tirx.Var(name, "int32")
 
 
 def one_lane(x: Expr, ramp: Expr, var: Expr) -> Expr | None:
-    """The index vector x, made from `ramp` by arithmetic, as a function of one scalar: `var` in place of `ramp`.
-    None if x was made from something else too, such as loaded indices."""
+    """Return one lane of the index vector x, computed from `ramp` by arithmetic: x with `var` in place of `ramp`. None
+    if x depends on other vectors, such as loaded indices."""
     if isinstance(x, int) or lanes_of(x) == 1:
         return x
     if x.same_as(ramp):
@@ -307,7 +308,8 @@ def one_lane(x: Expr, ramp: Expr, var: Expr) -> Expr | None:
 
 @dataclass(frozen=True, eq=False)
 class Buf:
-    """A flat run of `size` elements: an argument of the kernel, or memory of its own; `offset` shifts every index."""
+    """A flat array of `size` elements: an argument of the kernel or a local buffer; `offset` is added to every
+    index."""
 
     name: str
     size: int
@@ -316,7 +318,7 @@ class Buf:
     offset: Value = 0
 
     def at(self, offset: Value) -> Buf:
-        """The same memory from `offset` elements on."""
+        """Return the same memory from `offset` elements on."""
         return Buf(self.name, self.size, self.dtype, self.var, self.offset + offset)
 
 
@@ -331,8 +333,8 @@ class Kernel:
     'twice'
     """
 
-    # TVM 0.27 puts memory on the stack of a CPU's thread only if it is called global; "local", which is what a GPU's
-    # threads need, would be a call to allocate.
+    # On CPUs TVM 0.27 allocates a buffer on the stack only if its scope is "global"; "local", the right scope for
+    # threads of a GPU, would be a call to an allocator.
     local_scope = "global"
 
     def __init__(self, name: str):
@@ -341,37 +343,37 @@ class Kernel:
         self._blocks: list[list[Any]] = [[]]
         self._count = 0
         self._used: list[str] = []
-        self._halves: dict[str, Expr] = {}  # names of what `widened` made, and the bits
+        self._bf16_bits: dict[str, Expr] = {}  # by name of a value that `from_bf16_bits` returned: its bits
         self.ranges = Ranges()
 
     def param(self, name: str, size: int, dtype: str) -> Buf:
-        """The next argument: a tensor of one axis and `size` elements, at any address that suits its dtype."""
-        made = self._buffer(name, size, dtype, "")
-        self.params.append(made)
-        return made
+        """Add an argument: a tensor of one axis and `size` elements, aligned to its elements only."""
+        buffer = self._buffer(name, size, dtype, "")
+        self.params.append(buffer)
+        return buffer
 
     def local(self, name: str, size: int, dtype: str) -> Buf:
-        """Memory of the thread that runs here; below 1 KiB on its stack, and registers where the indices are constants.
-        Larger memory costs a call for each parallel chunk, and stays memory."""
-        made = self._buffer(name, size, dtype, self.local_scope)
-        self._emit(tirx.AllocBuffer(made.var))
-        return made
+        """Return a thread-local buffer; up to 1 KiB it is on the stack, and in registers if all indices are constants.
+        A larger one costs an allocator call for each parallel chunk."""
+        buffer = self._buffer(name, size, dtype, self.local_scope)
+        self._emit(tirx.AllocBuffer(buffer.var))
+        return buffer
 
     def view(self, buf: Buf, dtype: str, offset: int = 0) -> Buf:
-        """The memory of an argument, from byte `offset` on, as elements of another dtype: a workspace of bytes as f32.
-        The same bytes are not to be used as elements of other widths too: compilers tell accesses apart by index."""
+        """Return an argument's memory, from byte `offset` on, as elements of another dtype: a workspace of bytes as
+        f32. The same bytes must not be accessed with different element widths: alias analysis compares indices only."""
         have, want = DTYPES[buf.dtype].nbytes, DTYPES[dtype].nbytes
         start = buf.offset * have + offset
         shift = start // want if isinstance(start, int) else floordiv(start, want)
-        made = self._buffer(f"{buf.name}_{dtype}", max(buf.size * have // want, 1), dtype, "")
-        self._emit(tirx.DeclBuffer(made.var, data=tirx.buffer.buffer_data(buf.var)))
-        return Buf(made.name, (buf.size * have - offset) // want, dtype, made.var, shift)
+        buffer = self._buffer(f"{buf.name}_{dtype}", max(buf.size * have // want, 1), dtype, "")
+        self._emit(tirx.DeclBuffer(buffer.var, data=tirx.buffer.buffer_data(buf.var)))
+        return Buf(buffer.name, (buf.size * have - offset) // want, dtype, buffer.var, shift)
 
     def _buffer(self, name: str, size: int, dtype: str, scope: str) -> Buf:
         if size < 1:
             raise CompileError(f"{self.name}: buffer {name} has no elements")
-        # Arguments are declared aligned to their elements only: vector loads cost the same, and callers' arrays
-        # need no copy (numpy aligns to 16 bytes).
+        # Arguments are declared as aligned to their elements only: unaligned vector loads cost the same, and callers'
+        # arrays need no copy (numpy aligns to 16 bytes).
         align = DTYPES[dtype].nbytes if scope == "" else -1
         var = tirx.decl_buffer(
             (size,), tvm_dtype(dtype), name=self._unique(name), scope=scope, layout=None, data_alignment=align
@@ -387,7 +389,7 @@ class Kernel:
 
     @contextmanager
     def _block(self, wrap: Callable[[Any], Any]) -> Iterator[None]:
-        """Statements made inside become one, wrapped; none at all vanish."""
+        """Wrap the statements emitted within this context into one; if there are none, emit nothing."""
         self._blocks.append([])
         yield
         inner = self._blocks.pop()
@@ -396,7 +398,7 @@ class Kernel:
 
     @contextmanager
     def loop(self, extent: Value, kind: str = "serial", name: str = "i") -> Iterator[Expr]:
-        """for i in range(extent); kind: serial or parallel."""
+        """A loop `for i in range(extent)`; kind: serial or parallel."""
         if isinstance(extent, int) and extent == 1:
             yield tirx.const(0, "int32")
             return
@@ -408,22 +410,22 @@ class Kernel:
 
     @contextmanager
     def when(self, condition: Expr) -> Iterator[None]:
-        """if condition: (a scalar one)."""
+        """A conditional on a scalar."""
         with self._block(lambda body: tirx.IfThenElse(condition, body, None)):
             yield
 
     def let(self, value: Expr, name: str = "v") -> Expr:
-        """Name a value, so that it is computed once."""
-        if isinstance(value, (int, float, tirx.Var)) or number_of(value) is not None:
+        """Bind a value to a name, so that it is computed once."""
+        if isinstance(value, (int, float, tirx.Var)) or constant_value(value) is not None:
             return value
         dtype, lanes = _split(value)
-        if dtype == "bool":  # under a name a number, since TVM's analyzer fails on vectors of bools; LLVM folds it away
-            return tirx.NE(self.let(_as_number(value), name), splat(const(0.0, "f32"), lanes))
-        if dtype == "bf16":  # under a name f32, since TVM makes f32 of it in memory but not of the name
+        if dtype == "bool":  # bound as floats, since TVM's analyzer fails on vectors of bools; LLVM removes it
+            return tirx.NE(self.let(_as_float(value), name), splat(const(0.0, "f32"), lanes))
+        if dtype == "bf16":  # bound as f32: TVM legalizes bf16 in memory, but not in bound names
             return cast(self.let(cast(value, "f32"), name), "bf16")
         if lanes > 1 or dtype != "i32":
-            # TVM's analyzer puts every named value in place of its name, in time exponential in how deep they nest.
-            # It does not look into memory, and LLVM makes this a register again.
+            # TVM's analyzer substitutes bound values, in time exponential in their nesting depth. It does not look into
+            # memory, and LLVM promotes this buffer to a register.
             memory = self.local(name, lanes, dtype)
             self.store(memory, value, 0)
             value = self.load(memory, 0, lanes)
@@ -432,9 +434,9 @@ class Kernel:
         return var
 
     def named(self, value: Expr, kind: str) -> Expr:
-        """Name a scalar as the result of a C++ conversion to `kind`, its own type: TVM puts other pure values into
-        every place that reads them, which makes code of exponential size."""
-        if isinstance(value, (int, float, tirx.Var)) or number_of(value) is not None:
+        """Bind a scalar to a name as the result of a C++ conversion to `kind`, its own type: TVM substitutes other pure
+        values where they are read, which makes code of exponential size."""
+        if isinstance(value, (int, float, tirx.Var)) or constant_value(value) is not None:
             return value
         dtype = tvm_dtype(dtype_of(value))
         var = tirx.Var(self._unique("v"), dtype)
@@ -442,8 +444,8 @@ class Kernel:
         return var
 
     def bind(self, value: Expr, name: str = "v") -> Expr:
-        """Name a value that holds few other names: what `let` is to elementwise code, for blocked kernels, whose
-        registers a detour through memory would cost."""
+        """Bind a value to a name directly, for blocked kernels, where the local buffer of `let` would cost registers;
+        only for values in which bound names do not nest deeply."""
         if isinstance(value, (int, float, tirx.Var)):
             return value
         var = tirx.Var(self._unique(name), tvm_dtype(*_split(value)))
@@ -451,17 +453,17 @@ class Kernel:
         return var
 
     def load(self, buf: Buf, at: Value, lanes: int = 1) -> Expr:
-        """buf[at], or `lanes` consecutive elements from there; `at` may itself be a vector of indices (gather)."""
+        """Return buf[at], or `lanes` consecutive elements from there; `at` may be a vector of indices (gather)."""
         where = index(at + buf.offset)
         return tirx.BufferLoad(buf.var, [ramp(where, lanes) if lanes > 1 else where])
 
-    def fetch(self, value: Expr) -> None:
-        """Ask memory for what a load will read a while later, even behind the end of its buffer; of anything else that
-        is no load, and of bfloat16, of which TVM has no address, for nothing."""
+    def prefetch(self, value: Expr) -> None:
+        """Prefetch what a load reads, also behind the end of its buffer. Does nothing for other expressions, and for
+        bf16, of which TVM cannot take the address."""
         if isinstance(value, tvm.ir.TensorLoad) and dtype_of(value) != "bf16":
             place = value.source.access_ptr("r", offset=value.indices[0])
-            how = (tirx.const(i, "int32") for i in (0, 3, 1))  # to be read, into every cache, data
-            self._emit(tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", place, *how)))
+            hints = (tirx.const(i, "int32") for i in (0, 3, 1))  # for reading, into all caches, data
+            self._emit(tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", place, *hints)))
 
     def store(self, buf: Buf, value: Value, at: Value) -> None:
         """buf[at : at+lanes] = value; `at` may be a vector of indices (scatter)."""
@@ -474,52 +476,55 @@ class Kernel:
             where = ramp(where, lanes)
         self._emit(tirx.BufferStore(buf.var, value, [where]))
 
-    def widened(self, bits: Expr) -> Expr:
-        """bf16 numbers as f32, from bits in the lower halves of u32 words: to store them as bf16 is to store these."""
+    def from_bf16_bits(self, bits: Expr) -> Expr:
+        """Return bf16 values as f32, from their bits in the lower halves of u32 words; `store` as bf16 uses the
+        bits."""
         bits = self.let(bits, "bits")
-        wide = self.let(bitcast(bits << splat(const(16, "u32"), lanes_of(bits)), "f32"))
-        self._halves[wide.name] = bits
-        return wide
+        f32_value = self.let(bitcast(bits << splat(const(16, "u32"), lanes_of(bits)), "f32"))
+        self._bf16_bits[f32_value.name] = bits
+        return f32_value
 
-    def narrowed(self, x: Expr) -> Expr | None:
-        """f32 numbers rounded to bf16, and `widened`: 16 of them, by an instruction, if the kernel has said
-        `use(NARROW)`. It makes 0 of subnormal numbers, as the instructions that multiply do."""
-        if _split(x) != ("f32", 16) or NARROW not in self._used:
+    def rounded_to_bf16(self, x: Expr) -> Expr | None:
+        """Return 16 f32 values rounded to bf16 by an instruction, as f32; None for other vectors, or without
+        `use(CONVERT_BF16)`. The instruction flushes denormals to 0, as those that multiply do."""
+        if _split(x) != ("f32", 16) or CONVERT_BF16 not in self._used:
             return None
-        return self.widened(tirx.call_pure_extern("uint16x16", "gluongraph_narrow", x).astype("uint32x16"))
+        return self.from_bf16_bits(tirx.call_pure_extern("uint16x16", "gluongraph_narrow", x).astype("uint32x16"))
 
     def _as(self, value: Expr, dtype: str) -> Expr:
-        """The value cast; to bf16 by its bits, if they are known or an instruction finds them."""
+        """Return the value cast; to bf16 by its bits, if they are known or an instruction computes them."""
         if dtype != "bf16":
             return cast(value, dtype)
-        wide = value if isinstance(value, tirx.Var) and value.name in self._halves else self.narrowed(value)
-        if wide is None:
+        f32_value = (
+            value if isinstance(value, tirx.Var) and value.name in self._bf16_bits else self.rounded_to_bf16(value)
+        )
+        if f32_value is None:
             return cast(value, dtype)
-        lanes = lanes_of(wide)
-        return tirx.reinterpret(tvm_dtype("bf16", lanes), self._halves[wide.name].astype(f"uint16x{lanes}"))
+        lanes = lanes_of(f32_value)
+        return tirx.reinterpret(tvm_dtype("bf16", lanes), self._bf16_bits[f32_value.name].astype(f"uint16x{lanes}"))
 
     def copy(self, source: Buf, target: Buf) -> None:
-        """All elements of one buffer into another."""
+        """Copy all elements of one buffer to another."""
         with self.loop(target.size) as i:
             self.store(target, self.load(source, i), i)
 
     def scope(self) -> object:
-        """The block that statements go to now; `visible(scope)` later says whether its values may still be used."""
+        """Return the current block; `visible(scope)` says later whether its values may still be used."""
         return self._blocks[-1]
 
     def visible(self, scope: object) -> bool:
-        """Is that block still open? Only then do its values reach here."""
+        """Is that block still open, so that its values are in scope?"""
         return any(block is scope for block in self._blocks)
 
     @contextmanager
     def nest(self, extents: Sequence[int]) -> Iterator[tuple[Expr, ...]]:
-        """Serial loops over all the extents, the last one innermost."""
+        """Serial loops over all extents, the last one innermost."""
         with ExitStack() as stack:
             yield tuple(stack.enter_context(self.loop(extent)) for extent in extents)
 
     @contextmanager
     def grid(self, blocks: int, threads: int) -> Iterator[Expr]:
-        """Every thread of a GPU's grid runs what is made inside; yields its number, counted over all blocks."""
+        """A grid of GPU threads, which run the statements of this context; yields the thread's number in the grid."""
         with self._bound("blockIdx.x", blocks) as block, self._bound("threadIdx.x", threads) as thread:
             yield block * threads + thread
 
@@ -531,67 +536,72 @@ class Kernel:
             yield var
 
     @contextmanager
-    def aside(self) -> Iterator[list[Any]]:
-        """Statements made inside go nowhere but into the list that is yielded: once the block ends, it holds one."""
-        made: list[Any] = []
+    def capture(self) -> Iterator[list[Any]]:
+        """Capture the statements of this context: when it ends, the list that it yields contains them as one."""
+        buffer: list[Any] = []
         self._blocks.append([])
-        yield made
-        made.append(_sequence(self._blocks.pop()))
+        yield buffer
+        buffer.append(_sequence(self._blocks.pop()))
 
     def put(self, statement: Any) -> None:
-        """A statement that was made elsewhere."""
+        """Emit a TVM statement."""
         self._emit(statement)
 
     def evaluate(self, call: Expr) -> None:
-        """A call for its effect."""
+        """Emit a call for its side effect."""
         self._emit(tirx.Evaluate(call))
 
     def intrinsic(self, name: str, *args: Expr) -> None:
-        """An LLVM intrinsic for its effect. A number behind an address is a length in bytes, others name registers."""
-        given = [
+        """Emit an LLVM intrinsic for its side effect. An int after an address is a length in bytes, others are register
+        numbers."""
+        arguments = [
             (tirx.const(x, "int64" if i and not isinstance(args[i - 1], int) else "uint8") if isinstance(x, int) else x)
             for i, x in enumerate(args)
         ]
-        self._emit(tirx.Evaluate(tirx.call_llvm_intrin("int32", name, *given)))
+        self._emit(tirx.Evaluate(tirx.call_llvm_intrin("int32", name, *arguments)))
 
     def use(self, text: str) -> None:
-        """Functions in LLVM's language that the kernel calls."""
+        """Add LLVM functions that the kernel calls."""
         if text not in self._used:
             self._used.append(text)
 
     def call(self, name: str, *args: Value) -> None:
-        """A C function of 64-bit numbers and addresses, for its effect."""
-        given = [tirx.const(x, "int64") if isinstance(x, int) else x for x in args]
-        self._emit(tirx.Evaluate(tirx.call_extern("int64", name, *given)))
+        """Emit a call of a C function of 64-bit integers and addresses, for its side effect."""
+        arguments = [tirx.const(x, "int64") if isinstance(x, int) else x for x in args]
+        self._emit(tirx.Evaluate(tirx.call_extern("int64", name, *arguments)))
 
-    def values(self, name: str, count: int) -> Buf:
-        """Room for so many TVMFFIAny, each a tag and a value, on the stack whatever their number."""
-        made = self._buffer(name, 2 * max(count, 1), "i64", "")
-        self._emit(tirx.DeclBuffer(made.var, data=tirx.tvm_stack_alloca("tvm_ffi_any", max(count, 1))))
-        return made
+    def ffi_values(self, name: str, count: int) -> Buf:
+        """Return a stack buffer of `count` TVMFFIAny, each a tag and a value."""
+        buffer = self._buffer(name, 2 * max(count, 1), "i64", "")
+        self._emit(tirx.DeclBuffer(buffer.var, data=tirx.tvm_stack_alloca("tvm_ffi_any", max(count, 1))))
+        return buffer
 
-    def succeed(self, function: str, args: Buf, count: int, result: Buf) -> None:
-        """Call a packed function; where it fails, this one does, with the error that it has left."""
-        given = (tirx.reinterpret("handle", tirx.const(0, "int64")), self.address(args, 0), tirx.const(count, "int32"))
-        code = tirx.call_extern("int32", SYMBOL + function, *given, self.address(result, 0))
+    def call_packed(self, function: str, args: Buf, count: int, result: Buf) -> None:
+        """Call a packed function; if it fails, this one fails with its error."""
+        arguments = (
+            tirx.reinterpret("handle", tirx.const(0, "int64")),
+            self.address(args, 0),
+            tirx.const(count, "int32"),
+        )
+        code = tirx.call_extern("int32", SYMBOL + function, *arguments, self.address(result, 0))
         found = tirx.Var(self._unique("code"), "int32")
         self._emit(tirx.Bind(found, code))
         with self.when(compare("not_equal", found, index(0))):
             self._emit(tirx.Evaluate(tirx.tvm_throw_last_error()))
 
     def return_unless_zero(self, address: Expr) -> None:
-        """Return 0 from the function where there is another i32 than 0 at the address."""
+        """Return 0 from the function if the i32 at the address is not 0."""
         flag = self._buffer("flag", 1, "i32", "")
         self._emit(tirx.DeclBuffer(flag.var, data=tirx.reinterpret(tirx.buffer.buffer_data(flag.var).ty, address)))
         with self.when(compare("not_equal", self.load(flag, 0), const(0, "i32"))):
             self._emit(tirx.stmt.Return(index(0)))
 
     def address(self, buf: Buf, at: Value) -> Expr:
-        """Where buf[at] lies."""
+        """Return the address of buf[at]."""
         return buf.var.access_ptr("rw", offset=index(at + buf.offset))
 
     def finish(self, params: Sequence[Expr] | None = None) -> PrimFunc:
-        """The TVM function, of other parameters than tensors where some are given; the kernel is not to be used
+        """Return the TVM function, with `params` instead of the tensors if they are set; the kernel must not be used
         afterwards."""
         (block,) = self._blocks
         body = _sequence(block)
@@ -603,10 +613,10 @@ class Kernel:
 
 
 class Inline(Kernel):
-    """Stands where a kernel is wanted to name values, and names none."""
+    """A Kernel for pure expressions, which binds no names."""
 
     def let(self, value: Expr, name: str = "v") -> Expr:
-        """The value itself."""
+        """Return the value itself."""
         return value
 
 
@@ -619,5 +629,5 @@ def _kind(kind: str) -> Any:
 
 
 def name_of(function: PrimFunc) -> str:
-    """What a finished kernel is called."""
+    """Return the name of a finished kernel."""
     return str(function.attrs["global_symbol"])

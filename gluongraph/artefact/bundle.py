@@ -25,7 +25,7 @@ from pathlib import Path
 
 from gluongraph import runtime
 from gluongraph.artefact import compatibility, file, signing
-from gluongraph.errors import CompileError, FormatError, MXNetError, located
+from gluongraph.errors import CompileError, FormatError, MXNetError, with_user_location
 from gluongraph.host import disk, store
 from gluongraph.host.file_names import check_name
 from gluongraph.host.interrupts import guarded, in_parallel
@@ -71,14 +71,14 @@ def bundle(
     found = file.read(artefact)
     if not (verdict := signing.judge(found, trust)).trusted:
         help = "gluongraph key trust KEY, or trust the file itself: trust='file', --trust file"
-        raise MXNetError(located(f"{artefact} is not bundled: {verdict.why}", help=help))
+        raise MXNetError(with_user_location(f"{artefact} is not bundled: {verdict.why}", help=help))
     if (kind := found.told["target"]["kind"]) != "llvm":
         raise FormatError(
-            located(f"{artefact} is compiled for {kind}", help="export it for a CPU: the runner has no GPU")
+            with_user_location(f"{artefact} is compiled for {kind}", help="export it for a CPU: the runner has no GPU")
         )
     place = Path(folder)
     if place.exists() and any(place.iterdir()):
-        raise FileExistsError(located(f"{place} is there, and is not empty", help="give another folder"))
+        raise FileExistsError(with_user_location(f"{place} is there, and is not empty", help="give another folder"))
     with quiet(not progress):
         runner = _runner()
     (place / "lib").mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def bundle(
     copy = shutil.copy(artefact, place)
     if file.read(copy).digest != found.digest:  # the runner takes a while to build
         Path(copy).unlink()
-        raise FormatError(located(f"{artefact} has been changed meanwhile", help="make the bundle again"))
+        raise FormatError(with_user_location(f"{artefact} has been changed meanwhile", help="make the bundle again"))
     return sum(each.stat().st_size for each in place.rglob("*") if each.is_file())
 
 
@@ -111,7 +111,9 @@ def built() -> Path:
         CompileError: there is no C++ compiler, or it fails.
     """
     if (path := _runner().path) is None:
-        raise CompileError(located("the runner cannot be kept", help="GG_CACHE, or else TMPDIR, names a folder for it"))
+        raise CompileError(
+            with_user_location("the runner cannot be kept", help="GG_CACHE, or else TMPDIR, names a folder for it")
+        )
     return path
 
 
@@ -129,7 +131,9 @@ def _runner() -> Entry:
 def _build(folder: Path) -> None:
     """Compile every source once, and link the runner and the library of them."""
     if shutil.which(name := compiler()[0]) is None:
-        raise CompileError(located(f"there is no C++ compiler {name}", help="install g++, or name one in CXX"))
+        raise CompileError(
+            with_user_location(f"there is no C++ compiler {name}", help="install g++, or name one in CXX")
+        )
     (folder / "lib").mkdir()
     for package, library in LIBRARIES.items():
         (folder / "lib" / library).symlink_to(_package(package) / "lib" / library)

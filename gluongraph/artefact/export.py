@@ -19,7 +19,7 @@ from gluongraph.codegen.rule import Target
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.codegen.tvm.linking import command_for
 from gluongraph.dtypes import dtype_name, numpy_dtype
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.gluon.block import Block
 from gluongraph.host import nvidia, params_file
 from gluongraph.host.file_names import check_name
@@ -87,16 +87,18 @@ def _check(step: TrainStep, batch: Sequence[Any]) -> None:
     elif step.averages is not None and step.averages.shown:
         wrong = "the averages are in place of the weights: leave the block first"
     if wrong:
-        raise MXNetError(located(f"the step cannot be exported: {wrong}"))
+        raise MXNetError(with_user_location(f"the step cannot be exported: {wrong}"))
 
 
 def _modes(step: TrainStep, modes: Sequence[str] | None) -> tuple[str, ...]:
     known = EXPORTABLE if step.trainer is not None else ("predict",)
     if strange := [mode for mode in modes or () if mode not in known]:
-        raise ValueError(located(f"export: there is no mode {strange[0]!r}", help=f"choose among {', '.join(known)}"))
+        raise ValueError(
+            with_user_location(f"export: there is no mode {strange[0]!r}", help=f"choose among {', '.join(known)}")
+        )
     chosen = [mode for mode in known if modes is None or mode in modes]
     if "apply" in chosen and "accumulate" not in chosen:
-        raise ValueError(located("export: 'apply' without 'accumulate' has nothing to apply"))
+        raise ValueError(with_user_location("export: 'apply' without 'accumulate' has nothing to apply"))
     return tuple(chosen)
 
 
@@ -117,14 +119,16 @@ def _batches(step: TrainStep, batches: Sequence[Sequence[Any]] | None, sizes: Se
             types = list(dict.fromkeys(_types(key[1]) for key in step._specializations.keys))
     if not types:
         help = "call the step once, or export(path, batches=[(x, y)])"
-        raise MXNetError(located("export: no shapes are known yet", help=help))
+        raise MXNetError(with_user_location("export: no shapes are known yet", help=help))
     if sizes is None:
         return types
     if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise ValueError(located(f"batch_sizes are positive numbers, not {sizes!r}"))
+        raise ValueError(with_user_location(f"batch_sizes are positive numbers, not {sizes!r}"))
     first = types[-1]
     if not first[0].rank:
-        raise ValueError(located(f"batch_sizes of a batch without an axis: {first[0]}", help="give batches="))
+        raise ValueError(
+            with_user_location(f"batch_sizes of a batch without an axis: {first[0]}", help="give batches=")
+        )
     old = first[0].shape[0]
     return [
         tuple(TensorType((size, *t.shape[1:]), t.dtype) if t.rank and t.shape[0] == old else t for t in first)
@@ -184,7 +188,7 @@ class _Maker:
             reason = (
                 "GG_BACKEND or GG_CHECK has graphs interpreted" if compiled.artefact is None else "nothing links it"
             )
-            raise MXNetError(located(f"export: there is no library of the compiled code: {reason}"))
+            raise MXNetError(with_user_location(f"export: there is no library of the compiled code: {reason}"))
         self.entries.append(_Entry(f"{mode}.{number}", mode, types, step_graph, traced, compiled))
 
     # -- the file
@@ -224,7 +228,7 @@ class _Maker:
                 if found.setdefault(name, array).storage is not array.storage:
                     message = f"{name} is one array in {self.entries[0].mode} and another in {e.mode}"
                     help = "make them constants of the net (params.get_constant), or export with fewer modes"
-                    raise MXNetError(located(f"export: {message}", help=help))
+                    raise MXNetError(with_user_location(f"export: {message}", help=help))
         return found
 
     def _parameters(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.dtypes import dtype_name
-from gluongraph.errors import FormatError, located
+from gluongraph.errors import FormatError, with_user_location
 from gluongraph.host import json_text, params_file
 from gluongraph.runtime import tensorfile
 from gluongraph.storage import Array
@@ -120,8 +120,10 @@ def _refused(name: str) -> Any:
 
 
 def _sentence(what: str, fault: str) -> str:
-    return located(f"{what} {fault}", help="step.export(path) writes artefacts")
+    return with_user_location(f"{what} {fault}", help="step.export(path) writes artefacts")
 
 
 def _damaged(what: str, name: str) -> str:
-    return located(f"{what} is damaged: {name} is not what was written", help="get the file anew, or export it again")
+    return with_user_location(
+        f"{what} is damaged: {name} is not what was written", help="get the file anew, or export it again"
+    )

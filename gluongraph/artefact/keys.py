@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.host import disk, private
 from gluongraph.host.interrupts import import_whole
 
@@ -79,7 +79,9 @@ def public_key(text: str) -> PublicKey:
     """
     found = _LINE.fullmatch(text.strip())
     if found is None:
-        raise ValueError(located(f"{text!r} is no public key", help="`gluongraph key show` prints one: ed25519:..."))
+        raise ValueError(
+            with_user_location(f"{text!r} is no public key", help="`gluongraph key show` prints one: ed25519:...")
+        )
     return PublicKey(bytes.fromhex(found[1]), found[2] or "")
 
 

@@ -18,7 +18,15 @@ from gluongraph.artefact.signing import Verdict
 from gluongraph.artefact.snapshot import OF_GROUPS, current
 from gluongraph.checkpoint.part import REST, STATES, WEIGHTS
 from gluongraph.context import Context, cpu
-from gluongraph.errors import CompileError, FormatError, MXNetError, NotFiniteError, ShapeError, located, warn
+from gluongraph.errors import (
+    CompileError,
+    FormatError,
+    MXNetError,
+    NotFiniteError,
+    ShapeError,
+    warn,
+    with_user_location,
+)
 from gluongraph.formulas import Tape
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.parameter import Parameter
@@ -86,7 +94,7 @@ def load(
         if isinstance(error, MXNetError) and not isinstance(error, FormatError):
             raise
         message = f"{artefact.path} is no artefact of this version: {type(error).__name__}: {error}"
-        raise FormatError(located(message, help="step.export(path) writes artefacts")) from error
+        raise FormatError(with_user_location(message, help="step.export(path) writes artefacts")) from error
     if not verdict.trusted and trust != signing.NONE:
         warn(f"{artefact.path}: {verdict.why}; its code is not run, and what is called will be compiled again")
     return step
@@ -155,7 +163,9 @@ class ExportedStep(TrainStep):
         check_name("export", path, "step.export('step.gga')")
         if asked := [name for name, value in how.items() if value is not None]:
             help = "say so where the step is compiled, in the program that it comes from"
-            raise MXNetError(located(f"a loaded step has the code of its artefact alone: no {asked[0]}=", help=help))
+            raise MXNetError(
+                with_user_location(f"a loaded step has the code of its artefact alone: no {asked[0]}=", help=help)
+            )
         artefact = self._specializations.artefact
         groups, about = current(self)
         arrays = {name: a for name, a in artefact.arrays.items() if not name.startswith(tuple(OF_GROUPS.values()))}
@@ -237,17 +247,23 @@ class ExportedSpecializations(Specializations):
         self, mode: Mode, arrays: Sequence[Array], contexts: tuple[Context, ...], tune: float = 0.0
     ) -> Specialization:
         if tune:
-            raise MXNetError(located("an artefact has its code already", help="tune the step before it is exported"))
+            raise MXNetError(
+                with_user_location("an artefact has its code already", help="tune the step before it is exported")
+            )
         types = tuple((a.shape, a.dtype) for a in arrays)
         if (told := self.entries.get((mode.name, types))) is None:
             known = [t for name, t in self.entries if name == mode.name]
             here = "; ".join(map(_listed, known)) or "no call of this mode at all"
             message = f"the artefact holds no code to {mode.name} {_listed(types)}; it was exported for {here}"
-            raise ShapeError(located(message, help="step.export(path, batch_sizes=[...]) compiles for several"))
+            raise ShapeError(
+                with_user_location(message, help="step.export(path, batch_sizes=[...]) compiles for several")
+            )
         specialization = ExportedSpecialization(told, self)
         if not mode.traces and mode.gradients and specialization.names != self.accumulator.names:
             raise MXNetError(
-                located("apply: gradients of other parameters have been accumulated than it was exported for")
+                with_user_location(
+                    "apply: gradients of other parameters have been accumulated than it was exported for"
+                )
             )
         if (
             specialization.table is not None
@@ -256,7 +272,9 @@ class ExportedSpecializations(Specializations):
         ):
             help = "set them before the export, or in one way for all that were equal then"
             raise MXNetError(
-                located("lr_mult, wd_mult or counts of parameters have come apart since the export", help=help)
+                with_user_location(
+                    "lr_mult, wd_mult or counts of parameters have come apart since the export", help=help
+                )
             )
         return specialization
 
@@ -304,7 +322,7 @@ class _Flag:
         """Raises NotFiniteError: the flag among the results is false."""
         if not results[SOUND]:
             help = "the step that was exported names the op, on the same batch"
-            raise NotFiniteError(located("the step has made a NaN or an infinity", help=help))
+            raise NotFiniteError(with_user_location("the step has made a NaN or an infinity", help=help))
 
 
 class ExportedSpecialization(Specialization):
@@ -371,7 +389,9 @@ class ExportedSpecialization(Specialization):
                 raise
             message = f"{self.specializations.artefact.path} cannot be compiled again here: {error}"
             help = f"its own code is not run, as {why}: have it signed by a key that is trusted here, or load it where "
-            raise CompileError(located(message, help=help + "the compiler is, or with trust='file'")) from error
+            raise CompileError(
+                with_user_location(message, help=help + "the compiler is, or with trust='file'")
+            ) from error
 
     def _held(self) -> dict[str, Array]:
         return {}

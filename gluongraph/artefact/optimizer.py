@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from gluongraph.artefact import update_scalars
-from gluongraph.errors import FormatError, MXNetError, located
+from gluongraph.errors import FormatError, MXNetError, with_user_location
 from gluongraph.formulas import Tape
 from gluongraph.ir.graph import TensorType
 from gluongraph.lr_scheduler import LRScheduler
@@ -37,7 +37,7 @@ class ExportedSchedule(LRScheduler):
             name = type(self).__name__
             message = f"the schedule {name} is Python, and the artefact does not hold it"
             help = "trainer.set_learning_rate(rate) before each step, or mx.load(path, lr_scheduler=schedule)"
-            raise MXNetError(located(message, help=help))
+            raise MXNetError(with_user_location(message, help=help))
         own = {update_scalars.SCHEDULE + name: float(v) for name, v in update_scalars.settings_of(self).items()}
         return self._tape.run({**self._others(), **own, update_scalars.UPDATES: float(num_update)})[update_scalars.RATE]
 
@@ -86,7 +86,9 @@ class ExportedOptimizer(Optimizer):
 
     def scalars(self, index: Index) -> dict[str, float]:
         help = "call the step that was loaded"
-        raise MXNetError(located(f"the formula of {type(self).__name__} is compiled, and does nothing else", help=help))
+        raise MXNetError(
+            with_user_location(f"the formula of {type(self).__name__} is compiled, and does nothing else", help=help)
+        )
 
     # -- its numbers
 
@@ -157,7 +159,7 @@ def optimizer_of(
     by_caller = about["schedule"] is not None and about["schedule"]["by"] == "caller"
     if schedule is not None and not by_caller:
         message = "lr_scheduler is for artefacts whose schedule could not be exported; the rate of this one is known"
-        raise MXNetError(located(message, help="leave it out; trainer.learning_rate tells the rate"))
+        raise MXNetError(with_user_location(message, help="leave it out; trainer.learning_rate tells the rate"))
     attributes = {
         "carried": tuple(told["carried"]),
         "copies": frozenset(about["copies"]),

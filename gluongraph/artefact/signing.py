@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gluongraph.artefact import keys
 from gluongraph.artefact.file import Artefact
-from gluongraph.errors import MXNetError, located, warn
+from gluongraph.errors import MXNetError, warn, with_user_location
 
 HERE, ED25519 = "made_here", "ed25519"  # in a file's metadata: a tag of the local key; public key and signature
 KEYS, FILE, NONE = "keys", "file", "none"  # what `mx.load(trust=...)` takes, beside a public key
@@ -78,7 +78,9 @@ def check_trust(trust: str) -> None:
             keys.public_key(trust)
         except (ValueError, AttributeError):
             message = f"trust is 'keys', 'file', 'none' or a public key, not {trust!r}"
-            raise ValueError(located(message, help="`gluongraph key show` prints a public key: ed25519:...")) from None
+            raise ValueError(
+                with_user_location(message, help="`gluongraph key show` prints a public key: ed25519:...")
+            ) from None
 
 
 def judge(artefact: Artefact, trust: str) -> Verdict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph.errors import FormatError, MXNetError, located
+from gluongraph.errors import FormatError, MXNetError, with_user_location
 from gluongraph.tracing.tracer import Output
 
 
@@ -23,7 +23,9 @@ def to_data(part: Any) -> Any:
     if part is None or isinstance(part, (bool, int, float, str)):
         return {"value": part}
     message = f"the program gives back {type(part).__name__}, which an artefact cannot"
-    raise MXNetError(located(message, help="return arrays, numbers and texts, in tuples, lists and dictionaries"))
+    raise MXNetError(
+        with_user_location(message, help="return arrays, numbers and texts, in tuples, lists and dictionaries")
+    )
 
 
 def from_data(data: Any) -> Any:

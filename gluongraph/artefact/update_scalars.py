@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.formulas import NotAFormula, Tape, Trace
 from gluongraph.optimizer import Optimizer
 from gluongraph.optimizer.counting import Index
@@ -157,7 +157,7 @@ def _unwritable(optimizer: Optimizer, why: object) -> MXNetError:
     name = type(optimizer).__name__
     message = f"the numbers of {name} cannot be written down as formulas: {why}"
     help = "in scalars(), use gluongraph.formulas for float and math, and name what lasts between updates in `carried`"
-    return MXNetError(located(message, help=help))
+    return MXNetError(with_user_location(message, help=help))
 
 
 def _is_formula(optimizer: Optimizer) -> bool:

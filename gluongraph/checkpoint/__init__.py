@@ -17,7 +17,7 @@ import gluongraph
 from gluongraph import autograd
 from gluongraph.checkpoint import averages, gradients, progress, random_state, states, weights
 from gluongraph.checkpoint.part import REST, STATES, WEIGHTS, Groups, Part, Put, Training, check_json, misfit
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.ndarray import NDArray
 from gluongraph.runtime import checkpoint as disk
 from gluongraph.runtime.checkpoint import Content, Keep
@@ -94,7 +94,9 @@ def keeping(keep: int | Keep | None, metrics: Mapping[str, Any] | None) -> Keep:
     if keep.monitor is not None and keep.monitor not in (metrics or {}):
         given = ", ".join(metrics or {}) or "none"
         help = f"step.save(dir, keep=..., metrics={{{keep.monitor!r}: value}})"
-        raise ValueError(located(f"keep goes by the metric {keep.monitor!r}; the metrics given: {given}", help=help))
+        raise ValueError(
+            with_user_location(f"keep goes by the metric {keep.monitor!r}; the metrics given: {given}", help=help)
+        )
     return keep
 
 
@@ -107,4 +109,4 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value.asscalar() if isinstance(value, NDArray) else value)
     except (TypeError, ValueError):
-        raise TypeError(located(f"metrics: {name!r} is no number but {type(value).__name__}")) from None
+        raise TypeError(with_user_location(f"metrics: {name!r} is no number but {type(value).__name__}")) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph.checkpoint.part import REST, Groups, Part, Put, Training, misfit
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.runtime.checkpoint import Content
 from gluongraph.tracing.ema import AVERAGE
 
@@ -13,7 +13,9 @@ from gluongraph.tracing.ema import AVERAGE
 def _check_out(training: Training) -> None:
     """Raise where the averages are in place of the weights."""
     if (averages := training.step.averages) is not None and averages.shown:
-        raise MXNetError(located("a checkpoint within averaged()", help="leave the block first: weights come back"))
+        raise MXNetError(
+            with_user_location("a checkpoint within averaged()", help="leave the block first: weights come back")
+        )
 
 
 def _take(training: Training, groups: Groups) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gluongraph.dtypes import dtype_name
-from gluongraph.errors import FormatError, MXNetError, located
+from gluongraph.errors import FormatError, MXNetError, with_user_location
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.host.json_text import DEEPEST, depth_exceeds
@@ -34,7 +34,9 @@ class Training:
     def __init__(self, step: TrainStep):
         if step.trainer is None:
             help = "net.save_parameters(file) and net.load_parameters(file) keep the weights"
-            raise MXNetError(located("this was compiled without a trainer, and has nothing to resume", help=help))
+            raise MXNetError(
+                with_user_location("this was compiled without a trainer, and has nothing to resume", help=help)
+            )
         self.step, self.trainer = step, step.trainer
         self.parameters: dict[str, Parameter] = {}
         self.keys: dict[str, str] = {}  # the parameter's own key -> the one in files
@@ -43,7 +45,9 @@ class Training:
             if parameter.key not in self.keys:
                 if key in self.parameters:
                     raise MXNetError(
-                        located(f"the trainer's parameter {key} has the name of another one's place in the net")
+                        with_user_location(
+                            f"the trainer's parameter {key} has the name of another one's place in the net"
+                        )
                     )
                 self.keys[parameter.key], self.parameters[key] = key, parameter
         if not any(p.deferred for p in self.trainer.params):
@@ -87,7 +91,7 @@ class Part:
 def check_json(value: Any, where: str) -> None:
     """Raise a TypeError that names the first thing in a value that would not come back from JSON as it is."""
     if depth_exceeds(value, DEEPEST - 4):  # what lies around it in the file is nested as well
-        raise TypeError(located(f"{where} is nested deeper than {DEEPEST - 4} levels, or contains itself"))
+        raise TypeError(with_user_location(f"{where} is nested deeper than {DEEPEST - 4} levels, or contains itself"))
     _check_json(value, where)
 
 
@@ -100,14 +104,16 @@ def _check_json(value: Any, where: str) -> None:
     elif type(value) is dict:
         for key, each in value.items():
             if type(key) is not str:
-                raise TypeError(located(f"{where} has the key {key!r}; in JSON keys are texts", help="use str(key)"))
+                raise TypeError(
+                    with_user_location(f"{where} has the key {key!r}; in JSON keys are texts", help="use str(key)")
+                )
             _check_json(each, f"{where}[{key!r}]")
     else:
         help = "give dictionaries, lists, numbers, texts, True, False, None: float(x), x.tolist(), list(x)"
-        raise TypeError(located(f"{where} is {type(value).__name__}, which JSON does not hold", help=help))
+        raise TypeError(with_user_location(f"{where} is {type(value).__name__}, which JSON does not hold", help=help))
 
 
 def misfit(message: str, help: str = "") -> FormatError:
     way = "build net, trainer and step as the saved ones were"
     alone = f"net.load_parameters(dir + '/{WEIGHTS}-00000-of-00001.safetensors') takes the weights alone"
-    return FormatError(located(f"{message}; nothing has been changed", help=f"{help or way}; {alone}"))
+    return FormatError(with_user_location(f"{message}; nothing has been changed", help=f"{help or way}; {alone}"))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.checkpoint.part import Groups, Part, Put, Training, check_json, misfit
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.lr_scheduler import LRScheduler
 from gluongraph.runtime.checkpoint import Content
@@ -40,7 +40,7 @@ def _scheduler(scheduler: Any) -> Any:
 def _check_store(trainer: Trainer) -> None:
     if trainer._exchange.once and not trainer._own_store:
         message = f"{trainer._kvstore} keeps weights and states of its own, which no checkpoint can read or set"
-        raise MXNetError(located(message, help="make the Trainer with update_on_kvstore=False"))
+        raise MXNetError(with_user_location(message, help="make the Trainer with update_on_kvstore=False"))
 
 
 def _take(training: Training, groups: Groups) -> Any:

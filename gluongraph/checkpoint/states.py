@@ -7,7 +7,7 @@ from typing import Any
 
 from gluongraph.checkpoint.part import STATES, Groups, Part, Put, Training, misfit
 from gluongraph.dtypes import dtype_name
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
@@ -25,7 +25,9 @@ def _flat(state: Any, name: str, arrays: dict[str, Array]) -> Any:
         arrays[name] = state.storage.array
         return name
     if state is not None:
-        raise MXNetError(located(f"a state is None, an array or a tuple of those; that of {name} has {state!r}"))
+        raise MXNetError(
+            with_user_location(f"a state is None, an array or a tuple of those; that of {name} has {state!r}")
+        )
     return None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gluongraph.checkpoint.part import REST, WEIGHTS, Groups, Part, Put, Training, misfit
 from gluongraph.dtypes import dtype_name
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
@@ -38,7 +38,7 @@ def _check_held(training: Training) -> None:
             if id(traced.captured[name].storage) not in known:
                 message = f"the step changes {name}, which is no parameter of its trainer or net"
                 help = "make the Trainer with the collect_params() of every net that the function runs"
-                raise MXNetError(located(message, help=help))
+                raise MXNetError(with_user_location(message, help=help))
 
 
 def _put(training: Training, content: Content, told: Any) -> Put:

@@ -23,20 +23,20 @@ from gluongraph.ir.plan import Buffer, Candidate, Launch
 from gluongraph.runtime import loader
 from gluongraph.storage import Array, aligned_empty
 
-FEWEST = 5  # runs of each before one that is slow is left out
-SLOW = 1.15  # times the best
-LONG = 0.05  # seconds of runs of each that is not left out
-AGAIN = 15  # runs at the least, and seconds, of two that are compared in the end
-LONGER = 0.15
-WORTH = 0.97  # of the time of the rule's own choice: what is to count as faster
-TOLERANCE = 1e-4  # of f32, in proportion to the largest number of an array
-COARSER = {"f16": 40.0, "bf16": 200.0}
+FEWEST = 5  # runs of each candidate before slow ones are dropped
+SLOW = 1.15  # times the best, above which a candidate is dropped
+LONG = 0.05  # seconds of runs of each candidate that is not dropped
+AGAIN = 15  # minimum runs in the final comparison with the default
+LONGER = 0.15  # seconds of each in that comparison
+WORTH = 0.97  # a candidate counts as faster below this fraction of the default's time
+TOLERANCE = 1e-4  # of f32, relative to the largest element of an array
+COARSER = {"f16": 40.0, "bf16": 200.0}  # factors of the tolerance
 
 
 @dataclass
 class Entrant:
-    """A candidate, what runs it, and how long that takes: the least of all runs, since what else runs on the machine
-    can but add. `exact`: with the bits of the rule's own choice."""
+    """A candidate, a function that runs it, and its time: the minimum of all runs, since other load on the machine only
+    adds to it. `exact`: are its results equal to the default's to the bit?"""
 
     candidate: Candidate
     run: Callable[[], object]
@@ -46,7 +46,7 @@ class Entrant:
     spent: float = 0.0
 
     def time(self) -> None:
-        """Run once more."""
+        """Run and time it once."""
         started = time.perf_counter()
         self.run()
         taken = time.perf_counter() - started
@@ -54,7 +54,7 @@ class Entrant:
 
 
 class Contest:
-    """The candidates for one launch, on memory of their own. The first to enter is the rule's own choice."""
+    """Compares the candidates for one launch, on memory of its own. The first candidate is the rule's default."""
 
     def __init__(self, launch: Launch, on: Target):
         self.launch, self.on = launch, on
@@ -64,28 +64,28 @@ class Contest:
         self.before = {b.name: self.memory[b.name].copy() for b in launch.reads if b.name in written}
         self.meant: list[Array] = []
 
-    def hold(self, candidates: Sequence[Candidate]) -> tuple[Entrant, Entrant]:
-        """The rule's own choice, the first of the candidates, and the fastest; that may be the same."""
+    def run(self, candidates: Sequence[Candidate]) -> tuple[Entrant, Entrant]:
+        """Time the candidates; return the rule's default, the first of them, and the fastest, which may be the same."""
         entrants = [e for e in self._entrants(candidates) if self._right(e)]
-        usual = entrants[0]
+        default = entrants[0]
         _race(entrants, LONG)
         best = min(entrants, key=lambda e: e.seconds)
-        if best is not usual:  # once more, longer: of many the best may have been lucky
-            usual, best = (Entrant(e.candidate, e.run, e.exact) for e in (usual, best))
-            _race([usual, best], LONGER, AGAIN, slow=math.inf)
-        return usual, best if best.seconds <= usual.seconds * WORTH else usual
+        if best is not default:  # again, longer: the best of many may have been lucky
+            default, best = (Entrant(e.candidate, e.run, e.exact) for e in (default, best))
+            _race([default, best], LONGER, AGAIN, slow=math.inf)
+        return default, best if best.seconds <= default.seconds * WORTH else default
 
     def _entrants(self, candidates: Sequence[Candidate]) -> list[Entrant]:
         launches = [self._launch(c, f"{self.launch.kernel}_{i}") for i, c in enumerate(candidates)]
         functions = _compiled(launches, self.on)
-        # One workspace for all: pages that share places of a cache would make one candidate slow by chance.
+        # One workspace for all: pages that collide in cache sets would make a candidate slow by chance.
         space = aligned_empty((max(c.workspace for c in candidates),), np.uint8)
         made = []
         for launch, function in zip(launches, functions, strict=True):
             memory = {b.name: self.memory[b.name] for b in (*launch.reads, *launch.writes)}
             if launch.workspace is not None:
                 memory[launch.workspace.name] = space[: launch.candidate.workspace]
-            # The arrays live as long as what runs on them.
+            # `memory` is passed to keep the arrays alive.
             views = {name: loader.view(array) for name, array in memory.items()}
             arguments = [views[b.name] for b in launch.arguments]
             made.append(Entrant(launch.candidate, _call(function, arguments, memory)))
@@ -97,7 +97,7 @@ class Contest:
         return replace(self.launch, kernel=name, candidate=candidate, workspace=space)
 
     def _right(self, entrant: Entrant) -> bool:
-        """Does it compute what the first one does? `exact` says whether to the bit."""
+        """Does it compute the same results as the default? Sets `exact`."""
         for name, before in self.before.items():
             self.memory[name][...] = before
         entrant.run()
@@ -119,7 +119,7 @@ def _call(function: Callable[..., object], arguments: Sequence[Any], memory: obj
 
 
 def _compiled(launches: Sequence[Launch], on: Target) -> list[Callable[..., object]]:
-    """The functions of some kernels, of as many modules as there are threads: the compiler takes most of the time."""
+    """Compile some kernels in one module per thread, since compilation takes most of the time; return the functions."""
     parts = min(process.threads(), len(launches))
     written = [kernel(launch, on) for launch in launches]
     modules = in_parallel([partial(machine_code.build_kernels, written[i::parts], on.tvm) for i in range(parts)], parts)
@@ -127,7 +127,7 @@ def _compiled(launches: Sequence[Launch], on: Target) -> list[Callable[..., obje
 
 
 def _race(entrants: Sequence[Entrant], seconds: float, fewest: int = FEWEST, slow: float = SLOW) -> None:
-    """Runs them alternately; those that are clearly slower than the best stop early."""
+    """Run the candidates alternately; drop those that are clearly slower than the best."""
     running = list(entrants)
     for each in running:
         each.run()
@@ -140,7 +140,7 @@ def _race(entrants: Sequence[Entrant], seconds: float, fewest: int = FEWEST, slo
 
 
 def _made_up(rng: np.random.Generator, ty: TensorType) -> Array:
-    """Numbers that any input of a kernel can have: floats above 0 and below 1, whole numbers 0 or 1."""
+    """Return random values that are valid for any input of a kernel: floats between 0 and 1, integers 0 or 1."""
     made = aligned_empty(ty.shape, numpy_dtype(ty.dtype))
     given = rng.random(ty.shape, np.float32) if is_float(ty.dtype) else rng.integers(0, 2, ty.shape)
     made[...] = given.astype(made.dtype)

@@ -1,4 +1,4 @@
-"""The numpy twin of a compiled entry point: GG_BACKEND=reference, and GG_CHECK=nan, which sees every node."""
+"""An entry point that is interpreted in numpy: for GG_BACKEND=reference, and GG_CHECK=nan, which checks every node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 class Interpreted:
     """Runs a graph node by node in numpy, with the interface of `runtime.Executor`."""
 
-    checks_indices = True  # by the numpy meaning of the ops
+    checks_indices = True  # by the ops' numpy implementations
 
     def __init__(self, graph: Graph, roles: Mapping[str, str], state: Mapping[str, Array], check: bool):
         self.graph, self.check = graph, check
@@ -30,15 +30,15 @@ class Interpreted:
         self.bind(state)
 
     def bind(self, state: Mapping[str, Array]) -> None:
-        """Read and write these arrays from now on."""
+        """Use these arrays as state from now on."""
         self._state = dict(state)
 
     def scalar(self, name: str) -> memoryview[Any]:
-        """The memory of one host scalar."""
+        """Return the memory of a host scalar."""
         return self._scalars[name].reshape(-1).data
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
-        """Run once; the updated state arrays are written at the end, all or none."""
+        """Run once; updated state arrays are written at the end, all or none."""
         given = {**self._state, **self._scalars, **dict(zip(self.input_names, inputs, strict=True))}
         values = {name: array.reshape(self.graph.inputs[name].shape) for name, array in given.items()}
         outputs, updates = (nan_check.run if self.check else interpreter.run)(self.graph, values)

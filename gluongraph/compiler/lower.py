@@ -18,7 +18,7 @@ from gluongraph.codegen.targets import runs_here
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.compiler.memory_options import ALL_KEPT, MemoryOptions
-from gluongraph.errors import CompileError, MXNetError, located, pluralize
+from gluongraph.errors import CompileError, MXNetError, pluralize, with_user_location
 from gluongraph.host import process, services
 from gluongraph.host.interrupts import import_whole, in_one_line
 from gluongraph.host.progress import quiet, task
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 def cast_to(graph: Graph, low: str, on: Target) -> Graph:
-    """The graph after the pass `amp`; the updates are not there yet."""
+    """Return the graph, to which updates are not yet added, after the pass `amp`."""
     import_whole("gluongraph.compiler.run_passes")
     from gluongraph.compiler.run_passes import run
     from gluongraph.passes.pipeline import Context
 
     def has_kernel(n: Node) -> bool:
-        from gluongraph.codegen.rules import has_composite_kernel  # asked of composites alone: most graphs have none
+        from gluongraph.codegen.rules import has_composite_kernel  # only called for composites: most graphs have none
 
         return has_composite_kernel(on)(n)
 
@@ -52,7 +52,7 @@ def cast_to(graph: Graph, low: str, on: Target) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A graph, and all else that decides what it becomes; see `lower`. `measured`: what tuners had found by then."""
+    """A graph, and all options of its compilation; see `lower`. `measured`: the tuning records at that time."""
 
     graph: Graph
     roles: Mapping[str, str]
@@ -66,13 +66,13 @@ class Request:
 
     @cached_property
     def checked(self) -> Graph:
-        """The graph with one output more that counts indices out of range, if it checks any."""
+        """The graph with an additional output that counts indices out of range, if it checks any."""
         return index_checks.flagged(self.graph)
 
     @cached_property
     def choice(self) -> Choice:
-        """The plan, and the graph of kernels that it was made from."""
-        import_whole("gluongraph.compiler.pipeline")  # with networkx: half imported, it could not be imported again
+        """The plan, and the graph of kernels from which it was created."""
+        import_whole("gluongraph.compiler.pipeline")  # networkx cannot be imported again after an interrupt
         from gluongraph.compiler.pipeline import choice
 
         with task(0, "planning"):
@@ -80,28 +80,29 @@ class Request:
 
     @cached_property
     def key(self) -> str:
-        """What an artefact is remembered by; '' where somebody looks at what a known one goes without."""
+        """The key of the artefact in the plan cache; '' if debug settings need the passes to run."""
         if debug.settings() != debug.Settings():
             return ""
         results = (*self.checked.outputs, *self.checked.updates)
-        spared = [name in self.forward for name in results]
-        return plans.key(self.checked, self.roles, f"{self.memory_options} {spared} {self.measured.digest}", self.on)
+        recomputable = [name in self.forward for name in results]
+        options = f"{self.memory_options} {recomputable} {self.measured.digest}"
+        return plans.key(self.checked, self.roles, options, self.on)
 
     def find(self) -> Artefact | None:
-        """The artefact, where the cache has it."""
+        """Return the artefact from the cache; None if it is not there."""
         return plans.find(self.key, self.checked, gpu=self.on.gpu) if self.key else None
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A graph after all stages: what was asked for, the artefact, the plan.
+    """A graph after all stages: the request, the artefact, the plan.
 
-    Where the cache knew what the graph becomes, there is no plan until somebody asks for it.
+    If the artefact was in the plan cache, the plan is created when it is first used.
     """
 
     request: Request
-    artefact: Artefact | None  # None where the graph is interpreted
-    tuning: Tuning | None = None  # what was measured for it, if that was asked for
+    artefact: Artefact | None  # None if the graph is interpreted
+    tuning: Tuning | None = None  # the outcome of tuning, if it was requested
 
     @property
     def traced(self) -> Graph:
@@ -115,11 +116,12 @@ class Compiled:
 
     @property
     def footprint(self) -> Footprint:
-        """The bytes of the plan."""
+        """The memory of the plan."""
         return self.request.choice.footprint
 
     def executor(self, state: Mapping[str, np.ndarray[Any, Any]]) -> Executor | DeviceExecutor | Interpreted:
-        """The artefact loaded and bound to these arrays; its numpy twin under GG_BACKEND=reference and GG_CHECK=nan."""
+        """Return an executor of the artefact on these state arrays; under GG_BACKEND=reference and GG_CHECK=nan one
+        that interprets the graph."""
         if self.artefact is None:
             return Interpreted(self.traced, self.request.roles, state, check=bool(debug.settings().check))
         entry = loader.function(self.module(), "step")
@@ -129,7 +131,7 @@ class Compiled:
         return Executor(entry, self.artefact.program, state, refuse)
 
     def module(self) -> Any:
-        """The artefact's code, loaded."""
+        """Return the artefact's code, loaded."""
         artefact = self.artefact
         if artefact is None:
             raise CompileError("there is no compiled code: GG_BACKEND or GG_CHECK has graphs interpreted")
@@ -155,39 +157,39 @@ def lower(
     tune: float = 0.0,
     progress: bool = True,
 ) -> Compiled:
-    """One graph -> code. `roles` says of each input whether it is "state", "scalar" or "input" (see plan.SPACES).
+    """Compile a graph. `roles` says for each input whether it is "state", "scalar" or "input" (see plan.SPACES).
 
-    `forward` names the outputs and updates that no gradient goes into; what they need may be computed again, as
-    `memory_options` says. `tune`: so many seconds are spent on measuring candidates for its kernels first. `progress`:
-    show on a terminal how far it is.
+    `forward` are the outputs and updates that do not depend on gradients; values that they need may be recomputed, as
+    `memory_options` says. `tune`: seconds to spend first on measuring candidates for the kernels. `progress`: show the
+    progress on a terminal.
     """
     on = on or find_target()
     debug.next_graph()
     graph, tuning = edited(graph), None
-    asked = Request(graph, roles, forward, on, memory_options)
+    request = Request(graph, roles, forward, on, memory_options)
     with quiet(not progress), task(0, "compiling"):
         if tune and runs_here(on) and not interprets():
             import_whole("gluongraph.compiler.tuning")
             from gluongraph.compiler.tuning import tune as measure
 
-            tuning = measure(asked.choice.plan, on, tune)
-            asked = Request(graph, roles, forward, on, memory_options) if tuning.changed else asked
-        artefact = asked.find()
+            tuning = measure(request.choice.plan, on, tune)
+            request = Request(graph, roles, forward, on, memory_options) if tuning.changed else request
+        artefact = request.find()
         if artefact is None:
-            artefact = built(asked.choice.plan, on)
-            if asked.key and artefact is not None:
-                plans.remember(asked.key, asked.checked, artefact)
-    process.give_back_freed_memory()  # what compiling took, and parameters and states before they moved into arenas
-    return Compiled(asked, artefact, tuning)
+            artefact = built(request.choice.plan, on)
+            if request.key and artefact is not None:
+                plans.remember(request.key, request.checked, artefact)
+    process.give_back_freed_memory()  # of compilation, and of parameters and states that were moved into arenas
+    return Compiled(request, artefact, tuning)
 
 
 def is_known(graph: Graph, roles: Mapping[str, str]) -> bool:
-    """Would `lower` find the code of this graph in the cache?"""
+    """Is the code of this graph in the cache?"""
     return Request(graph, roles, (), find_target(), ALL_KEPT).find() is not None
 
 
 def built(plan: Plan, on: Target) -> Artefact | None:
-    """The artefact of a plan; None where graphs are interpreted."""
+    """Return the artefact of a plan; None if graphs are interpreted."""
     from gluongraph.codegen.build import build
     from gluongraph.codegen.rules import offer
 
@@ -206,23 +208,23 @@ def built(plan: Plan, on: Target) -> Artefact | None:
     return artefact
 
 
-LARGEST = 2**31 - 2**16  # elements of an array: kernels count in 32 bits, and some a tile beyond the end
+LARGEST = 2**31 - 2**16  # elements of an array: indices have 32 bits, and some kernels compute a tile beyond the end
 
 
 def check_sizes(plan: Plan) -> None:
-    """Raise CompileError for an array of more elements than kernels can count: they would read and write elsewhere."""
+    """Raise CompileError for an array with more elements than kernels can index."""
     found = {buffer.name: buffer.type for buffer in plan.buffers.values()}
-    for launch in plan.kernels.values():  # a reshape goes by a position in the whole, which need not lie in memory
+    for launch in plan.kernels.values():  # a reshape computes positions, also of values that are not in memory
         reshaped = (n for n in launch.group.body.nodes() if n.op.name == "reshape")
         found |= {f"a reshape in {launch.kernel}": n.ty for n in reshaped if n.ty.size > LARGEST}
     for name, type in found.items():
         if type.size > LARGEST:
             message = f"{name} is {type}: arrays of compiled code have at most {LARGEST} elements"
-            raise CompileError(located(message, help="make the batch smaller, or split the array"))
+            raise CompileError(with_user_location(message, help="make the batch smaller, or split the array"))
 
 
 def edited(graph: Graph) -> Graph:
-    """The graph; under GG_EDIT=file what somebody makes of it there: it is written out, and read back on Enter."""
+    """Return the graph; under GG_EDIT=file it is written to the file, and read back after the user has edited it."""
     if not (name := debug.settings().edit):
         return graph
     path = Path(name)
@@ -235,7 +237,7 @@ def edited(graph: Graph) -> Graph:
 
 
 def compile_graph(graph: Graph, name: str) -> Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]:
-    """A graph as a function: numpy arrays by input name -> (outputs, updates). Updated arrays are written in place."""
+    """Return a graph as a function: numpy arrays by input name -> (outputs, updates). Updates are written in place."""
     roles = {key: "state" if key in graph.updates else "input" for key in graph.inputs}
     compiled = lower(graph, roles)
     runner: Executor | DeviceExecutor | Interpreted | None = None

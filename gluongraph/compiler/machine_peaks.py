@@ -18,21 +18,20 @@ from gluongraph.ir.cost_model import Level, Machine
 from gluongraph.runtime import loader
 from gluongraph.storage import aligned_empty
 
-# Numbers in each of two arrays, and how often they are gone through in a call: within a core's second cache, within
-# the third, and beyond both.
+# Elements in each of two arrays, and passes over them in a call: within L2, within L3, and beyond both.
 STREAMS = ((1 << 16, 64), (1 << 20, 4), (1 << 26, 1))
-_LONG = 0.1  # seconds of attempts at each number; the best counts
+_LONG = 0.1  # seconds of runs for each measurement; the best counts
 
 
 @cache
 def machine() -> Machine:
-    """This machine's CPU on as many threads as kernels have; measured once in a process, in two seconds.
+    """Measure this machine's CPU, with as many threads as kernels use; once per process, in two seconds.
 
-    The best of many attempts counts, since what else runs may slow any of them: a peak that is measured too low makes
-    kernels look too good.
+    The best of many runs counts, since other load may slow some of them: a peak that is measured too low makes kernels
+    look too good.
 
     Raises:
-        CompileError: GG_TARGET names something else than a CPU.
+        CompileError: GG_TARGET is not a CPU.
     """
     on = find_target()
     if not isinstance(on, Cpu):
@@ -58,7 +57,7 @@ def _level(module: Any, size: int, times: int) -> Level:
     x[:], y[:] = 1, 1
 
     def rate(kind: str, arrays: int) -> float:
-        """Bytes a second, of so many arrays that are read or written."""
+        """Return the bandwidth of a stream that reads or writes `arrays` arrays."""
         kernel, given = module[f"{kind}_{size}"], (loader.view(x), loader.view(y))
         return arrays * x.nbytes * times / _best(partial(kernel, *given))
 
@@ -66,7 +65,7 @@ def _level(module: Any, size: int, times: int) -> Level:
 
 
 def _best(run: Callable[[], Any]) -> float:
-    """The least seconds among the runs of a tenth of a second, five at the least."""
+    """Return the minimum time of at least five runs, for at least a tenth of a second."""
     times: list[float] = []
     while len(times) < 5 or sum(times) < _LONG:
         started = time.perf_counter()

@@ -10,10 +10,10 @@ from gluongraph.ir.plan import Plan
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes that a compiled step holds while it runs.
+    """Bytes of memory that a compiled step uses.
 
-    `scratch` is what lies between kernels, their workspaces included; `states` are the optimizer's and whatever else
-    outlives a step without being a parameter.
+    `scratch` are intermediate values and workspaces; `states` are the optimizer's states and all other state that is
+    not a parameter.
     """
 
     parameters: int
@@ -22,11 +22,11 @@ class Footprint:
     inputs: int
     outputs: int
     constants: int
-    extra_time: float = 0.0  # of a step's time: what recomputation is expected to take
+    extra_time: float = 0.0  # the expected time of recomputation, relative to a step's time
 
     @property
     def peak(self) -> int:
-        """All of them together."""
+        """The sum of all."""
         return self.parameters + self.states + self.scratch + self.inputs + self.outputs + self.constants
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Footprint:
 
 
 def footprint(plan: Plan) -> Footprint:
-    """The bytes of a plan."""
+    """Return the memory of a plan."""
     held = {b.name: b for b in plan.inputs.values()}
     states = {name: b.type.nbytes for name, b in held.items() if b.space == "state"}
     others = sum(nbytes for name, nbytes in states.items() if _is_named_after(name, states))
@@ -53,12 +53,12 @@ def footprint(plan: Plan) -> Footprint:
 
 
 def _is_named_after(name: str, others: Container[str]) -> bool:
-    """Is it an array that a step keeps for a parameter: "<parameter>/<state>", "average:<parameter>"?"""
+    """Is it the name of a parameter's state: "<parameter>/<state>", "average:<parameter>"?"""
     return name.rpartition("/")[0] in others or name.partition(":")[2] in others
 
 
 def format_bytes(nbytes: float) -> str:
-    """A number of bytes with the unit that suits it."""
+    """Format a number of bytes with a suitable unit."""
     unit, size = next(
         pair
         for pair in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))

@@ -21,7 +21,7 @@ from gluongraph.passes.pipeline import Context, passes
 
 
 def context_of(on: Target, roles: Mapping[str, str] | None = None) -> Context:
-    """What a target says to the passes."""
+    """Return the passes' context for a target."""
 
     def nest(body: Graph, inner: Mapping[str, str]) -> Plan:
         return plan_of(body, inner, on, within=True)[0]
@@ -39,25 +39,25 @@ def choice(
     memory_options: MemoryOptions,
     measured: Table,
 ) -> Choice:
-    """All stages up to the plan, with as much computed again as `memory_options` says; see `compiler.lower`."""
+    """Run all stages up to the plan, with recomputation as `memory_options` says; see `compiler.lower`."""
     planned = partial(plan_kernels, roles=roles, on=on, measured=measured)
     return search_memory(prepared(graph, on), forward, roles, memory_options, planned)
 
 
 def plan_of(graph: Graph, roles: Mapping[str, str], on: Target, within: bool = False) -> tuple[Plan, Graph]:
-    """All passes: the plan, and the graph of kernels that it was made from. `within`: of a scan's body."""
+    """Run all passes; return the plan, and the graph of kernels. `within`: is it a scan's body?"""
     return plan_kernels(prepared(graph, on, quiet=within), roles, on, within)
 
 
 def prepared(graph: Graph, on: Target, quiet: bool = False) -> Graph:
-    """The graph after all passes before `remat`."""
+    """Return the graph after all passes before `remat`."""
     if not quiet and debug.settings().dump:
         debug.dump("00_traced.py", printer.show(graph))
     return run(graph, context_of(on), "shapes", "layout", quiet)
 
 
 def stages(graph: Graph, on: Target) -> Iterator[tuple[str, Graph]]:
-    """The graph as traced, and after each pass by its name: what `plan_of` goes through, for somebody who looks."""
+    """Iterate over the graphs of `plan_of`, for display: as traced, and after each pass by its name."""
     context, without, graph = context_of(on), left_out(), index_checks.flagged(graph)
     yield "traced", graph
     for each in passes("shapes", "fuse"):
@@ -73,8 +73,8 @@ def plan_kernels(
     within: bool = False,
     measured: Table | None = None,
 ) -> tuple[Plan, Graph]:
-    """From `fuse` on: the plan, and the graph of its kernels. Candidates that were `measured` to be fastest are taken:
-    by default all that have been up to now."""
+    """Run `fuse` and the planning passes; return the plan, and the graph of its kernels. `measured`: the tuning records
+    by which candidates are selected, by default the current ones."""
     context = context_of(on, roles)
     if not within:
         context = replace(context, offer=partial(offer(on).tuned, table=measured))

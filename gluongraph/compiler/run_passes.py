@@ -18,7 +18,7 @@ _STEPS = (*PIPELINE, *PLANNING)
 
 
 def run(graph: Graph, context: Context, first: str, last: str, quiet: bool = False) -> Graph:
-    """The graph after the passes from `first` to `last` that the context asks for. `quiet`: nothing is dumped."""
+    """Run the passes from `first` to `last` that the context enables. `quiet`: dump nothing."""
     without = left_out()
     for each in passes(first, last):
         if each.name not in without and each.when(context):
@@ -27,7 +27,7 @@ def run(graph: Graph, context: Context, first: str, last: str, quiet: bool = Fal
 
 
 def plan(graph: Graph, context: Context) -> tuple[Plan, Graph]:
-    """The plan of a graph of kernels, and the graph as `select` leaves it."""
+    """Return the plan of a graph of kernels, and the graph after `select`."""
     found: Any = graph
     for each in PLANNING:
         found = each.run(found, context)
@@ -39,10 +39,10 @@ def plan(graph: Graph, context: Context) -> tuple[Plan, Graph]:
 
 
 def left_out() -> set[str]:
-    """The passes that do not run: those in GG_SKIP, and after GG_STOP's those that there can be code without.
+    """Return the passes that do not run: those in GG_SKIP, and after GG_STOP's pass those that are not required.
 
     Raises:
-        MXNetError: no such pass, or one that must run.
+        MXNetError: there is no such pass, or GG_SKIP names a required one.
     """
     now, names = debug.settings(), [each.name for each in _STEPS]
     required = {each.name for each in _STEPS if each.required}

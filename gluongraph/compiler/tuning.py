@@ -1,6 +1,6 @@
-"""Measures the candidates of a step's kernels on this machine, and keeps the fastest (codegen/cache/measurements.py).
+"""Measures the candidates of a step's kernels on this machine, and records the fastest (codegen/cache/measurements.py).
 
-Asked for by `mx.compile(..., tune=True)`, `step.tune(*batch)` and `gluongraph tune`; docs/tuning.md tells users.
+Called by `mx.compile(..., tune=True)`, `step.tune(*batch)` and `gluongraph tune`; docs/tuning.md is the page for users.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 from gluongraph import debug
 from gluongraph.codegen.cache import measurements
-from gluongraph.codegen.cache.measurements import Found
+from gluongraph.codegen.cache.measurements import Measurement
 from gluongraph.codegen.cache.selections import key_of
 from gluongraph.codegen.rule import Target
 from gluongraph.codegen.rules import offer, tuning_variants
 from gluongraph.compiler.candidate_timing import Contest
-from gluongraph.errors import located, pluralize
+from gluongraph.errors import pluralize, with_user_location
 from gluongraph.host.progress import task
 from gluongraph.host.terminal import table
 from gluongraph.ir.plan import Candidate, Launch, Plan
@@ -27,23 +27,23 @@ SECONDS = 60.0  # what tune=True spends
 
 
 def seconds_of(asked: bool | float | None) -> float:
-    """`tune` as it is given, in seconds; 0 for none.
+    """Convert the argument `tune` to seconds; 0 for no tuning.
 
     Raises:
-        ValueError: it is no number of seconds.
+        ValueError: it is not a number of seconds.
     """
     if isinstance(asked, bool) or asked is None:
         return SECONDS if asked else 0.0
     if not isinstance(asked, (int, float)) or not 0 < asked < float("inf"):
-        raise ValueError(located(f"tune is True or a number of seconds, not {asked!r}"))
+        raise ValueError(with_user_location(f"tune is True or a number of seconds, not {asked!r}"))
     return float(asked)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One kernel: how often a step runs it, its candidates, the seconds of the rule's own choice and of the fastest.
+    """One kernel: how often a step runs it, its candidates, the seconds of the rule's default and of the fastest.
 
-    `exact`: the fastest gives the bits of the rule's own choice.
+    `exact`: are the results of the fastest equal to the default's to the bit?
     """
 
     kernel: str
@@ -58,20 +58,20 @@ class Outcome:
 
     @property
     def saved(self) -> float:
-        """Seconds of a step."""
+        """Seconds saved per step."""
         return self.calls * (self.usual - self.seconds)
 
     @property
     def told(self) -> list[str]:
-        """What was found, as a row of a table."""
+        """The outcome as a row of a table."""
         times = [f"{self.usual * 1e6:.1f}", f"{self.seconds * 1e6:.1f}", f"{self.usual / self.seconds - 1:.0%}"]
         return [*times, self.setting or "the rule's own", "" if self.exact else "rounds otherwise"]
 
 
 class Tuning(list[Outcome]):
-    """What was measured, the most expensive kernels first; prints as a table.
+    """The outcomes of tuning, the most expensive kernels first; prints as a table.
 
-    `left` kernels were not measured for lack of time; `known` ones have records from an earlier run.
+    `left` kernels were not measured for lack of time; `known` ones have records from earlier runs.
     """
 
     def __init__(self, outcomes: Iterable[Outcome] = (), known: int = 0, left: int = 0, spent: float = 0.0):
@@ -80,16 +80,16 @@ class Tuning(list[Outcome]):
 
     @property
     def changed(self) -> bool:
-        """Was something faster than what rules choose by themselves?"""
+        """Was any candidate faster than the rule's default?"""
         return any(outcome.setting for outcome in self)
 
     @property
     def saved(self) -> float:
-        """Seconds of a step, by the times of its kernels."""
+        """Seconds saved per step, by the times of its kernels."""
         return sum(outcome.saved for outcome in self)
 
     def data(self) -> dict[str, Any]:
-        """The same for machines: what JSON holds."""
+        """Return the outcomes as JSON data."""
         told = {"known": self.known, "left": self.left, "spent": self.spent, "saved": self.saved}
         return {**told, "kernels": [asdict(outcome) for outcome in self]}
 
@@ -107,9 +107,9 @@ class Tuning(list[Outcome]):
 
 
 def tune(plan: Plan, on: Target, seconds: float) -> Tuning:
-    """Measure the kernels of a plan that have not been measured here, those that take most of a step's time first.
+    """Measure the kernels of a plan that have no tuning record, those that take most of a step's time first.
 
-    After so many seconds no other kernel is begun. Finds are written into the table at once, kernel by kernel.
+    After `seconds` no other kernel is started. Each kernel's record is written at once.
     """
     began, found = time.monotonic(), measurements.table(on)
     work, known = _work(plan, on)
@@ -118,8 +118,8 @@ def tune(plan: Plan, on: Target, seconds: float) -> Tuning:
         for key, (launch, calls, candidates) in work.items():
             if time.monotonic() - began >= seconds:
                 break
-            usual, best = Contest(launch, on).hold(candidates)
-            found.put({key: Found(best.candidate, best.seconds, usual.seconds)})
+            usual, best = Contest(launch, on).run(candidates)
+            found.put({key: Measurement(best.candidate, best.seconds, usual.seconds)})
             setting, rule = best.candidate.setting, best.candidate.rule
             times = (usual.seconds, best.seconds)
             made = Outcome(launch.kernel, launch.label, rule, calls, len(candidates), *times, setting, best.exact)
@@ -133,8 +133,8 @@ Work = dict[str, tuple[Launch, int, tuple[Candidate, ...]]]
 
 
 def _work(plan: Plan, on: Target) -> tuple[Work, int]:
-    """By key: a launch, how often there are such, and the candidates, the rule's own first; those that are expected to
-    take most of the time come first. And the number of kernels that have been measured."""
+    """Return by key a launch, its number of calls, and its candidates, the default first, in the order of expected
+    time; and the number of kernels that have records."""
     launches: dict[str, list[Launch]] = {}
     for launch in plan.launches:
         launches.setdefault(key_of(launch.group), []).append(launch)

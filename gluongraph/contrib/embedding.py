@@ -11,7 +11,7 @@ import numpy as np
 from gluongraph import nd
 from gluongraph.contrib import pretrained
 from gluongraph.contrib.text import Vocabulary
-from gluongraph.errors import located, warn
+from gluongraph.errors import warn, with_user_location
 from gluongraph.host.file_names import check_name
 from gluongraph.host.registry import Registry
 from gluongraph.ndarray import NDArray
@@ -52,11 +52,13 @@ class _TokenEmbedding(Vocabulary):
             new_vectors = new_vectors.reshape((1, -1))
         if not isinstance(new_vectors, NDArray) or new_vectors.shape != (len(listed), self.vec_len):
             shape = getattr(new_vectors, "shape", new_vectors)
-            raise AssertionError(located(f"{len(listed)} vectors of {self.vec_len} numbers are needed, not {shape}"))
+            raise AssertionError(
+                with_user_location(f"{len(listed)} vectors of {self.vec_len} numbers are needed, not {shape}")
+            )
         for token in listed:
             if token not in self.token_to_idx:
                 help = f"the vector of unknown tokens is that of {self.unknown_token!r}"
-                raise ValueError(located(f"the token {token!r} is not known", help=help))
+                raise ValueError(with_user_location(f"the token {token!r} is not known", help=help))
         for token, row in zip(listed, new_vectors.asnumpy(), strict=True):
             self.idx_to_vec[self.token_to_idx[token]] = row
 
@@ -214,7 +216,7 @@ def get_pretrained_file_names(embedding_name: str | None = None) -> Any:
         return {name: _file_names(cls) for name, cls in classes.items()}
     if embedding_name not in classes:
         help = f"there are {', '.join(sorted(classes))}"
-        raise KeyError(located(f"no token embedding is called {embedding_name!r}", help=help))
+        raise KeyError(with_user_location(f"no token embedding is called {embedding_name!r}", help=help))
     return _file_names(classes[embedding_name])
 
 

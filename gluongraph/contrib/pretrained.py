@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.host import disk
 from gluongraph.host.download import check_sha1, data_dir, download, repository_url
 
@@ -47,7 +47,9 @@ def fetched(embedding: str, file: str, root: str) -> str:
     if file not in known:
         message = f"{embedding} has no file {file!r}"
         raise KeyError(
-            located(message, help=f"there are {', '.join(list(known)[:10])}, ...; CustomEmbedding reads others")
+            with_user_location(
+                message, help=f"there are {', '.join(list(known)[:10])}, ...; CustomEmbedding reads others"
+            )
         )
     folder = Path(os.path.expanduser(root), embedding)
     path = folder / file
@@ -63,9 +65,11 @@ def fetched(embedding: str, file: str, root: str) -> str:
 
     with zipfile.ZipFile(archive) as opened:
         if file not in opened.namelist():
-            raise OSError(located(f"{archive} does not contain {file}"))
+            raise OSError(with_user_location(f"{archive} does not contain {file}"))
         with opened.open(file) as source:
             disk.whole(path, lambda target: shutil.copyfileobj(source, target), 0o644)
     if not check_sha1(str(path), known[file].sha1):
-        raise OSError(located(f"{path}, of {archive}, is not the file that it should be: its SHA-1 is another one"))
+        raise OSError(
+            with_user_location(f"{path}, of {archive}, is not the file that it should be: its SHA-1 is another one")
+        )
     return str(path)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 import numpy as np
 
 from gluongraph.eager.row_sparse import Rows, dense
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.storage import Array
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def sources_of(arrays: Iterable[NDArray], chosen: Iterable[bool]) -> list[Source
 def mark(array: NDArray, grad: NDArray, req: str) -> None:
     """Make the array a leaf whose gradient goes into `grad`."""
     if req not in ("write", "add", "null"):
-        raise MXNetError(located(f"grad_req is one of write, add, null; not {req!r}"))
+        raise MXNetError(with_user_location(f"grad_req is one of write, add, null; not {req!r}"))
     array._source = None
     array._leaf = None if req == "null" else Leaf(grad, req)
     Leaf.marks += 1
@@ -152,7 +152,7 @@ def no_value(what: str) -> str:
     """The message when Python wants from a traced value what only a computed one has."""
     if STATE.tracer is None:
         return outlived()
-    return located(
+    return with_user_location(
         f"{what} of a traced value: while a graph is being built there are types, and no numbers",
         help="choose between values with where(condition, a, b); compute numbers outside of the compiled function, and"
         " pass them in",
@@ -161,7 +161,7 @@ def no_value(what: str) -> str:
 
 def outlived() -> str:
     """The message when somebody has kept a traced value, say as an attribute of a block, and uses it afterwards."""
-    return located(
+    return with_user_location(
         "a value of a finished trace is used: it was a node of that graph, and has no numbers",
         help="return it from the traced function instead of keeping it; what is to stay from call to call is an array "
         "that is written in place, as self.mean[:] = ...",
@@ -241,7 +241,7 @@ def _reachable(heads: Iterable[Source]) -> list[Entry]:
         seen.add(entry)
         if entry.saved is None:
             raise MXNetError(
-                located(
+                with_user_location(
                     "backward: this part of the record has been used up by an earlier backward",
                     help="pass retain_graph=True to the first one, or add the losses up and go back once",
                 )

@@ -14,7 +14,15 @@ import numpy as np
 
 from gluongraph import nd
 from gluongraph.context import Context, current_context
-from gluongraph.errors import HostCallError, MXNetError, NamesInstead, is_own_file, located, runs_a_layer, warn
+from gluongraph.errors import (
+    HostCallError,
+    MXNetError,
+    NamesInstead,
+    is_own_file,
+    runs_a_layer,
+    warn,
+    with_user_location,
+)
 from gluongraph.gluon import parameter_files, structure, trace_guards
 from gluongraph.gluon.cached_op import CachedOp
 from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
@@ -96,7 +104,7 @@ class Block(NamesInstead):
     def __init__(self, prefix: str | None = None, params: ParameterDict | None = None):
         if prefix is not None and not isinstance(prefix, str):
             message = f"{type(self).__name__}: prefix is a text, not {prefix!r}"
-            raise TypeError(located(message, help="net.add(...) takes the layers of a Sequential"))
+            raise TypeError(with_user_location(message, help="net.add(...) takes the layers of a Sequential"))
         hint = self._alias()
         parent = _NAMES.open[-1] if _NAMES.open else None
         self._unnamed = prefix == ""
@@ -245,7 +253,7 @@ class Block(NamesInstead):
         """
         if not isinstance(block, Block):
             message = f"children of a block are blocks, and {block!r} is a {type(block).__name__}"
-            raise TypeError(located(message, help="nn.Lambda, nn.HybridLambda make a layer of a function"))
+            raise TypeError(with_user_location(message, help="nn.Lambda, nn.HybridLambda make a layer of a function"))
         self._children[str(len(self._children)) if name is None else name] = block
         Edits.count += 1
 
@@ -577,7 +585,7 @@ class Block(NamesInstead):
         def check(block: Block) -> None:
             if getattr(block, "_active", False):
                 help = "call it before hybridize(), or hybridize(False) first"
-                raise AssertionError(located(f"summary: {block.name!r} is hybridized", help=help))
+                raise AssertionError(with_user_location(f"summary: {block.name!r} is hybridized", help=help))
 
         self.apply(check)
         rows: list[tuple[str, str, int]] = []
@@ -818,7 +826,7 @@ class HybridBlock(Block):
         if not waiting:
             return
         raise MXNetError(
-            located(
+            with_user_location(
                 f"{type(self).__name__} {self.name!r} has parameters of unknown shape: {', '.join(waiting)}",
                 help="give them full shapes, or define infer_shape(self, x, ...) that sets parameter.shape",
                 scope=self.name,
@@ -837,7 +845,9 @@ class HybridBlock(Block):
             if not own or (strange := _no_array(args)) is None or isinstance(error, MXNetError):
                 raise
             message = f"{type(self).__name__} {self.name!r} was given {strange}"
-            raise TypeError(located(message, help="make an array of it: nd.array(...)", scope=self.name)) from error
+            raise TypeError(
+                with_user_location(message, help="make an array of it: nd.array(...)", scope=self.name)
+            ) from error
 
     def _run_here(self, *args: Any) -> Any:
         if self._active and not tracer.tracing():

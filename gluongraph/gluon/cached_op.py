@@ -20,7 +20,7 @@ from gluongraph.eager.function import leaf, spans
 from gluongraph.eager.row_sparse import Rows
 from gluongraph.eager.row_sparse_updates import row_gradient
 from gluongraph.eager.tape import STATE, Entry, sources_of, tracked
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.host import services
 from gluongraph.ir.graph import Graph, Node, topological
 from gluongraph.ndarray import NDArray
@@ -76,7 +76,9 @@ def _typed(part: Any) -> Any:
 
 def _scattered(name: str, arrays: Sequence[NDArray]) -> str:
     where = " and ".join(dict.fromkeys(str(a.context) for a in arrays))
-    return located(f"arguments of the hybridized block {name!r} lie on {where}", help="bring them to one context")
+    return with_user_location(
+        f"arguments of the hybridized block {name!r} lie on {where}", help="bring them to one context"
+    )
 
 
 def _key(part: Any, arrays: list[NDArray]) -> Any:
@@ -90,7 +92,7 @@ def _key(part: Any, arrays: list[NDArray]) -> Any:
     if part is None or isinstance(part, (bool, int, float, str)):
         return type(part).__name__, part
     raise MXNetError(
-        located(
+        with_user_location(
             f"a hybridized block was called with a {type(part).__name__}",
             help="its arguments are arrays, None, numbers, or lists of those; call hybridize(False) for others",
         )

@@ -12,7 +12,7 @@ from gluongraph import autograd, initializer, nd, random
 from gluongraph.context import Context, check_context, cpu, current_context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
 from gluongraph.eager.tape import concrete
-from gluongraph.errors import MXNetError, NamesInstead, located, warn
+from gluongraph.errors import MXNetError, NamesInstead, warn, with_user_location
 from gluongraph.gluon import parameter_files
 from gluongraph.gluon.trace_guards import Edits
 from gluongraph.host.file_names import check_name
@@ -86,12 +86,12 @@ class Parameter(Multipliers, NamesInstead):
         super().__init__(lr_mult, wd_mult)
         if is_reserved(name):
             message = f"a parameter cannot be called {name!r}, which is what compiled code calls an input of its own"
-            raise ValueError(located(message, help="give its block another prefix"))
+            raise ValueError(with_user_location(message, help="give its block another prefix"))
         for what, given, known in (("", stype, STYPES[:1]), ("grad_", grad_stype, STYPES)):
             if given not in known:
                 message = f"parameter {name!r}: {what}stype={given!r} does not exist here, only {' and '.join(known)}"
                 error = MXNetError if given in (*STYPES, "csr") else AssertionError  # as MXNet has it
-                raise error(located(message, help="leave it out; csr and row-sparse weights are kept dense"))
+                raise error(with_user_location(message, help="leave it out; csr and row-sparse weights are kept dense"))
         self._grad_stype = grad_stype
         self.name = self._key = name
         self.init = init
@@ -350,7 +350,7 @@ class Parameter(Multipliers, NamesInstead):
         init, contexts, data = self._waiting
         if not self.ready:
             raise DeferredInitializationError(
-                located(
+                with_user_location(
                     f"parameter {self.name!r} still has the shape {self._shape}",
                     help="give the layer its input size (in_units, in_channels), or a method infer_shape(self, x, ...) "
                     "that sets the shapes",
@@ -409,13 +409,15 @@ class Parameter(Multipliers, NamesInstead):
             return self._arrays
         if self._waiting is not None:
             raise DeferredInitializationError(
-                located(
+                with_user_location(
                     f"parameter {self.name!r} has no data yet: the first forward completes its shape {self._shape}",
                     help="pass one batch through the network first, or give the layer its input size",
                 )
             )
         raise RuntimeError(
-            located(f"parameter {self.name!r} has not been initialized", help="call initialize() on the block, first")
+            with_user_location(
+                f"parameter {self.name!r} has not been initialized", help="call initialize() on the block, first"
+            )
         )
 
     def _at(self, arrays: list[NDArray], ctx: Context | None) -> NDArray:
@@ -479,7 +481,7 @@ class Parameter(Multipliers, NamesInstead):
             raise RuntimeError(f"parameter {self.name!r} has no gradient: its grad_req is 'null'")
         if leaf.spent:
             raise RuntimeError(
-                located(
+                with_user_location(
                     f"the gradient of {self.name!r} was used up by a compiled step, and is nowhere in memory",
                     help="mx.compile(..., keep_grads=True) writes gradients as an eager backward does; "
                     "step.grads(*batch) computes them alone",
@@ -541,7 +543,7 @@ class Parameter(Multipliers, NamesInstead):
         """
         if self._arrays is None and self._waiting is None:
             help = "call initialize() on the block, first"
-            raise AssertionError(located(f"parameter {self.name!r} has not been initialized", help=help))
+            raise AssertionError(with_user_location(f"parameter {self.name!r} has not been initialized", help=help))
         self.shape = data.shape
         if self._arrays is None and self._waiting is not None:
             given = data if isinstance(data, NDArray) else nd.array(data, dtype=self._dtype)
@@ -604,7 +606,9 @@ class Parameter(Multipliers, NamesInstead):
             self._adopt([NDArray(data.copy(), c) for c in contexts])
         else:
             raise ValueError(
-                located(f"parameter {self.name!r} cannot move, it has no data yet", help="call initialize() first")
+                with_user_location(
+                    f"parameter {self.name!r} cannot move, it has no data yet", help="call initialize() first"
+                )
             )
 
 
@@ -934,7 +938,9 @@ def _contexts(ctx: Context | Sequence[Context] | None) -> list[Context]:
         return [current_context()]
     contexts = [ctx] if isinstance(ctx, Context | str) else list(ctx)
     if not contexts or len(set(contexts)) < len(contexts):
-        raise ValueError(located(f"ctx={contexts}: a parameter lies on one context, or on several different ones"))
+        raise ValueError(
+            with_user_location(f"ctx={contexts}: a parameter lies on one context, or on several different ones")
+        )
     for each in contexts:
         check_context(each)
     return contexts

@@ -8,7 +8,7 @@ from typing import Any
 
 from gluongraph import kvstore as kvstores
 from gluongraph.context import Context
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.kvstore import KVStore, KVStoreBase
 
@@ -26,7 +26,7 @@ def check_kvstore(wanted: Any) -> None:
         if "dist" in wanted:
             kvstores.create(wanted)  # raises now what the first step would
     elif wanted is not None and not isinstance(wanted, KVStoreBase):
-        raise TypeError(located(f"kvstore is a name, a KVStoreBase or None, not {type(wanted).__name__}"))
+        raise TypeError(with_user_location(f"kvstore is a name, a KVStoreBase or None, not {type(wanted).__name__}"))
 
 
 def chosen_store(wanted: str | KVStoreBase | None, contexts: Sequence[Context]) -> KVStoreBase | None:
@@ -51,14 +51,14 @@ def updates_on(
     by_rows = [p.name for p in params if p.grad_stype == "row_sparse"]
     if by_rows and store is not None and not isinstance(store, KVStore):
         message = f"{store} sums whole arrays, and the gradient of {', '.join(by_rows)} is kept by rows"
-        raise ValueError(located(message, help='use kvstore="device", or sparse_grad=False'))
+        raise ValueError(with_user_location(message, help='use kvstore="device", or sparse_grad=False'))
     capable = store is not None and store.is_capable(KVStoreBase.OPTIMIZER)
     if wanted and not capable:
         if store is None and len(contexts) == 1:
             return False  # there is one place where it can happen
         what = "there is no kvstore" if store is None else f"{store} runs no optimizer"
         help = 'update_on_kvstore=None chooses what is possible; kvstore="device" can'
-        raise ValueError(located(f"update_on_kvstore=True, and {what}", help=help))
+        raise ValueError(with_user_location(f"update_on_kvstore=True, and {what}", help=help))
     if wanted is not None or not capable:
         return bool(wanted)
     large = store is not None and store.type == "local" and any(p.list_data()[0].size > LARGE for p in params)

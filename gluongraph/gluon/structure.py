@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gluongraph.errors import FormatError, located
+from gluongraph.errors import FormatError, with_user_location
 from gluongraph.host import json_text
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _describe(block: Block, numbers: Iterator[int], into: dict[str, Any]) -> Non
     children = own[CHILDREN] = {child.name: key for key, child in block._children.items()}
     if len(children) < len(block._children):
         raise FormatError(
-            located(
+            with_user_location(
                 f"save of {block.name!r}: several of its children are called {_twice(block)!r}",
                 help="make them within its name_scope(), or use save_parameters",
             )
@@ -51,7 +51,9 @@ def take_keys(block: Block, text: str, where: str) -> None:
         renamed = list(_renamed(block, told, iter(range(2**31))))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         message = f"{where} does not describe the blocks of {block.name!r}: {error}"
-        raise FormatError(located(message, help="make the same blocks in the same order as for save")) from None
+        raise FormatError(
+            with_user_location(message, help="make the same blocks in the same order as for save")
+        ) from None
     for owner, keys in renamed:
         children = list(owner._children.values())
         owner._children.clear()

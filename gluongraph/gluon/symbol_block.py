@@ -7,7 +7,7 @@ from typing import Any
 
 from gluongraph import nd
 from gluongraph.context import Context
-from gluongraph.errors import MXNetError, located, pluralize
+from gluongraph.errors import MXNetError, pluralize, with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import Parameter, ParameterDict
 from gluongraph.gluon.shape_inference import parameter_shapes
@@ -43,7 +43,7 @@ class SymbolBlock(HybridBlock):
         names = self._symbol.list_inputs()
         if missing := [n for n in self._inputs if n not in names]:
             raise ValueError(
-                located(f"the graph has no input {', '.join(missing)}; its variables are {', '.join(names)}")
+                with_user_location(f"the graph has no input {', '.join(missing)}; its variables are {', '.join(names)}")
             )
         for number in self._order:
             node = self._symbol.nodes[number]
@@ -131,7 +131,7 @@ class SymbolBlock(HybridBlock):
     def forward(self, *args: NDArray) -> Any:
         if len(args) != len(self._inputs):
             wanted = f"{len(self._inputs)}: {', '.join(self._inputs)}"
-            raise MXNetError(located(f"{pluralize(len(args), 'input')} for a graph that takes {wanted}"))
+            raise MXNetError(with_user_location(f"{pluralize(len(args), 'input')} for a graph that takes {wanted}"))
         given = dict(zip(self._inputs, args, strict=True))
         made: dict[int, list[NDArray]] = {}
         for number in self._order:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from gluongraph import optimizer as optimizers
 from gluongraph.context import Context
 from gluongraph.eager.tape import Leaf
-from gluongraph.errors import MXNetError, located, pluralize
+from gluongraph.errors import MXNetError, pluralize, with_user_location
 from gluongraph.gluon import trainer_states
 from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
 from gluongraph.gluon.parameter import Parameter, ParameterDict
@@ -104,7 +104,7 @@ class Trainer:
 
     def __getstate__(self) -> NoReturn:
         help = "save_states and load_states keep what it has learned; a copied net needs another Trainer"
-        raise TypeError(located("a Trainer cannot be copied or pickled", help=help))
+        raise TypeError(with_user_location("a Trainer cannot be copied or pickled", help=help))
 
     def _one_context(self) -> list[Context]:
         contexts: list[Context] | None = None
@@ -113,7 +113,9 @@ class Trainer:
                 here = p.list_ctx()
             except RuntimeError:
                 raise RuntimeError(
-                    located(f"parameter {p.name!r} has not been initialized", help="call initialize() on the block")
+                    with_user_location(
+                        f"parameter {p.name!r} has not been initialized", help="call initialize() on the block"
+                    )
                 ) from None
             if contexts is not None and here != contexts:
                 raise AssertionError(f"parameters on different contexts: {p.name!r} is on {here}, others on {contexts}")
@@ -247,7 +249,7 @@ class Trainer:
         except TypeError:
             error = ValueError
         message = f"division of the gradient by batch_size={batch_size!r}"
-        raise error(located(message, help="a positive number: how many samples the loss is of"))
+        raise error(with_user_location(message, help="a positive number: how many samples the loss is of"))
 
     @property
     def learning_rate(self) -> float:
@@ -365,7 +367,7 @@ class Trainer:
         names = {name: (name, *(f"{name}@{ctx}" for ctx in self._contexts[1:])) for name in self._names}
         if taken := [each for replicas in names.values() for each in replicas[1:] if each in names]:
             message = f"a parameter is called {taken[0]!r}, as another one is on that context"
-            raise ValueError(located(message, help="give the parameter, or its block, another name"))
+            raise ValueError(with_user_location(message, help="give the parameter, or its block, another name"))
         return names
 
     @property
@@ -534,7 +536,9 @@ class Trainer:
     def _check_apart(self, call: str) -> None:
         if self._update_on_kvstore:
             help = "call step(batch_size), or make the Trainer with update_on_kvstore=False"
-            raise AssertionError(located(f"{call} of a trainer whose kvstore sums and updates in one go", help=help))
+            raise AssertionError(
+                with_user_location(f"{call} of a trainer whose kvstore sums and updates in one go", help=help)
+            )
 
     def _allreduce_grads(self) -> None:
         """What a subclass that has a way of its own to sum gradients overrides."""
@@ -601,7 +605,7 @@ class Trainer:
         if not ignore_stale:
             stale = [a.name for a, ready in zip(self._weights, fresh, strict=True) if not ready]
             raise UserWarning(
-                located(
+                with_user_location(
                     f"the gradient of {', '.join(stale)} has not been updated by a backward since the last step",
                     help="call backward first; if these parameters take no part on purpose, "
                     "step(batch_size, ignore_stale_grad=True)",
@@ -673,7 +677,7 @@ def _listed(params: Any) -> list[Parameter]:
         params = [params[name] for name in sorted(params.keys())]
     if not isinstance(params, (list, tuple)):
         message = f"params is a list or dictionary of parameters, not {type(params).__name__}"
-        raise ValueError(located(message, help="net.collect_params() gives those of a net"))
+        raise ValueError(with_user_location(message, help="net.collect_params() gives those of a net"))
     for p in params:
         if not isinstance(p, Parameter):
             raise ValueError(f"params holds parameters, and among them is a {type(p).__name__}")
@@ -697,7 +701,7 @@ def _tell_apart(params: Sequence[Parameter]) -> None:
 def _check_compression(params: Iterable[Parameter]) -> None:
     if by_rows := [p.name for p in params if p.grad_stype == "row_sparse"]:
         message = f"gradient compression of {', '.join(by_rows)}, of which only rows are kept"
-        raise MXNetError(located(message, help="leave compression_params out, or use sparse_grad=False"))
+        raise MXNetError(with_user_location(message, help="leave compression_params out, or use sparse_grad=False"))
 
 
 def _equalize(replicas: Sequence[NDArray]) -> None:

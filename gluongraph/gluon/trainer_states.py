@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from gluongraph.errors import FormatError, located
+from gluongraph.errors import FormatError, with_user_location
 from gluongraph.host import json_text
 from gluongraph.nd import files
 from gluongraph.optimizer.updater import packed, unpacked
@@ -49,7 +49,7 @@ def load(trainer: Trainer, filename: str) -> None:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         if isinstance(error, FormatError):
             raise
-        raise FormatError(located(f"{filename} is not as save_states writes it: {error!r}")) from None
+        raise FormatError(with_user_location(f"{filename} is not as save_states writes it: {error!r}")) from None
 
 
 def _load(trainer: Trainer, filename: str, about: dict[str, Any], arrays: dict[str, Array]) -> None:
@@ -57,16 +57,22 @@ def _load(trainer: Trainer, filename: str, about: dict[str, Any], arrays: dict[s
     optimizer, progress = trainer.optimizer, about["progress"]
     if progress["optimizer"] != type(optimizer).__name__:
         message = f"{filename} is of {progress['optimizer']}, the trainer uses {type(optimizer).__name__}"
-        raise FormatError(located(message, help="make the Trainer with the optimizer that the saved one had"))
+        raise FormatError(
+            with_user_location(message, help="make the Trainer with the optimizer that the saved one had")
+        )
     strange = sorted((about["states"].keys() | progress["counts"].keys()) - set(trainer.names))
     if strange:
-        raise FormatError(located(f"{filename} is about {', '.join(strange)}, which the trainer does not hold"))
+        raise FormatError(
+            with_user_location(f"{filename} is about {', '.join(strange)}, which the trainer does not hold")
+        )
     states: dict[str, Any] = {}
     for name, form in about["states"].items():
         if _by_name(form) != optimizer.has_formula:
             message = f"{filename}: the states of {name} are of another {type(optimizer).__name__}, "
             message += "which has no formula" if optimizer.has_formula else "which has a formula"
-            raise FormatError(located(message, help="make the Trainer with the class that the saved one had"))
+            raise FormatError(
+                with_user_location(message, help="make the Trainer with the class that the saved one had")
+            )
         if optimizer.has_formula:
             states[name] = {key: unpacked(part, arrays) for key, part in form.items()}
             _check(trainer, name, states[name], filename)
@@ -90,7 +96,9 @@ def _check(trainer: Trainer, name: str, state: dict[str, Any], filename: str) ->
     found = {key: array.type for key, array in state.items()}
     if found != wanted:
         message = f"{filename}: the states of {name} are {_listed(found)}; the trainer keeps {_listed(wanted)}"
-        raise FormatError(located(message, help="make the Trainer with the arguments that the saved one had"))
+        raise FormatError(
+            with_user_location(message, help="make the Trainer with the arguments that the saved one had")
+        )
 
 
 def _listed(types: dict[str, Any]) -> str:
@@ -101,12 +109,14 @@ def _read(filename: str) -> tuple[dict[str, Any], dict[str, Array]]:
     """What the file tells, and its arrays."""
     arrays, texts = files.read(filename)
     if KEY not in texts:
-        raise FormatError(located(f"{filename} is not a file of trainer states", help="save_states writes such files"))
+        raise FormatError(
+            with_user_location(f"{filename} is not a file of trainer states", help="save_states writes such files")
+        )
     try:
         about: dict[str, Any] = json_text.parse(texts[KEY])
         format = about["format"]
     except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(located(f"{filename} is not as save_states writes it: {error}")) from None
+        raise FormatError(with_user_location(f"{filename} is not as save_states writes it: {error}")) from None
     if format != FORMAT:
-        raise FormatError(located(f"{filename} has format {format}; this version reads {FORMAT}"))
+        raise FormatError(with_user_location(f"{filename} has format {format}; this version reads {FORMAT}"))
     return about, arrays

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.base import MASTER, Optimizer
 from gluongraph.optimizer.counting import Index
@@ -43,7 +43,9 @@ class TrainerUpdater(Updater):
     def set_states(self, states: bytes) -> None:
         """Raises MXNetError: the trainer reads files of its own."""
         raise MXNetError(
-            located("the states of a Trainer are not set by its updater", help="trainer.load_states(fname) does that")
+            with_user_location(
+                "the states of a Trainer are not set by its updater", help="trainer.load_states(fname) does that"
+            )
         )
 
     def _replica(self, index: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gluongraph import autograd, nd
 from gluongraph.context import Context
-from gluongraph.errors import located, pluralize, warn
+from gluongraph.errors import pluralize, warn, with_user_location
 from gluongraph.host.download import check_sha1 as check_sha1
 from gluongraph.host.download import download as download
 from gluongraph.ndarray import NDArray
@@ -31,10 +31,12 @@ def split_data(data: NDArray, num_slice: int, batch_axis: int = 0, even_split: b
     """
     size = data.shape[batch_axis]
     if size < num_slice:
-        raise ValueError(located(f"split_data: {pluralize(size, 'sample')} cannot be split into {num_slice} parts"))
+        raise ValueError(
+            with_user_location(f"split_data: {pluralize(size, 'sample')} cannot be split into {num_slice} parts")
+        )
     if even_split and size % num_slice:
         raise ValueError(
-            located(
+            with_user_location(
                 f"split_data: {size} samples do not divide into {num_slice} equal parts; even_split=False allows it"
             )
         )
@@ -88,7 +90,7 @@ def clip_global_norm(arrays: Sequence[NDArray], max_norm: float, check_isfinite:
         raise AssertionError("clip_global_norm needs at least one array")
     if not isinstance(arrays, (list, tuple)) or not all(isinstance(array, NDArray) for array in arrays):
         help = "[p.grad() for p in net.collect_params().values() if p.grad_req != 'null']"
-        raise TypeError(located("clip_global_norm takes a list of arrays", help=help))
+        raise TypeError(with_user_location("clip_global_norm takes a list of arrays", help=help))
     check_range("clip_global_norm", "max_norm", max_norm, _NORM)
     with autograd.pause():
         home = arrays[0].context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gluongraph.errors import ArgumentError, located
+from gluongraph.errors import ArgumentError, with_user_location
 
 
 def check_name(asker: str, name: Any, example: str, what: str = "file") -> None:
@@ -23,4 +23,4 @@ def check_name(asker: str, name: Any, example: str, what: str = "file") -> None:
     """
     given = os.fspath(name) if isinstance(name, os.PathLike) else name
     if isinstance(given, (str, bytes)) and not given:
-        raise ArgumentError(located(f"{asker}: the name of the {what} is empty", help=example))
+        raise ArgumentError(with_user_location(f"{asker}: the name of the {what} is empty", help=example))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import MXNetError, TraceError, located
+from gluongraph.errors import MXNetError, TraceError, with_user_location
 from gluongraph.host.file_names import check_name
 from gluongraph.image import codec, resample
 from gluongraph.ndarray import NDArray
@@ -41,7 +41,7 @@ def pixels(src: Any, what: str) -> Array:
         return np.asarray(src)
     if STATE.tracer is not None:
         raise TraceError(
-            located(
+            with_user_location(
                 f"{what} works on images in memory, and is called within a trace",
                 help="apply it in the dataset's transform, before the network",
             )
@@ -100,7 +100,7 @@ def imread(filename: str, flag: int = 1, to_rgb: bool = True, out: NDArray | Non
         with open(filename, "rb") as file:
             data = file.read()
     except OSError as error:
-        raise MXNetError(located(f"imread: {error}")) from error
+        raise MXNetError(with_user_location(f"imread: {error}")) from error
     return imdecode(data, flag, to_rgb, out)
 
 
@@ -260,7 +260,9 @@ def copyMakeBorder(
     """
     array = pixels(src, "copyMakeBorder")
     if type not in range(len(_BORDERS)):
-        raise MXNetError(located(f"copyMakeBorder: there is no border {type!r}; there are 0 to {len(_BORDERS) - 1}"))
+        raise MXNetError(
+            with_user_location(f"copyMakeBorder: there is no border {type!r}; there are 0 to {len(_BORDERS) - 1}")
+        )
     widths = (top, bot), (left, right), (0, 0)
     if type:
         mode: Any = _BORDERS[type]

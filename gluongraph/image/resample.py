@@ -14,7 +14,7 @@ import operator
 
 import numpy as np
 
-from gluongraph.errors import DTypeError, MXNetError, located
+from gluongraph.errors import DTypeError, MXNetError, with_user_location
 from gluongraph.storage import Array
 
 NEAREST, LINEAR, CUBIC, AREA, LANCZOS = range(5)
@@ -32,14 +32,14 @@ def resize(image: Array, width: int, height: int, interp: int = LINEAR) -> Array
         DTypeError: the pixels are neither uint8 nor float32 nor float64.
     """
     if image.ndim != 3 or min(image.shape) < 1:
-        raise MXNetError(located(f"resize: an image has shape (height, width, channels), not {image.shape}"))
+        raise MXNetError(with_user_location(f"resize: an image has shape (height, width, channels), not {image.shape}"))
     if interp not in range(len(METHODS)):
         known = ", ".join(f"{i} {name}" for i, name in enumerate(METHODS))
-        raise MXNetError(located(f"resize: there is no interpolation {interp!r}; there are {known}"))
+        raise MXNetError(with_user_location(f"resize: there is no interpolation {interp!r}; there are {known}"))
     if width < 1 or height < 1:
-        raise MXNetError(located(f"resize: the new size must be positive, and is {width}x{height}"))
+        raise MXNetError(with_user_location(f"resize: the new size must be positive, and is {width}x{height}"))
     if image.dtype not in (np.uint8, np.float32, np.float64) and interp != NEAREST:
-        raise DTypeError(located(f"resize: pixels are uint8, float32 or float64, not {image.dtype}"))
+        raise DTypeError(with_user_location(f"resize: pixels are uint8, float32 or float64, not {image.dtype}"))
     if image.shape[:2] == (height, width):
         return image.copy()
     rows, columns = (_taps(*each, interp) for each in ((height, image.shape[0]), (width, image.shape[1])))

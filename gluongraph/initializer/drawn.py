@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from gluongraph import random
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.initializer.base import Initializer, register
 from gluongraph.ndarray import NDArray
 from gluongraph.ranges import NOT_NEGATIVE, check_range
@@ -81,10 +81,12 @@ class Xavier(Initializer):
         check_range(self, "magnitude", magnitude, NOT_NEGATIVE)
         super().__init__(rnd_type=rnd_type, factor_type=factor_type, magnitude=magnitude)
         if rnd_type not in ("uniform", "gaussian"):
-            raise ValueError(located(f"{type(self).__name__}: rnd_type is 'uniform' or 'gaussian', not {rnd_type!r}"))
+            raise ValueError(
+                with_user_location(f"{type(self).__name__}: rnd_type is 'uniform' or 'gaussian', not {rnd_type!r}")
+            )
         if factor_type not in ("avg", "in", "out"):
             raise ValueError(
-                located(f"{type(self).__name__}: factor_type is 'avg', 'in' or 'out', not {factor_type!r}")
+                with_user_location(f"{type(self).__name__}: factor_type is 'avg', 'in' or 'out', not {factor_type!r}")
             )
         self.rnd_type, self.factor_type, self.magnitude = rnd_type, factor_type, magnitude
 
@@ -139,7 +141,9 @@ class Orthogonal(Initializer):
         check_range(self, "scale", scale)
         super().__init__(scale=scale, rand_type=rand_type)
         if rand_type not in ("uniform", "normal"):
-            raise ValueError(located(f"{type(self).__name__}: rand_type is 'uniform' or 'normal', not {rand_type!r}"))
+            raise ValueError(
+                with_user_location(f"{type(self).__name__}: rand_type is 'uniform' or 'normal', not {rand_type!r}")
+            )
         self.scale, self.rand_type = scale, rand_type
 
     def _init_weight(self, name: str, arr: NDArray) -> None:

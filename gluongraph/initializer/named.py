@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import nd
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.host.file_names import check_name
 from gluongraph.host.params_file import is_params
 from gluongraph.initializer.base import Initializer, create, register
@@ -36,7 +36,9 @@ class Mixed(Initializer):
     def __init__(self, patterns: Sequence[str], initializers: Sequence[Any]):
         super().__init__(patterns=tuple(patterns), initializers=tuple(initializers))
         if len(patterns) != len(initializers):
-            raise AssertionError(located(f"{len(patterns)} patterns do not fit {len(initializers)} initializers"))
+            raise AssertionError(
+                with_user_location(f"{len(patterns)} patterns do not fit {len(initializers)} initializers")
+            )
         self._table = [(re.compile(p), create(i)) for p, i in zip(patterns, initializers, strict=True)]
 
     def __call__(self, desc: str, arr: NDArray) -> None:
@@ -76,7 +78,7 @@ class Load(Initializer):
             param = _read(param)
         if not isinstance(param, Mapping):
             raise AssertionError(
-                located(f"Load takes a file of named arrays or a dict of arrays, not {type(param).__name__}")
+                with_user_location(f"Load takes a file of named arrays or a dict of arrays, not {type(param).__name__}")
             )
         arrays = {name: a if isinstance(a, NDArray) else np.asarray(a) for name, a in param.items()}
         self.param = {name.removeprefix("arg:").removeprefix("aux:"): array for name, array in arrays.items()}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import image, nd, recordio
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.io.base import DataBatch, DataDesc, DataIter
 from gluongraph.io.samples import part
 from gluongraph.ndarray import NDArray
@@ -62,7 +62,7 @@ class ImageIter(DataIter):
         super().__init__(batch_size)
         for name, value, known in (("dtype", dtype, LABELS), ("last_batch_handle", last_batch_handle, HANDLES)):
             if value not in known:
-                raise ValueError(located(f"ImageIter: {name} is one of {', '.join(known)}, not {value!r}"))
+                raise ValueError(with_user_location(f"ImageIter: {name} is one of {', '.join(known)}, not {value!r}"))
         self.check_data_shape(data_shape)
         self.data_shape, self.label_width, self.shuffle = tuple(data_shape), label_width, shuffle
         self.path_root, self.last_batch_handle = path_root, last_batch_handle
@@ -70,7 +70,9 @@ class ImageIter(DataIter):
         self.imglist = _listed(path_imglist or None, imglist, dtype)
         if self.imgrec is None and self.imglist is None:
             message = "ImageIter: no images are named"
-            raise ValueError(located(message, help="give path_imgrec, path_imglist, or imglist with path_root"))
+            raise ValueError(
+                with_user_location(message, help="give path_imgrec, path_imglist, or imglist with path_root")
+            )
         keys = list(self._places if self.imgrec is not None else self.imglist or ())
         self.seq = keys[part(len(keys), num_parts, part_index)]
         self.num_image = len(self.seq)
@@ -163,12 +165,14 @@ class ImageIter(DataIter):
         except Exception as error:
             key = self.seq[self.cur - 1]
             name = repr(key) if self.imgrec is not None or self.imglist is None else self.imglist[key][1]
-            raise RuntimeError(located(f"ImageIter: the image {name} cannot be decoded: {error}")) from error
+            raise RuntimeError(with_user_location(f"ImageIter: the image {name} cannot be decoded: {error}")) from error
 
     def check_data_shape(self, data_shape: Sequence[int]) -> None:
         """Raises ValueError: batches are not of such images."""
         if len(data_shape) != 3 or data_shape[0] != 3:
-            raise ValueError(located(f"ImageIter: data_shape is (3, height, width), not {tuple(data_shape)}"))
+            raise ValueError(
+                with_user_location(f"ImageIter: data_shape is (3, height, width), not {tuple(data_shape)}")
+            )
 
     def check_valid_image(self, data: NDArray) -> None:
         """Raises RuntimeError for an image that is to be left out: one without pixels."""

@@ -1,4 +1,4 @@
-"""Composites: ops with a body over primitives, from which their type and meaning follow."""
+"""Composites: ops with a body over primitives, from which their type and semantics follow."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gluongraph.errors import VerifyError
 from gluongraph.ir.graph import OPS, Graph, Node, Op, TensorType, Types, attr_key, node
 
 _BODIES: dict[Any, Graph] = {}
-_LIMIT = 4096  # bodies kept; one is made in about a millisecond
+_LIMIT = 4096  # bodies in the cache; one is built in about a millisecond
 
 
 def results_of(made: Any) -> tuple[Node, ...]:
-    """What a body returns, as a tuple of nodes with one result each."""
+    """Return the result of a body as a tuple of nodes with one result each."""
     if isinstance(made, tuple | list):
         return tuple(made)
     if isinstance(made.type, tuple):
@@ -22,7 +22,7 @@ def results_of(made: Any) -> tuple[Node, ...]:
 
 
 def body_graph(body: Callable[..., Any], types: tuple[TensorType, ...], attrs: Any) -> Graph:
-    """The graph of a body on inputs x0, x1, ... of these types, with outputs y0, y1, ...; each is built once."""
+    """Return the graph of a body on inputs x0, x1, ... of these types, with outputs y0, y1, ...; cached."""
     key = (body, types, tuple((k, attr_key(v)) for k, v in attrs.items()))
     if (graph := _BODIES.get(key)) is None:
         inputs = {f"x{i}": node(OPS["input"], (), {"name": f"x{i}"}, type=t) for i, t in enumerate(types)}
@@ -35,7 +35,7 @@ def body_graph(body: Callable[..., Any], types: tuple[TensorType, ...], attrs: A
 
 
 def typed_by(body: Callable[..., Any]) -> Callable[..., Types]:
-    """The shape rule that follows from a body."""
+    """Return the type inference that follows from a body."""
 
     def infer(*types: TensorType, **attrs: Any) -> Types:
         found = tuple(n.ty for n in body_graph(body, types, attrs).outputs.values())
@@ -45,7 +45,7 @@ def typed_by(body: Callable[..., Any]) -> Callable[..., Types]:
 
 
 def body_of(n: Node) -> Graph:
-    """The body of a composite, or the body graph that a call carries."""
+    """Return the body of a composite, or the body graph of a call."""
     if n.op.body is not None:
         return body_graph(n.op.body, tuple(s.ty for s in n.src), n.attrs)
     body = n.attrs.get("body")
@@ -55,14 +55,14 @@ def body_of(n: Node) -> Graph:
 
 
 def inline(n: Node) -> tuple[Node, ...]:
-    """What a composite or call computes, one level down: its results as nodes over its sources."""
+    """Inline a composite or call by one level: return its results as nodes over its sources."""
     if n.op.body is not None:
         return results_of(n.op.body(*n.src, **n.attrs))
     return substitute(body_of(n), n.src)
 
 
 def substitute(body: Graph, values: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The outputs of a body with `values` in place of its inputs, in order."""
+    """Return the outputs of a body with `values` in place of its inputs, in order."""
     made = dict(zip(body.inputs.values(), values, strict=True))
     for n in body.nodes():
         if n not in made:
@@ -71,5 +71,5 @@ def substitute(body: Graph, values: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def composite(name: str, body: Callable[..., Any], **facts: Any) -> Op:
-    """An op that is its body; `facts` are those of Op."""
+    """Create an op that is defined by its body; `facts` are arguments of Op."""
     return Op(name, kind="composite", **{"infer": typed_by(body), "body": body, **facts})

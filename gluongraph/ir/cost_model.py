@@ -1,8 +1,8 @@
 """The least work of a kernel (operations, bytes) and a machine's peaks: the two sides of the roofline.
 
-No kernel takes less time than the machine needs for its bytes, nor less than it needs for its arithmetic (Williams,
-Waterman, Patterson: Roofline, 2009). Bytes are those of arguments and results, each counted once however often a kernel
-reads it; arithmetic is that of the ops, without what a kernel computes again or in vain.
+No kernel takes less time than the machine needs for its bytes, or for its arithmetic (Williams, Waterman, Patterson:
+Roofline, 2009). Bytes are those of arguments and results, each counted once however often a kernel reads it; arithmetic
+is that of the ops, without recomputed or unused values.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gluongraph.ir.plan import Launch, Plan
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes read and written, and operations on numbers by what does them: "bf16" products, or "f32" for the rest.
+    """Bytes read and written, and arithmetic operations by unit: "bf16" for contractions of bf16, "f32" for the rest.
 
-    `moved` has the bytes once more, by how many have been gone through since they were last touched.
+    `moved` has the bytes by reuse distance: the bytes that were accessed since their last access.
     """
 
     reads: int
     writes: int
     work: Mapping[str, int] = field(default_factory=dict)
-    moved: tuple[tuple[int, int], ...] = ()  # (bytes gone through, bytes); as many as the launch's own unless given
+    moved: tuple[tuple[int, int], ...] = ()  # (reuse distance, bytes); by default the launch's own bytes
 
     @property
     def nbytes(self) -> int:
@@ -38,14 +38,14 @@ class Cost:
 
     @property
     def flops(self) -> int:
-        """All operations on numbers."""
+        """All arithmetic operations."""
         return sum(self.work.values())
 
 
 def cost(launch: Launch, away: Mapping[str, int] | None = None) -> Cost:
-    """The cost of one launch. A buffer that it reads twice, or in part, counts once, or that part.
+    """Return the cost of a launch. A buffer that it reads twice counts once; of one that it reads in part, that part.
 
-    `away` says of buffers how many bytes have been gone through since they were last touched.
+    `away` are the reuse distances of buffers: the bytes that were accessed since their last access.
     """
     group = launch.group
     need = _needed(group.body, {j for j, _ in group.inplace})
@@ -65,9 +65,9 @@ def cost(launch: Launch, away: Mapping[str, int] | None = None) -> Cost:
 
 
 def costs(plan: Plan) -> list[Cost]:
-    """The cost of each launch of a step that is taken again and again: what lies far back has left the caches.
+    """Return the cost of each launch of a step that runs repeatedly, with reuse distances across steps.
 
-    Memory that is written before it is read counts as near: something else may have been there a moment ago.
+    Memory that is written before it is read counts as near: another buffer may have been there just before.
     """
     found: list[Cost] = []
     clock, last = 0, dict[str, int]()
@@ -82,7 +82,7 @@ def costs(plan: Plan) -> list[Cost]:
 
 
 def flops(n: Node) -> int:
-    """Additions, multiplications and the like that the whole result of a node takes; `Op.flops` says how many."""
+    """Return the arithmetic operations for all results of a node, as `Op.flops` defines them."""
     op = n.op
     if op.name == "scan":
         return int(n.attrs["length"]) * _total(n.attrs["body"])
@@ -106,10 +106,10 @@ def _size(n: Node) -> int:
 
 
 def _needed(body: Graph, inplace: set[int]) -> dict[Node, int]:
-    """How many elements of each node the results take: of what is selected from, no more than are selected."""
+    """Return how many elements of each node the results depend on: of a selection's source only those selected."""
     need = dict.fromkeys(body.nodes(), 0)
     for j, n in enumerate(body.outputs.values()):
-        put = n.op.over is not None and j in inplace  # what lies there stays but for what is put in
+        put = n.op.over is not None and j in inplace  # in place, only the updated elements are written
         need[n] = _size(n.src[-1]) if put else _size(n)
     for n in reversed(body.nodes()):
         for s in dict.fromkeys(n.src):
@@ -119,7 +119,7 @@ def _needed(body: Graph, inplace: set[int]) -> dict[Node, int]:
 
 
 def _selects(n: Node) -> bool:
-    """Is each element of the result made of one element of each source, at the most?"""
+    """Does each element of the result depend on at most one element of each source?"""
     return n.op.kind in ("elementwise", "movement") or (n.op.kind == "index" and not flops(n))
 
 
@@ -127,7 +127,7 @@ def _work(body: Graph, need: Mapping[Node, int]) -> dict[str, int]:
     work: dict[str, int] = {}
     for n, count in need.items():
         if done := round(flops(n) * count / max(_size(n), 1)):
-            multiplies = n.op.kind in ("contraction", "composite")  # a composite that is left is an attention
+            multiplies = n.op.kind in ("contraction", "composite")  # a composite that is not inlined is an attention
             unit = "bf16" if multiplies and n.src[0].dtype == "bf16" else "f32"
             work[unit] = work.get(unit, 0) + done
     return work
@@ -135,7 +135,7 @@ def _work(body: Graph, need: Mapping[Node, int]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Level:
-    """Bytes a second where so many are gone through again and again: reading, writing, adding one array to another."""
+    """Bandwidth for repeatedly accessing so many bytes: reading, writing, adding one array to another."""
 
     nbytes: int
     read: float
@@ -144,24 +144,24 @@ class Level:
 
     @property
     def best(self) -> float:
-        """The fastest of them."""
+        """The highest of the bandwidths."""
         return max(self.read, self.write, self.add)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine was measured to do: operations a second by unit, bytes a second by how many are gone through."""
+    """The measured peaks of a machine: operations per second by unit, bandwidth by working-set size."""
 
     threads: int
     flops: Mapping[str, float]
     levels: Sequence[Level]
 
     def bound(self, cost: Cost) -> float:
-        """Seconds that the bytes or the arithmetic take, whichever take longer."""
+        """Return the seconds that the bytes or the arithmetic take, whichever are more."""
         return max(self._moving(cost), self._computing(cost))
 
     def limit(self, cost: Cost) -> str:
-        """Which of them it is: "memory" or "compute"."""
+        """Return which of them bounds the time: "memory" or "compute"."""
         return "memory" if self._moving(cost) >= self._computing(cost) else "compute"
 
     def _computing(self, cost: Cost) -> float:
@@ -171,7 +171,7 @@ class Machine:
         return sum(n / self.bandwidth(distance) for distance, n in cost.moved or ((cost.nbytes, cost.nbytes),))
 
     def bandwidth(self, nbytes: int) -> float:
-        """The best there is for so many bytes; between two levels by the logarithm of the size."""
+        """Return the highest bandwidth for so many bytes, interpolated between levels by the logarithm of the size."""
         first, last = self.levels[0], self.levels[-1]
         if nbytes <= first.nbytes:
             return first.best

@@ -51,7 +51,7 @@ class Program:
     constants: Mapping[str, bytes] = field(default_factory=dict)
 
     def positions(self, space: str) -> dict[str, int]:
-        """Name -> position of the arguments in one space, in order; outputs go by the graph's names, in its order."""
+        """Return name -> position of the arguments in a space, in order; outputs by the graph's names, in its order."""
         return self._by_space[space]
 
     @cached_property
@@ -63,16 +63,16 @@ class Program:
         return found
 
     def nameless(self) -> Program:
-        """The same with arguments called by space and position: equal nets have it in common, whatever their layers'
-        names."""
+        """Return the program with arguments named by space and position: equal networks have equal nameless programs,
+        whatever the names of their layers."""
         names = {arg.name: f"{arg.space}{i}" for i, arg in enumerate(self.args)}
         return self._renamed(names, [names[arg] for arg in self.outputs.values()])
 
     def named(self, inputs: Mapping[int, str], outputs: Sequence[str], taken: Iterable[str]) -> Program:
-        """A nameless program with a graph's names: those of its inputs by position, those of its outputs in order.
+        """Return a nameless program with a graph's names: those of its inputs by position, those of its outputs in
+        order.
 
-        Where an output is called as one of the inputs, which `taken` names, or an argument without a name of its own
-        is, it gives way.
+        An output or another argument with the name of an input (`taken`) gets a suffix.
         """
         names, used = {self.args[i].name: name for i, name in inputs.items()}, set(taken)
         for name, arg in zip(outputs, self.outputs.values(), strict=True):
@@ -92,7 +92,7 @@ class Program:
         )
 
     def to_json(self) -> str:
-        """Text that `from_json` reads back."""
+        """Return the program as text, which `from_json` reads."""
         data = {
             "format": FORMAT,
             "args": [[a.name, a.dtype, list(a.shape), a.space, a.offset] for a in self.args],
@@ -109,7 +109,7 @@ class Program:
         """Read what `to_json` wrote.
 
         Raises:
-            CompileError: another format, or not a program at all.
+            CompileError: another format version, or not a program.
         """
         try:
             data: dict[str, Any] = json_text.parse(text)
@@ -128,11 +128,11 @@ class Program:
 
 
 def program_of(plan: Plan) -> Program:
-    """The arguments that the plan's entry point takes: every buffer that some launch touches, by first use.
+    """Return the arguments of the plan's entry point: every buffer that a launch uses, by first use.
 
-    Inputs and outputs are called as in the graph, other arguments by space and position.
+    Inputs and outputs have their names of the graph, other arguments are named by space and position.
     """
-    given = {b.name: b.type for b in plan.outputs.values()}  # kernels may see an output in another shape
+    given = {b.name: b.type for b in plan.outputs.values()}  # kernels may use an output with another shape
     args = tuple(
         Arg(b.name, b.type.dtype, given.get(b.name, b.type).shape, b.space, b.offset or 0)
         for b in plan.buffers.values()

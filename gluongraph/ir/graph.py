@@ -1,8 +1,8 @@
 """The IR: typed, immutable, interned nodes, and graphs of them.
 
-A `Node` is one operation on other nodes. It is typed when it is made, so a graph with wrong shapes cannot exist;
-and it is interned: equal nodes are one object, which makes common subexpressions free and lets `is` compare graphs.
-A `Graph` names what goes in, what comes out, and which results are written over which inputs (`updates`).
+A `Node` is one operation on other nodes. Its type is inferred when it is created, so a graph with wrong shapes cannot
+exist; and it is interned: equal nodes are one object, which makes common subexpressions free and lets `is` compare
+graphs. A `Graph` names inputs, outputs, and which results are written over which inputs (`updates`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import Origin, VerifyError, located
+from gluongraph.errors import Origin, VerifyError, with_user_location
 from gluongraph.ir.plain import PLAIN, extents, is_flat, plain
 
 Attr = Any  # int, float, str, bytes, bool, None, Graph, or a tuple of these
@@ -25,13 +25,13 @@ KINDS = (
     "leaf",  # input, const, literal: no sources
     "elementwise",  # result[i] from x[i] of equal shapes
     "movement",  # result[i] is one element of x, or a constant: reshape, transpose, slice, pad, ...
-    "reduce",  # one axis or more folded away
+    "reduce",  # reduces one axis or more
     "contraction",  # matmul, convolution
     "window",  # pooling
-    "index",  # reads or writes where another array says: take, scatter_add
+    "index",  # reads or writes at indices from another array: take, scatter_add
     "random",  # counter-based random numbers
     "composite",  # one node with a body over primitives
-    "control",  # carries a body graph: scan, call, fused; item, which picks one of several results; after, an order
+    "control",  # has a body graph: scan, call, fused; get_tuple_element; depends_on, a control dependency
 )
 
 
@@ -48,7 +48,7 @@ class TensorType:
 
     def __post_init__(self) -> None:
         for n in self.shape:
-            if n.__class__ is not int:  # extents of numpy's types are equal to Python's, and must not stand for them
+            if n.__class__ is not int:  # numpy's integers are equal to Python's, and would be interned with them
                 object.__setattr__(self, "shape", extents(self.shape))
                 break
 
@@ -75,37 +75,38 @@ Types = TensorType | tuple[TensorType, ...]
 
 
 TRAITS = {
-    "compares": "gives True or False of two numbers",
-    "compares_equal": "asks of its first two sources whether they are equal, within its kernel or as its result",
-    "selects": "each element of the result is one of a source, or an exact function of one",
-    "gathers": "reads its first source where the second says",
-    "once": "is computed by one kernel alone: it talks to other devices, draws numbers, or is looked at",
-    "commutes": "x op y and y op x are the same bits",
-    "moves": "moves elements or chooses among them, so that it works on 16 bits as they are",
-    "free": "costs nothing where it is read: whoever reads it computes it again",
+    "compares": "returns a bool by comparing two values",
+    "compares_equal": "compares its first two sources for equality, internally or as its result",
+    "selects": "each element of the result is an element of a source, or an exact function of one",
+    "gathers": "reads its first source at indices from the second",
+    "once": "must be computed by one kernel only: it communicates, draws random numbers, or is observed",
+    "commutes": "x op y and y op x are equal to the bit",
+    "moves": "moves or selects elements without arithmetic, so that it works on 16-bit values directly",
+    "free": "costs nothing to compute: each reader recomputes it",
 }
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Op:
-    """All that the compiler knows of one operator, in one statement.
+    """An operator: all facts that the compiler has about it, in one statement.
 
     Rules take data positionally and attributes by keyword:
 
-    * `infer(*types, **attrs)` gives the result's type (a tuple of types for several results) or raises ShapeError;
-    * `numpy(*arrays, **attrs)` is the meaning: what tests believe and eager mode runs;
-    * `grad(g, y, *x, **attrs)` gives one gradient node, or None, per source (`g`, `y` are tuples if `y` is several);
-    * `lower(e, i, *x, **attrs)` gives the scalar expression of the result at index `i`, where `x[k](*index)` reads
+    * `infer(*types, **attrs)` returns the result's type (a tuple of types for several results) or raises ShapeError;
+    * `numpy(*arrays, **attrs)` is the reference implementation, used by tests and by eager mode;
+    * `grad(g, y, *x, **attrs)` returns a gradient node, or None, per source (`g`, `y` are tuples if there are several
+      results);
+    * `lower(e, i, *x, **attrs)` returns the scalar expression of the result at index `i`, where `x[k](*index)` reads
       a source and `e` is the target's algebra (`gluongraph.ops.lowering.Algebra`);
-    * `body(*nodes, **attrs)` builds a composite's meaning out of primitives; its `numpy` and `lower` follow from it;
-    * `samples(rng)` yields `(arrays, attrs)`: the op's tests;
-    * `pattern` is that of the group which it begins, by which kernel rules claim groups;
-    * `cost` is how many loads and stores of an element take as long as one element of the result; 0 is hidden behind
-      those of its kernel;
-    * `traits` are what passes and kernels ask for, by the names of `TRAITS`;
-    * `flops(y, *types, **attrs)` counts the operations on numbers that the result, of type y, takes; or it is how many
-      an element of the result takes. Without it that is 1 for elementwise ops, and 1 for each source element of a
-      reduction; else 0.
+    * `body(*nodes, **attrs)` builds a composite from primitives; its `numpy` and `lower` follow from it;
+    * `samples(rng)` yields `(arrays, attrs)`: the op's test cases;
+    * `pattern` is the pattern of the group that the op starts, by which kernel rules claim groups;
+    * `cost` is the time of an element of the result, in loads and stores of an element; 0 if it is hidden by the loads
+      and stores of its kernel;
+    * `traits` are facts that passes and kernels ask for, by the names of `TRAITS`;
+    * `flops(y, *types, **attrs)` returns the number of arithmetic operations for a result of type y; an int is the
+      number per element of the result. The default is 1 for elementwise ops, 1 per source element for reductions, else
+      0.
     """
 
     name: str
@@ -120,10 +121,8 @@ class Op:
     pattern: str = "opaque"
     cost: int = 0
     traits: frozenset[str] = frozenset()
-    numeric: str = "keep"  # what mixed precision does with it: "low", "keep" or "full" (fp32)
-    over: int | None = (
-        None  # the source that the result may lie over: it is read where the result is written, if at all
-    )
+    numeric: str = "keep"  # its class in mixed precision (passes/amp.py): "low", "keep" or "full"
+    over: int | None = None  # the source in whose place the result may be stored: read only where it is written
     doc: str = ""
 
     def __post_init__(self) -> None:
@@ -145,14 +144,15 @@ class Op:
 
 
 OPS: dict[str, Op] = {}
-# Ops of written graphs by their names before -> by those that they have now.
+# Former names of ops, in graphs that were written earlier -> their names.
 RENAMED = {"item": "get_tuple_element", "after": "depends_on", "pinned": "keep_precision"}
 OPERATORS: dict[str, Callable[..., Node]] = {}  # Python's operators on nodes; filled by gluongraph.ops
 _NODES: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
 
 
 def attr_key(value: Attr) -> Any:
-    """A hashable stand-in that tells apart what Python calls equal: 0.0 and -0.0, 1 and 1.0 and True, nan and nan."""
+    """Return a hashable key that distinguishes values which are equal in Python: 0.0 and -0.0, 1 and 1.0 and True;
+    equal NaNs have equal keys."""
     kind = type(value)
     if kind is float:
         return ("f", struct.pack("<d", value))
@@ -164,27 +164,29 @@ def attr_key(value: Attr) -> Any:
 
 
 class Node:
-    """One operation on other nodes: op, sources, attributes, type. Made by `node`, never changed.
+    """One operation on other nodes: op, sources, attributes, type. Created by `node`, immutable.
 
-    `again` is 0, or the number of a recomputed copy, which must not be merged back into the original.
+    `copy_id` is 0, or the number of a recomputed copy, which must not be merged with the original.
     """
 
-    __slots__ = ("__weakref__", "again", "attrs", "op", "src", "type")
+    __slots__ = ("__weakref__", "attrs", "copy_id", "op", "src", "type")
 
     op: Op
     src: tuple[Node, ...]
     attrs: Mapping[str, Attr]
-    again: int
+    copy_id: int
     type: Types
 
-    def __init__(self, op: Op, src: tuple[Node, ...], attrs: Mapping[str, Attr], again: int, type: Types):
-        self.op, self.src, self.attrs, self.again, self.type = op, src, attrs, again, type
+    def __init__(self, op: Op, src: tuple[Node, ...], attrs: Mapping[str, Attr], copy_id: int, type: Types):
+        self.op, self.src, self.attrs, self.copy_id, self.type = op, src, attrs, copy_id, type
 
     @property
     def ty(self) -> TensorType:
         """The type of a node with one result."""
         if isinstance(self.type, tuple):
-            raise VerifyError(f"{self.op.name} has {len(self.type)} results; pick one with item(x, index=i)")
+            raise VerifyError(
+                f"{self.op.name} has {len(self.type)} results; pick one with get_tuple_element(x, index=i)"
+            )
         return self.type
 
     @property
@@ -194,19 +196,19 @@ class Node:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the one result."""
+        """Shape of a node with one result."""
         return self.ty.shape
 
     @property
     def dtype(self) -> str:
-        """Element type of the one result, by its short name."""
+        """Short name of the element type of a node with one result."""
         return self.ty.dtype
 
     def on(self, src: tuple[Node, ...]) -> Node:
-        """The same operation on other sources; self if they are the same."""
+        """Return the same operation on other sources; self if they are the same."""
         if src == self.src:
             return self
-        return node(self.op, src, self.attrs, self.again)
+        return node(self.op, src, self.attrs, self.copy_id)
 
     def __repr__(self) -> str:
         types = ", ".join(map(str, self.types))
@@ -247,7 +249,7 @@ class Node:
 
 
 def _attribute(op: Op, name: str, value: Any) -> Attr:
-    """The value in the one form that graphs hold it in."""
+    """Convert an attribute to the Python types that graphs contain."""
     kind = value.__class__
     if kind in PLAIN or (kind is tuple and is_flat(value)):
         return value
@@ -256,7 +258,7 @@ def _attribute(op: Op, name: str, value: Any) -> Attr:
         message = (
             f"{op.name}: the attribute {name} is a number, text or tuple of such, not a {kind.__name__}: {value!r}"
         )
-        raise TypeError(located(message))
+        raise TypeError(with_user_location(message))
     return found
 
 
@@ -271,23 +273,23 @@ def node(
     op: Op,
     src: tuple[Node, ...] = (),
     attrs: Mapping[str, Attr] | None = None,
-    again: int = 0,
+    copy_id: int = 0,
     type: Types | None = None,
 ) -> Node:
-    """The one way to make a Node; equal ones are one object. `type` is given for leaves only.
+    """Create a Node, or return the equal one that exists: nodes are interned. `type` is for leaves only.
 
-    Attributes become Python's own values first, since equal numbers of other types would be the same key.
+    Attributes are converted to Python's own types first, since equal numbers of other types would have the same key.
 
     Raises:
-        TypeError: an attribute is something that no graph can hold.
+        TypeError: an attribute has a type that graphs cannot contain.
     """
     attrs = {k: _attribute(op, k, v) for k, v in attrs.items()} if attrs else {}
-    key = (op.name, src, tuple((k, attr_key(attrs[k])) for k in sorted(attrs)), again, type)
+    key = (op.name, src, tuple((k, attr_key(attrs[k])) for k in sorted(attrs)), copy_id, type)
     made = _NODES.get(key)
     if made is None:
         if type is None:
             type = op.infer(*(s.type for s in src), **attrs)
-        made = Node(op, src, attrs, again, type)
+        made = Node(op, src, attrs, copy_id, type)
         _NODES[key] = made
     if _RECORDERS:
         _RECORDERS[-1].see(made)
@@ -295,7 +297,7 @@ def node(
 
 
 class OriginRecorder:
-    """Collects where nodes come from while a graph is being built; `where()` is asked once per new node."""
+    """Records the origins of nodes while a graph is being built; `where()` is called once per new node."""
 
     def __init__(self, where: Callable[[], Origin | None]):
         self.where = where
@@ -311,7 +313,8 @@ _RECORDERS: list[OriginRecorder] = []
 
 @contextmanager
 def recording_origins(where: Callable[[], Origin | None]) -> Iterator[dict[Node, Origin]]:
-    """Within: every node made is noted with `where()`, the first mention counts. Yields the notes."""
+    """Record the origin `where()` of every node that is created within this context; the first one counts. Yields the
+    origins."""
     recorder = OriginRecorder(where)
     _RECORDERS.append(recorder)
     try:
@@ -321,7 +324,7 @@ def recording_origins(where: Callable[[], Origin | None]) -> Iterator[dict[Node,
 
 
 def topological(results: Iterable[Node]) -> list[Node]:
-    """Every node that the results need, sources first, in an order that depends on the graph alone."""
+    """Return all nodes that the results depend on, sources first, in an order that depends on the graph only."""
     order: dict[Node, None] = {}
     stack = [(n, False) for n in reversed(tuple(results))]
     while stack:
@@ -336,9 +339,9 @@ def topological(results: Iterable[Node]) -> list[Node]:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """One traced program: named inputs, named outputs, and `updates`: which result is written over which input.
+    """A program: named inputs, named outputs, and `updates`, the results that are written over inputs.
 
-    Equal graphs (same names on the same nodes) compare and hash equal; `origins` is a comment and does not count.
+    Graphs with the same names for the same nodes compare and hash equal; `origins` are ignored.
     """
 
     inputs: Mapping[str, Node]
@@ -348,7 +351,7 @@ class Graph:
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """What equality compares."""
+        """The key of equality."""
         return (tuple(self.inputs.items()), tuple(self.outputs.items()), tuple(self.updates.items()))
 
     def __eq__(self, other: object) -> bool:
@@ -366,16 +369,16 @@ class Graph:
         return (*self.outputs.values(), *self.updates.values())
 
     def nodes(self) -> list[Node]:
-        """Every live node, sources first. What no result needs is not in the graph: there is no DCE pass."""
+        """Return all live nodes, sources first. Dead nodes are not in the graph, so there is no DCE pass."""
         return list(self._nodes)
 
     @cached_property
     def _nodes(self) -> list[Node]:
-        """The same, which passes and rules ask the same graph for again and again."""
+        """The live nodes, cached, since passes and rules ask for them often."""
         return topological(self.results)
 
     def users(self) -> dict[Node, list[Node]]:
-        """For every live node the nodes that read it, in graph order (a result counts as no user)."""
+        """Return for each live node the nodes that read it, in graph order (results are not users)."""
         users: dict[Node, list[Node]] = {}
         for n in self.nodes():
             users.setdefault(n, [])
@@ -384,7 +387,7 @@ class Graph:
         return users
 
     def map(self, fn: Callable[[Node], Node]) -> Graph:
-        """Rebuild sources first; `fn` sees each node after its sources were rebuilt. Origins travel along."""
+        """Rebuild the graph, sources first: each node becomes `fn` of it on rebuilt sources. Origins are preserved."""
         new: dict[Node, Node] = {}
         origins: dict[Node, Origin] = {}
         for n in self.nodes():
@@ -405,7 +408,7 @@ class Graph:
         updates: Mapping[str, Node],
         origins: Mapping[Node, Origin] | None = None,
     ) -> Graph:
-        """The same inputs, other results; self when nothing changed."""
+        """Return the graph with other results; self if they are the same."""
         if dict(outputs) == dict(self.outputs) and dict(updates) == dict(self.updates):
             return self
         return Graph(self.inputs, outputs, updates, self.origins if origins is None else origins)

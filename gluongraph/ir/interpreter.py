@@ -17,10 +17,10 @@ Watch = Callable[[Node, Any], None]
 
 
 def run(graph: Graph, values: Mapping[str, Any], watch: Watch | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Outputs and updates, by name, from the arrays of the inputs, by name.
+    """Return outputs and updates, by name, from the arrays of the inputs, by name.
 
-    `watch(node, value)` sees every value when it is made; what it raises ends the run. The arrays that come back may
-    be views of those given.
+    `watch(node, value)` is called with every value when it is computed; its exceptions end the run. Arrays that are
+    returned may be views of the inputs.
 
     Raises:
         MXNetError: an input is missing, or its array has another shape or dtype.
@@ -37,12 +37,12 @@ def run(graph: Graph, values: Mapping[str, Any], watch: Watch | None = None) -> 
 
 
 def evaluate(nodes: Sequence[Node], env: Mapping[Node, Any], watch: Watch | None = None) -> list[Any]:
-    """The values of the nodes, given those of the nodes in `env`. What nobody reads any more is let go."""
+    """Return the values of the nodes, given those of the nodes in `env`. Values are freed after their last reader."""
     order = _needed(nodes, env)
     left = Counter(s for n in order for s in n.src)
     left.update(nodes)
     values = dict(env)
-    with np.errstate(all="ignore"):  # a step that overflows says so by infinities, as compiled code does
+    with np.errstate(all="ignore"):  # compiled code does not warn of overflows either
         for n in order:
             values[n] = apply(n, [values[s] for s in n.src])
             if watch is not None:
@@ -55,7 +55,7 @@ def evaluate(nodes: Sequence[Node], env: Mapping[Node, Any], watch: Watch | None
 
 
 def apply(n: Node, arrays: Sequence[Any]) -> Any:
-    """The value of one node from those of its sources: by its numpy meaning, or through its body."""
+    """Return the value of a node from those of its sources: by its numpy implementation, or its body."""
     if n.op.numpy is not None:
         value = n.op.numpy(*arrays, **n.attrs)
     elif n.op.body is not None:
@@ -68,7 +68,7 @@ def apply(n: Node, arrays: Sequence[Any]) -> Any:
 
 
 def _needed(nodes: Sequence[Node], env: Mapping[Node, Any]) -> list[Node]:
-    """What has to be computed, sources first, going no further than what is given."""
+    """Return the nodes to be computed, sources first, down to those in `env`."""
     order: dict[Node, None] = {}
     stack = [(n, False) for n in reversed(nodes)]
     while stack:

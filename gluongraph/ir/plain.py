@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-PLAIN: frozenset[Any] = frozenset({int, float, bool, str, bytes, type(None)})  # what needs no looking at
+PLAIN: frozenset[Any] = frozenset({int, float, bool, str, bytes, type(None)})  # types that need no conversion
 _INTEGER = frozenset({int})
-_BASES: tuple[Any, ...] = (int, float, str, bytes)  # subclasses of these, as enums are, are what they hold
+_BASES: tuple[Any, ...] = (int, float, str, bytes)  # subclasses of these, such as enums, are converted to them
 
 
 def plain(value: Any) -> Any:
-    """numpy's numbers, and its arrays of one number without axes, as Python's; lists as tuples; all else as it is.
+    """Convert numpy scalars, and arrays without axes, to Python's numbers, and lists to tuples; return others
+    unchanged.
 
     >>> import numpy as np
     >>> plain((np.int64(2), [np.float32(0.5), np.bool_(True)]))
@@ -35,7 +36,7 @@ def plain(value: Any) -> Any:
 
 
 def is_flat(values: tuple[Any, ...], kinds: frozenset[Any] = PLAIN) -> bool:
-    """Are all values of a tuple of these types? A loop, since calls of eager mode ask."""
+    """Are all values of a tuple of these types? A loop, since every call in eager mode checks this."""
     for value in values:  # noqa: SIM110  # a generator takes three times as long
         if value.__class__ not in kinds:
             return False
@@ -43,10 +44,10 @@ def is_flat(values: tuple[Any, ...], kinds: frozenset[Any] = PLAIN) -> bool:
 
 
 def extents(shape: int | Sequence[int]) -> tuple[int, ...]:
-    """A shape as a tuple of Python's integers; one number is the shape of a single axis.
+    """Return a shape as a tuple of Python's integers; a number is the shape of a single axis.
 
     Raises:
-        TypeError: an extent is no integer.
+        TypeError: an extent is not an integer.
     """
     if shape.__class__ is tuple and is_flat(shape, _INTEGER):
         return shape

@@ -1,4 +1,4 @@
-"""The Plan: which kernels run in which order on which memory. Data only: passes make it, codegen compiles it."""
+"""The Plan: which kernels run in which order on which memory. Data only: passes create it, codegen compiles it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from gluongraph.ir.graph import Graph, Node, TensorType
 
 SPACES = (
     "scratch",  # intermediates of one step, at an offset of the scratch arena
-    "state",  # parameters, optimizer states, kept gradients: long-lived, owned by whoever owns the parameter
+    "state",  # parameters, optimizer states, accumulated gradients: long-lived, owned by the parameter's owner
     "scalar",  # one packed buffer of host scalars, rewritten before each call
-    "input",  # given by the caller at each call
-    "output",  # made fresh for each call, handed to the caller
+    "input",  # passed by the caller at each call
+    "output",  # allocated for each call, returned to the caller
     "const",  # literals of the graph
 )
 
-INDEX_FLAG = "check:index"  # the output that counts indices out of range; where it is not 0, nothing is written
+INDEX_FLAG = "check:index"  # the output that counts indices out of range; if it is not 0, no state is written
 
 
 @dataclass(frozen=True)
 class Group:
     """What one kernel computes: a body graph over inputs x0, x1, ... with outputs y0, y1, ...
 
-    `pattern` is the shape of the loop nest: "loop", "reduce", "rowwise", "gemm", "conv", "pool",
-    "scatter", "opaque" or "scan".
-    `inplace` pairs (output, input) that share memory: the kernel reads that input only where it then writes.
-    `inner` is the plan of one turn of a scan. Equal groups are one kernel.
+    `pattern` is the kind of loop nest: "loop", "reduce", "rowwise", "gemm", "conv", "pool", "scatter", "opaque" or
+    "scan".
+    `inplace` are pairs (output, input) that share memory: the kernel reads the input only where it then writes.
+    `inner` is the plan of one iteration of a scan. Equal groups are one kernel.
     """
 
     body: Graph
@@ -47,17 +47,17 @@ class Group:
 
     @property
     def scan(self) -> Node:
-        """The scan that a group of that pattern consists of."""
+        """The scan of a group with the pattern "scan"."""
         return next(n for n in self.body.nodes() if n.op.name == "scan")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a target's rule offers for a group: its name, the bytes of workspace that it needs, and whether a unit for
-    tiles of 16-bit numbers multiplies there.
+    """A kernel that a target's rule has for a group: the rule's name, the bytes of workspace, and whether it uses tile
+    multiplications of 16-bit values.
 
-    `setting` says how the rule writes it, in the rule's own words; '' is the way that it takes by itself. `schedule`
-    tells readers who schedules the kernels of a GPU: "dlight.Matmul+threads".
+    `setting` is the name of the rule's tuning variant; '' is its default. `schedule` names the schedules of a GPU's
+    kernels, for display: "dlight.Matmul+threads".
     """
 
     rule: str
@@ -68,15 +68,15 @@ class Candidate:
 
     @property
     def described(self) -> str:
-        """The rule, or what it leaves its kernels to, for readers."""
+        """The schedule, or the rule, for display."""
         return self.schedule or self.rule
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A place in memory: its type, the space it lies in, and its byte offset there (scratch and scalar only).
+    """A buffer: its type, its space, and its byte offset there (scratch and scalar only).
 
-    Within a plan the name says which place it is: two mentions of one name are one place.
+    Within a plan buffers with the same name are the same memory.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Buffer:
 
 
 def fresh(name: str, taken: set[str]) -> str:
-    """The name, or where somebody has it name_1, name_2, ...; from now on it is taken."""
+    """Return the name, or if it is taken name_1, name_2, ...; add it to `taken`."""
     made, number = name, 0
     while made in taken:
         number += 1
@@ -110,16 +110,16 @@ class Launch:
     writes: tuple[Buffer, ...]
     workspace: Buffer | None = None
     origin: Origin | None = None
-    label: str = ""  # what a reader sees: the ops of the group
+    label: str = ""  # for display: the ops of the group
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """All that the kernel touches; of an in-place pair both mentions."""
+        """All buffers of the launch; those of in-place pairs twice."""
         return (*self.reads, *self.writes, *((self.workspace,) if self.workspace else ()))
 
     @property
     def arguments(self) -> tuple[Buffer, ...]:
-        """What the kernel is called with: reads, writes that do not lie over a read, workspace."""
+        """The arguments of the kernel: reads, writes that are not in place, workspace."""
         shared = {output for output, _ in self.group.inplace}
         own = (b for j, b in enumerate(self.writes) if j not in shared)
         return (*self.reads, *own, *((self.workspace,) if self.workspace else ()))
@@ -127,10 +127,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole step: launches in order, memory, and what is bound to which name.
+    """A compiled program: launches in order, memory, and the buffers of inputs and outputs.
 
-    `inputs` and `outputs` are keyed by the graph's names; `updates` names the inputs that the step writes over.
-    Every output lies in memory of its own. Inputs keep their names as buffers; others give way (`fresh`).
+    `inputs` and `outputs` are keyed by the graph's names; `updates` are the inputs that the program overwrites. Every
+    output has a buffer of its own. Buffers of inputs have their names; others get a suffix if needed (`fresh`).
     """
 
     launches: tuple[Launch, ...]
@@ -153,7 +153,7 @@ class Plan:
 
     @property
     def buffers(self) -> dict[str, Buffer]:
-        """Every buffer that some launch touches, by name, in order of first use."""
+        """Every buffer that a launch uses, by name, in order of first use."""
         found: dict[str, Buffer] = {}
         for launch in self.launches:
             for buffer in launch.buffers:

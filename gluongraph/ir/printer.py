@@ -27,7 +27,7 @@ _NAN = struct.pack("<d", math.nan)
 
 
 def show(graph: Graph, title: str = "") -> str:
-    """The graph as Python text: one function, one line per node, the updates as a second dict.
+    """Return the graph as Python text: one function, one line per node, the updates as a second dict.
 
     >>> from gluongraph import ops
     >>> from gluongraph.ir.graph import Graph, TensorType
@@ -51,7 +51,7 @@ def _count(count: int, what: str) -> str:
 
 
 def lines(graph: Graph) -> list[tuple[Node, str]]:
-    """The nodes of a graph that are no inputs, each with its line as `show` prints it."""
+    """Return the nodes of a graph, except inputs, each with its line as `show` prints it."""
     writer = _Writer(0)
     writer.function("graph", graph)
     found = writer.lines[-1 - len(writer.live) : -1]
@@ -64,7 +64,7 @@ class _Writer:
     def __init__(self, depth: int):
         self.depth = depth
         self.lines: list[str] = []
-        self.live: list[Node] = []  # those that have a line
+        self.live: list[Node] = []  # the nodes that have a line
         self.names: dict[Node, str] = {}
         self.bodies: dict[Graph, str] = {}
 
@@ -102,7 +102,7 @@ class _Writer:
         return self.line("):", depth=0)
 
     def nested(self, live: Iterable[Node], taken: set[str]) -> None:
-        """Body graphs first, as functions inside this one; equal ones once."""
+        """Print body graphs first, as functions inside this one; equal ones once."""
         for n in live:
             for value in n.attrs.values():
                 if isinstance(value, Graph) and value not in self.bodies:
@@ -121,10 +121,10 @@ class _Writer:
     def call(self, n: Node) -> str:
         parts = [self.names[s] for s in n.src]
         parts += [f"{key}={self.value(n.attrs[key])}" for key in sorted(n.attrs)]
-        if n.op.name == "input":  # a leaf that the graph does not list: broken, but printable
+        if n.op.name == "input":  # a leaf that is not among the inputs: invalid, but printable
             parts.append(f"type={_type(n.type)}")
-        if n.again:
-            parts.append(f"again={n.again}")
+        if n.copy_id:
+            parts.append(f"copy_id={n.copy_id}")
         return f"{n.op.name}({', '.join(parts)})"
 
     def value(self, value: Attr) -> str:
@@ -140,7 +140,7 @@ class _Writer:
 
 
 def _identifier(name: str, taken: set[str]) -> str:
-    """`name` as a Python identifier that is not taken: 'fc1.weight' -> 'fc1_weight'."""
+    """Return `name` as an unused Python identifier: 'fc1.weight' -> 'fc1_weight'."""
     base = re.sub(r"\W", "_", name, flags=re.ASCII) or "_"
     if base[0].isdigit() or keyword.iskeyword(base) or base in ("inf", "nan"):
         base = "_" + base
@@ -152,7 +152,8 @@ def _identifier(name: str, taken: set[str]) -> str:
 
 
 def _default(printed: str, key: str, leaf: Node) -> str:
-    """What follows a parameter whose printed name does not tell all: its key, and the leaf's name if that differs."""
+    """Return the default value of a parameter: its key, and the leaf's name, where they differ from the printed
+    name."""
     own = leaf.attrs.get("name", key)
     if own != key:
         return f" = ({_quoted(key)}, {_quoted(own)})"
@@ -160,7 +161,7 @@ def _default(printed: str, key: str, leaf: Node) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string in double quotes; JSON's escapes are Python's too."""
+    """Return a string in double quotes; JSON's escapes are valid in Python."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -171,7 +172,7 @@ def _type(types: Types) -> str:
 
 
 def _literal(value: Attr) -> str:
-    """An attribute exactly: inf, nan (other NaNs by their bits), -0.0; bytes in base64."""
+    """Return an attribute as text, without loss: inf, nan (other NaNs by their bits), -0.0; bytes in base64."""
     if isinstance(value, bytes):
         return f'base64("{base64.b64encode(value).decode()}")'
     if isinstance(value, float) and math.isnan(value) and (bits := struct.pack("<d", value)) != _NAN:
@@ -184,10 +185,10 @@ def _literal(value: Attr) -> str:
 
 
 def read(text: str) -> Graph:
-    """The graph that a text printed by `show` describes; its nodes are the very nodes that were printed.
+    """Return the graph of a text printed by `show`; its nodes are identical to those that were printed.
 
     Raises:
-        FormatError: the text is not such a text; says the line. Nothing in it is ever executed.
+        FormatError: the text is not the text of a graph; the message has the line. Nothing in it is executed.
     """
     try:
         tree = ast.parse(text)
@@ -253,18 +254,18 @@ class _Reader:
         src = tuple(self.source(a) for a in call.args)
         attrs: dict[str, Attr] = {}
         types: Types | None = None
-        again = 0
+        copy_id = 0
         for k in call.keywords:
             if k.arg is None or k.arg in attrs:
                 raise _bad(call, "each attribute is given once, by name")
             if k.arg == "type":
                 types = self.type(k.value)
-            elif k.arg == "again":
-                again = self.value(k.value)
+            elif k.arg in ("copy_id", "again"):  # its name in older texts
+                copy_id = self.value(k.value)
             else:
                 attrs[k.arg] = self.value(k.value)
         try:
-            return node(_op(call, op), src, attrs, again, types)
+            return node(_op(call, op), src, attrs, copy_id, types)
         except TypeError as error:  # an attribute too many or too few
             raise _bad(call, str(error)) from None
 
@@ -332,7 +333,7 @@ def _op(tree: ast.AST, name: str) -> Op:
 
 
 def _names(parameter: ast.arg, default: ast.expr | None) -> tuple[str, str]:
-    """The key of an input and the name of its leaf."""
+    """Return the key of an input and the name of its leaf."""
     match default:
         case None:
             return parameter.arg, parameter.arg
@@ -344,9 +345,10 @@ def _names(parameter: ast.arg, default: ast.expr | None) -> tuple[str, str]:
 
 
 def show_plan(plan: Plan) -> str:
-    """One line per launch: number, kernel, label, pattern, rule, what it reads and writes where; then totals.
+    """Return a plan as text, one line per launch: number, kernel, label, pattern, rule, buffers read and written; then
+    totals.
 
-    Below a scan stands, indented, the plan of one turn of it.
+    Below a scan is, indented, the plan of one iteration.
     """
     rows = [_launch(i, launch) for i, launch in enumerate(plan.launches)]
     widths = [max((len(row[c]) for row in rows), default=0) for c in range(5)]

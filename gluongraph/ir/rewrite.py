@@ -1,7 +1,7 @@
-"""Rewriting by tables: patterns with holes, written in the IR's own operators, and the one engine that applies them.
+"""Rewriting by tables: patterns with holes, written in the IR's own operators, and the engine that applies them.
 
-A rule is `(pattern, replacement)`; `replacement(n, **holes)` gets the matched node and what the holes stand for, and
-returns the new node, or None where it does not apply. A hole used twice must be the same node both times.
+A rule is `(pattern, replacement)`; `replacement(n, **holes)` gets the matched node and the nodes that match the holes,
+and returns the new node, or None if it does not apply. A hole used twice must match the same node both times.
 
 >>> from gluongraph import ops
 >>> from gluongraph.ir.graph import Graph, TensorType
@@ -28,7 +28,7 @@ Rule = tuple["Pattern", Replacement]
 
 @dataclass(frozen=True)
 class Pattern:
-    """What a node must look like: its op, its sources as patterns, some of its attributes. A hole has no op."""
+    """A pattern of nodes: the op, patterns of the sources, some of the attributes. A hole has no op."""
 
     op: str
     src: tuple[Pattern, ...] = ()
@@ -54,11 +54,11 @@ class Pattern:
         return Pattern("neg", (self,))
 
     def named(self, hole: str) -> Pattern:
-        """The same, and the matched node is given to the rule under this name."""
+        """Return the same pattern; the matched node is passed to the rule under this name."""
         return Pattern(self.op, self.src, self.attrs, hole)
 
     def matches(self, n: Node, bound: Bindings) -> Iterator[Bindings]:
-        """Every way in which n fits, as what the holes then stand for."""
+        """Iterate over all matches of n, as the nodes that match the holes."""
         if self.hole:
             if bound.get(self.hole, n) is not n:
                 return
@@ -84,12 +84,12 @@ def _match_all(patterns: Sequence[Pattern], nodes: Sequence[Node], bound: Bindin
 
 
 def hole(name: str) -> Pattern:
-    """A pattern that any node fits; the rule gets that node as keyword `name`."""
+    """Return a pattern that matches any node; the rule gets that node as keyword `name`."""
     return Pattern("", hole=name)
 
 
 class _Ops:
-    """Ops that make patterns: `p.transpose(x)`, `p.cast(x, dtype="f32")`. Attributes left out may be anything."""
+    """Builders of patterns: `p.transpose(x)`, `p.cast(x, dtype="f32")`. Attributes that are omitted match any value."""
 
     def __getattr__(self, op: str) -> Callable[..., Pattern]:
         return lambda *src, **attrs: Pattern(op, src, attrs)
@@ -99,13 +99,13 @@ p = _Ops()
 
 
 def rewrite(graph: Graph, rules: Sequence[Rule], *, rounds: int = 64) -> Graph:
-    """Apply the rules until none applies, sources first, in the bodies of loops and calls too.
+    """Apply the rules until none applies, sources first, also in the bodies of loops and calls.
 
-    A node is looked at once after its sources are final, and again for each rule that applied to it, so the cost is
-    linear in the nodes. The same object comes back when nothing changed.
+    A node is matched once after its sources are final, and again after each rule that applied to it, so the cost is
+    linear in the number of nodes. Returns the same object if nothing changed.
 
     Raises:
-        VerifyError: the rules undo each other, or go on for more than `rounds` changes per node.
+        VerifyError: rules undo each other, or there are more than `rounds` changes per node.
     """
     table: dict[str, list[Rule]] = {}
     for rule in rules:
@@ -114,7 +114,7 @@ def rewrite(graph: Graph, rules: Sequence[Rule], *, rounds: int = 64) -> Graph:
 
 
 class _Engine:
-    """One graph being rewritten. `done` maps nodes, old and new, to their final form."""
+    """Rewrites one graph. `done` maps nodes, old and new, to their final form."""
 
     def __init__(self, table: Mapping[str, list[Rule]], rounds: int, bodies: dict[Graph, Graph]):
         self.table, self.rounds, self.bodies = table, rounds, bodies
@@ -137,7 +137,7 @@ class _Engine:
             if n in self.done:
                 stack.pop()
             elif (new := self.becomes.get(n)) is not None:
-                self.done[n] = self.done[new]  # it lay above n on the stack, so it is final
+                self.done[n] = self.done[new]  # it was above n on the stack, so it is final
                 del self.becomes[n]
             elif waiting := [s for s in n.src if s not in self.done]:
                 stack.extend(reversed(waiting))
@@ -152,7 +152,7 @@ class _Engine:
                     stack.append(new)
 
     def change(self, n: Node) -> Node:
-        """n on final sources, or, where it stands on them already, after the first rule that applies."""
+        """Return n on final sources, or, if it has these already, after the first rule that applies."""
         on_final = n.on(tuple(self.done[s] for s in n.src))
         if on_final is not n:
             return self.note(n, on_final)
@@ -170,10 +170,10 @@ class _Engine:
             raise VerifyError(f"rewrite rules go on without end; the last turned {n!r} into {new!r} ({rule})")
         if new.type != n.type:
             raise VerifyError(f"a rewrite rule changed a type: {n!r} into {new!r} ({rule})")
-        return self.note(n, restamp(new, n.again, (*bound, *_near(n))) if n.again else new)
+        return self.note(n, restamp(new, n.copy_id, (*bound, *_near(n))) if n.copy_id else new)
 
     def note(self, n: Node, new: Node) -> Node:
-        """What was made for n comes from where n came from."""
+        """Give the nodes that were created for n its origin."""
         if (origin := self.origins.get(n)) is not None:
             for made in made_from(new, self.done):
                 self.origins.setdefault(made, origin)
@@ -186,7 +186,7 @@ class _Engine:
 
 
 def rebuild(graph: Graph, fn: Callable[[Node], Node]) -> Graph:
-    """Every live node replaced by fn of it, sources first; all that fn makes gets the origin of what it replaces."""
+    """Replace every live node by fn of it, sources first; nodes that fn creates get the origin of the node."""
     done: dict[Node, Node] = {}
     final: set[Node] = set()
     origins = dict(graph.origins)
@@ -200,7 +200,7 @@ def rebuild(graph: Graph, fn: Callable[[Node], Node]) -> Graph:
 
 
 def _finished(graph: Graph, done: Mapping[Node, Node], origins: Mapping[Node, Origin]) -> Graph:
-    """The graph with `done[n]` for each result n; origins of what is live."""
+    """Return the graph with `done[n]` for each result n, and the origins of live nodes."""
     outputs = {k: done[n] for k, n in graph.outputs.items()}
     updates = {k: done[n] for k, n in graph.updates.items()}
     new = graph.with_results(outputs, updates, {})
@@ -211,7 +211,7 @@ def _finished(graph: Graph, done: Mapping[Node, Node], origins: Mapping[Node, Or
 
 
 def _near(n: Node, depth: int = 4) -> list[Node]:
-    """What a pattern can have matched: the sources of n, theirs, and so on."""
+    """Return the nodes that a pattern can have matched: the sources of n, their sources, and so on."""
     found, level = [], [n]
     for _ in range(depth):
         level = list(dict.fromkeys(s for m in level for s in m.src))
@@ -220,7 +220,8 @@ def _near(n: Node, depth: int = 4) -> list[Node]:
 
 
 def made_from(new: Node, known: Container[Node]) -> list[Node]:
-    """The nodes of `new` above the known ones, sources first: what a rule made, leaves included."""
+    """Return the nodes from which `new` is computed down to the known ones, sources first: those that a rule
+    created."""
     found: dict[Node, None] = {}
     stack = [(new, False)]
     while stack:
@@ -233,30 +234,31 @@ def made_from(new: Node, known: Container[Node]) -> list[Node]:
     return list(found)
 
 
-def restamp(new: Node, again: int, known: Iterable[Node]) -> Node:
-    """`new` with everything above the known nodes marked as recomputed copy `again`, so it cannot merge with originals.
+def restamp(new: Node, copy_id: int, known: Iterable[Node]) -> Node:
+    """Return `new` with all nodes down to the known ones marked as recomputed copies, so that they are not merged with
+    originals.
 
-    A rule makes plain nodes; made for a recomputed copy, they would otherwise be the very nodes of the original.
+    A rule creates nodes without a copy_id; for a recomputed copy these would be the nodes of the original.
     """
     made: dict[Node, Node] = {}
     for n in made_from(new, set(known)):
         src = tuple(made.get(s, s) for s in n.src)
-        made[n] = n if n.op.kind == "leaf" else node(n.op, src, n.attrs, n.again or again)
+        made[n] = n if n.op.kind == "leaf" else node(n.op, src, n.attrs, n.copy_id or copy_id)
     return made.get(new, new)
 
 
 def in_bodies(n: Node, fn: Callable[[Graph], Graph]) -> Node:
-    """n with fn applied to its body graphs; n itself if they stay. Kernels (`fused`) are left alone: they are done."""
+    """Return n with fn applied to its body graphs; n itself if they do not change. `fused` nodes are not changed."""
     if n.op.kind != "control" or n.op.name == "fused":
         return n
     attrs = {k: fn(v) if isinstance(v, Graph) else v for k, v in n.attrs.items()}
     if all(attrs[k] is v for k, v in n.attrs.items()):
         return n
-    return node(n.op, n.src, attrs, n.again)
+    return node(n.op, n.src, attrs, n.copy_id)
 
 
 def value(n: Node) -> float | int | bool | None:
-    """The number that every element of n is, if n is a constant, seen through expand and reshape; else None."""
+    """Return the value of all elements of n if n is a constant, seen through expand and reshape; else None."""
     while n.op.name in ("expand", "reshape"):
         n = n.src[0]
     return n.attrs["value"] if n.op.name == "const" else None

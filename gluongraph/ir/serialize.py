@@ -1,7 +1,7 @@
 """Graphs as JSON: data with a version, checked when read; and the fingerprint that caches use.
 
-A document is `{"format", "version", "graphs": [...]}`; the last graph is the one meant, those before it are the bodies
-that it refers to. In a graph, `nodes` are rows `[op, sources, attributes, types, again]`, sources first.
+A document is `{"format", "version", "graphs": [...]}`; the last graph is the main one, those before it are bodies to
+which it refers. In a graph, `nodes` are rows `[op, sources, attributes, types, copy_id]`, sources first.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ FORMAT = "gluongraph-ir"
 VERSION = 1
 _TYPE = re.compile(r"(\w+)\[((?:\d+(?:,\d+)*)?)\]")
 
-# What rules raise of attributes too many or too few, or of other kinds than they take, and of shapes that do not fit.
+# What an op's rules raise for extra, missing or ill-typed attributes, and for invalid shapes.
 REFUSALS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, VerifyError)
 
-Json = Any  # what the json module reads and writes
+Json = Any  # a value of the json module
 
 
 def to_data(graph: Graph, origins: bool = True) -> dict[str, Json]:
-    """The graph as lists, dicts, strings and numbers. Equal graphs give equal data, origins aside."""
+    """Return the graph as lists, dicts, strings and numbers. Equal graphs have equal data, except for origins."""
     graphs: list[Json] = []
     numbers: dict[Graph, int] = {}
     _add(graph, graphs, numbers, origins)
@@ -39,7 +39,7 @@ def to_data(graph: Graph, origins: bool = True) -> dict[str, Json]:
 
 
 def dumps(graph: Graph, origins: bool = True) -> str:
-    """The graph as JSON text; `loads` gives the identical graph back."""
+    """Return the graph as JSON text; `loads` returns the identical graph."""
     return _text(to_data(graph, origins))
 
 
@@ -48,9 +48,9 @@ def _text(data: Json) -> str:
 
 
 def fingerprint(graph: Graph, names: bool = True) -> str:
-    """A hash of what the graph means: the same in every process, whatever the origins. SHA-256, 64 hex digits.
+    """Return a hash of the graph, without origins: the same in every process. SHA-256, 64 hex digits.
 
-    Without `names` it is the same for graphs that differ in what inputs and outputs are called.
+    Without `names` it is the same for graphs that differ only in the names of inputs and outputs.
     """
     data = to_data(graph, origins=False)
     if not names:
@@ -59,7 +59,7 @@ def fingerprint(graph: Graph, names: bool = True) -> str:
 
 
 def _forget_names(data: dict[str, Json]) -> None:
-    """Of a graph's data: inputs by number, outputs in order."""
+    """Replace the names of inputs in a graph's data by numbers, and drop those of outputs."""
     number = {name: i for i, (name, _) in enumerate(data["inputs"])}
     for name, i in data["inputs"]:
         data["nodes"][i][2] = number[name]
@@ -69,7 +69,7 @@ def _forget_names(data: dict[str, Json]) -> None:
 
 
 def _add(graph: Graph, graphs: list[Json], numbers: dict[Graph, int], origins: bool) -> int:
-    """Append the graph behind its bodies; its number. Equal bodies are written once."""
+    """Append the graph after its bodies, and return its index. Equal bodies are written once."""
     if (number := numbers.get(graph)) is not None:
         return number
     nodes = topological((*graph.inputs.values(), *graph.results))
@@ -78,7 +78,7 @@ def _add(graph: Graph, graphs: list[Json], numbers: dict[Graph, int], origins: b
     def row(n: Node) -> list[Json]:
         attrs = {k: _pack(n.attrs[k], lambda body: _add(body, graphs, numbers, origins)) for k in sorted(n.attrs)}
         types = [str(t) for t in n.type] if isinstance(n.type, tuple) else str(n.type)
-        return [n.op.name, [ids[s] for s in n.src], attrs, types, *([n.again] if n.again else [])]
+        return [n.op.name, [ids[s] for s in n.src], attrs, types, *([n.copy_id] if n.copy_id else [])]
 
     data: dict[str, Json] = {"nodes": [row(n) for n in nodes]}
     for part in ("inputs", "outputs", "updates"):
@@ -90,7 +90,7 @@ def _add(graph: Graph, graphs: list[Json], numbers: dict[Graph, int], origins: b
 
 
 def _pack(value: Attr, number: Any) -> Json:
-    """An attribute as JSON. What JSON lacks is an object of one key."""
+    """Return an attribute as JSON. Types that JSON lacks are objects with one key."""
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
@@ -106,10 +106,10 @@ def _pack(value: Attr, number: Any) -> Json:
 
 
 def loads(text: str) -> Graph:
-    """The graph that `dumps` wrote.
+    """Return the graph that `dumps` wrote.
 
     Raises:
-        FormatError: not such a text, another version, or a graph that today's ops refuse or type otherwise.
+        FormatError: not such a text, another version, or a graph that the current ops reject or type differently.
     """
     try:
         data = json_text.parse(text)
@@ -119,7 +119,7 @@ def loads(text: str) -> Graph:
 
 
 def from_data(data: Json) -> Graph:
-    """The graph that `to_data` took apart. Raises FormatError like `loads`."""
+    """Return the graph of data from `to_data`. Raises FormatError like `loads`."""
     _expect(isinstance(data, dict) and data.get("format") == FORMAT, f"not a graph: no format {FORMAT!r}")
     version = data.get("version")
     _expect(version == VERSION, f"graph of version {version!r}; this gluongraph reads version {VERSION}")
@@ -149,8 +149,8 @@ def _graph(data: Json, graphs: list[Graph]) -> Graph:
 def _node(row: Json, nodes: list[Node], graphs: list[Graph]) -> Node:
     match row:
         case [str(op), list(src), dict(attrs), types]:
-            again = 0
-        case [str(op), list(src), dict(attrs), types, int(again)]:
+            copy_id = 0
+        case [str(op), list(src), dict(attrs), types, int(copy_id)]:
             pass
         case _:
             raise FormatError(f"not a node: {row!r}")
@@ -160,7 +160,7 @@ def _node(row: Json, nodes: list[Node], graphs: list[Graph]) -> Node:
     given: Types = tuple(map(type_of, types)) if isinstance(types, list) else type_of(types)
     try:
         values = {k: _unpack(v, graphs) for k, v in attrs.items()}
-        made = node(OPS[op], tuple(nodes[s] for s in src), values, again, given if op == "input" else None)
+        made = node(OPS[op], tuple(nodes[s] for s in src), values, copy_id, given if op == "input" else None)
     except REFUSALS as error:
         raise FormatError(f"{op}: {error}") from None
     _expect(made.type == given, f"{op}: the file says {types}, its rule says {made.type}")
@@ -183,7 +183,7 @@ def _unpack(value: Json, graphs: list[Graph]) -> Attr:
 
 
 def type_of(text: Json) -> TensorType:
-    """The type that such a text says: `f32[2,3]`. Raises FormatError."""
+    """Parse a type: `f32[2,3]`. Raises FormatError."""
     found = _TYPE.fullmatch(text) if isinstance(text, str) else None
     if found is None or found[1] not in DTYPES:
         raise FormatError(f"not a type: {text!r}")

@@ -1,4 +1,4 @@
-"""Invariants of every graph and every plan. A violation is a compiler bug, reported next to its cause."""
+"""Invariants of every graph and every plan. A violation is a compiler bug, reported after the pass that caused it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gluongraph.ir.graph import OPS, Graph, Node, Types, node, topological
 from gluongraph.ir.plan import SPACES, Buffer, Launch, Plan
 from gluongraph.storage import ALIGNMENT
 
-# The stages after which no composite is left but those that a kernel rule claims.
+# The passes after which the only composites are those with a kernel.
 PRIMITIVE_STAGES = frozenset({"inline", "fuse"})
 
 
 def verify(graph: Graph, stage: str = "", keep: Callable[[Node], bool] = lambda n: False) -> None:
-    """Raise VerifyError for the first rule that the graph breaks; `stage` is the pass that made it, for the message.
+    """Raise VerifyError for the first invariant that the graph violates; `stage` is the pass that returned it.
 
-    `keep` tells the composites that may be left after `inline`. Two updates of one input need no rule: updates are
-    keyed by the input's name. A new value may read the old one: an update happens after all readers of the old value,
-    which the plan's check below holds up.
+    `keep(n)`: may this composite remain after `inline`? Two updates of one input are impossible: updates are keyed by
+    the input's name. A new value may depend on the old one: updates come after all readers of the old value, which
+    `verify_plan` checks.
     """
     rules = (_inputs, _results, _sources, _updates, _known, _types, _interned)
     checks: Iterable[str] = (message for rule in rules for message in rule(graph))
@@ -42,7 +42,7 @@ def _after(stage: str) -> str:
 
 
 def _at(graph: Graph, n: Node) -> str:
-    """The node and where it came from."""
+    """Return the node and its origin."""
     origin = graph.origins.get(n)
     return f"{n!r}" + (f" ({origin})" if origin else "")
 
@@ -74,7 +74,8 @@ def _results(graph: Graph) -> Iterator[str]:
             if not isinstance(n, Node):
                 yield f"{kind} {name!r} is {n!r}, not a node"
             elif isinstance(n.type, tuple):
-                yield f"{kind} {name!r} is {_at(graph, n)}, which has {len(n.type)} results: pick one with item"
+                several = f"which has {len(n.type)} results: pick one with get_tuple_element"
+                yield f"{kind} {name!r} is {_at(graph, n)}, {several}"
 
 
 def _updates(graph: Graph) -> Iterator[str]:
@@ -111,18 +112,18 @@ def _types(graph: Graph) -> Iterator[str]:
 
 
 def _interned(graph: Graph) -> Iterator[str]:
-    """Every node was made by `node`, so that equal nodes are one object."""
+    """Every node was created by `node`, so that equal nodes are one object."""
     for n in graph.nodes():
-        if node(n.op, n.src, n.attrs, n.again, n.type if n.op.name == "input" else None) is not n:
+        if node(n.op, n.src, n.attrs, n.copy_id, n.type if n.op.name == "input" else None) is not n:
             yield f"{_at(graph, n)} has an equal node that is another object: it was not made by node()"
 
 
 def verify_plan(plan: Plan, graph: Graph | None = None) -> None:
-    """Raise VerifyError for the first rule that the plan breaks, naming the launch and the buffers.
+    """Raise VerifyError for the first invariant that the plan violates, with the launch and the buffers.
 
-    With the fused `graph` that was scheduled, the plan is also replayed on symbolic values: each kernel must read the
-    very values that the graph says, so that no buffer is overwritten before its last reader. Without it a state buffer
-    must not be read at all once it is overwritten. The plan inside a scan is a plan of its own: check it as it is made.
+    With the fused `graph` that was scheduled, the plan is also replayed on symbolic values: each kernel must read
+    exactly the values of the graph, so that no buffer is overwritten before its last reader. Without it a state buffer
+    must not be read after it is overwritten. The plan of a scan's body is verified separately, when it is created.
     """
     rules = (_signatures, _places, _bound, _written, _defined, _in_place, _lifetimes)
     for rule in rules:
@@ -133,13 +134,13 @@ def verify_plan(plan: Plan, graph: Graph | None = None) -> None:
 
 
 def _launches(plan: Plan) -> Iterator[tuple[str, Launch]]:
-    """Each launch with what messages call it."""
+    """Iterate over the launches with their names for messages."""
     for i, launch in enumerate(plan.launches):
         yield f"launch {i} ({' '.join(filter(None, (launch.kernel, launch.label)))})", launch
 
 
 def _all_buffers(plan: Plan) -> Iterator[tuple[str, Buffer]]:
-    """Every mention of a buffer with its place."""
+    """Iterate over all uses of buffers with their locations for messages."""
     for part in ("inputs", "outputs", "updates"):
         for name, buffer in getattr(plan, part).items():
             yield f"{part} {name!r}", buffer
@@ -149,7 +150,7 @@ def _all_buffers(plan: Plan) -> Iterator[tuple[str, Buffer]]:
 
 
 def _signatures(plan: Plan) -> Iterator[str]:
-    """A launch gives its kernel one buffer of the right type per input and output."""
+    """A launch has one buffer of the right type per input and output of its kernel."""
     for at, launch in _launches(plan):
         for kind, buffers, types in (
             ("reads", launch.reads, launch.group.inputs),
@@ -163,7 +164,7 @@ def _signatures(plan: Plan) -> Iterator[str]:
 
 
 def _places(plan: Plan) -> Iterator[str]:
-    """A buffer is one place: aligned, inside its arena, the same wherever it is named."""
+    """A buffer has one address: aligned, inside its arena, the same wherever it is used."""
     places: dict[str, tuple[str, int | None, int]] = {}
     for at, b in _all_buffers(plan):
         if b.space not in SPACES:
@@ -182,7 +183,7 @@ def _places(plan: Plan) -> Iterator[str]:
 
 
 def _defined(plan: Plan) -> Iterator[str]:
-    """What a launch reads was written by an earlier one, or was there before the step."""
+    """What a launch reads was written by an earlier one, or before the step."""
     written: set[str] = set()
     for at, launch in _launches(plan):
         for b in launch.reads:
@@ -194,7 +195,7 @@ def _defined(plan: Plan) -> Iterator[str]:
 
 
 def _written(plan: Plan) -> Iterator[str]:
-    """Launches write scratch, outputs, and the inputs that the plan updates; each result has a place of its own."""
+    """Launches write scratch, outputs, and the inputs that the plan updates; each result has a buffer of its own."""
     updated = {b.name for b in plan.updates.values()}
     for at, launch in _launches(plan):
         for b in launch.writes:
@@ -206,7 +207,7 @@ def _written(plan: Plan) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Life:
-    """Bytes [start, stop) of scratch, taken from the first launch to the last."""
+    """Bytes [start, stop) of scratch that are used from the first launch to the last."""
 
     buffer: Buffer
     start: int
@@ -231,7 +232,7 @@ def _lives(plan: Plan) -> list[_Life]:
 
 
 def _lifetimes(plan: Plan) -> Iterator[str]:
-    """Scratch buffers that are alive together share no byte; only in-place pairs of one launch may hand a place on."""
+    """Scratch buffers with overlapping lifetimes share no byte, except for in-place pairs of a launch."""
     alive: list[_Life] = []
     handed = [
         {frozenset((launch.writes[o].name, launch.reads[i].name)) for o, i in launch.group.inplace}
@@ -248,7 +249,7 @@ def _lifetimes(plan: Plan) -> Iterator[str]:
 
 
 def _in_place(plan: Plan) -> Iterator[str]:
-    """Declared in-place pairs share a place and agree in size; what a launch reads and writes is declared."""
+    """Declared in-place pairs have the same address and size; a buffer that is read and written is declared."""
     for at, launch in _launches(plan):
         pairs = launch.group.inplace
         for o, i in pairs:
@@ -291,11 +292,11 @@ def _overwritten(plan: Plan) -> Iterator[str]:
         writer.update((b.name, at) for b in launch.writes if b.space in ("state", "input"))
 
 
-Value = tuple[object, ...]  # what is in a buffer: ("input", name), ("literal", bytes), or one result of a kernel
+Value = tuple[object, ...]  # the contents of a buffer: ("input", name), ("literal", bytes), or a result of a kernel
 
 
 class _Values:
-    """Numbers values, so that equal ones are one number and comparing them is cheap."""
+    """Numbers symbolic values, so that equal values have equal numbers and comparing them is cheap."""
 
     def __init__(self) -> None:
         self.numbers: dict[Value, int] = {}
@@ -304,7 +305,7 @@ class _Values:
         return self.numbers.setdefault(value, len(self.numbers))
 
     def kernel(self, body: Graph, pattern: str, reads: tuple[int, ...]) -> list[int]:
-        """The results of a kernel on these values; a result that is an input as it came is that value."""
+        """Return the results of a kernel on these values; a result that is an unchanged input is that value."""
         inputs = dict(zip(body.inputs.values(), reads, strict=True))
         ran = self.number(("kernel", body, pattern, reads))
         return [
@@ -313,7 +314,7 @@ class _Values:
 
 
 def _replayed(plan: Plan, graph: Graph) -> Iterator[str]:
-    """The plan's launches, run in order on symbolic memory, leave in every output and update what the graph says."""
+    """The plan's launches, run in order on symbolic memory, leave the graph's values in every output and update."""
     values = _Values()
     memory: dict[str, int] = {name: values.number(("literal", data)) for name, data in plan.constants.items()}
     for name, b in plan.inputs.items():
@@ -337,7 +338,7 @@ def _replayed(plan: Plan, graph: Graph) -> Iterator[str]:
 
 
 def _graph_values(graph: Graph, values: _Values) -> dict[Node, int]:
-    """The number of every value of a fused graph; reshapes are the value itself under another shape."""
+    """Return the number of every value of a fused graph; a reshape has the number of its source."""
     found: dict[Node, int] = {}
     kernels: dict[Node, list[int]] = {}
     for n in graph.nodes():

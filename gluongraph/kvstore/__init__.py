@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.kvstore.base import KVStoreBase, TestStore
 from gluongraph.kvstore.local import KVStore
 
@@ -26,7 +26,7 @@ def create(name: str = "local") -> KVStoreBase:
         return registered()
     if "dist" in name or name in _ABSENT:
         raise MXNetError(
-            located(
+            with_user_location(
                 f"kvstore {name!r} spans several devices or processes, and there is none here that does",
                 help="within one process use 'device' or 'local'",
             )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ir.graph import Node
 
 DEFAULT_THRESHOLD = 0.5
@@ -32,8 +32,12 @@ def threshold_of(params: Mapping[str, Any]) -> float:
     """
     help = 'compression_params={"type": "2bit", "threshold": 0.5}'
     if not isinstance(params, Mapping) or params.get("type") != "2bit":
-        raise MXNetError(located(f"gradient compression by {params!r}: the one type there is is '2bit'", help=help))
+        raise MXNetError(
+            with_user_location(f"gradient compression by {params!r}: the one type there is is '2bit'", help=help)
+        )
     threshold = float(params.get("threshold", DEFAULT_THRESHOLD))
     if not threshold > 0:
-        raise MXNetError(located(f"gradient compression with threshold {threshold}: it must be above 0", help=help))
+        raise MXNetError(
+            with_user_location(f"gradient compression with threshold {threshold}: it must be above 0", help=help)
+        )
     return threshold

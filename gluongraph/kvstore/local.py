@@ -9,7 +9,7 @@ import numpy as np
 
 from gluongraph import autograd
 from gluongraph import optimizer as optimizers
-from gluongraph.errors import DTypeError, MXNetError, ShapeError, located
+from gluongraph.errors import DTypeError, MXNetError, ShapeError, with_user_location
 from gluongraph.host.file_names import check_name
 from gluongraph.kvstore.base import KVStoreBase, asked, listed
 from gluongraph.kvstore.compression import threshold_of, two_bit
@@ -78,9 +78,11 @@ class KVStore(KVStoreBase):
         for k in pairs:
             if k in self._values:
                 help = "use push to change it"
-                raise MXNetError(located(f"kvstore key {k!r} is initialized already", help=help))
+                raise MXNetError(with_user_location(f"kvstore key {k!r} is initialized already", help=help))
             if known - {type(k)}:
-                raise MXNetError(located(f"kvstore key {k!r}: the keys of one store are all integers or all texts"))
+                raise MXNetError(
+                    with_user_location(f"kvstore key {k!r}: the keys of one store are all integers or all texts")
+                )
         for k, arrays in pairs.items():
             self._values[k] = NDArray(arrays[0].asnumpy(), arrays[0].context)
 
@@ -136,7 +138,7 @@ class KVStore(KVStoreBase):
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
         """Raises MXNetError: stored values are dense, and `pull` gives all their rows."""
         raise MXNetError(
-            located(
+            with_user_location(
                 f"row_sparse_pull({key!r}): values of a kvstore are dense here, there are no rows to choose",
                 help="pull(key, out) gives the whole array; out[row_ids] its rows",
             )
@@ -167,7 +169,7 @@ class KVStore(KVStoreBase):
         """
         if "device" not in self._name:
             raise MXNetError(
-                located(f"a kvstore {self._name!r} has no gradient compression", help='use kvstore="device"')
+                with_user_location(f"a kvstore {self._name!r} has no gradient compression", help='use kvstore="device"')
             )
         self._threshold = threshold_of(compression_params)
 
@@ -187,7 +189,7 @@ class KVStore(KVStoreBase):
     def _residual(self, key: Key, device: int, array: NDArray) -> NDArray:
         if array.type.dtype != "f32":
             message = f"gradient compression of {array.type} (key {key!r})"
-            raise MXNetError(located(message, help="it works on float32 alone"))
+            raise MXNetError(with_user_location(message, help="it works on float32 alone"))
         kept = self._residuals.get((key, device))
         if kept is None or kept.shape != array.shape:
             kept = self._residuals[key, device] = NDArray(np.zeros(array.shape, np.float32), array.context)
@@ -240,12 +242,18 @@ class KVStore(KVStoreBase):
         """Raise unless there is a value, and the arrays are like it."""
         stored = self._values.get(key)
         if stored is None:
-            raise MXNetError(located(f"kvstore key {key!r} has not been initialized", help="call init(key, value)"))
+            raise MXNetError(
+                with_user_location(f"kvstore key {key!r} has not been initialized", help="call init(key, value)")
+            )
         for array in arrays:
             if array.shape != stored.shape:
-                raise ShapeError(located(f"kvstore key {key!r} holds {stored.type}, which {array.type} does not fit"))
+                raise ShapeError(
+                    with_user_location(f"kvstore key {key!r} holds {stored.type}, which {array.type} does not fit")
+                )
             if array.type.dtype != stored.type.dtype:
-                raise DTypeError(located(f"kvstore key {key!r} holds {stored.type}, which {array.type} does not fit"))
+                raise DTypeError(
+                    with_user_location(f"kvstore key {key!r} holds {stored.type}, which {array.type} does not fit")
+                )
 
 
 def _pairs(key: Any, value: Any) -> dict[Key, list[NDArray]]:
@@ -253,15 +261,15 @@ def _pairs(key: Any, value: Any) -> dict[Key, list[NDArray]]:
     if not isinstance(key, (list, tuple)):
         key, value = [key], [value]
     if not isinstance(value, (list, tuple)) or len(key) != len(value):
-        raise AssertionError(located(f"{len(key)} keys of a kvstore need a list of as many values"))
+        raise AssertionError(with_user_location(f"{len(key)} keys of a kvstore need a list of as many values"))
     pairs: dict[Key, list[NDArray]] = {}
     for k, v in zip(key, value, strict=True):
         if not isinstance(k, (int, str)):
-            raise AssertionError(located(f"a kvstore's key is an integer or a text, not {k!r}"))
+            raise AssertionError(with_user_location(f"a kvstore's key is an integer or a text, not {k!r}"))
         pairs.setdefault(k, []).extend(listed(v))
     for k, arrays in pairs.items():
         if not arrays or not all(isinstance(a, NDArray) for a in arrays):
-            raise AssertionError(located(f"kvstore key {k!r}: values are NDArrays, one per device"))
+            raise AssertionError(with_user_location(f"kvstore key {k!r}: values are NDArrays, one per device"))
     if len({type(k) for k in pairs}) > 1:
-        raise MXNetError(located("the keys of one kvstore are all integers or all texts"))
+        raise MXNetError(with_user_location("the keys of one kvstore are all integers or all texts"))
     return pairs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gluongraph.errors import MissingError, located
+from gluongraph.errors import MissingError, with_user_location
 from gluongraph.mxnet.names import INSTEAD
 
 
@@ -29,5 +29,5 @@ def refusal(path: str, imported: bool) -> MissingError | MissingModule | None:
     """The error for gluongraph.<path>, imported or asked for as an attribute; None where nothing is known of it."""
     if (help := advice(path)) is None:
         return None
-    message = located(f"gluongraph.{path} does not exist", help=help)
+    message = with_user_location(f"gluongraph.{path} does not exist", help=help)
     return MissingModule(message, name=f"gluongraph.{path}") if imported else MissingError(message)

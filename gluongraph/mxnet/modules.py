@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from gluongraph.errors import MissingError, located
+from gluongraph.errors import MissingError, with_user_location
 from gluongraph.mxnet.missing import MissingModule, advice, beginnings
 from gluongraph.mxnet.names import ATTRIBUTES, INSTEAD, MODULES, TRIED, VERSION
 
@@ -141,7 +141,9 @@ def _missing(path: str, near: ModuleType | None) -> str:
         owner = path.rpartition(".")[0]
         named = [f"{owner}.{n}".lstrip(".") for n in found]
         help = f"the nearest that does: {', '.join(named)}" if named else f"dir({ROOT}.{owner}) lists what does"
-    return located(f"{ROOT}.{path} does not exist in gluongraph", help=help or f"dir({ROOT}) lists what does")
+    return with_user_location(
+        f"{ROOT}.{path} does not exist in gluongraph", help=help or f"dir({ROOT}) lists what does"
+    )
 
 
 class _Finder(MetaPathFinder, Loader):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gluongraph import ops
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.ops import axes_of, sign
 
@@ -79,7 +79,7 @@ def _heads(projections: Node, heads: int, parts: int) -> Node:
     """(parts, batch · heads, length, size)"""
     length, batch, width = projections.shape
     if width % (heads * parts):
-        raise ShapeError(located(f"attention: {projections.ty} has no {heads} heads of {parts} parts each"))
+        raise ShapeError(with_user_location(f"attention: {projections.ty} has no {heads} heads of {parts} parts each"))
     apart = ops.reshape(projections, (length, batch, heads, parts, width // heads // parts))
     together = ops.transpose(apart, (3, 1, 2, 0, 4))
     return ops.reshape(together, (parts, batch * heads, length, width // heads // parts))

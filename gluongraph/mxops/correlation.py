@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gluongraph import ops
-from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.images import Pooling
 
@@ -28,15 +28,19 @@ def Correlation(
         ShapeError: images of different shapes.
     """
     if data1.ty != data2.ty or data1.ty.rank != 4:
-        raise ShapeError(located(f"Correlation: two images (N, C, H, W) of one type, not {data1.ty} and {data2.ty}"))
+        raise ShapeError(
+            with_user_location(f"Correlation: two images (N, C, H, W) of one type, not {data1.ty} and {data2.ty}")
+        )
     if kernel_size % 2 == 0:
-        raise MXNetError(located(f"Correlation: kernel_size is odd, not {kernel_size}"))
+        raise MXNetError(with_user_location(f"Correlation: kernel_size is odd, not {kernel_size}"))
     around = (0, 0, pad_size, pad_size)
     a, b = (ops.pad(x, around, around, 0.0) for x in (data1, data2))
     height, width = (n - 2 * max_displacement for n in a.shape[2:])
     if min(height, width) < kernel_size:
         help = "a larger pad_size, or a smaller kernel_size or max_displacement"
-        raise MXNetError(located(f"Correlation: no patch of {kernel_size} pixels fits into {data1.ty}", help=help))
+        raise MXNetError(
+            with_user_location(f"Correlation: no patch of {kernel_size} pixels fits into {data1.ty}", help=help)
+        )
     reach = max_displacement // stride2
     steps = [i * stride2 for i in range(-reach, reach + 1)]
     fixed = _window(a, max_displacement, max_displacement, height, width)

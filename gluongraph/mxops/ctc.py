@@ -15,7 +15,7 @@ from functools import reduce
 
 from gluongraph import ops
 from gluongraph.dtypes import is_float
-from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 
 NEVER = -1e30  # the logarithm of a probability of 0: finite, so that differences of two of them are numbers
@@ -40,7 +40,7 @@ def CTCLoss(
         IndexRangeError: when it is computed, a label holds what is no class.
     """
     if blank_label not in ("first", "last"):
-        raise MXNetError(located(f"CTCLoss: blank_label is 'first' or 'last', not {blank_label!r}"))
+        raise MXNetError(with_user_location(f"CTCLoss: blank_label is 'first' or 'last', not {blank_label!r}"))
     frames = data_lengths if use_data_lengths else None
     symbols = label_lengths if use_label_lengths else None
     _check(data, label, frames, symbols)
@@ -62,13 +62,15 @@ def _check(data: Node, label: Node, frames: Node | None, symbols: Node | None) -
     batch = data.shape[1:2]
     if data.ty.rank != 3 or label.ty.rank != 2 or label.shape[:1] != batch:
         help = "scores are (T, N, C), labels (N, L)"
-        raise ShapeError(located(f"CTCLoss: labels {label.ty} do not fit scores {data.ty}", help=help))
+        raise ShapeError(with_user_location(f"CTCLoss: labels {label.ty} do not fit scores {data.ty}", help=help))
     if not 0 < label.shape[1] <= data.shape[0]:
         what = f"CTCLoss: labels of {label.shape[1]} symbols need as many frames, and there are {data.shape[0]}"
-        raise ShapeError(located(what, help="cut the padding of the labels"))
+        raise ShapeError(with_user_location(what, help="cut the padding of the labels"))
     for name, lengths in (("data_lengths", frames), ("label_lengths", symbols)):
         if lengths is not None and lengths.shape != batch:
-            raise ShapeError(located(f"CTCLoss: {name} {lengths.ty} is not one number for each of {data.ty}"))
+            raise ShapeError(
+                with_user_location(f"CTCLoss: {name} {lengths.ty} is not one number for each of {data.ty}")
+            )
 
 
 def _held(lengths: Node, most: int) -> Node:

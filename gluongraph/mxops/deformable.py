@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from gluongraph import ops
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 
 Pair = Sequence[int]
@@ -96,7 +96,7 @@ class _Shape:
             message = (
                 f"DeformableConvolution: data {data.ty}, weight {weight.ty} and {groups} groups take offsets {wanted}"
             )
-            raise ShapeError(located(f"{message}, not {offset.ty}"))
+            raise ShapeError(with_user_location(f"{message}, not {offset.ty}"))
 
     def places(self, offset: Node) -> tuple[Node, Node]:
         """y and x of every point."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 
 Extents = int | Sequence[int]  # one number for each axis, or one for all
@@ -25,9 +25,13 @@ def _is_last(op: str, data: Node, layout: str | None) -> bool:
     """Are the channels on the last axis? Raises unless the layout is one for data of this rank."""
     known = LAYOUTS.get(data.ty.rank)
     if known is None:
-        raise ShapeError(located(f"{op}: data has the axes (N, C, W), (N, C, H, W) or (N, C, D, H, W), not {data.ty}"))
+        raise ShapeError(
+            with_user_location(f"{op}: data has the axes (N, C, W), (N, C, H, W) or (N, C, D, H, W), not {data.ty}")
+        )
     if layout is not None and layout not in known:
-        raise MXNetError(located(f"{op}: layout {layout!r} is none of {data.ty}; there are {', '.join(known)}"))
+        raise MXNetError(
+            with_user_location(f"{op}: layout {layout!r} is none of {data.ty}; there are {', '.join(known)}")
+        )
     return layout == known[1]
 
 
@@ -45,16 +49,18 @@ def _each(op: str, what: str, value: Extents | None, default: int, axes: int) ->
         return (default,) * axes
     given = (value,) * axes if isinstance(value, int) else tuple(value)
     if len(given) != axes:
-        raise ShapeError(located(f"{op}: {what} is a number for each of {axes} axes, not {list(given)}"))
+        raise ShapeError(with_user_location(f"{op}: {what} is a number for each of {axes} axes, not {list(given)}"))
     return given
 
 
 def _check_weight(op: str, weight: Node, kernel: tuple[int, ...], filters: int, at: int) -> None:
     """The weight has the kernel and the filters that the arguments say, where they do."""
     if kernel and weight.shape[2:] != kernel:
-        raise ShapeError(located(f"{op}: kernel={kernel}, and the weight's is {weight.shape[2:]}"))
+        raise ShapeError(with_user_location(f"{op}: kernel={kernel}, and the weight's is {weight.shape[2:]}"))
     if filters and weight.shape[at] != filters:
-        raise ShapeError(located(f"{op}: {filters} filters, and {weight.shape[at]} in the weight {weight.ty}"))
+        raise ShapeError(
+            with_user_location(f"{op}: {filters} filters, and {weight.shape[at]} in the weight {weight.ty}")
+        )
 
 
 def _with_bias(y: Node, bias: Node | None, no_bias: bool) -> Node:
@@ -135,7 +141,9 @@ def _framing(
     whole = [(n - 1) * s + d * (k - 1) + 1 for n, k, s, d in zip(size, kernel, stride, dilate, strict=True)]
     over = [n - w for n, w in zip(whole, wanted, strict=True)]
     if min(over) < 0:
-        raise ShapeError(located(f"Deconvolution: target_shape {tuple(wanted)} is larger than {tuple(whole)}"))
+        raise ShapeError(
+            with_user_location(f"Deconvolution: target_shape {tuple(wanted)} is larger than {tuple(whole)}")
+        )
     return tuple((o + 1) // 2 for o in over), tuple(o % 2 for o in over)
 
 
@@ -162,16 +170,18 @@ def Pooling(
     """
     last, axes = _is_last("Pooling", data, layout), data.ty.rank - 2
     if pool_type not in _POOLS:
-        raise MXNetError(located(f"Pooling: no pool_type {pool_type!r}; there are {', '.join(_POOLS)}"))
+        raise MXNetError(with_user_location(f"Pooling: no pool_type {pool_type!r}; there are {', '.join(_POOLS)}"))
     if pooling_convention not in ("valid", "full", "same"):
-        raise MXNetError(located(f"Pooling: no pooling_convention {pooling_convention!r}; there are valid, full, same"))
+        raise MXNetError(
+            with_user_location(f"Pooling: no pooling_convention {pooling_convention!r}; there are valid, full, same")
+        )
     if pool_type == "lp" and p_value not in (1, 2, 3):
-        raise MXNetError(located(f"Pooling: p_value is 1, 2 or 3 for lp, not {p_value!r}"))
+        raise MXNetError(with_user_location(f"Pooling: p_value is 1, 2 or 3 for lp, not {p_value!r}"))
     if global_pool:
         inner = tuple(range(1, 1 + axes)) if last else tuple(range(2, 2 + axes))
         return _POOLS[pool_type](data, p_value, lambda x, reduce: reduce(x, inner, True))
     if not kernel:
-        raise MXNetError(located("Pooling: needs a kernel, or global_pool=True"))
+        raise MXNetError(with_user_location("Pooling: needs a kernel, or global_pool=True"))
     how: dict[str, Any] = {
         "kernel": _each("Pooling", "kernel", kernel, 1, axes),
         "stride": _each("Pooling", "stride", stride, 1, axes),
@@ -198,7 +208,9 @@ def _all_begun(x: Node, how: Mapping[str, Any], fill: float) -> Node:
     """Data with so much behind its end that a window fits at every multiple of the stride."""
     if x.ty.rank != 3 or any(how["padding"]):
         what = f"pooling_convention='same' of {x.ty} with pad={how['padding']}"
-        raise MXNetError(located(f"Pooling: {what}", help="it is for data (batch, channels, width), without pad"))
+        raise MXNetError(
+            with_user_location(f"Pooling: {what}", help="it is for data (batch, channels, width), without pad")
+        )
     (kernel,), (stride,) = how["kernel"], how["stride"]
     behind = (math.ceil(x.shape[2] / stride) - 1) * stride + kernel - x.shape[2]
     return ops.pad(x, (0, 0, 0), (0, 0, max(behind, 0)), fill)
@@ -242,7 +254,7 @@ def UpSampling(
     """
     if scale < 1 or sample_type not in ("nearest", "bilinear") or multi_input_mode not in ("concat", "sum"):
         raise MXNetError(
-            located(
+            with_user_location(
                 f"UpSampling: scale={scale}, sample_type={sample_type!r}, multi_input_mode={multi_input_mode!r}",
                 help="a scale of 1 or more; 'nearest' or 'bilinear'; 'concat' or 'sum'",
             )
@@ -270,7 +282,7 @@ def _repeated(x: Node, size: tuple[int, ...]) -> Node:
     """Each pixel as a square of pixels."""
     n, c, h, w = x.shape
     if size[0] % h or size[1] % w:
-        raise ShapeError(located(f"UpSampling: {x.ty} cannot be enlarged to {size} by whole factors"))
+        raise ShapeError(with_user_location(f"UpSampling: {x.ty} cannot be enlarged to {size} by whole factors"))
     wide = ops.expand(ops.reshape(x, (n, c, h, 1, w, 1)), (n, c, h, size[0] // h, w, size[1] // w))
     return ops.reshape(wide, (n, c, *size))
 
@@ -294,20 +306,24 @@ def BilinearResize2D(
     """
     if mode not in ("size", "like", "odd_scale", *_PARITY):
         message = f"BilinearResize2D: no mode {mode!r}; there are size, like, odd_scale, {', '.join(_PARITY)}"
-        raise MXNetError(located(message))
+        raise MXNetError(with_user_location(message))
     if mode in _PARITY:
         odd, step = _PARITY[mode]
         height, width = (n if n % 2 == odd else n + step for n in data.shape[2:])
     elif mode == "odd_scale":
         if scale_height is None or scale_width is None:
-            raise MXNetError(located("BilinearResize2D: mode='odd_scale' needs scale_height and scale_width"))
+            raise MXNetError(
+                with_user_location("BilinearResize2D: mode='odd_scale' needs scale_height and scale_width")
+            )
         height, width = (
             int((n - n % 2) * scale) + n % 2
             for n, scale in zip(data.shape[2:], (scale_height, scale_width), strict=True)
         )
     elif mode == "like":
         if like is None:
-            raise MXNetError(located('BilinearResize2D: mode="like" needs `like`, images of the size that is wanted'))
+            raise MXNetError(
+                with_user_location('BilinearResize2D: mode="like" needs `like`, images of the size that is wanted')
+            )
         height, width = like.shape[2:]
     elif scale_height is not None and scale_width is not None:
         height, width = int(data.shape[2] * scale_height), int(data.shape[3] * scale_width)
@@ -366,12 +382,14 @@ def pad(data: Node, mode: str = "constant", pad_width: Sequence[int] = (), const
     `pad_width` has two numbers for each axis: how many before, how many after.
     """
     if len(pad_width) != 2 * data.ty.rank:
-        raise ShapeError(located(f"pad: pad_width has two numbers for each axis of {data.ty}, not {list(pad_width)}"))
+        raise ShapeError(
+            with_user_location(f"pad: pad_width has two numbers for each axis of {data.ty}, not {list(pad_width)}")
+        )
     before, after = tuple(pad_width[::2]), tuple(pad_width[1::2])
     if mode == "constant":
         return ops.pad(data, before, after, constant_value)
     if mode not in ("edge", "reflect"):
-        raise MXNetError(located(f"pad: no mode {mode!r}; there are constant, edge and reflect"))
+        raise MXNetError(with_user_location(f"pad: no mode {mode!r}; there are constant, edge and reflect"))
     for axis, (front, behind) in enumerate(zip(before, after, strict=True)):
         if front or behind:
             data = (_edged if mode == "edge" else _mirrored)(data, axis, front, behind)
@@ -389,7 +407,9 @@ def _edged(x: Node, axis: int, front: int, behind: int) -> Node:
 def _mirrored(x: Node, axis: int, front: int, behind: int) -> Node:
     size = x.shape[axis]
     if max(front, behind) >= size:
-        raise ShapeError(located(f"pad: a mirror image of {max(front, behind)} elements needs more than {x.ty} has"))
+        raise ShapeError(
+            with_user_location(f"pad: a mirror image of {max(front, behind)} elements needs more than {x.ty} has")
+        )
     left = [ops.flip(ops.part(x, axis, 1, front + 1), axis)] if front else []
     right = [ops.flip(ops.part(x, axis, size - 1 - behind, size - 1), axis)] if behind else []
     return ops.concat(*left, x, *right, axis=axis)
@@ -398,7 +418,9 @@ def _mirrored(x: Node, axis: int, front: int, behind: int) -> Node:
 def LRN(data: Node, nsize: int, alpha: float = 1e-4, beta: float = 0.75, knorm: float = 2.0) -> Node:
     """data / (knorm + alpha / nsize * sum of squares over nsize neighbouring channels) ** beta"""
     if nsize % 2 == 0:
-        raise MXNetError(located(f"LRN: nsize is odd, so that as many neighbours lie on either side; not {nsize}"))
+        raise MXNetError(
+            with_user_location(f"LRN: nsize is odd, so that as many neighbours lie on either side; not {nsize}")
+        )
     n, channels, *rest = data.shape
     squares = ops.reshape(ops.mul(data, data), (n, 1, channels, math.prod(rest)))
     means = ops.avg_pool2d(squares, (nsize, 1), (1, 1), (nsize // 2, 0))
@@ -411,6 +433,6 @@ def L2Normalization(data: Node, eps: float = 1e-10, mode: str = "instance") -> N
     over = {"instance": tuple(range(1, rank)), "channel": (1,), "spatial": tuple(range(2, rank))}
     if not over.get(mode):
         help = f"the modes are {', '.join(over)}"
-        raise MXNetError(located(f"L2Normalization: mode {mode!r} has no axes in {data.ty}", help=help))
+        raise MXNetError(with_user_location(f"L2Normalization: mode {mode!r} has no axes in {data.ty}", help=help))
     total = ops.sum(ops.mul(data, data), over[mode], True)
     return ops.mul(data, ops.rsqrt(ops.add(total, eps)))

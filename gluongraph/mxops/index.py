@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from gluongraph import ops
 from gluongraph.dtypes import dtype_name, is_float
-from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.mxops import ops as mxops
 from gluongraph.mxops.ops import Axes, axes_of
@@ -46,7 +46,9 @@ def topk(
     x, at = _along(data, axis)
     extent = x.shape[at]
     if not 0 <= k <= extent:
-        raise MXNetError(located(f"topk: k is a number from 1 to {extent}, the extent of axis {at} of {x.ty}; not {k}"))
+        raise MXNetError(
+            with_user_location(f"topk: k is a number from 1 to {extent}, the extent of axis {at} of {x.ty}; not {k}")
+        )
     chosen = ops.part(_order(x, at, is_ascend), at, 0, k or extent)
     if ret_typ == "mask":
         last = ops.moveaxis(chosen, at, x.ty.rank - 1)
@@ -57,7 +59,7 @@ def topk(
         return indices
     values = ops.gather(x, chosen, at)
     if ret_typ not in ("value", "both"):
-        raise MXNetError(located(f"topk: ret_typ is one of indices, value, both, mask; not {ret_typ!r}"))
+        raise MXNetError(with_user_location(f"topk: ret_typ is one of indices, value, both, mask; not {ret_typ!r}"))
     return values if ret_typ == "value" else (values, indices)
 
 
@@ -92,7 +94,9 @@ def scatter_nd(data: Node, indices: Node, shape: Sequence[int]) -> Node:
 def _flat_index(op: str, indices: Node, shape: tuple[int, ...]) -> Node:
     """Row-major positions in the first axes of `shape`, from one row of indices per axis; negative ones from behind."""
     if indices.shape[0] > len(shape):
-        raise ShapeError(located(f"{op}: {indices.ty} indexes {indices.shape[0]} axes; there are {len(shape)}"))
+        raise ShapeError(
+            with_user_location(f"{op}: {indices.ty} indexes {indices.shape[0]} axes; there are {len(shape)}")
+        )
     extents = shape[: indices.shape[0]]
     rows = [ops.reshape(ops.part(indices, 0, i, i + 1), indices.shape[1:]) for i in range(len(extents))]
 
@@ -126,7 +130,7 @@ def unravel_index(data: Node, shape: Sequence[int]) -> Node:
 
 def _check_extents(op: str, shape: Sequence[int]) -> None:
     if not shape or any(n < 1 for n in shape[1:]) or (shape[0] < 1 and shape[0] != -1):
-        raise ShapeError(located(f"{op}: extents are positive, the first one may be -1; not {tuple(shape)}"))
+        raise ShapeError(with_user_location(f"{op}: extents are positive, the first one may be -1; not {tuple(shape)}"))
 
 
 def index_copy(old_tensor: Node, index_vector: Node, new_tensor: Node) -> Node:
@@ -151,7 +155,7 @@ def index_array(data: Node, axes: Sequence[int] | None = None) -> Node:
 
 def _time(op: str, data: Node, axis: int) -> int:
     if axis not in (0, 1) or data.ty.rank < 2:
-        raise MXNetError(located(f"{op}: time is axis 0 or 1 of two axes or more, not {axis} of {data.ty}"))
+        raise MXNetError(with_user_location(f"{op}: time is axis 0 or 1 of two axes or more, not {axis} of {data.ty}"))
     return axis
 
 
@@ -220,7 +224,7 @@ def depth_to_space(data: Node, block_size: int) -> Node:
     n, c, h, w = _image("depth_to_space", data, block_size)
     b = block_size
     if c % (b * b):
-        raise ShapeError(located(f"depth_to_space: {c} channels are no multiple of {b}²"))
+        raise ShapeError(with_user_location(f"depth_to_space: {c} channels are no multiple of {b}²"))
     apart = ops.transpose(ops.reshape(data, (n, b, b, c // (b * b), h, w)), (0, 3, 4, 1, 5, 2))
     return ops.reshape(apart, (n, c // (b * b), h * b, w * b))
 
@@ -230,16 +234,16 @@ def space_to_depth(data: Node, block_size: int) -> Node:
     n, c, h, w = _image("space_to_depth", data, block_size)
     b = block_size
     if h % b or w % b:
-        raise ShapeError(located(f"space_to_depth: {h} x {w} has no blocks of {b} x {b}"))
+        raise ShapeError(with_user_location(f"space_to_depth: {h} x {w} has no blocks of {b} x {b}"))
     apart = ops.transpose(ops.reshape(data, (n, c, h // b, b, w // b, b)), (0, 3, 5, 1, 2, 4))
     return ops.reshape(apart, (n, c * b * b, h // b, w // b))
 
 
 def _image(op: str, data: Node, block_size: int) -> tuple[int, int, int, int]:
     if block_size < 1:
-        raise MXNetError(located(f"{op}: block_size is a whole number from 1 on, not {block_size!r}"))
+        raise MXNetError(with_user_location(f"{op}: block_size is a whole number from 1 on, not {block_size!r}"))
     if data.ty.rank != 4:
-        raise ShapeError(located(f"{op}: data has the axes (n, c, h, w), not {data.ty}"))
+        raise ShapeError(with_user_location(f"{op}: data has the axes (n, c, h, w), not {data.ty}"))
     n, c, h, w = data.shape
     return n, c, h, w
 
@@ -258,7 +262,7 @@ def extractdiag(A: Node, offset: int = 0) -> Node:
     *lead, m, n = A.shape
     count = min(m, n - offset) if offset >= 0 else min(m + offset, n)
     if count < 1:
-        raise ShapeError(located(f"diag: {A.ty} has no diagonal {offset}"))
+        raise ShapeError(with_user_location(f"diag: {A.ty} has no diagonal {offset}"))
     first = offset if offset >= 0 else -offset * n
     flat = ops.reshape(A, (*lead, m * n))
     places = ops.add(ops.mul(ops.iota((count,), 0), n + 1), first)
@@ -292,7 +296,9 @@ def split_v2(data: Node, indices_or_sections: int | Sequence[int], axis: int = 0
     if isinstance(indices_or_sections, int):
         each, rest = divmod(extent, indices_or_sections)
         if rest:
-            raise ShapeError(located(f"split_v2: axis {at} of {data.ty} has no {indices_or_sections} equal parts"))
+            raise ShapeError(
+                with_user_location(f"split_v2: axis {at} of {data.ty} has no {indices_or_sections} equal parts")
+            )
         ends = [each * (i + 1) for i in range(indices_or_sections)]
     else:
         ends = [*(min(max(i if i >= 0 else i + extent, 0), extent) for i in indices_or_sections), extent]
@@ -314,7 +320,7 @@ def moveaxis(tensor: Node, source: int | Sequence[int], destination: int | Seque
     targets = [axes_of(tensor, a)[0] for a in ((destination,) if isinstance(destination, int) else destination)]
     if len(sources) != len(targets) or any(len(set(axes)) != len(axes) for axes in (sources, targets)):
         message = f"moveaxis: axes {source} of {tensor.ty} to {destination}"
-        raise ShapeError(located(message, help="as many places as axes, and none of them twice"))
+        raise ShapeError(with_user_location(message, help="as many places as axes, and none of them twice"))
     order = [a for a in range(rank) if a not in sources]
     for target, a in sorted(zip(targets, sources, strict=True)):
         order.insert(target, a)

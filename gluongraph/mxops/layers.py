@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from gluongraph import ops
 from gluongraph.dtypes import dtype_name
-from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.ops import axes_of, softrelu, softsign
 from gluongraph.mxops.shapes import as_index, class_index
@@ -28,7 +28,9 @@ def softmax(
         return ops.softmax(data, axis=axis)
     if length is None or length.shape != data.shape[:axis] + data.shape[axis + 1 :]:
         given = "nothing" if length is None else str(length.ty)
-        raise ShapeError(located(f"softmax: a length for each line along axis {axis} of {data.ty}, not {given}"))
+        raise ShapeError(
+            with_user_location(f"softmax: a length for each line along axis {axis} of {data.ty}, not {given}")
+        )
     counts = ops.expand(ops.expand_dims(as_index(length), axis), data.shape)
     inside = ops.less(ops.iota(data.shape, axis, "i32"), ops.cast(counts, "i32"))
     lowest = -6e4 if data.dtype == "f16" else -1e30  # finite, so that a line of length 0 gives no NaN
@@ -40,7 +42,9 @@ def log_softmax(
 ) -> Node:
     """The logarithm of softmax."""
     if use_length:
-        raise MXNetError(located("log_softmax: takes no lengths", help="take the logarithm of softmax(data, length)"))
+        raise MXNetError(
+            with_user_location("log_softmax: takes no lengths", help="take the logarithm of softmax(data, length)")
+        )
     return ops.log_softmax(_cooled(data, temperature, dtype), axis=axes_of(data, axis)[0])
 
 
@@ -78,7 +82,7 @@ def Activation(data: Node, act_type: Literal["relu", "sigmoid", "tanh", "softrel
         "softsign": softsign,
     }
     if act_type not in table:
-        raise MXNetError(located(f"Activation: no act_type {act_type!r}; there are {', '.join(table)}"))
+        raise MXNetError(with_user_location(f"Activation: no act_type {act_type!r}; there are {', '.join(table)}"))
     return table[act_type](data)
 
 
@@ -94,7 +98,7 @@ def LeakyReLU(
     below = ops.less_equal(data, 0.0)  # NaN is not: it is handed on, with a slope of 1
     if act_type == "prelu":
         if gamma is None:
-            raise MXNetError(located("LeakyReLU: act_type='prelu' needs `gamma`, its slopes"))
+            raise MXNetError(with_user_location("LeakyReLU: act_type='prelu' needs `gamma`, its slopes"))
         return ops.where(below, ops.mul(data, _slopes(data, gamma)), data)
     if act_type == "leaky":
         return ops.where(below, ops.mul(data, slope), data)
@@ -104,7 +108,9 @@ def LeakyReLU(
     if act_type == "selu":
         alpha, scale = 1.6732632423543772, 1.0507009873554805
         return ops.mul(ops.where(below, ops.mul(curve, alpha), data), scale)
-    raise MXNetError(located(f"LeakyReLU: no act_type {act_type!r}; there are leaky, elu, selu, gelu, prelu, rrelu"))
+    raise MXNetError(
+        with_user_location(f"LeakyReLU: no act_type {act_type!r}; there are leaky, elu, selu, gelu, prelu, rrelu")
+    )
 
 
 def _slopes(data: Node, gamma: Node) -> Node:
@@ -114,7 +120,7 @@ def _slopes(data: Node, gamma: Node) -> Node:
         shape = (1, *shape, *(1,) * (data.ty.rank - 2))
     if len(shape) != data.ty.rank or any(n not in (1, extent) for n, extent in zip(shape, data.shape, strict=True)):
         help = "a vector of one number, or of one for each channel; or an array that broadcasts to data"
-        raise ShapeError(located(f"LeakyReLU: the slopes {gamma.ty} do not fit {data.ty}", help=help))
+        raise ShapeError(with_user_location(f"LeakyReLU: the slopes {gamma.ty} do not fit {data.ty}", help=help))
     return ops.reshape(gamma, shape)
 
 
@@ -132,7 +138,9 @@ def dot(lhs: Node, rhs: Node, transpose_a: bool = False, transpose_b: bool = Fal
     right = rhs.shape[:-1] if transpose_b else rhs.shape[1:]
     inner = lhs.shape[0] if transpose_a else lhs.shape[-1]
     if inner != (rhs.shape[-1] if transpose_b else rhs.shape[0]):
-        raise ShapeError(located(f"dot: inner sizes differ: {lhs.ty} and {rhs.ty}", help="transpose_a or transpose_b?"))
+        raise ShapeError(
+            with_user_location(f"dot: inner sizes differ: {lhs.ty} and {rhs.ty}", help="transpose_a or transpose_b?")
+        )
     m, n = math.prod(left), math.prod(right)
     a = ops.reshape(lhs, (inner, m) if transpose_a else (m, inner))
     b = ops.reshape(rhs, (n, inner) if transpose_b else (inner, n))
@@ -153,7 +161,7 @@ def FullyConnected(
     x = ops.reshape(data, (rows, data.ty.size // rows if rows else weight.shape[1]))
     if x.shape[1] != weight.shape[1]:
         raise ShapeError(
-            located(
+            with_user_location(
                 f"FullyConnected: inner sizes differ: data {data.ty} gives rows of {x.shape[1]}, weight is {weight.ty}",
                 help="leave in_units unset to take it from the data",
             )
@@ -222,7 +230,9 @@ def GroupNorm(
     """
     for each in (gamma, beta):
         if each.shape != (num_groups,):
-            raise ShapeError(located(f"GroupNorm: num_groups={num_groups}, and gamma {gamma.ty}, beta {beta.ty}"))
+            raise ShapeError(
+                with_user_location(f"GroupNorm: num_groups={num_groups}, and gamma {gamma.ty}, beta {beta.ty}")
+            )
     made = ops.group_norm(data, gamma, beta, eps=eps)
     if not output_mean_var:
         return made
@@ -234,7 +244,9 @@ def GroupNorm(
 def InstanceNorm(data: Node, gamma: Node, beta: Node, eps: float = 1e-3) -> Node:
     """(data - mean) / sqrt(var + eps) * gamma + beta over each channel of each sample; gamma, beta (channels,)."""
     if gamma.shape != data.shape[1:2]:
-        raise ShapeError(located(f"InstanceNorm: gamma and beta have an element for each channel of {data.ty}"))
+        raise ShapeError(
+            with_user_location(f"InstanceNorm: gamma and beta have an element for each channel of {data.ty}")
+        )
     return ops.group_norm(data, gamma, beta, eps=eps)
 
 

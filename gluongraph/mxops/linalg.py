@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
-from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.index import extractdiag as extractdiag
 from gluongraph.mxops.index import makediag as makediag
@@ -146,7 +146,7 @@ def extracttrian(A: Node, offset: int = 0, lower: bool = True) -> Node:
     """
     n = A.shape[-1]
     if A.shape[-2] != n:
-        raise ShapeError(located(f"extracttrian: needs square matrices, not {A.ty}"))
+        raise ShapeError(with_user_location(f"extracttrian: needs square matrices, not {A.ty}"))
     lead = A.shape[:-2]
     places = ops.literal(_places(n, offset, lower).astype(np.int32))
     return ops.take(ops.reshape(A, (*lead, n * n)), places, len(lead))
@@ -157,7 +157,7 @@ def maketrian(A: Node, offset: int = 0, lower: bool = True) -> Node:
     *lead, count = A.shape
     side = (math.isqrt(8 * count + 1) - 1) // 2
     if side * (side + 1) // 2 != count:
-        raise MXNetError(located(f"maketrian: {count} elements fill no triangle; {A.ty}"))
+        raise MXNetError(with_user_location(f"maketrian: {count} elements fill no triangle; {A.ty}"))
     n = side + abs(offset)
     order = np.full(n * n, count, np.int32)
     order[_places(n, offset, lower)] = np.arange(count)

@@ -12,7 +12,7 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.dtypes import dtype_name, is_float
-from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.ops.builders import Binary, Value, broadcast, dtype_of
 from gluongraph.ops.checks import INTEGERS
@@ -286,7 +286,7 @@ def where(condition: Node, x: Node, y: Node) -> Node:
         condition = ops.reshape(condition, (*condition.shape, *(1,) * (x.ty.rank - 1)))
     elif isinstance(x, Node) and not _chooses_from(condition.shape, x.shape):
         help = f"its shape is {list(x.shape)}, or {list(x.shape[:1])} for a choice of rows"
-        raise ShapeError(located(f"where: the condition {condition.ty} does not fit {x.ty}", help=help))
+        raise ShapeError(with_user_location(f"where: the condition {condition.ty} does not fit {x.ty}", help=help))
     if condition.dtype != "bool":
         condition = ops.not_equal(condition, 0)
     return ops.where(condition, x, y)
@@ -333,9 +333,11 @@ def axes_of(data: Node, axis: Axes, exclude: bool = False) -> tuple[int, ...]:
     given = axis if isinstance(axis, Sequence) else (axis,)
     for a in given:
         if not isinstance(a, int):
-            raise TypeError(located(f"an axis of {data.ty} is an integer, not {a!r}"))
+            raise TypeError(with_user_location(f"an axis of {data.ty} is an integer, not {a!r}"))
         if not -rank <= a < rank:
-            raise ShapeError(located(f"axis {a} does not exist in {data.ty}", help=f"axes are 0 to {rank - 1}"))
+            raise ShapeError(
+                with_user_location(f"axis {a} does not exist in {data.ty}", help=f"axes are 0 to {rank - 1}")
+            )
     axes = {a % rank for a in given}
     return tuple(sorted(set(range(rank)) - axes if exclude else axes))
 
@@ -374,7 +376,7 @@ def min(data: Node, axis: Axes = None, keepdims: bool = False, exclude: bool = F
 def norm(data: Node, ord: int = 2, axis: Axes = None, keepdims: bool = False, out_dtype: Any = None) -> Node:
     """The 2-norm (or 1-norm) over the axes given."""
     if ord not in (1, 2):
-        raise MXNetError(located(f"norm: ord is 1 or 2, not {ord!r}"))
+        raise MXNetError(with_user_location(f"norm: ord is 1 or 2, not {ord!r}"))
     if out_dtype is not None:
         data = ops.cast(data, dtype_name(out_dtype))
     if ord == 1:

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.shapes import class_index
 
@@ -61,7 +61,9 @@ def SoftmaxOutput(
         else:
             derivative = ops.div(derivative, float(math.prod(places)))
     elif normalization != "null":
-        raise MXNetError(located(f"SoftmaxOutput: normalization is null, batch or valid; not {normalization!r}"))
+        raise MXNetError(
+            with_user_location(f"SoftmaxOutput: normalization is null, batch or valid; not {normalization!r}")
+        )
     if multi_output and normalization != "valid":
         derivative = ops.div(derivative, float(math.prod(data.shape[2:])))
     return ops.reshape(_output(data, p, derivative, out_grad), shape)
@@ -120,7 +122,7 @@ def MakeLoss(data: Node, grad_scale: float = 1.0, valid_thresh: float = 0.0, nor
         count = ops.sum(ops.cast(ops.greater(data, valid_thresh), data.dtype))
         derivative = ops.div(derivative, ops.maximum(count, 1.0))
     elif normalization != "null":
-        raise MXNetError(located(f"MakeLoss: normalization is null, batch or valid; not {normalization!r}"))
+        raise MXNetError(with_user_location(f"MakeLoss: normalization is null, batch or valid; not {normalization!r}"))
     return _output(data, data, derivative)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gluongraph import ops
 from gluongraph.dtypes import dtype_name
-from gluongraph.errors import DTypeError, located
+from gluongraph.errors import DTypeError, with_user_location
 from gluongraph.ir.graph import Node
 
 LIMITS = {"i8": 127.0, "u8": 255.0}  # int8 is centred on 0, from -127 to 127
@@ -20,7 +20,7 @@ def _largest(low: Node, high: Node) -> Node:
 
 def _kind(op: str, dtype: str) -> str:
     if dtype not in LIMITS:
-        raise DTypeError(located(f"{op}: numbers of 8 bits are int8 or uint8, not {dtype}"))
+        raise DTypeError(with_user_location(f"{op}: numbers of 8 bits are int8 or uint8, not {dtype}"))
     return dtype
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from gluongraph import ops
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 
 Pair = tuple[int, int]
@@ -112,7 +112,9 @@ class _Line:
 def check_regions(op: str, data: Node, rois: Node, columns: int) -> None:
     """Raise ShapeError unless these are images and rows of so many numbers."""
     if data.ty.rank != 4 or rois.ty.rank != 2 or rois.shape[1] != columns:
-        raise ShapeError(located(f"{op}: data (N, C, H, W) and rois (R, {columns}) are needed: {data.ty}, {rois.ty}"))
+        raise ShapeError(
+            with_user_location(f"{op}: data (N, C, H, W) and rois (R, {columns}) are needed: {data.ty}, {rois.ty}")
+        )
 
 
 def _split(rois: Node, dtype: str) -> tuple[Node, list[Node]]:
@@ -162,7 +164,9 @@ def _own_channels(made: Node, bins: Pair) -> Node:
     """Of (boxes, C, *bins) the channels that belong to each bin: (boxes, C / bins, *bins)."""
     count, channels, size = made.shape[0], made.shape[1], math.prod(bins)
     if channels % size:
-        raise ShapeError(located(f"ROIAlign: {channels} channels are not divided by {bins[0]} x {bins[1]} bins"))
+        raise ShapeError(
+            with_user_location(f"ROIAlign: {channels} channels are not divided by {bins[0]} x {bins[1]} bins")
+        )
     parts = ops.reshape(made, (count, channels // size, size, size))
     own = ops.equal(ops.iota(parts.shape, 2), ops.iota(parts.shape, 3))
     return ops.reshape(ops.sum(ops.where(own, parts, 0.0), 2), (count, channels // size, *bins))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.layers import Activation, FullyConnected
 
@@ -114,18 +114,22 @@ def _widths(h2h_weight: Node, kind: Mode) -> tuple[int, ...]:
 def _check_input(fits: bool, data: Node, weight: Node, bias: Node) -> None:
     if data.dtype != weight.dtype:
         raise MXNetError(
-            located(f"recurrent layer: data {data.ty} and weights {weight.ty} differ in dtype", help="cast one of them")
+            with_user_location(
+                f"recurrent layer: data {data.ty} and weights {weight.ty} differ in dtype", help="cast one of them"
+            )
         )
     if not fits or data.shape[-1] != weight.shape[1] or bias.shape != weight.shape[:1]:
         help = f"the weights take {weight.shape[1]} features on the last axis"
-        raise ShapeError(located(f"recurrent layer: data {data.ty} does not fit weights {weight.ty}", help=help))
+        raise ShapeError(
+            with_user_location(f"recurrent layer: data {data.ty} does not fit weights {weight.ty}", help=help)
+        )
 
 
 def _check_states(states: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> None:
     for state, shape in zip(states, shapes, strict=True):
         if state.shape != shape:
             raise ShapeError(
-                located(
+                with_user_location(
                     f"Invalid recurrent state shape. Expecting {shape}, got {state.shape}.",
                     help="begin_state(batch_size) makes states that fit",
                 )
@@ -171,7 +175,9 @@ def _one(x: Node, at: int) -> Node:
 def _valid(sequence_length: Node, steps: int, n: int) -> Node:
     """Which steps lie within their sequence: (steps, n, 1)."""
     if sequence_length.shape != (n,):
-        raise ShapeError(located(f"sequence_length has shape {sequence_length.shape}, and there are {n} sequences"))
+        raise ShapeError(
+            with_user_location(f"sequence_length has shape {sequence_length.shape}, and there are {n} sequences")
+        )
     step = ops.cast(ops.iota((steps, n), 0), sequence_length.dtype)
     return ops.reshape(ops.less(step, sequence_length), (steps, n, 1))
 
@@ -206,7 +212,9 @@ def unpack(
     shapes = weight_shapes(mode, inputs, width, layers, directions, projection)
     wanted = sum(math.prod(s) for s in shapes)
     if parameters.shape != (wanted,):
-        raise ShapeError(located(f"RNN: parameters have shape {parameters.shape}, and ({wanted},) is needed"))
+        raise ShapeError(
+            with_user_location(f"RNN: parameters have shape {parameters.shape}, and ({wanted},) is needed")
+        )
     found: dict[int, Node] = {}
     at = 0
     for rank in (2, 1):

@@ -11,7 +11,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import dtype_name, is_float
-from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.ops import Axes, axes_of
 from gluongraph.ops.builders import Value
@@ -52,20 +52,24 @@ def reshaped(old: tuple[int, ...], wanted: tuple[int, ...], reverse: bool = Fals
                     parts[parts.index(-1)] = old[at] // other if other else 0
                 if math.prod(parts) != old[at]:
                     message = f"reshape: an axis of {old[at]} is not split into {wanted[i + 1]} and {wanted[i + 2]}"
-                    raise ShapeError(located(message, help="one of the two may be -1: it is computed from the other"))
+                    raise ShapeError(
+                        with_user_location(message, help="one of the two may be -1: it is computed from the other")
+                    )
                 new.extend(parts)
                 i += 2
             else:
                 new.append(code)
             at, i = at + 1, i + 1
     except IndexError:
-        raise ShapeError(located(f"reshape: {list(wanted)} asks for more axes than {list(old)} has")) from None
+        raise ShapeError(
+            with_user_location(f"reshape: {list(wanted)} asks for more axes than {list(old)} has")
+        ) from None
     if new.count(-1) == 1:
         rest = -math.prod(new)
         new[new.index(-1)] = math.prod(old) // rest if rest else 0
     if math.prod(new) != math.prod(old) or min(new, default=0) < 0:
         message = f"reshape: the {math.prod(old)} elements of shape {list(old)} do not fill shape {list(wanted)}"
-        raise ShapeError(located(message, help="one extent may be -1: it is computed from the others"))
+        raise ShapeError(with_user_location(message, help="one extent may be -1: it is computed from the others"))
     return tuple(new)
 
 
@@ -101,7 +105,7 @@ def expand_dims(data: Node, axis: int) -> Node:
     """A new axis of extent 1 at that place."""
     rank = data.ty.rank
     if not -rank - 1 <= axis <= rank:
-        raise ShapeError(located(f"expand_dims: axis {axis} does not fit {data.ty}"))
+        raise ShapeError(with_user_location(f"expand_dims: axis {axis} does not fit {data.ty}"))
     at = axis % (rank + 1)
     return ops.reshape(data, (*data.shape[:at], 1, *data.shape[at:]))
 
@@ -111,7 +115,7 @@ def squeeze(data: Node, axis: Axes = None) -> Node:
     axes = axes_of(data, axis) if axis is not None else [i for i, n in enumerate(data.shape) if n == 1]
     for a in axes:
         if data.shape[a] != 1:
-            raise ShapeError(located(f"squeeze: axis {a} of {data.ty} is not 1"))
+            raise ShapeError(with_user_location(f"squeeze: axis {a} of {data.ty} is not 1"))
     return ops.reshape(data, tuple(n for i, n in enumerate(data.shape) if i not in axes) or (1,))
 
 
@@ -143,7 +147,7 @@ def broadcast_like(lhs: Node, rhs: Node, lhs_axes: Axes = None, rhs_axes: Axes =
         return _broadcast(lhs, rhs.shape)
     if not _listed(lhs_axes) or len(_listed(lhs_axes)) != len(_listed(rhs_axes)):
         message = f"broadcast_like: as many lhs_axes as rhs_axes, at least one; not {lhs_axes} and {rhs_axes}"
-        raise ShapeError(located(message, help="leave both out to broadcast to the whole shape"))
+        raise ShapeError(with_user_location(message, help="leave both out to broadcast to the whole shape"))
     pairs = zip(_listed(lhs_axes), _listed(rhs_axes), strict=True)
     extents = {axes_of(lhs, a)[0]: rhs.shape[b] for a, b in pairs}
     return _broadcast(lhs, tuple(extents.get(i, n) for i, n in enumerate(lhs.shape)))
@@ -166,7 +170,7 @@ def _broadcast(data: Node, shape: tuple[int, ...]) -> Node:
         a in (1, b) for a, b in zip(reversed(data.shape), reversed(shape), strict=False)
     )
     if not fits:
-        raise ShapeError(located(f"broadcast_to: {data.ty} cannot become {list(shape)}"))
+        raise ShapeError(with_user_location(f"broadcast_to: {data.ty} cannot become {list(shape)}"))
     same_rank = ops.reshape(data, (1,) * (len(shape) - data.ty.rank) + data.shape)
     return ops.expand(same_rank, shape)
 
@@ -246,7 +250,7 @@ def reversed_range(r: range) -> range:
 def concat(*data: Node, dim: int = 1) -> Node:
     """Arrays one after the other along an axis."""
     if not data:
-        raise ShapeError(located("concat of no arrays", help="give them one by one: concat(*arrays, dim=0)"))
+        raise ShapeError(with_user_location("concat of no arrays", help="give them one by one: concat(*arrays, dim=0)"))
     return ops.concat(*data, axis=axes_of(data[0], dim)[0]) if len(data) > 1 else data[0]
 
 
@@ -255,7 +259,7 @@ def stack(*data: Node, axis: int = 0) -> Node:
     if len({x.shape for x in data}) != 1:
         what = " and ".join(str(x.ty) for x in data) or "no arrays"
         raise ShapeError(
-            located(f"stack: {what}", help="arrays of one shape; concat joins along an axis that is there")
+            with_user_location(f"stack: {what}", help="arrays of one shape; concat joins along an axis that is there")
         )
     parts = [expand_dims(x, axis) for x in data]
     return concat(*parts, dim=axis % parts[0].ty.rank)
@@ -266,7 +270,7 @@ def split(data: Node, num_outputs: int, axis: int = 1, squeeze_axis: bool = Fals
     (at,) = axes_of(data, axis)
     each, rest = divmod(data.shape[at], num_outputs)
     if rest:
-        raise ShapeError(located(f"split: axis {at} of {data.ty} has no {num_outputs} equal parts"))
+        raise ShapeError(with_user_location(f"split: axis {at} of {data.ty} has no {num_outputs} equal parts"))
     parts = [slice_axis(data, at, i * each, (i + 1) * each) for i in range(num_outputs)]
     if squeeze_axis:
         parts = [squeeze(p, at) for p in parts]
@@ -303,7 +307,7 @@ def _bounded(op: str, indices: Node, extent: int, mode: str) -> Node:
     if mode == "wrap":
         return ops.mod(as_index(indices), extent)
     if mode != "clip":
-        raise MXNetError(located(f"{op}: mode is 'clip', 'wrap' or 'raise', not {mode!r}"))
+        raise MXNetError(with_user_location(f"{op}: mode is 'clip', 'wrap' or 'raise', not {mode!r}"))
     return as_index(indices)
 
 
@@ -445,7 +449,7 @@ def index_put(data: Node, value: Value, *, plan: Plan) -> Node:
     spans, result = plan
     if any(span is None or span[2] != 1 for span in spans):
         raise MXNetError(
-            located(
+            with_user_location(
                 "a traced write takes integers and slices with step 1 only",
                 help="use where() with a mask, or one_hot, and make a new array",
             )

@@ -20,7 +20,7 @@ from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.eager.function import spanning
 from gluongraph.eager.tape import STATE
 from gluongraph.eager.tape import concrete as concrete
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plain import extents
 from gluongraph.mxops import correlation as mxcorrelation
@@ -281,9 +281,9 @@ def Dropout(
     The elements along `axes` share one random number. p=1 gives zeros.
     """
     if mode not in ("training", "always"):
-        raise MXNetError(located(f"Dropout: mode is 'training' or 'always', not {mode!r}"))
+        raise MXNetError(with_user_location(f"Dropout: mode is 'training' or 'always', not {mode!r}"))
     if not 0 <= p <= 1:
-        raise MXNetError(located(f"Dropout: p is a probability, not {p!r}"))
+        raise MXNetError(with_user_location(f"Dropout: p is a probability, not {p!r}"))
     if p == 0 or (mode == "training" and not STATE.training):
         return data
     if p == 1:

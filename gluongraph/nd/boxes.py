@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.mxops import ops as mxops
 from gluongraph.mxops import shapes as mxshapes
@@ -62,7 +62,7 @@ def _decode(
     (x, y, width, height) in the format "center", (left, top, right, bottom) in "corner".
     """
     if format not in ("center", "corner"):
-        raise MXNetError(located(f"box_decode: format is 'center' or 'corner', not {format!r}"))
+        raise MXNetError(with_user_location(f"box_decode: format is 'center' or 'corner', not {format!r}"))
     x, y, w, h = _parts(data)
     xa, ya, wa, ha = _parts(anchors) if format == "center" else _centred(anchors)
     width, height = w * std2, h * std3

@@ -9,7 +9,7 @@ import numpy as np
 
 from gluongraph import random
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import HostCallError, MXNetError, located
+from gluongraph.errors import HostCallError, MXNetError, with_user_location
 from gluongraph.mxops import contrib as mxcontrib
 from gluongraph.mxops import ctc as mxctc
 from gluongraph.mxops import deformable as mxdeformable
@@ -79,10 +79,12 @@ def boolean_mask(data: NDArray, index: NDArray, axis: int = 0) -> NDArray:
     """
     if STATE.tracer is not None:
         message = "the result of boolean_mask has a shape that depends on values, which no graph has"
-        raise HostCallError(located(message, help="multiply by the mask, or choose with nd.where"))
+        raise HostCallError(with_user_location(message, help="multiply by the mask, or choose with nd.where"))
     rows = np.flatnonzero(index.asnumpy()).astype(np.int32)
     if rows.size == 0 and not is_np_shape():
-        raise MXNetError(located("boolean_mask: nothing is left, and arrays without elements do not exist in MXNet"))
+        raise MXNetError(
+            with_user_location("boolean_mask: nothing is left, and arrays without elements do not exist in MXNet")
+        )
     return invoke(mxshapes.take, data, NDArray(rows, data.context), axis=axis)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.context import Context
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import ShapeError, TraceError, located
+from gluongraph.errors import ShapeError, TraceError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ndarray import NDArray, invoke, traced
@@ -104,7 +104,7 @@ def cond(pred: Any, then_func: Callable[[], Tree], else_func: Callable[[], Tree]
     left, right = _leaves(yes, "cond"), _leaves(no, "cond")
     if [x.shape for x in left] != [x.shape for x in right]:
         shapes = " and ".join(", ".join(str(x.shape) for x in side) for side in (left, right))
-        raise ShapeError(located(f"cond: its two sides give different shapes: {shapes}"))
+        raise ShapeError(with_user_location(f"cond: its two sides give different shapes: {shapes}"))
     chosen = iter([invoke(_chosen, pred, a, b) for a, b in zip(left, right, strict=True)])
     return _map(lambda _: next(chosen), yes)
 
@@ -230,7 +230,7 @@ def _without_writes(tracer: Tracer, what: str) -> Iterator[None]:
     yield
     if changed := [name for name, n in tracer.updates.items() if before.get(name) is not n]:
         raise TraceError(
-            located(
+            with_user_location(
                 f"{what} writes into {', '.join(changed)} while it is traced, where its body is run once for all turns",
                 help="make the array a state of the loop, or write a loop in Python, which is unrolled",
             )

@@ -15,7 +15,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.errors import MXNetError, ShapeError, located
+from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.nd.function import function
 from gluongraph.ndarray import NDArray, invoke
@@ -167,7 +167,7 @@ def box_nms(
     """
     if in_format != out_format or in_format not in ("corner", "center"):
         message = f"box_nms: in_format and out_format are both 'corner' or both 'center', not {in_format}, {out_format}"
-        raise MXNetError(located(message, help="convert the boxes before, by arithmetic on their columns"))
+        raise MXNetError(with_user_location(message, help="convert the boxes before, by arithmetic on their columns"))
     shape, values = data.shape, data.asnumpy().reshape(-1, *data.shape[-2:])
     where = np.zeros(values.shape[:2], np.int64)  # of each row of the result, its place in data
     there = np.zeros((*values.shape[:2], 1), bool)
@@ -194,7 +194,9 @@ def _picked(rows: Node, places: Node, present: Node) -> Node:
 
 def _refuse(wanted: str, *arrays: NDArray) -> NoReturn:
     shapes = ", ".join(str(array.shape) for array in arrays)
-    raise ShapeError(located(f"{wanted} are wanted, not {shapes}", help="transpose or reshape what a predictor gives"))
+    raise ShapeError(
+        with_user_location(f"{wanted} are wanted, not {shapes}", help="transpose or reshape what a predictor gives")
+    )
 
 
 # -- boxes as numpy arrays

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.dtypes import dtype_name
-from gluongraph.errors import FormatError, located
+from gluongraph.errors import FormatError, with_user_location
 from gluongraph.host import json_text, params_file
 from gluongraph.host.interrupts import import_whole
 from gluongraph.storage import Array
@@ -79,5 +79,5 @@ def read(filename: str) -> tuple[dict[str, Array], dict[str, str]]:
     digest = texts.pop(DIGEST, None)
     if digest is not None and digest != _digest(arrays, texts):
         message = f"{filename} is damaged: its content is not what was written"
-        raise FormatError(located(message, help="restore it from a copy"))
+        raise FormatError(with_user_location(message, help="restore it from a copy"))
     return arrays, texts

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from typing import Any, TypeVar, overload
 
-from gluongraph.errors import MissingError, located
+from gluongraph.errors import MissingError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.ndarray import NDArray, invoke, of_arrays
 
@@ -73,7 +73,7 @@ def no_such(module: str, names: Mapping[str, Any]) -> Callable[[str], Any]:
         near = difflib.get_close_matches(name, [n for n in names if not n.startswith("_")], cutoff=0.5)
         write = "write it with those that do, or as autograd.Function"
         help = f"the nearest that do: {', '.join(near)}" if near else write
-        raise MissingError(located(f"{shown}.{name} does not exist", help=help))
+        raise MissingError(with_user_location(f"{shown}.{name} does not exist", help=help))
 
     return __getattr__
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from gluongraph import ops, random
 from gluongraph.dtypes import is_float, numpy_dtype
-from gluongraph.errors import DTypeError, MXNetError, ShapeError, located
+from gluongraph.errors import DTypeError, MXNetError, ShapeError, with_user_location
 from gluongraph.image import color, pixels, resample, short_side
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plain import extents
@@ -27,7 +27,9 @@ Numbers = float | Sequence[float]
 
 def _check_rank(op: str, data: Node) -> None:
     if data.ty.rank not in (3, 4):
-        raise ShapeError(located(f"image.{op}: an image has the axes (H, W, C), a batch (N, H, W, C); not {data.ty}"))
+        raise ShapeError(
+            with_user_location(f"image.{op}: an image has the axes (H, W, C), a batch (N, H, W, C); not {data.ty}")
+        )
 
 
 def _to_tensor(data: Node) -> Node:
@@ -38,12 +40,18 @@ def _to_tensor(data: Node) -> Node:
 
 def _normalize(data: Node, mean: tuple[float, ...], std: tuple[float, ...]) -> Node:
     if data.ty.rank not in (3, 4) or data.shape[-3] not in (1, 3):
-        raise ShapeError(located(f"image.normalize: (C, H, W) or (N, C, H, W) of 1 or 3 channels, not {data.ty}"))
+        raise ShapeError(
+            with_user_location(f"image.normalize: (C, H, W) or (N, C, H, W) of 1 or 3 channels, not {data.ty}")
+        )
     if not is_float(data.dtype):
-        raise DTypeError(located(f"image.normalize takes floating-point numbers, not {data.ty}", help="use to_tensor"))
+        raise DTypeError(
+            with_user_location(f"image.normalize takes floating-point numbers, not {data.ty}", help="use to_tensor")
+        )
     for name, given in (("mean", mean), ("std", std)):
         if len(given) not in (1, data.shape[-3]):
-            raise ShapeError(located(f"image.normalize: {name} has {len(given)} numbers, the images {data.shape[-3]}"))
+            raise ShapeError(
+                with_user_location(f"image.normalize: {name} has {len(given)} numbers, the images {data.shape[-3]}")
+            )
     middle, width = (ops.literal(np.array(x, numpy_dtype(data.dtype)).reshape(-1, 1, 1)) for x in (mean, std))
     return ops.div(ops.sub(data, middle), width)
 
@@ -52,7 +60,7 @@ def _crop(data: Node, x: int, y: int, width: int, height: int) -> Node:
     _check_rank("crop", data)
     high, wide = data.shape[-3:-1]
     if min(x, y) < 0 or min(width, height) < 1 or x + width > wide or y + height > high:
-        raise ShapeError(located(f"image.crop: {width}x{height} at ({x}, {y}) is not within {wide}x{high}"))
+        raise ShapeError(with_user_location(f"image.crop: {width}x{height} at ({x}, {y}) is not within {wide}x{high}"))
     before = (None,) * (data.ty.rank - 3)
     return mxshapes.slice(data, (*before, y, x), (*before, y + height, x + width))
 
@@ -98,7 +106,9 @@ def _mapped(op: str, data: NDArray, change: Callable[..., Array], *args: Any) ->
     """change(image, *args) of an image, or of each of a batch."""
     array = pixels(data, f"image.{op}")
     if array.ndim not in (3, 4) or array.shape[-1] not in (1, 3):
-        raise ShapeError(located(f"image.{op}: (H, W, C) or (N, H, W, C) of 1 or 3 channels, not {list(array.shape)}"))
+        raise ShapeError(
+            with_user_location(f"image.{op}: (H, W, C) or (N, H, W, C) of 1 or 3 channels, not {list(array.shape)}")
+        )
     made = change(array, *args) if array.ndim == 3 else np.stack([change(image, *args) for image in array])
     return NDArray(np.ascontiguousarray(made), data.context)
 
@@ -107,7 +117,7 @@ def resize(data: NDArray, size: int | Sequence[int], keep_ratio: bool = False, i
     """Images of another size: (width, height), or one number for both sides or, with keep_ratio, the shorter."""
     given = extents(size)
     if len(given) not in (1, 2):
-        raise MXNetError(located(f"image.resize: size is a number or (width, height), not {size!r}"))
+        raise MXNetError(with_user_location(f"image.resize: size is a number or (width, height), not {size!r}"))
     if keep_ratio and len(given) == 1:
         width, height = short_side(data.shape[-3:], given[0])
     else:
@@ -137,7 +147,9 @@ def random_flip_top_bottom(data: NDArray, p: float = 0.5) -> NDArray:
 def _adjusting(op: str, change: Callable[[Array, float], Array], what: str) -> Callable[..., NDArray]:
     def function(data: NDArray, min_factor: float, max_factor: float) -> NDArray:
         if not 0 <= min_factor <= max_factor:
-            raise MXNetError(located(f"image.{op}: factors from 0 up, not from {min_factor} to {max_factor}"))
+            raise MXNetError(
+                with_user_location(f"image.{op}: factors from 0 up, not from {min_factor} to {max_factor}")
+            )
         pixels(data, f"image.{op}")
         return _mapped(op, data, change, _drawn(min_factor, max_factor))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.mxops import linalg as mxlinalg
 from gluongraph.nd.examples import document
 from gluongraph.nd.function import function, into, no_such
@@ -33,7 +33,9 @@ def _refusing(call: Callable[..., NDArray], lacks: str, help: str) -> Callable[.
         bad = np.isnan(made.storage.array).any((-2, -1))
         if bad.any() and (bad := bad & np.isfinite(A.storage.array).all((-2, -1))).any():
             which = f" number {tuple(map(int, np.argwhere(bad)[0]))}" if bad.ndim else ""
-            raise MXNetError(located(f"linalg.{call.__name__}: the matrix{which} of {A.type} is {lacks}", help=help))
+            raise MXNetError(
+                with_user_location(f"linalg.{call.__name__}: the matrix{which} of {A.type} is {lacks}", help=help)
+            )
 
     return checked
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.nd.function import into
 from gluongraph.nd.update import (
     adamw_update,
@@ -148,7 +148,7 @@ def _sgd(update: Callable[..., NDArray], each: int, name: str) -> Callable[..., 
             message = (
                 f"{name}: {len(data)} arrays, {len(lrs)} rates, {len(wds)} decays; {each} arrays belong to a weight"
             )
-            raise MXNetError(located(message))
+            raise MXNetError(with_user_location(message))
         made = [update(*part, lr=lr, wd=wd, **how) for part, lr, wd in zip(parts, lrs, wds, strict=True)]
         return _written([out] if isinstance(out, NDArray) else out, made)
 

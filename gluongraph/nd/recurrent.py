@@ -7,7 +7,7 @@ from typing import Any
 
 from gluongraph import random
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.mxops import layers as mxlayers
 from gluongraph.mxops import rnn as mxrnn
 from gluongraph.mxops import shapes as mxshapes
@@ -86,7 +86,7 @@ def RNN(
         MXNetError: an unknown mode, or arrays that do not fit.
     """
     if mode not in _MODES:
-        raise MXNetError(located(f"RNN: no mode {mode!r}; there are {', '.join(_MODES)}"))
+        raise MXNetError(with_user_location(f"RNN: no mode {mode!r}; there are {', '.join(_MODES)}"))
     if use_sequence_length and sequence_length is None and mode != "lstm":
         state_cell, sequence_length = None, state_cell  # by place: these modes have no state_cell in between
     kind, how = _MODES[mode]
@@ -126,5 +126,7 @@ def clipping(least: float | None, largest: float | None, nan: bool) -> mxrnn.Cli
     if least is None and largest is None:
         return None
     if least is None or largest is None:
-        raise ValueError(located(f"the cell state is clipped between two numbers, and these are {least} and {largest}"))
+        raise ValueError(
+            with_user_location(f"the cell state is clipped between two numbers, and these are {least} and {largest}")
+        )
     return float(least), float(largest), bool(nan)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import HostCallError, MXNetError, located
+from gluongraph.errors import HostCallError, MXNetError, with_user_location
 from gluongraph.mxops import regions as mxregions
 from gluongraph.nd.function import into
 from gluongraph.ndarray import NDArray, invoke
@@ -78,7 +78,7 @@ def RROIAlign(
 
 def _bins(op: str, pooled_size: Sequence[int]) -> Pair:
     if len(pooled_size) != 2 or any(n < 1 for n in pooled_size):
-        raise MXNetError(located(f"{op}: pooled_size is two positive numbers, not {tuple(pooled_size)}"))
+        raise MXNetError(with_user_location(f"{op}: pooled_size is two positive numbers, not {tuple(pooled_size)}"))
     return int(pooled_size[0]), int(pooled_size[1])
 
 
@@ -91,7 +91,7 @@ def _samples(op: str, rois: NDArray, sizes: Callable[[Array], Array], bins: Pair
         return (ratio, ratio), False
     if STATE.tracer is not None:
         message = f"{op}: how many points a bin has depends on the regions, which no graph has"
-        raise HostCallError(located(message, help="say how many: 2, for example"))
+        raise HostCallError(with_user_location(message, help="say how many: 2, for example"))
     if rois.ndim != 2 or rois.shape[1] < 5 or not rois.shape[0]:
         return (1, 1), True  # which the builder refuses, or does not look at
     longest = np.maximum(np.nan_to_num(sizes(rois.asnumpy())), 1).max(0) / bins

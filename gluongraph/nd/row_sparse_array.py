@@ -10,7 +10,7 @@ import numpy as np
 from gluongraph.context import Context
 from gluongraph.eager.array import DEFAULT
 from gluongraph.eager.row_sparse import Rows, joined
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array, Storage, untouched_zeros
 
@@ -112,7 +112,7 @@ class RowSparseNDArray(NDArray):
         if stype == "row_sparse":
             return self
         if stype != "default":
-            raise MXNetError(located(f"tostype({stype!r}): there are 'default' and 'row_sparse'"))
+            raise MXNetError(with_user_location(f"tostype({stype!r}): there are 'default' and 'row_sparse'"))
         return NDArray(self.asnumpy(), self._ctx)
 
 
@@ -127,7 +127,9 @@ def gradient_like(array: NDArray, stype: str | None) -> NDArray:
         return NDArray(zeros, array.context)
     if stype != "row_sparse" or not zeros.ndim:
         what = f"a gradient of storage {stype!r} for {array.type}"
-        raise MXNetError(located(what, help="there are 'default', and 'row_sparse' for arrays that have rows"))
+        raise MXNetError(
+            with_user_location(what, help="there are 'default', and 'row_sparse' for arrays that have rows")
+        )
     return RowSparseNDArray(zeros, array.context)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph.errors import MissingError, located
+from gluongraph.errors import MissingError, with_user_location
 from gluongraph.nd.row_sparse_array import RowSparseNDArray as RowSparseNDArray
 from gluongraph.ndarray import NDArray
 
@@ -14,7 +14,7 @@ _HELP = "arrays are dense; gradients by rows come from gluon.nn.Embedding(sparse
 def check_storage(what: str, stype: str | None) -> None:
     """Raise NotImplementedError unless the storage type is the dense one."""
     if stype not in (None, "default"):
-        raise NotImplementedError(located(f"{what}: storage {stype!r} does not exist", help=_HELP))
+        raise NotImplementedError(with_user_location(f"{what}: storage {stype!r} does not exist", help=_HELP))
 
 
 def cast_storage(data: NDArray, stype: str) -> NDArray:
@@ -25,4 +25,4 @@ def cast_storage(data: NDArray, stype: str) -> NDArray:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    raise MissingError(located(f"nd.sparse.{name} does not exist", help=_HELP))
+    raise MissingError(with_user_location(f"nd.sparse.{name} does not exist", help=_HELP))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.context import Context, cpu
-from gluongraph.errors import MXNetError, located, pluralize
+from gluongraph.errors import MXNetError, pluralize, with_user_location
 from gluongraph.host import params_file
 from gluongraph.host.file_names import check_name
 from gluongraph.nd.function import into
@@ -95,7 +95,9 @@ def save(fname: str, data: NDArray | Sequence[NDArray] | dict[str, NDArray]) -> 
         files.save(fname, dict(zip(names, values, strict=True)))
     else:
         message = f"save: the arrays of a .safetensors file have names, and {fname} is to hold a list"
-        raise TypeError(located(message, help="give a dict, or write MXNet's format: a name that ends in .params"))
+        raise TypeError(
+            with_user_location(message, help="give a dict, or write MXNet's format: a name that ends in .params")
+        )
 
 
 def load(fname: str) -> list[NDArray] | dict[str, NDArray]:

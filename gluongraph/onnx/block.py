@@ -10,7 +10,7 @@ from gluongraph import initializer, nd, ops, random
 from gluongraph.context import Context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import ArgumentError, DTypeError, MXNetError, ShapeError, located, pluralize
+from gluongraph.errors import ArgumentError, DTypeError, MXNetError, ShapeError, pluralize, with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.ir.graph import Node
@@ -103,7 +103,7 @@ class ONNXBlock(HybridBlock):
             help = (
                 f"it is a regular expression for whole names, of: {names}{', ...' if len(self._reg_params) > 8 else ''}"
             )
-            raise ArgumentError(located(f"freeze={freeze!r} matches no parameter", help=help))
+            raise ArgumentError(with_user_location(f"freeze={freeze!r} matches no parameter", help=help))
         self._frozen = frozenset(
             name for name in program.statistics if pattern is not None and pattern.fullmatch(program.names[name])
         )
@@ -189,7 +189,7 @@ class ONNXBlock(HybridBlock):
         wanted = self._program.inputs
         if len(args) != len(wanted):
             what = f"{pluralize(len(args), 'input')} for a model that takes {len(wanted)}: {', '.join(self.inputs)}"
-            raise MXNetError(located(f"{self._program.model.what}: {what}"))
+            raise MXNetError(with_user_location(f"{self._program.model.what}: {what}"))
         free: dict[str, int] = {}
         return [self._one(value, arg, free) for value, arg in zip(wanted, args, strict=True)]
 
@@ -201,20 +201,20 @@ class ONNXBlock(HybridBlock):
             families = DTYPES[given.dtype].family, DTYPES[value.dtype].family
             if "float" in families and families[0] != families[1]:
                 help = f"x.astype({DTYPES[value.dtype].long!r})"
-                raise DTypeError(located(f"{what} cannot be {given}", help=help))
+                raise DTypeError(with_user_location(f"{what} cannot be {given}", help=help))
             if families != ("float", "float"):
                 array = array.astype(DTYPES[value.dtype].long)
         if value.shape == () and given.shape == (1,):  # nd.array makes no arrays without an axis
             return invoke(_without_axis, array)
         if value.shape is not None:
             if len(value.shape) != given.rank:
-                raise ShapeError(located(f"{what} cannot be {given}"))
+                raise ShapeError(with_user_location(f"{what} cannot be {given}"))
             for extent, n in zip(value.shape, given.shape, strict=True):
                 if n != (free.setdefault(extent, n) if isinstance(extent, str) and extent != "?" else extent) and (
                     extent != "?"
                 ):
                     help = "export it with a free axis (dynamic_axes, dynamic_shapes) for other extents"
-                    raise ShapeError(located(f"{what} cannot be {given}", help=help))
+                    raise ShapeError(with_user_location(f"{what} cannot be {given}", help=help))
         return array
 
     def _wide(self, arrays: Sequence[NDArray]) -> tuple[str, str] | None:

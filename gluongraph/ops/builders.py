@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gluongraph.errors import DTypeError, located
+from gluongraph.errors import DTypeError, with_user_location
 from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops import constants, movement
 from gluongraph.ops.checks import FLOATS, misfit
@@ -33,7 +33,7 @@ def lift(value: Value, dtype: str, shape: tuple[int, ...] = ()) -> Node:
         return value
     if dtype not in FLOATS and value != int(value):
         raise DTypeError(
-            located(f"{value!r} is no number of type {dtype}", help="cast the array to a float type first")
+            with_user_location(f"{value!r} is no number of type {dtype}", help="cast the array to a float type first")
         )
     return constants.const(value, dtype, shape)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.dtypes import is_float
-from gluongraph.errors import IndexRangeError, located
+from gluongraph.errors import IndexRangeError, with_user_location
 from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops import constants, elementwise, logic, reduce
 from gluongraph.ops.checks import misfit, need, wrong_dtype
@@ -56,7 +56,9 @@ def refuse(
     value = x[at].item()
     told = int(value) if math.isfinite(value) and value == int(value) else value
     message = f"{what} {told}{place} is not an integer from {low} to {high - 1}"
-    raise IndexRangeError(located(message, help=help) if where is None else f"{message}{where}\n  help: {help}")
+    raise IndexRangeError(
+        with_user_location(message, help=help) if where is None else f"{message}{where}\n  help: {help}"
+    )
 
 
 def _samples(rng: np.random.Generator) -> Any:

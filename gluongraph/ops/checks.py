@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from gluongraph.dtypes import DTYPES
-from gluongraph.errors import DTypeError, ShapeError, located
+from gluongraph.errors import DTypeError, ShapeError, with_user_location
 from gluongraph.ir.graph import TensorType
 from gluongraph.ir.plain import extents, plain
 
@@ -20,12 +20,12 @@ ANY = frozenset(DTYPES)
 
 def misfit(op: str, why: str, *types: TensorType, help: str = "") -> ShapeError:
     """The error for shapes that do not fit."""
-    return ShapeError(located(f"{op}: {why}" + _of(types), help=help))
+    return ShapeError(with_user_location(f"{op}: {why}" + _of(types), help=help))
 
 
 def wrong_dtype(op: str, why: str, *types: TensorType, help: str = "") -> DTypeError:
     """The error for element types that do not fit."""
-    return DTypeError(located(f"{op}: {why}" + _of(types), help=help))
+    return DTypeError(with_user_location(f"{op}: {why}" + _of(types), help=help))
 
 
 def _of(types: Sequence[TensorType]) -> str:
@@ -76,9 +76,11 @@ def normal_axis(op: str, axis: int, rank: int) -> int:
     """
     axis = plain(axis)
     if not isinstance(axis, int):
-        raise TypeError(located(f"{op}: an axis is an integer, not {axis!r}"))
+        raise TypeError(with_user_location(f"{op}: an axis is an integer, not {axis!r}"))
     if not -rank <= axis < rank:
-        raise ShapeError(located(f"{op}: there is no axis {axis} in {rank} axes", help=f"axes are 0 to {rank - 1}"))
+        raise ShapeError(
+            with_user_location(f"{op}: there is no axis {axis} in {rank} axes", help=f"axes are 0 to {rank - 1}")
+        )
     return axis % rank
 
 
@@ -89,7 +91,7 @@ def normal_axes(op: str, axis: Axes, rank: int) -> tuple[int, ...]:
     axes = axis if isinstance(axis, Sequence) else (axis,)
     found = tuple(sorted(normal_axis(op, a, rank) for a in axes))
     if len(set(found)) < len(found):
-        raise ShapeError(located(f"{op}: an axis is given twice: {axes}"))
+        raise ShapeError(with_user_location(f"{op}: an axis is given twice: {axes}"))
     return found
 
 

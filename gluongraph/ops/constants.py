@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.dtypes import DTYPES, dtype_name, numpy_dtype
-from gluongraph.errors import DTypeError, VerifyError, located
+from gluongraph.errors import DTypeError, VerifyError, with_user_location
 from gluongraph.ir.graph import Node, Op, TensorType, node
 from gluongraph.ops.checks import NUMBERS, check_axes, need
 from gluongraph.storage import native
@@ -33,7 +33,9 @@ def _splat_type(value: float | int | bool, dtype: str, shape: tuple[int, ...]) -
         bits = 8 * row.nbytes
         low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if row.family == "int" else (0, 2**bits)
         if not low <= value < high:
-            raise DTypeError(located(f"const: {value} is out of the range of {dtype}", help="use a wider type"))
+            raise DTypeError(
+                with_user_location(f"const: {value} is out of the range of {dtype}", help="use a wider type")
+            )
     return TensorType(shape, dtype)
 
 

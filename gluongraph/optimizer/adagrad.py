@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from gluongraph import ops
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.formulas import number
 from gluongraph.ir.graph import Node, TensorType
 from gluongraph.optimizer.base import Nodes, Optimizer, Updated
@@ -85,7 +85,9 @@ class GroupAdaGrad(Optimizer):
     def states(self, weight: TensorType) -> dict[str, TensorType]:
         if weight.rank != 2:
             help = "use AdaGrad for the other parameters, in a Trainer of their own"
-            raise AssertionError(located(f"GroupAdaGrad updates matrices, and a weight is {weight}", help=help))
+            raise AssertionError(
+                with_user_location(f"GroupAdaGrad updates matrices, and a weight is {weight}", help=help)
+            )
         return {"history": TensorType((weight.shape[0], 1), weight.dtype)}
 
     def scalars(self, index: Index) -> dict[str, float]:
@@ -93,7 +95,7 @@ class GroupAdaGrad(Optimizer):
         if numbers.pop("wd"):
             name = getattr(self.param_dict.get(index), "name", index)
             message = f"GroupAdaGrad has no weight decay, and parameter {name!r} has {self.decay(index)}"
-            raise AssertionError(located(message, help="leave wd out, or set wd_mult=0 on the parameter"))
+            raise AssertionError(with_user_location(message, help="leave wd out, or set wd_mult=0 on the parameter"))
         return {**numbers, "eps": self.eps}
 
     def rule(self, w: Node, g: Node, state: Nodes, s: Nodes) -> Updated:

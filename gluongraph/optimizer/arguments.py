@@ -9,7 +9,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.ranges import BELOW_1, FINITE, FRACTION, NOT_NEGATIVE, NUMBER, Range, check_range
 
 P = ParamSpec("P")
@@ -90,7 +90,7 @@ def check_number(optimizer: Any, name: str, given: Any, or_none: bool = False) -
         wanted = "a number or None" if or_none else "a number"
         told = f"an array of shape {tuple(given.shape)}" if array else repr(given)
         help = "float(array) makes a number of one element" if array else ""
-        raise TypeError(located(f"{type(optimizer).__name__}: {name} is {wanted}, not {told}", help=help))
+        raise TypeError(with_user_location(f"{type(optimizer).__name__}: {name} is {wanted}, not {told}", help=help))
 
 
 def check_update(optimizer: Any, made: Any, states: Collection[str]) -> None:
@@ -108,4 +108,6 @@ def check_update(optimizer: Any, made: Any, states: Collection[str]) -> None:
     else:
         wrong = f"not {type(made).__name__}"
     help = "return new, {'name': state}; for an optimizer without states, new, {}"
-    raise TypeError(located(f"{type(optimizer).__name__}.rule gives the new weight and its states, {wrong}", help=help))
+    raise TypeError(
+        with_user_location(f"{type(optimizer).__name__}.rule gives the new weight and its states, {wrong}", help=help)
+    )

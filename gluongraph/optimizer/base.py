@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from gluongraph import autograd, ops, random
-from gluongraph.errors import FormatError, MXNetError, located, pluralize, warn
+from gluongraph.errors import FormatError, MXNetError, pluralize, warn, with_user_location
 from gluongraph.formulas import number
 from gluongraph.ir.graph import Node, TensorType
 from gluongraph.lr_scheduler import LRScheduler
@@ -97,7 +97,7 @@ class Optimizer:
             message = (
                 f"{type(self).__name__}: lr_scheduler is a function of the number of updates, not {lr_scheduler!r}"
             )
-            raise TypeError(located(message, help="mx.lr_scheduler.CosineScheduler(...), for one"))
+            raise TypeError(with_user_location(message, help="mx.lr_scheduler.CosineScheduler(...), for one"))
         if isinstance(lr_scheduler, LRScheduler) and learning_rate is not None:
             lr_scheduler.base_lr = learning_rate
         default = getattr(lr_scheduler, "base_lr", self.default_rate)  # any f(num_update) may be a scheduler
@@ -202,7 +202,7 @@ class Optimizer:
         """
         if (rate := self.rate(index)) == 0:
             message = f"{type(self).__name__} divides by the learning rate, which is 0 for parameter {index!r}"
-            raise ZeroDivisionError(located(message, help="grad_req='null' keeps a parameter as it is"))
+            raise ZeroDivisionError(with_user_location(message, help="grad_req='null' keeps a parameter as it is"))
         return 1.0 / rate
 
     # -- rates, multipliers
@@ -559,7 +559,9 @@ class Optimizer:
         if len(states) != len(names):
             message = f"{type(self).__name__} keeps {' and '.join(names) or 'nothing'} of parameter {index!r}, "
             message += f"and the state given has {pluralize(len(states), 'array')}"
-            raise MXNetError(located(message, help="create_state(index, weight) makes the state for these settings"))
+            raise MXNetError(
+                with_user_location(message, help="create_state(index, weight) makes the state for these settings")
+            )
         drawn_on = {"rng": (weight.context, self.draws)} if self.draws else {}
         with autograd.pause(), self.undone_on_error(), random.undone_on_error(drawn_on):
             self._update_count(index)
@@ -578,7 +580,7 @@ class Optimizer:
         if len({len(each) for each in lists}) > 1:
             sizes = ", ".join(str(len(each)) for each in lists)
             message = f"{type(self).__name__}.update: lists of {sizes} indices, weights, gradients and states"
-            raise MXNetError(located(message, help="one of each for every weight"))
+            raise MXNetError(with_user_location(message, help="one of each for every weight"))
         for each in zip(*lists, strict=True):
             update(*each)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from gluongraph import ops
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.ir.graph import Node, TensorType
 
 FORMS = ("bf16",)
@@ -27,7 +27,9 @@ def form_of(name: str | None) -> str | None:
         ValueError: there is none.
     """
     if name is not None and name not in FORMS:
-        raise ValueError(located(f"optimizer_state is None or {' or '.join(map(repr, FORMS))}, not {name!r}"))
+        raise ValueError(
+            with_user_location(f"optimizer_state is None or {' or '.join(map(repr, FORMS))}, not {name!r}")
+        )
     return name
 
 

@@ -6,7 +6,7 @@ import difflib
 import inspect
 from typing import Any, TypeVar
 
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.optimizer.base import Optimizer
 
 _Class = TypeVar("_Class", bound="type[Optimizer]")
@@ -81,4 +81,4 @@ def _arguments(cls: type[Optimizer]) -> list[str]:
 def _no_such_argument(cls: type[Optimizer], key: str) -> str:
     known = _arguments(cls)
     hint = f"; did you mean {_ELSEWHERE[key]!r}?" if _ELSEWHERE.get(key) in known else _meant(key, known)
-    return located(f"{cls.__name__} takes no argument {key!r}{hint} There are: {', '.join(sorted(known))}")
+    return with_user_location(f"{cls.__name__} takes no argument {key!r}{hint} There are: {', '.join(sorted(known))}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from gluongraph import ops
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.formulas import sqrt
 from gluongraph.ir.graph import Node, TensorType
 from gluongraph.optimizer.base import Nodes, Optimizer, Updated
@@ -142,7 +142,9 @@ class Signum(Momentum):
     def __init__(self, learning_rate: float | None = None, momentum: float = 0.9, wd_lh: float = 0.0, **kwargs: Any):
         super().__init__(momentum, learning_rate=learning_rate, **kwargs)
         if momentum == 0.0 and wd_lh:
-            raise MXNetError(located(f"Signum without momentum has no wd_lh, and {wd_lh} is given", help="use wd"))
+            raise MXNetError(
+                with_user_location(f"Signum without momentum has no wd_lh, and {wd_lh} is given", help="use wd")
+            )
         self.wd_lh = wd_lh
 
     def scalars(self, index: Index) -> dict[str, float]:

@@ -13,7 +13,7 @@ from gluongraph.storage import Storage
 def settle(
     trainer: Trainer, names: Sequence[str], states: Mapping[str, NDArray], had: Container[str] | None = None
 ) -> None:
-    """Move weights and optimizer states into the trainer's arenas, one per role, dtype and context. Who is there stays.
+    """Move weights and optimizer states into the trainer's arenas, one per role, dtype and context, that are not there.
 
     The order is that of the gradients: the parameters' reversed. States of weights that are not among those that `had`
     some are new, and most of them zeros that nobody has looked at.

@@ -6,20 +6,20 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from gluongraph.errors import located, pluralize
+from gluongraph.errors import pluralize, with_user_location
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.nn import Sequential
 
 
 def check_call(function: Callable[..., Any], count: int) -> None:
-    """Raise TypeError where a net, or a function that gives a loss, cannot be called with so many arrays."""
+    """Raise TypeError if a net, or a function that returns a loss, cannot be called with so many arrays."""
     if wrong := _refusal(function, count):
         help = f"the arrays go to {_shown(function)} as they come"
-        raise TypeError(located(f"{pluralize(count, 'array')} for {_name(function)}: {wrong}", help=help))
+        raise TypeError(with_user_location(f"{pluralize(count, 'array')} for {_name(function)}: {wrong}", help=help))
 
 
 def check_batch(net: Callable[..., Any], loss: Callable[..., Any], inputs: int, count: int) -> None:
-    """Raise TypeError where loss(net(*batch[:inputs]), *batch[inputs:]) cannot be called with so many arrays."""
+    """Raise TypeError if loss(net(*batch[:inputs]), *batch[inputs:]) cannot be called with so many arrays."""
     of_net = min(inputs, count)
     for function, given in ((net, of_net), (loss, 1 + count - of_net)):
         if wrong := _refusal(function, given):
@@ -27,11 +27,13 @@ def check_batch(net: Callable[..., Any], loss: Callable[..., Any], inputs: int, 
                 f"{_shown(net)} gets the first of them (mx.compile: inputs={inputs}), "
                 f"{_shown(loss)} what it gives and the others, the labels"
             )
-            raise TypeError(located(f"a step on {pluralize(count, 'array')}: {_name(function)}: {wrong}", help=help))
+            raise TypeError(
+                with_user_location(f"a step on {pluralize(count, 'array')}: {_name(function)}: {wrong}", help=help)
+            )
 
 
 def _refusal(function: Callable[..., Any], count: int) -> str:
-    """Why it cannot be called with so many arrays, or nothing."""
+    """Return why a callable cannot be called with so many arrays; empty if it can."""
     if (signature := _signature(function)) is None:
         return ""
     try:
@@ -42,7 +44,7 @@ def _refusal(function: Callable[..., Any], count: int) -> str:
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    """What it takes: a block by what says how it computes, and nothing of a callable that does not tell."""
+    """Return the signature of a callable, of a block that of its forward; None if it has no signature."""
     try:
         if not isinstance(function, Block):
             return inspect.signature(function)
@@ -57,7 +59,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _shown(function: Callable[..., Any]) -> str:
-    """As Dense(x): its name and what it takes, without annotations."""
+    """Return a callable as text, `Dense(x)`: its name and parameters, without annotations."""
     signature = _signature(function)
     taken = signature.parameters.values() if signature is not None else ()
     return f"{_name(function)}({', '.join(str(p.replace(annotation=p.empty)) for p in taken)})"

@@ -1,4 +1,4 @@
-"""`mx.compile`: checks the arguments, and makes a step that is traced and compiled at its first call."""
+"""`mx.compile`: checks the arguments, and returns a step that is traced and compiled at its first call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.compiler.lower import cast_to, lower
 from gluongraph.compiler.memory_options import memory_options_of
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.host import services
 from gluongraph.host.interrupts import import_whole
@@ -90,9 +90,9 @@ def compile(
     _check_arguments(net, loss, trainer, inputs)
     how = precision_of(precision)
     if clip_norm is not None and not (isinstance(clip_norm, Real) and 0 < clip_norm < math.inf):
-        raise ValueError(located(f"clip_norm is a positive number, not {clip_norm!r}"))
+        raise ValueError(with_user_location(f"clip_norm is a positive number, not {clip_norm!r}"))
     if ema is not None and not (isinstance(ema, Real) and 0 <= ema < 1):
-        raise ValueError(located(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
+        raise ValueError(with_user_location(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
     memory_options = memory_options_of(remat, memory_budget, activations)
     if optimizer_state is not None:
         hold_states(trainer, optimizer_state)
@@ -130,7 +130,7 @@ def compile(
 
 
 def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:
-    """Refuse at once what the first call of the step would trip over."""
+    """Raise errors at once that the first call of the step would raise."""
     wrong = ""
     if not callable(net) or isinstance(net, type):
         wrong = f"net is a Block or a function, not {net!r}"
@@ -142,7 +142,7 @@ def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:
         wrong = f"inputs says how many arrays go to the net, at least one; not {inputs!r}"
     if wrong:
         usage = "compile(net, loss, trainer), compile(function, trainer=trainer) or compile(net)"
-        raise TypeError(located(f"compile: {wrong}", help=usage))
+        raise TypeError(with_user_location(f"compile: {wrong}", help=usage))
 
 
 services.register("compile", compile)

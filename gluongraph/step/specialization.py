@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Lower(Protocol):
-    """`compiler.lower`: for a target other than this machine's where `on` says one, and tuned for so many seconds."""
+    """Calls `compiler.lower`, for the target `on` if it is not this machine's, and with tuning if requested."""
 
     def __call__(
         self,
@@ -65,11 +65,11 @@ class Specialization:
 
     @cached_property
     def compiled(self) -> Compiled:
-        """The graph after all stages."""
+        """The compiled graph."""
         return self._lower()
 
     def _connect(self, runner: Runner, trainer: Trainer | None, scalars: Sequence[str]) -> None:
-        """Note where in the runner's memory inputs, scalars and random words go."""
+        """Look up the runner's memory of inputs, scalars and generator states."""
         self.runner, self.trainer = runner, trainer
         self.by_rows = [g for g in self.added.values() if isinstance(g, RowSparseNDArray)]
         self.reads = [int(name.removeprefix("data")) for name in self.runner.input_names]  # arrays of the batch
@@ -86,7 +86,7 @@ class Specialization:
         return {name: array.storage.array for name, array in self.state.items()}
 
     def holds(self) -> bool:
-        """Is the trace still true: same parameters and states, scalars grouped as they were, attributes unchanged?"""
+        """Is the trace still valid: are parameters, states, groups of scalars and attributes unchanged?"""
         trainer = self.trainer
         if trainer is not None and self.table is not None:
             if trainer.replaced != self.replaced:
@@ -101,7 +101,7 @@ class Specialization:
         return self.traced.holds
 
     def run(self, arrays: Sequence[Array]) -> dict[str, Array]:
-        """One packed call on these inputs. Scalars must have been written before."""
+        """Run one packed call on these inputs. Scalars must have been written before."""
         if self.moves != storages.moves():  # a parameter has moved since
             self.runner.bind(self._memory())
             self.moves = storages.moves()
@@ -120,34 +120,34 @@ class Specialization:
         return results
 
     def _held(self) -> dict[str, Array]:
-        """What a guard looks into."""
+        """Return the arrays that `Guard.check` needs."""
         return self.held()
 
     def held(self) -> dict[str, Array]:
-        """State and scalars, by the names of inputs."""
+        """Return state and scalars, by the names of inputs."""
         keys = self.table.keys if self.table is not None else ()
         scalars = dict(zip([SCALAR + key for key in keys], self.cells, strict=True)) | self.others | self.rng
         shapes = {name: n.shape for name, n in self.compiled.traced.inputs.items()}
         return self._memory() | {name: np.asarray(cell).reshape(shapes[name]) for name, cell in scalars.items()}
 
     def is_left_out(self, results: Mapping[str, Array]) -> bool:
-        """Was a gradient not finite, so that nothing has changed but the scale of the loss?"""
+        """Was a gradient not finite, so that only the loss scale has changed?"""
         return self.masked and not results[FINITE]
 
     def answer(self, results: Mapping[str, Array], batch: Sequence[Any]) -> Any:
-        """What the program gives back: joined, or of lists among the arguments each context's by itself."""
+        """Return the program's results: concatenated, or if the arguments had lists, one for each context."""
         if self.shared is None or not any(map(is_shared_out, batch)):
             return self.traced.restore(results)
         return [self.traced.restore(each) for each in self.shared.apart(results)]
 
     @property
     def can_fail(self) -> bool:
-        """Can a call fail, or be left out? A compiled one cannot but where values are looked at."""
+        """Can a call fail, or be skipped? Compiled calls can only if they check values."""
         runner = self.runner
         return isinstance(runner, Interpreted) or runner.checks_indices or self.masked or self.guard is not None
 
     @property
     def samples(self) -> int:
-        """How many samples the loss is of: its first extent, 1 for a scalar loss."""
+        """Return the number of samples of the loss: its first extent, 1 for a scalar loss."""
         shape = self.traced.graph.outputs[self.traced.first].shape
         return shape[0] if shape else 1

@@ -1,4 +1,4 @@
-"""Which specialization of a step serves a call: the guards that say when a trace still holds."""
+"""The specializations of a step, and the guards that decide whether a trace is still valid for a call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from gluongraph import debug
 from gluongraph.context import Context, cpu
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.gluon.parameter import DeferredInitializationError
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.host.interrupts import in_one_line, show_in_one_line
@@ -26,12 +26,12 @@ from gluongraph.tracing.ema import AveragedWeights
 from gluongraph.tracing.step_graph import MODES_BY_NAME, Mode, Options, StepGraph, graph_of
 from gluongraph.tracing.tracer import Traced, trace
 
-ALONE = (cpu(),)  # the contexts of a call that has nothing to share out
-NOTHING = Traced(Graph({}, {}, {}), None, {}, {}, ())  # the trace of a mode that runs no program
+ALONE = (cpu(),)  # the contexts of a call whose batch is not split
+NOTHING = Traced(Graph({}, {}, {}), None, {}, {}, ())  # the trace of a mode without a program
 
 
 class Specializations:
-    """The compiled graphs of a step, by mode, types of the batch, and all else that a trace depends on."""
+    """The compiled graphs of a step, by mode, types of the batch, and all other dependencies of a trace."""
 
     def __init__(
         self,
@@ -51,27 +51,29 @@ class Specializations:
 
     @property
     def last(self) -> Specialization:
-        """The one that served the last call.
+        """The specialization of the last call.
 
         Raises:
             MXNetError: there has been none.
         """
         if self._last is None:
-            raise MXNetError(located("nothing has been compiled yet", help="call the step once: shapes are known then"))
+            raise MXNetError(
+                with_user_location("nothing has been compiled yet", help="call the step once: shapes are known then")
+            )
         return self._last
 
     @property
     def keys(self) -> tuple[tuple[Any, ...], ...]:
-        """What each of `all` is for: mode, shapes and dtypes of the batch, and the rest."""
+        """The keys of `all`: mode, shapes and dtypes of the batch, and other dependencies."""
         return tuple(self._known)
 
     @property
     def all(self) -> tuple[Specialization, ...]:
-        """Every one that has been compiled and may serve again."""
+        """All specializations that have been compiled and may be used again."""
         return tuple(self._known.values())
 
     def prepare(self, trainer: Trainer, batch: Sequence[Any]) -> None:
-        """Let the trainer prepare. Shapes that wait for a first forward are completed by a trace, and no more."""
+        """Let the trainer prepare. Deferred shapes are inferred by a trace, without computing anything."""
         try:
             trainer.prepare()
         except DeferredInitializationError:
@@ -88,7 +90,7 @@ class Specializations:
         trainer.prepare()
 
     def find(self, name: str, batch: Sequence[Any], tune: float = 0.0) -> tuple[Specialization, list[Array]]:
-        """The specialization for a call in the mode of that name, compiled on first use, and the arrays of the batch.
+        """Return the specialization for a call in that mode, compiled on first use, and the arrays of the batch.
 
         A mode with gradients needs a prepared trainer. `tune`, in seconds, compiles it again and searches for faster
         kernels.
@@ -110,7 +112,7 @@ class Specializations:
         return specialization, arrays
 
     def _contexts(self, mode: Mode, batch: Sequence[Any]) -> tuple[Context, ...]:
-        """Where this call runs; ALONE if there is nothing to share out."""
+        """Return the contexts of this call; ALONE if the batch is not split."""
         everywhere = self.trainer.contexts if self.trainer is not None else ALONE
         if len(everywhere) == 1 or not mode.gradients:
             for each in batch:
@@ -121,7 +123,7 @@ class Specializations:
         return contexts_of(batch, everywhere, mode.gradients)
 
     def _structure(self, mode: Mode) -> tuple[Any, ...]:
-        """What a trace depends on besides its inputs."""
+        """Return the dependencies of a trace besides its inputs."""
         if self.trainer is None or not mode.gradients:
             return ()
         return (self.trainer.structure, () if mode.traces else self.accumulator.names)
@@ -138,7 +140,7 @@ class Specializations:
     def step_graph(
         self, mode: Mode, arrays: Sequence[Array], contexts: tuple[Context, ...] = ALONE
     ) -> tuple[StepGraph, Traced, OnAll | None]:
-        """The graph of a mode for arrays of these types, and the program that it was made from."""
+        """Return the graph of a mode for arrays of these types, and the traced program."""
         traced, shared = NOTHING, None
         if mode.traces:
             function = self.predict if mode.name == "predict" else self.function

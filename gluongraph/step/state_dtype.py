@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.optimizer.compact import form_of
 
 
 def hold_states(trainer: Trainer | None, form: str) -> None:
-    """Keep float32 states of the trainer's optimizer in this form, in every step and eager update from now on.
+    """Store float32 states of the trainer's optimizer in this form, in every step and eager update from now on.
 
     States that are there are converted.
 
@@ -18,13 +18,13 @@ def hold_states(trainer: Trainer | None, form: str) -> None:
     """
     form_of(form)
     if trainer is None:
-        raise MXNetError(located("optimizer_state without a trainer", help="mx.compile(net, loss, trainer)"))
+        raise MXNetError(with_user_location("optimizer_state without a trainer", help="mx.compile(net, loss, trainer)"))
     if not trainer.optimizer.has_formula:
         message = f"optimizer_state={form!r}: {type(trainer.optimizer).__name__} updates its states in Python"
-        raise MXNetError(located(message, help="state its formula in rule(w, g, state, s)"))
+        raise MXNetError(with_user_location(message, help="state its formula in rule(w, g, state, s)"))
     if by_rows := [p.name for p in trainer.params if p.grad_stype == "row_sparse"]:
         message = f"optimizer_state={form!r}: of {', '.join(by_rows)} only rows are updated"
-        raise MXNetError(located(message, help="leave grad_stype='row_sparse' out"))
+        raise MXNetError(with_user_location(message, help="leave grad_stype='row_sparse' out"))
     trainer.optimizer.state_form = form
     trainer.replaced += 1
     for name, states in trainer.states.items():

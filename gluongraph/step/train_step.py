@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gluongraph import checkpoint, random
 from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.compiler.memory_report import Footprint
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.gluon.step_lock import serialized
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.host.file_names import check_name
@@ -99,7 +99,7 @@ class TrainStep:
 
     def __getstate__(self) -> NoReturn:
         help = "step.save and step.load keep a training; a copied net needs another mx.compile"
-        raise TypeError(located("a compiled step cannot be copied or pickled", help=help))
+        raise TypeError(with_user_location("a compiled step cannot be copied or pickled", help=help))
 
     # -- training
 
@@ -195,7 +195,9 @@ class TrainStep:
         """
         accumulator = self.accumulator
         if self.trainer is not None and not accumulator.batches:
-            raise MXNetError(located("apply: nothing has been accumulated", help="step.accumulate(x, y) comes first"))
+            raise MXNetError(
+                with_user_location("apply: nothing has been accumulated", help="step.accumulate(x, y) comes first")
+            )
         trainer = self._ready(())
         size = batch_size if batch_size is not None else accumulator.samples
         if accumulator.names and self._in_python(trainer):
@@ -211,9 +213,13 @@ class TrainStep:
     def _ready(self, batch: Sequence[Any]) -> Trainer:
         """The trainer, prepared for a batch. Raises what forbids a step."""
         if (trainer := self.trainer) is None:
-            raise MXNetError(located("this was compiled without a trainer, it cannot update", help="use predict(...)"))
+            raise MXNetError(
+                with_user_location("this was compiled without a trainer, it cannot update", help="use predict(...)")
+            )
         if self.averages is not None and self.averages.shown:
-            raise MXNetError(located("training within averaged()", help="leave the block first: weights come back"))
+            raise MXNetError(
+                with_user_location("training within averaged()", help="leave the block first: weights come back")
+            )
         self._saver.check()
         self._specializations.prepare(trainer, batch)
         return trainer
@@ -294,7 +300,7 @@ class TrainStep:
         ):
             if asked:
                 message = f"{name}, where Python acts between gradients and updates"
-                raise MXNetError(located(message, help=f"leave {name} out; {instead}"))
+                raise MXNetError(with_user_location(message, help=f"leave {name} out; {instead}"))
 
     def _step_in_python(self, trainer: Trainer, results: Mapping[str, Array], batch_size: float) -> None:
         for name in _write_grads(trainer, results):
@@ -400,7 +406,9 @@ class TrainStep:
         0.9
         """
         if self.averages is None or self.trainer is None:
-            raise MXNetError(located("averaged() of a step without averages", help="mx.compile(..., ema=0.999)"))
+            raise MXNetError(
+                with_user_location("averaged() of a step without averages", help="mx.compile(..., ema=0.999)")
+            )
         with self.averages.swapped(self.trainer):
             yield
 

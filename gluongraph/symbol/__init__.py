@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gluongraph.errors import FormatError, MissingError, MXNetError, located
+from gluongraph.errors import FormatError, MissingError, MXNetError, with_user_location
 from gluongraph.host import json_text, params_file
 from gluongraph.host.file_names import check_name
 from gluongraph.host.lazy import imported_later
@@ -60,7 +60,7 @@ class Symbol:
             if name.startswith("__"):
                 raise AttributeError(f"a Symbol has no attribute {name!r}")
             advice = "blocks and operators take arrays; a Symbol is what a file holds"
-            raise MissingError(located(f"Symbol.{name} does not exist", help=advice))
+            raise MissingError(with_user_location(f"Symbol.{name} does not exist", help=advice))
 
     def __len__(self) -> int:
         return len(self.heads)

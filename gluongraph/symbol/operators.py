@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.nd import _internal
 from gluongraph.nd.function import TUNING
 from gluongraph.ndarray import NDArray
@@ -76,7 +76,7 @@ def _histogram(data: NDArray, bins: NDArray | None = None, bin_cnt: int | None =
     if bins is not None:
         return nd.histogram(data, bins)
     if bin_cnt is None or range is None:
-        raise MXNetError(located("_histogram has neither bins nor bin_cnt and range"))
+        raise MXNetError(with_user_location("_histogram has neither bins nor bin_cnt and range"))
     return nd.histogram(data, bin_cnt, range)
 
 
@@ -156,7 +156,7 @@ def function(op: str) -> Callable[..., Any]:
     if op in _SPECIAL:
         return _SPECIAL[op]
     if op.startswith("_np"):  # numpy's meaning of sums without axes, of dot, ...: another front end
-        raise NotImplementedError(located(f"MXNet's operator {op!r} of mx.np does not exist in gluongraph"))
+        raise NotImplementedError(with_user_location(f"MXNet's operator {op!r} of mx.np does not exist in gluongraph"))
     for owner, name in (
         (nd, op),
         (_internal, op),
@@ -169,7 +169,7 @@ def function(op: str) -> Callable[..., Any]:
         found: Callable[..., Any] | None = getattr(owner, name, None)
         if callable(found):
             return found
-    raise NotImplementedError(located(f"MXNet's operator {op!r} does not exist in gluongraph"))
+    raise NotImplementedError(with_user_location(f"MXNet's operator {op!r} does not exist in gluongraph"))
 
 
 def apply(op: str, name: str, attrs: Mapping[str, str], arrays: Sequence[NDArray]) -> list[NDArray]:
@@ -200,7 +200,7 @@ def _taken(op: str, name: str, how: Mapping[str, Any]) -> dict[str, Any]:
         elif attribute not in fixed or given != fixed[attribute]:
             what = f"{attribute}={given!r}, which is not known here"
             only = f"only {attribute}={fixed[attribute]!r}, MXNet's default, is" if attribute in fixed else ""
-            raise MXNetError(located(f"{op} {name!r} of a symbol file has {what}", help=only))
+            raise MXNetError(with_user_location(f"{op} {name!r} of a symbol file has {what}", help=only))
     return kept
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ir.graph import Node, recording_origins
 from gluongraph.mxops import images as mximages
 from gluongraph.mxops import layers as mxlayers
@@ -136,7 +136,7 @@ class Recorder(Tracer):
         if n.op.name == "const":
             value, name = n.attrs["value"], DTYPES[n.dtype].long
             return self.operator("_full", [], {"shape": n.shape, "value": float(value), "dtype": name}, [n])
-        raise MXNetError(located(f"export: {n!r} is made in a way that has no operator of MXNet's"))
+        raise MXNetError(with_user_location(f"export: {n!r} is made in a way that has no operator of MXNet's"))
 
     def operator(
         self, op: str, inputs: Sequence[Node | Entry], attrs: Mapping[str, Any], outputs: Sequence[Node] = ()
@@ -178,7 +178,7 @@ class Recorder(Tracer):
             _RULES[build](self, given, results)
         else:
             raise MXNetError(
-                located(
+                with_user_location(
                     f"export: MXNet has no operator for {build.__name__}",
                     help="save_parameters keeps the parameters; build the network here with the same code",
                 )
@@ -262,7 +262,9 @@ def _embedding(to: Recorder, given: Given, results: list[Node]) -> None:
 def _index(to: Recorder, given: Given, results: list[Node]) -> None:
     spans, _ = given["plan"]
     if given.get("indices") or any(step <= 0 for _, _, step in spans):
-        raise MXNetError(located("export: indexing by arrays, or backwards, has no operator", help="use take or flip"))
+        raise MXNetError(
+            with_user_location("export: indexing by arrays, or backwards, has no operator", help="use take or flip")
+        )
     begin, end, step = zip(*spans, strict=True)
     part = to.operator("slice", [given["data"]], {"begin": begin, "end": end, "step": step})
     to.operator("Reshape", [part], {"shape": results[0].shape}, results)
@@ -271,14 +273,16 @@ def _index(to: Recorder, given: Given, results: list[Node]) -> None:
 def _matmul(to: Recorder, given: Given, results: list[Node]) -> None:
     ranks = [a.ty.rank for a in _nodes(given)]
     if ranks not in ([2, 2], [3, 3]):
-        raise MXNetError(located(f"export: @ on arrays of {ranks[0]} and {ranks[1]} axes has no operator of MXNet's"))
+        raise MXNetError(
+            with_user_location(f"export: @ on arrays of {ranks[0]} and {ranks[1]} axes has no operator of MXNet's")
+        )
     _as("dot" if ranks[0] == 2 else "batch_dot")(to, given, results)
 
 
 def _recurrent(to: Recorder, given: Given, results: list[Node]) -> None:
     """A layer as the operator RNN of one layer, which has all matrices and then all biases in one vector."""
     if given.get("clip") is not None or given.get("sequence_length") is not None:
-        raise MXNetError(located("export: a recurrent layer with clipped states, or with lengths"))
+        raise MXNetError(with_user_location("export: a recurrent layer with clipped states, or with lengths"))
     data, weights, kind = given["data"], given["weights"], given["mode"]
     directions, width = given.get("directions", 1), given["weights"][1].shape[0] // mxrnn.MODES[kind].gates
     flat = [to.operator("Reshape", [w], {"shape": (-1,)}) for rank in (2, 1) for w in weights if w.ty.rank == rank]

@@ -28,7 +28,7 @@ import numpy.testing as npt
 
 import gluongraph as mx
 from gluongraph.context import Context, current_context
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.nd import array
 from gluongraph.symbol import Symbol
 from gluongraph.test_utils.arrays import (
@@ -120,7 +120,7 @@ REFUSED = {
 
 def _refused(name: str, advice: str) -> Callable[..., NoReturn]:
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError(located(f"mx.test_utils.{name} does not exist in gluongraph", help=advice))
+        raise NotImplementedError(with_user_location(f"mx.test_utils.{name} does not exist in gluongraph", help=advice))
 
     refuse.__name__ = refuse.__qualname__ = name
     refuse.__doc__ = f"Raises NotImplementedError: {advice}."

@@ -1,7 +1,7 @@
 """detect_anomaly: a compiled step that produces a NaN or an infinity changes nothing and reports its origin.
 
-The compiled graph has one flag more, and updates only where it is true. Where it is not, all inputs still are what they
-were, and the graph without the flag is run once more, node by node in numpy, to find who is to blame.
+The compiled graph has an additional flag, and updates only if it is true. If it is false, all inputs are unchanged, and
+the graph without the flag is run again, node by node in numpy, to find the node that produced the value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.eager import nan_check
-from gluongraph.errors import NotFiniteError, located
+from gluongraph.errors import NotFiniteError, with_user_location
 from gluongraph.ir.graph import Graph
 from gluongraph.tracing.loss_scaling import all_finite
 
@@ -20,15 +20,15 @@ SOUND, WATCHED = "anomaly:sound", "watched:"
 
 
 def watching(graph: Graph, names: Iterable[str]) -> Graph:
-    """The graph with these outputs noted under other names, for `Guard`: whoever changes the graph changes them too."""
+    """Return the graph with these outputs under additional names, for `Guard`: later rewrites include them."""
     watched = {WATCHED + name: graph.outputs[name] for name in names}
     return graph.with_results({**graph.outputs, **watched}, graph.updates)
 
 
 class Guard:
-    """A graph whose updates happen only where all new values, and what is watched, are finite.
+    """Adds a flag to a graph, without which it does not update: are all new values, and all watched outputs, finite?
 
-    `graph` is that graph; its output `SOUND` says whether they are.
+    `graph` is the graph with the flag, its output `SOUND`.
     """
 
     def __init__(self, graph: Graph):
@@ -42,7 +42,7 @@ class Guard:
         self.graph = graph.with_results({**others, SOUND: sound}, updates)
 
     def check(self, results: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
-        """Look at the flag among the results of a call with these inputs, which are as they were before it.
+        """Check the flag among the results of a call with these inputs, which must be those before the call.
 
         Raises:
             NotFiniteError: it is false.
@@ -51,4 +51,6 @@ class Guard:
             return
         nan_check.run(self._plain, {name: inputs[name] for name in self._plain.inputs})
         message = "the compiled step has made a NaN or an infinity; computed in numpy there is none"
-        raise NotFiniteError(located(message, help="a value is at the end of its range: scale down what is computed"))
+        raise NotFiniteError(
+            with_user_location(message, help="a value is at the end of its range: scale down what is computed")
+        )

@@ -8,22 +8,22 @@ from typing import Any
 import numpy as np
 
 from gluongraph.context import Context
-from gluongraph.errors import located, pluralize
+from gluongraph.errors import pluralize, with_user_location
 from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.storage import Array
 
 
 def is_shared_out(given: Any) -> bool:
-    """Is this argument a list with an array for each context, as split_and_load gives?"""
+    """Is this argument a list with an array for each context, as split_and_load returns?"""
     return isinstance(given, (list, tuple)) and bool(given) and all(isinstance(part, NDArray) for part in given)
 
 
 def contexts_of(batch: Sequence[Any], all: Sequence[Context], everywhere: bool) -> tuple[Context, ...]:
-    """Where a program runs: on the contexts of the lists among its arguments; without, on `all`, or the first of them.
+    """Return the contexts of a program: those of the lists among its arguments; without lists all, or the first one.
 
     Raises:
-        ValueError: lists for other contexts than one another, or with `everywhere` for others than all.
+        ValueError: lists are for different contexts, or with `everywhere` not for all.
     """
     listed = [tuple(part.context for part in given) for given in batch if is_shared_out(given)]
     wanted = tuple(all) if everywhere else listed[0] if listed else tuple(all[:1])
@@ -31,14 +31,14 @@ def contexts_of(batch: Sequence[Any], all: Sequence[Context], everywhere: bool) 
         if where != wanted:
             message = f"an argument lies on {list(where)}, and the step needs {list(wanted)}"
             help = "split_and_load(batch, ctx_list), with the parameters' contexts in their order"
-            raise ValueError(located(message, help=help))
+            raise ValueError(with_user_location(message, help=help))
     return wanted
 
 
 def shares(given: Any, array: Callable[[Any], Array], count: int) -> list[Array]:
-    """One argument's share for each context: the list's arrays, or equal parts along the first axis.
+    """Return an argument's part for each context: the list's arrays, or equal parts along the first axis.
 
-    `array` makes numpy memory of one array. What has no axis goes to every context.
+    `array` converts an array to numpy. An array without axes goes to every context.
 
     Raises:
         ValueError: the samples do not divide into equal parts.
@@ -56,14 +56,14 @@ def shares(given: Any, array: Callable[[Any], Array], count: int) -> list[Array]
 
 
 class OnAll:
-    """A program of one batch, as a program of the shares of several contexts, one context's after the other's.
+    """Runs a program on each context's part of a batch; arguments are the parts, one context's after another's.
 
-    Its results are joined along the first axis; of scalars there is one per context.
+    Its results are concatenated along the first axis; scalars become one element per context.
     """
 
     def __init__(self, function: Callable[..., Any], contexts: Sequence[Context]):
         self.function, self.contexts = function, contexts
-        self.shapes: list[list[tuple[int, ...]]] = []  # of each result: its shape on each context
+        self.shapes: list[list[tuple[int, ...]]] = []  # by result: its shape on each context
 
     def __call__(self, *arrays: Any) -> Any:
         count = len(arrays) // len(self.contexts)
@@ -88,7 +88,7 @@ class OnAll:
         return first
 
     def apart(self, results: Mapping[str, Array]) -> list[dict[str, NDArray]]:
-        """The results of each context, by the names that they have joined."""
+        """Split concatenated results, by name, into those of each context."""
         found: list[dict[str, NDArray]] = [{} for _ in self.contexts]
         for shapes, (name, whole) in zip(self.shapes, results.items(), strict=False):
             rows = whole if shapes[0] else whole.reshape(-1)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from gluongraph import ops
 from gluongraph.eager.function import leaf
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer.base import MASTER, computed_in
@@ -21,16 +21,17 @@ AVERAGE, DECAY, REST = "average:", f"{SCALAR}average_decay", f"{SCALAR}average_r
 class AveragedWeights(Mapping[str, NDArray]):
     """average = decay average + (1 - decay) weight, after each update; the first average is the first weight.
 
-    By the names of the parameters that the step has updated. Another `decay` acts on the next step.
+    A mapping by the names of the parameters that the step has updated. `decay` may be changed between steps.
 
-    In float32 or wider: of float16 weights with master weights, of these. Polyak, Juditsky: Acceleration of stochastic
-    approximation by averaging (1992), with the weights of Tarvainen, Valpola: Mean teachers (2017).
+    Averages are float32 or float64; for float16 weights with master weights they are of the master weights. Polyak,
+    Juditsky: Acceleration of stochastic approximation by averaging (1992), with the weights of Tarvainen, Valpola: Mean
+    teachers (2017).
     """
 
     def __init__(self, decay: float):
         self.decay = decay
         self._arrays: dict[str, NDArray] = {}
-        self.shown = False  # are they where the weights are?
+        self.shown = False  # are the averages stored in place of the weights?
 
     def __getitem__(self, name: str) -> NDArray:
         return self._arrays[name]
@@ -43,11 +44,11 @@ class AveragedWeights(Mapping[str, NDArray]):
 
     @property
     def scalars(self) -> dict[str, float]:
-        """The numbers of one step, by the names of graph inputs; 1 - decay is formed in float64."""
+        """The scalars of a step, by the names of graph inputs; 1 - decay is computed in float64."""
         return {DECAY: self.decay, REST: 1.0 - self.decay}
 
     def inputs(self, trainer: Trainer, owners: Sequence[str]) -> dict[str, NDArray]:
-        """The averages of the parameters among these replicas, by the names of graph inputs."""
+        """Return the averages of the parameters among these replicas, by the names of graph inputs."""
         names = [name for name in owners if name in trainer.exchange.replicas]
         for name in names:
             weight = trainer.replica(name)
@@ -57,13 +58,13 @@ class AveragedWeights(Mapping[str, NDArray]):
         return {AVERAGE + name: self[name] for name in names}
 
     def put(self, trainer: Trainer, values: Mapping[str, Array]) -> None:
-        """Go on from these averages; those of other parameters begin anew."""
+        """Restore these averages; those of other parameters are set to the weights."""
         self.inputs(trainer, [name for name in trainer.names if name in values])
         for name, array in self.items():
             array.storage.write(values[name] if name in values else _exact(trainer, name).asnumpy())
 
     def following(self, graph: Graph) -> Graph:
-        """The averages of the weights that a graph updates follow them."""
+        """Return the graph with updates of the averages of the weights that it updates."""
         scalars = {name: leaf(name, TensorType((), "f32")) for name in self.scalars}
         inputs, updates = {**graph.inputs, **scalars}, dict(graph.updates)
         for name, array in self.items():
@@ -78,9 +79,9 @@ class AveragedWeights(Mapping[str, NDArray]):
 
     @contextmanager
     def swapped(self, trainer: Trainer) -> Iterator[None]:
-        """Within: the averages are where the weights are, on every context."""
+        """Store the averages in place of the weights, on every context, within this context manager."""
         if self.shown:
-            raise MXNetError(located("averaged() within averaged()", help="one block is enough"))
+            raise MXNetError(with_user_location("averaged() within averaged()", help="one block is enough"))
         indices = trainer.exchange.indices
         places = {name: trainer.params[indices[name]].list_data() for name in self}
         kept = {name: [array.copy() for array in arrays] for name, arrays in places.items()}
@@ -98,5 +99,5 @@ class AveragedWeights(Mapping[str, NDArray]):
 
 
 def _exact(trainer: Trainer, name: str) -> NDArray:
-    """A parameter, or the master weight behind it."""
+    """Return a parameter, or its master weight if there is one."""
     return trainer.state_arrays([name]).get(state_name(name, MASTER), trainer.replica(name))

@@ -15,16 +15,17 @@ LONG = 64  # elements
 
 
 def measured(graph: Graph) -> Graph:
-    """The norm of all elements of the gradients among the outputs is an output."""
+    """Return the graph with the norm of all elements of the gradients among the outputs as an output."""
     norm = norm_of(g for k, g in graph.outputs.items() if k.startswith(GRAD))
     return graph.with_results({**graph.outputs, NORM: norm}, graph.updates)
 
 
 def clipped(graph: Graph) -> Graph:
-    """The gradients among the outputs times min(1, limit / norm), norm that of all their elements; it is an output.
+    """Return the graph with its gradients multiplied by min(1, limit / norm), where norm is that of all their elements,
+    and is an output.
 
-    The input "scalar:clip_norm" is the limit in the units of the gradients, which have not been divided by the batch
-    size yet. A gradient that several replicas have in common counts once.
+    The input "scalar:clip_norm" is the limit for the gradients before they are divided by the batch size. A gradient
+    that several replicas share counts once.
     """
     grads = {k: g for k, g in graph.outputs.items() if k.startswith(GRAD)}
     limit, norm = leaf(LIMIT, TensorType((), "f32")), norm_of(grads.values())
@@ -34,8 +35,8 @@ def clipped(graph: Graph) -> Graph:
 
 
 def norm_of(values: Iterable[Node]) -> Node:
-    """The 2-norm of all elements of all values. Squares are summed along the last axes, and these sums in float64: one
-    float32 sum of a million squares is off in its fourth digit."""
+    """Return the 2-norm of all elements. Squares are summed along the last axes, and these sums in float64:
+    a float32 sum of a million squares is wrong in its fourth digit."""
     squares = []
     for v in dict.fromkeys(values):
         x = _in_rows(ops.cast(v, "f32") if v.dtype in ("f16", "bf16") else v)
@@ -45,8 +46,8 @@ def norm_of(values: Iterable[Node]) -> Node:
 
 
 def _in_rows(x: Node) -> Node:
-    """x with its last axes as one until that is long: sums of three, along a convolution's kernel, would be a third as
-    many numbers as there are squares."""
+    """Return x with its last axes merged until they have LONG elements: sums along the three taps of a kernel row alone
+    would leave a third as many elements."""
     axis, length = x.ty.rank, 1
     while axis > 1 and length < LONG:
         axis -= 1

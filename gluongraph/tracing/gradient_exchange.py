@@ -18,7 +18,7 @@ RESIDUAL = "residual:"
 
 @dataclass(frozen=True)
 class Updating:
-    """A graph that updates, the scalars that it takes, and the inputs that the optimizer keeps states for."""
+    """A graph with updates, its scalars, and the inputs for which the optimizer has states."""
 
     graph: Graph
     table: ScalarTable
@@ -27,7 +27,7 @@ class Updating:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What a trainer does between gradients and updates.
+    """The exchange of gradients between the replicas of parameters, and how replicas are updated.
 
     `replicas`: parameter -> the graph inputs that hold it, one per context; the first has the parameter's name.
     `once`: there is one update, from the sum of the gradients, and all replicas become its result. Otherwise every
@@ -41,14 +41,16 @@ class Exchange:
     summed: bool = False
     threshold: float | None = None
     by_rows: frozenset[str] = frozenset()
-    indices: Mapping[str, int] = field(init=False, compare=False)  # input -> the index its optimizer counts by
+    indices: Mapping[str, int] = field(
+        init=False, compare=False
+    )  # input -> the index by which the optimizer counts updates
 
     def __post_init__(self) -> None:
         numbered = {name: i for i, names in enumerate(self.replicas.values()) for name in names}
         object.__setattr__(self, "indices", numbered)
 
     def owners(self, graph: Graph) -> dict[str, dict[str, Node]]:
-        """parameter -> the gradients of its replicas that are among the outputs."""
+        """Return for each parameter the gradients of its replicas that are among the outputs."""
         found: dict[str, dict[str, Node]] = {}
         for parameter, names in self.replicas.items():
             if grads := {name: graph.outputs[GRAD + name] for name in names if GRAD + name in graph.outputs}:
@@ -56,7 +58,7 @@ class Exchange:
         return found
 
     def sums(self, graph: Graph) -> Graph:
-        """The gradients of the replicas become one, that of the parameter: their sum."""
+        """Return the graph with the gradients of replicas replaced by their sum, that of the parameter."""
         totals = {GRAD + p: ops.allreduce(*grads.values()) for p, grads in self.owners(graph).items()}
         return Graph(graph.inputs, {**_without_grads(graph), **totals}, graph.updates, graph.origins)
 

@@ -11,8 +11,8 @@ from gluongraph.eager.tape import STATE
 
 @contextmanager
 def float32() -> Iterator[None]:
-    """Within: a program that is compiled with precision="bf16-mixed" or "16-mixed" multiplies in float32, and so do the
-    gradients of what it does here. Elsewhere this changes nothing."""
+    """A region whose contractions, and their gradients, stay in float32 in programs that are compiled with
+    precision="bf16-mixed" or "16-mixed". Otherwise it has no effect."""
     _pin(1)
     try:
         yield
@@ -21,9 +21,9 @@ def float32() -> Iterator[None]:
 
 
 def keep_float32(block: Any) -> Any:
-    """The block, whose calls are from now on as within `with float32()`.
+    """Let all calls of a block be as within `with float32()`, and return the block.
 
-    Steps that have been compiled already stay as they are.
+    Steps that have been compiled already do not change.
 
     >>> from gluongraph import gluon
     >>> net = gluon.nn.HybridSequential()

@@ -1,8 +1,8 @@
 """Loss scaling for float16: a scaled loss, and skipped steps.
 
 A gradient below 6e-8 is 0 in float16. So the loss is multiplied by a scale before the backward, and the gradients, in
-float32 again, are divided by it. The scale is as large as goes well: it is halved whenever a gradient is not finite,
-and that step changes nothing else; it doubles after 2000 steps without. (Micikevicius et al., Mixed Precision
+float32 again, are divided by it. The scale is as large as possible: it is halved when a gradient is not finite, and
+that step changes nothing else; it doubles after 2000 steps with finite gradients. (Micikevicius et al., Mixed Precision
 Training, 2018; the numbers are those of MXNet's scaler.)
 """
 
@@ -33,23 +33,23 @@ class LossScale:
 
     @property
     def loss_scale(self) -> float:
-        """What the next loss is multiplied by."""
+        """The factor of the next loss."""
         return float(self.scale.asscalar())
 
     def accepts(self, weights: Iterable[NDArray]) -> bool:
-        """Are the gradients of these weights finite, on all devices? The scale of the next loss goes by that."""
-        fine = all(w.grad is None or bool(np.isfinite(w.grad.storage.array).all()) for w in weights)
-        scale, good = invoke(_next, self.scale, self.good, NDArray(np.array(fine)))
+        """Are the gradients of these weights finite, on all devices? Updates the scale accordingly."""
+        finite = all(w.grad is None or bool(np.isfinite(w.grad.storage.array).all()) for w in weights)
+        scale, good = invoke(_next, self.scale, self.good, NDArray(np.array(finite)))
         self.scale.storage.write(scale.storage.array)
         self.good.storage.write(good.storage.array)
-        return fine
+        return finite
 
     def progress(self) -> list[float]:
-        """Scale and count of good steps, as JSON takes them."""
+        """Return scale and count of good steps as JSON data."""
         return [self.loss_scale, int(self.good.asscalar())]
 
     def resume(self, progress: Sequence[float]) -> None:
-        """Go on from what `progress` told."""
+        """Restore what `progress` returned."""
         for array, value in zip((self.scale, self.good), progress, strict=True):
             array.storage.write(value)
 
@@ -60,16 +60,16 @@ class LossScale:
 
 
 def scaled(graph: Graph) -> tuple[Graph, Node]:
-    """The graph with the input that the scale is, and the scale as one number."""
+    """Return the graph with the scale as an input, and the scale as a scalar."""
     inputs = {**graph.inputs, SCALE: _SCALE}
     return Graph(inputs, graph.outputs, graph.updates, graph.origins), ops.reshape(_SCALE, ())
 
 
 def unscaled(graph: Graph) -> Graph:
-    """The gradients among the outputs divided by the scale, a power of two: only their exponents change.
+    """Return the graph with its gradients divided by the scale, a power of two, which is exact.
 
-    An output more says whether all of them are finite. If not, all are 0: no NaN goes any further, and no kernel begins
-    an update before the flag is known, to store what may have to be thrown away.
+    An additional output says whether all of them are finite. If not, all are set to 0: no NaN propagates, and no kernel
+    computes an update, which may have to be discarded, before the flag is known.
     """
     inverse = ops.div(1.0, ops.reshape(_SCALE, ()))
     grads = {k: g * ops.cast(inverse, g.dtype) for k, g in graph.outputs.items() if k.startswith(GRAD)}
@@ -79,13 +79,13 @@ def unscaled(graph: Graph) -> Graph:
 
 
 def all_finite(values: Iterable[Node]) -> Node:
-    """Is every element of all of them finite?"""
+    """Return whether every element of all values is finite."""
     wrong = [ops.sum(ops.where(ops.isfinite(v), 0.0, 1.0)) for v in values]
     return ops.equal(reduce(ops.add, wrong, ops.const(0.0)), 0.0)
 
 
 def skipping(graph: Graph) -> Graph:
-    """Updates happen where all gradients are finite; those of the scale and of the count of good steps in any case."""
+    """Return the graph with updates only if all gradients are finite, except those of the scale and its counter."""
     finite = graph.outputs[FINITE]
     updates = {k: ops.where(finite, new, graph.inputs[k]) for k, new in graph.updates.items()}
     updates[SCALE], updates[GOOD] = _next(_SCALE, _GOOD, finite)
@@ -93,7 +93,7 @@ def skipping(graph: Graph) -> Graph:
 
 
 def _next(scale: Node, good: Node, finite: Node) -> tuple[Node, Node]:
-    """The scale, and the count of good steps, after a step whose gradients were finite, or were not."""
+    """Return the scale, and the count of good steps, after a step whose gradients were finite or not."""
     full = ops.greater_equal(good + 1, PATIENCE)
     grown = ops.where(full, ops.minimum(scale * GROWTH, LARGEST), scale)
     return (

@@ -48,7 +48,7 @@ def _is_whole(array: NDArray) -> bool:
 
 
 def _moved(n: Node) -> Node:
-    """What is rounded, before it was moved about."""
+    """Return the value that is rounded, before movement."""
     (n,) = n.src
     while n.op.kind == "movement" and len(n.src) == 1:
         (n,) = n.src
@@ -56,7 +56,7 @@ def _moved(n: Node) -> Node:
 
 
 def copy_of(weight: NDArray, low: str) -> NDArray:
-    """The copy of a weight, made where there is none yet."""
+    """Return the copy of a weight; allocate it if there is none yet."""
     memory = weight.storage
     if low not in memory.copies:
         storages.keep(memory, low, NDArray(aligned_empty(weight.shape, numpy_dtype(low)), weight.context))
@@ -65,7 +65,7 @@ def copy_of(weight: NDArray, low: str) -> NDArray:
 
 
 class Copies:
-    """The copies that a compiled call reads, and those of weights that it writes."""
+    """The copies of weights that a compiled call reads and writes."""
 
     def __init__(self, updates: Collection[str], state: Mapping[str, NDArray], low: str | None):
         names = {name: state_name(name, low) for name in state} if low is not None else {}
@@ -74,10 +74,10 @@ class Copies:
             (state[name].storage, low if names.get(name) in updates else None) for name in updates if name in state
         ]
         self.seen = self.known = -1
-        self.spoils = False  # does a call write weights some of whose copies it does not write?
+        self.spoils = False  # does a call write weights without writing all of their copies?
 
     def before(self) -> None:
-        """Make those that are read anew if somebody may have written into their weights."""
+        """Recompute the copies that are read if their weights may have been written by other code."""
         now = storages.writes()
         if self.seen == now and not (storages.lent() and any(weight.lent for weight, _ in self.pairs)):
             return
@@ -87,7 +87,7 @@ class Copies:
         self.seen = now
 
     def after(self) -> None:
-        """Note what has been written."""
+        """Record the writes of a call."""
         if self.known != (known := storages.copies()):
             self.known = known
             self.spoils = any(weight.copies.keys() - {low} for weight, low in self.written)

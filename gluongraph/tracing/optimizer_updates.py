@@ -9,7 +9,7 @@ from functools import partial
 from gluongraph import ops
 from gluongraph.context import Context, current_context
 from gluongraph.eager.row_sparse_updates import update_rows
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ir.graph import OPS, Graph, Node, TensorType, node, topological
 from gluongraph.optimizer.arguments import check_number
 from gluongraph.optimizer.base import Optimizer, computed_in, noise_of
@@ -23,29 +23,29 @@ NO_DRAWS: Draws = {}
 
 
 def is_reserved(name: str) -> bool:
-    """Is this what an input is called that is no array of a program's own: an argument, a scalar, a generator?"""
+    """Is this the name of an argument, a scalar or a generator's state, not of an array that the program captured?"""
     return is_argument(name) or name.startswith(SCALAR) or is_rng(name)
 
 
 def joined(inputs: Mapping[str, Node], more: Mapping[str, Node]) -> dict[str, Node]:
-    """The inputs of a graph, and those that a step adds, which are named after parameters.
+    """Return the inputs of a graph and those that a step adds, which are named after parameters.
 
     Raises:
-        MXNetError: a parameter has the name of one of those.
+        MXNetError: a parameter has the name of an added input.
     """
     if taken := [name for name in more if name in inputs]:
         message = f"a parameter is called {taken[0]!r}, which is what a training step calls an array of its own"
-        raise MXNetError(located(message, help="give the parameter, or its block, another name"))
+        raise MXNetError(with_user_location(message, help="give the parameter, or its block, another name"))
     return {**inputs, **more}
 
 
 @dataclass(frozen=True)
 class ScalarTable:
-    """The scalar inputs of a graph with updates, in order, and where their values come from.
+    """The scalar inputs of a graph with updates, in order, and the sources of their values.
 
     `keys` are the names after "scalar:". Parameters whose scalars are equal at every step form a group; a key is its
-    plain name ("lr") where all parameters are one group or it never differs, else "lr:<group>". `draws` says of each
-    input with a generator's state whose that is, and how many draws a call makes.
+    plain name ("lr") if there is one group or it is equal for all, else "lr:<group>". `draws` says for each input with
+    a generator's state which context's it is, and how many draws a call makes.
     """
 
     keys: tuple[str, ...]
@@ -55,22 +55,22 @@ class ScalarTable:
     draws: Draws
 
     def values(self, optimizer: Optimizer) -> list[float]:
-        """The scalars of the update that `optimizer.count(table.indices)` has just begun, in float64."""
+        """Return the scalars of the update that `optimizer.count(table.indices)` has just started, in float64."""
         tables = [optimizer.scalars(members[0]) for members in self.groups]
         return [tables[group][name] for group, name in self.entries]
 
     def reduced_to(self, keys: Collection[str], draws: Draws) -> ScalarTable:
-        """Those of these keys, in the same order, and the draws of a graph that reads no others."""
+        """Return the table of these keys only, in the same order, with other draws."""
         kept = [(key, entry) for key, entry in zip(self.keys, self.entries, strict=True) if key in keys]
         return replace(self, keys=tuple(k for k, _ in kept), entries=tuple(e for _, e in kept), draws=draws)
 
     def holds(self, optimizer: Optimizer) -> bool:
-        """Are the groups still those of the optimizer? Only worth asking when `optimizer.edits` has changed."""
+        """Are the groups still those of the optimizer? They can only differ if `optimizer.edits` has changed."""
         return self.groups == groups(optimizer, self.indices)
 
 
 def groups(optimizer: Optimizer, indices: Sequence[Index]) -> tuple[tuple[Index, ...], ...]:
-    """Parameters by equality of their scalars: same multipliers, same distance between their update counts."""
+    """Group parameters with equal scalars: same multipliers, same difference of their update counts."""
     found: dict[tuple[float, float, int], list[Index]] = {}
     for i in indices:
         found.setdefault(optimizer.alike(i), []).append(i)
@@ -78,7 +78,7 @@ def groups(optimizer: Optimizer, indices: Sequence[Index]) -> tuple[tuple[Index,
 
 
 def state_name(parameter: str, state: str) -> str:
-    """The input that holds one optimizer state of a parameter: 'dense0_weight/mean'."""
+    """Return the name of the input of a parameter's optimizer state: 'dense0_weight/mean'."""
     return f"{parameter}/{state}"
 
 
@@ -92,16 +92,16 @@ def apply_updates(
     context: Context | None = None,
     by_rows: Collection[str] = (),
 ) -> tuple[Graph, ScalarTable]:
-    """Every output "grad:<name>" becomes the update of <name> and of its states.
+    """Replace every output "grad:<name>" by the update of <name> and of its states.
 
-    `params` names the parameters in trainer order: the position is the index the optimizer counts by; or it says the
-    index of each, where several have the same. Those without a gradient among the outputs are left as they are. New
-    inputs are the states, "<name>/<state>", and the scalars, "scalar:<key>", all of shape () and f32. Random numbers of
-    the updates come from the generator of `context`, after the `draws` of the graph; replicas of one parameter get the
-    same ones. Of the inputs in `by_rows` only the rows that the gradient touches are updated.
+    `params` are the parameters in trainer order: the position is the index by which the optimizer counts updates; or it
+    maps each to its index, if several share one. Parameters without a gradient among the outputs are not updated. New
+    inputs are the states, "<name>/<state>", and the scalars, "scalar:<key>", of type f32[]. Random numbers of the
+    updates come from the generator of `context`, after the `draws` of the graph; replicas of a parameter get the same
+    ones. Of the inputs in `by_rows` only the rows that the gradient touches are updated.
 
     Raises:
-        MXNetError: a gradient whose parameter is not in `params`, or is no input of the graph.
+        MXNetError: the parameter of a gradient is not in `params`, or is not an input of the graph.
     """
     at = params if isinstance(params, Mapping) else {name: i for i, name in enumerate(params)}
     grads = {k.removeprefix(GRAD): n for k, n in graph.outputs.items() if k.startswith(GRAD)}
@@ -149,17 +149,17 @@ class _Dice:
         self.drawn = draws[self.name][1] if self.name in draws else 0
 
     def noise(self, weight: TensorType, number: int) -> dict[str, Node]:
-        """The random arrays of the update with this number."""
+        """Return the random arrays of the update with this number."""
         return noise_of(self.optimizer, weight, self.state, self.drawn + number * self.optimizer.draws)
 
     def after(self, updates: int) -> Draws:
-        """The draws of the graph with so many updates."""
+        """Return the draws of the graph with `updates` updates."""
         made = updates * self.optimizer.draws
         return {**self.before, self.name: (self.context, self.drawn + made)} if made else self.before
 
 
 def scalar_table(optimizer: Optimizer, indices: tuple[Index, ...]) -> ScalarTable:
-    """Which scalars an update of these parameters needs, each once."""
+    """Return the scalars that an update of these parameters needs, each once."""
     parts = groups(optimizer, indices)
     entries: dict[str, tuple[int, str]] = {}
     with optimizer.undone():
@@ -173,7 +173,7 @@ def scalar_table(optimizer: Optimizer, indices: tuple[Index, ...]) -> ScalarTabl
 
 
 def _scalars_of(group: int, table: ScalarTable, nodes: Mapping[str, Node], dtype: str) -> dict[str, Node]:
-    """The scalars that a parameter of this group reads, by their plain names, in the dtype of its formula."""
+    """Return the scalars that a parameter of this group reads, by their plain names, in the dtype of its formula."""
     found = {}
     for key, (number, name) in zip(table.keys, table.entries, strict=True):
         if number == group or ":" not in key:

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from gluongraph.dtypes import is_float
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.ndarray import NDArray
 
 
 @dataclass(frozen=True)
 class Precision:
-    """A row of the table: `low` is the dtype of what contractions multiply; `whole` that of parameters and inputs."""
+    """A row of the table: `low` is the dtype of contractions' operands; `whole` that of parameters and inputs."""
 
     name: str
     low: str | None = None
@@ -36,24 +36,24 @@ _ALSO = {"32-true": "32", "64-true": "64", "16": "16-mixed", "bf16": "bf16-mixed
 
 
 def precision_of(name: str | int) -> Precision:
-    """The precision of that name; Lightning's other names for them are known too.
+    """Return the precision of that name; Lightning's other names are accepted too.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such precision.
     """
     asked = str(name)
     if (found := PRECISIONS.get(_ALSO.get(asked, asked))) is None:
         message = f"precision={name!r}: there are {', '.join(map(repr, PRECISIONS))}"
         help = "8-bit floats (transformer-engine) are not there" if asked.startswith("transformer") else "choose one"
-        raise ValueError(located(message, help=help))
+        raise ValueError(with_user_location(message, help=help))
     return found
 
 
 def in_whole(precision: Precision, net: Any, loss: Any, trainer: Any) -> tuple[Any, Any]:
-    """net and loss in the dtype of everything, where the precision has one.
+    """Return net and loss in the precision's dtype of all values, if it has one.
 
-    The parameters are cast here and now: those of a Block as `cast` does it, which leaves BatchNorm in float32; of a
-    function, those of the trainer. Inputs of the net are cast on their way; a loss works in float32 or float64.
+    The parameters are cast at once: those of a Block by `cast`, which leaves BatchNorm in float32; for a function,
+    those of the trainer. Inputs of the net are cast at each call; a loss is computed in float32 or float64.
     """
     if (dtype := precision.whole) is None:
         return net, loss

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gluongraph.dtypes import is_float
 from gluongraph.eager.tape import Leaf
-from gluongraph.errors import MXNetError, TraceError, located
+from gluongraph.errors import MXNetError, TraceError, with_user_location
 from gluongraph.ir.graph import Graph
 from gluongraph.ndarray import NDArray
 from gluongraph.ops.autodiff import differentiate
@@ -28,7 +28,7 @@ Cast = Callable[[Graph], Graph]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `mx.compile` was asked for. `cast` is the pass that the precision needs, if any.
+    """The options of `mx.compile`. `cast` is the pass that the precision needs, if any.
 
     >>> Options(clip_norm=1.0).clip_norm
     1.0
@@ -49,18 +49,18 @@ class Options:
 
 @dataclass(frozen=True)
 class Mode:
-    """What a call of the step computes: whether layers are in training mode, and how gradients are used."""
+    """What a call of the step computes: are layers in training mode, and how are gradients used?"""
 
     name: str
     training: bool = False
     gradients: bool = False
     updates: bool = False
-    sums: bool = False  # gradients over contexts
-    adds: bool = False  # gradients to the accumulators
+    sums: bool = False  # are gradients summed over contexts?
+    adds: bool = False  # are gradients added to the accumulators?
 
     @property
     def traces(self) -> bool:
-        """Whether the program is run; otherwise gradients come from the accumulators."""
+        """Is the program run? Otherwise gradients come from the accumulators."""
         return self.training or not self.gradients
 
 
@@ -79,7 +79,7 @@ MODES_BY_NAME = {
 
 
 class States(NamedTuple):
-    """Arrays that belong to weights, and the names of the weights that had some before; None: nobody asks."""
+    """Arrays that belong to weights, and the names of the weights that already had some; None if irrelevant."""
 
     arrays: dict[str, NDArray]
     had: set[str] | None
@@ -92,15 +92,15 @@ class StepGraph:
     graph: Graph
     state: dict[str, NDArray]
     draws: Draws
-    names: tuple[str, ...] = ()  # the replicas that there are gradients of
-    table: ScalarTable | None = None  # of the updates
-    masked: bool = False  # does nothing change where a gradient is not finite?
+    names: tuple[str, ...] = ()  # the replicas with gradients
+    table: ScalarTable | None = None  # the scalars of the updates
+    masked: bool = False  # are updates skipped if a gradient is not finite?
     guard: Guard | None = None
-    added: dict[str, NDArray] = field(default_factory=dict)  # replicas with grad_req "add" -> what is added to
+    added: dict[str, NDArray] = field(default_factory=dict)  # replicas with grad_req "add" -> their gradient arrays
     low: str | None = None  # the dtype of copies of weights among the state
-    spends: list[Leaf] = field(default_factory=list)  # of replicas whose gradient no memory has seen in the end
-    forward: tuple[str, ...] = ()  # outputs and updates that no gradient goes into, where there are gradients
-    states: list[States] = field(default_factory=list)  # what is to lie beside the weights in memory
+    spends: list[Leaf] = field(default_factory=list)  # leaves of replicas whose gradients are not stored
+    forward: tuple[str, ...] = ()  # outputs and updates that do not depend on gradients, if there are gradients
+    states: list[States] = field(default_factory=list)  # arrays to be moved into arenas with the weights
 
     @property
     def held(self) -> dict[str, NDArray]:
@@ -109,7 +109,7 @@ class StepGraph:
 
     @property
     def roles(self) -> dict[str, str]:
-        """The space of each input, see plan.SPACES."""
+        """The space of each input (plan.SPACES)."""
         return {name: self._role(name) for name in self.graph.inputs}
 
     def _role(self, name: str) -> str:
@@ -119,7 +119,7 @@ class StepGraph:
 
 
 def forward(traced: Traced, options: Options) -> StepGraph:
-    """The program as it is."""
+    """Return the graph of the program without gradients."""
     graph = traced.graph if options.cast is None else options.cast(traced.graph)
     return StepGraph(graph, dict(traced.captured), traced.draws)
 
@@ -127,7 +127,8 @@ def forward(traced: Traced, options: Options) -> StepGraph:
 def backward(
     traced: Traced, trainer: Trainer, options: Options, mode: Mode, accumulator: GradientAccumulator
 ) -> StepGraph:
-    """The program, the gradients of what it reads of the trainer's parameters, and what those are added to."""
+    """Return the graph of the program with the gradients of the trainer's parameters that it reads, accumulated where
+    the mode or grad_req says so."""
     names = _trained(trainer, traced)
     _check_loss(traced, trainer, names)
     step_graph = StepGraph(traced.graph, dict(traced.captured), traced.draws, names)
@@ -141,8 +142,8 @@ def backward(
     if scaled:
         step_graph.masked = True
         step_graph.graph = loss_scaling.unscaled(step_graph.graph)
-    alike = not step_graph.masked and not options.detect_anomaly  # are updates of the program what they were?
-    step_graph.forward = (*traced.graph.outputs, *(traced.graph.updates if alike else ()))
+    unmasked = not step_graph.masked and not options.detect_anomaly  # else updates depend on a flag of the gradients
+    step_graph.forward = (*traced.graph.outputs, *(traced.graph.updates if unmasked else ()))
     if options.detect_anomaly:  # gradients of a scaled loss may overflow
         grads = () if scaled else tuple(name for name in step_graph.graph.outputs if name.startswith(GRAD))
         step_graph.graph = watching(step_graph.graph, (traced.first, *grads))
@@ -161,7 +162,7 @@ def backward(
 
 
 def accumulated_gradients(trainer: Trainer, accumulator: GradientAccumulator) -> StepGraph:
-    """The gradients that have been added up: in the window, and in the arrays of parameters with grad_req "add"."""
+    """Return the graph of accumulated gradients: those of the accumulator, and of parameters with grad_req "add"."""
     added = _added(trainer, accumulator.names)
     weights = {name: trainer.replica(name) for name in accumulator.names}
     state = weights | accumulator.inputs(trainer, [name for name in accumulator.names if name not in added])
@@ -176,7 +177,7 @@ def add_updates(
     averages: AveragedWeights | None,
     accumulator: GradientAccumulator,
 ) -> None:
-    """Put the updates of the parameters at the end of a graph with gradients."""
+    """Append the updates of the parameters to a graph with gradients."""
     clip = clipped if options.clip_norm is not None else measured if options.grad_norm else None
     updating = trainer.exchange.update(
         step_graph.graph,
@@ -207,13 +208,13 @@ def graph_of(
     averages: AveragedWeights | None,
     accumulator: GradientAccumulator,
 ) -> StepGraph:
-    """The graph of a mode, and what it works on."""
+    """Return the graph of a mode, with the arrays bound to its inputs."""
     if not mode.gradients:
         step_graph = forward(traced, options)
         _keep_copies(step_graph, trainer, options)
         return step_graph
     if trainer is None:
-        raise MXNetError(located("gradients need a trainer", help="mx.compile(net, loss, trainer)"))
+        raise MXNetError(with_user_location("gradients need a trainer", help="mx.compile(net, loss, trainer)"))
     step_graph = (
         backward(traced, trainer, options, mode, accumulator)
         if mode.traces
@@ -231,7 +232,7 @@ def graph_of(
 
 
 def _keep_copies(step_graph: StepGraph, trainer: Trainer | None, options: Options) -> None:
-    """Weights that are rounded to 16 bit as copies, which the updates write too."""
+    """Replace weights that are rounded to 16 bits by copies, which the updates write too."""
     if (low := options.precision.low) is not None:
         step_graph.graph, copies = copied(step_graph.graph, step_graph.state, low)
         step_graph.low, step_graph.state = low, step_graph.state | copies
@@ -240,19 +241,22 @@ def _keep_copies(step_graph: StepGraph, trainer: Trainer | None, options: Option
 
 
 def _trained(trainer: Trainer, traced: Traced) -> tuple[str, ...]:
-    """Replicas of the trainer's parameters that the trace read and that want a gradient, in trainer order."""
+    """Return the replicas of the trainer's parameters that the trace read and whose grad_req is not "null", in trainer
+    order."""
     wanted = (p.key for p in trainer.params if p.grad_req != "null")
     return tuple(r for name in wanted for r in trainer.exchange.replicas[name] if r in traced.captured)
 
 
 def _check_loss(traced: Traced, trainer: Trainer, params: Sequence[str]) -> None:
-    """Refuse what has no gradient that could train anything."""
+    """Raise TraceError if the loss has no gradients, or depends on no parameter of the trainer."""
     loss = traced.graph.outputs[traced.first]
     if not is_float(loss.dtype):
-        raise TraceError(located(f"the loss is {loss.ty}; only floats have gradients", help="return the loss first"))
+        raise TraceError(
+            with_user_location(f"the loss is {loss.ty}; only floats have gradients", help="return the loss first")
+        )
     if not params and any(p.grad_req != "null" for p in trainer.params):
         raise TraceError(
-            located(
+            with_user_location(
                 "the traced function reads no parameter of the trainer",
                 help="make the trainer with the collect_params() of the net that is compiled",
             )
@@ -260,7 +264,7 @@ def _check_loss(traced: Traced, trainer: Trainer, params: Sequence[str]) -> None
 
 
 def _added(trainer: Trainer, names: Sequence[str]) -> dict[str, NDArray]:
-    """The gradients that are added to, of the replicas whose parameter says so."""
+    """Return the gradient arrays of the replicas with grad_req "add"."""
     indices, found = trainer.exchange.indices, {}
     for name in names:
         grad = trainer.replica(name).grad
@@ -270,6 +274,6 @@ def _added(trainer: Trainer, names: Sequence[str]) -> dict[str, NDArray]:
 
 
 def _spent(trainer: Trainer, names: Sequence[str], graph: Graph, kept: Container[str]) -> list[Leaf]:
-    """The gradient sides of replicas whose gradients a graph with updates neither gives back nor adds to memory."""
+    """Return the leaves of replicas whose gradients a graph with updates neither returns nor accumulates."""
     lost = [name for name in names if name not in kept and GRAD + name not in graph.outputs]
     return [leaf for name in lost if (leaf := trainer.replica(name)._leaf) is not None]

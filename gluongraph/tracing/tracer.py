@@ -16,7 +16,7 @@ from gluongraph.dtypes import dtype_name, is_float
 from gluongraph.eager import nan_check
 from gluongraph.eager.function import leaf
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import MXNetError, Origin, TraceError, located, user_origin, warn
+from gluongraph.errors import MXNetError, Origin, TraceError, user_origin, warn, with_user_location
 from gluongraph.ir.composite import results_of
 from gluongraph.ir.graph import Graph, Node, TensorType, recording_origins, topological
 from gluongraph.ir.plain import plain
@@ -34,14 +34,14 @@ UNROLLED = 64  # equal bodies of a Python loop, above which its user is told
 
 @dataclass(frozen=True)
 class Output:
-    """Stands for an array in the structure that a traced function gave back."""
+    """Stands for an array in the structure that a traced function returned."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Guard:
-    """An attribute that the trace read; if it changes, the trace does not hold any more."""
+    """An attribute that the trace read; if it changes, the trace is no longer valid."""
 
     owner: Any
     attribute: str
@@ -49,7 +49,7 @@ class Guard:
 
     @property
     def holds(self) -> bool:
-        """Is the attribute what it was?"""
+        """Is the attribute unchanged?"""
         return bool(getattr(self.owner, self.attribute, None) == self.value)
 
 
@@ -78,15 +78,15 @@ class Traced:
         """
         for name in self.graph.outputs:
             return name
-        raise TraceError(located("the traced function gives back no array", help="return the loss"))
+        raise TraceError(with_user_location("the traced function gives back no array", help="return the loss"))
 
     @property
     def holds(self) -> bool:
-        """Are all attributes that were read what they were?"""
+        """Are all attributes that were read unchanged?"""
         return all(guard.holds for guard in self.guards)
 
     def restore(self, results: Mapping[str, Array | NDArray]) -> Any:
-        """What the function would have given back, from the values of the outputs."""
+        """Return what the function would have returned, from the values of the outputs."""
 
         def put(part: Any) -> Any:
             if isinstance(part, Output):
@@ -133,12 +133,12 @@ def trace(
 
 
 def rng_name(ctx: Context, first: bool) -> str:
-    """The input that holds the state of a device's generator; the first device of a graph has the plain name."""
+    """Return the name of the input of a device's generator state; the first device of a graph has the plain name."""
     return RNG if first else f"{RNG}@{ctx}"
 
 
 def is_rng(name: str) -> bool:
-    """Is this the name of an input that holds a generator's state?"""
+    """Is this the name of an input with a generator's state?"""
     return name == RNG or name.startswith(f"{RNG}@")
 
 
@@ -210,7 +210,7 @@ class Tracer:
         self.guards: dict[tuple[int, str], Guard] = {}
 
     def where(self) -> Origin:
-        """Where the node that is being made comes from."""
+        """Return the origin of the node that is being created."""
         return user_origin(self.scopes[-1] if self.scopes else "")
 
     # -- reading
@@ -303,7 +303,7 @@ class Tracer:
         if None in found:
             known = depended_on(nodes)
             if any(g is None and x not in known for g, x in zip(found, wrt, strict=True)):
-                raise MXNetError(located("grad: a variable that the heads do not depend on"))
+                raise MXNetError(with_user_location("grad: a variable that the heads do not depend on"))
         return [traced(zeros(x.ty) if g is None else g) for g, x in zip(found, wrt, strict=True)]
 
     # -- writing
@@ -316,14 +316,16 @@ class Tracer:
         plan, indices = index_plan(key, old.shape)
         if indices:
             raise TraceError(
-                located("a traced write at an array of indices", help="use where() with a mask, or one_hot")
+                with_user_location("a traced write at an array of indices", help="use where() with a mask, or one_hot")
             )
         self.store(array, index_put(old, self.node(value) if isinstance(value, NDArray) else value, plan=plan))
 
     def store(self, array: NDArray, made: Node) -> None:
         """The array holds this from now on; what is written into a view is written into the whole."""
         if array._part:
-            raise TraceError(located("a traced write into a recorded slice", help="write into the whole array"))
+            raise TraceError(
+                with_user_location("a traced write into a recorded slice", help="write into the whole array")
+            )
         if array._view is not None:
             whole, build, how = array._view
             old = self.node(whole)
@@ -367,7 +369,7 @@ def _warn_of_unrolled(origins: Mapping[Node, Origin], layers: Mapping[str, Colle
 
 
 def _of_another_trace(what: str) -> str:
-    return located(
+    return with_user_location(
         f"a value of another trace is used ({what})",
         help="return values from the traced function instead of keeping them in variables",
     )

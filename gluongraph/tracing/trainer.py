@@ -17,7 +17,7 @@ class Trained(Protocol):
 
     @property
     def key(self) -> str:
-        """Its name, numbered where several parameters have the same."""
+        """Its name, numbered if several parameters have the same."""
 
     @property
     def grad_req(self) -> str:
@@ -31,11 +31,11 @@ class Trained(Protocol):
 
 
 class Trainer(Protocol):
-    """The parameters, the optimizer with its states, and what happens to gradients between replicas."""
+    """The parameters, the optimizer with its states, and the exchange of gradients between replicas."""
 
     scaler: LossScale  # of amp.scale_loss, and of compiled steps with precision="16-mixed"
     skips: bool  # whether a step with gradients that are not finite changes nothing
-    scaled_by: float  # what the gradients are divided by
+    scaled_by: float  # the divisor of the gradients
     states: dict[str, Any]
 
     @property
@@ -52,17 +52,17 @@ class Trainer(Protocol):
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer at work."""
+        """The current optimizer."""
 
     @property
     def exchange(self) -> Exchange:
-        """What happens to the gradients of replicas."""
+        """The exchange of gradients between replicas."""
 
     def replica(self, name: str) -> NDArray:
-        """The array of an input: "dense0_weight", or on another context than the first "dense0_weight@cpu(1)"."""
+        """Return the array of an input: "dense0_weight", or on a further context "dense0_weight@cpu(1)"."""
 
     def state_arrays(self, names: Iterable[str]) -> dict[str, NDArray]:
-        """The optimizer's states of these replicas, "<replica>/<state>" -> array."""
+        """Return the optimizer's states of these replicas, "<replica>/<state>" -> array."""
 
     def residual_arrays(self, names: Iterable[str]) -> dict[str, NDArray]:
-        """What gradient compression keeps back of these replicas' gradients, "residual:<replica>" -> array."""
+        """Return the residuals of gradient compression of these replicas, "residual:<replica>" -> array."""

@@ -388,13 +388,13 @@ def test_grids_are_those_that_cuda_starts(shape: tuple[int, int, int]) -> None:
     plan = plan_of(graph, dict.fromkeys(graph.inputs, "input"))
     found = [grid for f in gpu.functions(plan).values() for grid in te.launches(f)]
     for (along_x, *others), threads in found:
-        assert along_x < 2**31 and max(others) <= te.REACH and threads[2] <= 64
-    assert max(blocks[0] for blocks, _ in found) > te.REACH
+        assert along_x < 2**31 and max(others) <= te.MAX_GRID_YZ and threads[2] <= 64
+    assert max(blocks[0] for blocks, _ in found) > te.MAX_GRID_YZ
 
 
 @needs_compiler
 def test_a_grid_laid_along_x_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(te, "REACH", 4)
+    monkeypatch.setattr(te, "MAX_GRID_YZ", 4)
     x, w = inputs((5, 70, 33), (5, 33, 190))
     graph = body([ops.matmul(x, w)], x, w)
     roles = dict.fromkeys(graph.inputs, "input")

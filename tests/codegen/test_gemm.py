@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gluongraph.codegen.contraction import gemm, gemm_strategy
-from gluongraph.codegen.contraction.gemm_strategy import Kind
+from gluongraph.codegen.contraction.gemm_strategy import OperandKind
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import machine_code, tir
@@ -20,7 +20,7 @@ HOST = target()
 assert isinstance(HOST, Cpu)
 
 
-def operand(k: tir.Kernel, name: str, batch: int, rows: int, cols: int, kind: Kind) -> gemm.Operand:
+def operand(k: tir.Kernel, name: str, batch: int, rows: int, cols: int, kind: OperandKind) -> gemm.Operand:
     """A matrix per batch element, stored with its contiguous index innermost."""
     buf = k.param(name, batch * rows * cols, kind.dtype)
 
@@ -32,8 +32,8 @@ def operand(k: tir.Kernel, name: str, batch: int, rows: int, cols: int, kind: Ki
 
 def product(
     shape: tuple[int, int, int, int],
-    a_kind: Kind,
-    b_kind: Kind,
+    a_kind: OperandKind,
+    b_kind: OperandKind,
     where: Any = HOST,
     threads: tuple[int, ...] = (),
 ) -> list[Any]:
@@ -52,7 +52,7 @@ def product(
         at = bb * (m * n) + i * n + j
         k.store(out, k.load(out, at, tir.lanes_of(value)) + value, at)
 
-    gemm.emit(k, gemm.Product(batch, m, n, kk, a, b, write, where, space if need else None))
+    gemm.emit(k, gemm.Gemm(batch, m, n, kk, a, b, write, where, space if need else None))
     function = machine_code.build_kernels([k.finish()], where.tvm)["product"]
     random = np.random.default_rng(1)
     left = random.integers(-99, 99, (batch, m, kk)) / 64
@@ -99,19 +99,19 @@ LAYOUTS = [("j", "j"), ("j", "i"), ("i", "j"), ("i", "i")]
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
 def test_product(shape: tuple[int, int, int, int], layout: tuple[str, str]) -> None:
-    check(*product(shape, Kind(layout[0]), Kind(layout[1])))
+    check(*product(shape, OperandKind(layout[0]), OperandKind(layout[1])))
 
 
 @pytest.mark.parametrize("dtypes", [("f64", "f64"), ("bf16", "bf16"), ("f16", "f16"), ("f32", "bf16"), ("i32", "i32")])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
 def test_other_dtypes(dtypes: tuple[str, str], layout: tuple[str, str]) -> None:
-    kinds = [Kind(contiguous, dtype) for contiguous, dtype in zip(layout, dtypes, strict=True)]
+    kinds = [OperandKind(contiguous, dtype) for contiguous, dtype in zip(layout, dtypes, strict=True)]
     check(*product((2, 11, 21, 37), *kinds))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
 def test_operands_that_are_computed(layout: tuple[str, str]) -> None:
-    a, b = Kind(layout[0], plain=False), Kind(layout[1], plain=False)
+    a, b = OperandKind(layout[0], plain=False), OperandKind(layout[1], plain=False)
     how = gemm_strategy.choose(1, 70, 600, 33, a, b, HOST)
     assert how.form == "inner" or (how.pack_a and how.pack_b)
     check(*product((1, 70, 600, 33), a, b))
@@ -124,20 +124,20 @@ def test_narrower_vectors(name: str, layout: tuple[str, str]) -> None:
     narrow = target(name)
     if HOST.lanes < narrow.lanes:
         pytest.skip(f"this machine has no {name} instructions")
-    check(*product((1, 37, 70, 65), Kind(layout[0]), Kind(layout[1]), narrow))
+    check(*product((1, 37, 70, 65), OperandKind(layout[0]), OperandKind(layout[1]), narrow))
 
 
 def test_panels_within_cache() -> None:
     """A long K makes several panels a piece: each is read back as it was packed."""
     small = replace(HOST, l2=1 << 16)
-    check(*product((1, 90, 200, 300), Kind("j"), Kind("j"), small))
-    check(*product((1, 90, 200, 300), Kind("i"), Kind("i"), small))
+    check(*product((1, 90, 200, 300), OperandKind("j"), OperandKind("j"), small))
+    check(*product((1, 90, 200, 300), OperandKind("i"), OperandKind("i"), small))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["NN", "NT", "TN", "TT"])
 def test_long_sums_in_several_passes(layout: tuple[str, str]) -> None:
     """The last of them shorter, and no whole vectors: what is packed by pieces, what is before, sums that wait."""
-    a, b, shape = Kind(layout[0], plain=False), Kind(layout[1]), (2, 67, 150, 523)
+    a, b, shape = OperandKind(layout[0], plain=False), OperandKind(layout[1]), (2, 67, 150, 523)
     for batch in (1, 2):
         how = gemm_strategy.choose(batch, *shape[1:], a, b, HOST)
         assert how.pack_a and how.passes(523) == 3
@@ -151,7 +151,7 @@ def test_long_sums_in_several_passes(layout: tuple[str, str]) -> None:
 def test_b_is_packed_once_for_all_pieces(layout: tuple[str, str]) -> None:
     """Where many rows pass over a B that stays in the second cache."""
     small = replace(HOST, l1=1 << 14, l2=1 << 18)
-    a, b, shape = Kind(layout[0]), Kind(layout[1]), (1, 1030, 67, 130)
+    a, b, shape = OperandKind(layout[0]), OperandKind(layout[1]), (1, 1030, 67, 130)
     assert gemm_strategy.choose(*shape, a, b, small).ahead
     one, two, want = product(shape, a, b, small, threads=(1, 2))
     check(one, want)
@@ -160,19 +160,19 @@ def test_b_is_packed_once_for_all_pieces(layout: tuple[str, str]) -> None:
 
 def test_panels_are_packed_where_many_rows_pass_over_them() -> None:
     """Packing an element takes as long as many multiply-adds: with few rows B is read where it lies."""
-    plain = Kind()
+    plain = OperandKind()
     packed = [gemm_strategy.choose(1, m, 256, 1024, plain, plain, HOST).pack_b for m in (8, 20, 48, 512, 2048)]
     assert packed == [False, False, False, True, True]
 
 
 def test_threads_change_no_bit() -> None:
     for layout in LAYOUTS:
-        one, two, _ = product((1, 97, 83, 113), Kind(layout[0]), Kind(layout[1]), threads=(1, 2))
+        one, two, _ = product((1, 97, 83, 113), OperandKind(layout[0]), OperandKind(layout[1]), threads=(1, 2))
         assert np.array_equal(one, two)
 
 
 def test_workspace_is_checked() -> None:
     k = tir.Kernel("product")
-    a, b = operand(k, "a", 1, 200, 300, Kind()), operand(k, "b", 1, 300, 400, Kind())
+    a, b = operand(k, "a", 1, 200, 300, OperandKind()), operand(k, "b", 1, 300, 400, OperandKind())
     with pytest.raises(CompileError, match="bytes of workspace"):
-        gemm.emit(k, gemm.Product(1, 200, 400, 300, a, b, lambda *_: None, HOST))
+        gemm.emit(k, gemm.Gemm(1, 200, 400, 300, a, b, lambda *_: None, HOST))

@@ -10,7 +10,7 @@ import pytest
 
 from gluongraph import ops
 from gluongraph.codegen.contraction import gemm_amx
-from gluongraph.codegen.contraction.gemm_strategy import Kind
+from gluongraph.codegen.contraction.gemm_strategy import OperandKind
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
 from gluongraph.compiler.lower import lower
 from gluongraph.dtypes import numpy_dtype
@@ -54,7 +54,7 @@ def check(graph: Graph, on: str) -> None:
 def test_tiles() -> None:
     cpu = target()
     assert cpu is not None
-    kind = Kind(dtype="bf16")
+    kind = OperandKind(dtype="bf16")
     assert gemm_amx.is_profitable(*SHAPE, kind, kind, cpu)
     check(products("bf16", *SHAPE), "cpu")
     check(products("bf16", *WIDE), "cpu")
@@ -79,7 +79,7 @@ def test_float32_beneath_on_avx2(dtype: str) -> None:
 def test_what_is_no_product_for_tiles() -> None:
     cpu = TARGETS["sapphirerapids"]
     assert cpu is not None
-    bf16, f16, f32 = (Kind(dtype=dtype) for dtype in ("bf16", "f16", "f32"))
+    bf16, f16, f32 = (OperandKind(dtype=dtype) for dtype in ("bf16", "f16", "f32"))
     assert gemm_amx.is_profitable(1, 64, 64, 64, bf16, bf16, cpu)
     assert not gemm_amx.is_profitable(1, 64, 64, 64, f16, f16, cpu)
     assert not gemm_amx.is_profitable(1, 64, 64, 64, f32, f32, cpu)

@@ -133,7 +133,7 @@ def test_what_was_measured_is_another_plan(planned: list[Graph]) -> None:
     (graph, roles), here = product(), find_target()
     for _ in range(2):
         before = lower.lower(graph, roles)
-    measurements.table(here).put({"a kernel": measurements.Found(Candidate("loop"), 1e-6, 2e-6)})
+    measurements.table(here).put({"a kernel": measurements.Measurement(Candidate("loop"), 1e-6, 2e-6)})
     lower.lower(graph, roles)
     assert len(planned) == 2
     assert not len(before.request.measured) and len(measurements.table(here)) == 1

@@ -13,7 +13,7 @@ from kernels import spoiled
 
 from gluongraph import ops
 from gluongraph.codegen.build import kernel
-from gluongraph.codegen.cache.measurements import Found, table
+from gluongraph.codegen.cache.measurements import Measurement, table
 from gluongraph.codegen.cache.selections import key_of
 from gluongraph.codegen.rules import offer, tuning_variants
 from gluongraph.codegen.targets import TARGETS, target
@@ -41,10 +41,10 @@ def product(m: int, n: int, kk: int) -> Group:
     return Group(Graph({"x0": x, "x1": w}, {"y0": ops.matmul(x, w) + 1.0}), "gemm")
 
 
-def some(group: Group) -> Found:
+def some(group: Group) -> Measurement:
     candidate = offer(CPU)(group)
     assert candidate is not None
-    return Found(tuning_variants(group, candidate, CPU)[0], 1e-6, 2e-6)
+    return Measurement(tuning_variants(group, candidate, CPU)[0], 1e-6, 2e-6)
 
 
 def test_what_was_found_is_chosen_here_and_nowhere_else(folder: pathlib.Path) -> None:

@@ -90,7 +90,7 @@ class Kernels:
 
         how = (self.cpu, space, self.algorithm)
         if c.blocks:
-            conv.emit_in_blocks(k, op, c, "f32", a, b, weights if op == "conv2d_weight_grad" else images, *how)
+            conv.emit_blocked(k, op, c, "f32", a, b, weights if op == "conv2d_weight_grad" else images, *how)
         elif op == "conv2d_weight_grad":
             conv.emit_weight_grad(k, c, "f32", pixels(a, 0), pixels(b, 1), weights, *how)
         else:
@@ -102,7 +102,7 @@ class Kernels:
         """Bytes of it."""
         c, how = self.convs[name], ("f32", self.cpu, self.algorithm)
         if c.blocks:
-            return conv.blocks_workspace(op, c, *how)
+            return conv.blocked_workspace(op, c, *how)
         size = (conv.forward_workspace, conv.data_grad_workspace, conv.weight_grad_workspace)[OPS.index(op)]
         return size(c, *how)
 

@@ -13,7 +13,7 @@ import pytest
 import gluongraph as mx
 from gluongraph import gluon
 from gluongraph.cli import main
-from gluongraph.codegen.cache.measurements import Found, table
+from gluongraph.codegen.cache.measurements import Measurement, table
 from gluongraph.codegen.cache.selections import key_of
 from gluongraph.codegen.rules import offer, tuning_variants
 from gluongraph.codegen.targets import target
@@ -42,7 +42,7 @@ def other_way(step: TrainStep) -> Launch:
     for launch in step.plan.launches:
         usual = offer(target())(launch.group)
         if usual is not None and (others := tuning_variants(launch.group, usual, target())):
-            table(target()).put({key_of(launch.group): Found(others[0], 1e-6, 2e-6)})
+            table(target()).put({key_of(launch.group): Measurement(others[0], 1e-6, 2e-6)})
             return launch
     raise AssertionError("no kernel of the step has a setting")
 
@@ -85,7 +85,7 @@ def test_a_contest_of_one_kernel() -> None:
     launch = other_way(made())
     usual = offer(target())(launch.group)
     assert usual is not None
-    first, best = Contest(launch, target()).hold((usual, *tuning_variants(launch.group, usual, target())[:2]))
+    first, best = Contest(launch, target()).run((usual, *tuning_variants(launch.group, usual, target())[:2]))
     assert first.candidate == usual and best.seconds <= first.seconds and best.exact
 
 

@@ -123,7 +123,7 @@ def test_messages_of_constructors_say_the_users_line() -> None:
         if isinstance(init, ast.FunctionDef) and init.name == "__init__"
         for found in ast.walk(init)
         if isinstance(found, ast.Raise) and isinstance(found.exc, ast.Call)
-        if "located(" not in (text := ast.unparse(found.exc)) and not text.startswith("KeyError")
+        if "with_user_location(" not in (text := ast.unparse(found.exc)) and not text.startswith("KeyError")
     ]
     assert not wrong
 

@@ -248,7 +248,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_write(full: pathlib.Path) -> Non
     assert run() == 0, "a temporary folder has it"
     assert not list(full.rglob("step.so")) and not list(full.glob(f"{disk.DRAFT}*"))
     measurements.table(find_target()).put(
-        {f"kernel {i} " + 1000 * "x": measurements.Found(Candidate("loop"), 1.0, 2.0) for i in range(40)}
+        {f"kernel {i} " + 1000 * "x": measurements.Measurement(Candidate("loop"), 1.0, 2.0) for i in range(40)}
     )
     assert not list(full.glob("tuned*")), "nor does what was measured fit; it is known in this process"
     assert len(measurements.table(find_target())) == 40

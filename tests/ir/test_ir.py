@@ -35,7 +35,7 @@ def test_a_recomputed_copy_stays_apart() -> None:
     n = ops.tanh(X)
     again = node(n.op, n.src, n.attrs, 1)
     assert again is not n
-    assert again.on((Y,)).again == 1
+    assert again.on((Y,)).copy_id == 1
 
 
 def test_nodes_that_nobody_holds_are_forgotten() -> None:
@@ -113,5 +113,5 @@ def test_one_result_of_several_must_be_picked() -> None:
     body = Graph({"c0": X}, {"a": ops.tanh(X), "b": ops.exp(X)})
     several = OPS["call"](X, body=body)
     assert len(several.types) == 2
-    with pytest.raises(VerifyError, match="pick one with item"):
+    with pytest.raises(VerifyError, match="pick one with get_tuple_element"):
         _ = several.ty

@@ -24,7 +24,7 @@ LR = ops.input("lr", TensorType(()))
 def step() -> Graph:
     """A small training step with all that a text has to carry."""
     v = ops.mul(X, ops.expand(ops.reshape(LR, shape=(1, 1)), shape=(2, 3)))
-    new = ops.sub(X, node(v.op, v.src, v.attrs, again=2))
+    new = ops.sub(X, node(v.op, v.src, v.attrs, copy_id=2))
     origins = {X: Origin("", 0, "fc1"), v: Origin("/home/u/mnist.py", 14, "fc1"), new: Origin("/home/u/mnist.py", 15)}
     return Graph({"fc1.weight": X, "lr": LR}, {"loss": ops.sum(v, axis=None)}, {"fc1.weight": new}, origins)
 
@@ -54,6 +54,10 @@ def test_read_gives_the_identical_graph(graph: Graph) -> None:
     assert back == graph
     assert all(a is b for a, b in zip(back.results, graph.results, strict=True))
     assert show(back) == show(Graph(graph.inputs, graph.outputs, graph.updates))  # all but the origins
+
+
+def test_read_takes_the_older_name_of_a_copys_number() -> None:
+    assert read(show(step()).replace("copy_id=2", "again=2")) == step()
 
 
 QUIET_NAN, NEGATIVE_NAN = math.nan, struct.unpack("<d", bytes.fromhex("000000000000f8ff"))[0]

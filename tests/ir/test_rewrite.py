@@ -76,17 +76,17 @@ def test_a_rule_may_decline() -> None:
 def test_what_is_made_from_a_recomputed_copy_is_recomputed() -> None:
     """Otherwise x * x of the copy would be the x * x of the original, and the copy would be gone."""
     original = ops.mul(A, A)
-    copy = node(OPS["pow"], (A, ops.const(2.0, dtype="f32", shape=(2,))), {}, again=1)
+    copy = node(OPS["pow"], (A, ops.const(2.0, dtype="f32", shape=(2,))), {}, copy_id=1)
     rule: Rule = (x**c, lambda n, x, c: ops.mul(x, x))
     after = rewrite(Graph({"a": A}, {"o": original, "c": copy}), [rule])
     assert after.outputs["o"] is original
-    assert after.outputs["c"].again == 1 and after.outputs["c"] is not original
+    assert after.outputs["c"].copy_id == 1 and after.outputs["c"] is not original
     assert after.outputs["c"].src == (A, A)
 
 
 def test_restamping_stops_at_what_was_matched() -> None:
     kept = ops.exp(ops.add(A, B))
-    copy = node(OPS["neg"], (node(OPS["neg"], (kept,), {}, again=1),), {}, again=1)
+    copy = node(OPS["neg"], (node(OPS["neg"], (kept,), {}, copy_id=1),), {}, copy_id=1)
     assert rewritten(ops.neg(copy), DOUBLE_NEG).src == (kept,)
     rule: Rule = (p.neg(p.neg(x)), lambda n, x: ops.sin(n.src[0].src[0].src[0]))
     assert rewritten(copy, rule).src[0] is ops.add(A, B)  # not bound to a hole, but there before

@@ -45,7 +45,7 @@ BROKEN: dict[str, tuple[Callable[[], Graph], str]] = {
     "one leaf twice": (lambda: Graph({"x": X, "z": X}, {"x": X}), "z"),
     "an unlisted leaf": (lambda: Graph({"x": X}, {"s": SUM}), "the leaf 'y' of type f32[4] is read"),
     "a result that is no node": (lambda: Graph({"x": X}, {"s": 3}), "not a node"),
-    "a result of several": (lambda: Graph({"x": X}, {"s": _several()}), "pick one with item"),
+    "a result of several": (lambda: Graph({"x": X}, {"s": _several()}), "pick one with get_tuple_element"),
     "an update of nothing": (lambda: Graph({"x": X}, {}, {"z": X}), "'z' writes over no input"),
     "an update of another type": (lambda: Graph({"x": X}, {}, {"x": ops.sum(X, axis=None)}), "its input is f32[4]"),
     "an unknown op": (_foreign_op, "there is no op 'only_here'"),

@@ -46,7 +46,7 @@ def test_what_follows_merges_too() -> None:
 
 def test_a_recomputed_copy_is_not_merged_back() -> None:
     original = ops.add(X, Y)
-    copy = node(original.op, (Y, X), {}, again=1)
+    copy = node(original.op, (Y, X), {}, copy_id=1)
     after = cse(Graph(INPUTS, {"a": original, "b": copy}))
     assert after.outputs["a"] is not after.outputs["b"]
 

@@ -51,11 +51,11 @@ def test_what_a_kernel_claims_is_kept() -> None:
 
 def test_what_a_recomputed_composite_expands_to_is_recomputed() -> None:
     first = OPS["softmax"](X, axis=1)
-    copy = node(first.op, first.src, first.attrs, again=3)
+    copy = node(first.op, first.src, first.attrs, copy_id=3)
     after = inline(Graph({"x": X}, {"a": first, "b": copy}))
     originals = set(Graph({"x": X}, {"a": after.outputs["a"]}).nodes())
     copies = [n for n in Graph({"x": X}, {"b": after.outputs["b"]}).nodes() if n not in originals]
-    assert copies and all(n.again == 3 for n in copies if n.op.kind != "leaf")
+    assert copies and all(n.copy_id == 3 for n in copies if n.op.kind != "leaf")
     assert len(copies) >= len([n for n in originals if n.src])
 
 

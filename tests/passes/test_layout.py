@@ -84,9 +84,9 @@ def test_reductions_go_on_in_blocks(axes: tuple[int, ...], keepdims: bool) -> No
 def test_a_recomputed_convolution_stays_one() -> None:
     graph = net()
     first = next(n for n in graph.nodes() if n.op.name == "conv2d")
-    both = Graph(graph.inputs, {"y": ops.relu(first), "z": ops.relu(node(first.op, first.src, first.attrs, again=1))})
+    both = Graph(graph.inputs, {"y": ops.relu(first), "z": ops.relu(node(first.op, first.src, first.attrs, copy_id=1))})
     after = layout(both, lanes=pairs).nodes()
-    assert sorted(n.again for n in after if n.op.name == "conv2d_blocks") == [0, 1]
+    assert sorted(n.copy_id for n in after if n.op.name == "conv2d_blocks") == [0, 1]
 
 
 def nodes_of(plan: Plan) -> list[Node]:

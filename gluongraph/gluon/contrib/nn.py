@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.nn import BatchNorm, Embedding, HybridSequential, Identity, Sequential
 from gluongraph.gluon.nn.layout import each_axis
@@ -111,7 +111,7 @@ class SyncBatchNorm(BatchNorm):
             check_count(self, "num_devices", num_devices)
         if num_devices is not None and num_devices > 1:
             raise NotImplementedError(
-                located(
+                with_user_location(
                     f"SyncBatchNorm(num_devices={num_devices}): statistics are those of one device's batch; "
                     "leave num_devices unset"
                 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from gluongraph import nd
 from gluongraph.dtypes import dtype_name, numpy_dtype
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.ndarray import NDArray
 from gluongraph.ranges import check_count
 from gluongraph.storage import Array
@@ -142,14 +142,16 @@ class Group:
     def __init__(self, fn: Any, *args: Callable[[Sequence[Any]], Any]):
         if isinstance(fn, (list, tuple)):
             if args:
-                raise AssertionError(located("Group takes its functions one by one, or as one list"))
+                raise AssertionError(with_user_location("Group takes its functions one by one, or as one list"))
             self._functions = tuple(fn)
         else:
             self._functions = (fn, *args)
         for number, function in enumerate(self._functions):
             if not callable(function):
                 raise AssertionError(
-                    located(f"Group: function {number} is a {type(function).__name__}, which cannot be called")
+                    with_user_location(
+                        f"Group: function {number} is a {type(function).__name__}, which cannot be called"
+                    )
                 )
 
     def __call__(self, data: Sequence[Any]) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import random
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon.data.batchify import default_batchify_fn
 from gluongraph.gluon.data.dataset import ArrayDataset
 from gluongraph.gluon.data.sampler import (
@@ -83,15 +83,15 @@ class DataLoader:
         if batch_sampler is not None:
             if batch_size is not None or shuffle or sampler is not None or last_batch is not None:
                 given = "batch_size, shuffle, sampler and last_batch"
-                raise ValueError(located(f"{given} must not be specified if batch_sampler is specified"))
+                raise ValueError(with_user_location(f"{given} must not be specified if batch_sampler is specified"))
         else:
             if batch_size is None:
-                raise ValueError(located("batch_size must be specified unless batch_sampler is specified"))
+                raise ValueError(with_user_location("batch_size must be specified unless batch_sampler is specified"))
             check_batch_size(self, batch_size)
             if sampler is None:
                 sampler = RandomSampler(len(dataset)) if shuffle else SequentialSampler(len(dataset))
             elif shuffle:
-                raise ValueError(located("shuffle must not be specified if sampler is specified"))
+                raise ValueError(with_user_location("shuffle must not be specified if sampler is specified"))
             batch_sampler = BatchSampler(sampler, batch_size, last_batch or "keep")
         self._batches, self._timeout, self.auto_reload = batch_sampler, timeout, auto_reload
         self._reader = functools.partial(_read, dataset, batchify_fn or default_batchify_fn)

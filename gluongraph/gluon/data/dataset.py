@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import nd, recordio
-from gluongraph.errors import located, pluralize
+from gluongraph.errors import pluralize, with_user_location
 from gluongraph.gluon.data.sampler import FilterSampler, Sampler, SequentialSampler
 from gluongraph.host.file_names import check_name
 from gluongraph.ndarray import NDArray
@@ -139,12 +139,12 @@ class ArrayDataset(Dataset):
 
     def __init__(self, *args: Any):
         if not args:
-            raise AssertionError(located("ArrayDataset needs at least one array"))
+            raise AssertionError(with_user_location("ArrayDataset needs at least one array"))
         for number, array in enumerate(args):
             if len(array) != len(args[0]):
                 samples = pluralize(len(array), "sample")
                 raise AssertionError(
-                    located(f"ArrayDataset: array {number} has {samples}, the first has {len(args[0])}")
+                    with_user_location(f"ArrayDataset: array {number} has {samples}, the first has {len(args[0])}")
                 )
         # Labels become numpy at once, as in Gluon: a sample then is a number, not an array of no axes.
         self._data = [a.asnumpy() if isinstance(a, NDArray) and a.ndim == 1 else a for a in args]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.ranges import check_count
 
 LAST_BATCH = ("keep", "discard", "rollover")
@@ -164,7 +164,9 @@ class IntervalSampler(_Fixed):
     def __init__(self, length: int, interval: int, rollover: bool = True):
         if not 0 < interval <= length:
             raise AssertionError(
-                located(f"IntervalSampler: the interval, {interval}, must lie between 1 and length, {length}")
+                with_user_location(
+                    f"IntervalSampler: the interval, {interval}, must lie between 1 and length, {length}"
+                )
             )
         self._length, self._interval, self._starts = length, interval, interval if rollover else 1
 
@@ -192,7 +194,7 @@ class BatchSampler(Sampler):
     def __init__(self, sampler: Sampler | Sequence[Any], batch_size: int, last_batch: str = "keep"):
         if last_batch not in LAST_BATCH:
             raise ValueError(
-                located(
+                with_user_location(
                     f"{type(self).__name__}: last_batch must be one of {', '.join(LAST_BATCH)}, but got {last_batch!r}"
                 )
             )
@@ -241,7 +243,7 @@ def check_batch_size(owner: object, size: Any) -> None:
     """
     if not isinstance(size, _NUMBERS) or not size >= 1 or size % 1:
         message = f"{type(owner).__name__}: batch_size must be a whole number of at least 1, but got {size!r}"
-        raise ValueError(located(message))
+        raise ValueError(with_user_location(message))
 
 
 def state_of(sampler: Any) -> State:

@@ -11,7 +11,7 @@ from numbers import Real
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.ops import axes_of
@@ -134,7 +134,7 @@ def fitted(weight: Node, losses: Node) -> Node:
         return weight
     if not leading:
         raise ShapeError(
-            located(
+            with_user_location(
                 f"the sample weight {weight.ty} does not fit losses {losses.ty}",
                 help="it has a shape that broadcasts with that of the losses, or is one number for each sample",
             )
@@ -157,13 +157,15 @@ def like(name: str, pred: Node, label: Node) -> Node:
         ShapeError: they have not as many elements.
     """
     if label.ty.size != pred.ty.size:
-        raise ShapeError(located(f"{name}: the label {label.ty} has not as many elements as the prediction {pred.ty}"))
+        raise ShapeError(
+            with_user_location(f"{name}: the label {label.ty} has not as many elements as the prediction {pred.ty}")
+        )
     return ops.cast(ops.reshape(label, pred.shape), pred.dtype)
 
 
 def _check_weight(name: str, weight: Any) -> None:
     if weight is not None and not isinstance(weight, Real):
-        raise AssertionError(located(f"{name}: weight must be a number, not {weight!r}"))
+        raise AssertionError(with_user_location(f"{name}: weight must be a number, not {weight!r}"))
 
 
 # -- what losses of other packages, written for MXNet, import

@@ -7,7 +7,7 @@ import operator
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.gluon.loss.base import Loss, fitted, like
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.ops import axes_of, softrelu
@@ -47,9 +47,13 @@ class SoftmaxCrossEntropyLoss(Loss):
     ):
         super().__init__(weight, batch_axis, **kwargs)
         if ignore_index is not None and not sparse_label:
-            raise ValueError(located("SoftmaxCrossEntropyLoss: ignore_index is for labels that are class numbers"))
+            raise ValueError(
+                with_user_location("SoftmaxCrossEntropyLoss: ignore_index is for labels that are class numbers")
+            )
         if ignore_index is not None and not hasattr(ignore_index, "__index__"):
-            raise TypeError(located(f"{type(self).__name__}: ignore_index is a whole number, not {ignore_index!r}"))
+            raise TypeError(
+                with_user_location(f"{type(self).__name__}: ignore_index is a whole number, not {ignore_index!r}")
+            )
         self._axis, self._sparse_label, self._from_logits = axis, sparse_label, from_logits
         self._ignore_index = None if ignore_index is None else operator.index(ignore_index)
 
@@ -114,7 +118,7 @@ def _elements(pred: Node, label: Node, axis: int, sparse: bool, from_logits: boo
 def _axis(name: str, pred: Node, axis: int) -> int:
     rank = pred.ty.rank
     if not -rank <= axis < rank:
-        raise ShapeError(located(f"{name}: the prediction {pred.ty} has no axis {axis}"))
+        raise ShapeError(with_user_location(f"{name}: the prediction {pred.ty} has no axis {axis}"))
     return axis % rank
 
 
@@ -127,7 +131,7 @@ def _classes(pred: Node, label: Node, sample_weight: Node | None, axis: int, ign
     shape = tuple(n for i, n in enumerate(pred.shape) if i != axis)
     if label.shape not in (shape, _with_one(pred, axis)):
         raise ShapeError(
-            located(
+            with_user_location(
                 f"SoftmaxCrossEntropyLoss: labels {label.ty} do not fit the prediction {pred.ty}",
                 help=f"sparse labels have shape {shape}; sparse_label=False takes one-hot labels like the prediction",
             )
@@ -298,7 +302,9 @@ class LogisticLoss(Loss):
     def __init__(self, weight: float | None = None, batch_axis: int = 0, label_format: str = "signed", **kwargs: Any):
         super().__init__(weight, batch_axis, **kwargs)
         if label_format not in ("signed", "binary"):
-            raise ValueError(located(f"LogisticLoss: label_format is 'signed' or 'binary', not {label_format!r}"))
+            raise ValueError(
+                with_user_location(f"LogisticLoss: label_format is 'signed' or 'binary', not {label_format!r}")
+            )
         self._label_format = label_format
 
     def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:

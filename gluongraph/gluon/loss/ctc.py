@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon.loss.base import Loss
 from gluongraph.ir.graph import Node
 from gluongraph.mxops import ctc as mxctc
@@ -32,7 +32,9 @@ class CTCLoss(Loss):
     def __init__(self, layout: str = "NTC", label_layout: str = "NT", weight: float | None = None, **kwargs: Any):
         if layout not in ("NTC", "TNC") or label_layout not in ("NT", "TN"):
             known = "'NTC' or 'TNC' for predictions and 'NT' or 'TN' for labels"
-            raise AssertionError(located(f"CTCLoss: layouts are {known}, not {layout!r} and {label_layout!r}"))
+            raise AssertionError(
+                with_user_location(f"CTCLoss: layouts are {known}, not {layout!r} and {label_layout!r}")
+            )
         super().__init__(weight, label_layout.find("N"), **kwargs)
         self._layout, self._label_layout = layout, label_layout
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph import ops
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.gluon.loss.base import Loss, like, over_samples, reduced
 from gluongraph.gluon.loss.classification import kl_divergence
 from gluongraph.ir.graph import Node
@@ -75,7 +75,7 @@ def _cosine_embedding(x: Node, y: Node, label: Node, *, margin: float) -> Node:
     cosine = ops.reshape(ops.sum(x * y, axis=-1) / ops.maximum(lengths, 1e-12), (lengths.ty.size, 1))
     if label.ty.size != lengths.ty.size:
         what = f"CosineEmbeddingLoss: labels {label.ty} are not one for each vector of {y.ty}"
-        raise ShapeError(located(what, help="the vectors lie along the last axis"))
+        raise ShapeError(with_user_location(what, help="the vectors lie along the last axis"))
     label = ops.reshape(label, cosine.shape)
     apart = ops.where(ops.equal(label, -1), ops.relu(cosine - float(margin)), 0.0)
     return ops.where(ops.equal(label, 1), 1.0 - cosine, apart)
@@ -111,7 +111,9 @@ class SDMLLoss(Loss):
 
 def _sdml(x1: Node, x2: Node, *, smoothing: float) -> Node:
     if x1.shape != x2.shape or x1.ty.rank != 2 or x1.shape[0] < 2:
-        raise ShapeError(located(f"SDMLLoss: {x1.ty} and {x2.ty} are not pairs (N, d) of two samples or more"))
+        raise ShapeError(
+            with_user_location(f"SDMLLoss: {x1.ty} and {x2.ty} are not pairs (N, d) of two samples or more")
+        )
     n, d = x1.shape
     apart = ops.sub(ops.reshape(x1, (n, 1, d)), ops.reshape(x2, (1, n, d)))
     row, column = (ops.iota((n, n), axis, "i32") for axis in (0, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.host.download import check_sha1, data_dir
 
 _model_sha1: dict[str, str] = {}  # of files whose content is known: libraries add theirs
@@ -18,7 +18,7 @@ def short_hash(name: str) -> str:
         ValueError: no library has said what the file is.
     """
     if name not in _model_sha1:
-        raise ValueError(located(f"no trained weights of {name} are known"))
+        raise ValueError(with_user_location(f"no trained weights of {name} are known"))
     return _model_sha1[name][:8]
 
 
@@ -36,9 +36,11 @@ def get_model_file(name: str, root: str | None = None) -> str:
     found = sorted(p for p in folder.glob(f"{name}*.params") if p.stem == name or p.stem.rpartition("-")[0] == name)
     if not found:
         help = f"put MXNet's file there, {name}-<hash>.params; none are downloaded"
-        raise OSError(located(f"no weights of {name} are in {folder}", help=help))
+        raise OSError(with_user_location(f"no weights of {name} are in {folder}", help=help))
     if name in _model_sha1 and not check_sha1(str(found[-1]), _model_sha1[name]):
-        raise OSError(located(f"{found[-1]} has another checksum than the weights of {name}", help="copy it again"))
+        raise OSError(
+            with_user_location(f"{found[-1]} has another checksum than the weights of {name}", help="copy it again")
+        )
     return str(found[-1])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph import nd, ops
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.initializer import Constant
 from gluongraph.ndarray import invoke
@@ -29,7 +29,9 @@ class Activation(HybridBlock):
 
     def __init__(self, activation: str, **kwargs: Any):
         if activation not in ACTIVATIONS:
-            raise MXNetError(located(f"no activation is called {activation!r}; there are {', '.join(ACTIVATIONS)}"))
+            raise MXNetError(
+                with_user_location(f"no activation is called {activation!r}; there are {', '.join(ACTIVATIONS)}")
+            )
         self._act_type = activation
         super().__init__(**kwargs)
 
@@ -142,7 +144,7 @@ class GELU(HybridBlock):
 
     def __init__(self, approximation: str = "erf", **kwargs: Any):
         if approximation not in ("erf", "tanh"):
-            raise ValueError(located(f"GELU: approximation is 'erf' or 'tanh', not {approximation!r}"))
+            raise ValueError(with_user_location(f"GELU: approximation is 'erf' or 'tanh', not {approximation!r}"))
         super().__init__(**kwargs)
         self._approximate = approximation == "tanh"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.nn.activations import Activation
 from gluongraph.gluon.nn.layout import Extents, check_groups, check_layout, check_rank, each_axis
@@ -72,7 +72,9 @@ class _Conv(HybridBlock):
         check_rank(self, x, self._layout)
         channels = x.shape[self._layout.index("C")]
         if channels % self._groups:
-            raise ShapeError(located(f"{self.name}: {channels} channels do not divide into {self._groups} groups"))
+            raise ShapeError(
+                with_user_location(f"{self.name}: {channels} channels do not divide into {self._groups} groups")
+            )
         self.weight.shape = self._weight_shape(channels)
 
     def forward(self, x: Any) -> Any:
@@ -228,7 +230,9 @@ class _ConvTranspose(_Conv):
         self._more = each_axis(self, "output_padding", output_padding, len(self._kernel))
         if any(m >= s for m, s in zip(self._more, self._strides, strict=True)):
             raise ShapeError(
-                located(f"{type(self).__name__}: output_padding {self._more} is not below the strides {self._strides}")
+                with_user_location(
+                    f"{type(self).__name__}: output_padding {self._more} is not below the strides {self._strides}"
+                )
             )
 
     def _weight_shape(self, in_channels: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from gluongraph.errors import ArgumentError, ShapeError, located
+from gluongraph.errors import ArgumentError, ShapeError, with_user_location
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.ir.plain import plain
 from gluongraph.ranges import check_count
@@ -29,11 +29,13 @@ def each_axis(block: HybridBlock, what: str, value: Extents, axes: int) -> tuple
     found = plain(value)
     given = found if isinstance(found, tuple) else (found,) * axes
     if len(given) != axes:
-        raise AssertionError(located(f"{type(block).__name__}: {what} is a number or {axes} of them, not {value!r}"))
+        raise AssertionError(
+            with_user_location(f"{type(block).__name__}: {what} is a number or {axes} of them, not {value!r}")
+        )
     least = _LEAST.get(what, 1)
     if any(not hasattr(n, "__index__") or n < least for n in given):
         message = f"{type(block).__name__}: {what} is whole numbers from {least} on, not {value!r}"
-        raise ArgumentError(located(message))
+        raise ArgumentError(with_user_location(message))
     return tuple(map(operator.index, given))
 
 
@@ -50,7 +52,9 @@ def check_groups(block: Block, groups: int, channels: int, in_channels: int) -> 
     check_count(block, "groups", groups)
     for what, count in (("channels", channels), ("in_channels", max(in_channels, 0))):
         if count % groups:
-            raise ShapeError(located(f"{type(block).__name__}: {count} {what} do not divide into {groups} groups"))
+            raise ShapeError(
+                with_user_location(f"{type(block).__name__}: {count} {what} do not divide into {groups} groups")
+            )
 
 
 def check_layout(block: HybridBlock, layout: str, known: Sequence[str]) -> str:
@@ -64,7 +68,9 @@ def check_layout(block: HybridBlock, layout: str, known: Sequence[str]) -> str:
         AssertionError: it does not.
     """
     if layout not in known:
-        raise AssertionError(located(f"{type(block).__name__}: no layout {layout!r}; there are {', '.join(known)}"))
+        raise AssertionError(
+            with_user_location(f"{type(block).__name__}: no layout {layout!r}; there are {', '.join(known)}")
+        )
     return layout
 
 
@@ -80,7 +86,7 @@ def check_rank(block: HybridBlock, x: Any, layout: str) -> None:
     """
     if x.ndim != len(layout):
         raise ShapeError(
-            located(
+            with_user_location(
                 f"{type(block).__name__} {block.name!r} takes ({', '.join(layout)}), and got {x.type}",
                 help=f"reshape the input to {len(layout)} axes",
                 scope=block.name,

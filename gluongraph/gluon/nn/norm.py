@@ -6,7 +6,7 @@ from typing import Any
 
 from gluongraph import nd
 from gluongraph.dtypes import dtype_name
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.ranges import FRACTION, NOT_NEGATIVE, UNKNOWN, check_count, check_range
@@ -36,7 +36,9 @@ class _Norm(HybridBlock):
         """The axis that gamma and beta run along, counted from the front."""
         if not -x.ndim <= self._axis < x.ndim:
             raise ShapeError(
-                located(f"{type(self).__name__} {self.name!r}: {x.type} has no axis {self._axis}", scope=self.name)
+                with_user_location(
+                    f"{type(self).__name__} {self.name!r}: {x.type} has no axis {self._axis}", scope=self.name
+                )
             )
         return int(self._axis % x.ndim)
 

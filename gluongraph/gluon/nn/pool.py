@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.nn.layout import Extents, check_layout, check_rank, each_axis
 from gluongraph.ir.plain import plain
@@ -381,7 +381,7 @@ class ReflectionPad2D(HybridBlock):
             check_count(self, "padding", number, 0)
         if len(self._padding) != 8:
             raise AssertionError(
-                located(f"ReflectionPad2D: padding is one number or two for each of 4 axes, not {padding!r}")
+                with_user_location(f"ReflectionPad2D: padding is one number or two for each of 4 axes, not {padding!r}")
             )
 
     def forward(self, x: Any) -> Any:

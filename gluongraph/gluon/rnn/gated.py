@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.gluon import trace_guards
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.nn.activations import ACTIVATIONS
@@ -67,7 +67,9 @@ class GatedCell(HybridRecurrentCell):
     def forward(self, inputs: Any, states: Any) -> Any:
         count = mxrnn.MODES[self._mode].states
         if len(states) != count:
-            raise ShapeError(located(f"{type(self).__name__} {self.name!r} has {count} states, not {len(states)}"))
+            raise ShapeError(
+                with_user_location(f"{type(self).__name__} {self.name!r} has {count} states, not {len(states)}")
+            )
         return self._handed_on(invoke(mxrnn.cell, inputs, *states, *self._weights(), mode=self._mode, **self._how()))
 
     def _handed_on(self, after: States) -> tuple[NDArray, States]:
@@ -251,4 +253,6 @@ class GRUCell(GatedCell):
 
 def _check_activation(cell: str, activation: Any) -> None:
     if activation not in ACTIVATIONS:
-        raise ValueError(located(f"{cell}: no activation {activation!r}; there are {', '.join(ACTIVATIONS)}"))
+        raise ValueError(
+            with_user_location(f"{cell}: no activation {activation!r}; there are {', '.join(ACTIVATIONS)}")
+        )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.gluon.rnn.recurrent import (
     HybridRecurrentCell,
@@ -137,7 +137,7 @@ class ZoneoutCell(ModifierCell):
     def __init__(self, base_cell: RecurrentCell, zoneout_outputs: float = 0.0, zoneout_states: float = 0.0):
         if runs_backwards(base_cell):
             raise AssertionError(
-                located("a bidirectional cell has no single steps; put ZoneoutCell around the cells within")
+                with_user_location("a bidirectional cell has no single steps; put ZoneoutCell around the cells within")
             )
         check_range(self, "zoneout_outputs", zoneout_outputs, FRACTION)
         check_range(self, "zoneout_states", zoneout_states, FRACTION)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluongraph import nd, ops
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.ndarray import NDArray, invoke
@@ -70,7 +70,7 @@ class RecurrentCell(Block):
     def _check_unmodified(self) -> None:
         if self._modified:
             raise AssertionError(
-                located(
+                with_user_location(
                     f"cell {self.name!r} belongs to a modifier cell (ZoneoutCell, ResidualCell, ...), which is to be "
                     "called in its place"
                 )
@@ -185,7 +185,7 @@ def merged(length: int | None, inputs: Sequences, layout: str) -> NDArray:
 
 def _check_length(length: int | None, found: int) -> None:
     if length is not None and length != found:
-        raise ShapeError(located(f"unroll: {length} steps are asked for, and the inputs have {found}"))
+        raise ShapeError(with_user_location(f"unroll: {length} steps are asked for, and the inputs have {found}"))
 
 
 def given_back(outputs: Sequences, layout: str, merge: bool | None, merged_by_default: bool) -> Sequences:

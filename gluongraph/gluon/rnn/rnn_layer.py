@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.gluon.rnn.recurrent import WEIGHTS
@@ -43,7 +43,7 @@ class _RecurrentLayer(HybridBlock):
         **kwargs: Any,
     ):
         if layout not in ("TNC", "NTC"):
-            raise AssertionError(located(f"{type(self).__name__}: layout is TNC or NTC, not {layout!r}"))
+            raise AssertionError(with_user_location(f"{type(self).__name__}: layout is TNC or NTC, not {layout!r}"))
         check_range(self, "dropout", dropout, BELOW_1)
         check_count(self, "hidden_size", hidden_size)
         check_count(self, "num_layers", num_layers)
@@ -121,7 +121,7 @@ class _RecurrentLayer(HybridBlock):
         wanted = [info["shape"] for info in self.state_info(batch_size)]
         if [tuple(s.shape) for s in found] != wanted:
             raise ShapeError(
-                located(
+                with_user_location(
                     f"{type(self).__name__} {self.name!r}: invalid recurrent state shape. Expecting "
                     f"{', '.join(map(str, wanted))}, got {', '.join(str(tuple(s.shape)) for s in found) or 'none'}",
                     help="begin_state(batch_size) makes states that fit",
@@ -144,7 +144,7 @@ class _RecurrentLayer(HybridBlock):
         features = known[1] if known is not None else 0
         if inputs.ndim != 3 or (features > 0 and inputs.shape[2] != features):
             raise ShapeError(
-                located(
+                with_user_location(
                     f"{type(self).__name__} {self.name!r}: inputs of shape {tuple(inputs.shape)}",
                     help=f"the layout is {self._layout}" + (f" with C = {features}" if features > 0 else ""),
                     scope=self.name,

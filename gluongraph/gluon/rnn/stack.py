@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.errors import ShapeError, located
+from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.gluon.block import Block, _indented
 from gluongraph.gluon.rnn.recurrent import (
     HybridRecurrentCell,
@@ -55,7 +55,7 @@ class _Stack(_Several):
         counts = [len(cell.state_info()) for cell in self._cells()]
         if sum(counts) != len(states):
             raise ShapeError(
-                located(f"{type(self).__name__} {self.name!r} has {sum(counts)} states, not {len(states)}")
+                with_user_location(f"{type(self).__name__} {self.name!r} has {sum(counts)} states, not {len(states)}")
             )
         rest = list(states)
         for cell, count in zip(self._cells(), counts, strict=True):

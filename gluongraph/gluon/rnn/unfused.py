@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.gluon.rnn.gated import GRUCell, LSTMCell, RNNCell
 from gluongraph.gluon.rnn.modifiers import DropoutCell
@@ -47,5 +47,5 @@ def no_projection(name: str) -> NotImplementedError:
     True
     """
     return NotImplementedError(
-        located(f"{name} projects its states, which its cells do not", help="rnn.LSTMPCell does")
+        with_user_location(f"{name} projects its states, which its cells do not", help="rnn.LSTMPCell does")
     )

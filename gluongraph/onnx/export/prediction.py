@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import nd
-from gluongraph.errors import MXNetError, UnsupportedError, located, warn
+from gluongraph.errors import MXNetError, UnsupportedError, warn, with_user_location
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ndarray import NDArray
@@ -57,7 +57,7 @@ def prediction(
 def _example(net: HybridBlock) -> Sequence[Any]:
     if net._cached is None or net._cached.example is None:
         help = "export_onnx(path, x) with inputs like those to come, or hybridize() and call it first"
-        raise MXNetError(located(f"export_onnx of {net.name!r}: its inputs are not known", help=help))
+        raise MXNetError(with_user_location(f"export_onnx of {net.name!r}: its inputs are not known", help=help))
     return net._cached.example
 
 
@@ -92,7 +92,9 @@ def _sized(part: Any, axis: int, batch: int) -> Any:
 
 def _model(net: HybridBlock, traced: Traced, twin: Traced | None) -> Any:
     if traced.graph.updates:
-        raise UnsupportedError(located(f"export_onnx: the forward writes into {', '.join(traced.graph.updates)}"))
+        raise UnsupportedError(
+            with_user_location(f"export_onnx: the forward writes into {', '.join(traced.graph.updates)}")
+        )
     known = {p.name: p.averaged() for p in net.collect_params().values() if p.name in traced.captured}
     arrays = {name: known[name] if name in known else a.asnumpy() for name, a in traced.captured.items()}
     return standard(traced.graph, None if twin is None else twin.graph, arrays, net.name)

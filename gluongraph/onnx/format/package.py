@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.host.interrupts import import_whole
 
 # Versions of the default domain whose changes the table knows; of older ones, operators that have not changed since.
@@ -24,4 +24,6 @@ def onnx(part: str = "") -> Any:
         if (missing.name or "").split(".")[0] != "onnx":
             raise
         help = "pip install onnx, or gluongraph[onnx]"
-        raise MXNetError(located("ONNX models need the package onnx, which is not installed", help=help)) from None
+        raise MXNetError(
+            with_user_location("ONNX models need the package onnx, which is not installed", help=help)
+        ) from None

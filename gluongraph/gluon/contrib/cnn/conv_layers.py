@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.errors import MXNetError, located
+from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.nn.activations import Activation
 from gluongraph.gluon.nn.layout import Extents, check_groups, each_axis
@@ -47,7 +47,7 @@ class DeformableConvolution(HybridBlock):
     ):
         super().__init__(prefix, params)
         if layout != "NCHW":
-            raise MXNetError(located(f"{type(self).__name__}: the layout is NCHW, not {layout!r}"))
+            raise MXNetError(with_user_location(f"{type(self).__name__}: the layout is NCHW, not {layout!r}"))
         check_count(self, "channels", channels)
         check_count(self, "in_channels", in_channels, UNKNOWN)
         check_count(self, "num_deformable_group", num_deformable_group)

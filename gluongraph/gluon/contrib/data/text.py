@@ -12,7 +12,7 @@ import numpy as np
 
 from gluongraph import nd
 from gluongraph.contrib.text import Vocabulary, count_tokens_from_str
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon.data.dataset import Dataset
 from gluongraph.host.download import data_dir, download, repository_url
 
@@ -44,7 +44,9 @@ class WikiText2(Dataset):
     ):
         if segment not in self._files:
             raise ValueError(
-                located(f"{type(self).__name__}: segment is one of {', '.join(self._files)}; not {segment!r}")
+                with_user_location(
+                    f"{type(self).__name__}: segment is one of {', '.join(self._files)}; not {segment!r}"
+                )
             )
         self._root = os.path.expanduser(root or os.path.join(data_dir(), "datasets", self._name))
         content = self._text(self._files[segment])

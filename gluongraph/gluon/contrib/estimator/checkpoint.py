@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gluongraph.errors import located, warn
+from gluongraph.errors import warn, with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.contrib.estimator.handlers import BatchEnd, EpochEnd, Improvement, TrainBegin
 from gluongraph.host.file_names import check_name
@@ -43,7 +43,9 @@ class CheckpointHandler(TrainBegin, BatchEnd, EpochEnd):
     ):
         if save_best and not isinstance(monitor, EvalMetric):
             raise ValueError(
-                located("save_best needs a metric of the estimator's train_metrics or val_metrics as monitor")
+                with_user_location(
+                    "save_best needs a metric of the estimator's train_metrics or val_metrics as monitor"
+                )
             )
         check_name("CheckpointHandler", model_dir, "CheckpointHandler('checkpoints')", "folder")
         self._folder = Path(model_dir)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph.context import Context, cpu, num_gpus
-from gluongraph.errors import located, warn
+from gluongraph.errors import warn, with_user_location
 from gluongraph.gluon.contrib.estimator.batch_processor import BatchProcessor
 from gluongraph.gluon.contrib.estimator.handlers import (
     BatchBegin,
@@ -87,7 +87,9 @@ class Estimator:
         self.batch_processor = BatchProcessor() if batch_processor is None else batch_processor
         if not all(callable(getattr(self.batch_processor, m, None)) for m in ("fit_batch", "evaluate_batch")):
             raise ValueError(
-                located(f"a batch processor has fit_batch() and evaluate_batch(), {batch_processor!r} has not")
+                with_user_location(
+                    f"a batch processor has fit_batch() and evaluate_batch(), {batch_processor!r} has not"
+                )
             )
         self.max_epoch: int | None = None
         self.max_batch: int | None = None
@@ -161,7 +163,7 @@ class Estimator:
         """
         _check_data(train_data)
         if bool(epochs) == bool(batches):
-            raise ValueError(located("fit takes the number of epochs, or that of batches, and one of them"))
+            raise ValueError(with_user_location("fit takes the number of epochs, or that of batches, and one of them"))
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
         handlers = self._prepare_default_handlers(val_data, event_handlers)
         begin, epoch_begin, batch_begin, batch_end, epoch_end, end = self._categorize_handlers(handlers)
@@ -219,7 +221,9 @@ def _merged(given: list[EventHandler], own: Sequence[EventHandler], known: Seque
                 if isinstance(metric, EvalMetric) and not any(metric is each for each in known):
                     kind = type(handler).__name__
                     help = "take them from the estimator's train_metrics and val_metrics"
-                    raise ValueError(located(f"{kind} has a metric {metric} that nothing updates", help=help))
+                    raise ValueError(
+                        with_user_location(f"{kind} has a metric {metric} that nothing updates", help=help)
+                    )
     return sorted([*given, *added], key=lambda handler: getattr(handler, "priority", 0))
 
 
@@ -245,4 +249,4 @@ def _contexts(context: Any) -> list[Context]:
 
 def _check_data(data: Any) -> None:
     if not isinstance(data, DataLoader):
-        raise ValueError(located(f"the data are a gluon.data.DataLoader, not a {type(data).__name__}"))
+        raise ValueError(with_user_location(f"the data are a gluon.data.DataLoader, not a {type(data).__name__}"))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gluongraph.errors import located, warn
+from gluongraph.errors import warn, with_user_location
 from gluongraph.metric import CompositeEvalMetric, EvalMetric
 from gluongraph.metric import Loss as LossMetric
 from gluongraph.ndarray import NDArray
@@ -166,7 +166,7 @@ class LoggingHandler(TrainBegin, TrainEnd, EpochBegin, EpochEnd, BatchBegin, Bat
 
     def __init__(self, log_interval: int | str = "epoch", metrics: Any = None, priority: float = math.inf):
         if not isinstance(log_interval, int) and log_interval != "epoch":
-            raise ValueError(located(f"log_interval is 'epoch' or a whole number, not {log_interval!r}"))
+            raise ValueError(with_user_location(f"log_interval is 'epoch' or a whole number, not {log_interval!r}"))
         self.metrics, self.priority, self.log_interval = check_metrics(metrics), priority, log_interval
         self.batch_index = self.current_epoch = self.processed_samples = 0
         self.log_interval_time = self.train_start = self.epoch_start = self.batch_start = 0.0
@@ -259,7 +259,9 @@ class EarlyStoppingHandler(TrainBegin, EpochEnd, TrainEnd):
     ):
         if not isinstance(monitor, EvalMetric) or isinstance(monitor, CompositeEvalMetric):
             raise ValueError(
-                located(f"monitor is one metric of the estimator's train_metrics or val_metrics, not {monitor!r}")
+                with_user_location(
+                    f"monitor is one metric of the estimator's train_metrics or val_metrics, not {monitor!r}"
+                )
             )
         self.monitor, self.patience, self.baseline = monitor, patience, baseline
         self._improvement = Improvement(monitor, mode, min_delta)

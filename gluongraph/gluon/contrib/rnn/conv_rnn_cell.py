@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.errors import ArgumentError, located
+from gluongraph.errors import ArgumentError, with_user_location
 from gluongraph.gluon.nn.layout import each_axis
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.gluon.rnn.recurrent import HybridRecurrentCell
@@ -48,14 +48,14 @@ class _ConvCell(HybridRecurrentCell):
         super().__init__(prefix, params)
         if conv_layout not in (None, _LAYOUTS[self._dims]):
             raise ValueError(
-                located(f"{type(self).__name__}: the layout is {_LAYOUTS[self._dims]}, not {conv_layout!r}")
+                with_user_location(f"{type(self).__name__}: the layout is {_LAYOUTS[self._dims]}, not {conv_layout!r}")
             )
         channels, *extents = self._of_one_step(input_shape)
         check_count(self, "hidden_channels", hidden_channels)
         i2h, h2h = self._extents("i2h_kernel", i2h_kernel), self._extents("h2h_kernel", h2h_kernel)
         if any(k % 2 == 0 for k in h2h):
             raise AssertionError(
-                located(f"{type(self).__name__}: h2h_kernel has odd extents only, and is {h2h_kernel}")
+                with_user_location(f"{type(self).__name__}: h2h_kernel has odd extents only, and is {h2h_kernel}")
             )
         pad, dilate = self._extents("i2h_pad", i2h_pad), self._extents("i2h_dilate", i2h_dilate)
         back = self._extents("h2h_dilate", h2h_dilate)
@@ -79,7 +79,9 @@ class _ConvCell(HybridRecurrentCell):
         shape = plain(input_shape)
         if not isinstance(shape, tuple) or len(shape) != 1 + self._dims:
             form = ", ".join(_LAYOUTS[self._dims][1:])
-            raise ArgumentError(located(f"{type(self).__name__}: input_shape is ({form}), not {input_shape!r}"))
+            raise ArgumentError(
+                with_user_location(f"{type(self).__name__}: input_shape is ({form}), not {input_shape!r}")
+            )
         for number, least in zip(shape, (0, *(1,) * self._dims), strict=True):
             check_count(self, "input_shape", number, least)
         return shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.gluon.rnn.gated import GatedCell
 from gluongraph.gluon.rnn.modifiers import ModifierCell
@@ -63,7 +63,9 @@ class VariationalDropoutCell(ModifierCell):
     ):
         if drop_states and runs_backwards(base_cell):
             raise AssertionError(
-                located("a bidirectional cell has no single steps; put VariationalDropoutCell around the cells within")
+                with_user_location(
+                    "a bidirectional cell has no single steps; put VariationalDropoutCell around the cells within"
+                )
             )
         check_range(self, "drop_inputs", drop_inputs, FRACTION)
         check_range(self, "drop_states", drop_states, FRACTION)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gluongraph import image, nd, recordio
-from gluongraph.errors import FormatError, located, warn
+from gluongraph.errors import FormatError, warn, with_user_location
 from gluongraph.gluon.data.dataset import Dataset, RecordFileDataset
 from gluongraph.host.download import data_dir, download, repository_url
 from gluongraph.host.file_names import check_name
@@ -376,7 +376,9 @@ class ImageListDataset(Dataset):
         elif isinstance(imglist, (list, tuple)):
             rows = [[*np.ravel(row[:-1]), row[-1]] for row in imglist]
         else:
-            raise ValueError(located(f"imglist is a list or the name of a file, not {type(imglist).__name__}"))
+            raise ValueError(
+                with_user_location(f"imglist is a list or the name of a file, not {type(imglist).__name__}")
+            )
         self.items = [(os.path.join(self._root, row[-1]), np.array(row[:-1], np.float32)) for row in rows]
 
     def __len__(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import image
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon.block import Block, HybridBlock
 from gluongraph.gluon.nn import HybridSequential, Lambda, Sequential
 from gluongraph.image import color
@@ -226,7 +226,9 @@ class RandomCrop(_Transform):
         for number in self._pad:
             check_count(self, "pad", number, 0)
         if len(self._pad) not in (0, 4):
-            raise ValueError(located(f"RandomCrop: pad is a number or (top, bottom, left, right), not {pad!r}"))
+            raise ValueError(
+                with_user_location(f"RandomCrop: pad is a number or (top, bottom, left, right), not {pad!r}")
+            )
 
     def forward(self, x: NDArray) -> NDArray:
         if self._pad:
@@ -474,7 +476,7 @@ class RandomRotation(_Transform):
         _check_each(self, "angle_limits", angle_limits)
         if not angle_limits[0] < angle_limits[1]:
             raise ValueError(
-                located(f"RandomRotation: angle_limits are a lower and an upper limit, not {angle_limits}")
+                with_user_location(f"RandomRotation: angle_limits are a lower and an upper limit, not {angle_limits}")
             )
         check_range(self, "rotate_with_proba", rotate_with_proba, FRACTION)
         self._args, self._probability = (angle_limits, zoom_in, zoom_out), rotate_with_proba

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon import nn
 from gluongraph.gluon.block import HybridBlock
 
@@ -20,7 +20,7 @@ def untrained(name: str, pretrained: bool, net: Net) -> Net:
     """
     if pretrained:
         raise NotImplementedError(
-            located(
+            with_user_location(
                 f"{name}(pretrained=True): no weights come with gluongraph, and none are downloaded",
                 help="make the net without it, then net.load_parameters(file); MXNet's .params files can be read",
             )

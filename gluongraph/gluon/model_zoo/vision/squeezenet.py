@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gluongraph.context import Context
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon import nn
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.contrib.nn import HybridConcurrent
@@ -24,7 +24,9 @@ class SqueezeNet(HybridBlock):
     def __init__(self, version: str, classes: int = 1000, **kwargs: Any):
         super().__init__(**kwargs)
         if version not in SPECS:
-            raise AssertionError(located(f"there is no version {version} of SqueezeNet; there are {', '.join(SPECS)}"))
+            raise AssertionError(
+                with_user_location(f"there is no version {version} of SqueezeNet; there are {', '.join(SPECS)}")
+            )
         channels, kernel, fires = SPECS[version]
         with self.name_scope():
             self.features = row(nn.Conv2D(channels, kernel, 2), nn.Activation("relu"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph.context import Context
-from gluongraph.errors import located
+from gluongraph.errors import with_user_location
 from gluongraph.gluon import nn
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.model_zoo.vision.making import named, untrained
@@ -30,7 +30,7 @@ class VGG(HybridBlock):
         super().__init__(**kwargs)
         if len(layers) != len(filters):
             raise AssertionError(
-                located(f"VGG: a number of filters for each stage, not {list(filters)} for {list(layers)}")
+                with_user_location(f"VGG: a number of filters for each stage, not {list(filters)} for {list(layers)}")
             )
         with self.name_scope():
             self.features = nn.HybridSequential(prefix="")

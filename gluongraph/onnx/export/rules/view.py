@@ -90,7 +90,9 @@ def opened(graph: Graph, origins: dict[Node, Origin]) -> Graph:
                 continue
             made = n.on(tuple(new[s] for s in n.src))
             if n.op.name == "scan":
-                made = node(made.op, made.src, {**made.attrs, "body": opened(made.attrs["body"], origins)}, made.again)
+                made = node(
+                    made.op, made.src, {**made.attrs, "body": opened(made.attrs["body"], origins)}, made.copy_id
+                )
             elif n.op.body is not None and not (n.op.name in RULES and RULES[n.op.name](view, n) is not None):
                 results = inline(made)
                 several[n], made = results, results[0]
