@@ -44,8 +44,9 @@ def test_every_package_is_listed() -> None:
 
 
 @pytest.mark.parametrize("name", [m for m in modules() if not m.endswith("__main__") and not PEERS.match(m)])
-def test_doctests(name: str) -> None:
+def test_doctests(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By installed name: a run by path would import a second copy."""
+    monkeypatch.chdir(tmp_path)  # some write files
     module = importlib.import_module(name)
     assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
 
