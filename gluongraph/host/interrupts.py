@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
-from types import ModuleType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any, TypeVar
 
 from gluongraph.errors import user_origin
@@ -48,6 +48,7 @@ def in_parallel(tasks: Iterable[Callable[[], T]], workers: int) -> list[T]:
     >>> in_parallel((lambda i=i: i * i for i in range(4)), workers=2)
     [0, 1, 4, 9]
     """
+    _raise_what_was_lost()
     jobs: SimpleQueue[tuple[Future[T], Callable[[], T]] | None] = SimpleQueue()
     dropped = threading.Event()
 
@@ -228,12 +229,56 @@ def _at_exit() -> None:
 
 @contextmanager
 def in_one_line(what: str) -> Iterator[None]:
-    """Within: an interrupt that ends the program is shown as one line that says what it cut. GG_DEBUG=1 shows all."""
+    """Within: an interrupt that ends the program is shown as one line that says what it cut. GG_DEBUG=1 shows all.
+
+    None is lost: one that Python or a library has ignored, or has turned into another error, is raised at the end.
+    """
     try:
-        yield
+        with _none_lost():
+            yield
     except KeyboardInterrupt as error:
         show_in_one_line(error, what)
         raise
+
+
+_lost = threading.Event()  # an interrupt has come, and `_none_lost` has not seen its KeyboardInterrupt
+
+
+@contextmanager
+def _none_lost() -> Iterator[None]:
+    """Within: each interrupt raises KeyboardInterrupt, here or at the end.
+
+    Python raises it in whatever the main thread runs. In a callback of a weak reference or `__del__` it is ignored;
+    in `__set_name__`, which an import may call, it becomes a RuntimeError; native code has errors of its own.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # nested, or the program's own
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        _lost.set()
+        signal.default_int_handler(number, frame)
+
+    _lost.clear()
+    try:
+        signal.signal(signal.SIGINT, handle)
+        yield
+        _raise_what_was_lost()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if not _lost.is_set():
+            raise
+        raise KeyboardInterrupt from error
+    finally:
+        _lost.clear()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _raise_what_was_lost() -> None:
+    if threading.current_thread() is threading.main_thread() and _lost.is_set():
+        raise KeyboardInterrupt
 
 
 def show_in_one_line(error: KeyboardInterrupt, what: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gluongraph.host.interrupts import aside, guarded, import_whole, in_parallel
+from gluongraph.host.interrupts import aside, guarded, import_whole, in_one_line, in_parallel
 
 SCRIPT = """
 import sys
@@ -67,8 +67,8 @@ def script(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("delay", [0.1, 1.0, 3.0])
 def test_an_interrupt_ends_a_compilation_in_one_line(script: Path, tmp_path: Path, delay: float) -> None:
     code, _, err, _ = interrupted(script, "ends", delay, tmp_path / "cache")
-    assert code == -signal.SIGINT
-    assert err == "KeyboardInterrupt: compilation was interrupted, training.py:15\n"
+    line = "KeyboardInterrupt: compilation was interrupted, training.py:15\n"
+    assert (code, err.splitlines(keepends=True)[-1:]) == (-signal.SIGINT, [line]), err
 
 
 @pytest.mark.parametrize("delay", [0.05, 0.2, 0.5, 1.5])
@@ -105,6 +105,44 @@ def test_hidden_packages_are_absent_during_an_import(tmp_path: Path, monkeypatch
     monkeypatch.delitem(sys.modules, "json.tool", raising=False)
     assert import_whole("looks_for_json_tool", hidden=["json.tool"]).found is None
     assert importlib.import_module("json.tool")
+
+
+class Ignores:
+    """Python ignores what is raised in `__del__`."""
+
+    def __del__(self) -> None:
+        interrupt()
+
+
+def ignored() -> None:
+    Ignores()
+
+
+def becomes_another_error() -> None:
+    try:
+        interrupt()
+    except KeyboardInterrupt as error:
+        raise RuntimeError from error  # as Python does around `__set_name__`
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("lose", [ignored, becomes_another_error])
+def test_no_interrupt_is_lost(lose: Callable[[], None], interruptible: None) -> None:
+    with pytest.raises(KeyboardInterrupt), in_one_line("this"), in_one_line("a part of it"):
+        lose()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert in_parallel([lambda: 2], workers=1) == [2]
+    with pytest.raises(KeyError), in_one_line("this"):
+        raise KeyError
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_ignored_interrupt_ends_work_at_the_next_tasks(interruptible: None) -> None:
+    run: list[int] = []
+    with pytest.raises(KeyboardInterrupt), in_one_line("this"):
+        ignored()
+        in_parallel([lambda: run.append(1)], workers=1)
+    assert not run
 
 
 def test_an_interrupt_does_not_wait_for_tasks(interruptible: None) -> None:
