@@ -10,7 +10,7 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.codegen.rule import Target, bind, emit
-from gluongraph.codegen.rules import offer
+from gluongraph.codegen.rules import offer, tuning_variants
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import machine_code, tir
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
@@ -26,7 +26,10 @@ TOLERANCE = {"f64": 1e-12, "f32": 4e-6, "f16": 4e-3, "bf16": 2e-2}
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel: what it computes of inputs of these types, by which rule, and which outputs lie over which inputs."""
+    """A kernel: what it computes of inputs of these types, by which rule, and which outputs lie over which inputs.
+
+    `setting` is the tuning variant of the rule, "" its default.
+    """
 
     name: str
     fn: Callable[..., Node | tuple[Node, ...]]
@@ -35,6 +38,7 @@ class Case:
     rule: str = ""
     inplace: tuple[tuple[int, int], ...] = ()
     tolerance: float = 0.0
+    setting: str = ""
 
     def types(self) -> list[TensorType]:
         """Of the inputs; f32 where nothing is said."""
@@ -67,29 +71,38 @@ class Library:
         group = Group(case.graph(), case.pattern, case.inplace)
         candidate = offer(self.target)(group)
         assert candidate is not None, f"{case.name}: no rule takes it"
+        if case.setting:
+            variants = {each.setting: each for each in tuning_variants(group, candidate, self.target)}
+            candidate = variants[case.setting]
         reads = tuple(Buffer(f"x{i}", t, "input") for i, t in enumerate(group.inputs))
         writes = tuple(Buffer(f"y{i}", t, "output") for i, t in enumerate(group.outputs))
         return Launch(name, group, candidate, reads, writes)
 
     def check(self, case: Case) -> None:
         """Right rule, right numbers, and inputs untouched."""
-        launch = self.launches[case.name]
+        launch, shared = self.launches[case.name], dict(case.inplace)
         assert launch.candidate.rule == (case.rule or case.pattern)
         rng = np.random.default_rng(1)
         values = {f"x{i}": numbers(rng, t) for i, t in enumerate(launch.group.inputs)}
         with np.errstate(all="ignore"):
             want, _ = interpreter.run(launch.group.body, values)
-        memory = [np.array(v, copy=True) for v in values.values()]
+        memory, results = self.run(case, [*values.values()])
+        for got, true in zip(results, want.values(), strict=True):
+            compare(got, np.asarray(true), case)
+        for i, (before, after) in enumerate(zip(values.values(), memory, strict=True)):
+            assert i in shared.values() or before.tobytes() == after.tobytes(), f"{case.name} writes over input {i}"
+
+    def run(self, case: Case, values: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        """Return the inputs' memory after the kernel has run on copies of these values, and the results."""
+        launch = self.launches[case.name]
+        memory = [np.array(v, copy=True) for v in values]
         shared = dict(case.inplace)
         fresh = [spoiled(t.shape, numpy_dtype(t.dtype)) for j, t in enumerate(launch.group.outputs) if j not in shared]
         queue = iter(fresh)
         results = [memory[shared[j]] if j in shared else next(queue) for j in range(len(launch.group.outputs))]
         extra = [spoiled((launch.candidate.workspace,), np.uint8)] if launch.candidate.workspace else []
         self.module[launch.kernel](*map(loader.view, [*memory, *fresh, *extra]))
-        for got, true in zip(results, want.values(), strict=True):
-            compare(got, np.asarray(true), case)
-        for i, (before, after) in enumerate(zip(values.values(), memory, strict=True)):
-            assert i in shared.values() or before.tobytes() == after.tobytes(), f"{case.name} writes over input {i}"
+        return memory, results
 
 
 def spoiled(shape: tuple[int, ...], dtype: Any) -> Array:

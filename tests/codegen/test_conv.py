@@ -2,115 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
+import tvm
+from conv_kernels import HOST, OPS, ConvCase, ConvKernels, fractions
 
 from gluongraph.codegen.contraction import conv, conv_1x1, conv_bands, conv_direct_nchwc, conv_tiles
 from gluongraph.codegen.contraction.conv import Conv
-from gluongraph.codegen.contraction.microkernel import accumulator
 from gluongraph.codegen.rule import Cpu
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
-from gluongraph.codegen.tvm import machine_code, tir
-from gluongraph.dtypes import numpy_dtype
+from gluongraph.codegen.tvm import tir
 from gluongraph.errors import CompileError
 
-HOST = target()
-assert isinstance(HOST, Cpu)
-WORKSPACE = {
-    "forward": conv.forward_workspace,
-    "data_grad": conv.data_grad_workspace,
-    "weight_grad": conv.weight_grad_workspace,
-}
+
+def cpu(name: str) -> Cpu:
+    """Return a target, whether or not this machine can run its code."""
+    found = TARGETS[name]
+    assert isinstance(found, Cpu)
+    return found
 
 
-def taps(c: Conv) -> Any:
-    """For each tap: its place in the kernel, and the slices of padded input that it reads."""
-    height, width = c.out
-    for i in range(c.kernel[0]):
-        for j in range(c.kernel[1]):
-            top, left = i * c.dilation[0], j * c.dilation[1]
-            rows = slice(top, top + (height - 1) * c.stride[0] + 1, c.stride[0])
-            yield i, j, (..., rows, slice(left, left + (width - 1) * c.stride[1] + 1, c.stride[1]))
+def cpu_here(name: str) -> Cpu:
+    """Return a target whose code this machine can run; skip the test if it cannot."""
+    if HOST.lanes < cpu(name).lanes:
+        pytest.skip(f"this machine is no {name}")
+    found = target(name)
+    assert isinstance(found, Cpu)
+    return found
 
 
-def reference(kind: str, c: Conv, x: Any, w: Any, g: Any) -> Any:
-    """By numpy: the sum over taps of products of whole images."""
-    edge = [(0, 0), (0, 0), (c.padding[0],) * 2, (c.padding[1],) * 2]
-    whole = np.pad(x, edge).reshape(c.n, c.groups, c.c // c.groups, c.h + 2 * c.padding[0], c.w + 2 * c.padding[1])
-    w, g = w.reshape(c.groups, c.o // c.groups, *w.shape[1:]), g.reshape(c.n, c.groups, c.o // c.groups, *c.out)
-    y, dx, dw = np.zeros_like(g), np.zeros_like(whole), np.zeros_like(w)
-    for i, j, place in taps(c):
-        y += np.einsum("ngchw,goc->ngohw", whole[place], w[..., i, j])
-        dx[place] += np.einsum("ngohw,goc->ngchw", g, w[..., i, j])
-        dw[..., i, j] = np.einsum("ngchw,ngohw->goc", whole[place], g)
-    dx = dx[..., c.padding[0] : c.padding[0] + c.h, c.padding[1] : c.padding[1] + c.w]
-    return {"forward": y, "data_grad": dx, "weight_grad": dw}[kind].ravel()
+def of_algorithm(convs: Mapping[str, Conv], algorithm: str, dtype: str = "f32") -> dict[str, ConvCase]:
+    """The cases of one algorithm, the first also with an epilogue."""
+    cases = {name: ConvCase(c, dtype, algorithm) for name, c in convs.items()}
+    first = next(iter(cases))
+    return {**cases, f"{first}, epilogue": replace(cases[first], epilogue=True)}
 
 
-def run(
-    kind: str, c: Conv, dtype: str = "f32", where: Any = HOST, threads: tuple[int, ...] = (), algorithm: str = ""
-) -> list[Any]:
-    """What the kernel adds into zeros (so an element written twice shows), per number of threads; the reference."""
-    import tvm
-
-    random = np.random.default_rng(3)
-    shapes = {"x": (c.n, c.c, c.h, c.w), "w": (c.o, c.c // c.groups, *c.kernel), "g": (c.n, c.o, *c.out)}
-    arrays = {name: (random.integers(-99, 99, shape) / 64).astype(numpy_dtype(dtype)) for name, shape in shapes.items()}
-    names = {"forward": "xw", "data_grad": "gw", "weight_grad": "xg"}[kind]
-    result = {"forward": "g", "data_grad": "x", "weight_grad": "w"}[kind]
-
-    k, total = tir.Kernel("conv"), accumulator(dtype, dtype)
-    bufs = {name: k.param(name, arrays[name].size, dtype) for name in names}
-    out = k.param("out", arrays[result].size, total)
-    space = k.param("space", WORKSPACE[kind](c, dtype, where, algorithm), "u8")
-
-    def pixels(name: str) -> Any:
-        channels, size = shapes[name][1], shapes[name][2] * shapes[name][3]
-        return lambda n, ch, p, lanes: k.load(bufs[name], (n * channels + ch) * size + p, lanes)
-
-    def add(at: Any, value: Any) -> None:
-        k.store(out, k.load(out, at, tir.lanes_of(value)) + value, at)
-
-    def write_pixels(n: Any, ch: Any, p: Any, value: Any) -> None:
-        add(k.let((n * shapes[result][1] + ch) * (shapes[result][2] * shapes[result][3]) + p), value)
-
-    if kind == "weight_grad":
-        x, g = pixels("x"), pixels("g")
-        conv.emit_weight_grad(k, c, dtype, x, g, lambda o, q, v: add(k.let(o * c.q + q), v), where, space, algorithm)
-    else:
-        emit = conv.emit_forward if kind == "forward" else conv.emit_data_grad
-        source = pixels(names[0])
-        emit(
-            k,
-            c,
-            dtype,
-            source,
-            lambda o, q, n: k.load(bufs["w"], o * c.q + q, n),
-            write_pixels,
-            where,
-            space,
-            algorithm,
-        )
-    function = machine_code.build_kernels([k.finish()], where.tvm)["conv"]
-    given = [tvm.runtime.tensor(arrays[name].ravel()) for name in names]
-    results = []
-    for number in threads or (0,):
-        if number:
-            tvm.get_global_func("runtime.config_threadpool")(1, number)
-        made = tvm.runtime.tensor(np.zeros(out.size, numpy_dtype(total)))
-        function(*given, made, tvm.runtime.tensor(np.full(space.size, 255, "u1")))  # the workspace starts as NaNs
-        results.append(made.numpy())
-    return [*results, reference(kind, c, *(arrays[name].astype("f8") for name in "xwg"))]
+def check_threads(kernels: ConvKernels, name: str, op: str) -> None:
+    """The numbers are right, and the same to the bit by one and two threads."""
+    kernels.check(name, op)
+    operands, results = fractions(op, kernels.cases[name].conv), []
+    for threads in (1, 2):
+        tvm.get_global_func("runtime.config_threadpool")(1, threads)
+        results.append(kernels.run(name, op, operands))
+    assert np.array_equal(*results)
 
 
-def check(got: Any, want: Any, tolerance: float = 1e-5) -> None:
-    assert np.abs(got - want).max() <= tolerance * max(np.abs(want).max(), 1e-30)
-
-
-CASES = {
+CONVS = {
     "one": Conv(1, 1, 1, 1, 1, (1, 1)),
     "plain": Conv(16, 3, 8, 8, 5, (3, 3)),
     "same": Conv(19, 4, 4, 4, 9, (3, 3), padding=(1, 1)),
@@ -129,21 +70,52 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", WORKSPACE)
-def test_convolution(kind: str, case: str) -> None:
-    check(*run(kind, CASES[case]))
+@pytest.fixture(scope="module")
+def by_default() -> ConvKernels:
+    return ConvKernels({name: ConvCase(c, epilogue=name == "strided") for name, c in CONVS.items()})
 
 
-@pytest.mark.parametrize("dtype", ["f64", "bf16", "f16"])
-@pytest.mark.parametrize("kind", WORKSPACE)
-def test_other_dtypes(kind: str, dtype: str) -> None:
-    check(*run(kind, CASES["grouped"], dtype))
+@pytest.mark.parametrize("name", CONVS)
+@pytest.mark.parametrize("op", OPS)
+def test_convolution(by_default: ConvKernels, op: str, name: str) -> None:
+    by_default.check(name, op)
 
 
-def test_weights_of_bf16_have_no_address_to_fetch_ahead() -> None:
-    """There is no address of them, and there are as many as are asked for where they are float32."""
-    check(*run("data_grad", CASES["lenet"], "bf16"))
+DTYPES = {dtype: ConvCase(CONVS["grouped"], dtype) for dtype in ("f64", "bf16", "f16")}
+
+
+@pytest.fixture(scope="module")
+def of_dtypes() -> ConvKernels:
+    return ConvKernels({**DTYPES, "lenet": ConvCase(CONVS["lenet"], "bf16")})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS)
+def test_other_dtypes(of_dtypes: ConvKernels, op: str, dtype: str) -> None:
+    of_dtypes.check(dtype, op)
+
+
+def test_weights_of_bf16_are_not_prefetched(of_dtypes: ConvKernels) -> None:
+    """Where they are float32 there would be an address to prefetch; so many they have to be."""
+    of_dtypes.check("lenet", "conv2d_data_grad")
+
+
+DIRECT = {
+    **{name: CONVS[name] for name in ("plain", "dilated", "grouped")},
+    "few": Conv(3, 4, 5, 6, 7, (3, 3)),
+}
+
+
+@pytest.fixture(scope="module", params=["images", "flat"])
+def direct(request: pytest.FixtureRequest) -> ConvKernels:
+    return ConvKernels(of_algorithm(DIRECT, request.param))
+
+
+@pytest.mark.parametrize("name", [*DIRECT, "plain, epilogue"])
+@pytest.mark.parametrize("op", OPS)
+def test_images_and_flat_pixels_in_vectors(direct: ConvKernels, op: str, name: str) -> None:
+    """Both algorithms support every convolution, whichever is the default."""
+    direct.check(name, op)
 
 
 CHANNELS = {  # fill vectors better than images do: blocks with a rest, remainders of strides without a tap, groups
@@ -155,12 +127,23 @@ CHANNELS = {  # fill vectors better than images do: blocks with a rest, remainde
 }
 
 
-@pytest.mark.parametrize("case", CHANNELS)
-@pytest.mark.parametrize("kind", WORKSPACE)
-def test_channels_in_vectors(kind: str, case: str) -> None:
-    c = CHANNELS[case]
-    assert all(conv_direct_nchwc.is_profitable(c, channels, TARGETS["x86-64-v4"], "f32") for channels in (c.c, c.o))
-    check(*run(kind, c, where=target("x86-64-v3") if case == "odd" else HOST, algorithm="channels"))
+@pytest.fixture(scope="module")
+def channels() -> ConvKernels:
+    return ConvKernels(of_algorithm(CHANNELS, "channels"))
+
+
+@pytest.mark.parametrize("name", [*CHANNELS, "odd, epilogue"])
+@pytest.mark.parametrize("op", OPS)
+def test_channels_in_vectors(channels: ConvKernels, op: str, name: str) -> None:
+    c = channels.cases[name].conv
+    assert all(conv_direct_nchwc.is_profitable(c, each, cpu("x86-64-v4"), "f32") for each in (c.c, c.o))
+    channels.check(name, op)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_channels_in_narrow_vectors(op: str) -> None:
+    case = ConvCase(CHANNELS["odd"], algorithm="channels")
+    ConvKernels({"odd": case}, cpu_here("x86-64-v3"), [op]).check("odd", op)
 
 
 BANDS = {  # of few images that fill a vector: a rest of every tile, rows that a stride leaves out, groups, AVX2
@@ -171,44 +154,39 @@ BANDS = {  # of few images that fill a vector: a rest of every tile, rows that a
 }
 
 
-@pytest.mark.parametrize("case", BANDS)
-@pytest.mark.parametrize("kind", ["forward", "data_grad"])
-def test_bands_of_images(kind: str, case: str) -> None:
-    c, where = BANDS[case][0], target(BANDS[case][1])
-    op = {"forward": "conv2d", "data_grad": "conv2d_data_grad"}[kind]
-    assert conv.algorithms(op, c, "f32", where)[0] == "bands"
-    if HOST.lanes < where.lanes:
-        pytest.skip(f"this machine is no {where.name}")
-    one, two, want = run(kind, c, where=where, threads=(1, 2))
-    check(one, want)
-    assert np.array_equal(one, two)
+@pytest.mark.parametrize("name", BANDS)
+@pytest.mark.parametrize("op", ["conv2d", "conv2d_data_grad"])
+def test_bands_of_images(op: str, name: str) -> None:
+    c, where = BANDS[name][0], BANDS[name][1]
+    assert conv.algorithms(op, c, "f32", cpu(where))[0] == "bands"
+    check_threads(ConvKernels({name: ConvCase(c, epilogue=name == "odd")}, cpu_here(where), [op]), name, op)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_bands_of_16_bit_images(dtype: str) -> None:
-    c = Conv(2, 5, 16, 8, 9, (3, 3), padding=(1, 1))
-    check(*run("forward", c, dtype, algorithm="bands"))
+    case = ConvCase(Conv(2, 5, 16, 8, 9, (3, 3), padding=(1, 1)), dtype, "bands")
+    ConvKernels({"odd": case}, cpu_here("x86-64-v4"), ["conv2d"]).check("odd", "conv2d")
 
 
 def test_which_images_are_cut_into_bands() -> None:
-    """Bands fill a vector, are of whole steps, and more of them than images; many pixels are worth turning weights."""
-    cpu, layer = TARGETS["x86-64-v4"], Conv(8, 64, 16, 16, 64, (3, 3), padding=(1, 1))
-    assert conv_bands.is_profitable("conv2d", layer, cpu, "f32")
+    """Bands fill a vector and consist of whole strides, and there are more of them than images; with many pixels it
+    pays to reorder the weights."""
+    on, layer = cpu("x86-64-v4"), Conv(8, 64, 16, 16, 64, (3, 3), padding=(1, 1))
+    assert conv_bands.is_profitable("conv2d", layer, on, "f32")
     for change in ({"n": 16}, {"n": 6}, {"h": 15}, {"h": 32, "w": 32}):
-        assert not conv_bands.is_profitable("conv2d", replace(layer, **change), cpu, "f32")
+        assert not conv_bands.is_profitable("conv2d", replace(layer, **change), on, "f32")
     odd = replace(layer, h=6, w=6, stride=(2, 2))
-    assert conv_bands.is_supported("conv2d", replace(odd, h=8), cpu, "f32")
-    assert not conv_bands.is_supported("conv2d_data_grad", odd, cpu, "f32")
+    assert conv_bands.is_supported("conv2d", replace(odd, h=8), on, "f32")
+    assert not conv_bands.is_supported("conv2d_data_grad", odd, on, "f32")
 
 
-def test_which_fill_vectors() -> None:
-    """Channels do not where images do, or of too few channels; odd sizes would leave remainders of unequal length."""
-    cpu = TARGETS["x86-64-v4"]
-    layer = Conv(8, 32, 8, 8, 64, (3, 3), (2, 2))
-    assert conv_direct_nchwc.is_profitable(layer, layer.o, cpu, "f32")
-    assert not conv_direct_nchwc.is_profitable(replace(layer, n=32), layer.o, cpu, "f32")
-    assert not conv_direct_nchwc.is_profitable(replace(layer, c=3), 3, cpu, "f32")
-    assert not conv_direct_nchwc.is_profitable(replace(layer, h=9), layer.o, cpu, "f32")
+def test_whose_channels_fill_vectors() -> None:
+    """Not where images do, not of too few channels; odd sizes would leave remainders of unequal length."""
+    on, layer = cpu("x86-64-v4"), Conv(8, 32, 8, 8, 64, (3, 3), (2, 2))
+    assert conv_direct_nchwc.is_profitable(layer, layer.o, on, "f32")
+    assert not conv_direct_nchwc.is_profitable(replace(layer, n=32), layer.o, on, "f32")
+    assert not conv_direct_nchwc.is_profitable(replace(layer, c=3), 3, on, "f32")
+    assert not conv_direct_nchwc.is_profitable(replace(layer, h=9), layer.o, on, "f32")
 
 
 POINTS = {  # of one tap: a rest of every tile, groups, channels a page apart
@@ -219,24 +197,51 @@ POINTS = {  # of one tap: a rest of every tile, groups, channels a page apart
 }
 
 
-@pytest.mark.parametrize("case", POINTS)
-@pytest.mark.parametrize("kind", WORKSPACE)
-def test_one_tap(kind: str, case: str) -> None:
-    cpu, c = TARGETS["x86-64-v4"], POINTS[case]
-    assert conv_1x1.is_profitable(c, cpu, "f32")
-    op = {"forward": "conv2d", "data_grad": "conv2d_data_grad", "weight_grad": "conv2d_weight_grad"}[kind]
-    assert conv.algorithms(op, c, "f32", cpu)[0] == "points"
-    one, two, want = run(kind, c, threads=(1, 2))
-    check(one, want)
-    assert np.array_equal(one, two)
+@pytest.fixture(scope="module")
+def points() -> ConvKernels:
+    return ConvKernels(of_algorithm(POINTS, "points"))
+
+
+@pytest.mark.parametrize("name", [*POINTS, "odd, epilogue"])
+@pytest.mark.parametrize("op", OPS)
+def test_one_tap(points: ConvKernels, op: str, name: str) -> None:
+    c = points.cases[name].conv
+    assert conv.algorithms(op, c, "f32", cpu("x86-64-v4"))[0] == "points"
+    check_threads(points, name, op)
 
 
 def test_what_is_more_than_one_tap() -> None:
     """Or has edges, or images that end within a vector."""
-    cpu, layer = TARGETS["x86-64-v4"], Conv(2, 16, 4, 4, 16, (1, 1))
-    assert conv_1x1.is_profitable(layer, cpu, "f32")
+    on, layer = cpu("x86-64-v4"), Conv(2, 16, 4, 4, 16, (1, 1))
+    assert conv_1x1.is_profitable(layer, on, "f32")
     for change in ({"kernel": (1, 3)}, {"padding": (0, 1)}, {"h": 3}):
-        assert not conv_1x1.is_profitable(replace(layer, **change), cpu, "f32")
+        assert not conv_1x1.is_profitable(replace(layer, **change), on, "f32")
+
+
+K = HOST.lanes
+BLOCKED = {  # images in the NCHWn layout: strided, grouped, dilated, a kernel larger than the image
+    "points": Conv(2 * K, 9, 6, 5, 12, (1, 1), blocks=True),
+    "skipping": Conv(K, 10, 7, 9, 6, (1, 1), (3, 2), groups=2, blocks=True),
+    "strided": Conv(2 * K, 5, 9, 8, 7, (3, 3), (2, 2), (1, 1), blocks=True),
+    "dilated": Conv(K, 6, 7, 9, 8, (3, 2), (1, 2), (2, 0), (2, 3), 2, blocks=True),
+    "far": Conv(K, 2, 3, 3, 2, (3, 3), padding=(4, 4), blocks=True),
+}
+BLOCKED_CASES = [(name, algorithm) for name in BLOCKED for algorithm in ("points", "images")
+                 if algorithm == "images" or BLOCKED[name].kernel == (1, 1)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def in_blocks() -> ConvKernels:
+    if K == 1:
+        pytest.skip("this machine has no vectors of float32: images lie in no blocks here")
+    cases = {f"{name} {algorithm}": ConvCase(BLOCKED[name], algorithm=algorithm) for name, algorithm in BLOCKED_CASES}
+    return ConvKernels(cases | {"strided, epilogue": ConvCase(BLOCKED["strided"], epilogue=True)})
+
+
+@pytest.mark.parametrize("name", [*map(" ".join, BLOCKED_CASES), "strided, epilogue"])
+@pytest.mark.parametrize("op", OPS)
+def test_images_in_blocks(in_blocks: ConvKernels, op: str, name: str) -> None:
+    check_threads(in_blocks, name, op)
 
 
 TILED = {  # images that leave a rest of 16 and of 32, channels that leave one of 32, strips and groups, few images
@@ -246,19 +251,25 @@ TILED = {  # images that leave a rest of 16 and of 32, channels that leave one o
 }
 
 
-@pytest.mark.parametrize("case", TILED)
-@pytest.mark.parametrize("kind", WORKSPACE)
-@pytest.mark.skipif(not HOST.tiles, reason="this machine has no tiles")
-def test_tiles_of_bf16(kind: str, case: str) -> None:
-    one, two, want = run(kind, TILED[case], "bf16", threads=(1, 2))
-    check(one, want)
-    assert np.array_equal(one, two)
+@pytest.fixture(scope="module")
+def tiled() -> ConvKernels:
+    if not HOST.tiles:
+        pytest.skip("this machine has no tiles")
+    return ConvKernels(of_algorithm(TILED, "tiles", "bf16"))
 
 
-@pytest.mark.parametrize("kind", WORKSPACE)
+@pytest.mark.parametrize("name", [*TILED, "odd, epilogue"])
+@pytest.mark.parametrize("op", OPS)
+def test_tiles_of_bf16(tiled: ConvKernels, op: str, name: str) -> None:
+    check_threads(tiled, name, op)
+
+
+@pytest.mark.parametrize("op", OPS)
 @pytest.mark.skipif("avx512_bf16" not in cpu_flags(), reason="this machine has no AVX512-BF16")
-def test_vectors_of_pairs_of_bf16(kind: str) -> None:
-    check(*run(kind, TILED["strided"], "bf16", where=target("avx512-bf16")))
+def test_vectors_of_pairs_of_bf16(op: str) -> None:
+    where = target("avx512-bf16")
+    assert isinstance(where, Cpu)
+    ConvKernels({"strided": ConvCase(TILED["strided"], "bf16", "tiles")}, where, [op]).check("strided", op)
 
 
 @pytest.mark.skipif(not HOST.tiles, reason="this machine has no tiles")
@@ -267,53 +278,57 @@ def test_strips_of_lines_of_tiles() -> None:
     small = replace(HOST, l2=4096)
     wide = Conv(8, 16, 3, 64, 16, (1, 3), padding=(0, 1))
     assert conv_tiles.WeightGrad(wide, small).strip < 3
-    check(*run("weight_grad", wide, "bf16", where=small))
+    ConvKernels({"wide": ConvCase(wide, "bf16", "tiles")}, small, ["conv2d_weight_grad"]).check(
+        "wide", "conv2d_weight_grad"
+    )
 
 
 def test_what_is_no_convolution_for_tiles() -> None:
-    cpu, other = TARGETS["sapphirerapids"], TARGETS["x86-64-v4"]
+    on, other = cpu("sapphirerapids"), cpu("x86-64-v4")
     layer = Conv(16, 32, 8, 8, 32, (3, 3))
-    assert conv_tiles.is_profitable(layer, cpu, "bf16")
+    assert conv_tiles.is_profitable(layer, on, "bf16")
     assert not conv_tiles.is_profitable(layer, other, "bf16")
-    assert not conv_tiles.is_profitable(layer, cpu, "f16")
-    assert not conv_tiles.is_profitable(replace(layer, c=3), cpu, "bf16")
-    assert not conv_tiles.is_profitable(replace(layer, n=4), cpu, "bf16")
+    assert not conv_tiles.is_profitable(layer, on, "f16")
+    assert not conv_tiles.is_profitable(replace(layer, c=3), on, "bf16")
+    assert not conv_tiles.is_profitable(replace(layer, n=4), on, "bf16")
 
 
-@pytest.mark.parametrize("kind", WORKSPACE)
-def test_narrower_vectors(kind: str) -> None:
-    narrow = target("x86-64-v3")
-    if HOST.lanes < narrow.lanes:
-        pytest.skip("this machine has no AVX2")
-    check(*run(kind, CASES["strided"], where=narrow))
+@pytest.mark.parametrize("op", OPS)
+def test_narrower_vectors(op: str) -> None:
+    ConvKernels({"strided": ConvCase(CONVS["strided"])}, cpu_here("x86-64-v3"), [op]).check("strided", op)
 
 
-@pytest.mark.parametrize("kind", WORKSPACE)
-def test_threads_change_no_bit(kind: str) -> None:
-    for c in (Conv(40, 8, 9, 9, 20, (3, 3)), Conv(8, 32, 9, 9, 48, (3, 3))):
-        one, two, _ = run(kind, c, threads=(1, 2))
-        assert np.array_equal(one, two)
+THREADS = {"by image": Conv(40, 8, 9, 9, 20, (3, 3)), "by channel": Conv(8, 32, 9, 9, 48, (3, 3))}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_threads_change_no_bit(op: str) -> None:
+    kernels = ConvKernels({name: ConvCase(c) for name, c in THREADS.items()}, names=[op])
+    for name in THREADS:
+        check_threads(kernels, name, op)
 
 
 def test_weights_too_large_for_sums_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces that own output channels alone find the same."""
+    """Chunks that own output channels alone give the same."""
     monkeypatch.setattr("gluongraph.codegen.contraction.conv_direct_nchwn_weights.SMALL", 0)
-    check(*run("weight_grad", CASES["lenet"]))
-    check(*run("weight_grad", Conv(50, 6, 5, 5, 11, (3, 3), groups=1)))
+    op, convs = "conv2d_weight_grad", {"lenet": CONVS["lenet"], "odd": Conv(50, 6, 5, 5, 11, (3, 3))}
+    kernels = ConvKernels({name: ConvCase(c, algorithm="images") for name, c in convs.items()}, HOST, [op])
+    for name in convs:
+        kernels.check(name, op)
 
 
 def test_strips_within_cache() -> None:
     """A small cache cuts the rows into strips, whose sums add up."""
-    small = replace(HOST, l1=4096)
-    check(*run("weight_grad", CASES["plain"], where=small))
+    op = "conv2d_weight_grad"
+    ConvKernels({"plain": ConvCase(CONVS["plain"])}, replace(HOST, l1=4096), [op]).check("plain", op)
 
 
 def test_workspace_is_checked() -> None:
     k = tir.Kernel("conv")
     space = k.param("space", 64, "u8")
 
-    def nothing(*_: Any) -> Any:
+    def nothing(*_: object) -> tir.Expr:
         raise AssertionError("nothing is read or written before the check")
 
     with pytest.raises(CompileError, match="bytes of workspace"):
-        conv.emit_forward(k, CASES["plain"], "f32", nothing, nothing, nothing, HOST, space)
+        conv.emit_forward(k, CONVS["plain"], "f32", nothing, nothing, nothing, HOST, space)
