@@ -63,7 +63,7 @@ def test_type_checkers_find_the_siblings(folder: str) -> None:
 
 
 # Folders of tests that belong to no package: what they test takes several.
-ACROSS = {"docs", "errors", "examples", "golden", "install", "nets"}
+ACROSS = {"docs", "errors", "examples", "golden", "install", "nets", "trust"}
 
 
 def test_folders_of_tests_are_named_like_packages() -> None:
@@ -73,6 +73,14 @@ def test_folders_of_tests_are_named_like_packages() -> None:
     tests = {name for name in folders if (ROOT / "tests" / name).is_dir()}
     assert tests <= names | ACROSS
     assert tests >= ACROSS
+
+
+def test_folders_below_are_named_like_those_of_the_package() -> None:
+    """A folder with tests in the folder of a package has the name of a folder there."""
+    for file in (ROOT / "tests").glob("*/*/**/test_*.py"):
+        package, *below = file.relative_to(ROOT / "tests").parent.parts
+        home = ROOT / package if package in SIBLINGS else ROOT / "gluongraph" / package
+        assert package in ACROSS or home.joinpath(*below).is_dir(), file
 
 
 def test_names_of_helper_modules_are_distinct() -> None:

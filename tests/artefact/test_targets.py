@@ -77,7 +77,7 @@ def test_a_gpu(tmp_path: pathlib.Path) -> None:
     found = file.read(tmp_path / "step.gga")
     assert (found.told["target"]["kind"], found.told["target"]["arch"]) == ("cuda", "sm_80")
     if (why := mx.artefact.compatibility.misfit(found.told)) == "":
-        pytest.skip("there is such a GPU; tests/codegen/test_cuda.py runs code on it")
+        pytest.skip("there is such a GPU; tests/codegen/cuda/test_cuda.py runs code on it")
     with pytest.warns(UserWarning, match="it is for a GPU, sm_80" if "driver" in why else "compiled again"):
         twin = mx.load(tmp_path / "step.gga")
     assert run(twin, range(2)) == run(step, range(2))

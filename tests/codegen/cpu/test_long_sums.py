@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from functools import cache as once
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kernels import Case
 
 from gluongraph import ops
 from gluongraph.codegen.rule import Cpu, bind, emit
@@ -23,9 +22,6 @@ from gluongraph.ir.graph import Node, TensorType
 from gluongraph.ir.plan import Buffer, Group, Launch
 from gluongraph.ops import sums
 from gluongraph.runtime import loader
-
-sys.path.insert(0, str(Path(__file__).parent))
-from kernels import Case
 
 # Errors allowed, in those of numpy's pairwise sum of as many positive terms. Products have two levels of chains, as in
 # BLAS; filters that are evaluated at points have rounding of their own; of a running sum every element is looked at.

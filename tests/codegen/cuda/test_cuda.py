@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import gpu
 import numpy as np
 import pytest
 
@@ -39,9 +39,6 @@ from gluongraph.ops.random import MULTIPLIERS, ROUNDS
 from gluongraph.passes import assign_memory, inline, schedule, select
 from gluongraph.passes.pipeline import Context
 from gluongraph.step import TrainStep
-
-sys.path.insert(0, str(Path(__file__).parent))
-import gpu
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to build the emulator of threads with")

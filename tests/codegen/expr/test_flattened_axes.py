@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import product
-from pathlib import Path
 
 import pytest
+from kernels import Case, Library
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node
-
-sys.path.insert(0, str(Path(__file__).parent))
-from kernels import Case, Library
 
 
 def row(x: Node, mean: Node) -> tuple[Node, Node]:

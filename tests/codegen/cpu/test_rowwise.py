@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from kernels import Case, Library
 
 from gluongraph import ops
 from gluongraph.codegen.rule import bind, emit
@@ -15,9 +13,6 @@ from gluongraph.codegen.tvm import tir
 from gluongraph.compiler.lower import compile_graph
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType
-
-sys.path.insert(0, str(Path(__file__).parent))
-from kernels import Case, Library
 
 SHAPES = [(1, 7), (3, 10), (128, 10), (5, 16), (4, 33), (3, 200), (2, 3, 17), (6, 5000), (300, 100), (64, 1), (2, 9000)]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from kernels import Case, Library
 
 from gluongraph import ops
 from gluongraph.codegen.contraction import conv_tile_blocks
@@ -14,9 +13,6 @@ from gluongraph.codegen.contraction.conv import Conv
 from gluongraph.codegen.targets import TARGETS, cpu_flags, target
 from gluongraph.ir.graph import Node, TensorType
 from gluongraph.ops.blocked_layout import IN_BLOCKS, blocked
-
-sys.path.insert(0, str(Path(__file__).parent))
-from kernels import Case, Library
 
 CPU = target()
 assert CPU is not None

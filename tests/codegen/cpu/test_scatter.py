@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kernels import Case, Library
 
 from gluongraph import ops
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Node, TensorType
 from gluongraph.runtime import loader
-
-sys.path.insert(0, str(Path(__file__).parent))
-from kernels import Case, Library
 
 ROWS, WIDTH, COUNT = 300, 37, 50
 TABLE, LIST, VALUES = (ROWS, WIDTH), ((COUNT,), "i32"), (COUNT, WIDTH)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from kernels import Case, Library
 
 from gluongraph import ops
 from gluongraph.codegen.cpu.loops import merged_axes
 from gluongraph.ir.graph import Node
 from gluongraph.ir.plan import Group
-
-sys.path.insert(0, str(Path(__file__).parent))
-from kernels import Case, Library
 
 IMAGE = (4, 6, 5, 7)
 U32 = ((4,), "u32")

@@ -17,11 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_cuda
 
 from gluongraph.bench.workloads import UPDATES
-
-sys.path.insert(0, str(Path(__file__).parent))
-import test_cuda
 
 HERE = Path(__file__).parent
 pytestmark = [

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from kernels import Case, Library, numbers, spoiled
 
 from gluongraph import ops
 from gluongraph.codegen.contraction.contraction import GEMM
@@ -17,9 +15,6 @@ from gluongraph.ir.graph import Node
 from gluongraph.ir.plan import Buffer, Group, Launch
 from gluongraph.ops.matmul import MATMUL
 from gluongraph.runtime import loader
-
-sys.path.insert(0, str(Path(__file__).parent))
-from kernels import Case, Library, numbers, spoiled
 
 
 def product(a: Node, b: Node, ta: bool = False, tb: bool = False) -> Node:

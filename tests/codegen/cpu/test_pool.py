@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from kernels import Case, Library
 
 from gluongraph import ops
 from gluongraph.compiler.lower import compile_graph
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType
-
-sys.path.insert(0, str(Path(__file__).parent))
-from kernels import Case, Library
 
 Shape = tuple[int, ...]
 # shape, kernel, stride, padding, ceil

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from kernels import Case, Library
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node
-
-sys.path.insert(0, str(Path(__file__).parent))
-from kernels import Case, Library
 
 
 def moments(x: Node) -> tuple[Node, Node]:
