@@ -23,6 +23,9 @@ class Read(Protocol):
 class Algebra(Protocol):
     """Expressions on a target. Python's + - * on expressions, and the comparisons below, broadcast scalars.
 
+    A constant operand of `binary`, `where` and `fma` is `const(value, dtype)`, of the other operands' dtype. Python's
+    operators take plain numbers.
+
     `/` is used on floats only; integers use `floordiv` and `floormod`. An index (an element of `i`, what `reduce` hands
     to `element`, and sums and products of them) is of type i32 or a plain Python int; `cast`, and either or both
     operands of `binary`, may be such ints.

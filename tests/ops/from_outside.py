@@ -26,18 +26,19 @@ from gluongraph.ops.samples import array
 
 def _atan(e: Algebra, x: Expr) -> Expr:
     """By reduction to [-tan(pi/8), tan(pi/8)] and a polynomial (Cephes, atanf)."""
+    zero, quarter, half = (e.const(angle, "f32") for angle in (0.0, math.pi / 4, math.pi / 2))
     size = e.named(e.unary("abs", x))
-    far = e.binary("greater", size, math.tan(3 * math.pi / 8))
-    near = e.binary("less_equal", size, math.tan(math.pi / 8))
+    far = e.binary("greater", size, e.const(math.tan(3 * math.pi / 8), "f32"))
+    near = e.binary("less_equal", size, e.const(math.tan(math.pi / 8), "f32"))
     middle = (size - 1.0) / (size + 1.0)
     t = e.named(e.where(far, e.const(-1.0, "f32") / size, e.where(near, size, middle)))
-    start = e.where(far, e.const(math.pi / 2, "f32"), e.where(near, e.const(0.0, "f32"), e.const(math.pi / 4, "f32")))
+    start = e.where(far, half, e.where(near, zero, quarter))
     z = e.named(t * t)
     sum = e.const(8.05374449538e-2, "f32")
     for coefficient in (-1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1):
         sum = e.fma(sum, z, e.const(coefficient, "f32"))
     found = start + e.fma(sum * z, t, t)
-    return e.where(e.binary("less", x, 0.0), -found, found)
+    return e.where(e.binary("less", x, zero), -found, found)
 
 
 atan = Op(

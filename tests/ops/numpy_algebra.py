@@ -115,7 +115,7 @@ class NumpyAlgebra:
 def _one_dtype(*values):
     """Plain ints are indices and fit any integer; else all operands have one dtype."""
     found = {np.asarray(v).dtype for v in values if type(v) is not int}
-    assert len(found) <= 1, f"operands of {found}"
+    assert len(found) <= 1, f"operands of {found}; a constant operand is e.const(value, x.dtype)"
 
 
 class Source:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from variants import give
+import reference
+from variants import VARIANTS, give
 
 from gluongraph import gluon, lr_scheduler, nd, optimizer, random
 from gluongraph.errors import ShapeError
@@ -241,3 +242,10 @@ def test_an_update_that_fails_takes_back_what_it_has_drawn() -> None:
     with pytest.raises(ShapeError):
         sgld.update(0, nd.ones((3,)), nd.ones((4,)), sgld.create_state(0, nd.ones((3,))))
     assert random.get_state() == before and sgld.num_update == 0
+
+
+def test_every_optimizer_has_a_reference_and_a_variant() -> None:
+    """`ccsgd` is another name of SGD; SGLD, which draws noise, has tests of its own."""
+    registered = set(optimizer.Optimizer.opt_registry)
+    assert registered - set(reference.FORMULAS) == {"ccsgd"}
+    assert registered - {name for name, _ in VARIANTS} == {"ccsgd", "sgld"}
