@@ -14,7 +14,7 @@ from gluongraph.ops import elementwise
 from gluongraph.ops.builders import broadcast_to
 
 BACKWARD = "backward"
-# What integers have gradients through, beside movement: derivatives of these by integers are integers. Gradients that
+# Ops besides movement through which integers have gradients: their derivatives by integers are integers. Gradients that
 # come back through a cast to floats are cut off, as in MXNet.
 INTEGRAL = frozenset(
     {
@@ -32,7 +32,7 @@ def gradients(
     *,
     origins: MutableMapping[Node, Origin] | None = None,
 ) -> list[Node | None]:
-    """d sum_i <grads[i], outputs[i]> / d wrt: one node per entry of `wrt`, None where no gradient flows, which is zero.
+    """d sum_i <grads[i], outputs[i]> / d wrt: one node for each entry of `wrt`, None if the gradient is zero.
 
     Nodes in `wrt` may depend on one another: each gets its total derivative. Integers have one if they are in `wrt`, or
     are computed from such by what is `INTEGRAL`: a cast of floats to integers has none. `origins` tells where the
@@ -52,7 +52,7 @@ def gradients(
 def differentiate(graph: Graph, loss: str, wrt: Sequence[str], scale: Node | None = None) -> Graph:
     """The graph with the outputs "grad:<name>" added: gradients of the sum of the output `loss`, times `scale`.
 
-    Of inputs that the loss depends on without a gradient, as on x in floor(x), it is zeros; inputs that the loss does
+    It is zeros for inputs that the loss depends on without a gradient, such as x in floor(x); inputs that the loss does
     not depend on, or through `detach` only, get no such output.
 
     Raises:
@@ -79,9 +79,9 @@ def differentiate(graph: Graph, loss: str, wrt: Sequence[str], scale: Node | Non
 
 
 def depended_on(results: Iterable[Node]) -> frozenset[Node]:
-    """The results and all that they are computed from, but for what lies behind `detach`.
+    """Return the results and all nodes that they are computed from, except through `detach`.
 
-    A gradient by such a node is a gradient by something that was recorded: where none flows it is zero.
+    These nodes were recorded: the gradient by one of them is zero if none flows to it.
     """
     seen: set[Node] = set()
     stack = list(results)
@@ -114,7 +114,7 @@ def _walk(
     boundary: frozenset[Node],
     origins: MutableMapping[Node, Origin] | None,
 ) -> list[Node | None]:
-    """Pull cotangents back to `wrt`; what lies behind `boundary` is not looked at."""
+    """Propagate cotangents back to `wrt`; sources of nodes in `boundary` are not visited."""
     whole: dict[Node, Node] = dict(cotangents)  # of nodes with one result
     parts: dict[Node, dict[int, Node]] = {}  # of nodes with several
     between = _active(whole, wrt, boundary)
@@ -146,7 +146,7 @@ def _add(table: dict[K, Node], key: K, g: Node) -> None:
 
 
 def _integers(between: Sequence[Node], wrt: Sequence[Node]) -> frozenset[Node]:
-    """Those of the nodes between `wrt` and the results, sources first, that are integers and have gradients."""
+    """Return the integer nodes between `wrt` and the results that have gradients, sources first."""
     found = {x for x in wrt if is_integer(x.dtype)}
     for n in between if found else ():
         if not isinstance(n.type, tuple) and is_integer(n.dtype) and not found.isdisjoint(n.src) and _is_integral(n):
@@ -173,12 +173,12 @@ def _pull(n: Node, known: Mapping[int, Node], integers: frozenset[Node]) -> Sequ
             _add(cotangents, results[i], g)
         wrt = tuple(x for x in n.src if isinstance(x.type, tuple) or is_float(x.dtype) or x in integers)
         at = dict(zip(wrt, _walk(cotangents, wrt, frozenset(n.src), None), strict=True))
-        return tuple(at.pop(x, None) for x in n.src)  # a source that is used twice has its whole gradient once
+        return tuple(at.pop(x, None) for x in n.src)  # a source that occurs twice has received its total gradient once
     return (None,) * len(n.src)
 
 
 def _active(results: Iterable[Node], wrt: Sequence[Node], boundary: frozenset[Node]) -> list[Node]:
-    """The nodes that lie between `wrt` and the results, sources first."""
+    """Return the nodes between `wrt` and the results, sources first."""
     targets = set(wrt)
     order: dict[Node, bool] = {}  # node -> does it depend on wrt
     stack = [(n, False) for n in results]
@@ -195,7 +195,7 @@ def _active(results: Iterable[Node], wrt: Sequence[Node], boundary: frozenset[No
 
 @contextmanager
 def _noting(n: Node, origins: MutableMapping[Node, Origin] | None) -> Iterator[None]:
-    """Within: nodes that are made come from the backward of `n`."""
+    """Within the context, new nodes have the origin of `n`, marked as backward."""
     origin = None if origins is None else origins.get(n)
     if origins is None or origin is None:
         yield

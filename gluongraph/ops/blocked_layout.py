@@ -1,7 +1,7 @@
 """Convolution and pooling in the blocked layout: (N, C, H, W) as (N/k, C, H, W, k), k images interleaved.
 
-A vector then holds one pixel of k images, at any width, stride or dilation. Each op here is that of the same name
-without `_blocks`, its images laid out so; `passes/layout.py` puts them in where kernels want their operands like that.
+A vector then holds one pixel of k images, at any width, stride or dilation. Each op here is the op of the same name
+without `_blocks` on images in this layout; `passes/layout.py` inserts them where kernels prefer it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 
 def blocked(shape: Sequence[int], lanes: int) -> Shape:
-    """The shape of arrays whose first axis is cut into blocks of so many, which lie along a new last axis."""
+    """Return the shape with the first axis split into blocks of `lanes`, which become a new last axis."""
     return (shape[0] // lanes, *shape[1:], lanes)
 
 
@@ -42,7 +42,7 @@ def out_of_blocks(x: Node) -> Node:
 
 
 class _Plain:
-    """A source of a rule, read as if it did not lie in blocks."""
+    """A blocked source of a lowering rule, read by plain indices."""
 
     def __init__(self, e: Any, source: Any):
         self.e, self.source, self.dtype, self.shape = e, source, source.dtype, plain(source.shape)
@@ -54,7 +54,7 @@ class _Plain:
 
 
 def in_blocks(op: Op, images: tuple[int, ...], made: bool = True) -> Op:
-    """The op on sources of which these are images in blocks; so is the result, if it is `made` of images."""
+    """Return the op with the sources `images` in the blocked layout, and if `made` the result too."""
     infer, numpy, grad, lower, samples, flops = op.infer, op.numpy, op.grad, op.lower, op.samples, op.flops
     assert numpy is not None and grad is not None and lower is not None and samples is not None and callable(flops)
 
@@ -100,7 +100,7 @@ def in_blocks(op: Op, images: tuple[int, ...], made: bool = True) -> Op:
         samples=cases,
         flops=lambda y, *xs, **attrs: flops(_plain_type(y) if made else y, *each(xs, _plain_type), **attrs),
         numeric=op.numeric,
-        doc=f"{op.name} of images (N, C, H, W) that lie as (N/k, C, H, W, k).",
+        doc=f"{op.name} of images (N, C, H, W) that are stored as (N/k, C, H, W, k).",
     )
 
 

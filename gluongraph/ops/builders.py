@@ -14,7 +14,7 @@ Binary = Callable[[Value, Value], Node]  # a builder of two arrays
 
 
 def dtype_of(*values: Value) -> str:
-    """The dtype that numbers among the values are given: that of the first node, else by Python's type."""
+    """Return the dtype of Python numbers among the values: that of the first node, else by Python's type."""
     for v in values:
         if isinstance(v, Node):
             return v.dtype
@@ -53,7 +53,7 @@ def broadcast_shape(op: str, *types: TensorType) -> tuple[int, ...]:
 
 
 def broadcast_to(x: Node, shape: tuple[int, ...]) -> Node:
-    """x repeated along the axes that it lacks, or has one element of."""
+    """Repeat x along missing axes and axes of size 1."""
     if x.shape == shape:
         return x
     if x.op.name == "const":

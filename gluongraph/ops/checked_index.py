@@ -1,4 +1,4 @@
-"""Indices that must be in range: labels and token ids, where clipping would silently train on something else."""
+"""Indices that must be in range, such as labels and token ids: clipping them would silently train on other data."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ CHECKED_INDEX = Op(
     numpy=_numpy,
     lower=lambda e, i, x, *counts, **how: e.cast(x(*i), _index_dtype(x.dtype)),
     samples=_samples,
-    doc="x as integers; it is an error where one is neither an integer from low to high - 1 nor the ignored one.",
+    doc="x as integers; an error unless each is an integer from low to high - 1, or the ignored value.",
 )
 
 
@@ -86,9 +86,9 @@ def checked_index(
 ) -> Node:
     """x as integers, each of which has to be an integer from `low` to `high` - 1, or `ignored`.
 
-    Where `counts` is false any value goes. In eager mode the first that is out of range is an error; a compiled step
-    raises it before it has changed anything (`gluongraph.ops.index_checks`). `what` names the op and the index in
-    the message, `help` is the way out.
+    Where `counts` is false any value is allowed. In eager mode the first index out of range is an error; a compiled
+    step raises it before it has changed anything (`gluongraph.ops.index_checks`). `what` names the op and the index
+    in the message, `help` is the way out.
 
     Raises:
         IndexRangeError: when it is computed, an index is out of range.

@@ -25,7 +25,7 @@ ALLREDUCE = Op(
     grad=lambda g, y, *x: (g,) * len(x),
     lower=lambda e, i, *x: reduce(lambda so_far, each: e.binary("add", so_far, each(*i)), x[1:], x[0](*i)),
     samples=elementwise(3, dtypes=("f64", "i32")),
-    doc="The sum of one array per device, in their order: what every device has afterwards.",
+    doc="The sum of one array per device, in the order of devices, which every device receives.",
 )
 
 

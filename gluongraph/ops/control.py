@@ -59,8 +59,8 @@ DEPENDS_ON = Op(
 
 
 def depends_on(x: Node, *first: Node) -> Node:
-    """x itself; a kernel that reads it through this node runs when all of `first` have been computed, which it does not
-    read. So recomputed copies wait until they are needed."""
+    """x itself; a kernel that reads it through this node runs after all of `first` have been computed, without reading
+    them. It delays recomputed copies until they are needed."""
     return DEPENDS_ON(x, *first) if first else x
 
 
@@ -107,7 +107,7 @@ def _call_grad(gs: tuple[Node, ...], ys: Any, *args: Node, body: Graph) -> tuple
 
 
 def gradients_of(ys: Sequence[Node], gs: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node | None]:
-    """The reverse walk, which itself is built on the ops and so is imported at first use."""
+    """Differentiate; `autodiff` is built on the ops, so it is imported at first use."""
     from gluongraph.ops.autodiff import gradients
 
     return gradients(ys, gs, wrt)

@@ -1,6 +1,6 @@
 """Convolution of images (N, C, H, W) and its two gradients, each linear in both of its sources.
 
-The three are one triple sum seen from three sides, so each has the other two for gradients.
+All three are one trilinear form, so the gradients of each are the other two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 
 
 def extent(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
-    """How many places the window has."""
+    """Return the number of positions of the window."""
     return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
 
 
@@ -65,7 +65,7 @@ def _weight_type(x: TensorType, g: TensorType, shape: Shape, dtype: str | None =
     return TensorType(shape, summed_in("conv2d_weight_grad", g, dtype))
 
 
-# -- in numpy: windows laid out as a matrix, a few images at a time so that it stays in cache, then a product
+# -- in numpy: im2col of a few images at a time, so that it stays in cache, then a GEMM
 
 _CACHED = 1 << 20  # bytes
 
@@ -131,7 +131,7 @@ def _conv_weight(x: Any, g: Any, shape: Shape, stride: Pair, padding: Pair, dila
 
 
 def _sums(numpy: Callable[..., Any]) -> Callable[..., Any]:
-    """The meaning of an op that takes the result's dtype, from one that does not."""
+    """Add the attribute `dtype`, that of the result, to a numpy implementation."""
 
     def summed(first: Any, second: Any, dtype: str | None = None, **how: Any) -> Any:
         return numpy(*widened(dtype, first, second), **how)
@@ -144,7 +144,7 @@ def _sums(numpy: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class _Widened:
-    """A source of a rule, read in another dtype."""
+    """A source of a lowering rule, cast to another dtype."""
 
     e: Any
     source: Any
@@ -160,7 +160,7 @@ class _Widened:
 
 
 def _terms(lower: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule of an op that takes the result's dtype, from one that does not."""
+    """Add the attribute `dtype`, that of the result, to a lowering rule."""
 
     def lowered(e: Any, i: Any, first: Any, second: Any, dtype: str | None = None, **how: Any) -> Any:
         if dtype is not None:
@@ -250,7 +250,7 @@ def _how(stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) 
 
 
 def _flops(places: TensorType, w: Shape) -> int:
-    """A multiplication and an addition for each number of the result of x * w and of a window; padding counts too."""
+    """A multiplication and an addition for each element of x * w and of its window, padding included."""
     return 2 * places.size * math.prod(w[1:])
 
 

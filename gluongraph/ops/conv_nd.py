@@ -2,8 +2,8 @@
 
 A line is an image of one row. Of a volume, the slices that a window spans become channels: what remains is one
 convolution of images, whose weight is the volume's in another shape, so that its gradient is the weight's and may be
-fused with the update. Only the slices are copied, each once for every place of a window that it lies at; a sum of one
-convolution per place would instead write and read the result as often.
+fused with the update. Only the slices are copied, each once for every position in a window; a sum of one convolution
+per position would instead write and read the result as often.
 """
 
 from __future__ import annotations

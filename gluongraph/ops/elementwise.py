@@ -20,7 +20,7 @@ from gluongraph.ops.samples import array, elementwise
 
 # -- one source
 
-_FUNCTION = 25  # operations on numbers that a function takes: a reduced argument, a polynomial of degree 5 to 9
+_FUNCTION = 25  # floating-point operations of a function: argument reduction, a polynomial of degree 5 to 9
 
 neg = Op(
     "neg",
@@ -167,7 +167,7 @@ tanh = Op(
 
 @lru_cache
 def _erf_series(dtype: Any) -> tuple[float, tuple[float, ...]]:
-    """Where erf is 1 to the last bit, and the Chebyshev series of erf(x)/x in x² up to there."""
+    """Return the x from which erf rounds to 1, and the Chebyshev series of erf(x)/x in x² below it."""
     end, terms = (4.0, 26) if np.finfo(dtype).bits <= 32 else (6.0, 64)
     over_x = np.vectorize(lambda u: math.erf(math.sqrt(u)) / math.sqrt(u))
     series = np.polynomial.chebyshev.chebinterpolate(lambda s: over_x((s + 1) * (end * end / 2)), terms)
@@ -183,7 +183,7 @@ def _erf(x: Any) -> Any:
     inside = np.clip(x, -end, end)
     s = inside * inside
     s *= 4 / (end * end)
-    s -= 2  # twice the place in [-1, 1]
+    s -= 2  # twice the argument in [-1, 1]
     b, before = np.zeros_like(s), np.zeros_like(s)
     for c in reversed(series[1:]):
         before -= s * b
@@ -229,7 +229,7 @@ normal_cdf: Op = Op(
     lower=unary("normal_cdf"),
     samples=elementwise(low=-5, high=5),
     flops=_FUNCTION,
-    doc="the normal distribution: how likely a number is below x",
+    doc="the cumulative distribution function of the standard normal distribution",
 )
 normal_pdf: Op = Op(
     "normal_pdf",
@@ -241,7 +241,7 @@ normal_pdf: Op = Op(
     lower=unary("normal_pdf"),
     samples=elementwise(low=-5, high=5),
     flops=_FUNCTION,
-    doc="the density of the normal distribution, e^(-x²/2) / √2π",
+    doc="the density of the standard normal distribution, e^(-x²/2) / √2π",
 )
 
 
@@ -306,12 +306,12 @@ round = Op(
     numpy=np.rint,
     lower=unary("round"),
     samples=lambda rng: [((np.rint(array(rng, (3, 33), dtype, -9, 9)) * 0.5,), {}) for dtype in ("f32", "f64")],
-    doc="the nearest integer; halves go to the even one",
+    doc="the nearest integer; ties to even",
 )
 
 
 def _with_odd(rng: np.random.Generator) -> Any:
-    """Arrays with NaN and both infinities among the numbers."""
+    """Arrays that contain NaN and both infinities."""
     for dtype in ("f32", "f64"):
         yield (rng.choice(np.array([0.0, -1.5, math.nan, math.inf, -math.inf], numpy_dtype(dtype)), (3, 33)),), {}
 
@@ -345,7 +345,7 @@ stop_gradient = Op(
         *elementwise(dtypes=("i32",))(rng),
         ((array(rng, (3, 33), "f32"),), {"detached": True}),
     ],
-    doc="x, which counts as a constant when differentiating; if detached, x counts as not recorded at all",
+    doc="x, which is a constant in differentiation; if detached, x is treated as not recorded",
 )
 
 
@@ -373,12 +373,12 @@ CAST = Op(
             ("f64", "f64"), ("u32", "u64"), ("u64", "u32"), ("bool", "i32"),
         )
     ],
-    doc="the same numbers in another type; floats are cut off towards zero when they become integers",
+    doc="the same values in another type; floats are truncated towards zero when they become integers",
 )  # fmt: skip
 
 
 def cast(x: Value, dtype: str) -> Node:
-    """The same numbers in another type; x itself if it has that type."""
+    """The same values in another type; x itself if it has that type."""
     x = lift(x, dtype)
     return x if x.dtype == dtype else CAST(x, dtype=dtype)
 
@@ -471,7 +471,7 @@ maximum = broadcasting(
         grad=lambda g, z, x, y: _to_first(g, logic.greater_equal(x, y)),
         lower=binary("maximum"),
         samples=elementwise(2, dtypes=("f64", "i32")),
-        doc="the larger one; equal ones give their gradient to x",
+        doc="the larger one; the gradient of equal ones goes to x",
     )
 )
 minimum = broadcasting(
@@ -484,13 +484,13 @@ minimum = broadcasting(
         grad=lambda g, z, x, y: _to_first(g, logic.less_equal(x, y)),
         lower=binary("minimum"),
         samples=elementwise(2, dtypes=("f64", "i32")),
-        doc="the smaller one; equal ones give their gradient to x",
+        doc="the smaller one; the gradient of equal ones goes to x",
     )
 )
 
 
 def _halved(g: Node, z: Node, x: Node, y: Node) -> tuple[Node, Node]:
-    """The gradient to the one that is the result, half of it to each of two that are equal."""
+    """The gradient goes to the source that is the result; equal sources get half of it each."""
     both = logic.equal(x, y)
     first, second = (logic.where(logic.equal(s, z), g, 0) for s in (x, y))
     return logic.where(both, g * 0.5, first), logic.where(both, g * 0.5, second)

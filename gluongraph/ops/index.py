@@ -24,13 +24,13 @@ def _need_index(op: str, indices: TensorType) -> None:
 
 
 def _wide(e: Any, k: Any, dtype: str) -> tuple[Any, str]:
-    """An index that was read from memory, in a type that holds it and any size; and that type."""
+    """Return an index that was read from memory, in a type that can hold it and any size; and that type."""
     wide = dtype if dtype in ("i64", "u32") else "i32"
     return e.cast(k, wide), wide
 
 
 def _at(e: Any, indices: Any, at: Any, n: int) -> Any:
-    """The index that lies at `at`, clipped."""
+    """Return the index stored at `at`, clipped."""
     k, wide = _wide(e, indices(*at), indices.dtype)
     return e.cast(e.binary("minimum", e.binary("maximum", k, e.const(0, wide)), e.const(n - 1, wide)), "i32")
 
@@ -62,7 +62,7 @@ def _take_type(x: TensorType, indices: TensorType, axis: int) -> TensorType:
 
 
 def _take_grad(g: Node, y: Node, x: Node, indices: Node, axis: int) -> tuple[Node, None]:
-    """Rows that were taken several times gather the sum."""
+    """Rows that were taken several times get the sum."""
     k = indices.ty.rank
     places = range(axis, axis + k)
     front = movement.transpose(g, (*places, *(a for a in range(g.ty.rank) if a not in places))) if axis else g
@@ -93,12 +93,12 @@ TAKE = Op(
         (((5, 3), ((7,), "u32", 0, 2**32 - 1)), {"axis": 0}),
         (((5, 3), ((7,), "i64", -(2**40), 2**40)), {"axis": 0}),
     ),
-    doc="The slices of x along an axis that the indices name.",
+    doc="The slices of x along an axis at the indices.",
 )
 
 
 def take(x: Node, indices: Node, axis: int = 0) -> Node:
-    """The slices of x along an axis that the indices name."""
+    """The slices of x along an axis at the indices."""
     return TAKE(x, indices, axis=normal_axis("take", axis, x.ty.rank))
 
 
@@ -116,7 +116,7 @@ def _scatter_type(x: TensorType, indices: TensorType, updates: TensorType) -> Te
 
 
 def _scatter_lower(e: Any, i: Any, x: Any, indices: Any, updates: Any) -> Any:
-    """Every element looks through all indices; x itself comes in with the first."""
+    """Every element is a sum over all indices; x is added with the first."""
     row, *rest = i
 
     def element(*k: Any) -> Any:
@@ -226,7 +226,7 @@ GATHER_GRAD: Op = Op(
         (((2, 5), ((2, 5), "i64", 0, 2)), {"axis": 0, "size": 3}),
     ),
     flops=lambda y, g, indices, axis, size: g.size,
-    doc="The gradient of gather: g added up at the places that it was read from, zeros elsewhere.",
+    doc="The gradient of gather: g added up at the positions that were read, zeros elsewhere.",
 )
 
 

@@ -1,8 +1,8 @@
-"""Indices that compiled code checks: one flag among the outputs, computed before anything is written.
+"""Index checks of compiled code: one flag among the outputs, computed before anything is written.
 
-A graph as traced holds `checked_index` nodes. In numpy they raise by themselves. For compiled code they become plain
-casts, and one output more counts what is out of range; the code ends there, before it has changed anything, where the
-count is not 0 (`passes/schedule.py` and `codegen/build.py` see to that), and the runtime asks for the error.
+A traced graph contains `checked_index` nodes. In numpy they raise by themselves. For compiled code they become plain
+casts, and an additional output counts the indices out of range; if the count is not 0, the code returns before it has
+changed anything (by `passes/schedule.py` and `codegen/build.py`), and the runtime raises the error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def checks_of(graph: Graph) -> list[Node]:
 
 
 def flagged(graph: Graph) -> Graph:
-    """The graph that code is made of: INDEX_FLAG counts indices out of range. It is the same where none is checked."""
+    """Return the graph to compile: its output INDEX_FLAG counts indices out of range. Unchanged without checks."""
     checks = checks_of(graph)
     if not checks:
         return graph
@@ -43,19 +43,19 @@ def unchecked(graph: Graph) -> Graph:
 
 
 def plain(graph: Graph) -> Graph:
-    """The graph without checks, and without the flag of code that was written down with it."""
+    """Return the graph without checks, and without the flag of an exported graph."""
     outputs = {name: n for name, n in graph.outputs.items() if name != INDEX_FLAG}
     return unchecked(graph.with_results(outputs, graph.updates))
 
 
 def descriptions(graph: Graph) -> list[str]:
-    """What a graph checks, for who cannot compute the values: 'Embedding: token id, from 0 to 99'."""
+    """Describe what a graph checks, for readers without the values: 'Embedding: token id, from 0 to 99'."""
     told = (f"{n.attrs['what']}, from {n.attrs['low']} to {n.attrs['high'] - 1}" for n in checks_of(graph))
     return list(dict.fromkeys(told))
 
 
 def ranges(graph: Graph) -> dict[str, range]:
-    """The inputs whose elements are indices that the graph checks -> what these may be: for who makes inputs up."""
+    """Return the allowed range of each input whose elements are checked indices, for callers that generate inputs."""
     found: dict[str, range] = {}
     for n in checks_of(graph):
         for source in topological([n.src[0]]):

@@ -39,23 +39,23 @@ def _batched(A: Node) -> Node:
     return movement.reshape(A, (math.prod(A.shape[:-2]), *A.shape[-2:]))
 
 
-def _turns(n: int) -> Node:
-    """One row per turn of a loop over columns: 1 at the column, 0 elsewhere."""
+def _columns(n: int) -> Node:
+    """One row for each iteration over columns: 1 at the column, 0 elsewhere."""
     return one_hot(constants.iota((n,)), n, "f32")
 
 
 def _unit(row: Node, like: Node) -> Node:
-    """The turn's row as a unit vector for each matrix: (batch, n, 1)."""
+    """The iteration's row as a unit vector for each matrix: (batch, n, 1)."""
     n = row.shape[0]
     return movement.expand(movement.reshape(elementwise.cast(row, like.dtype), (1, n, 1)), (like.shape[0], n, 1))
 
 
 def _since(row: Node, like: Node) -> Node:
-    """1 from the turn's row on, 0 above it: (batch, n, 1)."""
+    """1 from the iteration's row on, 0 above it: (batch, n, 1)."""
     return _unit(reduce.cumsum(row, 0), like)
 
 
-def _turned(A: Node) -> Node:
+def _transposed(A: Node) -> Node:
     return movement.moveaxis(A, A.ty.rank - 1, A.ty.rank - 2)
 
 
@@ -71,7 +71,7 @@ def _without_diagonal(A: Node) -> Node:
 
 
 def _or_nan(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """LAPACK's answer; NaN for those matrices of a batch that have none. In 16 bits by way of 32."""
+    """LAPACK's result; NaN for matrices of a batch that have none. 16-bit floats are computed in float32."""
 
     def numpy(A: Any, *others: Any, **attrs: Any) -> Any:
         if A.dtype.itemsize == 2:
@@ -111,7 +111,7 @@ def _samples(*shapes: tuple[int, ...], symmetric: bool = True) -> Any:
 
 def _cholesky(A: Node) -> Node:
     x = _batched(A)
-    x = (x + _turned(x)) * 0.5
+    x = (x + _transposed(x)) * 0.5
 
     def column(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
         (L,), e = carries, _unit(rows[0], x)
@@ -119,7 +119,7 @@ def _cholesky(A: Node) -> Node:
         made = rest * _since(rows[0], x) / elementwise.sqrt(matmul(e, rest, ta=True))
         return (L + matmul(made, e, tb=True),), ()
 
-    (made,), _ = scan(column, [constants.zeros(x.ty)], [_turns(x.shape[-1])])
+    (made,), _ = scan(column, [constants.zeros(x.ty)], [_columns(x.shape[-1])])
     return movement.reshape(made, A.shape)
 
 
@@ -127,8 +127,8 @@ def _cholesky_grad(g: Node, L: Node, A: Node) -> tuple[Node]:
     inner = _lower(matmul(L, g, ta=True))
     inner = (inner + _without_diagonal(inner)) * 0.5  # of the diagonal, half
     left = solve_triangular(L, inner, True)
-    made = _turned(solve_triangular(L, _turned(left), True))
-    return ((made + _turned(made)) * 0.5,)
+    made = _transposed(solve_triangular(L, _transposed(left), True))
+    return ((made + _transposed(made)) * 0.5,)
 
 
 CHOLESKY = composite(
@@ -163,7 +163,7 @@ def _solve_type(A: TensorType, B: TensorType, trans: bool) -> TensorType:
 def _solve(A: Node, B: Node, trans: bool) -> Node:
     triangle, b = _lower(_batched(A)), _batched(B)
     if trans:
-        triangle = _turned(triangle)
+        triangle = _transposed(triangle)
 
     def row(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
         (x,), e = carries, _unit(rows[0], b)
@@ -171,7 +171,7 @@ def _solve(A: Node, B: Node, trans: bool) -> Node:
         made = (matmul(e, b, ta=True) - matmul(known, x)) / matmul(known, e)
         return (x + matmul(e, made),), ()
 
-    (made,), _ = scan(row, [constants.zeros(b.ty)], [_turns(b.shape[1])], reverse=trans)
+    (made,), _ = scan(row, [constants.zeros(b.ty)], [_columns(b.shape[1])], reverse=trans)
     return movement.reshape(made, B.shape)
 
 
@@ -206,7 +206,7 @@ def solve_triangular(A: Node, B: Node, trans: bool = False) -> Node:
 
 
 def _pivoted(m: Node, row: Node) -> tuple[Node, Node, Node]:
-    """The matrix with the row of the largest pivot in the place of the turn's; unit vectors of the two rows."""
+    """The matrix with the row of the largest pivot swapped with the iteration's; unit vectors of both rows."""
     n = m.shape[1]
     e = _unit(row, m)
     size = elementwise.abs(matmul(movement.part(m, 2, 0, n), e)) * _since(row, m) + _since(row, m)  # 0 above the row
@@ -227,7 +227,7 @@ def _inverse(A: Node) -> Node:
         line = matmul(e, m, ta=True) / matmul(e, this, ta=True)
         return (m - matmul(this - e, line),), ()
 
-    (made,), _ = scan(column, [movement.concat(x, eye, axis=2)], [_turns(n)])
+    (made,), _ = scan(column, [movement.concat(x, eye, axis=2)], [_columns(n)])
     return movement.reshape(movement.part(made, 2, n, 2 * n), A.shape)
 
 
@@ -265,18 +265,18 @@ def _slogdet(A: Node) -> Nodes:
         m, e, p = _pivoted(carries[0], rows[0])
         this, line = matmul(m, e), matmul(e, m, ta=True)
         pivot = matmul(line, e)
-        stayed = matmul(e, p, ta=True)  # 1 where no rows changed places, which turns the sign
+        stayed = matmul(e, p, ta=True)  # 1 where no rows were swapped; a swap changes the sign
         below = this * (_since(rows[0], m) - e) / logic.where(logic.equal(pivot, 0), 1, pivot)
         sign = carries[1] * elementwise.sign(pivot) * (stayed * 2 - 1)
         return (m - matmul(below, line), sign, carries[2] + elementwise.log(elementwise.abs(pivot))), ()
 
-    (_, sign, log), _ = scan(column, [x, one, one * 0], [_turns(x.shape[1])])
+    (_, sign, log), _ = scan(column, [x, one, one * 0], [_columns(x.shape[1])])
     return movement.reshape(sign, A.shape[:-2]), movement.reshape(log, A.shape[:-2])
 
 
 def _slogdet_grad(g: Nodes, y: Nodes, A: Node) -> tuple[Node]:
     each = movement.reshape(g[1], (*g[1].shape, 1, 1))
-    return (elementwise.mul(each, _turned(inverse(A))),)
+    return (elementwise.mul(each, _transposed(inverse(A))),)
 
 
 SLOGDET = composite(
@@ -287,12 +287,12 @@ SLOGDET = composite(
     grad=_slogdet_grad,
     samples=_samples((5,), (2, 3, 3), (2, 4), symmetric=False),
     numeric="full",
-    doc="the sign of the determinant, and the logarithm of its size",
+    doc="the sign of the determinant, and the logarithm of its absolute value",
 )
 
 
 def slogdet(A: Node) -> tuple[Node, Node]:
-    """The sign of the determinant, and the logarithm of its size."""
+    """The sign of the determinant, and the logarithm of its absolute value."""
     sign, log = control.get_tuple_elements(SLOGDET(A))
     return sign, log
 
@@ -310,15 +310,15 @@ def _lq_type(A: TensorType) -> tuple[TensorType, TensorType]:
 def _lq(A: Node) -> Nodes:
     x = _batched(A)
     batch, m, n = x.shape
-    turns = one_hot(constants.iota((m,)), n, "f32")
+    unit_rows = one_hot(constants.iota((m,)), n, "f32")
     like = constants.zeros(TensorType((batch, n, n), x.dtype))
     eye = elementwise.cast(logic.equal(constants.iota(like.shape, 1), constants.iota(like.shape, 2)), x.dtype)
 
     def row(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
         r, q = carries
         e, since = _unit(rows[0], like), _since(rows[0], like)
-        at = matmul(_unit(movement.part(rows[0], 0, 0, m), r), r, ta=True)  # the turn's row of r: (batch, 1, n)
-        line = _turned(at) * since
+        at = matmul(_unit(movement.part(rows[0], 0, 0, m), r), r, ta=True)  # the iteration's row of r: (batch, 1, n)
+        line = _transposed(at) * since
         first, rest = reduce.sum(line * e, 1, keepdims=True), line * (since - e)
         size = elementwise.sqrt(reduce.sum(line * line, 1, keepdims=True))
         signed = logic.where(logic.less(first, 0), -size, size)
@@ -327,7 +327,7 @@ def _lq(A: Node) -> Nodes:
         v2 = v * (2 / logic.where(logic.equal(length, 0), 1, length))
         return (r - matmul(matmul(r, v), v2, tb=True), q - matmul(v2, matmul(v, q, ta=True))), ()
 
-    (r, q), _ = scan(row, [x, eye], [turns])
+    (r, q), _ = scan(row, [x, eye], [unit_rows])
     lower = _lower(movement.part(r, 2, 0, m))
     return movement.reshape(movement.part(q, 1, 0, m), A.shape), movement.reshape(lower, (*A.shape[:-1], m))
 
@@ -341,7 +341,7 @@ def _lq_grad(g: Nodes, y: Nodes, A: Node) -> tuple[Node]:
     (gq, gl), (q, lower) = g, y
     inner = matmul(lower, gl, ta=True) - matmul(gq, q, tb=True)
     triangle = _lower(inner)
-    both = triangle + _turned(_without_diagonal(triangle))
+    both = triangle + _transposed(_without_diagonal(triangle))
     return (solve_triangular(lower, gq + matmul(both, q), True),)
 
 
@@ -376,13 +376,13 @@ def _eigen_type(A: TensorType) -> tuple[TensorType, TensorType]:
 
 def _eigen(A: Node) -> Nodes:
     x = _batched(A)
-    x = (x + _turned(x)) * 0.5
+    x = (x + _transposed(x)) * 0.5
     n = x.shape[-1]
     eye = elementwise.cast(logic.equal(constants.iota(x.shape, 1), constants.iota(x.shape, 2)), x.dtype)
     pairs = np.array([(p, q) for p in range(n) for q in range(p + 1, n)] * SWEEPS, np.int32).reshape(-1, 2)
     if not len(pairs):
         return movement.reshape(eye, A.shape), movement.reshape(x, A.shape[:-1])
-    turns = [one_hot(constants.literal(np.ascontiguousarray(pairs[:, k])), n, "f32") for k in range(2)]
+    unit_rows = [one_hot(constants.literal(np.ascontiguousarray(pairs[:, k])), n, "f32") for k in range(2)]
 
     def rotation(carries: Nodes, rows: Nodes) -> tuple[Nodes, Nodes]:
         m, u = carries
@@ -404,7 +404,7 @@ def _eigen(A: Node) -> Nodes:
         u = u + matmul(p, matmul(to_p, u, ta=True)) + matmul(q, matmul(to_q, u, ta=True))
         return (m, u), ()
 
-    (m, u), _ = scan(rotation, [x, eye], turns)
+    (m, u), _ = scan(rotation, [x, eye], unit_rows)
     values = reduce.sum(m * eye, 2)
     order = one_hot(argsort(values, 1), n, x.dtype)  # (batch, place, which)
     u = matmul(order, u)
@@ -430,7 +430,7 @@ def _eigen_grad(g: Nodes, y: Nodes, A: Node) -> tuple[Node]:
     inner = matmul(gu, u, tb=True) / logic.where(one, 1, apart)
     inner = logic.where(one, movement.expand(movement.expand_dims(gv, rank - 1), A.shape), inner)
     made = matmul(u, matmul(inner, u), ta=True)
-    return ((made + _turned(made)) * 0.5,)
+    return ((made + _transposed(made)) * 0.5,)
 
 
 SYEVD = composite(
@@ -441,11 +441,11 @@ SYEVD = composite(
     grad=_eigen_grad,
     samples=_samples((5,), (2, 3, 3), (2, 4)),
     numeric="full",
-    doc="U and λ with (A + Aᵀ) / 2 = Uᵀ diag(λ) U: the rows of U are eigenvectors, λ goes upwards",
+    doc="U and λ with (A + Aᵀ) / 2 = Uᵀ diag(λ) U: the rows of U are eigenvectors, λ ascending",
 )
 
 
 def syevd(A: Node) -> tuple[Node, Node]:
-    """U and λ with A = Uᵀ diag(λ) U: λ goes upwards; rows of U are eigenvectors, their largest elements positive."""
+    """U and λ with A = Uᵀ diag(λ) U: λ ascending; rows of U are eigenvectors, their largest elements positive."""
     u, values = control.get_tuple_elements(SYEVD(A))
     return u, values

@@ -92,7 +92,7 @@ def _where_type(c: TensorType, x: TensorType, y: TensorType) -> TensorType:
 
 
 def _choose(c: Any, x: Any, y: Any) -> Any:
-    """np.where on the bits. numpy branches at each element, which takes 17 times as long where c is mixed."""
+    """np.where on the bits: numpy branches for each element, which takes 17 times as long if c is mixed."""
     bits = f"i{x.dtype.itemsize}"
     take = np.negative(c.view(np.int8)).astype(bits)  # 0, or all ones
     a, b = x.view(bits), y.view(bits)

@@ -15,7 +15,7 @@ _SERIAL = count()
 
 
 def fresh(type: TensorType) -> Node:
-    """A leaf that is no other."""
+    """Return a new leaf."""
     return constants.input(f"scan.{next(_SERIAL)}", type)
 
 
@@ -28,13 +28,13 @@ def loop(
     length: int,
     reverse: bool,
 ) -> tuple[Nodes, Nodes]:
-    """A scan whose body is written on leaves: the tables say what each leaf begins with, is sliced from, or is.
+    """A scan whose body is written on leaves: the tables say what each leaf starts from, is sliced from, or equals.
 
-    Values that are the same in every turn are computed before it; leaves that nobody reads are left out.
+    Loop-invariant values are computed before the loop; unused leaves are left out.
     """
     results = (*after, *ys)
     varying = {*start, *stacks}
-    read = of_turn(results, varying)
+    read = in_body(results, varying)
     stacks = {leaf: x for leaf, x in stacks.items() if leaf in read}
     same = {n: over(n, consts) for n in _unvarying(read, results, varying)}
     tables = {"c": start, "x": stacks, "k": same}
@@ -55,8 +55,8 @@ def loop(
     return found[: len(start)], found[len(start) :]
 
 
-def of_turn(results: Iterable[Node], leaves: Container[Node]) -> dict[Node, None]:
-    """What the results need, sources first; what `leaves` are made of is not looked at."""
+def in_body(results: Iterable[Node], leaves: Container[Node]) -> dict[Node, None]:
+    """Return the nodes that the results depend on, sources first, without those of which `leaves` are made."""
     order: dict[Node, None] = {}
     stack = [(n, False) for n in reversed(tuple(results))]
     while stack:
@@ -70,7 +70,7 @@ def of_turn(results: Iterable[Node], leaves: Container[Node]) -> dict[Node, None
 
 
 def _unvarying(order: Iterable[Node], results: Sequence[Node], varying: Container[Node]) -> list[Node]:
-    """What is the same in every turn, and is read by what is not (or is a result). Broadcasts are made in the turn."""
+    """Return the loop-invariant values that varying nodes read, or that are results. Broadcasts stay in the body."""
     inside: set[Node] = set()
     outside: set[Node] = set()
     for n in order:
@@ -91,14 +91,14 @@ def _unexpanded(n: Node) -> Node:
 
 
 def over(n: Node, consts: Mapping[Node, Node]) -> Node:
-    """n with values in place of leaves."""
+    """Substitute values for leaves in n."""
     if n in consts or not consts:
         return consts.get(n, n)
     return substitute(Graph({str(i): leaf for i, leaf in enumerate(consts)}, {"": n}), tuple(consts.values()))[0]
 
 
 def _renamed(outputs: Mapping[str, Node], leaves: Mapping[Node, Node]) -> Graph:
-    """The body: the outputs with input leaves in place of `leaves`, whose sources are not looked at."""
+    """Return the body: the outputs with inputs in place of `leaves`."""
     made = dict(leaves)
     stack = list(outputs.values())
     while stack:

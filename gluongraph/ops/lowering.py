@@ -26,9 +26,9 @@ class Algebra(Protocol):
     A constant operand of `binary`, `where` and `fma` is `const(value, dtype)`, of the other operands' dtype. Python's
     operators take plain numbers.
 
-    `/` is used on floats only; integers use `floordiv` and `floormod`. An index (an element of `i`, what `reduce` hands
-    to `element`, and sums and products of them) is of type i32 or a plain Python int; `cast`, and either or both
-    operands of `binary`, may be such ints.
+    `/` is used on floats only; integers use `floordiv` and `floormod`. An index (an element of `i`, an
+    argument of `element` in `reduce`, and sums and products of them) is of type i32 or a plain Python int; the operand
+    of `cast`, and either or both operands of `binary`, may be such ints.
     """
 
     def const(self, value: float | int | bool, dtype: str) -> Expr: ...
@@ -39,7 +39,7 @@ class Algebra(Protocol):
         ...
 
     def named(self, x: Expr) -> Expr:
-        """x, computed once however often it is read; without a name its text is repeated for each reader."""
+        """x, bound to a variable: without it the expression is repeated for each reader."""
         ...
 
     def where(self, condition: Expr, yes: Expr, no: Expr) -> Expr:

@@ -30,7 +30,7 @@ def _matmul_type(a: TensorType, b: TensorType, ta: bool, tb: bool, dtype: str | 
 
 
 def summed_in(op: str, x: TensorType, dtype: str | None) -> str:
-    """The dtype of the result of a contraction of 16-bit operands like x, asked for their f32 sums as they are."""
+    """Return the dtype of the result of a contraction of operands like x; f32 sums of 16-bit operands can be kept."""
     if dtype not in (None, "f32") or (dtype and x.dtype not in ("f16", "bf16")):
         raise wrong_dtype(op, f"no result of dtype {dtype!r} is made of such operands", x, help="leave it out")
     return dtype or x.dtype
@@ -44,7 +44,7 @@ def product(a: Any, b: Any) -> Any:
 
 
 def widened(dtype: str | None, *arrays: Any) -> tuple[Any, ...]:
-    """The operands in the dtype of the result, where that is another one."""
+    """Cast the operands to the dtype of the result."""
     return arrays if dtype is None else tuple(a.astype(numpy_dtype(dtype)) for a in arrays)
 
 
@@ -106,7 +106,7 @@ MATMUL = Op(
 def matmul(a: Node, b: Node, ta: bool = False, tb: bool = False) -> Node:
     """The matrix product over the last two axes; axes in front are broadcast.
 
-    A matrix on the right takes the rows of all of a at once: one large product instead of many small ones.
+    If b is one matrix, the rows of all of a are multiplied at once: one large GEMM instead of many small ones.
     """
     if b.ty.rank == 2 and a.ty.rank > 2 and not ta:
         rows = MATMUL(movement.reshape(a, (-1, a.shape[-1])), b, ta=False, tb=tb)

@@ -26,7 +26,7 @@ def _reshape_type(x: TensorType, shape: Shape) -> TensorType:
 
 
 def _reshape_lower(e: Any, i: Any, x: Any, shape: Shape) -> Any:
-    """By way of the row-major position; axes in front and behind that stay as they are keep their index."""
+    """By the row-major position; unchanged leading and trailing axes keep their index."""
     front = 0
     while front < min(len(shape), len(x.shape)) and shape[front] == x.shape[front]:
         front += 1
@@ -125,7 +125,7 @@ def _repeated(x: Node, shape: Shape) -> Shape:
 
 
 def _expand_grad(g: Node, y: Node, x: Node, shape: Shape) -> tuple[Node]:
-    """The sum over what was repeated; by its name, as reductions stand above movement."""
+    """The sum over repeated axes; looked up by name, since reductions import movement."""
     return (OPS["sum"](g, axes=_repeated(x, shape), keepdims=True),)
 
 
@@ -167,7 +167,7 @@ def _slice_type(x: TensorType, begin: Shape, end: Shape, strides: Shape) -> Tens
 
 
 def _slice_grad(g: Node, y: Node, x: Node, begin: Shape, end: Shape, strides: Shape) -> tuple[Node]:
-    """g with zeros between, where the stride left elements out, and around."""
+    """g, with zeros for the elements that the slice leaves out."""
     for axis, s in enumerate(strides):
         if s > 1:
             front, n, behind = g.shape[:axis], g.shape[axis], g.shape[axis + 1 :]
@@ -242,7 +242,7 @@ def _starts(xs: Sequence[Any], axis: int) -> list[int]:
 
 
 def _concat_lower(e: Any, i: Any, *xs: Any, axis: int) -> Any:
-    """The last source that begins at or before the index."""
+    """Read the last source that begins at or before the index."""
     found: Any = None
     for x, start in zip(xs, _starts(xs, axis), strict=True):
         if x.shape[axis] == 0:
@@ -267,12 +267,12 @@ CONCAT = Op(
         (((7,),), {"axis": 0}),
         ((((2, 3), "i32", -3, 3), ((2, 2), "i32", -3, 3)), {"axis": 1}),
     ),
-    doc="Arrays one behind the other along an axis.",
+    doc="The arrays joined along an axis.",
 )
 
 
 def concat(*xs: Node, axis: int = 0) -> Node:
-    """Arrays one behind the other along an axis."""
+    """The arrays joined along an axis."""
     axis = normal_axis("concat", axis, xs[0].ty.rank) if xs else axis
     return xs[0] if len(xs) == 1 else CONCAT(*xs, axis=axis)
 
@@ -308,7 +308,7 @@ def _pad_lower(e: Any, i: Any, x: Any, before: Shape, after: Shape, value: float
 
 
 def clamped(e: Any, k: Any, n: int, below: bool = True, above: bool = True) -> tuple[Any, Any]:
-    """The index moved into 0 .. n-1, and whether it was there before (None: it always is)."""
+    """Return the index clamped to 0 .. n-1, and the condition that it was in range (None: always)."""
     fits, moved = None, k
     if below:
         fits, moved = e.binary("greater_equal", k, 0), e.binary("maximum", moved, 0)
@@ -341,12 +341,12 @@ PAD = Op(
         (((7,),), {"before": (0,), "after": (0,), "value": 0.0}),
         ((((2, 3), "i32", -3, 3),), {"before": (1, 1), "after": (1, 1), "value": 7}),
     ),
-    doc="One number around the elements.",
+    doc="The elements surrounded by one value.",
 )
 
 
 def pad(x: Node, before: Sequence[int], after: Sequence[int], value: float | int | bool = 0) -> Node:
-    """So many elements of `value` before and after, on each axis."""
+    """Add `before` and `after` elements of `value` on each axis."""
     if not any((*before, *after)) and len(before) == len(after) == x.ty.rank:
         return x
     number = constants.const(value, x.dtype).attrs["value"]
@@ -382,7 +382,7 @@ def flip(x: Node, axis: Axes = None) -> Node:
     return FLIP(x, axes=normal_axes("flip", axis, x.ty.rank))
 
 
-# -- shapes by another name
+# -- reshapes
 
 
 def expand_dims(x: Node, axis: int) -> Node:

@@ -1,6 +1,6 @@
 """Composites of neural networks: gelu, attention, embedding, dropout.
 
-A gradient of its own is given where it saves work; the rest is differentiated through the body.
+Composites have a gradient rule where it saves work; others are differentiated through the body.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _gelu_type(x: TensorType, approximate: bool) -> TensorType:
 
 
 def _share(x: Node, approximate: bool) -> Node:
-    """How much of x passes: the normal distribution up to x, exact or by tanh."""
+    """The factor of x: the normal cumulative distribution function, exact or by tanh."""
     if approximate:
         return (elementwise.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1) * 0.5
     return elementwise.normal_cdf(x)
@@ -62,7 +62,7 @@ def gelu(x: Node, approximate: bool = False) -> Node:
 
 # -- attention
 
-UNSEEN = -1e30  # a score that is left out; finite, so that a row with none left gives no NaN
+UNSEEN = -1e30  # of a masked score; finite, so that a row without unmasked scores gives no NaN
 
 
 def _attention_type(
@@ -78,23 +78,23 @@ def _attention_type(
     scores = (*q.shape[:3], k.shape[2])
     for m in mask:
         if m.dtype != "bool":
-            raise wrong_dtype("attention", "the mask is bool: true where a key may be seen", m)
+            raise wrong_dtype("attention", "the mask is bool: true where a query attends to a key", m)
         if m.rank > 4 or any(n not in (1, s) for n, s in zip(m.shape[::-1], scores[::-1], strict=False)):
             raise misfit("attention", f"the mask does not broadcast to {scores}", m)
     return TensorType((*q.shape[:3], v.shape[3]), summed_in("attention", q, dtype))
 
 
 def _sums(a: Node, b: Node, ta: bool = False, tb: bool = False) -> Node:
-    """The product of matrices, of 16-bit ones as summed in float32."""
+    """The matrix product; of 16-bit operands the float32 sums."""
     if b.dtype not in ("f16", "bf16"):
         return matmul(a, b, ta=ta, tb=tb)
     return MATMUL(elementwise.cast(a, b.dtype), b, ta=ta, tb=tb, dtype="f32")
 
 
 def _seen(shape: tuple[int, ...], mask: Sequence[Node], causal: bool) -> list[Node]:
-    """Bools of that shape that are all true where a key may be seen."""
+    """Return bools of that shape, true where a query attends to a key."""
     seen = [broadcast_to(m, shape) for m in mask]
-    if causal:  # the last query sees the last key
+    if causal:  # the last query attends to the last key
         ahead = shape[3] - shape[2]
         rows, columns = (constants.iota(shape, axis, "i32") for axis in (2, 3))
         seen.append(logic.less_equal(columns, rows + ahead if ahead else rows))
@@ -102,7 +102,7 @@ def _seen(shape: tuple[int, ...], mask: Sequence[Node], causal: bool) -> list[No
 
 
 def _weights(q: Node, k: Node, seen: Sequence[Node], scale: float) -> Node:
-    """softmax(q kᵀ · scale) over what is seen, of 16-bit operands in float32."""
+    """softmax(q kᵀ · scale) over unmasked keys; of 16-bit operands in float32."""
     scores = _sums(q, k, tb=True) * scale
     for s in seen:
         scores = logic.where(s, scores, UNSEEN)
@@ -118,7 +118,7 @@ def _attention_grad(
     g: Node, q: Node, k: Node, v: Node, *mask: Node, causal: bool, scale: float, dtype: str | None = None
 ) -> tuple[Node, Node, Node]:
     """P = softmax(S), S = q kᵀ · scale:  dv = Pᵀ g;  dP = g vᵀ;  dS = P (dP - Σ P dP);  dq = dS k · scale;
-    dk = dSᵀ q · scale. The weights are computed again: keeping them would take T x S numbers a head."""
+    dk = dSᵀ q · scale. The weights are recomputed: saving them would take T x S elements per head."""
     seen = _seen((*q.shape[:3], k.shape[2]), mask, causal)
     kept = dtype or q.dtype
     p = _weights(q, k, seen, scale)
@@ -175,8 +175,8 @@ def attention(
 ) -> Node:
     """softmax(q kᵀ · scale) v for queries (B, H, T, D), keys (B, H, S, D) and values (B, H, S, E).
 
-    `scale` is 1/sqrt(D) unless given. Where the bool `mask` is false, or the key comes later and `causal` is set,
-    the key is not seen.
+    `scale` is 1/sqrt(D) unless given. A query does not attend to a key where the bool `mask` is false, nor with
+    `causal` to a later key.
     """
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
     return ATTENTION(q, k, v, *([] if mask is None else [mask]), causal=causal, scale=scale)
@@ -208,12 +208,12 @@ EMBEDDING = composite(
         ((((2, 5), "i32", 0, 6), (7, 3)), {}),
         ((((4,), "f32", 0, 6), (7, 33)), {}),
     ),
-    doc="The rows of the weight that the indices name.",
+    doc="The rows of the weight at the indices.",
 )
 
 
 def embedding(indices: Node, weight: Node) -> Node:
-    """The rows of the weight that the indices name; of floats the whole part counts."""
+    """The rows of the weight at the indices; floats are truncated."""
     return EMBEDDING(indices, weight)
 
 
@@ -258,13 +258,13 @@ KEEP_PRECISION = composite(
     "keep_precision",
     lambda x: x,
     infer=lambda x: x,
-    grad=lambda g, y, x: (g,),  # what x multiplies g with is pinned by x
+    grad=lambda g, y, x: (g,),  # g is multiplied in the precision of x
     samples=each((((3, 33),), {})),
     numeric="full",
-    doc="x, which mixed precision does not round: what multiplies it does so in x's own dtype, forward and backward",
+    doc="x, which mixed precision does not cast: products with it are computed in x's dtype, forward and backward",
 )
 
 
 def keep_precision(x: Node) -> Node:
-    """x, which mixed precision does not round: what multiplies it does so in x's own dtype, forward and backward."""
+    """x, which mixed precision does not cast: products with it are computed in x's dtype, forward and backward."""
     return KEEP_PRECISION(x)

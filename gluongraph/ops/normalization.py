@@ -18,7 +18,7 @@ from gluongraph.ops.samples import each
 
 
 def _centered(x: Node, axes: tuple[int, ...]) -> tuple[Node, Node, Node]:
-    """x - mean; the mean and the biased variance over the axes, which stay as 1."""
+    """x - mean; the mean and the biased variance over the axes, which are kept with size 1."""
     mean = average(x, axes, True)
     rest = x - spread(mean, x, axes)
     return rest, mean, average(rest * rest, axes, True)

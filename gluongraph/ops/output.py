@@ -1,4 +1,4 @@
-"""Values with a given gradient: MXNet's output layers, a prediction and a loss in one."""
+"""Values with a given gradient, for MXNet's output layers, which are a prediction and a loss in one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Philox's words of many counters: in numpy, and where a program draws much, by a compiled kernel, which is ten times
-as fast. They are integers, so both give the same bits, and which of them made a number cannot be seen.
+"""The words that Philox gives for many counters: in numpy, or if a program draws many, by a compiled kernel, which is
+ten times as fast. They are integers, so both give the same bits.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from gluongraph.host import services
 from gluongraph.ir.graph import OPS, Graph, Node, TensorType, node
 
 Array = np.ndarray[Any, Any]
-CHUNK = 1 << 14  # counters that numpy takes at a time, so that the rounds stay in cache
-BLOCK = 1 << 16  # counters that the kernel takes at a time
-TURN = 2 * math.pi * 2.0**-32  # of a word, as an angle
-PATIENCE = 1 << 23  # counters that numpy makes, in half a second, before it is worth compiling
-WARM = 1 << 18  # before it is worth loading what has been compiled before: in 10 ms
+CHUNK = 1 << 14  # counters that numpy processes at a time, so that the rounds stay in cache
+BLOCK = 1 << 16  # counters that the kernel processes at a time
+TURN = 2 * math.pi * 2.0**-32  # the angle of one unit of a word
+PATIENCE = 1 << 23  # counters that numpy processes in half a second: from there on compiling pays
+WARM = 1 << 18  # as many in 10 ms: from there on loading a cached kernel pays
 
-LARGE = 1 << 22  # normal numbers in one array, whose circles are worth compiling
+LARGE = 1 << 22  # normal numbers in one array from which compiling the circle pays
 
 _made = 0  # by numpy, so far
 
@@ -32,10 +32,10 @@ _made = 0  # by numpy, so far
 def blocks(
     state: Any, size: int, draw: int, count: int, in_numpy: Callable[[Any, Any, int], tuple[Any, ...]]
 ) -> Iterator[tuple[int, tuple[Array, ...]]]:
-    """(first, words): the first `count` words of the counters from `first` on, up to `size`.
+    """Iterate over (first, words): the first `count` words of the counters from `first` on, up to `size`.
 
-    They come in blocks, so that what is done with them finds them in cache. `in_numpy(state, positions, draw)` is
-    what makes them as long as there are few.
+    They come in blocks that are still in cache when they are used. `in_numpy(state, positions, draw)` computes them
+    while there are few.
     """
     global _made
     fits = BLOCK <= size <= 1 << 32 and debug.settings().backend != "reference"
@@ -66,7 +66,7 @@ def _program(count: int) -> tuple[Graph, dict[str, str]]:
 
 
 class _Kernel:
-    """The first words of BLOCK counters, compiled. Threads take turns: a kernel has one memory for its state."""
+    """The first words of BLOCK counters, compiled. Threads take turns: a kernel has one buffer for its state."""
 
     def __init__(self, count: int):
         self.runner = services.get("lower")(*_program(count)).executor({})
@@ -74,7 +74,7 @@ class _Kernel:
         self.lock = threading.Lock()
 
     def blocks(self, state: Any, size: int, draw: int) -> Iterator[tuple[int, tuple[Array, ...]]]:
-        """What the function of that name gives."""
+        """Iterate as the function of that name does."""
         offset = (int(state[3]) << 32 | int(state[2])) + draw
         moved = (int(state[0]), int(state[1]), offset & 0xFFFFFFFF, offset >> 32 & 0xFFFFFFFF)
         for first in range(0, size, BLOCK):
@@ -89,8 +89,8 @@ class _Kernel:
 def circle(words: Array, size: int) -> tuple[Array, Array]:
     """Cosine and sine, in f64, of words as parts of a whole turn; by a kernel for arrays of LARGE `size`.
 
-    Both are within 1e-15, so that a product with an f32 is, but for one in 1e8, the same f32. As the size alone says
-    which it is, the same draw always gives the same numbers.
+    Both are within 1e-15, so that a product with an f32 rounds to the same f32, except for one in 1e8. Since the size
+    alone decides which is used, the same draw always gives the same numbers.
     """
     if size < LARGE or words.size > BLOCK or debug.settings().backend == "reference":
         angle = words * TURN
@@ -117,7 +117,7 @@ def _circle(process: int) -> Callable[[list[Array]], list[Array]]:
 
 
 def _polynomials(words: Node) -> tuple[Node, Node]:
-    """Cosine and sine by their series, from the nearest quarter of a turn: libm's have no vectors in f64."""
+    """Cosine and sine by polynomials from the nearest multiple of pi/2: libm has no vector forms in f64."""
     add, mul, equal, where = OPS["add"], OPS["mul"], OPS["equal"], OPS["where"]
 
     def number(value: float) -> Node:

@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 
 def places(size: int, kernel: int, stride: int, padding: int, ceil: bool) -> int:
-    """How many places a window has along an axis. With `ceil` the last may hang over, but begins inside."""
+    """Return the number of positions of a window along an axis. With `ceil` the last may reach beyond the end."""
     count = (size + 2 * padding - kernel + (stride - 1 if ceil else 0)) // stride + 1
     return count - 1 if ceil and (count - 1) * stride >= size + padding else count
 
@@ -64,11 +64,11 @@ def _avg_grad_type(g: TensorType, shape: Shape, count_include_pad: bool, **how: 
     return x
 
 
-# -- in numpy: one pass for each place in the window, over the strided view of what lies there
+# -- in numpy: one pass for each position in the window, over a strided view
 
 
 def _border(size: int, count: int, kernel: int, stride: int, padding: int) -> Pair:
-    """How far the windows reach out in front and behind."""
+    """Return how far the windows reach beyond the image, before and after."""
     return padding, max((count - 1) * stride + kernel - size - padding, 0)
 
 
@@ -79,7 +79,7 @@ def _borders(x: Shape, how: dict[str, Any]) -> tuple[Pair, Pair]:
 
 
 def _framed(x: Any, how: dict[str, Any], value: float) -> Any:
-    """A copy with a frame of `value` where windows reach out; x itself if none does."""
+    """Return a copy padded by `value` as far as windows reach beyond the image; x itself if none does."""
     (top, bottom), (left, right) = _borders(x.shape, how)
     if not (top or bottom or left or right):
         return x
@@ -95,7 +95,7 @@ def _inner(framed: Any, shape: Shape, how: dict[str, Any]) -> Any:
 
 
 def _offsets(y: Shape, how: dict[str, Any]) -> Iterator[tuple[slice, slice]]:
-    """Rows and columns of a framed image that lie at one place of each window, place after place."""
+    """Iterate over the rows and columns of a padded image at one position of each window, position by position."""
     (kh, kw), (sh, sw) = how["kernel"], how["stride"]
     for i in range(kh):
         for j in range(kw):
@@ -114,7 +114,7 @@ def _max(x: Any, **how: Any) -> Any:
 def _max_grad(x: Any, y: Any, g: Any, **how: Any) -> Any:
     framed = _framed(x, how, -math.inf)
     total = np.zeros(framed.shape, g.dtype)
-    waiting = np.ones(y.shape, bool)  # windows whose largest element has not been met
+    waiting = np.ones(y.shape, bool)  # windows whose largest element has not been found
     for rows, columns in _offsets(y.shape, how):
         hit = framed[:, :, rows, columns] == y
         hit &= waiting
@@ -124,7 +124,7 @@ def _max_grad(x: Any, y: Any, g: Any, **how: Any) -> Any:
 
 
 def _counts(x: Shape, count_include_pad: bool, how: dict[str, Any]) -> Any:
-    """By how many elements each window's sum is divided: one number, or one for each place."""
+    """Return the divisor of each window's sum: one number, or one for each window."""
     y = _pooled(x, how)
     rows, columns = (
         np.array([_count(np, o, x[2 + a], a, count_include_pad, how) for o in range(y[2 + a])]) for a in (0, 1)
@@ -134,7 +134,7 @@ def _counts(x: Shape, count_include_pad: bool, how: dict[str, Any]) -> Any:
 
 
 def _count(e: Any, place: Any, size: int, axis: int, count_include_pad: bool, how: dict[str, Any]) -> Any:
-    """How many elements the window at this place covers along an axis; the padding counts, or not."""
+    """Return how many elements the window covers along an axis, with or without padding."""
     kernel, stride, padding = how["kernel"][axis], how["stride"][axis], how["padding"][axis]
     start = place * stride - padding
     end = e.minimum(start + kernel, size + padding if count_include_pad else size)
@@ -212,7 +212,7 @@ class _Plain:
 
 
 def _over(e: Any, pixel: Any, r: Any, count: int, axis: int, how: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """The r-th last window over a pixel: its place (clamped), where in it the pixel lies, whether there is one."""
+    """Return the clamped position of the r-th last window over a pixel, the offset of the pixel in it, if it exists."""
     kernel, stride, padding = how["kernel"][axis], how["stride"][axis], how["padding"][axis]
     at = pixel + padding
     place = (e.binary("floordiv", at, stride) if stride > 1 else at) - r
@@ -222,7 +222,7 @@ def _over(e: Any, pixel: Any, r: Any, count: int, axis: int, how: dict[str, Any]
 
 
 def _overlap(how: dict[str, Any]) -> tuple[int, ...]:
-    """How many windows lie over one pixel, at most, along each axis."""
+    """Return the largest number of windows that cover a pixel, along each axis."""
     return tuple(-(-k // s) for k, s in zip(how["kernel"], how["stride"], strict=True))
 
 
@@ -248,7 +248,7 @@ def _max_grad_lower(e: Any, i: Any, x: Any, y: Any, g: Any, **how: Any) -> Any:
         gets = both(e, above, beside, e.binary("equal", here, largest))
         for k in np.ndindex(*how["kernel"]):
             if k == (how["kernel"][0] - 1, how["kernel"][1] - 1):
-                break  # the last one is earlier than none
+                break  # clamped windows do not count
             (h, inside_h), (w, inside_w) = (
                 _pixel(e, p, k[a], x.shape[2 + a], a, how) for a, p in enumerate((row, column))
             )
@@ -265,7 +265,7 @@ def _max_grad_lower(e: Any, i: Any, x: Any, y: Any, g: Any, **how: Any) -> Any:
 
 
 def _max_grad_grad(gg: Node, z: Node, x: Node, y: Node, g: Node, **how: Any) -> tuple[None, None, Node]:
-    """What lies in gg where each window has its first largest element."""
+    """Read gg at the first largest element of each window."""
     (top, bottom), (left, right) = _borders(x.shape, how)
     before, after = (0, 0, top, left), (0, 0, bottom, right)
     framed, moved = movement.pad(x, before, after, -math.inf), movement.pad(gg, before, after)
@@ -380,7 +380,7 @@ def max_pool2d(
     padding: int | Sequence[int] = 0,
     ceil: bool = False,
 ) -> Node:
-    """The largest element of each window; windows stand side by side unless `stride` is given."""
+    """The largest element of each window; windows do not overlap unless `stride` is given."""
     return MAX_POOL2D(x, **_how(kernel, stride, padding, ceil))
 
 

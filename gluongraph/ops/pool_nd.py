@@ -36,7 +36,7 @@ def avg_pool(
 
 
 def sum_pool(x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil: bool = False) -> Node:
-    """The sum of each window: of zeros put around the data, the average of as many elements everywhere, times those."""
+    """The sum of each window: the average of zero-padded data, times the number of elements."""
     size = x.shape[2:]
     counts = [places(*each, ceil) for each in zip(size, kernel, stride, padding, strict=True)]
     reach = [(count - 1) * s + k for count, k, s in zip(counts, kernel, stride, strict=True)]

@@ -1,10 +1,10 @@
 """Random numbers from a counter: Philox4x32-10. Each element depends on seed, offset, draw and its own position only.
 
 So layout, fusion, recomputation and vector width change nothing, and eager and compiled code draw the same numbers.
-`state` is u32[4]: two words of seed, two words of offset. The draw number tells apart the draws of one program.
+`state` is u32[4]: two words of seed, two words of offset. The draw number distinguishes the draws of one program.
 A uniform number takes the first of the four words that a counter gives. Normal numbers, which cost more, take all four,
 as two pairs: in a run of 64 the first 16 numbers are of 16 counters' first pair, the next 16 too, and so on. So code
-that has vectors of up to 16 lanes makes all 64 from 16 counters.
+with vectors of up to 16 lanes computes all 64 from 16 counters.
 
 Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (2011).
 """
@@ -26,7 +26,7 @@ from gluongraph.ops.samples import array
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the key each round
-RUN, WIDTH = 64, 16  # normal numbers that belong together, and the counters that they take
+RUN, WIDTH = 64, 16  # normal numbers of a group, and its counters
 _DIGITS = {"f16": 11, "bf16": 8}  # bits of a uniform number, so that none is rounded up to 1; 24 in f32 and f64
 # sin(pi/2 y) / y and cos(pi/2 y) for |y| <= 1/2, by powers of y²: minimax, within 1.6 ulp
 _SIN = (1.5707963705062866, -0.645965039730072, 0.07969274371862411, -0.004630818497389555)
@@ -45,8 +45,8 @@ def philox(
     """Ten rounds over four 32-bit words. `multiply(m, x)` gives high and low word, `add(x, c)` wraps around."""
     a, b, c, d = counter
     k0, k1 = key
-    for turn in range(ROUNDS):
-        if turn:
+    for number in range(ROUNDS):
+        if number:
             k0, k1 = add(k0, WEYL[0]), add(k1, WEYL[1])
         (high0, low0), (high1, low1) = multiply(MULTIPLIERS[0], a), multiply(MULTIPLIERS[1], c)
         a, b, c, d = xor(xor(high1, b), k0), low1, xor(xor(high0, d), k1), low0
@@ -186,8 +186,8 @@ def _circle(e: Any, word: Any) -> tuple[Any, Any]:
     y = e.cast(way, "f32") * e.const(2.0**-32, "f32")
     cos, sin = polynomial(y * y, _COS), y * polynomial(y * y, _SIN)
     odd = e.binary("not_equal", e.binary("bitwise_and", nearest, e.const(1 << 30, "u32")), e.const(0, "u32"))
-    turned = nearest + e.const(1 << 30, "u32")
-    return signed(e.where(odd, sin, cos), turned), signed(e.where(odd, cos, sin), nearest)
+    shifted = nearest + e.const(1 << 30, "u32")
+    return signed(e.where(odd, sin, cos), shifted), signed(e.where(odd, cos, sin), nearest)
 
 
 def normal_pair(e: Any, first: Any, second: Any) -> tuple[Any, Any]:

@@ -33,7 +33,7 @@ def _folded(op: str) -> Callable[..., TensorType]:
         need(op, NUMBERS, x)
         check_axes(op, x, axes)
         if op in ("max", "min") and any(x.shape[a] == 0 for a in axes):
-            raise misfit(op, "there is no element to choose from", x)
+            raise misfit(op, "an empty axis has no largest or smallest element", x)
         return TensorType(without(x.shape, axes, keepdims), x.dtype)
 
     return infer
@@ -55,13 +55,13 @@ def _lower(name: str) -> Callable[..., Any]:
 
 
 def _with_gaps(i: Any, axes: tuple[int, ...], rank: int) -> list[Any]:
-    """The index with a place for each folded axis."""
+    """Insert a placeholder for each reduced axis into the index."""
     rest = iter(i)
     return [None if a in axes else next(rest) for a in range(rank)]
 
 
 def _wide(fold: Callable[..., Any]) -> Callable[..., Any]:
-    """A fold in the dtype of x; of 16-bit floats in f32."""
+    """A reduction in the dtype of x; 16-bit floats accumulate in f32."""
 
     def numpy(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         dtype = x.dtype
@@ -73,7 +73,7 @@ def _wide(fold: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def spread(g: Node, x: Node, axes: tuple[int, ...]) -> Node:
-    """What was folded over `axes`, with them or without, once for each element of x."""
+    """Broadcast a reduction over `axes` (kept or not) back to the shape of x."""
     return movement.expand(movement.reshape(g, without(x.shape, axes, keepdims=True)), x.shape)
 
 
@@ -82,7 +82,7 @@ def _prod_grad(g: Node, y: Node, x: Node, axes: tuple[int, ...], keepdims: bool)
     zero = logic.equal(x, 0)
     zeros = spread(SUM(elementwise.cast(zero, x.dtype), axes=axes, keepdims=keepdims), x, axes)
     others = spread(PROD(logic.where(zero, 1, x), axes=axes, keepdims=keepdims), x, axes)
-    divide = elementwise.div if is_float(x.dtype) else elementwise.floordiv  # of integers nothing is left over
+    divide = elementwise.div if is_float(x.dtype) else elementwise.floordiv  # integer division is exact here
     rest = logic.where(logic.equal(zeros, elementwise.cast(zero, x.dtype)), divide(others, logic.where(zero, 1, x)), 0)
     return (spread(g, x, axes) * rest,)
 
@@ -195,12 +195,12 @@ def cumsum(x: Node, axis: int) -> Node:
 
 
 def average(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
-    """The sum over the axes, by the number of elements."""
+    """The sum over the axes, divided by the number of elements."""
     return sum(x, axes, keepdims) * (1 / math.prod(x.shape[a] for a in axes))
 
 
 def _shared_grad(g: Node, y: Node, x: Node, axes: tuple[int, ...], keepdims: bool) -> tuple[Node]:
-    """Elements that equal the result get equal parts of the gradient."""
+    """Elements that equal the result share the gradient equally."""
     best = logic.equal(x, spread(y, x, axes))
     parts = sum(elementwise.cast(best, x.dtype), axes, keepdims)
     return (logic.where(best, spread(g / parts, x, axes), 0),)
@@ -249,7 +249,7 @@ MEAN = composite(
         (((2, 3, 17),), {"axes": (0, 2), "keepdims": True}),
         (((5, 9),), {"axes": (0, 1), "keepdims": False}),
     ),
-    doc="The sum over the axes, by the number of elements.",
+    doc="The sum over the axes, divided by the number of elements.",
 )
 
 
@@ -266,7 +266,7 @@ def _first_hit(hit: Node, axis: int, keepdims: bool, dtype: str) -> Node:
 
 
 def _extreme(x: Node, extreme: Node, axis: int) -> Node:
-    """Where x is what its extreme along the axis is. That is NaN where there is any, and so is the first of these."""
+    """Where x equals its extreme along the axis; if there is a NaN, where x is NaN."""
     equal = logic.equal(x, spread(extreme, x, (axis,)))
     return logic.logical_or(equal, elementwise.isnan(x)) if is_float(x.dtype) else equal
 

@@ -11,7 +11,7 @@ from gluongraph.ir.graph import Node, Op, TensorType
 from gluongraph.ops.checks import misfit
 from gluongraph.ops.samples import array
 
-_BELOW = 0xFFFF  # the bits of a float32 that bfloat16 has not
+_BELOW = 0xFFFF  # the low bits of a float32 that bfloat16 lacks
 
 
 def _type(x: TensorType, bits: TensorType) -> TensorType:
@@ -43,10 +43,10 @@ ROUND_BY_CHANCE = Op(
     samples=lambda rng: [
         ((array(rng, shape), array(rng, shape, "u32", 0, 2**32 - 1)), {}) for shape in ((3, 33), (), (70,))
     ],
-    doc="x as bfloat16: its low bits plus the low 16 random bits, the rest cut off.",
+    doc="x as bfloat16: the low 16 random bits are added to its bits, which are then truncated.",
 )
 
 
 def round_by_chance(x: Node, bits: Node) -> Node:
-    """x as bfloat16, rounded up with the probability of how far it lies above the number below; `bits` are random."""
+    """Round x to bfloat16 by random `bits`: up with a probability proportional to the distance from the value below."""
     return ROUND_BY_CHANCE(x, bits)

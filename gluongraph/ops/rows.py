@@ -1,4 +1,4 @@
-"""Some rows of a large array: which ones are indexed, and writing only those."""
+"""Rows of a large array: the first occurrence of each index, and writing only the rows that are indexed."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ FIRST_OF = Op(
     lower=_first_lower,
     samples=each(((((9,), "i32", 0, 4),), {"size": 5}), ((((33,), "i64", 0, 9),), {"size": 10}), dtypes=("f32",)),
     flops=lambda y, rows, size: rows.size,
-    doc="For each row number the place where the same number stands first; all lie from 0 to below size.",
+    doc="For each row number the position of its first occurrence; all are from 0 to size - 1.",
 )
 
 
 def first_of(rows: Node, size: int) -> Node:
-    """For each row number the place where the same number stands first; all lie from 0 to below `size`."""
+    """For each row number the position of its first occurrence; all are from 0 to `size` - 1."""
     return FIRST_OF(rows, size=size)
 
 
@@ -67,7 +67,7 @@ def _put(x: Any, rows: Any, values: Any) -> Any:
 
 
 def _put_lower(e: Any, i: Any, x: Any, rows: Any, values: Any) -> Any:
-    """Every element looks through all numbers; at most one is its own, and brings the difference to the old one."""
+    """Every element sums over all row numbers; at most one is its own, and adds the difference to the old value."""
     (count,) = rows.shape
     row, *rest = i
 
@@ -94,10 +94,10 @@ PUT_ROWS = Op(
     lower=_put_lower,
     samples=_samples,
     over=0,
-    doc="x with other values in the rows that are named, each once; numbers that x has no row for are passed over.",
+    doc="x with new values in the indexed rows, each indexed once; row numbers out of range are ignored.",
 )
 
 
 def put_rows(x: Node, rows: Node, values: Node) -> Node:
-    """x with other values in the rows that are named, each once; numbers that x has no row for are passed over."""
+    """x with new values in the indexed rows, each indexed once; row numbers out of range are ignored."""
     return PUT_ROWS(x, rows, values)

@@ -11,7 +11,7 @@ from gluongraph.dtypes import DTYPES, numpy_dtype
 
 Array = np.ndarray[Any, Any]
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
-Samples = Callable[["np.random.Generator"], Iterable[Sample]]  # quoted: numpy imports that part when it is asked for
+Samples = Callable[["np.random.Generator"], Iterable[Sample]]  # quoted: numpy imports that part on demand
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (7,), (3, 33), (2, 3, 17))
 

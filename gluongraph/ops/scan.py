@@ -3,8 +3,8 @@
     c, y[t] = body(c, x[t], k)        for t = 0 .. length - 1, or backwards with `reverse`
 
 The body's inputs are c0.., x0.., k0.., its outputs c0.., y0..; the node gives the last carries and then the stacked ys.
-The gradient is a scan in the other direction over the carries that the turns began with. It reads what the body hands
-out instead of computing it again, and leaves products for the end: sum over t of a[t]ᵀ b[t] is one product of stacks.
+The gradient is a scan in the other direction over the initial carries of the iterations. It reads what the body
+outputs instead of recomputing it, and defers products: the sum over t of a[t]ᵀ b[t] is one GEMM of stacks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gluongraph.ops import constants, elementwise, movement, reduce
 from gluongraph.ops.checks import misfit
 from gluongraph.ops.constants import is_zero
 from gluongraph.ops.control import apply_body, check_arguments, gradients_of
-from gluongraph.ops.loops import Nodes, fresh, loop, of_turn, over
+from gluongraph.ops.loops import Nodes, fresh, in_body, loop, over
 from gluongraph.ops.matmul import matmul
 from gluongraph.ops.samples import array
 
@@ -35,15 +35,15 @@ def scan(
 ) -> tuple[Nodes, Nodes]:
     """The last carries, and the stacked ys, of `carries, ys = step(carries, x[t])` for every t along axis 0 of xs.
 
-    Whatever else `step` reads stays the same in every turn, random draws too. What is among the ys is at hand for the
-    gradient, which computes all other values of a turn again.
+    Whatever else `step` reads is loop-invariant, random draws too. The gradient reads values that are among the ys, and
+    recomputes all other values of an iteration.
 
     Raises:
         ShapeError: arrays of different lengths, or carries whose type changes.
     """
     if length is None:
         if not xs or not xs[0].ty.rank:
-            raise misfit("scan", "the number of turns is not known", help="give xs or length=")
+            raise misfit("scan", "the number of iterations is not known", help="give xs or length=")
         length = xs[0].shape[0]
     _check_lengths([x.ty for x in xs], length)
     carries = [fresh(c.ty) for c in init]
@@ -71,22 +71,22 @@ def _scan_type(
 
 def _check_lengths(xs: Sequence[TensorType], length: int) -> None:
     if length < 1:
-        raise misfit("scan", f"needs one turn or more, not {length}", *xs)
+        raise misfit("scan", f"needs one iteration or more, not {length}", *xs)
     if any(not x.rank or x.shape[0] != length for x in xs):
         raise misfit("scan", f"what is scanned has {length} elements along axis 0", *xs)
 
 
 def run(
-    turn: Callable[..., tuple[Any, ...]], *args: Any, length: int, carries: int, xs: int, reverse: bool
+    body: Callable[..., tuple[Any, ...]], *args: Any, length: int, carries: int, xs: int, reverse: bool
 ) -> tuple[Any, ...]:
-    """The loop in numpy; `turn(*carries, *slices, *constants)` gives the outputs of the body."""
+    """Run the loop in numpy; `body(*carries, *slices, *constants)` returns the outputs of the body."""
     state, stacks, consts = args[:carries], args[carries : carries + xs], args[carries + xs :]
-    turns = []
+    outputs = []
     for t in range(length - 1, -1, -1) if reverse else range(length):
-        found = turn(*state, *(x[t] for x in stacks), *consts)
+        found = body(*state, *(x[t] for x in stacks), *consts)
         state = found[:carries]
-        turns.append(found[carries:])
-    columns = zip(*(reversed(turns) if reverse else turns), strict=True)
+        outputs.append(found[carries:])
+    columns = zip(*(reversed(outputs) if reverse else outputs), strict=True)
     return (*state, *map(np.stack, columns))
 
 
@@ -97,36 +97,36 @@ def _scan(*args: Any, body: Graph, **how: Any) -> tuple[Any, ...]:
 def _scan_grad(
     gs: Nodes, ys: Nodes, *args: Node, body: Graph, length: int, carries: int, xs: int, reverse: bool
 ) -> tuple[Node | None, ...]:
-    """Carries backwards the gradients of the carries, and those sums over turns that cannot wait for the end."""
-    turn = _Turn(gs, ys, args, body, length, carries, xs, reverse)
-    found = turn.gradients()
+    """A scan that carries the gradients of the carries, and those sums over iterations that cannot be deferred."""
+    iteration = _Iteration(gs, ys, args, body, length, carries, xs, reverse)
+    found = iteration.gradients()
     sliced = [k for k in found if carries <= k < carries + xs]
     constant = [k for k in found if k >= carries + xs]
-    later = _Later(length, {*turn.stacks, *(found[k] for k in sliced)})
+    later = _Later(length, {*iteration.stacks, *(found[k] for k in sliced)})
     totals = {k: later.sum(found[k]) for k in sorted(constant, key=lambda k: found[k].op.name != "matmul")}
 
-    running = {k: fresh(turn.leaves[k].ty) for k in constant if totals[k] is None}
-    moving = [k for k in range(carries) if is_float(turn.leaves[k].dtype)]
-    start = {head: gs[k] for k in moving if (head := turn.heads[k]) is not None}
+    running = {k: fresh(iteration.leaves[k].ty) for k in constant if totals[k] is None}
+    moving = [k for k in range(carries) if is_float(iteration.leaves[k].dtype)]
+    start = {head: gs[k] for k in moving if (head := iteration.heads[k]) is not None}
     start |= {total: constants.zeros(total.ty) for total in running.values()}
-    after = [found.get(k) or constants.zeros(turn.leaves[k].ty) for k in moving] + [
+    after = [found.get(k) or constants.zeros(iteration.leaves[k].ty) for k in moving] + [
         s + found[k] for k, s in running.items()
     ]
     columns = list(dict.fromkeys([*(found[k] for k in sliced), *later.leaves]))
-    turn.add_beginnings(of_turn((*after, *columns), {*turn.stacks, *start}))
-    columns = [n for n in columns if n not in turn.stacks]
-    consts = {turn.leaves[k]: args[k] for k in range(carries + xs, len(args))}
-    finals, stacked = loop(start, turn.stacks, consts, after, columns, length, not reverse)
+    iteration.add_beginnings(in_body((*after, *columns), {*iteration.stacks, *start}))
+    columns = [n for n in columns if n not in iteration.stacks]
+    consts = {iteration.leaves[k]: args[k] for k in range(carries + xs, len(args))}
+    finals, stacked = loop(start, iteration.stacks, consts, after, columns, length, not reverse)
 
-    stacks = turn.stacks | dict(zip(columns, stacked, strict=True))
+    stacks = iteration.stacks | dict(zip(columns, stacked, strict=True))
     whole = {leaf: stacks[n] for n, leaf in later.leaves.items()}
     grads = dict(zip([*moving, *running], finals, strict=True)) | {k: stacks[found[k]] for k in sliced}
     grads |= {k: over(total, whole) for k, total in totals.items() if total is not None}
     return tuple(grads.get(k) for k in range(len(args)))
 
 
-class _Turn:
-    """A turn to be gone back: its body on leaves of its own, and `stacks`: values of the turn -> those of all turns."""
+class _Iteration:
+    """An iteration to be differentiated: its body on new leaves; `stacks`: value -> its values of all iterations."""
 
     def __init__(
         self, gs: Nodes, ys: Nodes, args: Nodes, body: Graph, length: int, carries: int, xs: int, reverse: bool
@@ -147,17 +147,17 @@ class _Turn:
         return tuple(fresh(n.ty) for n in self.body.inputs.values())
 
     def gradients(self) -> dict[int, Node]:
-        """The gradients of the arguments that one flows to, by number."""
+        """Return the gradients of the arguments that have one, by position."""
         wrt = [k for k, leaf in enumerate(self.leaves) if is_float(leaf.dtype)]
         known = zip(wrt, gradients_of(self.results, self.heads, [self.leaves[k] for k in wrt]), strict=True)
         return {k: g for k, g in known if g is not None}
 
     def add_beginnings(self, read: Container[Node]) -> None:
-        """Stack the carries that turns begin with, where they are read: ys shifted by a turn, or of a second loop."""
+        """Stack the initial carries of iterations that are read: ys shifted by one iteration, or of a second loop."""
         wanted = [k for k in range(self.carries) if self.leaves[k] in read and self.leaves[k] not in self.stacks]
         outputs = self.results[self.carries :]
         for k in wanted:
-            if self.results[k] in outputs:  # the body hands this carry out as it is
+            if self.results[k] in outputs:  # the body outputs this carry unchanged
                 y, first = self.ys[self.carries + outputs.index(self.results[k])], movement.expand_dims(self.args[k], 0)
                 rest = movement.part(y, 0, 1, self.length) if self.reverse else movement.part(y, 0, 0, self.length - 1)
                 self.stacks[self.leaves[k]] = (
@@ -167,7 +167,7 @@ class _Turn:
             self.stacks |= dict(zip((self.leaves[k] for k in kept), self._saved(kept), strict=True))
 
     def _saved(self, kept: Sequence[int]) -> Nodes:
-        """Carries at the beginning of all turns, from going forward once more."""
+        """Return the initial carries of all iterations, by running the loop forward again."""
         leaves, cuts = self._leaves(), (0, self.carries, self.carries + self.xs, len(self.args))
         start, stacks, consts = (
             dict(zip(leaves[a:b], self.args[a:b], strict=True)) for a, b in itertools.pairwise(cuts)
@@ -177,7 +177,7 @@ class _Turn:
 
 
 class _Later:
-    """Sums over all turns that are computed once, after the loop, from stacks of what the turns have made.
+    """Sums over all iterations, computed once after the loop from stacks of the iterations' values.
 
     `leaves` stand for the stacks, by the value that is stacked; the stacks of those in `known` exist anyway.
     """
@@ -187,7 +187,7 @@ class _Later:
         self.leaves: dict[Node, Node] = {}
 
     def sum(self, g: Node) -> Node | None:
-        """The sum of g over all turns; None if it has to be added up in the loop."""
+        """Return the sum of g over all iterations; None if it must be accumulated in the loop."""
         if g.op.name == "matmul" and g.ty.rank == 2 and g.attrs["ta"] and not g.attrs["tb"]:
             a, b = (self._stack(s) for s in g.src)
             return g.op(movement.reshape(a, (-1, a.shape[-1])), movement.reshape(b, (-1, b.shape[-1])), **g.attrs)
@@ -213,9 +213,9 @@ def _samples(rng: np.random.Generator) -> Any:
             "x0": constants.input("x0", TensorType((2, 3), dtype)),
             "k0": constants.input("k0", TensorType((3, 3), dtype)),
         }
-        h, turn, x, w = leaves.values()
+        h, number, x, w = leaves.values()
         new = elementwise.tanh(matmul(h, w) + x)
-        outputs = {"c0": new, "c1": turn + 1, "y0": new if plain else new * h * elementwise.cast(turn, dtype)}
+        outputs = {"c0": new, "c1": number + 1, "y0": new if plain else new * h * elementwise.cast(number, dtype)}
         arrays = (array(rng, (2, 3), dtype), np.asarray(1, np.int32), array(rng, (5, 2, 3), dtype))
         attrs = {"body": Graph(leaves, outputs), "length": 5, "carries": 2, "xs": 1, "reverse": reverse}
         yield (*arrays, array(rng, (3, 3), dtype)), attrs
@@ -229,5 +229,5 @@ SCAN = Op(
     numpy=_scan,
     grad=_scan_grad,
     samples=_samples,
-    doc="A body graph applied turn after turn: the last carries, and the stacked ys.",
+    doc="A body graph applied in each iteration: the last carries, and the stacked ys.",
 )

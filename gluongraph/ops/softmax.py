@@ -22,12 +22,12 @@ _LAST_AND_MIDDLE = each(
 
 
 def _shifted(x: Node, axis: int) -> Node:
-    """x minus its largest element along the axis, so that no exponential overflows; a constant, for the gradient."""
+    """x minus its maximum along the axis, so that no exponential overflows; the maximum is constant in the gradient."""
     return x - spread(elementwise.stop_gradient(reduce.max(x, axis, keepdims=True)), x, (axis,))
 
 
 def _exp_sum(x: Node, axis: int) -> tuple[Node, Node]:
-    """e^(x - max) and its sum along the axis, once for each element."""
+    """e^(x - max), and its sum along the axis broadcast to each element."""
     e = elementwise.exp(_shifted(x, axis))
     return e, reduce.sum(e, axis, keepdims=True)
 

@@ -19,7 +19,7 @@ def _argsort_type(x: TensorType, axis: int) -> TensorType:
 
 
 def _argsort(x: Node, axis: int) -> Node:
-    """Count, for each element, those before it: that is its place. Comparing all with all needs no loop that waits."""
+    """The position of an element is the number of elements before it: comparing all pairs has no sequential loop."""
     last = movement.moveaxis(x, axis, x.ty.rank - 1)
     n, whole = last.shape[-1], (*last.shape, last.shape[-1])
     here = movement.expand(movement.expand_dims(last, -1), whole)
@@ -49,10 +49,10 @@ ARGSORT = composite(
         ((((4, 9), "i32", -3, 3),), {"axis": 1}),
         (((7,),), {"axis": 0}),
     ),
-    doc="The indices that sort x along an axis, upwards; equal elements keep their order.",
+    doc="The indices that sort x along an axis, ascending and stable.",
 )
 
 
 def argsort(x: Node, axis: int = -1) -> Node:
-    """The indices that sort x along an axis, upwards; equal elements keep their order."""
+    """The indices that sort x along an axis, ascending and stable."""
     return ARGSORT(x, axis=normal_axis("argsort", axis, x.ty.rank))

@@ -14,8 +14,8 @@ import numpy as np
 
 from gluongraph.storage import Array
 
-BLOCK = 128  # terms that are added one after another
-FEW = 4 * BLOCK  # up to so many are added so without blocks, which take numpy some microseconds
+BLOCK = 128  # terms that are added sequentially
+FEW = 4 * BLOCK  # up to so many are added without blocks, which cost numpy some microseconds
 
 
 def total(x: Array, axes: tuple[int, ...], dtype: Any, keepdims: bool) -> Any:
@@ -28,7 +28,7 @@ def total(x: Array, axes: tuple[int, ...], dtype: Any, keepdims: bool) -> Any:
 
 
 def _merged(x: Array, axes: tuple[int, ...]) -> tuple[Array, tuple[int, ...]]:
-    """The same elements with neighbouring axes of one kind as one axis, if they lie so in memory."""
+    """Merge adjacent axes of one kind, if their strides allow it."""
     if not x.flags.c_contiguous:
         return x, axes
     runs = [(kind, math.prod(x.shape[a] for a in run)) for kind, run in groupby(range(x.ndim), key=axes.__contains__)]
@@ -43,7 +43,7 @@ def _total(x: Array, axes: tuple[int, ...], dtype: Any) -> Array:
         return np.asarray(np.add.reduce(x, axes, dtype))
     before, behind = (slice(None),) * long, x.shape[long + 1 :]
     head = x[(*before, slice(blocks * BLOCK))].reshape(*x.shape[:long], blocks, BLOCK, *behind)
-    folded = tuple(a + (a >= long) for a in axes)  # the blocks' own axis, which stands at `long`, stays
+    folded = tuple(a + (a >= long) for a in axes)  # the axis of blocks, at `long`, is kept
     sums = np.add.reduce(head, folded, dtype)
     made = _total(sums, (long - sum(a < long for a in axes),), dtype)
     if blocks * BLOCK < x.shape[long]:

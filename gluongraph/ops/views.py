@@ -1,6 +1,7 @@
 """Views: movement that copies nothing, as an offset and strides.
 
-What reads by strides can read a value where its source lies; what writes by them can write where it will be moved to.
+A kernel that reads by strides can read a value from its source, and one that writes by strides can store to its
+destination.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from dataclasses import dataclass
 
 from gluongraph.ir.graph import Node
 
-READ = frozenset({"reshape", "transpose", "slice", "expand"})  # ops whose result lies within their source, often
-WRITTEN = frozenset({"reshape", "transpose", "concat", "cast"})  # whose sources can lie where the result does
+READ = frozenset({"reshape", "transpose", "slice", "expand"})  # ops whose result is often a view of their source
+WRITTEN = frozenset({"reshape", "transpose", "concat", "cast"})  # ops whose sources can be views of the result
 
 
 @dataclass(frozen=True)
 class View:
-    """Element (i, j, ...) lies at start + i * strides[0] + j * strides[1] + ..., in elements.
+    """Element (i, j, ...) is at start + i * strides[0] + j * strides[1] + ..., in elements.
 
     >>> View.of((2, 3, 4)).transposed((1, 0, 2)).strides
     (4, 12, 1)
@@ -32,31 +33,31 @@ class View:
 
     @classmethod
     def of(cls, shape: tuple[int, ...]) -> View:
-        """An array of its own."""
+        """Return the view of a contiguous array."""
         return cls(shape, tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape))))
 
     @property
     def in_rows(self) -> bool:
-        """Do numbers that are neighbours along the last axis lie side by side?"""
+        """Are elements contiguous along the last axis?"""
         return self.shape[-1:] == (1,) or self.strides[-1:] == (1,)
 
     def transposed(self, axes: tuple[int, ...]) -> View:
-        """Its axes in another order."""
+        """Return the view with permuted axes."""
         return View(tuple(self.shape[a] for a in axes), tuple(self.strides[a] for a in axes), self.start)
 
     def sliced(self, shape: tuple[int, ...], begin: tuple[int, ...], steps: tuple[int, ...]) -> View:
-        """So many elements along each axis, from one on, in steps."""
+        """Return a slice: `shape` elements along each axis from `begin` on, by strides."""
         start = self.start + sum(b * stride for b, stride in zip(begin, self.strides, strict=True))
         return View(shape, tuple(step * stride for step, stride in zip(steps, self.strides, strict=True)), start)
 
     def expanded(self, shape: tuple[int, ...]) -> View:
-        """The same number along axes of size 1."""
+        """Return the view with axes of size 1 repeated."""
         pairs = zip(self.shape, shape, self.strides, strict=True)
         return View(shape, tuple(stride if old == new else 0 for old, new, stride in pairs), self.start)
 
     def reshaped(self, shape: tuple[int, ...]) -> View | None:
-        """The same elements in the same order, where they are evenly spaced along each of the other axes."""
-        runs: list[tuple[int, int]] = []  # axes that can be counted as one: how many elements, how far apart
+        """Return the view with another shape; None if the elements are not evenly spaced along its axes."""
+        runs: list[tuple[int, int]] = []  # merged axes: number of elements, stride
         for extent, stride in zip(self.shape, self.strides, strict=True):
             if runs and runs[-1][1] == extent * stride:
                 runs[-1] = runs[-1][0] * extent, stride
@@ -74,7 +75,7 @@ class View:
         return View(shape, tuple(reversed(strides)), self.start)
 
     def after(self, n: Node) -> View | None:
-        """Where n lies, a node of READ whose source lies here."""
+        """Return the view of n, a node of READ whose source has this view."""
         match n.op.name:
             case "reshape":
                 return self.reshaped(n.shape)
@@ -86,7 +87,7 @@ class View:
                 return self.expanded(n.shape)
 
     def before(self, n: Node, number: int) -> View | None:
-        """Where that source of n has to lie, a node of WRITTEN that is to lie here."""
+        """Return the view of a source of n, a node of WRITTEN that has this view."""
         source = n.src[number].shape
         match n.op.name:
             case "reshape":
@@ -115,7 +116,7 @@ def read(n: Node) -> tuple[list[Node], View]:
 
 
 def _within(path: list[Node]) -> View | None:
-    """How the first node of a path of movement lies in the source of the last."""
+    """Return the view of the first node of a path of movement in the source of the last."""
     view: View | None = View.of(path[-1].src[0].shape)
     for n in reversed(path):
         view = view.after(n) if view is not None else None

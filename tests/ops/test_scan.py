@@ -218,5 +218,5 @@ def test_says_what_is_wrong():
         ops.scan(lambda c, xs: ((ops.stack(c[0], c[0]),), ()), (h,), (x,))
     with pytest.raises(ShapeError, match="5 elements along axis 0"):
         ops.scan(lambda c, xs: (c, ()), (h,), (x, leaf("short", T - 1)))
-    with pytest.raises(ShapeError, match="number of turns"):
+    with pytest.raises(ShapeError, match="number of iterations"):
         ops.scan(lambda c, xs: (c, ()), (h,))
