@@ -53,7 +53,7 @@ def allclose(a: Node, b: Node, rtol: float = 1e-5, atol: float = 1e-8, equal_nan
     return ops.min(ops.cast(near, "u8"))
 
 
-# -- another value, or slope, than the gradient knows of
+# -- values whose gradient is that of another function
 
 
 def round_ste(data: Node) -> Node:

@@ -105,7 +105,7 @@ def inverse(A: Node) -> Node:
 
 
 def slogdet(A: Node) -> tuple[Node, Node]:
-    """[sign, logarithm of the size] of the determinant"""
+    """[sign, logarithm of the absolute value] of the determinant"""
     sign, logarithm = ops.slogdet(A)
     return _one_axis(sign), _one_axis(logarithm)
 
@@ -126,7 +126,7 @@ def gelqf(A: Node) -> tuple[Node, Node]:
 
 
 def syevd(A: Node) -> tuple[Node, Node]:
-    """[U, λ] of symmetric matrices, with A = Uᵀ diag(λ) U: the rows of U are eigenvectors, λ goes upwards
+    """[U, λ] of symmetric matrices, with A = Uᵀ diag(λ) U: the rows of U are eigenvectors, λ ascending
 
     The largest element of each eigenvector is positive. Where eigenvalues are equal the gradient through U is not
     finite.

@@ -52,7 +52,7 @@ def multiply(lhs: Value, rhs: Value) -> Node:
 
 
 def divide(lhs: Value, rhs: Value) -> Node:
-    """lhs / rhs; of integers the whole quotient, cut off towards zero, and 0 where rhs is 0"""
+    """lhs / rhs; of integers the quotient truncated towards zero, and 0 where rhs is 0"""
     if dtype_of(lhs, rhs) not in INTEGERS or not any(isinstance(each, Node) for each in (lhs, rhs)):
         return ops.div(lhs, rhs)
     x, y = broadcast("div", lhs, rhs)

@@ -56,7 +56,7 @@ def roi_align(
 
 
 def rroi_align(data: Node, rois: Node, pooled_size: Pair, spatial_scale: float, samples: Pair, adaptive: bool) -> Node:
-    """The same of boxes that are turned, (image, x, y of the center, width, height, angle in degrees)."""
+    """The same of rotated boxes, (image, x, y of the center, width, height, angle in degrees)."""
     check_regions("RROIAlign", data, rois, 6)
     images, channels, height, width = data.shape
     count = rois.shape[0]

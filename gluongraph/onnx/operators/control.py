@@ -31,7 +31,7 @@ def branch(at: NodeContext, condition: Node, *, then_branch: GraphDef, else_bran
 def loop(
     at: NodeContext, trips: Node | None = None, condition: Node | None = None, *carried: Value, body: GraphDef
 ) -> list[Value]:
-    """A graph turn after turn, unrolled; what it makes beside what it carries is stacked"""
+    """A graph applied in each iteration, unrolled; outputs that are not carried are stacked"""
     if len(body.inputs) != 2 + len(carried) or len(body.outputs) < 1 + len(carried):
         raise at.wrong(f"a body of {len(body.inputs)} inputs and {len(body.outputs)} outputs carries {len(carried)}")
     count = None if trips is None else max(int(at.number(trips, "M")), 0)
