@@ -246,6 +246,7 @@ def test_an_update_that_fails_takes_back_what_it_has_drawn() -> None:
 
 def test_every_optimizer_has_a_reference_and_a_variant() -> None:
     """`ccsgd` is another name of SGD; SGLD, which draws noise, has tests of its own."""
-    registered = set(optimizer.Optimizer.opt_registry)
+    registry = optimizer.Optimizer.opt_registry.items()
+    registered = {name for name, kind in registry if kind.__module__.startswith("gluongraph.")}  # tests have others
     assert registered - set(reference.FORMULAS) == {"ccsgd"}
     assert registered - {name for name, _ in VARIANTS} == {"ccsgd", "sgld"}
