@@ -208,6 +208,8 @@ def _at_exit() -> None:
         for thread in _running:
             thread.join(max(0.0, until - time.monotonic()))
     if not any(thread.is_alive() for thread in _running):
+        if _ending < 0:
+            _raise_at_the_end(-_ending)
         return
     _gate.close(_GRACE)
     for stream in (sys.stdout, sys.stderr):
@@ -222,6 +224,18 @@ def _at_exit() -> None:
         libc = ctypes.CDLL(None)
         libc.on_exit(libc._exit, None)  # _exit(status): these run last in, first out
         libc.__cxa_atexit(libc.fflush, None, None)  # fflush(NULL) before: what C has buffered is written
+
+
+def _raise_at_the_end(number: int) -> None:
+    """Have the C library end the process by a signal, when Python has been shut down.
+
+    Python does so itself after a KeyboardInterrupt that nobody has caught, unless native code, such as a module that a
+    background thread still imported, has run a string of Python since: that resets the note which Python has made.
+    """
+    with suppress(AttributeError, OSError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.__cxa_atexit(libc["raise"], number, None)  # these run last in, first out
+        libc.__cxa_atexit(libc.fflush, None, None)
 
 
 # --- what is shown

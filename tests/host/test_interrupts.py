@@ -125,6 +125,21 @@ def becomes_another_error() -> None:
         raise RuntimeError from error  # as Python does around `__set_name__`
 
 
+AFTER_A_STRING = """
+import atexit, ctypes
+from gluongraph.host.interrupts import in_one_line
+atexit.register(lambda: print("at the end"))
+atexit.register(lambda: ctypes.pythonapi.PyRun_SimpleString(b"pass"))
+with in_one_line("this"):
+    raise KeyboardInterrupt
+"""
+
+
+def test_an_interrupted_process_ends_by_the_signal_whatever_native_code_runs_meanwhile() -> None:
+    done = subprocess.run([sys.executable, "-c", AFTER_A_STRING], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, "at the end\n")
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("lose", [ignored, becomes_another_error])
 def test_no_interrupt_is_lost(lose: Callable[[], None], interruptible: None) -> None:
