@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from gluongraph.host import cuda_compiler, disk
 from gluongraph.host.interrupts import in_parallel
 from gluongraph.host.process import threads
 from gluongraph.host.progress import task
-from gluongraph.ir.entry_point import program_of
+from gluongraph.ir.entry_point import program_of, segment_name, segments_of
 from gluongraph.ir.plan import INDEX_FLAG, Launch, Plan
 
 ENTRY = "step"
@@ -41,7 +41,7 @@ def build(plan: Plan, target: Target) -> Artefact:
         debug.dump(f"{launch.kernel}.txt", text)
     if cached is not None:  # the code was generated for the dump only
         return cached
-    entries = {ENTRY: entry(plan, gpu)}
+    entries = {segment_name(i): entry(plan, gpu, launches) for i, launches in enumerate(segments_of(plan))}
     write = _write_gpu if gpu else _write
     try:
         linker = linking.linker(linking.command_for(target.machine))
@@ -101,8 +101,8 @@ def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
     return k.finish()
 
 
-def entry(plan: Plan, gpu: bool) -> machine_code.Entry:
-    """Return the entry point: the plan's launches over the program's arguments.
+def entry(plan: Plan, gpu: bool, launches: Iterable[Launch] | None = None) -> machine_code.Entry:
+    """Return the entry point, or a segment of it with these launches, over the program's arguments.
 
     It returns after a kernel that has found indices out of range; on a GPU the host checks the flag after the call.
     """
@@ -113,4 +113,4 @@ def entry(plan: Plan, gpu: bool) -> machine_code.Entry:
         stop = position[flag.name] if counts and flag is not None else None
         return machine_code.Call(launch.kernel, tuple(position[b.name] for b in launch.arguments), stop)
 
-    return machine_code.Entry(tuple(map(call, plan.launches)))
+    return machine_code.Entry(tuple(map(call, plan.launches if launches is None else launches)))

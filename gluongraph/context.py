@@ -76,6 +76,9 @@ class Context(metaclass=_WithDefault):
         _stack().pop()
 
 
+# Whose random numbers are the same on all ranks, for updates of parameters that all of them have.
+SHARED = Context("cpu", 1 << 16)
+
 _LOCAL = threading.local()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
-from gluongraph.context import Context, current_context
+from gluongraph.context import SHARED, Context, current_context
 from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.eager.tape import STATE
 from gluongraph.errors import ArgumentError, MXNetError, TraceError, with_user_location
@@ -38,13 +38,33 @@ class _Generator:
 
 _GENERATORS: dict[Context, _Generator] = {}
 _first = int.from_bytes(os.urandom(8), "little")  # without mx.random.seed every process is another
+_rank = 0  # of this process, whose devices draw other numbers than those of other ranks
 
 
 def _generator(ctx: Context | None) -> _Generator:
     ctx = ctx or current_context()
     if ctx not in _GENERATORS:
-        _GENERATORS[ctx] = _Generator(_first + _APART * ctx.device_id)
+        _GENERATORS[ctx] = _Generator(_first + _apart(ctx))
     return _GENERATORS[ctx]
+
+
+def _apart(ctx: Context) -> int:
+    """What a device's seed is apart from the first device's of rank 0."""
+    return _APART * (ctx.device_id + (0 if ctx == SHARED else _rank << 20))
+
+
+def join_ranks(rank: int, first: int) -> None:
+    """Go on with rank 0's seed, `first`, and draw numbers of this rank's own on every device but `SHARED`.
+
+    What has been drawn before does not change, so a seed gives the same first weights on all ranks.
+
+    >>> from gluongraph import random
+    >>> random.join_ranks(0, random.all_states()["first"])  # rank 0 draws what it would draw alone
+    """
+    global _first, _rank
+    _first, _rank = first, rank
+    for ctx, generator in _GENERATORS.items():
+        generator.seed = (_first + _apart(ctx)) % (1 << 64)
 
 
 def seed(seed_state: int, ctx: Context | str = "all") -> None:

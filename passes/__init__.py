@@ -3,7 +3,9 @@ helpers are in modules that begin with that name."""
 
 from gluongraph.passes.amp import amp
 from gluongraph.passes.assign_memory import assign_memory
+from gluongraph.passes.bucket import bucket
 from gluongraph.passes.cse import cse
+from gluongraph.passes.distribute import distribute
 from gluongraph.passes.fold import fold
 from gluongraph.passes.fuse import fuse
 from gluongraph.passes.inline import inline
@@ -24,7 +26,9 @@ __all__ = [
     "Pass",
     "amp",
     "assign_memory",
+    "bucket",
     "cse",
+    "distribute",
     "fold",
     "fuse",
     "inline",

@@ -9,6 +9,7 @@ from itertools import accumulate, islice, product
 
 from gluongraph.ir.graph import TensorType
 from gluongraph.ir.plan import Buffer, Launch, Plan, fresh
+from gluongraph.ops.collective import flat_offsets
 from gluongraph.storage import aligned
 
 # Limits of the search. An attempt examines most pairs of buffers, so with many buffers there are few attempts.
@@ -20,7 +21,9 @@ def assign_memory(plan: Plan) -> Plan:
     """Assign offsets to scratch buffers, including workspaces, and to scalars. A result stored in place of an operand
     is the same buffer already (`schedule`)."""
     launches = _with_workspaces(plan)
-    offsets, total = _pack(_lifetimes(launches))
+    flat = _flat_memory(launches)
+    offsets, total = _pack(_joined(_lifetimes(launches), flat))
+    offsets |= {name: offsets[key] + at for key, members in flat.items() for name, at in members.offsets.items()}
     scalars, scalar_bytes = _scalar_offsets(plan.inputs)
 
     def placed(buffer: Buffer) -> Buffer:
@@ -47,9 +50,43 @@ class Lifetime:
     last: int
 
 
+@dataclass
+class FlatMemory:
+    """Buffers that lie one after another, since a collective works on all of them: their offsets from the first, and
+    the bytes of all."""
+
+    offsets: dict[str, int]
+    nbytes: int
+
+
+def _flat_memory(launches: tuple[Launch, ...]) -> dict[str, FlatMemory]:
+    """Return the flat memory of each collective, by a name of its own. A buffer is in one at most (`fuse`)."""
+    found: dict[str, FlatMemory] = {}
+    for i, launch in enumerate(launches):
+        if all(buffer.space == "scratch" for buffer in launch.flat) and launch.flat:
+            offsets, end = flat_offsets([buffer.type for buffer in launch.flat])
+            names = [buffer.name for buffer in launch.flat]
+            found[f"flat {i}"] = FlatMemory(dict(zip(names, offsets, strict=True)), max(end, launch.flat_bytes))
+    return found
+
+
+def _joined(lifetimes: list[Lifetime], flat: Mapping[str, FlatMemory]) -> list[Lifetime]:
+    """Return the lifetimes with the buffers of each flat memory as one."""
+    inside = {name: key for key, members in flat.items() for name in members.offsets}
+    joined: dict[str, Lifetime] = {}
+    for life in lifetimes:
+        if (key := inside.get(life.name)) is None:
+            joined[life.name] = life
+        elif (known := joined.get(key)) is None:
+            joined[key] = Lifetime(key, aligned(flat[key].nbytes), life.first, life.last)
+        else:
+            known.first, known.last = min(known.first, life.first), max(known.last, life.last)
+    return list(joined.values())
+
+
 def lower_bound(plan: Plan) -> int:
     """Return the largest sum of scratch bytes live at one launch: no placement of these buffers needs less."""
-    return max(_load(_lifetimes(plan.launches)), default=0)
+    return max(_load(_joined(_lifetimes(plan.launches), _flat_memory(plan.launches))), default=0)
 
 
 def _with_workspaces(plan: Plan) -> tuple[Launch, ...]:

@@ -9,7 +9,8 @@ Five kinds of group, by the loop nest they need:
 * reduce: other reductions, siblings over the same axes together, with their elementwise prologue and epilogue;
 * loop: elementwise work and data movement over one index space; several spaces in one kernel for small updates.
 
-Other ops (other scatters, cumsum, concat, scan) are groups of their own, "opaque" or "scan". A composite with a kernel
+Other ops (other scatters, cumsum, concat, scan, collectives) are groups of their own, "opaque", "scan" or
+"collective". A composite with a kernel
 (attention) reads its operands through movement as strided views, and stores its results in place of subsequent
 movement.
 """
@@ -22,6 +23,7 @@ from collections.abc import Callable
 
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ops.views import WRITTEN, written
+from gluongraph.passes.fuse_collectives import copy_shared_operands
 from gluongraph.passes.fuse_emit import FusedGraphBuilder
 from gluongraph.passes.fuse_groups import FusionGroup, FusionGroups, Inlined, adds_rows, overwritten
 from gluongraph.passes.fuse_recompute import recomputed
@@ -43,7 +45,7 @@ def fuse(graph: Graph) -> Graph:
     builder = grouper.builder()
     if recomputable := recomputed(graph, grouper.order, builder.needed, grouper.kernels_reading):
         builder = _Grouper(graph, Inlined(recomputable, views)).builder()
-    return builder.build()
+    return copy_shared_operands(builder.build())
 
 
 class _Grouper:

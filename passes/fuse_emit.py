@@ -84,7 +84,7 @@ class FusedGraphBuilder:
         `self.preserved_values`."""
         body = _Body(self, nodes)
         outputs = [n for n in nodes if n in self.needed and not isinstance(n.type, tuple)]
-        if pattern == "scan":  # its carries are updated in its results, whether these are read or not
+        if pattern in ("scan", "collective"):  # they write all their results, whether these are read or not
             outputs = [ops.get_tuple_element(nodes[0], index=i) for i in range(len(nodes[0].types))]
         fused = body.finish([*outputs, *preserved], pattern)
         self.preserved_values |= {
@@ -125,6 +125,8 @@ class _Body:
 
     def _source(self, s: Node, n: Node) -> Node:
         """Return what n reads for s."""
+        if n.op.kind == "collective":
+            return self._input(self.builder.stored(s))
         if n is _whole_array_op(n) and not (adds_rows(n) and is_zero(s)):
             return self._operand(s)
         return self._read(s)

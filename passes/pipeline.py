@@ -11,7 +11,9 @@ from gluongraph.ir.graph import Graph, Node
 from gluongraph.ir.plan import Candidate, Group, Plan
 from gluongraph.passes.amp import amp
 from gluongraph.passes.assign_memory import assign_memory
+from gluongraph.passes.bucket import bucket
 from gluongraph.passes.cse import cse
+from gluongraph.passes.distribute import distribute
 from gluongraph.passes.fold import fold
 from gluongraph.passes.fuse import fuse
 from gluongraph.passes.inline import Keep, inline
@@ -101,6 +103,8 @@ def _remat(graph: Graph, context: Context) -> Graph:
 PIPELINE: tuple[Pass[Graph, Graph], ...] = (
     Pass("amp", _amp, when=lambda c: c.low is not None),  # first: it handles composites before they are inlined
     Pass("shapes", lambda g, c: shapes(g)),  # checks every node's type, which later passes rely on
+    # Before all passes that take `allreduce` as elementwise work.
+    Pass("distribute", lambda g, c: distribute(g), required=True),
     # Composites without a kernel are inlined only now, since differentiation handles them as a whole.
     Pass("inline", lambda g, c: inline(g, keep=c.has_kernel), required=True),
     # After differentiation: results of loops that were only for gradients are read, or dead.
@@ -110,6 +114,7 @@ PIPELINE: tuple[Pass[Graph, Graph], ...] = (
     Pass("sink_reshapes", lambda g, c: sink_reshapes(g)),  # after simplify, which canonicalizes movement
     Pass("cse", lambda g, c: cse(g)),  # after simplify, which gives equal values one canonical form
     Pass("layout", lambda g, c: layout(g, lanes=c.lanes)),  # after all passes that expect NCHW convolutions
+    Pass("bucket", lambda g, c: bucket(g)),  # after all passes that simplify gradients: equal ones are one by then
     # It decides by what will be stored, and no later pass merges its copies with the originals.
     Pass("remat", _remat, when=lambda c: c.recompute is not None and c.recompute.changes()),
     Pass("fuse", lambda g, c: fuse(g), required=True),  # last: its nodes are kernels

@@ -47,6 +47,7 @@ class _Scheduler:
             step.waits.update(_producers(step.fused.src))
         self.readers = self._readers()
         self.flag = self._flag()
+        self._communicate_after_flag()
         self.inplace = self._updates_in_place()
         self.buffers: dict[Node, Buffer] = {}
         self.names = set(self.graph.inputs)  # of buffers
@@ -63,6 +64,15 @@ class _Scheduler:
         """Return the kernel that counts indices out of range: kernels that write state come after it."""
         counted = self.graph.outputs.get(INDEX_FLAG)
         return None if counted is None else root(counted).src[0]
+
+    def _communicate_after_flag(self) -> None:
+        """Let collectives wait for the count of indices out of range: a rank that refuses its batch tells the others
+        before the first of them."""
+        if self.flag is not None:
+            early = self._before_flag()
+            for fused, step in self.steps.items():
+                if self.kernels[fused][0].pattern == "collective" and fused not in early:
+                    step.waits.add(self.flag)
 
     def _updates_in_place(self) -> dict[Node, str]:
         """Return for each new value the input that it may overwrite directly, and add the write-after-read edges."""
@@ -158,6 +168,7 @@ class _Scheduler:
         rank = {step.fused: i for i, step in enumerate(steps)}
         jobs.size = [aligned(v.ty.nbytes) for v in values]
         jobs.kept = {number[v] for v in self._copied_at_last(direct_outputs) if v in number}
+        jobs.overlapping = {i for i, step in enumerate(steps) if self._overlaps(step)}
         for step in steps:
             read = dict.fromkeys(map(root, step.fused.src))
             jobs.waits.append({rank[w] for w in step.waits})
@@ -173,6 +184,10 @@ class _Scheduler:
         for v, operand in placed_in_place(jobs, order).items():
             self._bind(values[v], self._view(self.buffers[values[operand]], values[v].ty))
         return [steps[job] for job in order]
+
+    def _overlaps(self, step: _Step) -> bool:
+        collective = self.kernels[step.fused][0].collective
+        return collective is not None and collective.attrs.get("bucket", 0) > 0
 
     def _copied_at_last(self, direct_outputs: set[str]) -> list[Node]:
         """Return the values that are copied after all kernels have run."""

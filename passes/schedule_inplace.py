@@ -31,6 +31,9 @@ def may_overwrite(writer: Node, item: Node, target: Node) -> bool:
     (x,) = read
     if pattern == "opaque":
         return _overwrites_in_place(body, result, x)
+    if pattern == "collective":
+        collective = result.src[0]
+        return collective.op.name == "all_reduce" and collective.src[result.attrs["index"]] is x
     if pattern not in _POINTWISE and pattern != "rowwise":
         return False
     if pattern != "loop" and result.op.kind not in ("elementwise", "leaf"):

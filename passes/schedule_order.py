@@ -26,6 +26,7 @@ class Jobs:
     size: list[int] = field(default_factory=list)  # bytes of each value
     kept: set[int] = field(default_factory=set)
     over: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    overlapping: set[int] = field(default_factory=set)  # collectives that run while other jobs do
 
     def __len__(self) -> int:
         return len(self.waits)
@@ -42,7 +43,19 @@ def order_of(jobs: Jobs) -> list[int] | None:
         if best is None or result[0] < best[0]:
             best = result
     assert best is not None
-    return best[1]
+    return _overlapped(jobs, best[1])
+
+
+def _overlapped(jobs: Jobs, order: list[int]) -> list[int]:
+    """Start collectives as soon as their operands are there, and run what depends on them last."""
+    if not jobs.overlapping:
+        return order
+    late: set[int] = set()
+    for job in order:
+        if not late.isdisjoint(jobs.waits[job]) or not jobs.overlapping.isdisjoint(jobs.waits[job]):
+            late.add(job)
+    early = _as_early(jobs, [job for job in order if job not in late], jobs.overlapping - late)
+    return early + [job for job in order if job in late]
 
 
 def placed_in_place(jobs: Jobs, order: Sequence[int]) -> dict[int, int]:

@@ -40,7 +40,9 @@ def select(graph: Graph, offer: Offer, nest: Nest) -> Selection:
             made = n.on(tuple(new[s] for s in n.src if s in new))
         if n.op.name == "fused":
             group = group_of(made, nest)
-            if (chosen := offer(group)) is not None:
+            if group.pattern == "collective":  # the runtime calls the communicator, there is no kernel
+                kernels[made] = group, Candidate("communicator")
+            elif (chosen := offer(group)) is not None:
                 kernels[made] = group, chosen
             else:
                 split_results[n] = _split(made, offer, kernels)

@@ -13,6 +13,7 @@ from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import IndexRangeError
 from gluongraph.ir.entry_point import Program
 from gluongraph.ir.plan import INDEX_FLAG
+from gluongraph.runtime.collectives import Segments
 from gluongraph.runtime.library import Function
 from gluongraph.runtime.table import CPU, Table, address_of
 from gluongraph.storage import aligned_empty, populate
@@ -26,6 +27,14 @@ def out_of_range(values: Mapping[str, Array]) -> NoReturn:
     raise IndexRangeError("an index is out of range: a label or a token id of the batch")
 
 
+Segment = Callable[[int], None]
+
+
+def _on(function: Segment, table: int) -> Callable[[], None]:
+    """Return the call of a segment of the entry point with the table of arguments at this address."""
+    return function.on(table) if isinstance(function, Function) else partial(function, table)
+
+
 class Executor:
     """An entry point with its scratch arena and scalars; state arrays are the caller's and may be re-bound.
 
@@ -35,16 +44,24 @@ class Executor:
 
     def __init__(
         self,
-        function: Callable[[int], None],
+        function: Segment | Sequence[Segment],
         program: Program,
         state: Mapping[str, Array],
         refuse: Refuse = out_of_range,
+        text: str = "",
     ):
+        """`function` is the entry point; if the program has collectives, its segments. `text` describes the program:
+        all ranks must have the same."""
         self.program, self._refuse = program, refuse
         self._keep: dict[str, Array] = {}  # the arrays to which the table points
         self._table = Table(program.args, CPU, 0)
-        at = self._table.address
-        self._run = function.on(at) if isinstance(function, Function) else partial(function, at)
+        runs = [_on(each, self._table.address) for each in (function if isinstance(function, Sequence) else [function])]
+        self._segments: Segments | None = None
+        if program.steps:
+            from gluongraph.runtime.communicator.environment import world  # a process of its own has no collectives
+
+            self._segments = Segments(runs, program, world(), text)
+        self._run = runs[0]
         self._scratch, self._given = aligned_empty((program.scratch_bytes,), np.uint8), False
         self._scalars = aligned_empty((program.scalar_bytes,), np.uint8)
         self._scalars[:] = 0
@@ -73,6 +90,8 @@ class Executor:
         for name, position in self.program.positions("state").items():
             self._table.put(position, state[name])
             self._keep[name] = state[name]
+        if self._segments is not None:
+            self._segments.bind(self._table.address_at)
 
     def scalar(self, name: str) -> memoryview[Any]:
         """Return the memory of a host scalar, to be written before a call: `executor.scalar('lr')[0] = 0.1`."""
@@ -92,10 +111,16 @@ class Executor:
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         """Run once. `inputs` follow `input_names`: contiguous arrays of the program's dtypes and sizes."""
         results = self._fill(inputs)
-        self._run()
+        if self._segments is None:
+            self._run()
+        else:
+            self._segments(self._is_refused)
         if self._flag is not None and self._flag[0]:
             self._refuse(self._values(inputs))
         return results
+
+    def _is_refused(self) -> bool:
+        return self._flag is not None and bool(self._flag[0])
 
     def _values(self, inputs: Sequence[Array]) -> dict[str, Array]:
         """Return the arrays that the last call has read, by name."""

@@ -55,6 +55,10 @@ class Table:
         """Set the address of the argument at a position."""
         self._data[position] = address
 
+    def address_at(self, position: int) -> int:
+        """Return the address of the argument at a position."""
+        return int(self._data[position])
+
     def put(self, position: int, array: Array) -> None:
         """Bind the argument at a position to a host array, which the caller keeps alive.
 

@@ -24,6 +24,7 @@ from gluongraph.host.interrupts import import_whole, in_one_line
 from gluongraph.host.progress import quiet, task
 from gluongraph.ir import printer
 from gluongraph.ir.graph import Graph, Node
+from gluongraph.ir.serialize import fingerprint
 from gluongraph.ops import index_checks
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
@@ -124,11 +125,12 @@ class Compiled:
         that interprets the graph."""
         if self.artefact is None:
             return Interpreted(self.traced, self.request.roles, state, check=bool(debug.settings().check))
-        entry = loader.function(self.module(), "step")
+        module, program = self.module(), self.artefact.program
+        entry = [loader.function(module, name) for name in program.segments]
         refuse: Refuse = partial(index_checks.raise_error, self.traced)
         if self.artefact.gpu:
-            return DeviceExecutor(entry, self.artefact.program, state, refuse=refuse)
-        return Executor(entry, self.artefact.program, state, refuse)
+            return DeviceExecutor(entry[0], program, state, refuse=refuse)
+        return Executor(entry, program, state, refuse, described(self.traced) if program.steps else "")
 
     def module(self) -> Any:
         """Return the artefact's code, loaded."""
@@ -139,6 +141,13 @@ class Compiled:
             return artefact.module
         what = str(artefact.path or "compiled code")
         return loader.load_code(artefact.files[LIBRARY], what, artefact.gpu, artefact.binaries)
+
+
+def described(graph: Graph) -> str:
+    """Return what all ranks that run a graph must have in common, line by line: its inputs with their types, and a
+    digest of the rest."""
+    inputs = [f"{name}: {n.ty}" for name, n in graph.inputs.items()]
+    return "\n".join([*inputs, f"a graph with the digest {fingerprint(graph)}"])
 
 
 def interprets() -> bool:

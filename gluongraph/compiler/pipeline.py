@@ -53,7 +53,7 @@ def prepared(graph: Graph, on: Target, quiet: bool = False) -> Graph:
     """Return the graph after all passes before `remat`."""
     if not quiet and debug.settings().dump:
         debug.dump("00_traced.py", printer.show(graph))
-    return run(graph, context_of(on), "shapes", "layout", quiet)
+    return run(graph, context_of(on), "shapes", "bucket", quiet)
 
 
 def stages(graph: Graph, on: Target) -> Iterator[tuple[str, Graph]]:

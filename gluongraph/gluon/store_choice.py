@@ -20,10 +20,10 @@ def check_kvstore(wanted: Any) -> None:
 
     Raises:
         TypeError: neither a name, nor a store, nor None.
-        MXNetError: a store that spans processes, which there is none of here.
+        MXNetError: there is no store of several processes with that name.
     """
     if isinstance(wanted, str):
-        if "dist" in wanted:
+        if "dist" in wanted and wanted not in kvstores.KVStoreBase.kv_registry:
             kvstores.create(wanted)  # raises now what the first step would
     elif wanted is not None and not isinstance(wanted, KVStoreBase):
         raise TypeError(with_user_location(f"kvstore is a name, a KVStoreBase or None, not {type(wanted).__name__}"))

@@ -21,6 +21,7 @@ from gluongraph.gluon.trace_guards import Edits
 from gluongraph.gluon.trainer_updater import TrainerUpdater
 from gluongraph.host.file_names import check_name
 from gluongraph.kvstore import KVStore, KVStoreBase
+from gluongraph.kvstore.distributed import DistributedStore
 from gluongraph.nd.row_sparse_array import share_rows
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
@@ -329,13 +330,20 @@ class Trainer:
             self._init_kvstore()
         if not self._layout:
             how = self._exchange
-            self._layout = (how.once, how.summed, how.threshold, *(p.grad_req for p in self._params))
+            self._layout = (
+                how.once,
+                how.summed,
+                how.threshold,
+                how.ranks,
+                how.bucket,
+                *(p.grad_req for p in self._params),
+            )
 
     def _init_kvstore(self) -> None:
         arrays = {p: p.list_data() for p in self._params if p.grad_req != "null" or not p.deferred}
         store = chosen_store(self._kvstore_params["kvstore"], self._contexts)
         on_store = updates_on(store, self._kvstore_params["update_on_kvstore"], tuple(arrays), self._contexts)
-        own = store is None or type(store) is KVStore
+        own = store is None or (isinstance(store, KVStore) and store.in_graph)
         if store is not None:
             if self._compression_params:
                 _check_compression(arrays)
@@ -344,11 +352,13 @@ class Trainer:
                 store.set_optimizer(self._optimizer)
             elif isinstance(store, KVStore) and on_store and store is not self._kvstore_params["kvstore"]:
                 store.set_updater(TrainerUpdater(self))  # of a store that only the trainer has
+            if isinstance(store, KVStore):
+                store.agree(self._described(arrays))
             for p, replicas in arrays.items():
                 if p.grad_req == "null":
                     replicas = replicas[:1]  # running statistics of contexts may differ, and go on to
-                if own:
-                    _equalize(replicas)
+                if isinstance(store, KVStore) and own:
+                    store.share(replicas)
                 else:
                     store.broadcast(self.index(p), replicas[0], out=replicas, priority=-self.index(p))
         self._kvstore, self._update_on_kvstore, self._own_store, self._layout = store, on_store, own, ()
@@ -357,11 +367,18 @@ class Trainer:
             once=on_store,
             summed=store is not None,
             threshold=store.threshold if isinstance(store, KVStore) else None,
+            ranks=store.num_workers if own and store is not None else 1,
+            bucket=store.bucket if isinstance(store, DistributedStore) else 0,
             by_rows=frozenset(p.key for p in self._params if p.grad_stype == "row_sparse"),
         )
         changed = any(getattr(type(self), name) is not getattr(Trainer, name) for name in _HOOKS)
         self.in_python = changed or not own or not self._optimizer.has_formula
         self._kv_initialized = True
+
+    def _described(self, params: Iterable[Parameter]) -> str:
+        """What all workers have in common, line by line."""
+        lines = [f"parameter {p.key}: {p.list_data()[0].type}, {p.grad_req}" for p in params]
+        return "\n".join([f"optimizer {type(self._optimizer).__name__}", *lines])
 
     def _replica_names(self) -> dict[str, tuple[str, ...]]:
         names = {name: (name, *(f"{name}@{ctx}" for ctx in self._contexts[1:])) for name in self._names}
@@ -702,12 +719,6 @@ def _check_compression(params: Iterable[Parameter]) -> None:
     if by_rows := [p.name for p in params if p.grad_stype == "row_sparse"]:
         message = f"gradient compression of {', '.join(by_rows)}, of which only rows are kept"
         raise MXNetError(with_user_location(message, help="leave compression_params out, or use sparse_grad=False"))
-
-
-def _equalize(replicas: Sequence[NDArray]) -> None:
-    """Make all of them equal to the first."""
-    for other in replicas[1:]:
-        other.storage.write(replicas[0].storage.array)
 
 
 def _placed(state: Any, ctx: Context) -> Any:

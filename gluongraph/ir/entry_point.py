@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from gluongraph.dtypes import DTYPES
 from gluongraph.errors import CompileError
 from gluongraph.host import json_text
-from gluongraph.ir.plan import SPACES, Plan, fresh
+from gluongraph.ir.plan import SPACES, Launch, Plan, fresh
 
 FORMAT = 1
 
@@ -40,8 +40,36 @@ class Arg:
 
 
 @dataclass(frozen=True)
+class Collective:
+    """A collective between ranks: its op, and the positions of the arguments that it reads and writes.
+
+    The arguments `reads` of all_reduce (in place) and reduce_scatter, and `writes` of all_gather, lie one after another
+    in flat memory; `shard` is the number of elements of one rank's part of it, 0 for all_reduce.
+    """
+
+    op: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    shard: int = 0
+
+    @property
+    def flat(self) -> tuple[int, ...]:
+        """The arguments in flat memory."""
+        return self.writes if self.op == "all_gather" else self.reads
+
+
+def segment_name(number: int) -> str:
+    """Return the name of a segment of the entry point, the kernels between two points where collectives start or must
+    be complete."""
+    return f"step_segment{number}" if number else "step"
+
+
+@dataclass(frozen=True)
 class Program:
-    """Arguments in order, arenas, constants; and which argument each of the graph's outputs is."""
+    """Arguments in order, arenas, constants; and which argument each of the graph's outputs is.
+
+    With collectives, `steps` says what a call does: ("run", segment), ("start", collective), ("wait", collective).
+    """
 
     args: tuple[Arg, ...]
     scratch_bytes: int
@@ -49,6 +77,14 @@ class Program:
     outputs: Mapping[str, str]  # graph output -> argument
     updates: tuple[str, ...] = ()
     constants: Mapping[str, bytes] = field(default_factory=dict)
+    collectives: tuple[Collective, ...] = ()
+    steps: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """The names of the segments of the entry point."""
+        count = max((number for what, number in self.steps if what == "run"), default=0)
+        return tuple(map(segment_name, range(count + 1)))
 
     def positions(self, space: str) -> dict[str, int]:
         """Return name -> position of the arguments in a space, in order; outputs by the graph's names, in its order."""
@@ -93,7 +129,7 @@ class Program:
 
     def to_json(self) -> str:
         """Return the program as text, which `from_json` reads."""
-        data = {
+        data: dict[str, Any] = {
             "format": FORMAT,
             "args": [[a.name, a.dtype, list(a.shape), a.space, a.offset] for a in self.args],
             "scratch_bytes": self.scratch_bytes,
@@ -102,6 +138,9 @@ class Program:
             "updates": list(self.updates),
             "constants": {k: base64.b64encode(v).decode() for k, v in self.constants.items()},
         }
+        if self.collectives:
+            data["collectives"] = [[c.op, list(c.reads), list(c.writes), c.shard] for c in self.collectives]
+            data["steps"] = [list(step) for step in self.steps]
         return json.dumps(data)
 
     @staticmethod
@@ -122,9 +161,63 @@ class Program:
                 outputs=data["outputs"],
                 updates=tuple(data["updates"]),
                 constants={k: base64.b64decode(v) for k, v in data["constants"].items()},
+                collectives=tuple(Collective(op, tuple(r), tuple(w), n) for op, r, w, n in data.get("collectives", ())),
+                steps=tuple((what, number) for what, number in data.get("steps", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CompileError(f"not a program description: {error}") from error
+
+
+def collective_of(launch: Launch, plan: Plan) -> Collective:
+    """Return the description of a collective of the plan."""
+    assert launch.group.collective is not None
+    position, op = plan.positions, launch.group.collective.op.name
+    reads, writes = (tuple(position[b.name] for b in buffers) for buffers in (launch.reads, launch.writes))
+    shard = {"all_reduce": 0, "reduce_scatter": launch.writes[0].type.size, "all_gather": launch.reads[0].type.size}
+    return Collective(op, reads, writes, shard[op])
+
+
+def steps_of(plan: Plan) -> Iterator[tuple[str, int]]:
+    """Iterate over what a call does: a collective is complete before the first kernel that touches what it writes."""
+    if not any(launch.group.collective for launch in plan.launches):
+        return
+    for what, subject in _boundaries(plan):
+        if isinstance(subject, int):
+            yield what, subject
+
+
+def segments_of(plan: Plan) -> list[list[Launch]]:
+    """Return the kernels of each segment of the entry point: one if there are no collectives."""
+    segments: list[list[Launch]] = [[]]
+    for what, subject in _boundaries(plan):
+        if what == "run" and isinstance(subject, int) and subject == len(segments):
+            segments.append([])
+        elif isinstance(subject, Launch):
+            segments[-1].append(subject)
+    return segments
+
+
+def _boundaries(plan: Plan) -> Iterator[tuple[str, int | Launch]]:
+    """Iterate over the steps of a call; each ("run", segment) is followed by the launches of the segment."""
+    running: dict[int, set[str]] = {}  # collective -> the buffers that it is writing, or reading
+    segment, count, open_segment = -1, 0, False
+    for launch in plan.launches:
+        touched = {b.name for b in launch.buffers}
+        for number in [n for n, names in running.items() if not names.isdisjoint(touched)]:
+            yield "wait", number
+            del running[number]
+            open_segment = False
+        if launch.group.collective is not None:
+            yield "start", count
+            running[count] = touched
+            count, open_segment = count + 1, False
+            continue
+        if not open_segment:
+            segment, open_segment = segment + 1, True
+            yield "run", segment
+        yield "launch", launch
+    for number in running:
+        yield "wait", number
 
 
 def program_of(plan: Plan) -> Program:
@@ -144,6 +237,8 @@ def program_of(plan: Plan) -> Program:
         outputs={name: b.name for name, b in plan.outputs.items()},
         updates=tuple(plan.updates),
         constants=plan.constants,
+        collectives=tuple(collective_of(launch, plan) for launch in plan.launches if launch.group.collective),
+        steps=tuple(steps_of(plan)),
     )
     inputs = {i: arg.name for i, arg in enumerate(args) if arg.name in plan.inputs}
     return program.nameless().named(inputs, tuple(plan.outputs), plan.inputs)

@@ -30,6 +30,7 @@ KINDS = (
     "window",  # pooling
     "index",  # reads or writes at indices from another array: take, scatter_add
     "random",  # counter-based random numbers
+    "collective",  # between ranks, on arrays in flat memory
     "composite",  # one node with a body over primitives
     "control",  # has a body graph: scan, call, fused; get_tuple_element; depends_on, a control dependency
 )

@@ -24,8 +24,8 @@ INDEX_FLAG = "check:index"  # the output that counts indices out of range; if it
 class Group:
     """What one kernel computes: a body graph over inputs x0, x1, ... with outputs y0, y1, ...
 
-    `pattern` is the kind of loop nest: "loop", "reduce", "rowwise", "gemm", "conv", "pool", "scatter", "opaque" or
-    "scan".
+    `pattern` is the kind of loop nest: "loop", "reduce", "rowwise", "gemm", "conv", "pool", "scatter", "opaque",
+    "scan" or "collective".
     `inplace` are pairs (output, input) that share memory: the kernel reads the input only where it then writes.
     `inner` is the plan of one iteration of a scan. Equal groups are one kernel.
     """
@@ -49,6 +49,13 @@ class Group:
     def scan(self) -> Node:
         """The scan of a group with the pattern "scan"."""
         return next(n for n in self.body.nodes() if n.op.name == "scan")
+
+    @property
+    def collective(self) -> Node | None:
+        """The collective of a group with the pattern "collective"; None of others."""
+        if self.pattern != "collective":
+            return None
+        return next(n for n in self.body.nodes() if n.op.kind == "collective")
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,22 @@ class Launch:
     label: str = ""  # for display: the ops of the group
 
     @property
+    def flat(self) -> tuple[Buffer, ...]:
+        """The buffers that must lie one after another: the operands of a collective, or the results of `all_gather`."""
+        if (collective := self.group.collective) is None:
+            return ()
+        return self.writes if collective.op.name == "all_gather" else self.reads
+
+    @property
+    def flat_bytes(self) -> int:
+        """The bytes of the flat memory, if it consists of one shard for each rank; else 0."""
+        collective = self.group.collective
+        if collective is None or collective.op.name == "all_reduce":
+            return 0
+        shard = self.reads[0] if collective.op.name == "all_gather" else self.writes[0]
+        return int(collective.attrs["ranks"]) * shard.type.nbytes
+
+    @property
     def buffers(self) -> tuple[Buffer, ...]:
         """All buffers of the launch; those of in-place pairs twice."""
         return (*self.reads, *self.writes, *((self.workspace,) if self.workspace else ()))
@@ -143,8 +166,8 @@ class Plan:
 
     @property
     def kernels(self) -> dict[str, Launch]:
-        """One launch of each distinct kernel, by kernel name."""
-        return {launch.kernel: launch for launch in reversed(self.launches)}
+        """One launch of each distinct kernel, by kernel name; collectives are no kernels."""
+        return {launch.kernel: launch for launch in reversed(self.launches) if launch.group.pattern != "collective"}
 
     @property
     def positions(self) -> dict[str, int]:

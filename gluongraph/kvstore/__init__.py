@@ -6,15 +6,16 @@ from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.kvstore.base import KVStoreBase, TestStore
 from gluongraph.kvstore.local import KVStore
 
-_ABSENT = ("nccl", "horovod", "byteps", "p3")  # MXNet's names for stores that span GPUs or processes
+_ABSENT = ("nccl", "horovod", "byteps", "p3")  # MXNet's names for stores that span GPUs
 
 
 def create(name: str = "local") -> KVStoreBase:
-    """A store by name: a registered class, or a `KVStore`, which 'local', 'device' and any other name is.
+    """A store by name: a registered class; for names with "dist" one of several processes (docs/distributed.md); or a
+    `KVStore`, which 'local', 'device' and any other name is.
 
     Raises:
         TypeError: the name is no string.
-        MXNetError: a store that spans processes, which there is none of here.
+        MXNetError: there is no such store of several processes or GPUs.
 
     >>> from gluongraph import kvstore
     >>> kvstore.create("device").type
@@ -24,11 +25,15 @@ def create(name: str = "local") -> KVStoreBase:
         raise TypeError(f"the name of a kvstore is a string, not {name!r}")
     if (registered := KVStoreBase.kv_registry.get(name.lower())) is not None:
         return registered()
-    if "dist" in name or name in _ABSENT:
+    if "dist" in name:
+        from gluongraph.kvstore import distributed  # only here: a process alone needs no communicator
+
+        return distributed.create(name.lower())
+    if name in _ABSENT:
         raise MXNetError(
             with_user_location(
-                f"kvstore {name!r} spans several devices or processes, and there is none here that does",
-                help="within one process use 'device' or 'local'",
+                f"kvstore {name!r} spans several devices, and there is none here that does",
+                help="within one process use 'device' or 'local', with several 'dist_sync'",
             )
         )
     return KVStore(name.lower())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,6 +37,14 @@ class KVStore(KVStoreBase):
     >>> out.asnumpy().tolist()
     [3.0, 3.0]
     """
+
+    in_graph: ClassVar[bool] = True  # can a compiled step do all that the store does?
+
+    def __init_subclass__(cls) -> None:
+        """A class that does not say so does something of its own."""
+        super().__init_subclass__()
+        if "in_graph" not in cls.__dict__:
+            cls.in_graph = False
 
     def __init__(self, name: str = "local"):
         self._name = name
@@ -148,6 +156,14 @@ class KVStore(KVStoreBase):
         """Wait for all workers: there is one, and its calls are done when they return."""
 
     _barrier = barrier
+
+    def share(self, replicas: Sequence[NDArray]) -> None:
+        """Make arrays on several devices equal to the first."""
+        for other in replicas[1:]:
+            other.storage.write(replicas[0].storage.array)
+
+    def agree(self, text: str) -> None:
+        """Compare a text with all workers: there is one."""
 
     # -- what happens to a sum
 

@@ -14,7 +14,7 @@ from gluongraph.ir.graph import OPERATORS
 from gluongraph.ops.blocked_layout import into_blocks, out_of_blocks
 from gluongraph.ops.builders import broadcast_to
 from gluongraph.ops.checked_index import checked_index
-from gluongraph.ops.collective import allreduce
+from gluongraph.ops.collective import all_gather, all_reduce, allreduce, reduce_scatter
 from gluongraph.ops.constants import const, full, input, iota, literal, ones, zeros
 from gluongraph.ops.control import call, depends_on, fused, get_tuple_element, get_tuple_elements
 from gluongraph.ops.conv import conv2d, conv2d_data_grad, conv2d_weight_grad
@@ -103,6 +103,8 @@ OPERATORS.update(add=add, sub=sub, mul=mul, div=div, pow=pow, neg=neg)
 __all__ = [
     "abs",
     "add",
+    "all_gather",
+    "all_reduce",
     "allreduce",
     "amax",
     "amin",
@@ -200,6 +202,7 @@ __all__ = [
     "prod",
     "put_rows",
     "random_bits",
+    "reduce_scatter",
     "relu",
     "reshape",
     "round",

@@ -148,6 +148,7 @@ class Specialization:
 
     @property
     def samples(self) -> int:
-        """Return the number of samples of the loss: its first extent, 1 for a scalar loss."""
+        """Return the number of samples of the loss over all ranks: its first extent, 1 for a scalar loss, of each."""
         shape = self.traced.graph.outputs[self.traced.first].shape
-        return shape[0] if shape else 1
+        ranks = self.trainer.exchange.ranks if self.trainer is not None else 1
+        return ranks * (shape[0] if shape else 1)

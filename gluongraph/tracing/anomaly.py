@@ -13,7 +13,7 @@ from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.eager import nan_check
 from gluongraph.errors import NotFiniteError, with_user_location
-from gluongraph.ir.graph import Graph
+from gluongraph.ir.graph import Graph, Node
 from gluongraph.tracing.loss_scaling import all_finite
 
 SOUND, WATCHED = "anomaly:sound", "watched:"
@@ -31,13 +31,14 @@ class Guard:
     `graph` is the graph with the flag, its output `SOUND`.
     """
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, ranks: int = 1):
         watched = {name: n for name, n in graph.outputs.items() if name.startswith(WATCHED)}
         others = {name: n for name, n in graph.outputs.items() if name not in watched}
         told = {name.removeprefix(WATCHED): n for name, n in watched.items()}
-        self._plain = graph.with_results(told, graph.updates)
-        floats = [n for n in self._plain.results if is_float(n.dtype)]
-        sound = all_finite(dict.fromkeys(floats))
+        plain = graph.with_results(told, graph.updates)
+        self._plain = plain.map(_alone)
+        floats = [n for n in plain.results if is_float(n.dtype)]
+        sound = all_finite(dict.fromkeys(floats), ranks)
         updates = {name: ops.where(sound, new, graph.inputs[name]) for name, new in graph.updates.items()}
         self.graph = graph.with_results({**others, SOUND: sound}, updates)
 
@@ -50,7 +51,12 @@ class Guard:
         if results[SOUND]:
             return
         nan_check.run(self._plain, {name: inputs[name] for name in self._plain.inputs})
-        message = "the compiled step has made a NaN or an infinity; computed in numpy there is none"
+        message = "the compiled step has made a NaN or an infinity; computed in numpy, and on this rank, there is none"
         raise NotFiniteError(
             with_user_location(message, help="a value is at the end of its range: scale down what is computed")
         )
+
+
+def _alone(n: Node) -> Node:
+    """Return a sum over ranks as that of this rank: when a value is looked for, ranks stop at different nodes."""
+    return ops.allreduce(*n.src) if n.op.name == "allreduce" else n

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gluongraph import ops
-from gluongraph.context import Context
+from gluongraph.context import SHARED, Context
 from gluongraph.eager.function import leaf
 from gluongraph.ir.graph import Graph, Node, node
 from gluongraph.kvstore.compression import two_bit
@@ -33,6 +33,7 @@ class Exchange:
     `once`: there is one update, from the sum of the gradients, and all replicas become its result. Otherwise every
     replica is updated by itself, with states of its own: from the sum if `summed`, else from its own gradient.
     `threshold`: each replica's gradient is quantized to 2 bits before the sum; None without.
+    `ranks`: the processes over which gradients are summed as well; `bucket` as in `ops.allreduce`.
     `by_rows`: parameters of which only the rows that the gradient touches are updated, where the optimizer can do that.
     """
 
@@ -40,6 +41,8 @@ class Exchange:
     once: bool = False
     summed: bool = False
     threshold: float | None = None
+    ranks: int = 1
+    bucket: int = 0
     by_rows: frozenset[str] = frozenset()
     indices: Mapping[str, int] = field(
         init=False, compare=False
@@ -59,7 +62,7 @@ class Exchange:
 
     def sums(self, graph: Graph) -> Graph:
         """Return the graph with the gradients of replicas replaced by their sum, that of the parameter."""
-        totals = {GRAD + p: ops.allreduce(*grads.values()) for p, grads in self.owners(graph).items()}
+        totals = {GRAD + p: self._total(grads.values()) for p, grads in self.owners(graph).items()}
         return Graph(graph.inputs, {**_without_grads(graph), **totals}, graph.updates, graph.origins)
 
     def update(
@@ -84,6 +87,7 @@ class Exchange:
         owners = tuple(name.removeprefix(GRAD) for name in met)
         graph = graph if clip is None else clip(graph)
         by_rows = {name for p in self.by_rows for name in self.replicas[p]} if optimizer.lazy else ()
+        context = context if self.ranks == 1 else SHARED  # ranks update alike
         graph, table = apply_updates(graph, optimizer, self.indices, draws=draws, context=context, by_rows=by_rows)
         if self.once:
             graph = self._part(graph, owners)
@@ -111,11 +115,15 @@ class Exchange:
                     key = RESIDUAL + name
                     residuals[key] = leaf(key, g.ty)
                     sent[name], updates[key] = two_bit(g, residuals[key], threshold=self.threshold)
-            total = ops.allreduce(*sent.values())
+            total = self._total(sent.values())
             outputs.update({GRAD + name: total for name in ([parameter] if self.once else grads)})
             if not self.once:  # allreduce_grads writes the sum where the gradients were
                 updates.update({GRAD + name: total for name in grads if GRAD + name in updates})
         return Graph(joined(graph.inputs, residuals), outputs, updates, graph.origins)
+
+    def _total(self, grads: Iterable[Node]) -> Node:
+        """Return the sum over replicas and ranks."""
+        return ops.allreduce(*grads, ranks=self.ranks, bucket=self.bucket)
 
     def _part(self, graph: Graph, parameters: Sequence[str]) -> Graph:
         """The new weights are written to all replicas.

@@ -65,23 +65,23 @@ def scaled(graph: Graph) -> tuple[Graph, Node]:
     return Graph(inputs, graph.outputs, graph.updates, graph.origins), ops.reshape(_SCALE, ())
 
 
-def unscaled(graph: Graph) -> Graph:
+def unscaled(graph: Graph, ranks: int = 1) -> Graph:
     """Return the graph with its gradients divided by the scale, a power of two, which is exact.
 
-    An additional output says whether all of them are finite. If not, all are set to 0: no NaN propagates, and no kernel
-    computes an update, which may have to be discarded, before the flag is known.
+    An additional output says whether all of them are finite, on all ranks. If not, all are set to 0: no NaN propagates,
+    and no kernel computes an update, which may have to be discarded, before the flag is known.
     """
     inverse = ops.div(1.0, ops.reshape(_SCALE, ()))
     grads = {k: g * ops.cast(inverse, g.dtype) for k, g in graph.outputs.items() if k.startswith(GRAD)}
-    finite = all_finite(grads.values())
+    finite = all_finite(grads.values(), ranks)
     kept = {k: ops.where(finite, g, 0.0) for k, g in grads.items()}
     return Graph(graph.inputs, {**graph.outputs, **kept, FINITE: finite}, graph.updates, graph.origins)
 
 
-def all_finite(values: Iterable[Node]) -> Node:
-    """Return whether every element of all values is finite."""
+def all_finite(values: Iterable[Node], ranks: int = 1) -> Node:
+    """Return whether every element of all values is finite, on all ranks."""
     wrong = [ops.sum(ops.where(ops.isfinite(v), 0.0, 1.0)) for v in values]
-    return ops.equal(reduce(ops.add, wrong, ops.const(0.0)), 0.0)
+    return ops.equal(ops.allreduce(reduce(ops.add, wrong, ops.const(0.0)), ranks=ranks), 0.0)
 
 
 def skipping(graph: Graph) -> Graph:

@@ -141,7 +141,7 @@ def backward(
         step_graph.graph = options.cast(step_graph.graph)
     if scaled:
         step_graph.masked = True
-        step_graph.graph = loss_scaling.unscaled(step_graph.graph)
+        step_graph.graph = loss_scaling.unscaled(step_graph.graph, trainer.exchange.ranks)
     unmasked = not step_graph.masked and not options.detect_anomaly  # else updates depend on a flag of the gradients
     step_graph.forward = (*traced.graph.outputs, *(traced.graph.updates if unmasked else ()))
     if options.detect_anomaly:  # gradients of a scaled loss may overflow
@@ -226,7 +226,7 @@ def graph_of(
         step_graph.graph = loss_scaling.skipping(step_graph.graph)
     _keep_copies(step_graph, trainer, options)
     if options.detect_anomaly:
-        step_graph.guard = Guard(step_graph.graph)
+        step_graph.guard = Guard(step_graph.graph, trainer.exchange.ranks)
         step_graph.graph = step_graph.guard.graph
     return step_graph
 

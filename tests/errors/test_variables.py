@@ -110,7 +110,7 @@ def test_stop_runs_only_what_code_needs(cache: str, plain: list[float], tmp_path
     ("variable", "value", "message"),
     [
         ("GG_SKIP", "fuse", "GG_SKIP=fuse: there is no code without this pass"),
-        ("GG_SKIP", "cse,fussion", "GG_SKIP=fussion: no pass has that name; there are amp, shapes, inline"),
+        ("GG_SKIP", "cse,fussion", "GG_SKIP=fussion: no pass has that name; there are amp, shapes, distribute"),
         ("GG_STOP", "fussion", "GG_STOP=fussion: no pass has that name"),
         ("GG_DEBUG", "9", "GG_DEBUG=9: a number from 0 to 5"),
         ("GG_BACKEND", "foo", "GG_BACKEND=foo: reference, or nothing"),
@@ -130,7 +130,7 @@ def test_stop_and_skip_are_refused_before_anything_is_compiled() -> None:
     from gluongraph.compiler.run_passes import left_out
 
     with debug.override(skip=frozenset({"cse"}), stop="fold"):
-        assert left_out() == {"cse", "layout", "remat", "simplify", "sink_reshapes"}
+        assert left_out() == {"bucket", "cse", "layout", "remat", "simplify", "sink_reshapes"}
     with debug.override(stop="fuse"):
         assert left_out() == set()
     with debug.override(skip=frozenset({"prune"})):  # its name in former versions

@@ -194,7 +194,7 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda s: s.set_gradient_compression({"threshold": 1}), RuntimeError, "the one type there is is '2bit'"),
     (lambda s: s.set_gradient_compression({"type": "2bit", "threshold": 0}), RuntimeError, "must be above 0"),
     (lambda s: kvstore.create(3), TypeError, "is a string, not 3"),
-    (lambda s: kvstore.create("dist_sync"), RuntimeError, "'dist_sync' spans"),
+    (lambda s: kvstore.create("dist_synchronous"), RuntimeError, "no kvstore 'dist_synchronous'"),
     (lambda s: kvstore.create("nccl"), RuntimeError, "'nccl' spans"),
 ]
 

@@ -1,0 +1,1 @@
+"""Collectives between ranks: one interface, and an implementation for each engine (one process, MPI, NCCL)."""

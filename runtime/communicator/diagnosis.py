@@ -1,0 +1,203 @@
+"""What is wrong with a job, concluded from the reports of its ranks: who waits for whom, and whether that can end.
+
+No messages and no clock here: whoever asks says what time it is, so that each rule has a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from gluongraph.runtime.communicator.activity import within
+
+ENDED_WAIT = 2.0  # seconds that a rank waits for one that has ended, before it is an error: data may be under way
+SILENCE = 6.0  # seconds without a report after which a rank is looked at
+WARN = 10.0  # seconds that a rank waits for another before that is said
+RUNNING, FINISHED = "running", "finished"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a rank is doing."""
+
+    state: str = RUNNING
+    inside: str = ""  # the collective that its main thread waits in
+    members: str = ""  # the ranks that take part in it
+    calls: int = 0  # number of collectives of these ranks, with this one
+    place: str = ""  # where its main thread is in the program
+
+    def encode(self) -> str:
+        """As a text of five lines."""
+        return "\n".join((self.state, self.inside, self.members, str(self.calls), self.place))
+
+    @classmethod
+    def decode(cls, text: str) -> Report:
+        """The report that `encode` wrote.
+
+        >>> Report.decode(Report(inside="barrier", calls=3, place="train.py:7").encode())
+        Report(state='running', inside='barrier', members='', calls=3, place='train.py:7')
+        """
+        state, inside, members, calls, place = text.split("\n")
+        return cls(state, inside, members, int(calls), place)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong: the job has to end, or only a line is to be shown."""
+
+    message: str
+    fatal: bool = True
+    lost: int | None = None  # index of a rank that cannot go on: others may, in a fault tolerant job
+
+
+@dataclass
+class _Rank:
+    name: int  # its number in the job as it was started
+    heard: float
+    since: float  # when it entered the collective that it is within, or began to do something else
+    report: Report = field(default_factory=Report)
+    trouble: str = ""  # "ended", "stopped": what the system says of its process, or "silent" where it cannot be asked
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.report.inside)
+
+
+class Diagnosis:
+    """The latest reports of all ranks, and what follows from them."""
+
+    def __init__(self, names: Sequence[int], now: float, timeout: float) -> None:
+        """`names` are the ranks' numbers in the job; `timeout` is how long a rank may wait for a busy one."""
+        self._ranks = [_Rank(name, now, now) for name in names]
+        self._timeout = timeout
+        self._warned: set[tuple[int, Report]] = set()
+
+    def hear(self, index: int, report: Report, now: float) -> None:
+        """Take a report of a rank."""
+        rank = self._ranks[index]
+        before, after = (replace(each, place="") for each in (rank.report, report))
+        if before != after:
+            rank.since = now
+        rank.report, rank.heard, rank.trouble = report, now, ""
+
+    def silent(self, now: float, at_least: float = SILENCE) -> list[int]:
+        """The ranks that have not reported for so long; somebody has to look at their processes."""
+        return [index for index, rank in enumerate(self._ranks) if now - rank.heard >= at_least]
+
+    def trouble(self, index: int, kind: str) -> None:
+        """Note what is known of a rank's process: it has "ended", is "stopped", or "silent" on another host."""
+        self._ranks[index].trouble = kind
+
+    def pause(self, seconds: float) -> None:
+        """Whoever observes has itself been stopped for so long: nobody is late because of that."""
+        for rank in self._ranks:
+            rank.heard += seconds
+            rank.since += seconds
+
+    def all_finished(self) -> bool:
+        """Have all ranks come to the end of their program?"""
+        return all(rank.report.state == FINISHED for rank in self._ranks)
+
+    def fault(self, now: float) -> Fault | None:
+        """What is wrong, the most certain first."""
+        for rule in (self.lost, self._waits_for_ended, self._other_collectives, self._too_long, self._waits_for_busy):
+            if (fault := rule(now)) is not None:
+                return fault
+        return None
+
+    # --- the rules
+
+    def lost(self, now: float) -> Fault | None:
+        """A process is gone, or is stopped while others wait for it."""
+        for index, rank in enumerate(self._ranks):
+            waiting = self._waiting_for(rank, now, at_least=0) or self._finished()
+            if rank.trouble == "ended":
+                suffix = f" while {_doing(waiting)}" if waiting else ""
+                return Fault(f"rank {rank.name} ended without a word{suffix}", lost=index)
+            if rank.trouble and waiting:
+                what = {"stopped": "is stopped (SIGSTOP)", "silent": f"has not answered for {now - rank.heard:.0f} s"}
+                return Fault(f"rank {rank.name} {what[rank.trouble]} while {_doing(waiting)}", lost=index)
+        return None
+
+    def _waits_for_ended(self, now: float) -> Fault | None:
+        """A rank has come to the end of its program, others wait in a collective that it does not enter."""
+        for rank in self._finished():
+            waiting = self._waiting_for(rank, now, ENDED_WAIT) if now - rank.since >= ENDED_WAIT else []
+            if waiting:
+                return Fault(f"rank {rank.name} ended while {_doing(waiting)}")
+        return None
+
+    def _other_collectives(self, now: float) -> Fault | None:
+        """Two ranks of the same group are in their collective of the same number, and these are different ones."""
+        first: dict[tuple[str, int], _Rank] = {}
+        for rank in self._ranks:
+            if rank.waits and now - rank.since >= ENDED_WAIT:
+                other = first.setdefault((rank.report.members, rank.report.calls), rank)
+                if other.report.inside != rank.report.inside:
+                    return Fault(f"ranks call different collectives: {_doing([other])}, {_doing([rank])}")
+        return None
+
+    def _too_long(self, now: float) -> Fault | None:
+        late = [rank for rank in self._ranks if rank.waits and now - rank.since >= self._timeout]
+        if not late:
+            return None
+        return Fault(f"{_doing(late)} for {self._timeout:g} s (GG_COMM_TIMEOUT){self._others(late[0])}")
+
+    def _waits_for_busy(self, now: float) -> Fault | None:
+        """A rank computes while others wait for it: said once."""
+        for rank in self._ranks:
+            waiting = [] if rank.waits else self._waiting_for(rank, now, WARN)
+            waiting = [each for each in waiting if (each.name, replace(each.report, place="")) not in self._warned]
+            if waiting:
+                self._warned.update((each.name, replace(each.report, place="")) for each in waiting)
+                silent = now - rank.heard >= SILENCE
+                doing = "does not answer (native code holds Python's lock?), was at" if silent else "runs"
+                message = f"{_doing(waiting)} for {WARN:g} s: rank {rank.name} {doing} {rank.report.place}"
+                return Fault(message, fatal=False)
+        return None
+
+    def _others(self, waiting: _Rank) -> str:
+        """What the ranks do that this one may wait for."""
+        key = (waiting.report.inside, waiting.report.calls)
+        others = [
+            rank
+            for rank in self._ranks
+            if within(rank.name, waiting.report.members) and (rank.report.inside, rank.report.calls) != key
+        ]
+        doing = [_doing([each]) if each.waits else f"rank {each.name} runs {each.report.place}" for each in others[:3]]
+        return "".join(f"; {each}" for each in doing)
+
+    def _finished(self) -> list[_Rank]:
+        return [rank for rank in self._ranks if rank.report.state == FINISHED]
+
+    def _waiting_for(self, rank: _Rank, now: float, at_least: float) -> list[_Rank]:
+        """The others that have been for so long in a collective that this rank is to take part in."""
+        return [
+            other
+            for other in self._ranks
+            if other is not rank
+            and other.waits
+            and now - other.since >= at_least
+            and within(rank.name, other.report.members)
+        ]
+
+
+def _doing(ranks: Sequence[_Rank]) -> str:
+    """That these ranks wait, in words."""
+    one = ranks[0].report
+    place = f" at {one.place}" if one.place else ""
+    if not one.inside:
+        return f"{_names(ranks)} waited for the others to end" if len(ranks) == 1 else f"{_names(ranks)} waited"
+    return f"{_names(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {one.inside}{place}"
+
+
+def _names(ranks: Sequence[_Rank]) -> str:
+    """The ranks, a few of them by number.
+
+    >>> _names([_Rank(0, 0, 0)]), _names([_Rank(n, 0, 0) for n in range(3)]), _names([_Rank(n, 0, 0) for n in range(9)])
+    ('rank 0', 'ranks 0, 1, 2', 'ranks 0, 1, 2 and 6 others')
+    """
+    if len(ranks) == 1:
+        return f"rank {ranks[0].name}"
+    shown = ", ".join(str(rank.name) for rank in ranks[:3])
+    return f"ranks {shown}" + (f" and {len(ranks) - 3} others" if len(ranks) > 3 else "")
