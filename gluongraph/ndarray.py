@@ -27,7 +27,7 @@ from gluongraph.mxops import math as mxmath
 from gluongraph.mxops import ops as mxops
 from gluongraph.mxops import shapes as mxshapes
 from gluongraph.ops.autodiff import gradients
-from gluongraph.storage import Array, View, given_array
+from gluongraph.storage import Array, View, absent_error, given_array
 
 if not TYPE_CHECKING:  # a checker is to go on knowing what is in this file
 
@@ -566,6 +566,8 @@ def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
         if isinstance(value, NDArray):
             if (storage := value._storage) is None:
                 raise TraceError(outlived())
+            if storage.absent:
+                raise absent_error()
             array = storage.array
             arrays.append(array)
             handles.append(value)

@@ -38,33 +38,27 @@ class _Generator:
 
 _GENERATORS: dict[Context, _Generator] = {}
 _first = int.from_bytes(os.urandom(8), "little")  # without mx.random.seed every process is another
-_rank = 0  # of this process, whose devices draw other numbers than those of other ranks
+_rank = 0  # of this process, which in training draws other numbers than other ranks
 
 
 def _generator(ctx: Context | None) -> _Generator:
     ctx = ctx or current_context()
     if ctx not in _GENERATORS:
-        _GENERATORS[ctx] = _Generator(_first + _apart(ctx))
+        _GENERATORS[ctx] = _Generator(_first + _APART * ctx.device_id)
     return _GENERATORS[ctx]
 
 
-def _apart(ctx: Context) -> int:
-    """What a device's seed is apart from the first device's of rank 0."""
-    return _APART * (ctx.device_id + (0 if ctx == SHARED else _rank << 20))
-
-
 def join_ranks(rank: int, first: int) -> None:
-    """Go on with rank 0's seed, `first`, and draw numbers of this rank's own on every device but `SHARED`.
-
-    What has been drawn before does not change, so a seed gives the same first weights on all ranks.
+    """Go on with rank 0's seed, `first`. In training, where layers drop elements, every rank draws numbers of its own;
+    elsewhere all draw the same, so that weights and the order of samples are the same for one seed.
 
     >>> from gluongraph import random
     >>> random.join_ranks(0, random.all_states()["first"])  # rank 0 draws what it would draw alone
     """
     global _first, _rank
+    if first != _first:
+        _GENERATORS.clear()
     _first, _rank = first, rank
-    for ctx, generator in _GENERATORS.items():
-        generator.seed = (_first + _apart(ctx)) % (1 << 64)
 
 
 def seed(seed_state: int, ctx: Context | str = "all") -> None:
@@ -87,8 +81,9 @@ def seed(seed_state: int, ctx: Context | str = "all") -> None:
         _GENERATORS.clear()
 
 
-def take(draws: int = 1, ctx: Context | None = None) -> tuple[int, int, int, int]:
-    """The four words of the state (seed, number of the next draw), which moves on by so many draws.
+def take(draws: int = 1, ctx: Context | None = None, training: bool = False) -> tuple[int, int, int, int]:
+    """The four words of the state (seed, number of the next draw), which moves on by so many draws. Draws in `training`
+    are this rank's own.
 
     >>> from gluongraph import random
     >>> len(random.take())
@@ -97,6 +92,8 @@ def take(draws: int = 1, ctx: Context | None = None) -> tuple[int, int, int, int
     generator = _generator(ctx)
     seed, offset = generator.seed, generator.offset
     generator.offset = (offset + draws) % (1 << 64)
+    if training and _rank:
+        seed = (seed + _APART * (_rank << 20)) % (1 << 64)
     return seed % _WORD, seed // _WORD, offset % _WORD, offset // _WORD
 
 
@@ -107,7 +104,7 @@ def take_all(draws: Mapping[str, tuple[Context, int]]) -> dict[str, tuple[int, i
     >>> list(random.take_all({"state": (cpu(), 2)}))
     ['state']
     """
-    return {name: take(count, ctx) for name, (ctx, count) in draws.items()}
+    return {name: take(count, ctx, training=ctx != SHARED) for name, (ctx, count) in draws.items()}
 
 
 def checkpoint(draws: Mapping[str, tuple[Context, int]]) -> Callable[[], None]:
@@ -157,7 +154,7 @@ def next_state(ctx: Context | None = None) -> Array:
     >>> random.next_state().shape
     (4,)
     """
-    return np.array(take(1, ctx), np.uint32)
+    return np.array(take(1, ctx, training=STATE.training), np.uint32)
 
 
 def get_state(ctx: Context | None = None) -> tuple[int, int]:

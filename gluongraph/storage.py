@@ -9,11 +9,11 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from gluongraph.errors import DTypeError, with_user_location
+from gluongraph.errors import DTypeError, MXNetError, with_user_location
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector there is; what lies in an arena starts on such a boundary
 
@@ -193,6 +193,8 @@ class Storage:
 
     __slots__ = ("array", "copies", "lent")
 
+    absent: ClassVar[bool] = False  # are the elements elsewhere? See `Absent`.
+
     def __init__(self, array: Array):
         self.array = array
         self.copies: Mapping[str, Any] = NONE  # arrays
@@ -228,6 +230,37 @@ class Storage:
             array[...] = self.array
         self.array = array
         _moves += 1
+
+
+class Absent(Storage):
+    """A storage whose elements are on other ranks: `array` has the right shape and dtype, and no memory."""
+
+    __slots__ = ()
+
+    absent = True
+
+    def write(self, value: Any, key: Any = ...) -> None:
+        """Raise MXNetError: there is nothing to write to."""
+        raise absent_error()
+
+
+def absent_error() -> MXNetError:
+    """The error for reading or writing an array whose elements are divided among ranks."""
+    message = "the elements of this parameter are divided among ranks"
+    return MXNetError(with_user_location(message, help='"with trainer.whole_parameters():" gathers them, on all ranks'))
+
+
+def release(storage: Storage) -> None:
+    """Give back the memory of a storage, whose elements have been stored elsewhere."""
+    empty = np.zeros((), storage.array.dtype)
+    storage.rehome(np.broadcast_to(empty, storage.array.shape), copy=False)
+    storage.__class__ = Absent
+
+
+def restore(storage: Storage, array: Array) -> None:
+    """Let a released storage live in this array."""
+    storage.__class__ = Storage
+    storage.rehome(array, copy=False)
 
 
 class Written:

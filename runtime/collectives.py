@@ -71,7 +71,8 @@ class Segments:
         args, communicator = self.program.args, self.communicator
         dtype = numpy_dtype(args[collective.flat[0]].dtype)
         nbytes = collective.shard * dtype.itemsize * communicator.size
-        flat = view(*self._flat(collective, address, nbytes), dtype)
+        start, length = self._flat(collective, address, nbytes)
+        flat = view(start, length, dtype)
         if collective.op == "all_reduce":
             if communicator.size > 1 and self._overlaps(collective):
                 return lambda: communicator.start_allreduce(flat)
@@ -80,12 +81,27 @@ class Segments:
         shard = view(address(other), collective.shard * dtype.itemsize, dtype)
         if collective.op == "all_gather":
             return lambda: communicator.allgather(shard, flat)
-        return lambda: communicator.reduce_scatter(flat, shard)
+        gaps = self._gaps(collective, start, length)
+
+        def reduce_scatter() -> None:
+            flat.view(np.uint8)[gaps] = 0  # what lies between the arrays would be summed as well
+            communicator.reduce_scatter(flat, shard)
+
+        return reduce_scatter
 
     def _overlaps(self, collective: Collective) -> bool:
         """Does a segment run between start and wait?"""
         steps, number = self.program.steps, self.program.collectives.index(collective)
         return any(what == "run" for what, _ in steps[steps.index(("start", number)) : steps.index(("wait", number))])
+
+    def _gaps(self, collective: Collective, start: int, length: int) -> Array:
+        """Return the bytes of flat memory that belong to no argument."""
+        inside, at = np.zeros(length, bool), 0
+        for position in collective.flat:
+            nbytes = self.program.args[position].nbytes
+            inside[at : at + nbytes] = True
+            at += aligned(nbytes)
+        return np.flatnonzero(~inside)
 
     def _flat(self, collective: Collective, address: Address, nbytes: int) -> tuple[int, int]:
         """Return address and bytes of the flat memory.

@@ -55,7 +55,7 @@ ALLOWED: dict[str, str] = {
     "amp": "ops mxops eager nd tracing",
     "contrib": "ndarray autograd nd amp",
     "initializer": "ndarray random nd",
-    "gluon": "ops mxops eager ndarray autograd random image recordio metric name optimizer kvstore tracing nd symbol"
+    "gluon": "ops runtime mxops eager ndarray autograd random image recordio metric name optimizer kvstore tracing nd symbol"
     " contrib initializer",
     "gluongraph": "amp attribute autograd contrib gluon initializer kvstore lr_scheduler metric nd optimizer random"
     " util",

@@ -41,7 +41,7 @@ def _built(form: Any, arrays: Mapping[str, Array], like: NDArray) -> Any:
 
 
 def _take(training: Training, groups: Groups) -> Any:
-    states = training.trainer.states
+    states = training.trainer.whole_states()
     names = (r for replicas in training.trainer.exchange.replicas.values() for r in replicas if r in states)
     return {key: _flat(states[name], key, groups[STATES]) for name in names for key in (training.key(name),)}
 
@@ -61,6 +61,13 @@ def _put(training: Training, content: Content, told: Any) -> Put:
                 raise misfit(f"the states of {name} are {_listed(found)}; the trainer keeps {_listed(wanted)}")
 
     def put() -> None:
+        if trainer.exchange.sharding is not None:
+            whole = {
+                training.owner(key): _built(form, arrays, trainer.replica(training.owner(key)))
+                for key, form in told.items()
+            }
+            trainer.set_states(whole, {})
+            return
         for names in trainer.exchange.replicas.values():
             for replica in names[:1] if trainer.exchange.once else names:
                 key = training.key(replica)

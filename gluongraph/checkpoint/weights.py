@@ -19,6 +19,12 @@ REPLICA = "replica:"
 def _take(training: Training, groups: Groups) -> Any:
     _check_held(training)
     contexts = [repr(ctx) for ctx in training.trainer.contexts]
+    with training.trainer.whole_parameters():
+        _take_whole(training, groups)
+    return {"contexts": contexts}
+
+
+def _take_whole(training: Training, groups: Groups) -> None:
     for key, parameter in training.parameters.items():
         arrays = parameter.list_data()
         if len(arrays) == 1 or (parameter.grad_req != "null" and training.trainer.exchange.once):
@@ -26,7 +32,6 @@ def _take(training: Training, groups: Groups) -> Any:
         else:
             groups[WEIGHTS][key] = parameter.averaged()
             groups[REST] |= {f"{REPLICA}{key}@{array.context}": array.storage.array for array in arrays}
-    return {"contexts": contexts}
 
 
 def _check_held(training: Training) -> None:

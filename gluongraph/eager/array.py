@@ -13,7 +13,7 @@ from gluongraph.eager.tape import Entry, Leaf, no_value
 from gluongraph.errors import TraceError
 from gluongraph.host import params_file
 from gluongraph.ir.graph import Node, TensorType
-from gluongraph.storage import Array, Storage
+from gluongraph.storage import Array, Storage, absent_error
 
 if TYPE_CHECKING:
     from gluongraph.ndarray import NDArray
@@ -105,7 +105,8 @@ class Handle:
         shape = "x".join(map(str, self.shape))
         if self._storage is None:
             return f"<NDArray {shape} {self.type.dtype}, traced>"
-        return f"\n{self._storage.array!s}\n<NDArray {shape} @{self._ctx}>"
+        elements = "on all ranks" if self._storage.absent else str(self._storage.array)
+        return f"\n{elements}\n<NDArray {shape} @{self._ctx}>"
 
     # -- out to Python and numpy
 
@@ -113,6 +114,8 @@ class Handle:
         """A copy as numpy array."""
         if self._storage is None:
             raise TraceError(no_value("asnumpy()"))
+        if self._storage.absent:
+            raise absent_error()
         return np.array(self._storage.array, order="C")
 
     def asscalar(self) -> Any:
@@ -129,6 +132,8 @@ class Handle:
     def _one(self, what: str) -> Array:
         if self._storage is None:
             raise TraceError(no_value(what))
+        if self._storage.absent:
+            raise absent_error()
         if self._storage.array.size != 1:
             raise ValueError(f"{what} needs an array of one element; this one has shape {self.shape}")
         return self._storage.array.reshape(())

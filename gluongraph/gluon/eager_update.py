@@ -54,6 +54,8 @@ class EagerUpdate:
         graph = Graph(given, {name: n for name, n in given.items() if name.startswith(GRAD)})
         updating = exchange.update(graph, trainer.optimizer, trainer.contexts[0])
         graph, self.table = updating.graph, updating.table
+        if exchange.sharding is not None:
+            arrays |= {bucket.name: trainer.replica(bucket.name) for bucket in exchange.sharding.buckets}
         arrays |= trainer.state_arrays(updating.owners) | trainer.residual_arrays(updating.owners)
         self.edits, self.replaced = trainer.optimizer.edits, trainer.replaced
         size = sum(weight.size for weight in dense)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import compress
 from typing import Any, NoReturn
 
@@ -15,6 +17,7 @@ from gluongraph.errors import MXNetError, pluralize, with_user_location
 from gluongraph.gluon import trainer_states
 from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
 from gluongraph.gluon.parameter import Parameter, ParameterDict
+from gluongraph.gluon.sharded import ShardedParameters, check_strategy
 from gluongraph.gluon.step_lock import serialized
 from gluongraph.gluon.store_choice import check_kvstore, chosen_store, updates_on
 from gluongraph.gluon.trace_guards import Edits
@@ -44,6 +47,10 @@ class Trainer:
     as {"type": "2bit", "threshold": 0.5}, are for the store, and mean nothing where there is none: on one context no
     store is made from a name.
 
+    `strategy` says what each of several workers keeps (kvstore="dist_sync"): "allreduce", the default, everything;
+    "zero1" its share of the optimizer's states; "zero2" of the gradients as well; "fsdp" of the parameters as well. See
+    docs/distributed.md.
+
     Threads may share a trainer: its calls take turns, with those of its compiled steps.
 
     >>> from gluongraph import autograd, gluon, nd
@@ -70,6 +77,7 @@ class Trainer:
         kvstore: Any = "device",
         compression_params: Mapping[str, Any] | None = None,
         update_on_kvstore: bool | None = None,
+        strategy: str | None = None,
     ):
         self._params = _listed(params)
         _tell_apart(self._params)
@@ -77,6 +85,9 @@ class Trainer:
         self._position = {p.key: i for i, p in enumerate(self._params)}
         self._contexts, self._edits = self._one_context(), Edits.count
         check_kvstore(kvstore)
+        check_strategy(strategy, kvstore)
+        self._strategy = strategy
+        self._sharded: ShardedParameters | None = None
         self._optimizer = self._make_optimizer(optimizer, optimizer_params)
         self._scale = self._optimizer.rescale_grad
         self._kvstore_params = {"kvstore": kvstore, "update_on_kvstore": update_on_kvstore}
@@ -328,6 +339,8 @@ class Trainer:
             self._contexts, self._edits, self._layout = contexts, Edits.count, ()
         if not self._kv_initialized:
             self._init_kvstore()
+        elif self._sharded is not None and self._sharded_at != self._optimizer.edits:
+            self._shard_again(self._sharded)
         if not self._layout:
             how = self._exchange
             self._layout = (
@@ -336,6 +349,7 @@ class Trainer:
                 how.threshold,
                 how.ranks,
                 how.bucket,
+                how.sharding,
                 *(p.grad_req for p in self._params),
             )
 
@@ -362,6 +376,7 @@ class Trainer:
                 else:
                     store.broadcast(self.index(p), replicas[0], out=replicas, priority=-self.index(p))
         self._kvstore, self._update_on_kvstore, self._own_store, self._layout = store, on_store, own, ()
+        self._sharded = self._shard(store, on_store)
         self._exchange = Exchange(
             replicas=self._replica_names(),
             once=on_store,
@@ -369,11 +384,89 @@ class Trainer:
             threshold=store.threshold if isinstance(store, KVStore) else None,
             ranks=store.num_workers if own and store is not None else 1,
             bucket=store.bucket if isinstance(store, DistributedStore) else 0,
+            sharding=self._sharded.sharding if self._sharded is not None else None,
             by_rows=frozenset(p.key for p in self._params if p.grad_stype == "row_sparse"),
         )
         changed = any(getattr(type(self), name) is not getattr(Trainer, name) for name in _HOOKS)
         self.in_python = changed or not own or not self._optimizer.has_formula
         self._kv_initialized = True
+
+    def _shard(self, store: KVStoreBase | None, on_store: bool) -> ShardedParameters | None:
+        """The shards of the parameters, where the strategy and several workers ask for them."""
+        strategy, self._sharded_at = self._strategy, self._optimizer.edits
+        if strategy in (None, "allreduce") or not isinstance(store, DistributedStore) or store.num_workers == 1:
+            return None
+        wrong = ""
+        if not on_store:
+            wrong = "update_on_kvstore=False"
+        elif store.threshold is not None:
+            wrong = "compression_params"
+        elif any(p.grad_stype == "row_sparse" for p in self._params):
+            wrong = "gradients that are kept by rows"
+        if wrong:
+            raise ValueError(with_user_location(f"strategy={strategy!r} with {wrong}", help="leave one of both out"))
+        return ShardedParameters(self._params, self._optimizer, store.communicator, str(strategy))
+
+    def _shard_again(self, sharded: ShardedParameters) -> None:
+        """Divide parameters and states anew, where scalars of parameters have come apart or together."""
+        self._sharded_at = self._optimizer.edits
+        if sharded.is_stale():
+            states = self.whole_states()
+            sharded.dissolve()
+            self.states, self.replaced = {}, self.replaced + 1
+            self._sharded = self._shard(self._kvstore, self._update_on_kvstore)
+            assert self._sharded is not None
+            self._exchange = replace(self._exchange, sharding=self._sharded.sharding)
+            self._layout, self._update_cache = (), None
+            self._scatter_states(states)
+
+    def whole_states(self) -> dict[str, Any]:
+        """The optimizer's states by replica; where they are sharded, gathered from all workers, who all call this.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.whole_states()  # there has been no update yet
+        {}
+        """
+        return self.states if self._sharded is None else dict(self._sharded.gathered(self.states))
+
+    @contextmanager
+    def whole_parameters(self) -> Iterator[None]:
+        """Within: every worker has whole parameters, with strategy="fsdp" gathered from all of them; what is written
+        into them stays. All workers call this.
+
+            with trainer.whole_parameters():
+                net.save_parameters("net.params")
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> with trainer.whole_parameters():
+        ...     weight.data().asnumpy().tolist()
+        [1.0, 1.0]
+        """
+        if self._sharded is None:
+            yield
+            return
+        with self._sharded.whole():
+            yield
+
+    def check_shards(self, eager: bool) -> None:
+        """Raise MXNetError where an update of shards of parameters would be lost."""
+        if self._sharded is not None:
+            self._sharded.check(eager)
+
+    def _scatter_states(self, states: Mapping[str, Any]) -> None:
+        """Write this worker's shards of states of whole parameters."""
+        assert self._sharded is not None
+        own: dict[str, dict[str, NDArray]] = {}
+        for name in self._sharded.shards:
+            self.state_arrays([name])
+            own[name] = self.states[name]
+        self._sharded.scatter(states, own)
 
     def _described(self, params: Iterable[Parameter]) -> str:
         """What all workers have in common, line by line."""
@@ -416,6 +509,8 @@ class Trainer:
         True
         """
         names = self.exchange.replicas
+        if self._sharded is not None and (shard := self._sharded.shards.get(name)) is not None:
+            return shard
         parameter = self._params[self.exchange.indices[name]]
         return parameter.list_data()[names[parameter.key].index(name)]
 
@@ -468,6 +563,9 @@ class Trainer:
         >>> trainer.set_states({}, {})
         """
         formula, once = self._optimizer.has_formula, self.exchange.once
+        if self._sharded is not None:
+            self._scatter_states(states)
+            return
         for name, names in self.exchange.replicas.items():
             for replica in names[:1] if once else names:
                 if not formula:
@@ -508,6 +606,7 @@ class Trainer:
         """
         scale = self.scale_for(batch_size)
         self.prepare()
+        self.check_shards(eager=True)
         live = self._live(ignore_stale_grad)
         self._optimizer.rescale_grad = scale
         self._allreduce_grads()

@@ -23,8 +23,9 @@ def save(trainer: Trainer, filename: str) -> None:
     """Write states, counters, rate, and what gradient compression keeps back."""
     optimizer, arrays = trainer.optimizer, dict[str, Array]()
     states: dict[str, Any] = {}
+    whole = trainer.whole_states()
     for name in trainer.names:
-        if (state := trainer.states.get(name)) is None:
+        if (state := whole.get(name)) is None:
             continue
         if optimizer.has_formula:
             states[name] = {key: packed(array, state_name(name, key), arrays) for key, array in state.items()}

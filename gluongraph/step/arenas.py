@@ -26,7 +26,11 @@ def settle(
         of.setdefault(owner, {})[role] = array
         if had is not None and owner not in had and trainer.optimizer.starts_at_zero(role):
             zero.add(array.storage)
+    sharding = trainer.exchange.sharding  # whose arenas are there
+    sharded = frozenset() if sharding is None else sharding.parameters
     for name in reversed(names):
+        if name in sharded:
+            continue
         weight = trainer.replica(name)
         own = {"weight": weight, **of.get(name, {})}
         at = "" if name in trainer.exchange.replicas else f"@{weight.context}"

@@ -222,6 +222,7 @@ class TrainStep:
             )
         self._saver.check()
         self._specializations.prepare(trainer, batch)
+        trainer.check_shards(eager=False)
         return trainer
 
     def _update(

@@ -14,35 +14,36 @@ LIMIT, NORM = f"{SCALAR}clip_norm", "grad_norm"
 LONG = 64  # elements
 
 
-def measured(graph: Graph) -> Graph:
-    """Return the graph with the norm of all elements of the gradients among the outputs as an output."""
-    norm = norm_of(g for k, g in graph.outputs.items() if k.startswith(GRAD))
+def measured(graph: Graph, ranks: int = 1) -> Graph:
+    """Return the graph with the norm of all elements of the gradients among the outputs as an output. With `ranks` the
+    outputs are shards, of which other ranks have others."""
+    norm = norm_of((g for k, g in graph.outputs.items() if k.startswith(GRAD)), ranks)
     return graph.with_results({**graph.outputs, NORM: norm}, graph.updates)
 
 
-def clipped(graph: Graph) -> Graph:
+def clipped(graph: Graph, ranks: int = 1) -> Graph:
     """Return the graph with its gradients multiplied by min(1, limit / norm), where norm is that of all their elements,
     and is an output.
 
     The input "scalar:clip_norm" is the limit for the gradients before they are divided by the batch size. A gradient
-    that several replicas share counts once.
+    that several replicas share counts once. `ranks` as in `measured`.
     """
     grads = {k: g for k, g in graph.outputs.items() if k.startswith(GRAD)}
-    limit, norm = leaf(LIMIT, TensorType((), "f32")), norm_of(grads.values())
+    limit, norm = leaf(LIMIT, TensorType((), "f32")), norm_of(grads.values(), ranks)
     factor = ops.minimum(limit / ops.maximum(norm, 1e-30), 1.0)
     shorter = {k: g * ops.cast(factor, g.dtype) for k, g in grads.items()}
     return Graph({**graph.inputs, LIMIT: limit}, {**graph.outputs, **shorter, NORM: norm}, graph.updates, graph.origins)
 
 
-def norm_of(values: Iterable[Node]) -> Node:
-    """Return the 2-norm of all elements. Squares are summed along the last axes, and these sums in float64:
-    a float32 sum of a million squares is wrong in its fourth digit."""
+def norm_of(values: Iterable[Node], ranks: int = 1) -> Node:
+    """Return the 2-norm of all elements, on all ranks. Squares are summed along the last axes, and these sums in
+    float64: a float32 sum of a million squares is wrong in its fourth digit."""
     squares = []
     for v in dict.fromkeys(values):
         x = _in_rows(ops.cast(v, "f32") if v.dtype in ("f16", "bf16") else v)
         rows = ops.sum(x * x, -1) if x.ty.rank else x * x
         squares.append(ops.sum(ops.cast(rows, "f64")))
-    return ops.cast(ops.sqrt(reduce(ops.add, squares)), "f32")
+    return ops.cast(ops.sqrt(ops.allreduce(reduce(ops.add, squares), ranks=ranks)), "f32")
 
 
 def _in_rows(x: Node) -> Node:

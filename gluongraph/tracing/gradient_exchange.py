@@ -12,6 +12,7 @@ from gluongraph.ir.graph import Graph, Node, node
 from gluongraph.kvstore.compression import two_bit
 from gluongraph.optimizer import Optimizer
 from gluongraph.tracing.optimizer_updates import GRAD, NO_DRAWS, Draws, ScalarTable, apply_updates, joined
+from gluongraph.tracing.sharding import Sharding
 
 RESIDUAL = "residual:"
 
@@ -34,6 +35,7 @@ class Exchange:
     replica is updated by itself, with states of its own: from the sum if `summed`, else from its own gradient.
     `threshold`: each replica's gradient is quantized to 2 bits before the sum; None without.
     `ranks`: the processes over which gradients are summed as well; `bucket` as in `ops.allreduce`.
+    `sharding`: each rank updates its shards of the parameters; None: all of them.
     `by_rows`: parameters of which only the rows that the gradient touches are updated, where the optimizer can do that.
     """
 
@@ -43,6 +45,7 @@ class Exchange:
     threshold: float | None = None
     ranks: int = 1
     bucket: int = 0
+    sharding: Sharding | None = None
     by_rows: frozenset[str] = frozenset()
     indices: Mapping[str, int] = field(
         init=False, compare=False
@@ -62,7 +65,7 @@ class Exchange:
 
     def sums(self, graph: Graph) -> Graph:
         """Return the graph with the gradients of replicas replaced by their sum, that of the parameter."""
-        totals = {GRAD + p: self._total(grads.values()) for p, grads in self.owners(graph).items()}
+        totals = {GRAD + p: self._total(grads.values(), self.ranks) for p, grads in self.owners(graph).items()}
         return Graph(graph.inputs, {**_without_grads(graph), **totals}, graph.updates, graph.origins)
 
     def update(
@@ -83,6 +86,8 @@ class Exchange:
         """
         own = {name: n for name, n in graph.outputs.items() if name.startswith(GRAD)}
         graph = self._meet(graph)
+        if self.sharding is not None:
+            return self._update_shards(graph, self.sharding, optimizer, context, draws, own if keep_grads else {}, clip)
         met = {name: n for name, n in graph.outputs.items() if name.startswith(GRAD)}
         owners = tuple(name.removeprefix(GRAD) for name in met)
         graph = graph if clip is None else clip(graph)
@@ -94,6 +99,23 @@ class Exchange:
         if keep_grads:
             graph = graph.with_results({**graph.outputs, **(own if self.once else met)}, graph.updates)
         return Updating(graph, table, owners)
+
+    def _update_shards(
+        self,
+        graph: Graph,
+        sharding: Sharding,
+        optimizer: Optimizer,
+        context: Context,
+        draws: Draws,
+        kept: Mapping[str, Node],
+        clip: Callable[[Graph], Graph] | None,
+    ) -> Updating:
+        """`update`, of this rank's shards of the parameters; the gradients `kept` stay outputs."""
+        graph, table = sharding.update(graph, optimizer, draws=draws, context=context, clip=clip)
+        if not sharding.gathers:
+            graph = self._part(graph, sorted(sharding.parameters))
+        graph = graph.with_results({**graph.outputs, **kept}, graph.updates)
+        return Updating(graph, table, tuple(bucket.name for bucket in sharding.buckets))
 
     def accumulating(self, graph: Graph, names: Collection[str]) -> Graph:
         """The gradients of these replicas are added to what is there: inputs "grad:<replica>", which are updated."""
@@ -115,15 +137,15 @@ class Exchange:
                     key = RESIDUAL + name
                     residuals[key] = leaf(key, g.ty)
                     sent[name], updates[key] = two_bit(g, residuals[key], threshold=self.threshold)
-            total = self._total(sent.values())
+            total = self._total(sent.values(), 1 if self.sharding is not None else self.ranks)
             outputs.update({GRAD + name: total for name in ([parameter] if self.once else grads)})
             if not self.once:  # allreduce_grads writes the sum where the gradients were
                 updates.update({GRAD + name: total for name in grads if GRAD + name in updates})
         return Graph(joined(graph.inputs, residuals), outputs, updates, graph.origins)
 
-    def _total(self, grads: Iterable[Node]) -> Node:
+    def _total(self, grads: Iterable[Node], ranks: int) -> Node:
         """Return the sum over replicas and ranks."""
-        return ops.allreduce(*grads, ranks=self.ranks, bucket=self.bucket)
+        return ops.allreduce(*grads, ranks=ranks, bucket=self.bucket)
 
     def _part(self, graph: Graph, parameters: Sequence[str]) -> Graph:
         """The new weights are written to all replicas.
@@ -137,7 +159,9 @@ class Exchange:
             for number, name in enumerate(self.replicas[parameter][1:], 1):
                 if name not in graph.inputs:
                     continue
-                if new.op.over is not None and new.src[new.op.over] is first:  # rows are put into each replica
+                if new.op.name == "get_tuple_element":  # of a collective: it is copied
+                    updates[name] = new
+                elif new.op.over is not None and new.src[new.op.over] is first:  # rows are put into each replica
                     updates[name] = new.on(tuple(graph.inputs[name] if s is first else s for s in new.src))
                 else:
                     updates[name] = new if new.op.kind == "leaf" else node(new.op, new.src, new.attrs, number)

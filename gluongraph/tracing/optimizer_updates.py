@@ -85,7 +85,7 @@ def state_name(parameter: str, state: str) -> str:
 def apply_updates(
     graph: Graph,
     optimizer: Optimizer,
-    params: Sequence[str] | Mapping[str, int],
+    params: Sequence[str] | Mapping[str, int] | Mapping[str, tuple[int, ...]],
     *,
     keep_grads: bool = False,
     draws: Draws = NO_DRAWS,
@@ -95,21 +95,23 @@ def apply_updates(
     """Replace every output "grad:<name>" by the update of <name> and of its states.
 
     `params` are the parameters in trainer order: the position is the index by which the optimizer counts updates; or it
-    maps each to its index, if several share one. Parameters without a gradient among the outputs are not updated. New
-    inputs are the states, "<name>/<state>", and the scalars, "scalar:<key>", of type f32[]. Random numbers of the
+    maps each to its index, if several share one, or to the indices of all that are updated as one. Parameters without a
+    gradient among the outputs are not updated. New inputs are the states, "<name>/<state>", and the scalars, "scalar:<key>", of type f32[]. Random numbers of the
     updates come from the generator of `context`, after the `draws` of the graph; replicas of a parameter get the same
     ones. Of the inputs in `by_rows` only the rows that the gradient touches are updated.
 
     Raises:
         MXNetError: the parameter of a gradient is not in `params`, or is not an input of the graph.
     """
-    at = params if isinstance(params, Mapping) else {name: i for i, name in enumerate(params)}
+    given = params if isinstance(params, Mapping) else {name: i for i, name in enumerate(params)}
+    members = {name: (i,) if isinstance(i, int) else i for name, i in given.items()}
+    at = {name: indices[0] for name, indices in members.items()}
     grads = {k.removeprefix(GRAD): n for k, n in graph.outputs.items() if k.startswith(GRAD)}
     for name in grads:
         if name not in at or name not in graph.inputs:
             raise MXNetError(f"the graph has a gradient of {name!r}, which the trainer does not hold as a parameter")
     ordered = sorted(grads, key=at.__getitem__)
-    table = scalar_table(optimizer, tuple(dict.fromkeys(at[name] for name in ordered)))
+    table = scalar_table(optimizer, tuple(dict.fromkeys(i for name in ordered for i in members[name])))
     dice = _Dice(graph, optimizer, draws, context or current_context())
     number = {index: i for i, index in enumerate(table.indices)}
     scalars = {key: _input(SCALAR + key, TensorType((), "f32")) for key in table.keys}

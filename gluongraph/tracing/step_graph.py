@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from gluongraph.dtypes import is_float
@@ -20,6 +21,7 @@ from gluongraph.tracing.grad_norm import clipped, measured
 from gluongraph.tracing.low_precision_copies import copied
 from gluongraph.tracing.optimizer_updates import GRAD, SCALAR, Draws, ScalarTable
 from gluongraph.tracing.precision import PRECISIONS, Precision
+from gluongraph.tracing.sharding import gathered
 from gluongraph.tracing.tracer import Traced, is_rng
 from gluongraph.tracing.trainer import Trainer
 
@@ -178,8 +180,11 @@ def add_updates(
     accumulator: GradientAccumulator,
 ) -> None:
     """Append the updates of the parameters to a graph with gradients."""
-    clip = clipped if options.clip_norm is not None else measured if options.grad_norm else None
-    updating = trainer.exchange.update(
+    exchange = trainer.exchange
+    shards = exchange.ranks if exchange.sharding is not None else 1  # among which gradients are divided
+    norm = clipped if options.clip_norm is not None else measured if options.grad_norm else None
+    clip = None if norm is None else partial(norm, ranks=shards)
+    updating = exchange.update(
         step_graph.graph,
         trainer.optimizer,
         trainer.contexts[0],
@@ -193,8 +198,13 @@ def add_updates(
     had = set(trainer.states)
     states = trainer.state_arrays(updating.owners)
     step_graph.state |= states | trainer.residual_arrays(step_graph.names)
+    if exchange.sharding is not None:
+        step_graph.state |= {bucket.name: trainer.replica(bucket.name) for bucket in exchange.sharding.buckets}
+    if averages is not None and exchange.sharding is not None and exchange.sharding.gathers:
+        message = 'ema= with strategy="fsdp": averages are of whole parameters, which no rank keeps'
+        raise MXNetError(with_user_location(message, help='strategy="zero2" keeps them'))
     if averages is not None:
-        step_graph.state |= averages.inputs(trainer, updating.owners)
+        step_graph.state |= averages.inputs(trainer, step_graph.names if exchange.sharding else updating.owners)
         step_graph.graph = averages.following(step_graph.graph)
     step_graph.graph = accumulator.emptied(step_graph.graph)
     step_graph.states.append(States(states, had))
@@ -211,6 +221,7 @@ def graph_of(
     """Return the graph of a mode, with the arrays bound to its inputs."""
     if not mode.gradients:
         step_graph = forward(traced, options)
+        _gather(step_graph, trainer)
         _keep_copies(step_graph, trainer, options)
         return step_graph
     if trainer is None:
@@ -224,11 +235,22 @@ def graph_of(
         add_updates(step_graph, trainer, options, averages, accumulator)
     if step_graph.masked:
         step_graph.graph = loss_scaling.skipping(step_graph.graph)
+    _gather(step_graph, trainer)
     _keep_copies(step_graph, trainer, options)
     if options.detect_anomaly:
         step_graph.guard = Guard(step_graph.graph, trainer.exchange.ranks)
         step_graph.graph = step_graph.guard.graph
     return step_graph
+
+
+def _gather(step_graph: StepGraph, trainer: Trainer | None) -> None:
+    """Gather parameters of which this rank has a shard only, where they are read."""
+    sharding = trainer.exchange.sharding if trainer is not None else None
+    if trainer is None or sharding is None or not sharding.gathers:
+        return
+    results = {**step_graph.graph.outputs, **step_graph.graph.updates}
+    step_graph.graph = gathered(step_graph.graph, sharding, step_graph.forward or tuple(results))
+    step_graph.state |= {bucket.name: trainer.replica(bucket.name) for bucket in sharding.buckets}
 
 
 def _keep_copies(step_graph: StepGraph, trainer: Trainer | None, options: Options) -> None:

@@ -47,7 +47,8 @@ class Fault:
 
     message: str
     fatal: bool = True
-    lost: int | None = None  # index of a rank that cannot go on: others may, in a fault tolerant job
+    lost: int | None = None  # index of a rank whose process is gone or stopped
+    stopped: bool = False
 
 
 @dataclass
@@ -115,8 +116,9 @@ class Diagnosis:
                 suffix = f" while {_doing(waiting)}" if waiting else ""
                 return Fault(f"rank {rank.name} ended without a word{suffix}", lost=index)
             if rank.trouble and waiting:
-                what = {"stopped": "is stopped (SIGSTOP)", "silent": f"has not answered for {now - rank.heard:.0f} s"}
-                return Fault(f"rank {rank.name} {what[rank.trouble]} while {_doing(waiting)}", lost=index)
+                stopped = rank.trouble == "stopped"
+                what = "is stopped (SIGSTOP)" if stopped else f"has not answered for {now - rank.heard:.0f} s"
+                return Fault(f"rank {rank.name} {what} while {_doing(waiting)}", lost=index, stopped=stopped)
         return None
 
     def _waits_for_ended(self, now: float) -> Fault | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,7 @@ from gluongraph.runtime.communicator.supervision import fault_tolerant, supervis
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+_NEWS = 0.2  # seconds: that a collective is revoked may be known before who is lost
 _SAME_CALLS = "all ranks call the same collectives in the same order, with arrays of equal size and dtype"
 _WITH_FT = (
     "going on without lost ranks needs Open MPI 5 and a job with fault tolerance: mpiexec --with-ft ulfm ...; "
@@ -284,12 +286,13 @@ class MpiCommunicator(Communicator):
 
     def _lost_ranks(self) -> tuple[int, ...]:
         """Those that are known to have ended, by their ranks in the job as it was started."""
+        until = time.monotonic() + _NEWS
         try:
-            self.raw.Ack_failed()
-            ranks = self.raw.Get_failed().Translate_ranks(None, self._mpi.COMM_WORLD.group)
+            while not (failed := self.raw.Get_failed()).size and time.monotonic() < until:
+                time.sleep(0.001)
+            return tuple(sorted(failed.Translate_ranks(None, self._mpi.COMM_WORLD.group)))
         except (self._mpi.Exception, NotImplementedError):
             return ()
-        return tuple(sorted(ranks))
 
     def _refusal(self, message: str) -> CommunicationError:
         return CommunicationError(with_user_location(message))

@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +19,12 @@ from gluongraph.errors import with_user_location
 from gluongraph.host import nvidia
 from gluongraph.host.interrupts import import_whole
 from gluongraph.runtime import loader
+from gluongraph.runtime.communicator.activity import ACTIVITY
 from gluongraph.runtime.communicator.base import REDUCTIONS, CommunicationError, Communicator, PeerLost, Work
+from gluongraph.runtime.communicator.settings import seconds
+from gluongraph.runtime.communicator.supervision import fault_tolerant
 from gluongraph.runtime.table import CUDA
 
-TIMEOUT = 300.0  # seconds: a rank may compile, evaluate or save for so long while the others wait for it
 SHARES_GPUS = (2, 30)  # the first version of NCCL that takes two ranks on one GPU
 _HELP = "pip install 'gluongraph[nccl]'; it needs NVIDIA's driver, 580 or newer"
 _SUCCESS, _REMOTE_ERROR, _IN_PROGRESS, _TIMED_OUT = 0, 6, 7, 8  # of ncclResult_t
@@ -40,8 +42,8 @@ class NcclCommunicator(Communicator):
     if NCCL is 2.30 or later. 16-bit floats are rounded by NCCL at each of its additions, not once as `Communicator`
     says: on two ranks that is the same.
 
-    A rank that does not answer for `timeout` seconds, or that `check` reports by raising `PeerLost` (it is called from
-    another thread while a collective runs), ends the collectives that wait for it; what was called next raises.
+    A collective that takes longer than `timeout` seconds (GG_COMM_TIMEOUT, 1800), or runs while `boot` has lost a rank
+    in a fault tolerant job, is aborted; the next call raises. Whoever reads results calls `synchronize` before.
 
     Raises:
         CommunicationError: on every rank, if one of them has no GPU or no NCCL, or if two share a GPU and their NCCL
@@ -55,12 +57,13 @@ class NcclCommunicator(Communicator):
         self,
         boot: Communicator,
         device: int | None = None,
-        timeout: float = TIMEOUT,
-        check: Callable[[], None] = lambda: None,
+        timeout: float | None = None,
     ):
         self.rank, self.size, self.local_rank, self.local_size = boot.rank, boot.size, boot.local_rank, boot.local_size
         self.device = boot.local_rank % max(1, nvidia.count()) if device is None else device
-        self._boot, self._timeout, self._check = boot, timeout, check
+        self._boot, self._timeout = boot, seconds("GG_COMM_TIMEOUT", 1800) if timeout is None else timeout
+        # For the supervision, to which `boot` reports too: collectives are counted downwards, MPI's upwards.
+        self.members, self.calls = getattr(boot, "members", ""), 0
         found = json.dumps(_inspect(self.device))
         if _agree([json.loads(text) for text in boot.exchange(found)]):
             os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
@@ -76,7 +79,7 @@ class NcclCommunicator(Communicator):
             communicator = self._core.Communicator.init(self.size, self.rank, shared_id, config)
         except Exception as error:  # NCCLError, which nccl.core does not export
             raise CommunicationError(with_user_location(f"no NCCL communicator on {who}: {error}")) from error
-        self._watched = _Watched(communicator, self._core, gpu, timeout, check, who)
+        self._watched = _Watched(communicator, self._core, gpu, boot, self._timeout, who)
         self._side = gpu.create_stream()  # of `start_allreduce`
         self._pairs: dict[int, NcclCommunicator] = {}  # of `allreduce_tree`, by the distance of their two ranks
 
@@ -160,17 +163,21 @@ class NcclCommunicator(Communicator):
         Raises:
             PeerLost: one of them cannot be: another rank has ended, or does not answer.
         """
-        for each in (self, *self._pairs.values()):
-            each._watched.wait()
+        ACTIVITY.inside = _Waiting("synchronize", self)
+        try:
+            for each in (self, *self._pairs.values()):
+                each._watched.wait()
+        finally:
+            ACTIVITY.inside = None
 
     def barrier(self) -> None:
         """Wait until all ranks have called it and their collectives are complete."""
         self.synchronize()
         self._boot.barrier()
 
-    def split(self, color: int, key: int = 0) -> NcclCommunicator:
+    def split(self, color: int, key: int = 0, timeout: float | None = None) -> NcclCommunicator:
         """Return a communicator of the ranks with the same color, ordered by key, then rank."""
-        return NcclCommunicator(self._boot.split(color, key), self.device, self._timeout, self._check)
+        return NcclCommunicator(self._boot.split(color, key), self.device, timeout or self._timeout)
 
     def shrink(self) -> NcclCommunicator:
         """Return a communicator of the ranks that are left after `PeerLost`; this one is aborted.
@@ -180,7 +187,7 @@ class NcclCommunicator(Communicator):
         """
         for each in (self, *self._pairs.values()):
             each._watched.abort("its communicator was replaced by a smaller one: shrink()")
-        return NcclCommunicator(self._boot.shrink(), self.device, self._timeout, self._check)
+        return NcclCommunicator(self._boot.shrink(), self.device, self._timeout)
 
     def abort(self, code: int = 1) -> None:
         """End all ranks at once."""
@@ -188,6 +195,7 @@ class NcclCommunicator(Communicator):
 
     def _start(self, name: str, *args: Any, stream: Any = None) -> Any:
         """Enqueue a collective; return an event that is done when it is complete."""
+        self.calls -= 1
         stream = self._stream() if stream is None else stream
         handle = 0 if stream is self._cuda.LEGACY_DEFAULT_STREAM else stream  # what everybody calls the default one
         return self._watched.start(name, args, stream, handle)
@@ -215,6 +223,13 @@ class NcclCommunicator(Communicator):
         if not fits[name]:
             message = f"{name}: {given} elements of the source do not fit {taken} of the target, on {self.size} ranks"
             raise CommunicationError(with_user_location(message))
+
+
+class _Waiting(NamedTuple):
+    """What the main thread waits in, for the supervision."""
+
+    name: str
+    owner: NcclCommunicator
 
 
 class _OnStream:
@@ -248,11 +263,9 @@ class _Watched:
     a rank is lost, the thread aborts them; the next call raises.
     """
 
-    def __init__(
-        self, communicator: Any, core: Any, gpu: Any, timeout: float, check: Callable[[], None], who: str
-    ) -> None:
+    def __init__(self, communicator: Any, core: Any, gpu: Any, boot: Communicator, timeout: float, who: str) -> None:
         self._communicator, self._core, self._gpu = communicator, core, gpu
-        self._timeout, self._check, self._who = timeout, check, who
+        self._boot, self._timeout, self._who = boot, timeout, who
         self._lock = threading.Lock()  # NCCL takes calls from one thread at a time
         self._pending: deque[_Pending] = deque()
         self._failure: CommunicationError | None = None
@@ -339,10 +352,8 @@ class _Watched:
         if time.monotonic() > until:
             waited = f"{self._who} has waited {self._timeout:g} s for {what}"
             return PeerLost(f"{waited}: another rank has ended, or does not answer")
-        try:
-            self._check()
-        except CommunicationError as error:
-            return error
+        if fault_tolerant() and (raw := getattr(self._boot, "raw", None)) is not None and raw.Is_revoked():
+            return PeerLost(f"a rank has ended while {self._who} waited for {what}")
         return None
 
     def _abort(self, error: CommunicationError) -> None:

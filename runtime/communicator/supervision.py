@@ -180,15 +180,20 @@ class Supervisor:
     def _act(self, fault: Fault) -> None:
         if not fault.fatal:
             say(fault.message)
-        elif fault.lost is not None and fault_tolerant() and self._can_be_lost(fault.lost):
+        elif self._can_be_lost(fault):
             say(fault.message)
             raise self._mpi.Exception(self._mpi.ERR_PROC_FAILED)
         else:
             self._abort(fault.message)
 
-    def _can_be_lost(self, index: int) -> bool:
-        """Has the process ended? One that is stopped is killed, if it is on this host."""
-        host, process = self._processes[index]
+    def _can_be_lost(self, fault: Fault) -> bool:
+        """May the others go on? A stopped process of this host is killed, which MPI then notices.
+
+        One that has ended, MPI would have noticed long before; it does not where the process ended by itself.
+        """
+        if fault.lost is None or not fault.stopped or not fault_tolerant():
+            return False
+        host, process = self._processes[fault.lost]
         if host != _host():
             return False
         with contextlib.suppress(ProcessLookupError):

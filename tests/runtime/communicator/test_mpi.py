@@ -182,7 +182,7 @@ def check_groups(c: Any) -> None:
     assert (c.local_rank, c.local_size) == (c.rank, c.size)
     assert repr(c) == f"MpiCommunicator(rank {c.rank} of {c.size})"
     if is_open_mpi():
-        with pytest.raises(CommunicationError, match="(?s)not fault tolerant.*mpiexec --with-ft ulfm"):
+        with pytest.raises(CommunicationError, match=r"(?s)not fault tolerant.*mpiexec --with-ft ulfm"):
             c.shrink()
 
 

@@ -7,21 +7,26 @@ import importlib.util
 import inspect
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_nccl import Cluster, ThreadCommunicator, core, cuda_core, installed, tensor, tree_sum
+from ranks import needs_mpi, run_ranks
 
 from gluongraph.dtypes import numpy_dtype
 from gluongraph.host import nvidia
 from gluongraph.runtime import loader
 from gluongraph.runtime.communicator import nccl
+from gluongraph.runtime.communicator.activity import ACTIVITY
 from gluongraph.runtime.communicator.base import CommunicationError, PeerLost
+from gluongraph.runtime.communicator.environment import world
 from gluongraph.runtime.communicator.nccl import NcclCommunicator
 from gluongraph.runtime.table import CUDA
 
@@ -264,25 +269,47 @@ def test_who_waits_for_the_stream_is_freed() -> None:
     assert cluster.aborted == [0]
 
 
-def test_the_supervision_ends_a_collective() -> None:
-    """Long before its time is over, and names the rank."""
-    lost = threading.Event()
-
-    def check() -> None:
-        if lost.is_set():
-            raise PeerLost("rank 1 has ended", (1,))
+@pytest.mark.parametrize("fault_tolerant", [True, False])
+def test_a_rank_that_mpi_has_lost_ends_a_collective(fault_tolerant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before its time is over: the supervision has revoked MPI's communicators. Without it, MPI is not asked."""
+    monkeypatch.setenv("OMPI_MCA_mpi_ft_enable", str(int(fault_tolerant)))
+    revoked = threading.Event()
+    cluster = Cluster(2)
+    raw = SimpleNamespace(Is_revoked=revoked.is_set)
+    monkeypatch.setattr(ThreadCommunicator, "raw", raw, raising=False)
 
     def program(communicator: NcclCommunicator) -> None:
-        if communicator.rank == 1:
-            return
-        array = np.ones(4, "f")
-        communicator.allreduce(tensor(array, communicator.device))
-        lost.set()
-        with pytest.raises(PeerLost, match="rank 1 has ended") as caught:
-            communicator.synchronize()
-        assert caught.value.ranks == (1,)
+        if communicator.rank == 0:
+            array = np.ones(4, "f")
+            communicator.allreduce(tensor(array, communicator.device))
+            revoked.set()
+            text = "a rank has ended while rank 0 of 2 waited" if fault_tolerant else "has waited 0.4 s"
+            with pytest.raises(PeerLost, match=text):
+                communicator.synchronize()
 
-    run(Cluster(2), program, check=check)
+    run(cluster, program, timeout=30 if fault_tolerant else 0.4)
+    assert cluster.aborted == [0]
+
+
+def test_the_supervision_sees_who_waits() -> None:
+    seen: list[Any] = []
+
+    def program(communicator: NcclCommunicator) -> None:
+        def kernel() -> None:
+            until = time.monotonic() + LONG
+            while ACTIVITY.inside is None and time.monotonic() < until:
+                time.sleep(0.001)
+            seen.append(ACTIVITY.inside)
+
+        array = np.ones(4, "f")
+        cluster.stream(0).launch(kernel)
+        communicator.allreduce(tensor(array, communicator.device))
+        communicator.synchronize()
+        assert [(each.name, each.owner) for each in seen] == [("synchronize", communicator)]
+        assert (communicator.members, communicator.calls, ACTIVITY.inside) == ("", -1, None)
+
+    cluster = Cluster(1)
+    run(cluster, program)
 
 
 @pytest.mark.parametrize(("result", "kind"), [(6, PeerLost), (1, CommunicationError)])
@@ -391,6 +418,20 @@ def test_no_rank_waits_for_one_that_has_no_nccl(cluster: Cluster, text: str) -> 
     assert len({message.partition("\n")[0] for message in messages}) == 1
     with pytest.raises(CommunicationError, match=text):
         raise CommunicationError(messages[0])
+
+
+def two_ranks_without_gpu() -> None:
+    nvidia.count = lambda: 0
+    try:
+        NcclCommunicator(world())
+    except CommunicationError as error:
+        print(str(error).partition("\n")[0])
+
+
+@needs_mpi
+def test_no_rank_of_mpi_waits_either() -> None:
+    first, second = run_ranks(2, two_ranks_without_gpu)
+    assert first == second and first.startswith("no NCCL: rank 0: ") and "; rank 1: " in first
 
 
 def test_a_rank_that_does_not_connect_is_not_waited_for() -> None:
