@@ -97,14 +97,14 @@ def take(draws: int = 1, ctx: Context | None = None, training: bool = False) -> 
     return seed % _WORD, seed // _WORD, offset % _WORD, offset // _WORD
 
 
-def take_all(draws: Mapping[str, tuple[Context, int]]) -> dict[str, tuple[int, int, int, int]]:
+def take_all(draws: Mapping[str, tuple[Context, int]], training: bool = True) -> dict[str, tuple[int, int, int, int]]:
     """`take` for each input of a trace that holds a generator's state: input -> (device, draws).
 
     >>> from gluongraph import cpu, random
     >>> list(random.take_all({"state": (cpu(), 2)}))
     ['state']
     """
-    return {name: take(count, ctx, training=ctx != SHARED) for name, (ctx, count) in draws.items()}
+    return {name: take(count, ctx, training and ctx != SHARED) for name, (ctx, count) in draws.items()}
 
 
 def checkpoint(draws: Mapping[str, tuple[Context, int]]) -> Callable[[], None]:

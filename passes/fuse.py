@@ -21,7 +21,8 @@ import math
 from bisect import insort
 from collections.abc import Callable
 
-from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ir.graph import Graph, Node, TensorType, topological
+from gluongraph.ir.plan import INDEX_FLAG
 from gluongraph.ops.views import WRITTEN, written
 from gluongraph.passes.fuse_collectives import copy_shared_operands
 from gluongraph.passes.fuse_emit import FusedGraphBuilder
@@ -363,7 +364,19 @@ def _waits(graph: Graph, written: dict[Node, Node], readers: Callable[[Node], li
     for n in graph.nodes():
         if any(s in written or s in needs_new for s in n.src):
             needs_new.add(n)
-    return {new: [r for r in readers(target) if r is not new and r not in needs_new] for new, target in written.items()}
+    waits = _collectives_after_flag(graph)
+    for new, target in written.items():
+        waits[new] = [r for r in readers(target) if r is not new and r not in needs_new]
+    return waits
+
+
+def _collectives_after_flag(graph: Graph) -> dict[Node, list[Node]]:
+    """Return for each collective the count of indices out of range, unless that depends on it: a rank that refuses its
+    batch tells the others before the first collective, so the count must be in no kernel that needs one."""
+    if (flag := graph.outputs.get(INDEX_FLAG)) is None:
+        return {}
+    before = set(topological([flag]))
+    return {n: [flag] for n in graph.nodes() if n.op.kind == "collective" and n not in before}
 
 
 def _order(graph: Graph, waits: dict[Node, list[Node]]) -> list[Node]:

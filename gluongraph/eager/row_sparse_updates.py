@@ -33,8 +33,28 @@ def row_gradient(g: Node) -> tuple[Node, Node] | None:
         parts = [row_gradient(s) for s in g.src]
         known = [part for part in parts if part is not None]
         if len(known) == len(parts):
-            return ops.concat(*(rows for rows, _ in known)), ops.concat(*(values for _, values in known))
+            rows, values = (ops.concat(*each) for each in zip(*known, strict=True))
+            return _of_all(rows, values, g.attrs.get("ranks", 1))
     return None
+
+
+def _of_all(rows: Node, values: Node, ranks: int) -> tuple[Node, Node]:
+    """The rows of all ranks, who have equally many: one after another, in the order of ranks.
+
+    Each rank gives a multiple of 32 rows, so that its part of flat memory is aligned; the first row is repeated, with
+    values of 0.
+    """
+    if ranks == 1:
+        return rows, values
+    count, width = rows.shape[0], math.prod(values.shape[1:])
+    more = -count % 32
+    if more:
+        rows = ops.concat(rows, ops.expand(ops.slice(rows, (0,), (1,)), (more,)))
+        values = ops.concat(values, ops.zeros(TensorType((more, *values.shape[1:]), values.dtype)))
+    count += more
+    (rows,) = ops.all_gather(rows, ranks=ranks, shapes=((ranks * count,),))
+    (flat,) = ops.all_gather(ops.reshape(values, (count * width,)), ranks=ranks, shapes=((ranks * count * width,),))
+    return rows, ops.reshape(flat, (ranks * count, *values.shape[1:]))
 
 
 def _number(n: Node) -> Node | None:

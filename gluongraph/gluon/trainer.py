@@ -28,6 +28,8 @@ from gluongraph.kvstore.distributed import DistributedStore
 from gluongraph.nd.row_sparse_array import share_rows
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
+from gluongraph.runtime.communicator.base import Communicator
+from gluongraph.runtime.communicator.local import LocalCommunicator
 from gluongraph.storage import Array
 from gluongraph.tracing.gradient_exchange import RESIDUAL, Exchange
 from gluongraph.tracing.loss_scaling import LossScale
@@ -262,6 +264,20 @@ class Trainer:
             error = ValueError
         message = f"division of the gradient by batch_size={batch_size!r}"
         raise error(with_user_location(message, help="a positive number: how many samples the loss is of"))
+
+    @property
+    def communicator(self) -> Communicator:
+        """The ranks among which gradients are summed: of a store of several workers, else this process alone.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.communicator
+        LocalCommunicator(rank 0 of 1)
+        """
+        self.prepare()
+        return self._kvstore.communicator if isinstance(self._kvstore, DistributedStore) else LocalCommunicator()
 
     @property
     def learning_rate(self) -> float:

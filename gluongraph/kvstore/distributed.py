@@ -16,6 +16,7 @@ from gluongraph.ndarray import NDArray
 from gluongraph.runtime.collectives import Agreement
 from gluongraph.runtime.communicator.base import Communicator
 from gluongraph.runtime.communicator.environment import world
+from gluongraph.runtime.communicator.overlap import bucket_size
 from gluongraph.storage import Array
 
 services.register("communicator", world)  # for collectives of graphs that are interpreted
@@ -48,7 +49,6 @@ class DistributedStore(KVStore):
     def __init__(self, name: str = "dist_sync"):
         super().__init__(name)
         self.communicator: Communicator = world()
-        self.bucket = 0  # bytes of gradients that are communicated together while others are computed; 0: all, at once
         if self.num_workers > 1:
             seed = np.array([random.all_states()["first"] % (1 << 64)], np.uint64)
             self.communicator.broadcast(seed)
@@ -63,6 +63,12 @@ class DistributedStore(KVStore):
     def num_workers(self) -> int:
         """The number of workers."""
         return self.communicator.size
+
+    @property
+    def bucket(self) -> int:
+        """Bytes of gradients that are communicated together while others are computed; 0: all, when all are there. All
+        workers ask for it together, since it is measured (GG_OVERLAP=1 or 0 decides instead)."""
+        return bucket_size(self.communicator)
 
     def init(self, key: Any, value: Any) -> None:
         """Store first values, once per key: those of worker 0, on all workers.

@@ -17,6 +17,7 @@ from gluongraph.host import services
 from gluongraph.host.interrupts import import_whole
 from gluongraph.step import Options, TrainStep
 from gluongraph.step.arguments import check_batch
+from gluongraph.step.micro_batches import micro_batches_of
 from gluongraph.step.state_dtype import hold_states
 from gluongraph.tracing.precision import in_whole, precision_of
 
@@ -34,6 +35,7 @@ def compile(
     grad_norm: bool = False,
     ema: float | None = None,
     detect_anomaly: bool = False,
+    deterministic: bool | int = False,
     remat: str | None = None,
     memory_budget: int | str | None = None,
     optimizer_state: str | None = None,
@@ -59,6 +61,8 @@ def compile(
         ema: the decay of running averages of the parameters, in `step.averages`; `step.averaged()` puts them in place.
         detect_anomaly: where loss, a gradient or a new weight, state or statistic is not finite, the step changes
             nothing and raises NotFiniteError, which names the first op that has made a NaN or an infinity.
+        deterministic: the same bits on 1, 2 and 4 ranks: every batch is computed in 4 micro-batches (or the number
+            given, a power of two, which is then the largest number of ranks), and gradients are summed along a tree.
         remat: compute parts of the forward again instead of keeping them for gradients: "auto" saves what memory it can
             for a tenth of the step's time, "blocks" what it can; by default only what takes next to no time is, in
             large steps. See docs/memory.md.
@@ -73,8 +77,8 @@ def compile(
 
     Raises:
         ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1;
-            no such remat, or a budget that is no number of bytes; no such form of states or activations;
-            `tune` is no number of seconds.
+            no such number of micro-batches; no such remat, or a budget that is no number of bytes; no such form of
+            states or activations; `tune` is no number of seconds.
         TypeError: an argument is not what its name says.
         CompileError: there is no such target.
 
@@ -112,6 +116,7 @@ def compile(
         clip_norm=clip_norm,
         grad_norm=grad_norm,
         ema=ema,
+        micro_batches=micro_batches_of(deterministic),
         detect_anomaly=detect_anomaly,
         target=target,
         remat=remat,

@@ -100,14 +100,15 @@ class Specialization:
                 return False
         return self.traced.holds
 
-    def run(self, arrays: Sequence[Array]) -> dict[str, Array]:
-        """Run one packed call on these inputs. Scalars must have been written before."""
+    def run(self, arrays: Sequence[Array], draws: Mapping[str, Sequence[int]] | None = None) -> dict[str, Array]:
+        """Run one packed call on these inputs. Scalars must have been written before. `draws` are states of random
+        generators, by default the next ones."""
         if self.moves != storages.moves():  # a parameter has moved since
             self.runner.bind(self._memory())
             self.moves = storages.moves()
         self.copies.before()
         if self.rng:
-            for name, words in random.take_all(self.draws).items():
+            for name, words in (random.take_all(self.draws) if draws is None else draws).items():
                 for i, word in enumerate(words):
                     self.rng[name][i] = word
         values = self.runner([arrays[i] for i in self.reads])

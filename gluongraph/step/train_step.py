@@ -23,6 +23,7 @@ from gluongraph.nd import NDArray
 from gluongraph.runtime.checkpoint import Keep
 from gluongraph.runtime.executor import Executor
 from gluongraph.runtime.saving import Saver, room
+from gluongraph.step.micro_batches import MicroBatches, joined
 from gluongraph.step.specialization import Lower, Specialization
 from gluongraph.step.specializations import Specializations
 from gluongraph.storage import Array
@@ -129,6 +130,8 @@ class TrainStep:
         [2.0, 2.0, 2.0, 2.0]
         """
         trainer = self._ready(batch)
+        if self.options.micro_batches:
+            return self._in_micro_batches(trainer, batch, batch_size)
         if self._in_python(trainer):
             return self._backward_and_step(trainer, batch, batch_size)
         specialization, arrays = self._specializations.find("step", batch)
@@ -157,6 +160,9 @@ class TrainStep:
             Exception: whatever a call of the step raises; everything stays as it was.
         """
         trainer = self._ready(batch)
+        if self.options.micro_batches:
+            help = "give the whole batch to the step, which computes it in micro-batches"
+            raise MXNetError(with_user_location("accumulate(), with deterministic", help=help))
         specialization, arrays = self._specializations.find("accumulate", batch)
         size = batch_size if batch_size is not None else specialization.samples
         trainer.scale_for(size)  # raises before anything changes
@@ -209,6 +215,42 @@ class TrainStep:
             specialization, arrays = self._specializations.find("apply", ())
             self._update(trainer, specialization, arrays, size)
         accumulator.begin()
+
+    def _in_micro_batches(self, trainer: Trainer, batch: tuple[Any, ...], batch_size: float | None) -> Any:
+        """One step in micro-batches: their summed gradients are put where `apply` takes them from."""
+        self._check_micro_batches(trainer)
+        micro = MicroBatches(self, trainer, self.options.micro_batches)
+        specialization, results, grads = micro.gradients(batch)
+        size = batch_size if batch_size is not None else specialization.samples * micro.own
+        accumulator, names = self.accumulator, [name.removeprefix(GRAD) for name in grads]
+        accumulator.inputs(trainer, names)
+        for name, total in zip(names, grads.values(), strict=True):
+            accumulator.sums[name].storage.write(total)
+        accumulator.add(names, size)
+        try:
+            apply, arrays = self._specializations.find("apply", ())
+            self._update(trainer, apply, arrays, size)
+        finally:
+            accumulator.clear()
+        return specialization.answer(joined(results), batch)
+
+    def _check_micro_batches(self, trainer: Trainer) -> None:
+        """Refuse what is not computed in micro-batches."""
+        exchange, wrong = trainer.exchange, ""
+        if self._in_python(trainer):
+            wrong = "where Python acts between gradients and updates"
+        elif len(trainer.contexts) > 1:
+            wrong = "with parameters on several contexts"
+        elif exchange.sharding is not None or exchange.threshold is not None:
+            wrong = "with sharded state or compressed gradients"
+        elif self.options.precision.scaled:
+            wrong = "with a scaled loss"
+        elif self.accumulator.batches:
+            wrong = "after accumulate(), whose sums are of one rank"
+        elif any(p.grad_req == "add" for p in trainer.params):
+            wrong = 'with grad_req "add"'
+        if wrong:
+            raise MXNetError(with_user_location(f"deterministic, {wrong}", help="leave deterministic out"))
 
     def _ready(self, batch: Sequence[Any]) -> Trainer:
         """The trainer, prepared for a batch. Raises what forbids a step."""

@@ -35,6 +35,7 @@ class Exchange:
     replica is updated by itself, with states of its own: from the sum if `summed`, else from its own gradient.
     `threshold`: each replica's gradient is quantized to 2 bits before the sum; None without.
     `ranks`: the processes over which gradients are summed as well; `bucket` as in `ops.allreduce`.
+    `reduced`: gradients are sums over ranks already.
     `sharding`: each rank updates its shards of the parameters; None: all of them.
     `by_rows`: parameters of which only the rows that the gradient touches are updated, where the optimizer can do that.
     """
@@ -46,6 +47,7 @@ class Exchange:
     ranks: int = 1
     bucket: int = 0
     sharding: Sharding | None = None
+    reduced: bool = False
     by_rows: frozenset[str] = frozenset()
     indices: Mapping[str, int] = field(
         init=False, compare=False
@@ -137,7 +139,7 @@ class Exchange:
                     key = RESIDUAL + name
                     residuals[key] = leaf(key, g.ty)
                     sent[name], updates[key] = two_bit(g, residuals[key], threshold=self.threshold)
-            total = self._total(sent.values(), 1 if self.sharding is not None else self.ranks)
+            total = self._total(sent.values(), 1 if self.sharding is not None or self.reduced else self.ranks)
             outputs.update({GRAD + name: total for name in ([parameter] if self.once else grads)})
             if not self.once:  # allreduce_grads writes the sum where the gradients were
                 updates.update({GRAD + name: total for name in grads if GRAD + name in updates})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -42,6 +42,7 @@ class Options:
     clip_norm: float | None = None
     grad_norm: bool = False
     ema: float | None = None
+    micro_batches: int = 0  # of all ranks together, in which gradients are computed; 0: each rank's batch as a whole
     detect_anomaly: bool = False
     target: str = "cpu"
     remat: str | None = None
@@ -180,7 +181,7 @@ def add_updates(
     accumulator: GradientAccumulator,
 ) -> None:
     """Append the updates of the parameters to a graph with gradients."""
-    exchange = trainer.exchange
+    exchange = replace(trainer.exchange, reduced=options.micro_batches > 0)
     shards = exchange.ranks if exchange.sharding is not None else 1  # among which gradients are divided
     norm = clipped if options.clip_norm is not None else measured if options.grad_norm else None
     clip = None if norm is None else partial(norm, ranks=shards)
