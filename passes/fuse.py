@@ -136,7 +136,8 @@ class _Grouper:
         if not joinable:
             self.groups.start(n, "loop", n.shape)
             return
-        home = min(joinable, key=lambda d: (_PREFERENCE[d.pattern], -d.id))
+        # A group that moves elements comes first: it cannot be merged into another, but others into it.
+        home = min(joinable, key=lambda d: (_PREFERENCE[d.pattern], not _moves(d), -d.id))
         self.groups.join(n, home)
         for other in fitting:  # merge other producers over the same domain
             if other is not home and _joinable(home, other) and self.groups.can_merge(home, other):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from gluongraph.context import SHARED
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.errors import CompileError, with_user_location
+from gluongraph.errors import CompileError
 from gluongraph.ir.entry_point import Collective, Program
-from gluongraph.runtime.communicator.base import Communicator, Disagreement, Work
+from gluongraph.runtime.communicator.agreement import Agreement
+from gluongraph.runtime.communicator.base import Communicator, Work
 from gluongraph.storage import aligned
 
 Array = np.ndarray[Any, Any]
@@ -22,13 +24,20 @@ Address = Callable[[int], int]  # of the argument at a position
 class Segments:
     """The segments of an entry point and its collectives, in the order of `Program.steps`.
 
-    Before its first collective a call compares with the other ranks: do all run the program described by `text`, and
-    has none of them refused its batch? Otherwise nobody has changed anything.
+    Before its first collective a call compares with the other ranks: do all run the program described by `text`, with
+    the same `scalars`, and has none of them refused its batch? Otherwise nobody has changed anything.
     """
 
-    def __init__(self, segments: Sequence[Callable[[], None]], program: Program, communicator: Communicator, text: str):
-        self.program, self.communicator, self._text = program, communicator, text
-        self._agreement = Agreement(communicator, text)
+    def __init__(
+        self,
+        segments: Sequence[Callable[[], None]],
+        program: Program,
+        communicator: Communicator,
+        text: str,
+        scalars: Scalars,
+    ):
+        self.program, self.communicator = program, communicator
+        self._agreement = Agreement(communicator, text, scalars)
         self._segments = segments
         self._started: list[Callable[[], Work | None]] = []
         self._steps: list[tuple[str, Any]] = []
@@ -120,50 +129,28 @@ class Segments:
         return start, max(nbytes, end - start)
 
 
-class Agreement:
-    """Compares a digest of a text on all ranks, and whether one of them has failed, by one small collective."""
+class Scalars:
+    """The scalars of a program that are the same on all ranks: all but the states of generators of random numbers, of
+    which ranks share one."""
 
-    def __init__(self, communicator: Communicator, text: str):
-        self.communicator, self.text = communicator, text
-        digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
-        self._digest = digest
-        self._values = np.empty(3, np.int64)
+    def __init__(self, program: Program, memory: Array):
+        self._memory = memory
+        positions = program.positions("scalar").values()
+        args = (program.args[position] for position in positions)
+        self._args = [arg for arg in args if arg.dtype != "u32" or arg.name.endswith(f"@{SHARED}")]
+        inside = [np.arange(arg.offset, arg.offset + arg.nbytes) for arg in self._args]
+        self._compared = np.concatenate(inside) if inside else np.zeros(0, np.int64)
 
-    def __call__(self, failed: bool = False) -> bool:
-        """Return whether all ranks can go on; False if this one has failed.
+    def digest(self) -> int:
+        """Return a digest of their bits."""
+        return zlib.crc32(self._memory[self._compared])
 
-        Raises:
-            Disagreement: the texts differ, or another rank has failed.
-        """
-        values, digest = self._values, self._digest
-        values[0], values[1], values[2] = digest, -digest, failed
-        self.communicator.allreduce(values, "max")
-        largest, smallest, any_failed = values.tolist()
-        if largest == -smallest and not any_failed:
-            return True
-        state = "failed" if failed else "ok"
-        found = [each.split("\n", 1) for each in self.communicator.exchange(f"{state}\n{self.text}")]
-        if failed:
-            return False
-        if lost := [str(rank) for rank, (state, _) in enumerate(found) if state == "failed"]:
-            who = f"rank {lost[0]} has" if len(lost) == 1 else f"ranks {', '.join(lost)} have"
-            message = f"{who} refused the batch of this step, see the error there; no rank has changed anything"
-            raise Disagreement(with_user_location(message, help="check the data of that rank"))
-        raise Disagreement(with_user_location(difference([text for _, text in found]), help=_SAME))
-
-
-_SAME = "all ranks run the same program on batches of the same shapes, in the same order"
-
-
-def difference(texts: Sequence[str]) -> str:
-    """Return a sentence that says which ranks differ from rank 0, and the first line that differs."""
-    others = [rank for rank, text in enumerate(texts) if text != texts[0]]
-    who = f"rank {others[0]} differs" if len(others) == 1 else f"ranks {', '.join(map(str, others))} differ"
-    ours, theirs = texts[0].splitlines(), texts[others[0]].splitlines()
-    for a, b in zip([*ours, *[""] * len(theirs)], [*theirs, *[""] * len(ours)], strict=False):
-        if a != b:
-            return f"{who} from rank 0: {a or 'nothing'} on rank 0, {b or 'nothing'} on rank {others[0]}"
-    return f"{who} from rank 0"
+    def text(self) -> str:
+        """Return them line by line, with their names."""
+        values = ((arg.name, self._memory[arg.offset : arg.offset + arg.nbytes], arg.dtype) for arg in self._args)
+        return "\n".join(
+            f"{name}: {', '.join(map(str, view.view(numpy_dtype(dtype))))}" for name, view, dtype in values
+        )
 
 
 def view(address: int, nbytes: int, dtype: Any) -> Array:

@@ -162,6 +162,8 @@ class DeviceExecutor:
         arg = self.program.args[self.program.positions("scalar")[name]]
         return self._scalars[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype)).data
 
+    communicates = False
+
     @property
     def checks_indices(self) -> bool:
         """Does a call raise if an index is out of range?"""

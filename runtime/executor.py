@@ -13,7 +13,7 @@ from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import IndexRangeError
 from gluongraph.ir.entry_point import Program
 from gluongraph.ir.plan import INDEX_FLAG
-from gluongraph.runtime.collectives import Segments
+from gluongraph.runtime.collectives import Scalars, Segments
 from gluongraph.runtime.library import Function
 from gluongraph.runtime.table import CPU, Table, address_of
 from gluongraph.storage import aligned_empty, populate
@@ -56,15 +56,15 @@ class Executor:
         self._keep: dict[str, Array] = {}  # the arrays to which the table points
         self._table = Table(program.args, CPU, 0)
         runs = [_on(each, self._table.address) for each in (function if isinstance(function, Sequence) else [function])]
+        self._scratch, self._given = aligned_empty((program.scratch_bytes,), np.uint8), False
+        self._scalars = aligned_empty((program.scalar_bytes,), np.uint8)
+        self._scalars[:] = 0
         self._segments: Segments | None = None
         if program.steps:
             from gluongraph.runtime.communicator.environment import world  # a process of its own has no collectives
 
-            self._segments = Segments(runs, program, world(), text)
+            self._segments = Segments(runs, program, world(), text, Scalars(program, self._scalars))
         self._run = runs[0]
-        self._scratch, self._given = aligned_empty((program.scratch_bytes,), np.uint8), False
-        self._scalars = aligned_empty((program.scalar_bytes,), np.uint8)
-        self._scalars[:] = 0
         self._inputs = program.positions("input")
         outputs = dict(program.positions("output"))
         flag = outputs.pop(INDEX_FLAG, None)
@@ -102,6 +102,11 @@ class Executor:
     def checks_indices(self) -> bool:
         """Does a call raise if an index is out of range?"""
         return self._flag is not None
+
+    @property
+    def communicates(self) -> bool:
+        """Has the program collectives between ranks?"""
+        return self._segments is not None
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ ALLOWED: dict[str, str] = {
     "formulas": "",
     "lr_scheduler": "formulas",
     "optimizer": "ops formulas lr_scheduler ndarray autograd random",
-    "kvstore": "ops runtime ndarray autograd random optimizer",
+    "kvstore": "ops eager runtime ndarray autograd random optimizer",
     "tracing": "ops mxops eager ndarray optimizer kvstore",
     # -- what programs see
     "nd": "ops mxops eager ndarray random image util optimizer tracing",

@@ -10,7 +10,7 @@ from gluongraph.eager.tape import Leaf
 from gluongraph.runtime.checkpoint import Content
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import WINDOW
-from gluongraph.tracing.gradient_exchange import RESIDUAL
+from gluongraph.tracing.compressed_exchange import RESIDUAL
 from gluongraph.tracing.optimizer_updates import GRAD
 
 
@@ -63,15 +63,19 @@ def _put_gradients(training: Training, content: Content, told: Any) -> Put:
 
 def _take_residuals(training: Training, groups: Groups) -> Any:
     trainer = training.trainer
-    for name, array in trainer.residual_arrays(trainer.names).items():
+    residuals = trainer.residual_arrays(trainer.names)
+    for name, array in residuals.items():
         groups[REST][RESIDUAL + training.key(name.removeprefix(RESIDUAL))] = array.storage.array
-    return None
+    return {"rank": trainer.communicator.rank} if residuals and trainer.communicator.size > 1 else None
 
 
 def _put_residuals(training: Training, content: Content, told: Any) -> Put:
+    """The residuals of a rank are for that rank; others begin with 0, or they would be applied several times."""
     saved, trainer = _of(RESIDUAL, content), training.trainer
 
     def put() -> None:
+        if told is not None and told["rank"] != trainer.communicator.rank:
+            saved.clear()
         arrays = trainer.residual_arrays(trainer.names)
         here = {training.key(name.removeprefix(RESIDUAL)): array for name, array in arrays.items()}
         given = _spread(training, saved, list(here)) if here else {}

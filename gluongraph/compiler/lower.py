@@ -124,7 +124,8 @@ class Compiled:
         """Return an executor of the artefact on these state arrays; under GG_BACKEND=reference and GG_CHECK=nan one
         that interprets the graph."""
         if self.artefact is None:
-            return Interpreted(self.traced, self.request.roles, state, check=bool(debug.settings().check))
+            check = bool(debug.settings().check)
+            return Interpreted(self.traced, self.request.roles, state, check, described(self.traced))
         module, program = self.module(), self.artefact.program
         entry = [loader.function(module, name) for name in program.segments]
         refuse: Refuse = partial(index_checks.raise_error, self.traced)

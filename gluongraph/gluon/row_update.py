@@ -27,7 +27,7 @@ def update_by_rows(trainer: Trainer, parameter: str, weights: Sequence[NDArray])
             _update(trainer, weight, touched(weight))
         return
     first, *others = (trainer.replica(name) for name in exchange.replicas[parameter])
-    rows = _update(trainer, first, joined([touched(weight) for weight in weights]))
+    rows = _update(trainer, first, trainer.gathered(joined([touched(weight) for weight in weights])))
     for other in others:
         other.storage.write(first.storage.array[rows], rows)
 

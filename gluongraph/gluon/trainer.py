@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from gluongraph import optimizer as optimizers
 from gluongraph.context import Context
+from gluongraph.eager.row_sparse import Rows
 from gluongraph.eager.tape import Leaf
 from gluongraph.errors import MXNetError, pluralize, with_user_location
 from gluongraph.gluon import trainer_states
@@ -28,10 +29,11 @@ from gluongraph.kvstore.distributed import DistributedStore
 from gluongraph.nd.row_sparse_array import share_rows
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
-from gluongraph.runtime.communicator.base import Communicator
+from gluongraph.runtime.communicator.base import CommunicationError, Communicator
 from gluongraph.runtime.communicator.local import LocalCommunicator
 from gluongraph.storage import Array
-from gluongraph.tracing.gradient_exchange import RESIDUAL, Exchange
+from gluongraph.tracing.compressed_exchange import RESIDUAL
+from gluongraph.tracing.gradient_exchange import Exchange
 from gluongraph.tracing.loss_scaling import LossScale
 from gluongraph.tracing.optimizer_updates import state_name
 
@@ -107,6 +109,7 @@ class Trainer:
         self._update_cache: EagerUpdate | PythonUpdate | None = None
         # The weights that want a gradient, and their leaves, as they were at that time.
         self._weights: tuple[NDArray, ...] = ()
+        self._agreed: tuple[tuple[NDArray, ...], str, str] = ((), "", "")  # what `_agree` has compared last
         self._leaves: tuple[Leaf | None, ...] = ()
         self._marked_at = (-1, -1)
         self.scaler = LossScale()  # of amp.scale_loss, and of compiled steps with precision="16-mixed"
@@ -362,7 +365,7 @@ class Trainer:
             self._layout = (
                 how.once,
                 how.summed,
-                how.threshold,
+                how.compression,
                 how.ranks,
                 how.bucket,
                 how.sharding,
@@ -383,7 +386,7 @@ class Trainer:
             elif isinstance(store, KVStore) and on_store and store is not self._kvstore_params["kvstore"]:
                 store.set_updater(TrainerUpdater(self))  # of a store that only the trainer has
             if isinstance(store, KVStore):
-                store.agree(self._described(arrays))
+                store.agree(self._described(arrays, store))
             for p, replicas in arrays.items():
                 if p.grad_req == "null":
                     replicas = replicas[:1]  # running statistics of contexts may differ, and go on to
@@ -397,7 +400,7 @@ class Trainer:
             replicas=self._replica_names(),
             once=on_store,
             summed=store is not None,
-            threshold=store.threshold if isinstance(store, KVStore) else None,
+            compression=store.compression if isinstance(store, KVStore) else None,
             ranks=store.num_workers if own and store is not None else 1,
             bucket=store.bucket if isinstance(store, DistributedStore) else 0,
             sharding=self._sharded.sharding if self._sharded is not None else None,
@@ -407,6 +410,40 @@ class Trainer:
         self.in_python = changed or not own or not self._optimizer.has_formula
         self._kv_initialized = True
 
+    @property
+    def strategy(self) -> str | None:
+        """What each of several workers keeps, as given.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> gluon.Trainer([weight], "sgd", {"learning_rate": 0.1}).strategy is None
+        True
+        """
+        return self._strategy
+
+    def shrink(self) -> Communicator:
+        """Go on with the workers that are left after one was lost; returns their communicator.
+
+        Raises:
+            CommunicationError: the job was not started to go on without workers: gluongraph run --elastic.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.shrink()  # no worker is lost
+        LocalCommunicator(rank 0 of 1)
+        """
+        self.prepare()
+        if not isinstance(self._kvstore, DistributedStore):
+            return LocalCommunicator()
+        communicator = self._kvstore.shrink()
+        ranks, bucket = communicator.size, self._kvstore.bucket
+        self._exchange, self._layout = replace(self._exchange, ranks=ranks, bucket=bucket), ()
+        self._update_cache = None
+        return communicator
+
     def _shard(self, store: KVStoreBase | None, on_store: bool) -> ShardedParameters | None:
         """The shards of the parameters, where the strategy and several workers ask for them."""
         strategy, self._sharded_at = self._strategy, self._optimizer.edits
@@ -415,7 +452,7 @@ class Trainer:
         wrong = ""
         if not on_store:
             wrong = "update_on_kvstore=False"
-        elif store.threshold is not None:
+        elif store.compression is not None:
             wrong = "compression_params"
         elif any(p.grad_stype == "row_sparse" for p in self._params):
             wrong = "gradients that are kept by rows"
@@ -484,9 +521,11 @@ class Trainer:
             own[name] = self.states[name]
         self._sharded.scatter(states, own)
 
-    def _described(self, params: Iterable[Parameter]) -> str:
+    def _described(self, params: Iterable[Parameter], store: KVStore) -> str:
         """What all workers have in common, line by line."""
         lines = [f"parameter {p.key}: {p.list_data()[0].type}, {p.grad_req}" for p in params]
+        if (how := store.compression) is not None:
+            lines.insert(0, f"compression {how.type}, threshold {how.threshold}")
         return "\n".join([f"optimizer {type(self._optimizer).__name__}", *lines])
 
     def _replica_names(self) -> dict[str, tuple[str, ...]]:
@@ -550,6 +589,23 @@ class Trainer:
             found |= {state_name(name, k): array for k, array in have.items()}
         return found
 
+    @property
+    def wire_bytes(self) -> int:
+        """The bytes that this worker sends in one update: the payload of its collectives, see
+        `tracing.compressed_exchange.wire_bytes`. Gradients that are kept by rows count as whole arrays.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1}, kvstore="dist_sync")
+        >>> trainer.wire_bytes  # one worker: nothing is sent; of two each would send 8 bytes
+        0
+        """
+        exchange = self.exchange
+        trained = [p for p in self._params if p.grad_req != "null"]
+        arrays = {name: a for p in trained for name, a in zip(exchange.replicas[p.key], p.list_data(), strict=True)}
+        return exchange.wire_bytes({name: a.type for name, a in arrays.items()}, self._optimizer, self._contexts[0])
+
     def residual_arrays(self, names: Iterable[str]) -> dict[str, NDArray]:
         """What gradient compression keeps back of these replicas' gradients, "residual:<replica>" -> array.
 
@@ -561,11 +617,11 @@ class Trainer:
         {}
         """
         found: dict[str, NDArray] = {}
-        if isinstance(self._kvstore, KVStore) and self.exchange.threshold is not None:
+        if isinstance(self._kvstore, KVStore) and self.exchange.compression is not None:
             for parameter in dict.fromkeys(self._params[self.exchange.indices[name]] for name in names):
                 if parameter.grad_req != "null":
                     kept = self._kvstore.residuals(parameter.key, parameter.list_data())
-                    named = zip(self.exchange.replicas[parameter.key], kept, strict=True)
+                    named = zip(self.exchange.replicas[parameter.key], kept, strict=False)  # a worker keeps one
                     found |= {RESIDUAL + name: array for name, array in named}
         return found
 
@@ -620,10 +676,15 @@ class Trainer:
         >>> weight.data().asnumpy().tolist()  # 1 - 0.1 * 2 / 2
         [0.8999999761581421, 0.8999999761581421]
         """
-        scale = self.scale_for(batch_size)
-        self.prepare()
-        self.check_shards(eager=True)
-        live = self._live(ignore_stale_grad)
+        try:
+            scale = self.scale_for(batch_size)
+            self.prepare()
+            self.check_shards(eager=True)
+            live = self._live(ignore_stale_grad)
+        except Exception as error:
+            self.report(error)
+            raise
+        self._agree("step", live, scale)
         self._optimizer.rescale_grad = scale
         self._allreduce_grads()
         self._apply(live)
@@ -643,6 +704,7 @@ class Trainer:
         """
         self.prepare()
         self._check_apart("allreduce_grads()")
+        self._agree("allreduce_grads", self._live(True))
         self._allreduce_grads()
 
     @serialized
@@ -665,6 +727,36 @@ class Trainer:
         self._optimizer.rescale_grad = scale
         self._apply(live)
 
+    def report(self, error: Exception) -> None:
+        """Let the other workers know of an error before a step, which they begin: they raise Disagreement, and nothing
+        is changed. Errors of the communication itself are known to all.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.report(ValueError("there are no other workers"))
+        """
+        if isinstance(self._kvstore, DistributedStore) and not isinstance(error, CommunicationError):
+            self._kvstore.refuse()
+
+    def _agree(self, call: str, live: tuple[NDArray, ...], scale: float = 1.0) -> None:
+        """Compare with the other workers: do all make this call, with fresh gradients of the same parameters, and equal
+        numbers?
+
+        Raises:
+            Disagreement: they do not.
+        """
+        store = self._kvstore
+        if not isinstance(store, DistributedStore) or store.num_workers == 1:
+            return
+        if self._agreed[0] is not live or self._agreed[1] != call:
+            names = "\n".join(weight.name for weight in live)
+            self._agreed = (live, call, f"trainer.{call} with fresh gradients of\n{names}")
+        rate, updates = self._optimizer.learning_rate, self._optimizer.num_update
+        numbers = {"rescale_grad": scale, "learning_rate": rate, "num_update": updates}
+        store.agree(self._agreed[2], numbers)
+
     def _check_apart(self, call: str) -> None:
         if self._update_on_kvstore:
             help = "call step(batch_size), or make the Trainer with update_on_kvstore=False"
@@ -683,7 +775,7 @@ class Trainer:
             grads = [replica.grad for replica in p.list_data() if replica.grad is not None]
             if isinstance(store, KVStore) and self._own_store:
                 if p.grad_stype == "row_sparse":
-                    share_rows(grads)
+                    share_rows(grads, store.gathered)
                     continue
                 total = self.reduced(p.key, p.list_data())
                 for grad in grads:
@@ -711,9 +803,37 @@ class Trainer:
         assert isinstance(self._kvstore, KVStore)
         return self._kvstore.reduced(name, grads, numbers)
 
+    def mean_of_workers(self, number: float) -> float:
+        """The mean of a number of each worker, who all call this.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.mean_of_workers(3.0)  # one worker
+        3.0
+        """
+        return self._kvstore.mean(number) if isinstance(self._kvstore, DistributedStore) else number
+
+    def gathered(self, rows: Rows) -> Rows:
+        """The rows of gradients of all workers.
+
+        >>> import numpy as np
+        >>> from gluongraph import gluon
+        >>> from gluongraph.eager.row_sparse import Rows
+        >>> weight = gluon.Parameter("w", shape=(3, 2), grad_stype="row_sparse")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.gathered(Rows(np.array([1]), np.ones((1, 2)), (3, 2))).indices.tolist()  # one worker
+        [1]
+        """
+        return self._kvstore.gathered(rows) if isinstance(self._kvstore, KVStore) else rows
+
     def _apply(self, live: tuple[NDArray, ...]) -> None:
         """Update these weights; those on other contexts follow where there is one update for all."""
-        usable = not self.skips or self.scaler.accepts(live)
+        store = self._kvstore
+        on_all = store.all_true if isinstance(store, KVStore) else bool
+        usable = not self.skips or self.scaler.accepts(live, on_all)
         if live and usable and not (self._update_on_kvstore and not self._own_store):  # there the store has done it
             cached = self._update_cache
             if cached is None or not cached.holds(self, live):

@@ -35,6 +35,8 @@ def save(trainer: Trainer, filename: str) -> None:
     progress["counts"] = {trainer.names[index]: t for index, t in progress["counts"]}
     residuals = {key: packed(array, key, arrays) for key, array in trainer.residual_arrays(trainer.names).items()}
     about = {"format": FORMAT, "progress": progress, "states": states, "residuals": residuals}
+    if residuals and trainer.communicator.size > 1:
+        about["rank"] = trainer.communicator.rank  # whose residuals they are
     files.save(filename, arrays, {KEY: json.dumps(about)})
 
 
@@ -80,6 +82,8 @@ def _load(trainer: Trainer, filename: str, about: dict[str, Any], arrays: dict[s
         else:
             states[name] = unpacked(form, arrays)
     residuals = {key: unpacked(form, arrays) for key, form in about["residuals"].items()}
+    if about.get("rank", trainer.communicator.rank) != trainer.communicator.rank:
+        residuals = {}  # they would be applied several times
     numbers = {name: index for index, name in enumerate(trainer.names)}
     counts = [[numbers[name], t] for name, t in progress["counts"].items()]
     optimizer.resume({**progress, "counts": counts})

@@ -79,7 +79,7 @@ TRAITS = {
     "compares": "returns a bool by comparing two values",
     "compares_equal": "compares its first two sources for equality, internally or as its result",
     "selects": "each element of the result is an element of a source, or an exact function of one",
-    "gathers": "reads its first source at indices from the second",
+    "gathers": "reads its first source at indices from the second, or at several computed from its own",
     "once": "must be computed by one kernel only: it communicates, draws random numbers, or is observed",
     "commutes": "x op y and y op x are equal to the bit",
     "moves": "moves or selects elements without arithmetic, so that it works on 16-bit values directly",

@@ -9,10 +9,12 @@ import numpy as np
 
 from gluongraph import autograd
 from gluongraph import optimizer as optimizers
+from gluongraph.eager.row_sparse import Rows
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, with_user_location
 from gluongraph.host.file_names import check_name
+from gluongraph.ir.graph import Node
 from gluongraph.kvstore.base import KVStoreBase, asked, listed
-from gluongraph.kvstore.compression import threshold_of, two_bit
+from gluongraph.kvstore.compression import Compression, compression_of, quantized
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.ops.collective import allreduce_arrays
 from gluongraph.storage import Array
@@ -50,7 +52,7 @@ class KVStore(KVStoreBase):
         self._name = name
         self._values: dict[Key, NDArray] = {}
         self._updater: Any = None
-        self._threshold: float | None = None  # of the gradient compression
+        self._compression: Compression | None = None
         self._residuals: dict[tuple[Key, int], NDArray] = {}  # (key, number of the device) -> what it keeps back
 
     @property
@@ -103,7 +105,7 @@ class KVStore(KVStoreBase):
         pairs = _pairs(key, value)
         for k, arrays in pairs.items():
             self._check(k, arrays)
-            if self._threshold is not None:
+            if self._compression is not None:
                 self.residuals(k, arrays)
         with autograd.pause():
             for k, arrays in pairs.items():
@@ -162,8 +164,19 @@ class KVStore(KVStoreBase):
         for other in replicas[1:]:
             other.storage.write(replicas[0].storage.array)
 
-    def agree(self, text: str) -> None:
-        """Compare a text with all workers: there is one."""
+    def agree(self, text: str, numbers: Mapping[str, float] | None = None) -> None:
+        """Compare a text, and numbers by their names, with all workers: there is one."""
+
+    def refuse(self) -> None:
+        """Let the workers that call `agree` know that this one has failed: there is one."""
+
+    def all_true(self, flag: bool) -> bool:
+        """Is a flag true on all workers?"""
+        return flag
+
+    def gathered(self, rows: Rows) -> Rows:
+        """The rows of all workers, in the order of workers."""
+        return rows
 
     # -- what happens to a sum
 
@@ -178,34 +191,40 @@ class KVStore(KVStoreBase):
     _set_updater = set_updater
 
     def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:
-        """Quantize what each device pushes: {"type": "2bit", "threshold": 0.5}. What is not sent waits for the next.
+        """Quantize what each device pushes: {"type": "2bit", "threshold": 0.5}, or another type of docs/distributed.md.
+        What is not sent waits for the next. Within one process nothing travels: the numbers are those that distant
+        devices would see.
 
         Raises:
-            MXNetError: a store whose name lacks "device", a type other than 2bit, a threshold of 0 or less.
+            MXNetError: a store whose name lacks "device", no such type, a threshold of 0 or less for "2bit".
         """
         if "device" not in self._name:
             raise MXNetError(
                 with_user_location(f"a kvstore {self._name!r} has no gradient compression", help='use kvstore="device"')
             )
-        self._threshold = threshold_of(compression_params)
+        self._compression = compression_of(compression_params)
 
     @property
-    def threshold(self) -> float | None:
-        """The threshold of the gradient compression, None without."""
-        return self._threshold
+    def compression(self) -> Compression | None:
+        """The gradient compression, None without."""
+        return self._compression
 
     def residuals(self, key: Key, arrays: Sequence[NDArray]) -> list[NDArray]:
-        """What each device keeps back of this key's gradient; zero in the beginning.
+        """What each device keeps back of this key's gradient, zero in the beginning; empty if nothing is kept back.
 
         Raises:
-            MXNetError: a gradient that is not float32, which compression needs.
+            MXNetError: the compression cannot send gradients of that dtype.
         """
-        return [self._residual(key, device, array) for device, array in enumerate(arrays)]
+        if (compression := self._compression) is None:
+            return []
+        for array in arrays:
+            compression.check(key, array.type)
+        if not compression.keeps_residual:
+            return []
+        senders = arrays[:1] if compression.of_workers else arrays
+        return [self._residual(key, device, array) for device, array in enumerate(senders)]
 
     def _residual(self, key: Key, device: int, array: NDArray) -> NDArray:
-        if array.type.dtype != "f32":
-            message = f"gradient compression of {array.type} (key {key!r})"
-            raise MXNetError(with_user_location(message, help="it works on float32 alone"))
         kept = self._residuals.get((key, device))
         if kept is None or kept.shape != array.shape:
             kept = self._residuals[key, device] = NDArray(np.zeros(array.shape, np.float32), array.context)
@@ -213,16 +232,23 @@ class KVStore(KVStoreBase):
 
     def reduced(self, key: Key, arrays: Sequence[NDArray], devices: Sequence[int] | None = None) -> Array:
         """The sum of arrays of these devices (all by default), of what compression sends of them where it is on."""
-        values = [array.storage.array for array in arrays]
-        if self._threshold is not None:
-            numbers = range(len(arrays)) if devices is None else devices
-            values = [self._sent(a, self._residual(key, i, a)) for i, a in zip(numbers, arrays, strict=True)]
-        return allreduce_arrays(*values)
+        compression = self._compression
+        if compression is None or compression.of_workers:
+            return allreduce_arrays(*(array.storage.array for array in arrays))
+        numbers = range(len(arrays)) if devices is None else devices
+        sent = [self._sent(key, i, array, compression) for i, array in zip(numbers, arrays, strict=True)]
+        total = NDArray(allreduce_arrays(*sent))
+        return invoke(_received, total, type=compression.type, threshold=compression.threshold).storage.array
 
-    def _sent(self, array: NDArray, residual: NDArray) -> Array:
+    def _sent(self, key: Key, device: int, array: NDArray, compression: Compression) -> Array:
         """What a device sends of its array. What it does not is kept back."""
-        given = NDArray(array.storage.array), NDArray(residual.storage.array)  # wherever they are said to live
-        sent, kept = invoke(two_bit, *given, threshold=self._threshold)
+        compression.check(key, array.type)
+        how = {"type": compression.type, "threshold": compression.threshold}
+        given = NDArray(array.storage.array)  # wherever it is said to live
+        if not compression.keeps_residual:
+            return invoke(_rounded, given, **how).storage.array
+        residual = self._residual(key, device, array)
+        sent, kept = invoke(_quantized, given, NDArray(residual.storage.array), **how)
         residual.storage.write(kept.storage.array)
         return sent.storage.array
 
@@ -270,6 +296,23 @@ class KVStore(KVStoreBase):
                 raise DTypeError(
                     with_user_location(f"kvstore key {key!r} holds {stored.type}, which {array.type} does not fit")
                 )
+
+
+# Builders for `invoke`, which takes numbers and texts beside arrays.
+
+
+def _quantized(g: Node, residual: Node, *, type: str, threshold: float) -> tuple[Node, Node]:
+    sent, kept = quantized(g, residual, Compression(type, threshold))
+    assert kept is not None
+    return sent, kept
+
+
+def _rounded(g: Node, *, type: str, threshold: float) -> Node:
+    return Compression(type, threshold).sent(g)
+
+
+def _received(total: Node, *, type: str, threshold: float) -> Node:
+    return Compression(type, threshold).received(total)
 
 
 def _pairs(key: Any, value: Any) -> dict[Key, list[NDArray]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,9 +133,9 @@ def gradient_like(array: NDArray, stype: str | None) -> NDArray:
     return RowSparseNDArray(zeros, array.context)
 
 
-def share_rows(gradients: Sequence[NDArray]) -> None:
-    """Make all of these gradients their sum."""
+def share_rows(gradients: Sequence[NDArray], gathered: Callable[[Rows], Rows]) -> None:
+    """Make all of these gradients their sum, and that over all workers, whose rows `gathered` gives."""
     by_rows = [g for g in gradients if isinstance(g, RowSparseNDArray)]
-    total = joined([g.by_rows() for g in by_rows])
+    total = gathered(joined([g.by_rows() for g in by_rows]))
     for g in by_rows:
         g.receive(total)

@@ -88,6 +88,7 @@ from gluongraph.ops.movement import (
 from gluongraph.ops.nn import attention, dropout, embedding, gelu, keep_precision
 from gluongraph.ops.normalization import batch_norm, batch_norm_inference, group_norm, layer_norm
 from gluongraph.ops.output import output
+from gluongraph.ops.packing import pack_codes, unpack_codes
 from gluongraph.ops.pool import avg_pool2d, max_pool2d
 from gluongraph.ops.pool_nd import avg_pool, max_pool, sum_pool
 from gluongraph.ops.random import bernoulli, normal, random_bits, uniform
@@ -196,6 +197,7 @@ __all__ = [
     "ones",
     "out_of_blocks",
     "output",
+    "pack_codes",
     "pad",
     "part",
     "pow",
@@ -230,6 +232,7 @@ __all__ = [
     "tanh",
     "transpose",
     "uniform",
+    "unpack_codes",
     "where",
     "zeros",
 ]

@@ -11,7 +11,7 @@ from gluongraph import random
 from gluongraph.compiler.lower import described
 from gluongraph.errors import MXNetError, ShapeError, pluralize, with_user_location
 from gluongraph.gluon.trainer import Trainer
-from gluongraph.runtime.collectives import Agreement
+from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.base import CommunicationError, Communicator
 from gluongraph.step.batch import as_array
 from gluongraph.storage import Array

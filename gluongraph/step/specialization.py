@@ -142,10 +142,16 @@ class Specialization:
         return [self.traced.restore(each) for each in self.shared.apart(results)]
 
     @property
+    def communicates(self) -> bool:
+        """Has the program collectives between ranks? Before the first of them ranks learn of each other's errors."""
+        return self.runner.communicates
+
+    @property
     def can_fail(self) -> bool:
         """Can a call fail, or be skipped? Compiled calls can only if they check values."""
         runner = self.runner
-        return isinstance(runner, Interpreted) or runner.checks_indices or self.masked or self.guard is not None
+        checked = isinstance(runner, Interpreted) or runner.checks_indices or self.masked or self.guard is not None
+        return checked or self.communicates  # ranks may disagree
 
     @property
     def samples(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,13 +21,16 @@ from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import Launch, Plan
 from gluongraph.nd import NDArray
 from gluongraph.runtime.checkpoint import Keep
+from gluongraph.runtime.communicator.base import PeerLost
 from gluongraph.runtime.executor import Executor
 from gluongraph.runtime.saving import Saver, room
+from gluongraph.step.elastic import is_elastic, recover
 from gluongraph.step.micro_batches import MicroBatches, joined
 from gluongraph.step.specialization import Lower, Specialization
 from gluongraph.step.specializations import Specializations
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import GradientAccumulator
+from gluongraph.tracing.compressed_exchange import wire_bytes
 from gluongraph.tracing.ema import AveragedWeights
 from gluongraph.tracing.grad_norm import LIMIT, NORM
 from gluongraph.tracing.loss_scaling import LossScale
@@ -91,6 +94,7 @@ class TrainStep:
         self.averages = None if options.ema is None else AveragedWeights(options.ema)
         self.accumulator = GradientAccumulator()  # what `accumulate` has added up since the last `apply`
         self._saver = Saver()
+        self._reports = _Reports(trainer)
         self.step_lock = threading.RLock() if trainer is None else trainer.step_lock
 
     def __repr__(self) -> str:
@@ -129,12 +133,23 @@ class TrainStep:
         >>> step(x, y).asnumpy().tolist()  # (2 - 0)² / 2 for each sample
         [2.0, 2.0, 2.0, 2.0]
         """
-        trainer = self._ready(batch)
+        while True:
+            try:
+                return self._step(batch, batch_size)
+            except PeerLost:
+                if not is_elastic() or self.trainer is None:
+                    raise
+            recover(self, self.trainer)
+
+    def _step(self, batch: tuple[Any, ...], batch_size: float | None) -> Any:
+        with self._reports:
+            trainer = self._ready(batch)
         if self.options.micro_batches:
             return self._in_micro_batches(trainer, batch, batch_size)
         if self._in_python(trainer):
             return self._backward_and_step(trainer, batch, batch_size)
-        specialization, arrays = self._specializations.find("step", batch)
+        with self._reports:
+            specialization, arrays = self._specializations.find("step", batch)
         results = self._update(
             trainer, specialization, arrays, batch_size if batch_size is not None else specialization.samples
         )
@@ -200,19 +215,21 @@ class TrainStep:
         1
         """
         accumulator = self.accumulator
-        if self.trainer is not None and not accumulator.batches:
-            raise MXNetError(
-                with_user_location("apply: nothing has been accumulated", help="step.accumulate(x, y) comes first")
-            )
-        trainer = self._ready(())
-        size = batch_size if batch_size is not None else accumulator.samples
+        with self._reports:
+            if self.trainer is not None and not accumulator.batches:
+                raise MXNetError(
+                    with_user_location("apply: nothing has been accumulated", help="step.accumulate(x, y) comes first")
+                )
+            trainer = self._ready(())
+        size = batch_size if batch_size is not None else trainer.mean_of_workers(accumulator.samples)
         if accumulator.names and self._in_python(trainer):
             self._check_whole(trainer)
             trainer.scale_for(size)
             self._step_in_python(trainer, {GRAD + k: sum.storage.array for k, sum in accumulator.live.items()}, size)
             accumulator.clear()
         elif accumulator.names:
-            specialization, arrays = self._specializations.find("apply", ())
+            with self._reports:
+                specialization, arrays = self._specializations.find("apply", ())
             self._update(trainer, specialization, arrays, size)
         accumulator.begin()
 
@@ -241,7 +258,7 @@ class TrainStep:
             wrong = "where Python acts between gradients and updates"
         elif len(trainer.contexts) > 1:
             wrong = "with parameters on several contexts"
-        elif exchange.sharding is not None or exchange.threshold is not None:
+        elif exchange.sharding is not None or exchange.compression is not None:
             wrong = "with sharded state or compressed gradients"
         elif self.options.precision.scaled:
             wrong = "with a scaled loss"
@@ -325,10 +342,12 @@ class TrainStep:
     def _backward_and_step(self, trainer: Trainer, batch: tuple[Any, ...], batch_size: float | None) -> Any:
         """Forward and backward as one compiled call, then the trainer's `step`, because Python has a part in that."""
         self._check_whole(trainer)
-        specialization, arrays = self._specializations.find("backward", batch)
+        with self._reports:
+            specialization, arrays = self._specializations.find("backward", batch)
         size = batch_size if batch_size is not None else specialization.samples
         trainer.scale_for(size)  # raises before anything changes
-        results = self._run(specialization, arrays)
+        with nullcontext() if specialization.communicates else self._reports:
+            results = self._run(specialization, arrays)
         if not specialization.is_left_out(results):
             self._step_in_python(trainer, results, size)
         return specialization.answer(results, batch)
@@ -402,9 +421,10 @@ class TrainStep:
         >>> step.grads(x, y)["d_weight"].asnumpy().tolist()
         [[8.0, 8.0]]
         """
-        if self.trainer is not None:
-            self._specializations.prepare(self.trainer, batch)
-        specialization, arrays = self._specializations.find("grads", batch)
+        with self._reports:
+            if self.trainer is not None:
+                self._specializations.prepare(self.trainer, batch)
+            specialization, arrays = self._specializations.find("grads", batch)
         results = self._run(specialization, arrays)
         return {k.removeprefix(GRAD): NDArray(v) for k, v in results.items() if k.startswith(GRAD)}
 
@@ -664,6 +684,25 @@ class TrainStep:
         return self._specializations.last.compiled.traced
 
     @property
+    def wire_bytes(self) -> int:
+        """The bytes that each rank sends in a call like the last one: the payload of its collectives.
+
+        Of n ranks each sends 2 (n - 1) / n times the bytes of gradients that are summed as they are, and n - 1 times
+        those of its codes with compression_params.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer)
+        >>> loss = step(nd.ones((4, 2)), nd.zeros((4, 1)))
+        >>> step.wire_bytes  # one process
+        0
+        """
+        return wire_bytes(self.graph)
+
+    @property
     def plan(self) -> Plan:
         """The plan of the last call: kernels, order, memory. `print(show_plan(step.plan))` shows it.
 
@@ -826,6 +865,23 @@ class TrainStep:
             return self._specializations.find("predict", batch, tune)
         self._specializations.prepare(self.trainer, batch)
         return self._specializations.find("step", batch, tune)
+
+
+class _Reports:
+    """Within: an error lets the other workers of a trainer know, who have begun the same step, before they communicate.
+    One object for all steps: they enter it twice."""
+
+    __slots__ = ("trainer",)
+
+    def __init__(self, trainer: Trainer | None):
+        self.trainer = trainer
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and self.trainer is not None:
+            self.trainer.report(error)
 
 
 def _folder(method: str, dir: str | os.PathLike[str]) -> Path:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from gluongraph import ops
 from gluongraph.context import SHARED, Context
 from gluongraph.eager.function import leaf
-from gluongraph.ir.graph import Graph, Node, node
-from gluongraph.kvstore.compression import two_bit
+from gluongraph.ir.graph import Graph, Node, TensorType, node
+from gluongraph.kvstore.compression import Compression
 from gluongraph.optimizer import Optimizer
+from gluongraph.tracing.compressed_exchange import compressed_sums, wire_bytes
 from gluongraph.tracing.optimizer_updates import GRAD, NO_DRAWS, Draws, ScalarTable, apply_updates, joined
 from gluongraph.tracing.sharding import Sharding
-
-RESIDUAL = "residual:"
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Exchange:
     `replicas`: parameter -> the graph inputs that hold it, one per context; the first has the parameter's name.
     `once`: there is one update, from the sum of the gradients, and all replicas become its result. Otherwise every
     replica is updated by itself, with states of its own: from the sum if `summed`, else from its own gradient.
-    `threshold`: each replica's gradient is quantized to 2 bits before the sum; None without.
+    `compression`: what is sent of gradients, by each replica or by each rank; None: they are sent as they are.
     `ranks`: the processes over which gradients are summed as well; `bucket` as in `ops.allreduce`.
     `reduced`: gradients are sums over ranks already.
     `sharding`: each rank updates its shards of the parameters; None: all of them.
@@ -43,7 +42,7 @@ class Exchange:
     replicas: Mapping[str, tuple[str, ...]]
     once: bool = False
     summed: bool = False
-    threshold: float | None = None
+    compression: Compression | None = None
     ranks: int = 1
     bucket: int = 0
     sharding: Sharding | None = None
@@ -102,6 +101,12 @@ class Exchange:
             graph = graph.with_results({**graph.outputs, **(own if self.once else met)}, graph.updates)
         return Updating(graph, table, owners)
 
+    def wire_bytes(self, replicas: Mapping[str, TensorType], optimizer: Optimizer, context: Context) -> int:
+        """The bytes that each rank sends in one update of these replicas."""
+        inputs = {prefix + name: leaf(prefix + name, ty) for prefix in ("", GRAD) for name, ty in replicas.items()}
+        graph = Graph(inputs, {name: n for name, n in inputs.items() if name.startswith(GRAD)})
+        return wire_bytes(self.update(graph, optimizer, context).graph)
+
     def _update_shards(
         self,
         graph: Graph,
@@ -130,16 +135,17 @@ class Exchange:
         """The outputs "grad:<input>" become the gradients by which that input is to be updated."""
         if not self.summed:
             return graph
-        residuals: dict[str, Node] = {}
+        owners, residuals = self.owners(graph), {}
         updates, outputs = dict(graph.updates), _without_grads(graph)
-        for parameter, grads in self.owners(graph).items():
-            sent = dict(grads)
-            if self.threshold is not None:
-                for name, g in grads.items():
-                    key = RESIDUAL + name
-                    residuals[key] = leaf(key, g.ty)
-                    sent[name], updates[key] = two_bit(g, residuals[key], threshold=self.threshold)
-            total = self._total(sent.values(), 1 if self.sharding is not None or self.reduced else self.ranks)
+        ranks = 1 if self.sharding is not None or self.reduced else self.ranks
+        if self.compression is not None:
+            found = compressed_sums(owners, self.compression, ranks=ranks, bucket=self.bucket)
+            totals, residuals = found.sums, found.residuals
+            updates.update(found.kept)
+        else:
+            totals = {parameter: self._total(grads.values(), ranks) for parameter, grads in owners.items()}
+        for parameter, grads in owners.items():
+            total = totals[parameter]
             outputs.update({GRAD + name: total for name in ([parameter] if self.once else grads)})
             if not self.once:  # allreduce_grads writes the sum where the gradients were
                 updates.update({GRAD + name: total for name in grads if GRAD + name in updates})

@@ -8,7 +8,7 @@ Training, 2018; the numbers are those of MXNet's scaler.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -36,9 +36,10 @@ class LossScale:
         """The factor of the next loss."""
         return float(self.scale.asscalar())
 
-    def accepts(self, weights: Iterable[NDArray]) -> bool:
-        """Are the gradients of these weights finite, on all devices? Updates the scale accordingly."""
-        finite = all(w.grad is None or bool(np.isfinite(w.grad.storage.array).all()) for w in weights)
+    def accepts(self, weights: Iterable[NDArray], on_all: Callable[[bool], bool] = bool) -> bool:
+        """Are the gradients of these weights finite, on all devices, and `on_all` workers? Updates the scale
+        accordingly."""
+        finite = on_all(all(w.grad is None or bool(np.isfinite(w.grad.storage.array).all()) for w in weights))
         scale, good = invoke(_next, self.scale, self.good, NDArray(np.array(finite)))
         self.scale.storage.write(scale.storage.array)
         self.good.storage.write(good.storage.array)

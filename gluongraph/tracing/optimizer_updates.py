@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gluongraph import ops
-from gluongraph.context import Context, current_context
+from gluongraph.context import SHARED, Context, current_context
 from gluongraph.eager.row_sparse_updates import update_rows
 from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ir.graph import OPS, Graph, Node, TensorType, node, topological
@@ -146,7 +146,7 @@ class _Dice:
 
     def __init__(self, graph: Graph, optimizer: Optimizer, draws: Draws, context: Context):
         known = {ctx: name for name, (ctx, _) in draws.items()}
-        self.name = known.get(context) or rng_name(context, first=not draws)
+        self.name = known.get(context) or rng_name(context, first=not draws and context != SHARED)
         self.state = graph.inputs.get(self.name) or _input(self.name, STATE_TYPE)
         self.optimizer, self.before, self.context = optimizer, draws, context
         self.drawn = draws[self.name][1] if self.name in draws else 0

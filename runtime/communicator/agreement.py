@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -11,35 +12,60 @@ from gluongraph.errors import with_user_location
 from gluongraph.runtime.communicator.base import Communicator, Disagreement
 
 _SHOWN = 200  # characters of a line in a message
-_last: tuple[str, int] = ("", 0)  # the text of the last call, mostly the same object, and its digest
+_SAME = "all ranks run the same program on batches of the same shapes, in the same order"
 
 
-def agree(communicator: Communicator, text: str, what: str) -> None:
-    """Check that all ranks call this with the same text, one part of what is compared in each line.
+class Numbers(Protocol):
+    """Numbers that all ranks have equal, and that change from call to call."""
 
-    Raises:
-        Disagreement: they do not. The message names the ranks that differ and shows the first line that does; `what`
-            is what the text describes, in a sentence: "rank 1 runs another {what} than rank 0".
+    def digest(self) -> int:
+        """Return a digest of them that fits into 32 bits."""
+
+    def text(self) -> str:
+        """Return them line by line, with their names."""
+
+
+class Agreement:
+    """Compares digests of a text and of numbers on all ranks, and whether one of them has failed, by one small
+    collective.
+
+    Each line of the text is one part of what is compared; `what` the text describes, in a sentence: "rank 1 runs
+    another {what} than rank 0".
 
     >>> from gluongraph.runtime.communicator.local import LocalCommunicator
-    >>> agree(LocalCommunicator(), "data0: f32[32,784]", "program")
+    >>> Agreement(LocalCommunicator(), "data0: f32[32,784]")()
+    True
     """
-    if communicator.size == 1:
-        return
-    digest = _digest(text)
-    lowest = np.array((digest, -digest), np.int64)
-    communicator.allreduce(lowest, "min")
-    if lowest[0] != -lowest[1]:
-        raise Disagreement(with_user_location(difference(communicator.exchange(text), what)))
 
+    def __init__(self, communicator: Communicator, text: str, numbers: Numbers | None = None, what: str = "program"):
+        self.communicator, self.text, self.numbers, self._what = communicator, text, numbers, what
+        digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
+        self._digest = digest
+        self._values = np.empty(5, np.int64)
 
-def _digest(text: str) -> int:
-    """A number of 63 bits."""
-    global _last
-    if text is not _last[0]:
-        data = text.encode("utf-8", "surrogatepass")
-        _last = text, int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> 1
-    return _last[1]
+    def __call__(self, failed: bool = False) -> bool:
+        """Return whether all ranks can go on; False if this one has failed.
+
+        Raises:
+            Disagreement: the texts or the numbers differ, or another rank has failed.
+        """
+        values, digest = self._values, self._digest
+        number = self.numbers.digest() if self.numbers is not None else 0
+        values[:] = digest, -digest, number, -number, failed
+        self.communicator.allreduce(values, "max")
+        largest, smallest, largest_number, smallest_number, any_failed = values.tolist()
+        if largest == -smallest and largest_number == -smallest_number and not any_failed:
+            return True
+        state = "failed" if failed else "ok"
+        text = f"{self.text}\n{self.numbers.text()}" if self.numbers is not None else self.text
+        found = [each.split("\n", 1) for each in self.communicator.exchange(f"{state}\n{text}")]
+        if failed:
+            return False
+        if lost := [str(rank) for rank, (state, _) in enumerate(found) if state == "failed"]:
+            who = f"rank {lost[0]} has" if len(lost) == 1 else f"ranks {', '.join(lost)} have"
+            message = f"{who} refused the batch of this step, see the error there; no rank has changed anything"
+            raise Disagreement(with_user_location(message, help="check the data of that rank"))
+        raise Disagreement(with_user_location(difference([text for _, text in found], self._what), help=_SAME))
 
 
 def difference(texts: Sequence[str], what: str) -> str:

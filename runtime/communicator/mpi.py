@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+import zlib
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from gluongraph.runtime.communicator.background import Background
 from gluongraph.runtime.communicator.base import CommunicationError, Communicator, PeerLost, Work
 from gluongraph.runtime.communicator.mpi_reductions import MpiReductions, address, pieces
 from gluongraph.runtime.communicator.reduce16 import Array, bits
-from gluongraph.runtime.communicator.supervision import fault_tolerant, supervise, supervised
+from gluongraph.runtime.communicator.supervision import fault_tolerant, note_loss, supervise, supervised
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -52,7 +53,9 @@ def load_mpi() -> Any:
         ImportError: mpi4py is not installed.
         RuntimeError: there is no library of MPI that it can load.
     """
-    import_whole("mpi4py")
+    mpi4py: Any = import_whole("mpi4py")
+    if fault_tolerant():
+        mpi4py.rc.finalize = False  # `supervision.py` does it, if no rank is lost: Open MPI may wait for lost ones
     from mpi4py import MPI  # not by import_whole: MPI is to be initialized by the thread that ends it, the main one
 
     return MPI
@@ -61,10 +64,12 @@ def load_mpi() -> Any:
 _all: WeakSet[MpiCommunicator] = WeakSet()
 
 
-def revoke_all() -> None:
-    """Let the collectives of all communicators of this process end with `PeerLost`, on all ranks that are left."""
+def revoke_all(losses: int) -> None:
+    """Let the collectives of all communicators of this process end with `PeerLost`, on all ranks that are left; but not
+    of those that were made by `shrink` since, after more losses."""
     for communicator in list(_all):
-        communicator.revoke()
+        if communicator.losses <= losses:
+            communicator.revoke()
 
 
 class _Collective:
@@ -94,8 +99,11 @@ class MpiCommunicator(Communicator):
 
     name = "mpi"
 
-    def __init__(self, raw: MPI.Intracomm) -> None:
-        """Take over mpi4py's communicator, which is used for nothing else from now on. All its ranks call this."""
+    def __init__(self, raw: MPI.Intracomm, parent: MpiCommunicator | None = None, losses: int = 0) -> None:
+        """Take over mpi4py's communicator, which is used for nothing else from now on. All its ranks call this.
+
+        `parent` is the one that it was made of, `losses` how often `shrink` has been called on the way.
+        """
         self._mpi = mpi = load_mpi()
         self.raw = raw  # for messages between two ranks
         raw.Set_errhandler(mpi.ERRORS_RETURN)  # mpi4py raises them
@@ -108,7 +116,11 @@ class MpiCommunicator(Communicator):
         self._survives = fault_tolerant() or mpi.get_vendor()[0] != "Open MPI"
         whole = len(self.started_as) == mpi.COMM_WORLD.size
         self.members = "" if whole else ranges(list(self.started_as))
-        self.calls = 0  # of collectives
+        self.losses = losses
+        self._children = 0
+        # Collectives are counted; numbers of two communicators of the same ranks must not be mixed up.
+        self.calls = 0 if parent is None else zlib.crc32(f"{parent._first} {parent._children}".encode()) << 32
+        self._first = self.calls
         self._sums = MpiReductions(raw, mpi)
         self._in_allreduce = self._collective("allreduce")
         _all.add(self)
@@ -223,7 +235,8 @@ class MpiCommunicator(Communicator):
         if color < 0:
             raise self._refusal(f"split: a color is 0 or more, not {color}")
         with self._collective("split"):
-            return MpiCommunicator(self.raw.Split(color, key))
+            self._children += 1
+            return MpiCommunicator(self.raw.Split(color, key), self, self.losses)
 
     def shrink(self) -> Communicator:
         """Return a communicator of the ranks that are left after `PeerLost`. All that are left call this.
@@ -238,7 +251,8 @@ class MpiCommunicator(Communicator):
             left = self.raw.Shrink()
         except (self._mpi.Exception, NotImplementedError) as error:
             raise CommunicationError(with_user_location(f"shrink: {error}", help=_WITH_FT)) from None
-        communicator = MpiCommunicator(left)
+        self._children += 1
+        communicator = MpiCommunicator(left, self, self.losses + 1)
         if supervised():
             supervise(communicator, self._mpi, revoke_all)
         return communicator
@@ -278,6 +292,7 @@ class MpiCommunicator(Communicator):
         if kind not in (mpi.ERR_PROC_FAILED, mpi.ERR_PROC_FAILED_PENDING, mpi.ERR_REVOKED):
             message = f"{name} failed on rank {self.rank}: {error.Get_error_string()}"
             raise CommunicationError(with_user_location(message, help=_SAME_CALLS)) from None
+        note_loss()
         self.revoke()  # ranks that wait for others than the lost ones would go on waiting
         lost = self._lost_ranks()
         who = f"rank {lost[0]} has" if len(lost) == 1 else f"ranks {', '.join(map(str, lost))} have"

@@ -53,10 +53,11 @@ _LONGEST = 4096  # bytes of a message
 class Supervisor:
     """The thread of one process, and what it knows of the others."""
 
-    def __init__(self, supervised: MpiCommunicator, mpi: Any, on_lost: Callable[[], None]) -> None:
-        """All ranks of the communicator call this. `on_lost` is called in fault tolerant jobs when a rank is lost."""
+    def __init__(self, supervised: MpiCommunicator, mpi: Any, on_lost: Callable[[int], None]) -> None:
+        """All ranks of the communicator call this. `on_lost` is called with its number of losses when a
+        rank is lost in a fault tolerant job."""
         self._mpi = mpi
-        self._on_lost = on_lost
+        self._on_lost, self._losses = on_lost, supervised.losses
         self._processes = [text.split("\n") for text in supervised.exchange(f"{_host()}\n{os.getpid()}")]
         self._comm: MPI.Intracomm = supervised.raw.Dup()
         self._rank, self._size = self._comm.rank, self._comm.size
@@ -89,6 +90,8 @@ class Supervisor:
             self._over.wait()
         except KeyboardInterrupt:
             self.end_all("was interrupted while it waited for the others to end", code=130)
+        if fault_tolerant() and not _loss and not self._mpi.Is_finalized():  # see load_mpi
+            self._mpi.Finalize()
 
     def raised(self, error: BaseException) -> None:
         """Note an exception that nobody caught, after its traceback has been printed."""
@@ -121,9 +124,10 @@ class Supervisor:
 
     def _give_up(self) -> None:
         """A rank is lost: let the other threads like this one know, and all collectives end."""
+        note_loss()
         with contextlib.suppress(self._mpi.Exception, NotImplementedError):
             self._comm.Revoke()
-        self._on_lost()
+        self._on_lost(self._losses)
 
     def _watch(self) -> None:
         step = self._lead if self._rank == 0 else self._follow
@@ -247,9 +251,10 @@ class Supervisor:
 
 
 _current: Supervisor | None = None
+_loss = False  # a rank of this job is lost
 
 
-def supervise(supervised: MpiCommunicator, mpi: Any, on_lost: Callable[[], None]) -> None:
+def supervise(supervised: MpiCommunicator, mpi: Any, on_lost: Callable[[int], None]) -> None:
     """Watch the ranks of a communicator, in place of those that have been watched. All of them call this."""
     global _current
     first = _current is None
@@ -267,6 +272,12 @@ def supervised() -> bool:
 def fault_tolerant() -> bool:
     """May the job go on without a rank that is lost? Its launcher has been told so (mpiexec --with-ft ulfm)."""
     return os.environ.get(_WITH_FT, "0").lower() in ("1", "true", "yes")
+
+
+def note_loss() -> None:
+    """A rank is lost: MPI is not finalized at the end, which may wait for it."""
+    global _loss
+    _loss = True
 
 
 def say(message: str) -> None:

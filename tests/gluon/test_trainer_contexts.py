@@ -356,7 +356,7 @@ def test_before_shapes_are_known(call: str) -> None:
 
 ERRORS: list[tuple[Any, type[Exception], str]] = [
     ({"kvstore": "local", "compression_params": {"type": "2bit"}}, Exception, "'local' has no gradient compression"),
-    ({"compression_params": {"type": "1bit"}}, RuntimeError, "the one type there is is '2bit'"),
+    ({"compression_params": {"type": "3bit"}}, RuntimeError, "the types are '2bit'"),
     ({"kvstore": "teststore", "update_on_kvstore": True}, ValueError, "'teststore' runs no optimizer"),
     ({"kvstore": None, "update_on_kvstore": True}, ValueError, "there is no kvstore"),
     ({"kvstore": "teststore", "compression_params": {"type": "2bit"}}, NotImplementedError, "no gradient compression"),

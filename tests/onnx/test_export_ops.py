@@ -23,8 +23,8 @@ from gluongraph.ops.blocked_layout import IN_BLOCKS
 # forward of a net that predicts.
 ELSEWHERE = {
     "allreduce", "bernoulli", "call", "depth_windows_grad", "dropout", "first_of", "fused",
-    "gather_grad", "avg_pool2d_grad", "normal", "put_rows", "random_bits", "random_word",
-    "round_by_chance", "uniform",
+    "gather_grad", "avg_pool2d_grad", "normal", "pack_codes", "put_rows", "random_bits", "random_word",
+    "round_by_chance", "uniform", "unpack_codes",
     *(op.name for op in IN_BLOCKS.values()),
 }  # fmt: skip
 SAMPLED = [
