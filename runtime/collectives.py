@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,12 +40,13 @@ class Segments:
         self.program, self.communicator = program, communicator
         self._agreement = Agreement(communicator, text, scalars)
         self._segments = segments
-        self._started: list[Callable[[], Work | None]] = []
+        self.collectives: list[Callable[[], None]] = []  # as functions that complete them
         self._steps: list[tuple[str, Any]] = []
 
     def bind(self, address: Address) -> None:
         """Look up the memory of the collectives, which has been bound to the arguments."""
         started = [self._call(collective, address) for collective in self.program.collectives]
+        self.collectives = [partial(_complete, start) for start in started]
         waits = {number for what, number in self.program.steps if what == "wait"}
         assert waits == set(range(len(started)))
         self._steps = [
@@ -143,7 +145,7 @@ class Scalars:
 
     def digest(self) -> int:
         """Return a digest of their bits."""
-        return zlib.crc32(self._memory[self._compared])
+        return zlib.crc32(self._memory[self._compared].data)
 
     def text(self) -> str:
         """Return them line by line, with their names."""
@@ -151,6 +153,11 @@ class Scalars:
         return "\n".join(
             f"{name}: {', '.join(map(str, view.view(numpy_dtype(dtype))))}" for name, view, dtype in values
         )
+
+
+def _complete(start: Callable[[], Work | None]) -> None:
+    if (work := start()) is not None:
+        work.wait()
 
 
 def view(address: int, nbytes: int, dtype: Any) -> Array:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -163,6 +163,8 @@ class DeviceExecutor:
         return self._scalars[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype)).data
 
     communicates = False
+
+    collectives: ClassVar[list[Callable[[], None]]] = []  # programs of GPUs have none yet
 
     @property
     def checks_indices(self) -> bool:

@@ -99,6 +99,11 @@ class Executor:
         return self._scalars[arg.offset : arg.offset + arg.nbytes].view(numpy_dtype(arg.dtype)).data
 
     @property
+    def collectives(self) -> list[Callable[[], None]]:
+        """The collectives of the program, in the order of its launches, as functions that complete them."""
+        return [] if self._segments is None else self._segments.collectives
+
+    @property
     def checks_indices(self) -> bool:
         """Does a call raise if an index is out of range?"""
         return self._flag is not None

@@ -119,12 +119,16 @@ def profile(
     repeat: int = 20,
     machine: Machine | None = None,
 ) -> Profile:
-    """Time each launch in `repeat` steps. The state is restored afterwards."""
-    functions = {launch.kernel: loader.function(module, launch.kernel) for launch in plan.launches}
+    """Time each launch in `repeat` steps. The state is restored afterwards. With collectives all ranks call this."""
+    functions = {name: loader.function(module, name) for name in plan.kernels}
+    collectives = iter(executor.collectives)
     with executor.lent(inputs) as memory:
         position = plan.positions
-        calls = [
-            (functions[launch.kernel], [memory[position[b.name]] for b in launch.arguments]) for launch in plan.launches
+        calls: list[tuple[Callable[..., object], list[Any]]] = [
+            (functions[launch.kernel], [memory[position[b.name]] for b in launch.arguments])
+            if launch.group.collective is None
+            else (next(collectives), [])
+            for launch in plan.launches
         ]
         times: list[list[float]] = [[] for _ in calls]
         for _ in range(repeat + 1):

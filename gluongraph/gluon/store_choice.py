@@ -11,6 +11,7 @@ from gluongraph.context import Context
 from gluongraph.errors import with_user_location
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.kvstore import KVStore, KVStoreBase
+from gluongraph.kvstore.asynchronous import AsynchronousStore
 
 LARGE = 16 << 20  # elements: a parameter above it makes MXNet's store "local" leave the update to the devices
 
@@ -45,13 +46,16 @@ def updates_on(
     are kept by rows, and MXNET_UPDATE_ON_KVSTORE=0 in the environment.
 
     Raises:
-        ValueError: it is wanted, and the store cannot, or there is none for several contexts; or gradients that are
-            kept by rows in a store that is no KVStore.
+        ValueError: it is not wanted, and servers do it; it is wanted, and the store cannot, or there is none for several
+            contexts; or gradients that are kept by rows in a store that is no KVStore.
     """
     by_rows = [p.name for p in params if p.grad_stype == "row_sparse"]
     if by_rows and store is not None and not isinstance(store, KVStore):
         message = f"{store} sums whole arrays, and the gradient of {', '.join(by_rows)} is kept by rows"
         raise ValueError(with_user_location(message, help='use kvstore="device", or sparse_grad=False'))
+    if isinstance(store, AsynchronousStore) and wanted is False:
+        message = f"update_on_kvstore=False with a kvstore {store.type!r}, whose servers update"
+        raise ValueError(with_user_location(message, help='leave it out, or use kvstore="dist_sync"'))
     capable = store is not None and store.is_capable(KVStoreBase.OPTIMIZER)
     if wanted and not capable:
         if store is None and len(contexts) == 1:

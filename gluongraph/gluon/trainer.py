@@ -25,6 +25,7 @@ from gluongraph.gluon.trace_guards import Edits
 from gluongraph.gluon.trainer_updater import TrainerUpdater
 from gluongraph.host.file_names import check_name
 from gluongraph.kvstore import KVStore, KVStoreBase
+from gluongraph.kvstore.asynchronous import AsynchronousStore
 from gluongraph.kvstore.distributed import DistributedStore
 from gluongraph.nd.row_sparse_array import share_rows
 from gluongraph.ndarray import NDArray
@@ -270,7 +271,7 @@ class Trainer:
 
     @property
     def communicator(self) -> Communicator:
-        """The ranks among which gradients are summed: of a store of several workers, else this process alone.
+        """The workers: the ranks of a store of several, else this process alone.
 
         >>> from gluongraph import gluon
         >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
@@ -280,7 +281,8 @@ class Trainer:
         LocalCommunicator(rank 0 of 1)
         """
         self.prepare()
-        return self._kvstore.communicator if isinstance(self._kvstore, DistributedStore) else LocalCommunicator()
+        store = self._kvstore
+        return store.communicator if isinstance(store, (AsynchronousStore, DistributedStore)) else LocalCommunicator()
 
     @property
     def learning_rate(self) -> float:
@@ -768,6 +770,11 @@ class Trainer:
         """What a subclass that has a way of its own to sum gradients overrides."""
         store = self._kvstore
         if store is None or (self._update_on_kvstore and self._own_store):
+            return
+        if isinstance(store, AsynchronousStore):  # all at once: one message to each server
+            trained = {i: p for i, p in enumerate(self._params) if p.grad_req != "null"}
+            grads_of = [[a.grad for a in p.list_data() if a.grad is not None] for p in trained.values()]
+            store.pushpull(list(trained), grads_of, out=[p.list_data() for p in trained.values()])
             return
         for i, p in enumerate(self._params):
             if p.grad_req == "null":

@@ -26,9 +26,7 @@ def create(name: str = "local") -> KVStoreBase:
     if (registered := KVStoreBase.kv_registry.get(name.lower())) is not None:
         return registered()
     if "dist" in name:
-        from gluongraph.kvstore import distributed  # only here: a process alone needs no communicator
-
-        return distributed.create(name.lower())
+        return _of_workers(name.lower())
     if name in _ABSENT:
         raise MXNetError(
             with_user_location(
@@ -37,6 +35,18 @@ def create(name: str = "local") -> KVStoreBase:
             )
         )
     return KVStore(name.lower())
+
+
+def _of_workers(name: str) -> KVStoreBase:
+    """The store of several processes with that name."""
+    from gluongraph.kvstore import asynchronous, distributed  # only here: a process alone needs no communicator
+
+    if name in asynchronous.NAMES:
+        return asynchronous.AsynchronousStore(name)
+    if name in distributed.NAMES:
+        return distributed.DistributedStore(name)
+    known = ", ".join((*distributed.NAMES, *asynchronous.NAMES))
+    raise MXNetError(with_user_location(f"there is no kvstore {name!r}", help=f"stores of several workers: {known}"))
 
 
 __all__ = ["KVStore", "KVStoreBase", "TestStore", "create"]

@@ -11,7 +11,6 @@ import numpy as np
 
 from gluongraph import random
 from gluongraph.eager.row_sparse import Rows
-from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.host import services
 from gluongraph.ir.graph import Node
 from gluongraph.kvstore.compression import Compression, compression_of, sums_of_sent
@@ -157,8 +156,8 @@ class DistributedStore(KVStore):
         indices, values = rows.summed()
         counts = np.empty(self.num_workers, np.int64)
         self.communicator.allgather(np.array([len(indices)], np.int64), counts)
-        parts = [self._parts(indices, counts), self._parts(values, counts)]
-        return Rows(*map(np.concatenate, parts), rows.shape)
+        numbers, arrays = (np.concatenate(self._parts(own, counts)) for own in (indices, values))
+        return Rows(numbers, arrays, rows.shape)
 
     def _parts(self, own: Array, counts: Array) -> list[Array]:
         """The arrays of all workers, of which each has so many rows."""
@@ -218,20 +217,7 @@ class _Named:
         self._numbers = numbers
 
     def digest(self) -> int:
-        return zlib.crc32(np.array(list(self._numbers.values()), np.float64))
+        return zlib.crc32(np.array(list(self._numbers.values()), np.float64).data)
 
     def text(self) -> str:
         return "\n".join(f"{name}: {value}" for name, value in self._numbers.items())
-
-
-def create(name: str) -> DistributedStore:
-    """Return the store of that name.
-
-    Raises:
-        MXNetError: there is no such store.
-    """
-    if name not in NAMES:
-        raise MXNetError(
-            with_user_location(f"there is no kvstore {name!r}", help=f"stores of several workers: {', '.join(NAMES)}")
-        )
-    return DistributedStore(name)

@@ -83,7 +83,7 @@ class KVStore(KVStoreBase):
         Raises:
             MXNetError: a key has a value already, or is not of the kind of the others.
         """
-        pairs = _pairs(key, value)
+        pairs = pairs_of(key, value)
         known = {type(k) for k in self._values}
         for k in pairs:
             if k in self._values:
@@ -102,7 +102,7 @@ class KVStore(KVStoreBase):
         Raises:
             MXNetError: a key that has not been initialized; ShapeError: arrays that do not fit what is stored.
         """
-        pairs = _pairs(key, value)
+        pairs = pairs_of(key, value)
         for k, arrays in pairs.items():
             self._check(k, arrays)
             if self._compression is not None:
@@ -125,7 +125,7 @@ class KVStore(KVStoreBase):
         """
         if out is None:
             raise AssertionError("pull needs out=, the arrays to copy into")
-        pairs = _pairs(key, out)
+        pairs = pairs_of(key, out)
         for k, arrays in pairs.items():
             self._check(k, arrays)
         for k, arrays in pairs.items():
@@ -135,7 +135,7 @@ class KVStore(KVStoreBase):
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """`push`, then `pull` into `out`, or into the values pushed."""
         target = value if out is None else out
-        for k, arrays in _pairs(key, target).items():
+        for k, arrays in pairs_of(key, target).items():
             self._check(k, arrays)
         self.push(key, value, priority)
         self.pull(key, target, priority)
@@ -315,7 +315,7 @@ def _received(total: Node, *, type: str, threshold: float) -> Node:
     return Compression(type, threshold).received(total)
 
 
-def _pairs(key: Any, value: Any) -> dict[Key, list[NDArray]]:
+def pairs_of(key: Any, value: Any) -> dict[Key, list[NDArray]]:
     """key -> arrays, for one key or a list of them; a key that is named twice has the arrays of both."""
     if not isinstance(key, (list, tuple)):
         key, value = [key], [value]

@@ -81,7 +81,7 @@ class Diagnosis:
             rank.since = now
         rank.report, rank.heard, rank.trouble = report, now, ""
 
-    def silent(self, now: float, at_least: float = SILENCE) -> list[int]:
+    def silent(self, now: float, at_least: float) -> list[int]:
         """The ranks that have not reported for so long; somebody has to look at their processes."""
         return [index for index, rank in enumerate(self._ranks) if now - rank.heard >= at_least]
 
@@ -146,16 +146,19 @@ class Diagnosis:
         return Fault(f"{_doing(late)} for {self._timeout:g} s (GG_COMM_TIMEOUT){self._others(late[0])}")
 
     def _waits_for_busy(self, now: float) -> Fault | None:
-        """A rank computes while others wait for it: said once."""
+        """A rank computes while others wait for it: said once for each collective."""
         for rank in self._ranks:
-            waiting = [] if rank.waits else self._waiting_for(rank, now, WARN)
-            waiting = [each for each in waiting if (each.name, replace(each.report, place="")) not in self._warned]
-            if waiting:
-                self._warned.update((each.name, replace(each.report, place="")) for each in waiting)
-                silent = now - rank.heard >= SILENCE
-                doing = "does not answer (native code holds Python's lock?), was at" if silent else "runs"
-                message = f"{_doing(waiting)} for {WARN:g} s: rank {rank.name} {doing} {rank.report.place}"
-                return Fault(message, fatal=False)
+            busy = not rank.waits and now - rank.since >= ENDED_WAIT  # else the others' reports may be the older ones
+            for first in self._waiting_for(rank, now, WARN) if busy else ():
+                collective = replace(first.report, place="")
+                if (rank.name, collective) not in self._warned:
+                    self._warned.add((rank.name, collective))
+                    waiting = self._waiting_for(rank, now, at_least=0)
+                    waiting = [each for each in waiting if replace(each.report, place="") == collective]
+                    silent = now - rank.heard >= SILENCE
+                    doing = "does not answer (native code holds Python's lock?), was at" if silent else "runs"
+                    message = f"{_doing(waiting)} for {WARN:g} s: rank {rank.name} {doing} {rank.report.place}"
+                    return Fault(message, fatal=False)
         return None
 
     def _others(self, waiting: _Rank) -> str:

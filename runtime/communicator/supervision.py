@@ -33,6 +33,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gluongraph.errors import is_own_file
+from gluongraph.runtime.communicator import diagnosis
 from gluongraph.runtime.communicator.activity import ACTIVITY
 from gluongraph.runtime.communicator.diagnosis import FINISHED, RUNNING, Diagnosis, Fault, Report
 from gluongraph.runtime.communicator.settings import seconds
@@ -241,7 +242,7 @@ class Supervisor:
 
     def _look_at_silent(self, now: float) -> None:
         """Ask the system for the processes that do not report."""
-        for index in self._diagnosis.silent(now):
+        for index in self._diagnosis.silent(now, diagnosis.SILENCE):
             host, process = self._processes[index]
             if host == _host():
                 if (trouble := _trouble(int(process))) is not None:
