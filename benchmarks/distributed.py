@@ -96,7 +96,10 @@ def allreduce(nbytes: int, raw: bool) -> Callable[[], Any]:
     communicator, array = world(), np.zeros(nbytes // 4, np.float32)
     if not raw:
         return lambda: communicator.allreduce(array)
-    from mpi4py import MPI
+    try:
+        from mpi4py import MPI
+    except ImportError:
+        raise SystemExit("the measurement of MPI itself needs mpi4py: pip install 'gluongraph[mpi]'") from None
 
     comm = MPI.COMM_WORLD.Dup()
     return lambda: comm.Allreduce(MPI.IN_PLACE, [array, MPI.FLOAT])

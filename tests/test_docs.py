@@ -24,6 +24,7 @@ RUN = {
     "checkpoints.md": (1, "docs/test_checkpoints.py"),
     "cli.md": (1, "cli/test_examples.py"),
     "debugging.md": (1, "examples/test_examples.py"),
+    "distributed.md": (1, "docs/test_distributed.py"),
     "deploy.md": (3, "examples/test_examples.py"),
     "memory.md": (1, "docs/test_memory.py"),
     "migrating.md": (3, "docs/test_pages.py"),

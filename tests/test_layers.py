@@ -69,6 +69,7 @@ ALLOWED: dict[str, str] = {
     "artefact": "ops codegen runtime ndarray random formulas lr_scheduler optimizer tracing initializer gluon"
     " gluongraph checkpoint step",
     "bench": "runtime compiler autograd nd gluon gluongraph step",
+    "distributed": "runtime",
     "cli": "ops codegen runtime compiler tracing bench",
     "__main__": "cli",
 }
@@ -81,13 +82,14 @@ LATE = {
     "step": "artefact onnx",  # TrainStep.export, export_onnx
     "base": "host",
     "artefact": "compiler",
-    "cli": "artefact gluon gluongraph nd onnx random step",  # commands that train nothing need not wait for them
+    "cli": "artefact distributed gluon gluongraph nd onnx random step",  # commands that train nothing need not wait for them
 }
 # What annotations alone name.
 NAMED = {
     "gluongraph": "image io name operator profiler recordio symbol test_utils",
     "eager": "ndarray tracing",
     "checkpoint": "step",
+    "cli": "distributed",
 }
 TVM = {"codegen/tvm/tir.py", "codegen/tvm/machine_code.py", "codegen/tvm/te.py", "runtime/loader.py"}  # who touches it
 

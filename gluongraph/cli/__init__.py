@@ -26,6 +26,8 @@ COMMANDS = {  # name: what --help says of it
     "key": "whose compiled code runs here: your keys, and those of people you trust",
     "ops": "the operators, their kinds, and what has a gradient",
     "replay": "run a step's graph compiled and in numpy, and say where they part",
+    "run": "run a program on several ranks, on one host or more",
+    "simulate": "predict the time of a step on many ranks",
     "train": "train a script's net or an ONNX model on data in files, with checkpoints",
     "tune": "measure which ways to write a step's kernels are fastest on this machine, and keep that",
 }

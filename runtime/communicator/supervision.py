@@ -322,7 +322,7 @@ def _raised(error: BaseException | None) -> str:
 def _host() -> str:
     """What processes have in common that see each other in /proc."""
     with contextlib.suppress(OSError):
-        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
     return socket.gethostname()
 
@@ -330,7 +330,7 @@ def _host() -> str:
 def _trouble(process: int) -> str | None:
     """Why a process of this host does not report: it has "ended", or is "stopped"; None where it just runs."""
     try:
-        stat = pathlib.Path(f"/proc/{process}/stat").read_text()
+        stat = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return "ended" if pathlib.Path("/proc/self").exists() else None
     state = stat.rpartition(")")[2].split()[0]

@@ -6,6 +6,8 @@ import importlib.util
 import math
 import pathlib
 import re
+import subprocess
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -110,3 +112,20 @@ def test_pages_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block, page, "exec"), names)
     assert names["step"].trainer.optimizer.num_update > 0
     assert ("update" in capsys.readouterr().out) == ("print(show" in block)
+
+
+@pytest.mark.parametrize("more", [(), ("--kv-store", "device")])
+def test_distributed_digits(more: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """On one process; tests/docs/test_distributed.py runs it on two."""
+    accuracy = load("distributed_digits").main(["--epochs", "1", "--steps", "2", *more])
+    assert 0 <= accuracy <= 1 and "test accuracy" in capsys.readouterr().out
+
+
+def test_ray_train(tmp_path: pathlib.Path) -> None:
+    """Two workers on a local Ray, in a process of its own; where Ray is not installed, the sentence that says so."""
+    line = [sys.executable, str(EXAMPLES / "ray_train.py"), "--epochs", "1", "--steps", "2"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    if importlib.util.find_spec("ray") is None:
+        assert done.returncode == 1 and "pip install ray" in done.stderr
+        pytest.skip("not installed: ray")
+    assert done.returncode == 0 and re.search(r"accuracy of each worker: [\d.]+%, [\d.]+%", done.stdout), done
