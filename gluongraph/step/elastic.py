@@ -32,8 +32,9 @@ def is_elastic() -> bool:
     return os.environ.get(VARIABLE, "") == "1"
 
 
-def recover(step: TrainStep, trainer: Trainer) -> None:
-    """Make the ranks that are left a smaller world, with the state of those that are ahead.
+def recover(step: TrainStep, trainer: Trainer) -> bool:
+    """Make the ranks that are left a smaller world, with the state of those that are ahead. Return whether this rank's
+    step is in that state already, since another one has completed the sum of all gradients.
 
     Raises:
         MXNetError: the state was divided among ranks, and a part of it is lost.
@@ -46,10 +47,12 @@ def recover(step: TrainStep, trainer: Trainer) -> None:
     updates[communicator.rank] = trainer.optimizer.num_update
     communicator.allreduce(updates)
     root = int(updates.argmax())
+    behind = bool(updates[communicator.rank] < updates[root])
     if updates.min() != updates.max():
-        _share_state(step, communicator, root, behind=updates[communicator.rank] < updates[root])
+        _share_state(step, communicator, root, behind)
     if communicator.rank == 0:
         warn(f"a rank is lost: going on with {communicator.size}, after update {updates[root]}")
+    return behind
 
 
 def _share_state(step: TrainStep, communicator: Communicator, root: int, behind: bool) -> None:
@@ -57,13 +60,13 @@ def _share_state(step: TrainStep, communicator: Communicator, root: int, behind:
     content = checkpoint.taken(step, None, None)
     described = json.dumps({"about": content.about, "groups": _types(content.groups), "step": content.step})
     told = json.loads(communicator.exchange(described if communicator.rank == root else "")[root])
-    groups: dict[str, dict[str, Array]] = {}
+    groups: dict[str, dict[str, Array]] = {group: {} for group in told["groups"]}
     for group, arrays in told["groups"].items():
         for name, (dtype, shape) in arrays.items():
             own = content.groups[group].get(name)
             array = own.copy() if own is not None and not behind else np.empty(shape, numpy_dtype(dtype))
             communicator.broadcast(array, root)
-            groups.setdefault(group, {})[name] = array
+            groups[group][name] = array
     if behind:
         checkpoint.put(step, Content(told["step"], groups, told["about"], {}, content.writer))
 

@@ -139,7 +139,8 @@ class TrainStep:
             except PeerLost:
                 if not is_elastic() or self.trainer is None:
                     raise
-            recover(self, self.trainer)
+            if recover(self, self.trainer):
+                return self.evaluate(*batch)
 
     def _step(self, batch: tuple[Any, ...], batch_size: float | None) -> Any:
         with self._reports:
