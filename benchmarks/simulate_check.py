@@ -8,18 +8,20 @@ Ranks have one thread each, gradients are communicated when all are there (no ov
 
 alone    what the command says: kernels measured by one process that has the machine for itself; latency and bandwidth
          fitted to collectives of 2 ranks. More ranks than cores, or a memory that ranks share, are not in it.
-shared   kernels measured on that many ranks, in step: while all of them compute; latency and bandwidth fitted to
-         collectives of that many ranks. What is left is the model itself: which bytes, which algorithm, what waits.
+shared   kernels measured on that many ranks, which begin together, until the slowest of them has computed; latency and
+         bandwidth fitted to collectives of that many ranks. What is left is the model itself: which bytes, which
+         algorithm, what waits.
 
-What the host does around kernels is measured on one rank, and counts in both.
+Times are the lower quartile, since other processes delay some steps. What the host does around kernels is measured on
+one rank, and counts in both.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
-import statistics
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -28,13 +30,15 @@ import numpy as np
 
 from gluongraph.distributed.launcher_mpi import LaunchError
 from gluongraph.distributed.simulate import Cluster, Exchange, Link, Timeline, Work, predict, timeline
-from gluongraph.distributed.simulate_calibration import Fit, Timing, fit, output_of_ranks
+from gluongraph.distributed.simulate_calibration import Timing, fit, output_of_ranks
 from gluongraph.host.terminal import table
 
 RANKS = (1, 2, 4)
 WORKLOADS = ("mlp-128", "resnet20-32px")
 _PATIENCE = 300.0  # seconds for a job
-_BLOCKS, _LONG = 9, 0.3  # blocks of steps, and seconds of each
+QUANTILE = 0.25  # of the times of steps, kernels and collectives: other processes delay some of them
+_LONG, _ROUNDS = 3.0, 10  # seconds of steps, and of their kernels alone; parts, which take turns
+Times = np.ndarray[Any, np.dtype[np.float64]]
 
 
 # -- on the ranks
@@ -57,32 +61,63 @@ def measured_on_a_rank(workload: str, strategy: str) -> dict[str, Any]:
     batch = own.arrays(own.batches(found)[0])
     communicator = world()
 
-    def slowest(seconds: list[float]) -> list[float]:
+    def slowest(seconds: list[float]) -> Times:
         array = np.array(seconds)
         communicator.allreduce(array, "max")
-        return [float(each) for each in array]
+        return array
 
-    def block(count: int) -> float:
+    def steps(count: int) -> list[float]:
         communicator.barrier()
-        started = time.perf_counter()
+        times = []
         for _ in range(count):
+            started = time.perf_counter()
             step(*batch)
-        return slowest([(time.perf_counter() - started) / count])[0]
+            times.append(time.perf_counter() - started)
+        return times
 
-    for _ in range(3):
-        step(*batch)
-    count = max(2, int(_LONG / block(3)))
-    steps = [block(count) for _ in range(_BLOCKS // 2)]
-    timings = measure(communicator) if communicator.size > 1 else []
-    rows = step.profile(*batch, repeat=max(5, count), roofline=False)
-    steps += [block(count) for _ in range(_BLOCKS - _BLOCKS // 2)]
-    line = timeline(step.plan, slowest([row.seconds for row in rows]), parameters=step.trainer.names)
+    count = max(5, int(_LONG / _ROUNDS / slowest(steps(5))[-1]))
+    timings = measure(communicator, quantile=QUANTILE) if communicator.size > 1 else []
+    rows = step.profile(*batch, repeat=5, roofline=False)
+    whole: list[float] = []
+    computing: list[float] = []
+    for _ in range(_ROUNDS):  # in turn, since other processes come and go
+        whole += steps(count)
+        computing += kernels_together(step, [x.asnumpy() for x in batch], communicator, count).tolist()
+    seconds = slowest([float(np.quantile(whole, QUANTILE))])[0]
+    together = float(np.quantile(computing, QUANTILE))
+    line = timeline(step.plan, [row.seconds for row in rows], parameters=step.trainer.names)
     return {
-        "seconds": statistics.median(steps),
-        "kernels": sum(w.seconds(line.ranks, line.ranks) for w in line.works),
-        "timeline": asdict(line),
+        "seconds": float(seconds),
+        "kernels": together,
+        "timeline": asdict(line.scaled(together, communicator.size)),
         "timings": [asdict(timing) for timing in timings],
     }
+
+
+def kernels_together(step: Any, arrays: Any, communicator: Any, count: int) -> Times:
+    """Seconds of all kernels of a step, without its collectives: from when the first rank begins until the last has
+    ended."""
+    from gluongraph.runtime import loader
+
+    found = step._specializations.last
+    plan, module, position = step.plan, found.compiled.module(), step.plan.positions
+    functions = {name: loader.function(module, name) for name in plan.kernels}
+    starts, ends = np.empty(count), np.empty(count)  # of one clock: the ranks are on one host
+    with found.runner.lent([arrays[i] for i in found.reads]) as memory:
+        calls = [
+            (functions[launch.kernel], [memory[position[b.name]] for b in launch.arguments])
+            for launch in plan.launches
+            if launch.group.collective is None
+        ]
+        for i in range(count):
+            communicator.barrier()
+            starts[i] = time.perf_counter()
+            for function, arguments in calls:
+                function(*arguments)
+            ends[i] = time.perf_counter()
+    communicator.allreduce(starts, "min")
+    communicator.allreduce(ends, "max")
+    return ends - starts
 
 
 def simulated_here(workload: str, strategy: str) -> dict[str, Any]:
@@ -151,8 +186,8 @@ def check(workload: str, strategy: str) -> None:
 
 @dataclass(frozen=True)
 class Published:
-    """Throughput of a rank on `few` and on `many` ranks, and what the model is told: milliseconds of a step on one rank,
-    the network, the gradients that are sent."""
+    """Throughput of a rank on `many` ranks by that on `few`, and what the model is told: milliseconds of a step on one
+    rank, the network, the type of the gradients that are sent."""
 
     name: str
     model: str
@@ -216,22 +251,45 @@ def step_of_model(name: str, batch: int) -> tuple[Any, tuple[Any, ...]]:
     return step, (nd.zeros((batch, 3, 224, 224)), nd.zeros((batch,)))
 
 
+def cluster_of(row: Published, share: float = 1.0) -> Cluster:
+    """The network of a row, at a share of its nominal bandwidth."""
+    between, within = (replace(link, bandwidth=link.bandwidth * share) for link in (row.between, row.within))
+    return Cluster(between, within, row.per_host)
+
+
+def efficiency_of(row: Published, line: Timeline, overlap: bool, share: float = 1.0) -> float:
+    """The predicted throughput of a rank on many ranks, by that on few."""
+    cluster = cluster_of(row, share)
+    few, many = (predict(line, cluster, ranks, overlap=overlap) for ranks in (row.few, row.many))
+    return few.seconds / many.seconds
+
+
+def explained_by(row: Published, line: Timeline) -> float:
+    """The share of the nominal bandwidth at which a step with overlap would be as efficient as published."""
+    low, high = 1e-4, 1.0
+    for _ in range(40):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if efficiency_of(row, line, True, middle) > row.efficiency else (middle, high)
+    return high
+
+
 def published() -> None:
     """Print predictions for machines of which there are published figures."""
     from gluongraph.distributed.simulate_step import timeline_of_step
 
     rows = []
     for row in PUBLISHED:
-        cells: list[object] = [row.name, row.model, f"{row.few} to {row.many}", f"{row.efficiency:.1%}"]
+        found = []
         for overlap in (True, False):
             step, batch = step_of_model(row.model, row.batch)
             how: dict[str, Any] = {"compression": {"type": row.compression}} if row.compression else {}
-            line = timeline_of_step(step, batch, overlap=overlap, compute=row.compute / 1e3, **how)
-            cluster = Cluster(row.between, row.within, row.per_host)
-            few, many = (predict(line, cluster, ranks, overlap=overlap) for ranks in (row.few, row.many))
-            cells += [f"{few.seconds / many.seconds:.1%}", f"{many.communication * 1e3:.1f}"]
-        rows.append(cells)
-    head = ["system", "model", "GPUs", ">published", ">overlap", ">comm. ms", ">no overlap", ">comm. ms"]
+            found.append(timeline_of_step(step, batch, overlap=overlap, compute=row.compute / 1e3, **how))
+        hidden, bare = (f"{efficiency_of(row, line, o):.1%}" for line, o in zip(found, (True, False), strict=True))
+        sent = predict(found[1], cluster_of(row), row.many).communication
+        share = f"{explained_by(row, found[0]):.0%}"
+        gpus = f"{row.few} to {row.many}"
+        rows.append([row.name, row.model, gpus, f"{row.efficiency:.1%}", hidden, bare, f"{sent * 1e3:.1f}", share])
+    head = ["system", "model", "GPUs", ">published", ">overlap", ">no overlap", ">allreduce ms", ">of bandwidth"]
     print(table(head, rows))
 
 

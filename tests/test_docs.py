@@ -31,6 +31,7 @@ RUN = {
     "onnx.md": (3, "docs/test_onnx.py"),
     "precision.md": (1, "docs/test_precision.py"),
     "pytorch.md": (1, "docs/test_pages.py"),
+    "scaling.md": (1, "docs/test_scaling.py"),
     "step.md": (1, "docs/test_step.py"),
     "tuning.md": (1, "docs/test_tuning.py"),
 }

@@ -55,8 +55,8 @@ ALLOWED: dict[str, str] = {
     "amp": "ops mxops eager nd tracing",
     "contrib": "ndarray autograd nd amp",
     "initializer": "ndarray random nd",
-    "gluon": "ops runtime mxops eager ndarray autograd random image recordio metric name optimizer kvstore tracing nd symbol"
-    " contrib initializer",
+    "gluon": "ops runtime mxops eager ndarray autograd random image recordio metric name optimizer kvstore tracing nd"
+    " symbol contrib initializer",
     "gluongraph": "amp attribute autograd contrib gluon initializer kvstore lr_scheduler metric nd optimizer random"
     " util",
     "onnx": "ops mxops eager ndarray autograd random initializer optimizer tracing nd gluon",
@@ -69,7 +69,7 @@ ALLOWED: dict[str, str] = {
     "artefact": "ops codegen runtime ndarray random formulas lr_scheduler optimizer tracing initializer gluon"
     " gluongraph checkpoint step",
     "bench": "runtime compiler autograd nd gluon gluongraph step",
-    "distributed": "runtime",
+    "distributed": "runtime compiler kvstore gluon step",
     "cli": "ops codegen runtime compiler tracing bench",
     "__main__": "cli",
 }
@@ -82,7 +82,8 @@ LATE = {
     "step": "artefact onnx",  # TrainStep.export, export_onnx
     "base": "host",
     "artefact": "compiler",
-    "cli": "artefact distributed gluon gluongraph nd onnx random step",  # commands that train nothing need not wait for them
+    # Commands that train nothing need not wait for them.
+    "cli": "artefact distributed gluon gluongraph nd onnx random step",
 }
 # What annotations alone name.
 NAMED = {

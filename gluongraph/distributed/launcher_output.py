@@ -13,10 +13,11 @@ from typing import TextIO
 
 SHOWN_AFTER = 0.5  # seconds until a line that has no end yet is shown
 LONGEST = 1 << 20  # bytes of a line that are kept together
+_READER = 1.0  # seconds that a reader has once a signal has come
 
 
 class Dropped(Exception):
-    """Raised in a handler of signals within a write that may last for ever, as to a terminal that is stopped."""
+    """Ends a write that may last for ever, as to a terminal that is stopped, once a signal has come."""
 
 
 class Sink:
@@ -25,12 +26,14 @@ class Sink:
     def __init__(self, stream: TextIO):
         self.stream = stream
         self.writing = self.dropping = False
+        self.interrupted = False  # a signal has come: no write may wait for long any more
         self.descriptor: int | None = None
         with suppress(AttributeError, OSError, ValueError):  # a stream without a file, as tests put in its place
             self.descriptor = stream.fileno()
 
     def write(self, data: bytes) -> None:
-        """Write all of it, at once. After a write that was interrupted nothing is written any more."""
+        """Write all of it, at once. Nothing is written any more after a write that was interrupted, or that nobody has
+        read in a second once a signal has come."""
         if self.dropping:
             return
         try:
@@ -49,17 +52,22 @@ class Sink:
         self.stream.flush()
         rest = memoryview(data)
         while rest:
+            if self.interrupted and not select.select([], [self.descriptor], [], _READER)[1]:
+                raise Dropped
+            # A pipe that can be written to has room for so many bytes.
+            most = select.PIPE_BUF if self.interrupted else len(rest)
             try:
-                rest = rest[os.write(self.descriptor, rest) :]
+                rest = rest[os.write(self.descriptor, rest[:most]) :]
             except BlockingIOError:  # somebody has set the file so
                 select.select([], [self.descriptor], [], 1.0)
 
     def interrupt(self) -> None:
-        """For a handler of signals: leave a write that is going on.
+        """For a handler of signals: leave a write that is going on, and let none wait for its reader any more.
 
         Raises:
             Dropped: there is one.
         """
+        self.interrupted = True
         if self.writing:
             self.writing = False
             raise Dropped

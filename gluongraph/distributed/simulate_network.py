@@ -103,8 +103,8 @@ class Link:
 
     Of several algorithms the one that takes least is used, or those of the name `algorithm`: "ring", "recursive".
 
-    >>> Link(1e9, 1e-6).seconds("all_reduce", 2, 1e6) == 2 * 1e-6 + 1e6 / 1e9
-    True
+    >>> Link(1e9, 0.0).seconds("all_reduce", 4, 1e9)  # each rank sends 3/4 of the bytes, twice
+    1.5
 
     Raises:
         ArgumentError: a rate or a time that cannot be, no such algorithm.
@@ -157,9 +157,9 @@ class Cluster:
     def seconds(self, op: str, ranks: int, nbytes: float) -> float:
         """The time of "all_reduce", "reduce_scatter" or "all_gather" of so many bytes; 0 for one rank.
 
-        A reduction happens within hosts first, by reduce_scatter; each rank of a host then exchanges its part with those
-        of other hosts. As the parts share the host's link, they take as long together as all bytes by themselves; each
-        rank adds its own part. An all_gather takes the way back. (Horovod's and NCCL's hierarchical allreduce.)
+        A reduction happens within hosts first, by reduce_scatter; each rank of a host then exchanges its part with
+        those of other hosts. As the parts share the host's link, they take as long together as all bytes by themselves;
+        each rank adds its own part. An all_gather takes the way back. (Horovod's and NCCL's hierarchical allreduce.)
 
         Raises:
             ArgumentError: the ranks do not fill hosts.

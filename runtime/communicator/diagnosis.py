@@ -124,9 +124,8 @@ class Diagnosis:
     def _waits_for_ended(self, now: float) -> Fault | None:
         """A rank has come to the end of its program, others wait in a collective that it does not enter."""
         for rank in self._finished():
-            waiting = self._waiting_for(rank, now, ENDED_WAIT) if now - rank.since >= ENDED_WAIT else []
-            if waiting:
-                return Fault(f"rank {rank.name} ended while {_doing(waiting)}")
+            if now - rank.since >= ENDED_WAIT and self._waiting_for(rank, now, ENDED_WAIT):
+                return Fault(f"rank {rank.name} ended while {_doing(self._waiting_for(rank, now, at_least=0))}")
         return None
 
     def _other_collectives(self, now: float) -> Fault | None:

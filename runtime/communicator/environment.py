@@ -12,15 +12,17 @@ mpi4py is imported where there are several ranks only.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gluongraph.errors import warn, with_user_location
 from gluongraph.host.interrupts import import_whole
+from gluongraph.runtime.communicator import supervision
 from gluongraph.runtime.communicator.base import CommunicationError, Communicator
 from gluongraph.runtime.communicator.local import LocalCommunicator
 from gluongraph.runtime.communicator.settings import seconds
@@ -97,6 +99,16 @@ def use_world(communicator: Communicator) -> None:
     _world = communicator
 
 
+def leave() -> None:
+    """Wait until the other ranks do so or have ended, and end MPI in this process. No collective can follow.
+
+    A process does this itself when its program ends. It is for processes that go on with something else afterwards, or
+    that are killed when their work is done, as workers of Ray are.
+    """
+    supervision.leave()
+    use_world(LocalCommunicator())
+
+
 def _alone() -> None:
     """A fork of a rank is none."""
     use_world(LocalCommunicator())
@@ -144,7 +156,7 @@ def _connect(found: Launch) -> Communicator:
 
     with _Missing():
         try:
-            mpi = load_mpi()
+            mpi = _loaded(load_mpi)
         except (ImportError, RuntimeError) as error:
             message = f"this process is one of several ranks, and MPI cannot be loaded: {error}"
             raise CommunicationError(with_user_location(message, help=_INSTALL)) from None
@@ -166,6 +178,15 @@ def _check(mpi: Any, found: Launch) -> None:
         message = f"{library} has been initialized without MPI_THREAD_MULTIPLE, which several threads need"
         advice = "leave mpi4py.rc.threads and mpi4py.rc.thread_level as they are; ask for an MPI built with threads"
         raise CommunicationError(with_user_location(message, help=advice))
+
+
+def _loaded(load_mpi: Callable[[], Any]) -> Any:
+    """Initialize MPI. Meanwhile no other thread runs Python: that others do not come is left to C to notice."""
+    faulthandler.dump_traceback_later(seconds("GG_COMM_TIMEOUT", 1800), exit=True, file=2)
+    try:
+        return load_mpi()
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 class _Missing:

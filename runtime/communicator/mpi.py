@@ -15,6 +15,7 @@ floats (MPI's depend on the order where there are NaNs), are reduced by `reduce1
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import time
 import zlib
@@ -54,6 +55,8 @@ def load_mpi() -> Any:
         RuntimeError: there is no library of MPI that it can load.
     """
     mpi4py: Any = import_whole("mpi4py")
+    # One-sided transfers over libfabric, which nothing here uses: Open MPI looks for networks for 1 s.
+    os.environ.setdefault("OMPI_MCA_btl", "^ofi")
     if fault_tolerant():
         mpi4py.rc.finalize = False  # `supervision.py` does it, if no rank is lost: Open MPI may wait for lost ones
     from mpi4py import MPI  # not by import_whole: MPI is to be initialized by the thread that ends it, the main one
@@ -99,13 +102,13 @@ class MpiCommunicator(Communicator):
 
     name = "mpi"
 
-    def __init__(self, raw: MPI.Intracomm, parent: MpiCommunicator | None = None, losses: int = 0) -> None:
+    def __init__(self, raw: Any, parent: MpiCommunicator | None = None, losses: int = 0) -> None:
         """Take over mpi4py's communicator, which is used for nothing else from now on. All its ranks call this.
 
         `parent` is the one that it was made of, `losses` how often `shrink` has been called on the way.
         """
         self._mpi = mpi = load_mpi()
-        self.raw = raw  # for messages between two ranks
+        self.raw: MPI.Intracomm = raw  # for messages between two ranks
         raw.Set_errhandler(mpi.ERRORS_RETURN)  # mpi4py raises them
         self.rank, self.size = raw.rank, raw.size
         on_host = raw.Split_type(mpi.COMM_TYPE_SHARED)
@@ -119,8 +122,8 @@ class MpiCommunicator(Communicator):
         self.losses = losses
         self._children = 0
         # Collectives are counted; numbers of two communicators of the same ranks must not be mixed up.
-        self.calls = 0 if parent is None else zlib.crc32(f"{parent._first} {parent._children}".encode()) << 32
-        self._first = self.calls
+        self._first: int = 0 if parent is None else zlib.crc32(f"{parent._first} {parent._children}".encode()) << 32
+        self.calls = self._first
         self._sums = MpiReductions(raw, mpi)
         self._in_allreduce = self._collective("allreduce")
         _all.add(self)

@@ -24,42 +24,42 @@ _GRACE = 0.3  # seconds between SIGTERM and SIGKILL
 
 def main(folder: str) -> int:
     """Wait for the rank, then for its end; the exit code."""
-    ended = False
-
-    def end(number: int, frame: object) -> None:
-        nonlocal ended
-        ended = True
-
-    signal.signal(signal.SIGTERM, end)
     launcher = os.getppid()
     rank = os.environ.get("PMIX_RANK") or os.environ["OMPI_COMM_WORLD_RANK"]
-    path = pathlib.Path(folder, f"{rank}.sock")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        listener.settimeout(_PERIOD)
-        until = time.monotonic() + _UNCLAIMED
-        while True:
-            with contextlib.suppress(OSError, ValueError):
-                connection, _ = listener.accept()
-                process = _greet(connection)
-                break
-            if ended or os.getppid() != launcher or time.monotonic() > until:
-                return 1
-    path.unlink(missing_ok=True)
+    claimed = _wait_for_rank(pathlib.Path(folder, f"{rank}.sock"), launcher)
+    if claimed is None:
+        return 1
+    connection, process = claimed
+    # At once: the launcher sends SIGKILL soon after SIGTERM.
+    signal.signal(signal.SIGTERM, lambda number, frame: _kill(process))
     finished = False
     with connection:
         while True:
-            with contextlib.suppress(TimeoutError, InterruptedError):
+            with contextlib.suppress(TimeoutError):
                 data = connection.recv(64)
                 finished = finished or bool(data)
                 if not data:
                     return 0 if finished else 1
-            if ended or os.getppid() != launcher:
-                _kill(process)
-                return 1
             if not _lives(process):  # a child of it may have the connection open
                 return 0 if finished else 1
+            if os.getppid() != launcher:
+                _kill(process)
+
+
+def _wait_for_rank(path: pathlib.Path, launcher: int) -> tuple[socket.socket, int] | None:
+    """The connection to the rank and its process; None if it has not come, or the launcher has ended."""
+    until = time.monotonic() + _UNCLAIMED
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        listener.settimeout(_PERIOD)
+        while os.getppid() == launcher and path.exists() and time.monotonic() < until:
+            with contextlib.suppress(OSError, ValueError):
+                connection, _ = listener.accept()
+                process = _greet(connection)
+                path.unlink(missing_ok=True)
+                return connection, process
+    return None
 
 
 def _greet(connection: socket.socket) -> int:
@@ -73,22 +73,29 @@ def _greet(connection: socket.socket) -> int:
 
 
 def _kill(process: int) -> None:
+    """End the rank, also one that is stopped or has a handler for SIGTERM; and this process."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGTERM)
+        os.kill(process, signal.SIGCONT)
         until = time.monotonic() + _GRACE
         while _lives(process) and time.monotonic() < until:
-            time.sleep(0.02)
+            time.sleep(0.01)
         os.kill(process, signal.SIGKILL)
+    os._exit(1)
 
 
 def _lives(process: int) -> bool:
+    """Is it there, and not a zombie?"""
     try:
+        stat = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+        return stat.rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        if pathlib.Path("/proc/self").exists():
+            return False
+    with contextlib.suppress(ProcessLookupError):  # a system without /proc
         os.kill(process, 0)
-        return pathlib.Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0] not in "ZX"
-    except ProcessLookupError:
-        return False
-    except OSError:  # no /proc, or it belongs to somebody else by now
-        return not pathlib.Path("/proc/self").exists()
+        return True
+    return False
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ def reduce_rows(rows: Array, target: Array, op: str) -> None:
 
     >>> total = np.empty(2, np.float16)
     >>> reduce_rows(np.array([[2048, 1], [1, 2], [1, 3]], np.float16), total, "sum")
-    >>> total  # in float16, 2048 + 1 is 2048
-    array([2050.,    6.], dtype=float16)
+    >>> total.tolist()  # in float16, 2048 + 1 is 2048
+    [2050.0, 6.0]
     """
     reduce = REDUCE[op]
     dtype = np.dtype(np.float32) if rows.dtype in SHORT else rows.dtype

@@ -81,21 +81,36 @@ class Supervisor:
 
     def finish(self) -> None:
         """Wait until the programs of all ranks have ended; called at the end of the process."""
-        if os.getpid() != self._own_process:  # a fork of it: not a rank
+        if not self._is_rank():
             return
         if self._raised or _uncaught() is not None:
             self.end_all(self._raised or _raised(_uncaught()))
+        while _before_finish:
+            _before_finish.pop()()
         self._state = FINISHED
         self._finishing.set()
         try:
             self._over.wait()
         except KeyboardInterrupt:
             self.end_all("was interrupted while it waited for the others to end", code=130)
-        if fault_tolerant() and not _loss and not self._mpi.Is_finalized():  # see load_mpi
+        if fault_tolerant() and not _loss:  # see load_mpi
+            self.finalize()
+        while _when_finished:
+            _when_finished.pop()()
+
+    def finalize(self) -> None:
+        """End MPI in this process."""
+        if self._is_rank() and not _loss:
             self._mpi.Finalize()
+
+    def _is_rank(self) -> bool:
+        """Is this the process that MPI knows, and not a fork of it; and has it not left the job?"""
+        return os.getpid() == self._own_process and not self._mpi.Is_finalized()
 
     def raised(self, error: BaseException) -> None:
         """Note an exception that nobody caught, after its traceback has been printed."""
+        if not self._is_rank():
+            return
         self._raised = _raised(error)
         patience = threading.Timer(5, self.end_all, [self._raised])  # other threads may keep the process from ending
         patience.daemon = True
@@ -253,6 +268,8 @@ class Supervisor:
 
 _current: Supervisor | None = None
 _loss = False  # a rank of this job is lost
+_before_finish: list[Callable[[], None]] = []  # called when the program of this rank has ended
+_when_finished: list[Callable[[], None]] = []  # called when the programs of all ranks have ended
 
 
 def supervise(supervised: MpiCommunicator, mpi: Any, on_lost: Callable[[int], None]) -> None:
@@ -263,6 +280,23 @@ def supervise(supervised: MpiCommunicator, mpi: Any, on_lost: Callable[[int], No
     if first:
         _report_exceptions()
         atexit.register(_finish)
+
+
+def before_finish(call: Callable[[], None]) -> None:
+    """Have something called when the program of this rank has ended, before the others are waited for."""
+    _before_finish.append(call)
+
+
+def when_finished(call: Callable[[], None]) -> None:
+    """Have something called when the programs of all ranks have ended."""
+    _when_finished.append(call)
+
+
+def leave() -> None:
+    """Wait until all ranks call this, or have come to the end of their programs; then end MPI in this process."""
+    if _current is not None:
+        _current.finish()
+        _current.finalize()
 
 
 def supervised() -> bool:

@@ -11,7 +11,6 @@ goes on when all have come, within GG_COMM_START seconds (60).
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import hashlib
@@ -20,6 +19,7 @@ import os
 import pathlib
 import selectors
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -34,14 +34,19 @@ from gluongraph.errors import with_user_location
 from gluongraph.runtime.communicator import placeholder
 from gluongraph.runtime.communicator.base import CommunicationError
 from gluongraph.runtime.communicator.settings import seconds
-from gluongraph.runtime.communicator.supervision import say
+from gluongraph.runtime.communicator.supervision import say, when_finished
 
-_KEY = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+_KEY = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
 _START = 60.0
+_ANSWER = 10.0  # seconds more that the others wait for what rank 0 says then
+_LONGEST = 50  # characters of a folder: paths of sockets below it may have 108
 _RETRY = 0.05  # seconds between two attempts to connect
 _INSTEAD = (
-    "start it by mpiexec --host a:4,b:4 -n 8 python ... (or gluongraph run --hosts a:4,b:4), or by srun --mpi=pmix"
+    "start it by gluongraph run --hosts a:4,b:4, by mpiexec --host a:4,b:4 -n 8 python ..., or by srun --mpi=pmix"
 )
+_WAIT = "GG_COMM_START=600 waits longer"
+# The shell removes the folder: this process may have ended by then. It takes SIGTERM when the launcher has ended.
+_SHELL = 'trap : TERM; folder=$1; shift; "$@" "$folder"; code=$?; rm -rf "$folder"; exit $code'
 _LAUNCHER = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",  # whoever runs the ranks as root may run these processes so
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -101,7 +106,10 @@ def _error(message: str, help: str = "") -> CommunicationError:
 
 def _meet(environ: Mapping[str, str], rank: int, size: int, until: float) -> pathlib.Path:
     """The folder with the sockets of the placeholders."""
-    base = pathlib.Path(tempfile.gettempdir(), f"gluongraph-{os.getuid()}")
+    temporary = tempfile.gettempdir()
+    if len(temporary) > _LONGEST:
+        temporary = "/tmp"
+    base = pathlib.Path(temporary, f"gluongraph-{os.getuid()}")
     base.mkdir(mode=0o700, exist_ok=True)
     if base.is_symlink() or base.stat().st_uid != os.getuid() or base.stat().st_mode & 0o077:
         raise _error(f"{base} is not a folder of this user alone", "remove it, or set TMPDIR")
@@ -113,6 +121,7 @@ def _meet(environ: Mapping[str, str], rank: int, size: int, until: float) -> pat
 
 def _report(meeting: pathlib.Path, rank: int, size: int, until: float) -> pathlib.Path:
     """Tell rank 0 that this rank is here; wait for its answer."""
+    until += _ANSWER
     hello = json.dumps({"rank": rank, "size": size}).encode() + b"\n"
     while time.monotonic() < until:
         with contextlib.suppress(OSError, ValueError), _connected(meeting, until) as connection:
@@ -135,20 +144,31 @@ def _gather(base: pathlib.Path, meeting: pathlib.Path, size: int, until: float) 
         meeting.unlink(missing_ok=True)
         listener.bind(str(meeting))
         listener.listen(size)
-        launcher = _Launcher.start(base, size)
+        launcher, problem = _started(base, size)
         try:
             _wait_for_all(listener, guests, size, launcher, until)
+            if launcher is None or problem is not None:
+                raise problem or AssertionError
             _answer(guests, {"folder": str(launcher.folder)})
+            return launcher.folder
         except CommunicationError as error:
-            launcher.end()
-            message, _, help = str(error).partition("\n  help: ")
+            if launcher is not None:
+                launcher.end()
+            message, _, help = str(problem or error).partition("\n  help: ")
             _answer(guests, {"error": message.partition("\n")[0], "help": help})
-            raise
+            raise problem or error from None
         finally:
             meeting.unlink(missing_ok=True)
             for guest in guests.values():
                 guest.close()
-    return launcher.folder
+
+
+def _started(base: pathlib.Path, size: int) -> tuple[_Launcher | None, CommunicationError | None]:
+    """The launcher; or why there is none, for which the others have come first, to be told."""
+    try:
+        return _Launcher.start(base, size), None
+    except CommunicationError as error:
+        return None, error
 
 
 @contextlib.contextmanager
@@ -156,9 +176,8 @@ def _only_one(meeting: pathlib.Path, until: float) -> Iterator[None]:
     """Within: this is the only rank 0 that waits for others with these variables."""
     path = meeting.with_suffix(".lock")
     while True:
-        with open(path, "w", encoding="ascii") as lock, contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(lock, path):
+        with open(path, "w", encoding="ascii") as lock:
+            if _locked(lock, path):
                 try:
                     yield
                 finally:
@@ -169,15 +188,17 @@ def _only_one(meeting: pathlib.Path, until: float) -> Iterator[None]:
         time.sleep(_RETRY)
 
 
-def _is_at(file: IO[str], path: pathlib.Path) -> bool:
-    """Is it the file that this path names now? It may have been removed since it was opened."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    return False
+def _locked(lock: IO[str], path: pathlib.Path) -> bool:
+    """Lock the file, and look whether this path still names it: who had it before has removed it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
 
 
 def _wait_for_all(
-    listener: socket.socket, guests: dict[int, socket.socket], size: int, launcher: _Launcher, until: float
+    listener: socket.socket, guests: dict[int, socket.socket], size: int, launcher: _Launcher | None, until: float
 ) -> None:
     """Fill `guests` with a connection for each other rank. No connection can keep another one from being heard."""
     with selectors.DefaultSelector() as selector:
@@ -187,7 +208,8 @@ def _wait_for_all(
                 missing = ", ".join(str(rank) for rank in range(1, size) if rank not in guests)
                 advice = f"{_WAIT}; if they are on other hosts, {_INSTEAD}"
                 raise _error(f"of {size} ranks these have not come: {missing}", advice)
-            launcher.check()
+            if launcher is not None:
+                launcher.check()
             for key, _ in selector.select(0.2):
                 if key.fileobj is listener:
                     guest, _ = listener.accept()
@@ -220,8 +242,10 @@ def _hear(
         hello = json.loads(heard)
         heard.clear()
         if hello["size"] != size or not 0 < hello["rank"] < size:
+            guests[-1] = guest  # it is told, too
             raise _error(f"one process is rank {hello['rank']} of {hello['size']}, another rank 0 of {size}")
         if guests.setdefault(hello["rank"], guest) is not guest:
+            guests[-1] = guest  # it is told, too
             raise _error(f"two processes are rank {hello['rank']}: each needs a RANK of its own")
 
 
@@ -254,23 +278,17 @@ class _Launcher:
         # Jobs beside one another must not share the launcher's own folders.
         environ |= {"TMPDIR": str(folder), "PRTE_MCA_prte_tmpdir_base": str(folder)}
         command = [program, "--oversubscribe", "-n", str(size), sys.executable, "-I", "-S", placeholder.__file__]
-        # The shell removes the folder when this process may have ended already.
         process = subprocess.Popen(
-            [
-                "sh",
-                "-c",
-                'folder=$1; shift; "$@" "$folder"; code=$?; rm -rf "$folder"; exit $code',
-                "sh",
-                folder,
-                *command,
-            ],
+            ["sh", "-c", _SHELL, "sh", str(folder), *command],
             env=environ,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,  # an interrupt from the terminal is for the ranks, which end the job
         )
-        return cls(folder, process, log)
+        launcher = cls(folder, process, log)
+        when_finished(launcher.leave)
+        return launcher
 
     def check(self) -> None:
         """Does it run?
@@ -283,12 +301,20 @@ class _Launcher:
             shown = self.log.read().decode(errors="replace").strip()
             raise _error(f"mpiexec, which is to connect the ranks, has ended: {shown[-1000:]}", "mpiexec -n 2 hostname")
 
+    def leave(self) -> None:
+        """Let it end by itself, after this process."""
+        self.log.close()
+        self.process.returncode = 0  # else Python warns that it still runs
+
     def end(self) -> None:
-        """End it, and the placeholders."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, 15)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(5)
+        """End it; the placeholders end with it."""
+        for number in [*[signal.SIGTERM] * 6, signal.SIGKILL]:  # more than once: while it starts, one may be lost
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.5)
+                break
+        self.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -315,6 +341,8 @@ def _claim(path: pathlib.Path, until: float) -> tuple[socket.socket, dict[str, s
             connection.sendall(f"{os.getpid()}\n".encode())
             variables: dict[str, str] = json.loads(_line(connection))
             return connection, variables
+        if not path.parent.exists():
+            raise _error("mpiexec, which is to connect the ranks, has ended", "mpiexec -n 2 hostname")
         time.sleep(_RETRY)
     raise _error(
         f"mpiexec has not started the process for this rank in time ({path})",
@@ -334,16 +362,13 @@ def _stay_connected(connection: socket.socket) -> None:
             say("the job has been ended")
             os._exit(1)
 
-    owner = os.getpid()
-
     def finish() -> None:
-        if os.getpid() == owner:
-            finished.set()
-            with contextlib.suppress(OSError):
-                connection.sendall(b"finished")
+        finished.set()
+        with contextlib.suppress(OSError):
+            connection.sendall(b"finished")
 
     threading.Thread(target=watch, name="gluongraph-placeholder", daemon=True).start()
-    atexit.register(finish)  # before that of the supervision is registered: it is called after it
+    when_finished(finish)
 
 
 def _connected(path: pathlib.Path, until: float) -> socket.socket:

@@ -18,8 +18,9 @@ from gluongraph.cli import COMMANDS, main
 pytestmark = pytest.mark.usefixtures("demo_environment")
 
 # Commands whose examples take minutes: how many of the last ones are run. That of bundle needs a C++ compiler, and runs
-# in the tests of the runner; those of key need the package cryptography, and run in tests/trust.
-LONG = {"bench": 1, "bundle": 0, "key": 0, "tune": 1}
+# in the tests of the runner; those of key need the package cryptography, and run in tests/trust; those of run need MPI,
+# and run in tests/distributed.
+LONG = {"bench": 1, "bundle": 0, "key": 0, "run": 0, "tune": 1}
 
 
 def examples(command: str) -> list[str]:

@@ -103,8 +103,9 @@ def stays(how: str) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
     subprocess.Popen(["sleep", "600"])
-    print("ready", world().size, flush=True)
+    size = world().size
     try:
+        print("ready", size, flush=True)
         time.sleep(600)
     except KeyboardInterrupt:
         print("has saved", flush=True)

@@ -222,8 +222,6 @@ def test_whoever_is_killed_no_process_is_left(whom: str, how: str, tmp_path: Pat
         done = job.end()
         assert not job.left()
     assert done.code == (-signal.SIGKILL if whom == "launcher" else 137)
-    if whom == "launcher":  # mpiexec has had time to take away the shared memory of its ranks
-        assert not [file for file in tmp_path.rglob("*") if file.is_file()]
 
 
 @needs_mpi

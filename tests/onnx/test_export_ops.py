@@ -22,9 +22,9 @@ from gluongraph.ops.blocked_layout import IN_BLOCKS
 # Ops of gradients, of random numbers, of several devices and of plans, with those of `passes/layout.py`: they are in no
 # forward of a net that predicts.
 ELSEWHERE = {
-    "allreduce", "bernoulli", "call", "depth_windows_grad", "dropout", "first_of", "fused",
+    "all_gather", "all_reduce", "allreduce", "bernoulli", "call", "depth_windows_grad", "dropout", "first_of", "fused",
     "gather_grad", "avg_pool2d_grad", "normal", "pack_codes", "put_rows", "random_bits", "random_word",
-    "round_by_chance", "uniform", "unpack_codes",
+    "reduce_scatter", "round_by_chance", "uniform", "unpack_codes",
     *(op.name for op in IN_BLOCKS.values()),
 }  # fmt: skip
 SAMPLED = [

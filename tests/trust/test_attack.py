@@ -20,10 +20,11 @@ COMMANDS = {  # command -> what it is given, in place of STRANGER an artefact; i
     "replay": (["STRANGER"], 0),
     "compile": (["STRANGER", "--batch-sizes", "4"], 0),
     "train": (["STRANGER", "data.npz", "--batch-size", "4", "--steps", "2", "--no-shuffle"], 0),
+    "simulate": (["STRANGER", "--ranks", "2", "--bandwidth", "1Gbit", "--latency", "1e-5"], 0),
     "tune": (["STRANGER", "--seconds", "1"], 2),
     "bundle": (["STRANGER", "-o", "folder"], 2),
 }
-WITHOUT = {"bench", "completion", "doctor", "key", "ops"}  # commands that take no artefact, or never load one
+WITHOUT = {"bench", "completion", "doctor", "key", "ops", "run"}  # commands that take no artefact, or never load one
 
 
 def test_loaded_it_is_compiled_from_its_graph(

@@ -133,7 +133,7 @@ def try_ranks(
             *flags,
             *("-n", str(number), "sh", "-c", _OUTPUT_TO_FILES, "sh", str(folder), sys.executable),
             *python,
-            *_script(program, folder),
+            *script(program, folder),
             *map(str, arguments),
         ]
         start = time.monotonic()
@@ -214,7 +214,7 @@ def _launch(
         return launcher.returncode, shown.read().decode(errors="replace"), timed_out
 
 
-def _script(program: Program, folder: Path) -> list[str]:
+def script(program: Program, folder: Path) -> list[str]:
     """The interpreter's argument that runs a program; a source text becomes a file in `folder`."""
     if isinstance(program, Path) or (isinstance(program, str) and program.endswith(".py") and "\n" not in program):
         return [str(program)]

@@ -252,7 +252,9 @@ def test_the_traceback_comes_first() -> None:
 @pytest.mark.parametrize("name", ["kill", "end without a word"])
 def test_what_the_launcher_sees_first_ends_the_job(name: str) -> None:
     job = result(name)
-    assert job.code != 0, job
+    assert not any(job.outputs), job
+    if name == "kill" or is_open_mpi():  # MPICH's launcher returns the exit code of the rank that ended
+        assert job.code != 0, job
 
 
 def test_a_busy_rank_is_waited_for() -> None:
