@@ -200,6 +200,11 @@ class Storage:
         self.copies: Mapping[str, Any] = NONE  # arrays
         self.lent = False
 
+    @property
+    def form(self) -> Array:
+        """An array of this shape and dtype: also where the elements are elsewhere."""
+        return self.array
+
     def write(self, value: Any, key: Any = ...) -> None:
         """array[key] = value"""
         self.array[key] = value
@@ -233,11 +238,23 @@ class Storage:
 
 
 class Absent(Storage):
-    """A storage whose elements are on other ranks: `array` has the right shape and dtype, and no memory."""
+    """A storage whose elements are on other ranks: who asks for `array` gets an error; `form` has the right shape and
+    dtype, and no memory."""
 
     __slots__ = ()
 
     absent = True
+
+    @property
+    def array(self) -> Array:  # type: ignore[override]  # an attribute of all others, which every call reads
+        """Raise MXNetError: there is nothing to read."""
+        raise absent_error()
+
+    @property
+    def form(self) -> Array:
+        """An array of this shape and dtype."""
+        found: Array = vars(Storage)["array"].__get__(self)
+        return found
 
     def write(self, value: Any, key: Any = ...) -> None:
         """Raise MXNetError: there is nothing to write to."""

@@ -19,11 +19,14 @@ def is_collective(n: Node) -> bool:
 
 
 def copy_shared_operands(graph: Graph) -> Graph:
-    """Return the graph with copies of operands that others read too, and of results that are results of the program."""
+    """Return the graph with copies of operands that others read too, and of results that are results of the program.
+    `all_gather` comes after copies of inputs of its operand's type: its shard may be the input that is copied, which is
+    a part of the memory that it writes."""
     if not any(map(is_collective, graph.nodes())):
         return graph
     readers = Counter(root(s) for n in graph.nodes() if n.op.name == "fused" for s in n.src)
     results = {root(n) for n in graph.results}
+    input_copies = [n for n in graph.nodes() if _is_input_copy(n)]
     copies = 0
 
     def copied(s: Node) -> Node:
@@ -43,6 +46,8 @@ def copy_shared_operands(graph: Graph) -> Graph:
         sources = tuple(new[s] for s in n.src)
         if is_collective(n) and _kind(n) != "all_gather":
             sources = tuple(new[s] if is_own(s) else copied(new[s]) for s in n.src)
+        elif is_collective(n) and (first := [copy for copy in input_copies if copy.ty == n.src[0].ty]):
+            sources = (ops.depends_on(sources[0], *first),)
         new[n] = n.on(sources)
     origins = {new[n]: origin for n, origin in graph.origins.items() if n in new}
 
@@ -56,6 +61,15 @@ def copy_shared_operands(graph: Graph) -> Graph:
     outputs = {name: result(n, False) for name, n in graph.outputs.items()}
     updates = {name: result(n, True) for name, n in graph.updates.items()}
     return graph.with_results(outputs, updates, origins)
+
+
+def _is_input_copy(n: Node) -> bool:
+    """Is this the result of a kernel that copies an input?"""
+    if n.op.name != "get_tuple_element" or n.src[0].op.name != "fused" or len(n.src[0].src) != 1:
+        return False
+    body: Graph = n.src[0].attrs["body"]
+    copied = all(y.op.name == "input" for y in body.outputs.values())
+    return copied and root(n.src[0].src[0]).op.name == "input"
 
 
 def _kind(fused: Node) -> str:

@@ -77,6 +77,7 @@ ALLOWED: dict[str, str] = {
 LATE = {
     "ndarray": "autograd nd",  # NDArray.backward, tostype, attach_grad(stype="row_sparse")
     "profiler": "symbol",  # the names that MXNet gives to operators
+    "kvstore": "tracing",  # is a formula one of elements? Graphs with updates stand on stores
     "nd": "operator",  # nd.Custom
     "gluon": "onnx",  # HybridBlock.export(format="onnx")
     "step": "artefact onnx",  # TrainStep.export, export_onnx

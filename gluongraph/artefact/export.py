@@ -25,6 +25,7 @@ from gluongraph.host import nvidia, params_file
 from gluongraph.host.file_names import check_name
 from gluongraph.host.progress import quiet, task
 from gluongraph.ir import serialize
+from gluongraph.ir.entry_point import Program
 from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import index_checks
@@ -40,6 +41,7 @@ from gluongraph.tracing.tracer import Traced
 
 if TYPE_CHECKING:
     from gluongraph.compiler.lower import Compiled
+    from gluongraph.gluon.trainer import Trainer
     from gluongraph.step import TrainStep
 
 Types = tuple[TensorType, ...]
@@ -63,6 +65,8 @@ def export(
     _check(step, batches[0] if batches else ())
     on = find_target(target or step.options.target)
     command_for(on.machine)  # raises, before anything is compiled
+    if on.gpu and step.trainer is not None and step.trainer.exchange.ranks > 1:
+        raise MXNetError(with_user_location("the step cannot be exported for a GPU: it sums gradients over ranks"))
     maker = _Maker(step, on)
     entries = [(mode, *each) for mode in wanted for each in enumerate(types if mode != "apply" else [()])]
     with quiet(not progress), task(len(entries), "exporting") as done:
@@ -82,8 +86,12 @@ def _check(step: TrainStep, batch: Sequence[Any]) -> None:
         wrong = f"its parameters are on {len(trainer.contexts)} contexts, and an artefact runs on one"
     elif step._in_python(trainer):
         wrong = "Python acts between its gradients and updates: an optimizer without a formula, a store or a method"
-    elif trainer.residual_arrays(trainer.names):
+    elif trainer.exchange.compression is not None:
         wrong = "its gradients are compressed"
+    elif trainer.exchange.sharding is not None:
+        wrong = "its state is divided among ranks (strategy=): only together they have all of it"
+    elif step.options.micro_batches:
+        wrong = "it computes in micro-batches (deterministic=)"
     elif step.averages is not None and step.averages.shown:
         wrong = "the averages are in place of the weights: leave the block first"
     if wrong:
@@ -159,6 +167,20 @@ class _Entry:
     compiled: Compiled
 
 
+def _ranks(trainer: Trainer | None) -> dict[str, int]:
+    """How many ranks train the step together; nothing where it is for one process."""
+    store = trainer._kvstore if trainer is not None else None
+    return {"ranks": store.num_workers} if store is not None and store.type.startswith("dist") else {}
+
+
+def _collectives(program: Program) -> dict[str, Any]:
+    """What tells of a program's collectives; nothing where it has none."""
+    if not program.collectives:
+        return {}
+    rows = [[c.op, list(c.reads), list(c.writes), c.shard] for c in program.collectives]
+    return {"collectives": rows, "steps": [list(step) for step in program.steps]}
+
+
 class _Maker:
     """Compiles entry points, and gathers what goes into the file."""
 
@@ -211,6 +233,7 @@ class _Maker:
             "parameters": [self._parameter(key, p) for key, p in parameters.items()],
             "states": {name: sources(name, array) for name, array in self._held().items()},
             **self._optimizer(),
+            **_ranks(step.trainer),
             "entries": [self._entry(e) for e in self.entries],
             "about": about,
         }
@@ -333,6 +356,7 @@ class _Maker:
             "scratch_bytes": program.scratch_bytes,
             "scalar_bytes": program.scalar_bytes,
             "outputs": dict(program.outputs),
+            **_collectives(program),
             "constants": {name: f"{file.CONSTANTS}{e.name}/{name}" for name in program.constants},
             "updates": list(e.step_graph.graph.updates),
             "results": structure.to_data(e.traced.outputs),

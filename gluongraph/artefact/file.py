@@ -21,7 +21,7 @@ from gluongraph.host import json_text, params_file
 from gluongraph.runtime import tensorfile
 from gluongraph.storage import Array
 
-FORMAT, VERSION = "gluongraph-artefact", 1
+FORMAT, VERSIONS = "gluongraph-artefact", ("1", "2")
 DESCRIPTOR = "artefact.json"
 PARAMS, STATES, REST, CAPTURES, CONSTANTS, CODE, GRAPHS = (
     *("params/", "optim/", "extra/", "capture/", "const/", "code/", "graph/"),
@@ -49,6 +49,14 @@ class Artefact:
         return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
 
 
+def version_of(told: Mapping[str, Any]) -> int:
+    """The version of the format for this descriptor: 2 with collectives, which programs that read version 1 alone would
+    leave out."""
+    entries = told.get("entries")
+    rows = entries if isinstance(entries, list) else []  # a file that others have written may say anything
+    return 2 if any(isinstance(row, dict) and "collectives" in row for row in rows) else 1
+
+
 Sign = Callable[[str], Mapping[str, str]]  # the digest of a descriptor -> metadata that say who vouches for it
 
 
@@ -66,10 +74,11 @@ def write(
         OSError: it cannot be written; what was there before is as it was.
     """
     tensors = {name: [dtype_name(a.dtype), list(a.shape), _digest(a)] for name, a in sorted(arrays.items())}
-    about = {"format": FORMAT, "format_version": VERSION, **told, "tensors": tensors}
+    version = version_of(told)
+    about = {"format": FORMAT, "format_version": version, **told, "tensors": tensors}
     text = np.frombuffer(json.dumps(about, allow_nan=False).encode(), np.uint8)
     digest = _digest(text)
-    metadata = {"format": FORMAT, "format_version": str(VERSION), "sha256": digest, **sign(digest)}
+    metadata = {"format": FORMAT, "format_version": str(version), "sha256": digest, **sign(digest)}
     pieces = tensorfile.pieces({**arrays, DESCRIPTOR: text}, metadata)
     params_file.whole(os.fspath(path), lambda file: file.writelines(piece.data for piece in pieces))
 
@@ -94,8 +103,9 @@ def read(path: str | os.PathLike[str]) -> Artefact:
         raise FormatError(_sentence(what, f"is no artefact, or a damaged one: {error}")) from None
     if metadata.get("format") != FORMAT or DESCRIPTOR not in arrays:
         raise FormatError(_sentence(what, "is a safetensors file, but no artefact"))
-    if (version := metadata.get("format_version")) != str(VERSION):
-        raise FormatError(_sentence(what, f"has format {version!r}, and this gluongraph reads format {VERSION}"))
+    if (version := metadata.get("format_version")) not in VERSIONS:
+        known = " and ".join(VERSIONS)
+        raise FormatError(_sentence(what, f"has format {version!r}, and this gluongraph reads {known}"))
     text = arrays.pop(DESCRIPTOR)
     digest = _digest(text)
     if digest != metadata.get("sha256"):

@@ -33,11 +33,13 @@ from gluongraph.gluon.parameter import Parameter
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.host.file_names import check_name
 from gluongraph.ir.graph import Graph, TensorType
+from gluongraph.ir.serialize import described
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import index_checks
 from gluongraph.optimizer import Optimizer
 from gluongraph.runtime import loader
 from gluongraph.runtime.checkpoint import Content
+from gluongraph.runtime.communicator.environment import world
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
 from gluongraph.step import Options, TrainStep
@@ -51,7 +53,7 @@ from gluongraph.tracing.loss_scaling import GOOD, SCALE
 from gluongraph.tracing.low_precision_copies import Copies, copy_of
 from gluongraph.tracing.optimizer_updates import GRAD, SCALAR, ScalarTable
 from gluongraph.tracing.precision import precision_of
-from gluongraph.tracing.step_graph import Mode
+from gluongraph.tracing.step_graph import MODES_BY_NAME, Mode
 from gluongraph.tracing.tracer import Traced
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ def load(
     somebody has signed it whose key is trusted (`gluongraph key`), and where versions and CPU are the right ones.
     Otherwise the step is compiled again here from its graph, which is data, when it is first called; a warning says so.
     The generators of `mx.random` go on where they were.
+
+    What ranks have exported trains on the ranks that there are, as many as that may be: all of them load it.
 
     Args:
         lr_scheduler: the schedule, a function of the number of updates, where the artefact's was Python that could
@@ -126,6 +130,7 @@ class ExportedStep(TrainStep):
 
     def __init__(self, artefact: Artefact, lr_scheduler: Callable[[int], float] | None, verdict: Verdict):
         told = artefact.told
+        _check_ranks(told)
         rollback = random.checkpoint({"": (cpu(), 0)})
         parameters = {p["key"]: _parameter(p) for p in told["parameters"]}
         rollback()  # nothing has been drawn: values come from the file
@@ -176,6 +181,17 @@ class ExportedStep(TrainStep):
         file.write(path, {**told, "about": about}, arrays | captured | groups, sign)
 
 
+def _check_ranks(told: Mapping[str, Any]) -> None:
+    """Refuse on several ranks what one rank has exported to train: its code has no sum over ranks."""
+    modes = [MODES_BY_NAME[entry["mode"]] for entry in told["entries"]]
+    if told.get("ranks") != 1 or not any(mode.gradients and not mode.adds for mode in modes):
+        return
+    if (size := world().size) > 1:
+        message = f"the artefact was exported by one rank: its code has no sum over the {size} ranks that there are"
+        help = "export it on two ranks or more: what they export trains on any number"
+        raise MXNetError(with_user_location(message, help=help))
+
+
 def _parameter(told: Mapping[str, Any]) -> Parameter:
     stype = told.get("grad_stype", "default")
     made = Parameter(told["name"], told["grad_req"], told["shape"], told["dtype"], grad_stype=stype)
@@ -195,7 +211,8 @@ def _trainer(
         if "states" in p
     }
     optimizer = optimizer_of(told["optimizer"], told["about"]["parts"]["progress"], states, schedule)
-    return Trainer([parameters[p["key"]] for p in mine], optimizer)
+    store = "dist_sync" if "ranks" in told else "device"
+    return Trainer([parameters[p["key"]] for p in mine], optimizer, kvstore=store)
 
 
 def _type(dtype: str, shape: Sequence[int]) -> TensorType:
@@ -365,9 +382,13 @@ class ExportedSpecialization(Specialization):
         gpu = self.specializations.artefact.told["target"]["kind"] == "cuda"
         binaries = {name.removeprefix(place + "/"): a for name, a in arrays.items() if name.startswith(place + "/")}
         module = code.module_of(arrays[place], self.specializations.artefact.path, gpu, binaries)
-        entry = loader.function(module, self.told["symbol"])
         program = entries.program_of(self.told, self.specializations.artefact)
-        return (DeviceExecutor if gpu else Executor)(entry, program, self._memory(), refuse=self._refuse)
+        if gpu:
+            entry = loader.function(module, self.told["symbol"])
+            return DeviceExecutor(entry, program, self._memory(), refuse=self._refuse)
+        segments = [loader.function(module, name) for name in program.segments]
+        text = described(self._graph()) if program.steps else ""
+        return Executor(segments, program, self._memory(), self._refuse, text)
 
     def _refuse(self, values: Mapping[str, Array]) -> NoReturn:
         index_checks.raise_error(self._graph(), values)
@@ -398,4 +419,5 @@ class ExportedSpecialization(Specialization):
 
     @property
     def samples(self) -> int:
-        return int(self.told["samples"])
+        trainer = self.specializations.trainer
+        return int(self.told["samples"]) * (trainer.exchange.ranks if trainer is not None else 1)

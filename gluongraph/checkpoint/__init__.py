@@ -7,7 +7,7 @@ add its `Part` to the table.
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ import gluongraph
 from gluongraph import autograd
 from gluongraph.checkpoint import averages, gradients, progress, random_state, states, weights
 from gluongraph.checkpoint.part import REST, STATES, WEIGHTS, Groups, Part, Put, Training, check_json, misfit
+from gluongraph.checkpoint.ranks import of_rank
 from gluongraph.errors import with_user_location
 from gluongraph.ndarray import NDArray
 from gluongraph.runtime import checkpoint as disk
@@ -64,18 +65,33 @@ def put(step: TrainStep, content: Content) -> dict[str, Any]:
     Raises:
         FormatError: it does not fit; nothing is changed.
     """
-    try:
-        ready = _ready(step, content)
-        extra: dict[str, Any] = content.about["extra"]
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise misfit(f"the checkpoint is not as step.save writes it: {error!r}") from None
+    return put_all(*ready(step, content))
+
+
+def put_all(parts: Sequence[Put], extra: dict[str, Any]) -> dict[str, Any]:
+    """Restore parts that are ready; gives `extra`."""
     with autograd.pause():
-        for each in ready:
+        for each in parts:
             each()
     return extra
 
 
-def _ready(step: TrainStep, content: Content) -> list[Put]:
+def ready(step: TrainStep, content: Content, rank: int = 0, size: int = 0) -> tuple[list[Put], dict[str, Any]]:
+    """What is to be done to restore each part, and the user's own. With a `size`, of one of so many ranks, which may be
+    others than those that have saved.
+
+    Raises:
+        FormatError: it does not fit.
+    """
+    try:
+        content = of_rank(content, rank, size) if size else content
+        extra: dict[str, Any] = content.about["extra"]
+        return _parts(step, content), extra
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise misfit(f"the checkpoint is not as step.save writes it: {error!r}") from None
+
+
+def _parts(step: TrainStep, content: Content) -> list[Put]:
     """What is to be done for each part, all of which fit. Raises FormatError, or what a strange structure leads to."""
     training, parts = Training(step), content.about["parts"]
     if strange := sorted(parts.keys() - PARTS.keys()):

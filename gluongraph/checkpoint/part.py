@@ -14,6 +14,7 @@ from gluongraph.host.json_text import DEEPEST, depth_exceeds
 from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.runtime.checkpoint import Content
+from gluongraph.runtime.communicator.base import Communicator
 from gluongraph.storage import Array
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ class Training:
                 self.keys[parameter.key], self.parameters[key] = key, parameter
         if not any(p.deferred for p in self.trainer.params):
             self.trainer.prepare()
+
+    @property
+    def communicator(self) -> Communicator:
+        """The ranks that train together."""
+        return self.trainer.communicator
 
     def key(self, replica: str) -> str:
         """The name in files of a replica: "0.weight@cpu(1)" of "dense0_weight@cpu(1)"."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,16 +19,28 @@ from gluongraph.runtime.communicator.environment import world
 Array = np.ndarray[Any, Any]
 
 
+def has_collectives(graph: Graph) -> bool:
+    """Do ranks exchange values in this graph?"""
+    return any(n.op.kind == "collective" or n.attrs.get("ranks", 1) > 1 for n in graph.nodes())
+
+
 class Interpreted:
     """Runs a graph node by node in numpy, with the interface of `runtime.Executor`."""
 
     checks_indices = True  # by the ops' numpy implementations
 
-    def __init__(self, graph: Graph, roles: Mapping[str, str], state: Mapping[str, Array], check: bool, text: str = ""):
-        """`text` describes the graph: where it communicates, all ranks must have the same."""
+    def __init__(
+        self,
+        graph: Graph,
+        roles: Mapping[str, str],
+        state: Mapping[str, Array],
+        check: bool,
+        describe: Callable[[Graph], str] = repr,
+    ):
+        """`describe` says what all ranks must have in common, where the graph communicates."""
         self.graph, self.check = graph, check
-        self.communicates = any(n.op.kind == "collective" or n.attrs.get("ranks", 1) > 1 for n in graph.nodes())
-        self._agreement = Agreement(world(), text) if self.communicates else None
+        self.communicates = has_collectives(graph)
+        self._agreement = Agreement(world(), describe(graph)) if self.communicates else None
         self._flag = index_checks.flagged(graph).outputs.get(INDEX_FLAG)
         self.input_names = tuple(name for name in graph.inputs if roles[name] == "input")
         self.output_names = tuple(graph.outputs)

@@ -16,7 +16,7 @@ from gluongraph.codegen.cache.artifacts import LIBRARY, Artefact
 from gluongraph.codegen.rule import Target
 from gluongraph.codegen.targets import runs_here
 from gluongraph.codegen.targets import target as find_target
-from gluongraph.compiler.interpreted import Interpreted
+from gluongraph.compiler.interpreted import Interpreted, has_collectives
 from gluongraph.compiler.memory_options import ALL_KEPT, MemoryOptions
 from gluongraph.errors import CompileError, MXNetError, pluralize, with_user_location
 from gluongraph.host import process, services
@@ -24,7 +24,7 @@ from gluongraph.host.interrupts import import_whole, in_one_line
 from gluongraph.host.progress import quiet, task
 from gluongraph.ir import printer
 from gluongraph.ir.graph import Graph, Node
-from gluongraph.ir.serialize import fingerprint
+from gluongraph.ir.serialize import described
 from gluongraph.ops import index_checks
 from gluongraph.runtime import loader
 from gluongraph.runtime.device import DeviceExecutor
@@ -125,7 +125,7 @@ class Compiled:
         that interprets the graph."""
         if self.artefact is None:
             check = bool(debug.settings().check)
-            return Interpreted(self.traced, self.request.roles, state, check, described(self.traced))
+            return Interpreted(self.traced, self.request.roles, state, check, described)
         module, program = self.module(), self.artefact.program
         entry = [loader.function(module, name) for name in program.segments]
         refuse: Refuse = partial(index_checks.raise_error, self.traced)
@@ -142,13 +142,6 @@ class Compiled:
             return artefact.module
         what = str(artefact.path or "compiled code")
         return loader.load_code(artefact.files[LIBRARY], what, artefact.gpu, artefact.binaries)
-
-
-def described(graph: Graph) -> str:
-    """Return what all ranks that run a graph must have in common, line by line: its inputs with their types, and a
-    digest of the rest."""
-    inputs = [f"{name}: {n.ty}" for name, n in graph.inputs.items()]
-    return "\n".join([*inputs, f"a graph with the digest {fingerprint(graph)}"])
 
 
 def interprets() -> bool:
@@ -176,6 +169,7 @@ def lower(
     on = on or find_target()
     debug.next_graph()
     graph, tuning = edited(graph), None
+    check_collectives(graph, on)
     request = Request(graph, roles, forward, on, memory_options)
     with quiet(not progress), task(0, "compiling"):
         if tune and runs_here(on) and not interprets():
@@ -216,6 +210,13 @@ def built(plan: Plan, on: Target) -> Artefact | None:
         "target", f"{on.name}: {pluralize(len(plan.launches), 'launch')}, {pluralize(made, 'kernel')} compiled now"
     )
     return artefact
+
+
+def check_collectives(graph: Graph, on: Target) -> None:
+    """Raise CompileError for collectives between ranks in code for a GPU, whose executor runs none."""
+    if on.gpu and has_collectives(graph):
+        message = f"collectives between ranks in a step for {on.name}: they are run between kernels of a CPU alone"
+        raise CompileError(with_user_location(message, help='target="cpu", or a kvstore of one process ("device")'))
 
 
 LARGEST = 2**31 - 2**16  # elements of an array: indices have 32 bits, and some kernels compute a tile beyond the end

@@ -65,17 +65,21 @@ class Handle:
         if self._storage is None:
             assert self._node is not None
             return self._node.ty
-        array = self._storage.array
+        array = self._storage.form
         return TensorType(array.shape, dtype_name(array.dtype))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._storage.array.shape if self._storage is not None else self.type.shape
+        storage = self._storage
+        if storage is None:
+            return self.type.shape
+        shape: tuple[int, ...] = storage.form.shape if storage.absent else storage.array.shape
+        return shape
 
     @property
     def dtype(self) -> Any:
         """The numpy type of the elements: `numpy.float32`."""
-        array_dtype = self._storage.array.dtype if self._storage is not None else numpy_dtype(self.type.dtype)
+        array_dtype = self._storage.form.dtype if self._storage is not None else numpy_dtype(self.type.dtype)
         return array_dtype.type
 
     @property

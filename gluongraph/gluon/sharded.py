@@ -15,8 +15,9 @@ from gluongraph.ndarray import NDArray
 from gluongraph.ops.collective import flat_offsets
 from gluongraph.optimizer import Optimizer
 from gluongraph.runtime.arena import Arena
+from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.base import Communicator
-from gluongraph.storage import Array, Storage, release, restore
+from gluongraph.storage import Array, Storage, aligned_empty, release, restore
 from gluongraph.tracing.sharding import SHARD, STRATEGIES, Bucket, Sharding, is_elementwise
 
 BUCKET = 4 << 20  # bytes of a bucket of zero2 and fsdp, at least
@@ -78,10 +79,9 @@ class ShardedParameters:
         buckets = buckets_of(params, optimizer, size)
         for dtype in dict.fromkeys(bucket.types[0].dtype for bucket in buckets):
             if not optimizer.has_formula or not is_elementwise(optimizer, dtype):
-                message = f"strategy={strategy!r} divides parameters among ranks at any element, and "
-                message += f"{type(optimizer).__name__} computes an update from whole parameters"
-                raise MXNetError(with_user_location(message, help="leave strategy out, or use another optimizer"))
+                raise _refusal(strategy, optimizer)
         self.sharding = Sharding(buckets, communicator.size, gathers=strategy == "fsdp", bytes=size)
+        self._is_open = False  # are whole parameters there for a while?
         self.shards: dict[str, NDArray] = {}
         self._arenas: list[Arena] = []
         arrays = {p.key: p.list_data()[0] for p in params}
@@ -115,49 +115,91 @@ class ShardedParameters:
         if not self.sharding.gathers or not self._is_released():
             yield
             return
-        parts: dict[str, Array] = {}
-        for bucket in self.sharding.buckets:
-            shard = self.shards[bucket.name].storage.array
-            whole = parts[bucket.name] = np.empty(shard.size * self._communicator.size, shard.dtype)
-            self._communicator.allgather(shard, whole)
-            for storages, part in zip(self._storages(bucket), _parts(bucket, whole).values(), strict=True):
-                for storage in storages:
-                    restore(storage, part)
+        gathered, self._is_open = self._gather(), True
+        for name, whole in gathered.items():  # for steps that do not update, which read shards
+            self.shards[name].storage.rehome(self._own(whole), copy=False)
         try:
             yield
         finally:
-            for name, whole in parts.items():
-                size = whole.size // self._communicator.size
-                start = size * self._communicator.rank
-                self.shards[name].storage.write(whole[start : start + size])
+            for name, whole in gathered.items():
+                self.shards[name].storage.rehome(self._own(whole).copy(), copy=False)
             self._release()
+            self._is_open = False
+
+    def _own(self, whole: Array) -> Array:
+        """Return this rank's part of flat memory."""
+        size = whole.size // self._communicator.size
+        return whole[size * self._communicator.rank :][:size]
+
+    def _gather(self) -> dict[str, Array]:
+        """Let parameters live in flat memory gathered from all ranks, by bucket, which is returned; all but those that
+        have got other arrays meanwhile."""
+        self._agree("whole parameters are gathered")
+        gathered: dict[str, Array] = {}
+        for bucket in self.sharding.buckets:
+            shard = self.shards[bucket.name].storage.array
+            whole = gathered[bucket.name] = aligned_empty((shard.size * self._communicator.size,), shard.dtype)
+            self._communicator.allgather(shard, whole)
+            for storages, part in zip(self._storages(bucket), _parts(bucket, whole).values(), strict=True):
+                for storage in storages:
+                    if storage.absent:
+                        restore(storage, part)
+        return gathered
 
     def check(self, eager: bool) -> None:
-        """Refuse updates of shards that would be lost, since whole parameters are written over them later.
+        """Refuse updates that cannot be made of shards, or would be lost, since whole parameters are written over them.
 
         Raises:
-            MXNetError: an eager update, or one within `whole`, where parameters are sharded.
+            MXNetError: an eager update, or one within `whole`, where parameters are sharded; one that draws random
+                numbers.
         """
-        if self.sharding.gathers and (eager or not self._is_released()):
+        if self._optimizer.draws:
+            raise _refusal(self.strategy, self._optimizer)
+        if self.sharding.gathers and (eager or self._is_open):
             what = "an eager update" if eager else "a step within whole_parameters()"
             help = "train by a step of mx.compile, outside of whole_parameters()"
             raise MXNetError(with_user_location(f'{what}, with strategy="fsdp"', help=help))
 
     def dissolve(self) -> None:
         """Make all parameters whole again, for good."""
-        whole = self.whole()
-        whole.__enter__()  # and never leave: new shards are made of them
+        if self.sharding.gathers and self._is_released():
+            self._gather()
 
     def _is_released(self) -> bool:
         return any(s.absent for bucket in self.sharding.buckets for each in self._storages(bucket) for s in each)
 
     def is_stale(self) -> bool:
-        """Would the buckets be others now, since scalars of parameters have come apart or together?"""
-        size = self.sharding.bytes
-        return buckets_of(self._params, self._optimizer, size) != self.sharding.buckets
+        """Would shards be others now, since scalars of parameters have come apart or together, or since parameters are
+        frozen, or have got other arrays?"""
+        return self._buckets_now() != self.sharding.buckets or self._is_elsewhere()
+
+    def _is_elsewhere(self) -> bool:
+        """Is a parameter no longer where its shards are made of?"""
+        if self.sharding.gathers:
+            storages = (s for bucket in self.sharding.buckets for each in self._storages(bucket) for s in each)
+            return not self._is_open and not all(s.absent for s in storages)
+        firsts = ([each[0] for each in self._storages(bucket)] for bucket in self.sharding.buckets)
+        return not all(arena.holds(each) for arena, each in zip(self._arenas, firsts, strict=True))
+
+    def agree_on_buckets(self) -> None:
+        """Compare the buckets as they would be now with all ranks, who call this where buckets are stale.
+
+        Raises:
+            Disagreement: other ranks have other ones, or do something else.
+        """
+        rows = (f"parameters that are updated alike: {', '.join(b.parameters)}" for b in self._buckets_now())
+        self._agree("\n".join(["parameters are divided among ranks anew", *rows]))
+
+    def _buckets_now(self) -> tuple[Bucket, ...]:
+        return buckets_of(self._params, self._optimizer, self.sharding.bytes)
+
+    def _agree(self, what: str) -> None:
+        """Wait for all ranks to do the same, before collectives that would mix with those of something else."""
+        Agreement(self._communicator, what)()
 
     def gathered(self, states: Mapping[str, Any]) -> dict[str, dict[str, NDArray]]:
         """Return the states of whole parameters from the shards' states of all ranks. All ranks call this."""
+        self._agree("states of whole parameters are gathered")
         found: dict[str, dict[str, NDArray]] = {}
         for bucket in self.sharding.buckets:
             for key, shard in states.get(bucket.name, {}).items():
@@ -168,15 +210,33 @@ class ShardedParameters:
         return found
 
     def scatter(self, states: States, own: Mapping[str, Mapping[str, NDArray]]) -> None:
-        """Write this rank's shards of the states of whole parameters into its `own` states."""
+        """Write this rank's shards of the states of whole parameters into its `own` states; those of parameters that
+        have none become new."""
         for bucket in self.sharding.buckets:
+            has_all = states.keys() >= set(bucket.parameters)
+            new = {} if has_all else self._optimizer.new_states(self.shards[bucket.name])
             for key, shard in own[bucket.name].items():
                 whole = np.zeros(shard.size * self._communicator.size, shard.storage.array.dtype)
+                if key in new:
+                    self._own(whole)[:] = new[key].storage.array
                 for name, part in _parts(bucket, whole).items():
                     if name in states:
                         part[...] = states[name][key].storage.array
-                start = shard.size * self._communicator.rank
-                shard.storage.write(whole[start : start + shard.size])
+                shard.storage.write(self._own(whole))
+
+
+def _refusal(strategy: str, optimizer: Optimizer) -> MXNetError:
+    """The error for an optimizer whose formula does not compute each element by itself."""
+    name = type(optimizer).__name__
+    if not optimizer.has_formula:
+        why = f"{name} has no formula, and updates parameters in Python"
+    elif optimizer.draws:
+        drawn = "rounds its states by" if optimizer.state_form is not None else "draws"
+        why = f"{name} {drawn} random numbers of whole parameters"
+    else:
+        why = f"{name} computes an update from whole parameters"
+    message = f"strategy={strategy!r} divides parameters among ranks at any element, and {why}"
+    return MXNetError(with_user_location(message, help="leave strategy out, or use another optimizer"))
 
 
 def _parts(bucket: Bucket, whole: Array) -> dict[str, Array]:

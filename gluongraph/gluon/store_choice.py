@@ -11,23 +11,34 @@ from gluongraph.context import Context
 from gluongraph.errors import with_user_location
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.kvstore import KVStore, KVStoreBase
-from gluongraph.kvstore.asynchronous import AsynchronousStore
+from gluongraph.kvstore.asynchronous import NAMES, AsynchronousStore
 
 LARGE = 16 << 20  # elements: a parameter above it makes MXNet's store "local" leave the update to the devices
 
 
-def check_kvstore(wanted: Any) -> None:
-    """Refuse what no trainer can use as a store.
+def check_kvstore(wanted: Any, update_on_kvstore: bool | None = None) -> None:
+    """Refuse what no trainer can use as a store. On a server of a store this does not return: it serves.
 
     Raises:
         TypeError: neither a name, nor a store, nor None.
+        ValueError: servers update, and `update_on_kvstore` is False.
         MXNetError: there is no store of several processes with that name.
     """
+    if update_on_kvstore is False and _has_servers(wanted):
+        message = f"update_on_kvstore=False with a kvstore {getattr(wanted, 'type', wanted)!r}, whose servers update"
+        raise ValueError(with_user_location(message, help='leave it out, or use kvstore="dist_sync"'))
     if isinstance(wanted, str):
         if "dist" in wanted and wanted not in kvstores.KVStoreBase.kv_registry:
             kvstores.create(wanted)  # raises now what the first step would
     elif wanted is not None and not isinstance(wanted, KVStoreBase):
         raise TypeError(with_user_location(f"kvstore is a name, a KVStoreBase or None, not {type(wanted).__name__}"))
+
+
+def _has_servers(wanted: Any) -> bool:
+    """Is it a store on whose servers weights are updated, or the name of one?"""
+    if isinstance(wanted, str):
+        return wanted.lower() in NAMES and wanted not in kvstores.KVStoreBase.kv_registry
+    return isinstance(wanted, AsynchronousStore)
 
 
 def chosen_store(wanted: str | KVStoreBase | None, contexts: Sequence[Context]) -> KVStoreBase | None:
@@ -43,19 +54,18 @@ def updates_on(
     """Does the store update? `wanted` decides; None is yes where it can.
 
     Three exceptions to the yes are MXNet's: parameters of more than LARGE elements in a store "local", gradients that
-    are kept by rows, and MXNET_UPDATE_ON_KVSTORE=0 in the environment.
+    are kept by rows, and MXNET_UPDATE_ON_KVSTORE=0 in the environment. Servers update always.
 
     Raises:
-        ValueError: it is not wanted, and servers do it; it is wanted, and the store cannot, or there is none for several
-            contexts; or gradients that are kept by rows in a store that is no KVStore.
+        ValueError: it is wanted, and the store cannot, or there is none for several contexts; or gradients that are
+            kept by rows in a store that is neither a KVStore nor one with servers.
     """
+    if isinstance(store, AsynchronousStore):
+        return True
     by_rows = [p.name for p in params if p.grad_stype == "row_sparse"]
     if by_rows and store is not None and not isinstance(store, KVStore):
         message = f"{store} sums whole arrays, and the gradient of {', '.join(by_rows)} is kept by rows"
         raise ValueError(with_user_location(message, help='use kvstore="device", or sparse_grad=False'))
-    if isinstance(store, AsynchronousStore) and wanted is False:
-        message = f"update_on_kvstore=False with a kvstore {store.type!r}, whose servers update"
-        raise ValueError(with_user_location(message, help='leave it out, or use kvstore="dist_sync"'))
     capable = store is not None and store.is_capable(KVStoreBase.OPTIMIZER)
     if wanted and not capable:
         if store is None and len(contexts) == 1:

@@ -26,11 +26,12 @@ from gluongraph.gluon.trainer_updater import TrainerUpdater
 from gluongraph.host.file_names import check_name
 from gluongraph.kvstore import KVStore, KVStoreBase
 from gluongraph.kvstore.asynchronous import AsynchronousStore
-from gluongraph.kvstore.distributed import DistributedStore
+from gluongraph.kvstore.distributed import NAMES, DistributedStore
 from gluongraph.nd.row_sparse_array import share_rows
 from gluongraph.ndarray import NDArray
 from gluongraph.optimizer import Optimizer
 from gluongraph.runtime.communicator.base import CommunicationError, Communicator
+from gluongraph.runtime.communicator.environment import world
 from gluongraph.runtime.communicator.local import LocalCommunicator
 from gluongraph.storage import Array
 from gluongraph.tracing.compressed_exchange import RESIDUAL
@@ -89,10 +90,11 @@ class Trainer:
         self._names = tuple(p.key for p in self._params)
         self._position = {p.key: i for i, p in enumerate(self._params)}
         self._contexts, self._edits = self._one_context(), Edits.count
-        check_kvstore(kvstore)
+        check_kvstore(kvstore, update_on_kvstore)
         check_strategy(strategy, kvstore)
         self._strategy = strategy
         self._sharded: ShardedParameters | None = None
+        self._sharded_at: tuple[int, int] | None = None  # `edits` of the optimizer; None: parameters were changed since
         self._optimizer = self._make_optimizer(optimizer, optimizer_params)
         self._scale = self._optimizer.rescale_grad
         self._kvstore_params = {"kvstore": kvstore, "update_on_kvstore": update_on_kvstore}
@@ -280,8 +282,12 @@ class Trainer:
         >>> trainer.communicator
         LocalCommunicator(rank 0 of 1)
         """
-        self.prepare()
-        store = self._kvstore
+        store: Any = self._kvstore_params["kvstore"]
+        if not any(p.deferred for p in self._params):
+            self.prepare()
+            store = self._kvstore
+        elif store in NAMES:  # the store itself is made when shapes are known
+            return world()
         return store.communicator if isinstance(store, (AsynchronousStore, DistributedStore)) else LocalCommunicator()
 
     @property
@@ -357,7 +363,7 @@ class Trainer:
         if self._edits != Edits.count:
             contexts = self._one_context()
             self._kv_initialized = self._kv_initialized and contexts == self._contexts
-            self._contexts, self._edits, self._layout = contexts, Edits.count, ()
+            self._contexts, self._edits, self._layout, self._sharded_at = contexts, Edits.count, (), None
         if not self._kv_initialized:
             self._init_kvstore()
         elif self._sharded is not None and self._sharded_at != self._optimizer.edits:
@@ -375,6 +381,8 @@ class Trainer:
             )
 
     def _init_kvstore(self) -> None:
+        if self._sharded is not None:
+            self._sharded.dissolve()
         arrays = {p: p.list_data() for p in self._params if p.grad_req != "null" or not p.deferred}
         store = chosen_store(self._kvstore_params["kvstore"], self._contexts)
         on_store = updates_on(store, self._kvstore_params["update_on_kvstore"], tuple(arrays), self._contexts)
@@ -464,8 +472,8 @@ class Trainer:
 
     def _shard_again(self, sharded: ShardedParameters) -> None:
         """Divide parameters and states anew, where scalars of parameters have come apart or together."""
-        self._sharded_at = self._optimizer.edits
         if sharded.is_stale():
+            sharded.agree_on_buckets()
             states = self.whole_states()
             sharded.dissolve()
             self.states, self.replaced = {}, self.replaced + 1
@@ -474,9 +482,11 @@ class Trainer:
             self._exchange = replace(self._exchange, sharding=self._sharded.sharding)
             self._layout, self._update_cache = (), None
             self._scatter_states(states)
+        self._sharded_at = self._optimizer.edits
 
     def whole_states(self) -> dict[str, Any]:
-        """The optimizer's states by replica; where they are sharded, gathered from all workers, who all call this.
+        """The optimizer's states by replica; where they are sharded, gathered from all workers, who all call this. Of
+        parameters that are frozen every worker keeps whole states.
 
         >>> from gluongraph import gluon
         >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
@@ -485,7 +495,10 @@ class Trainer:
         >>> trainer.whole_states()  # there has been no update yet
         {}
         """
-        return self.states if self._sharded is None else dict(self._sharded.gathered(self.states))
+        if self._sharded is None:
+            return self.states
+        frozen = {name: state for name, state in self.states.items() if name in self._position}
+        return frozen | self._sharded.gathered(self.states)
 
     @contextmanager
     def whole_parameters(self) -> Iterator[None]:
@@ -510,13 +523,25 @@ class Trainer:
             yield
 
     def check_shards(self, eager: bool) -> None:
-        """Raise MXNetError where an update of shards of parameters would be lost."""
+        """Refuse an update of shards of parameters that would be lost; `eager` is one outside compiled steps.
+
+        >>> from gluongraph import gluon
+        >>> p = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> p.initialize()
+        >>> gluon.Trainer([p], "sgd").check_shards(eager=True)  # nothing is divided
+
+        Raises:
+            MXNetError: the update would be lost, since whole parameters are written over it later.
+        """
         if self._sharded is not None:
             self._sharded.check(eager)
 
     def _scatter_states(self, states: Mapping[str, Any]) -> None:
-        """Write this worker's shards of states of whole parameters."""
+        """Write this worker's shards of states of whole parameters; those of parameters without a shard are kept."""
         assert self._sharded is not None
+        divided = self._sharded.sharding.parameters
+        self.states = {name: state for name, state in self.states.items() if name not in self._position}
+        self.states |= {name: state for name, state in states.items() if name not in divided}
         own: dict[str, dict[str, NDArray]] = {}
         for name in self._sharded.shards:
             self.state_arrays([name])
@@ -753,8 +778,8 @@ class Trainer:
         if not isinstance(store, DistributedStore) or store.num_workers == 1:
             return
         if self._agreed[0] is not live or self._agreed[1] != call:
-            names = "\n".join(weight.name for weight in live)
-            self._agreed = (live, call, f"trainer.{call} with fresh gradients of\n{names}")
+            lines = [f"trainer.{call}", *(f"a fresh gradient of {weight.name}" for weight in live)]
+            self._agreed = (live, call, "\n".join(lines))
         rate, updates = self._optimizer.learning_rate, self._optimizer.num_update
         numbers = {"rescale_grad": scale, "learning_rate": rate, "num_update": updates}
         store.agree(self._agreed[2], numbers)
@@ -769,12 +794,7 @@ class Trainer:
     def _allreduce_grads(self) -> None:
         """What a subclass that has a way of its own to sum gradients overrides."""
         store = self._kvstore
-        if store is None or (self._update_on_kvstore and self._own_store):
-            return
-        if isinstance(store, AsynchronousStore):  # all at once: one message to each server
-            trained = {i: p for i, p in enumerate(self._params) if p.grad_req != "null"}
-            grads_of = [[a.grad for a in p.list_data() if a.grad is not None] for p in trained.values()]
-            store.pushpull(list(trained), grads_of, out=[p.list_data() for p in trained.values()])
+        if store is None or (self._update_on_kvstore and self._own_store) or isinstance(store, AsynchronousStore):
             return
         for i, p in enumerate(self._params):
             if p.grad_req == "null":
@@ -841,7 +861,9 @@ class Trainer:
         store = self._kvstore
         on_all = store.all_true if isinstance(store, KVStore) else bool
         usable = not self.skips or self.scaler.accepts(live, on_all)
-        if live and usable and not (self._update_on_kvstore and not self._own_store):  # there the store has done it
+        if live and usable and isinstance(store, AsynchronousStore):
+            self._step_on_servers(store, live)
+        elif live and usable and not (self._update_on_kvstore and not self._own_store):  # there the store has done it
             cached = self._update_cache
             if cached is None or not cached.holds(self, live):
                 made = EagerUpdate if self._optimizer.has_formula else PythonUpdate
@@ -851,6 +873,14 @@ class Trainer:
             if leaf is not None:
                 leaf.fresh = False
         self.scaled_by = 1.0
+
+    def _step_on_servers(self, store: AsynchronousStore, live: tuple[NDArray, ...]) -> None:
+        """Push the gradients of these weights, and pull all weights, by one message to each server and one back."""
+        gradients: dict[int | str, list[NDArray]] = {}
+        for weight in live:
+            assert weight.grad is not None
+            gradients.setdefault(self._exchange.indices[weight.name], []).append(weight.grad)
+        store.step(gradients, {i: p.list_data() for i, p in enumerate(self._params) if p.grad_req != "null"})
 
     def _live(self, ignore_stale: bool) -> tuple[NDArray, ...]:
         """The weights to update: those that want a gradient and have a fresh one, on every context. As long as that is

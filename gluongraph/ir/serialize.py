@@ -58,6 +58,13 @@ def fingerprint(graph: Graph, names: bool = True) -> str:
     return hashlib.sha256(_text(data).encode()).hexdigest()
 
 
+def described(graph: Graph) -> str:
+    """Return what all ranks that run a graph must have in common, line by line: its inputs with their types, and a
+    digest of the rest."""
+    inputs = [f"{name}: {n.ty}" for name, n in graph.inputs.items()]
+    return "\n".join([*inputs, f"a graph with the digest {fingerprint(graph)}"])
+
+
 def _forget_names(data: dict[str, Json]) -> None:
     """Replace the names of inputs in a graph's data by numbers, and drop those of outputs."""
     number = {name: i for i, (name, _) in enumerate(data["inputs"])}

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-import atexit
+import itertools
+import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from gluongraph import random
 from gluongraph.dtypes import numpy_dtype
-from gluongraph.errors import MXNetError, with_user_location
+from gluongraph.eager import row_sparse
+from gluongraph.eager.row_sparse import Rows
+from gluongraph.errors import DTypeError, MXNetError, ShapeError, with_user_location
+from gluongraph.host import json_text
 from gluongraph.host.file_names import check_name
-from gluongraph.host.interrupts import import_whole
+from gluongraph.ir.graph import TensorType
 from gluongraph.kvstore.base import KVStoreBase, asked
 from gluongraph.kvstore.local import Key, pairs_of
-from gluongraph.kvstore.server import Server
-from gluongraph.kvstore.server_messages import REPLY, REQUEST, Message, divided, joined, receive, roles, send
+from gluongraph.kvstore.rows import need_rows, row_numbers, same_numbers
+from gluongraph.kvstore.server import Gradient, serve
+from gluongraph.kvstore.server_messages import Message, roles
+from gluongraph.kvstore.server_optimizer import numbers_of, told_of
+from gluongraph.kvstore.server_parts import Part, Placement
+from gluongraph.kvstore.server_requests import Request, servers
+from gluongraph.kvstore.server_states import divided_states, joined_states
 from gluongraph.ndarray import NDArray
 from gluongraph.ops.collective import allreduce_arrays
 from gluongraph.optimizer import Optimizer
+from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.base import Communicator
 from gluongraph.storage import Array
 
@@ -51,27 +62,35 @@ class AsynchronousStore(KVStoreBase):
     """Weights on server ranks, which update them at each push: a worker's gradients may be of weights that others have
     updated since (`staleness`).
 
-    The last rank is the server; GG_SERVERS makes it several, among which keys are divided. Servers run the same script,
-    up to `set_optimizer` (a Trainer calls it at its first step): there they serve, and end when workers have. Rates,
-    decays and factors go with each push, so that a worker's changes of them act at once. DCASGD compensates for the
-    delay: it compares with the weight that the worker has pulled.
+    The last rank is the server; with GG_SERVERS several are, among which keys and the rows of large values are divided.
+    Servers run the same script up to here, or up to a Trainer with such a store: there they serve, and the process ends
+    when all workers have finished. `rank`, `num_workers` and `barrier` are about workers alone.
+
+    The optimizer counts a worker's own pushes for its schedule. Its rate and all other settings, and the multipliers of
+    parameters, go with each push, so that a change of them acts at once. DCASGD compensates for the delay: it compares
+    with the weight that the worker has pulled.
+
+    All workers call `init`, `broadcast`, `set_optimizer`, `barrier` and `load_optimizer_states` together; they push and
+    pull when they like. A call returns when the servers have answered.
 
     Raises:
         MXNetError: there is not at least one worker and one server.
     """
 
     def __init__(self, name: str = "dist_async"):
-        self._name, self._roles = name, roles()
-        self.communicator: Communicator = self._roles.workers
+        if roles().is_server:
+            serve(roles())
+            sys.exit(0)
+        self._name, self._servers = name, servers()
+        self.communicator: Communicator = roles().group
         self.staleness = Staleness()
         self._optimizer: Optimizer | None = None
-        self._server_of: dict[Key, int] = {}
-        self._sizes = [0] * self._roles.servers  # bytes that each server holds
-        if not self._roles.is_server:
-            _stop_at_exit()
-            seed = np.array([random.all_states()["first"] % (1 << 64)], np.uint64)
-            self.communicator.broadcast(seed)
-            random.join_ranks(self.rank, int(seed[0]))
+        self._number: int | None = None  # of this store, at the servers
+        self._placement = Placement(self._servers.number)
+        self._types: dict[Key, TensorType] = {}
+        seed = np.array([random.all_states()["first"] % (1 << 64)], np.uint64)
+        self.communicator.broadcast(seed)
+        random.join_ranks(self.rank, int(seed[0]))
 
     @property
     def type(self) -> str:
@@ -86,7 +105,7 @@ class AsynchronousStore(KVStoreBase):
     @property
     def num_workers(self) -> int:
         """The number of workers, without servers."""
-        return self._roles.first_server
+        return self.communicator.size
 
     @staticmethod
     def is_capable(capability: str) -> bool:
@@ -96,21 +115,32 @@ class AsynchronousStore(KVStoreBase):
     # -- values
 
     def init(self, key: Any, value: Any) -> None:
-        """Store first values: those of worker 0."""
-        if self._roles.is_server:
-            return
+        """Store first values, once per key: those of worker 0. All workers call this.
+
+        Raises:
+            MXNetError: a key has a value already.
+            Disagreement: other workers store values of other types.
+        """
         pairs = pairs_of(key, value)
-        for k, arrays in pairs.items():
-            if k in self._server_of:
+        for k in pairs:
+            if k in self._types:
                 help = "use push to change it"
                 raise MXNetError(with_user_location(f"kvstore key {k!r} is initialized already", help=help))
-            server = int(np.argmin(self._sizes))
-            self._server_of[k] = server
-            self._sizes[server] += arrays[0].type.nbytes
-        if self.rank == 0:
-            first = {k: arrays[0] for k, arrays in pairs.items()}
-            self._ask_each("init", first, lambda keys: [first[k].storage.array for k in keys])
-        self.communicator.barrier()
+        types = {k: arrays[0].type for k, arrays in pairs.items()}
+        self._agree("\n".join(f"store.init of {k!r}: {type}" for k, type in types.items()))
+        for k, type in types.items():
+            self._placement.place(k, type, self._optimizer)
+
+        def send() -> None:
+            requests = self._requests("keys")
+            for k, arrays in pairs.items():
+                for part in self._placement.parts[k]:
+                    requests[part.server].about["keys"].append(k)
+                    requests[part.server].arrays.append(part.of(arrays[0].storage.array))
+            self._ask("init", {s: request for s, request in requests.items() if request.arrays})
+
+        self._by_worker_0(send)
+        self._types |= types
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """`init`, then `pull`."""
@@ -118,43 +148,58 @@ class AsynchronousStore(KVStoreBase):
         self.pull(key, out, priority)
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
-        """Send the sum of the arrays of each key, gradients, to the servers, which update by them.
+        """Send the sum over this worker's devices of the arrays of each key, gradients, to the servers, which update by
+        them; of gradients by rows only these rows.
 
         Raises:
-            MXNetError: what a server says: a key without a value, no optimizer, an error of the optimizer.
+            MXNetError: there is no optimizer; a key that has not been initialized; what a server says, as an error of
+                the optimizer.
+            ShapeError, DTypeError: arrays that do not fit the value.
         """
-        self._serve_instead()
-        self._push("push", _summed(pairs_of(key, value)))
+        self._update(pairs_of(key, value), {})
 
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Copy what the servers hold into every `out`.
 
         Raises:
-            AssertionError: no `out`; MXNetError: a key that has not been initialized.
+            AssertionError: no `out`.
+            MXNetError: a key that has not been initialized; ShapeError, DTypeError: arrays that do not fit its value.
         """
-        self._serve_instead()
         if out is None:
             raise AssertionError("pull needs out=, the arrays to copy into")
-        targets = pairs_of(key, out)
-        for keys, reply in self._ask_each("pull", targets, lambda keys: []):
-            _write(targets, keys, reply)
+        self._update({}, pairs_of(key, out))
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """`push`, then `pull` into `out`, or into the values pushed, by one message to each server and one back."""
-        self._serve_instead()
         values = pairs_of(key, value)
-        targets = values if out is None else pairs_of(key, out)
-        for keys, reply in self._push("pushpull", _summed(values)):
-            _write(targets, keys, reply)
+        self._update(values, values if out is None else pairs_of(key, out))
+
+    def step(self, gradients: Mapping[Key, Sequence[NDArray]], out: Mapping[Key, Sequence[NDArray]]) -> None:
+        """`push` of gradients by key, and `pull` into `out`, which may have other keys, by one message to each server
+        and one back."""
+        self._update(gradients, out)
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
-        """Raises MXNetError: values are dense, `pull` gives all their rows."""
-        message = f"row_sparse_pull({key!r}) of {self._name!r}: servers hold dense values"
-        raise MXNetError(with_user_location(message, help="pull(key, out) gives the whole array"))
+        """Copy the rows named by `row_ids` of what the servers hold into every `out`, as `KVStore.row_sparse_pull`.
+
+        Raises:
+            AssertionError: no `out`, no `row_ids`, or another number of them.
+            MXNetError: a key that has not been initialized; ShapeError, DTypeError: arrays that do not fit its value.
+            IndexRangeError: a row that does not exist.
+        """
+        need_rows(out, row_ids)
+        targets, given = pairs_of(key, out), pairs_of(key, same_numbers(key, row_ids))
+        for k, arrays in targets.items():
+            self._check(k, arrays)
+        for k, arrays in targets.items():
+            chosen = row_numbers(f"kvstore key {k!r}", arrays, given[k], self._types[k].shape[0])
+            rows = np.unique(np.concatenate(chosen))
+            values = self._rows(k, rows)
+            for own, target in zip(chosen, arrays, strict=True):
+                _write_rows(target, own, values[np.searchsorted(rows, own)])
 
     def barrier(self) -> None:
         """Wait until all workers have called it."""
-        self._serve_instead()
         self.communicator.barrier()
 
     _barrier = barrier
@@ -162,128 +207,213 @@ class AsynchronousStore(KVStoreBase):
     # -- updates
 
     def set_optimizer(self, optimizer: Optimizer) -> None:
-        """Update by this optimizer on the servers: all ranks call this. On a server it does not return."""
+        """Have the servers update by this optimizer from now on. All workers call this; worker 0's is sent: the name of
+        its class, which is registered on servers, too, and its attributes.
+
+        Raises:
+            MXNetError: it cannot be sent, or servers do not know its class; a large value has been divided, and the
+                formula is not one of elements.
+            Disagreement: another worker has an optimizer of another class.
+        """
+        self._agree(f"store.set_optimizer of {type(optimizer).__name__}")
+        self._placement.check(optimizer)
+
+        def send() -> None:
+            self._ask_all("set_optimizer", {"optimizer": told_of(optimizer)})
+
+        self._by_worker_0(send)
         self._optimizer = optimizer
-        if self._roles.is_server:
-            self._serve(optimizer)
+
+    def set_updater(self, updater: Callable[[Key, NDArray, NDArray], None]) -> None:
+        """Raises MXNetError: a function cannot be sent to servers."""
+        message = f"set_updater of a kvstore {self._name!r}: a function cannot be sent to servers"
+        raise MXNetError(with_user_location(message, help="set_optimizer, with a class under @mx.optimizer.register"))
+
+    _set_updater = set_updater
 
     def set_gradient_compression(self, compression_params: Mapping[str, Any]) -> None:
         """Raises MXNetError: gradients to servers are not compressed."""
         message = f"gradient compression of a kvstore {self._name!r}"
         raise MXNetError(with_user_location(message, help='kvstore="dist_sync" compresses gradients'))
 
-    def _push(self, op: str, gradients: Mapping[Key, Any]) -> list[tuple[list[Key], Message]]:
-        optimizer = self._optimizer
-        if optimizer is not None:
-            optimizer.count(tuple(gradients))  # so that schedules go on
-        scale = 1.0 if optimizer is None else optimizer.rescale_grad
-
-        def about(keys: Sequence[Key]) -> dict[str, Any]:
-            rates = [(0.0, 0.0) if optimizer is None else (optimizer.rate(k), optimizer.decay(k)) for k in keys]
-            return {"rates": rates, "rescale": scale}
-
-        replies = self._ask_each(op, gradients, lambda keys: joined([gradients[k] for k in keys]), about)
-        self.staleness.add(max((reply.about["staleness"] for _, reply in replies), default=0))
-        return replies
-
-    # -- states
+    # -- files
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
-        """Write the states of all servers; all workers call this, worker 0 writes.
+        """Write the states of all servers' optimizers, by key, as stores of one process do; with `dump_optimizer` the
+        counts too. Worker 0 writes, others need not call this.
 
         Raises:
-            ArgumentError: the name of the file is empty; MXNetError: the servers have no optimizer.
+            ArgumentError: the name of the file is empty; AssertionError: the store has no optimizer.
         """
         check_name("save_optimizer_states", fname, "store.save_optimizer_states('store.states')")
-        self.communicator.barrier()  # what others have pushed before is in it
+        optimizer = self._needed_optimizer("saved")
         if self.rank == 0:
             replies = self._ask_all("states", {"dump_optimizer": dump_optimizer})
-            arrays = {f"server{i}": reply.arrays[0] for i, reply in enumerate(replies)}
-            Path(fname).write_bytes(import_whole("safetensors.numpy").save(arrays))
-        self.communicator.barrier()
+            states = [reply.arrays[0].tobytes() for reply in replies]
+            Path(fname).write_bytes(joined_states(optimizer, states, self._placement, dump_optimizer))
 
     def load_optimizer_states(self, fname: str) -> None:
-        """Read what `save_optimizer_states` wrote, on any number of servers; all workers call this.
+        """Read what `save_optimizer_states` wrote, whatever the number of servers was. All workers call this; worker 0
+        reads.
 
         Raises:
-            ArgumentError: the name of the file is empty; MXNetError: what a server makes of it.
+            ArgumentError: the name of the file is empty; AssertionError: the store has no optimizer.
+            MXNetError: worker 0 cannot read it, or it is of another optimizer.
         """
         check_name("load_optimizer_states", fname, "store.load_optimizer_states('store.states')")
+        optimizer = self._needed_optimizer("loaded")
+
+        def send() -> Any:
+            progress, states = divided_states(optimizer, Path(fname).read_bytes(), self._placement)
+            arrays = [np.frombuffer(part, np.uint8) for part in states]
+            self._ask("load", {server: Request({}, [array]) for server, array in enumerate(arrays)})
+            return progress
+
+        progress = self._by_worker_0(send)
+        if progress is not None:
+            optimizer.resume(progress)
+
+    def _needed_optimizer(self, what: str) -> Optimizer:
+        if self._optimizer is None:
+            raise AssertionError(f"this kvstore has no optimizer whose states could be {what}; see set_optimizer")
+        return self._optimizer
+
+    # -- among workers
+
+    def _agree(self, text: str) -> None:
+        """Compare with the other workers, in a call that all of them make."""
+        if self._number is None:
+            self._number = next(_NUMBERS)
+        Agreement(self.communicator, f"kvstore {self._number}\n{text}")()
+
+    def _by_worker_0(self, call: Callable[[], Any]) -> Any:
+        """Have worker 0 do something, and wait for it; return what it returns, which JSON can hold.
+
+        Raises:
+            MXNetError: worker 0 has failed; there the error itself is raised.
+        """
+        told: dict[str, Any] = {}
+        raised: Exception | None = None
         if self.rank == 0:
-            arrays = import_whole("safetensors.numpy").load(Path(fname).read_bytes())
-            self._ask_all("load", {}, list(arrays.values()))
-        self.communicator.barrier()
+            try:
+                told["done"] = call()
+            except Exception as error:
+                told, raised = {"error": f"{type(error).__name__}: {error}"}, error
+        first = json_text.parse(self.communicator.exchange(json.dumps(told))[0])
+        if raised is not None:
+            raise raised
+        if "error" in first:
+            raise MXNetError(with_user_location(f"worker 0 of kvstore {self._name!r}: {first['error']}"))
+        return first["done"]
 
-    # -- messages
+    # -- asking servers
 
-    def _ask_each(
-        self,
-        op: str,
-        keys: Iterable[Key],
-        arrays: Callable[[list[Key]], list[Any]],
-        about: Callable[[list[Key]], dict[str, Any]] = lambda keys: {},
-    ) -> list[tuple[list[Key], Message]]:
-        """Ask each server about its keys; return their keys and replies. All are asked before one is waited for."""
-        by_server: dict[int, list[Key]] = {}
-        for key in keys:
-            if (server := self._server_of.get(key)) is None:
-                help = "call init(key, value)"
-                raise MXNetError(with_user_location(f"kvstore key {key!r} has not been initialized", help=help))
-            by_server.setdefault(server, []).append(key)
-        for server, own in by_server.items():
-            request = Message({"op": op, "keys": own, **about(own)}, arrays(own))
-            send(self._roles.raw, self._roles.first_server + server, REQUEST, request)
-        return [(own, self._reply(server)) for server, own in by_server.items()]
+    def _update(self, gradients: Mapping[Key, Sequence[NDArray]], targets: Mapping[Key, Sequence[NDArray]]) -> None:
+        """Push and pull."""
+        for given in (gradients, targets):
+            for k, arrays in given.items():
+                self._check(k, arrays)
+        if gradients and self._optimizer is None:
+            message = f"push to a kvstore {self._name!r}, whose servers have no optimizer to update with"
+            raise MXNetError(with_user_location(message, help="store.set_optimizer(optimizer), by all workers"))
+        requests = self._requests("push", "by_rows", "pull")
+        for k, arrays in gradients.items():
+            total = _total(arrays)
+            for part in self._placement.parts[k]:
+                _add(requests[part.server], k, part, total)
+        for k in targets:
+            for part in self._placement.parts[k]:
+                requests[part.server].about["pull"].append(k)
+        asked = {s: r for s, r in requests.items() if r.about["push"] or r.about["pull"]}
+        with self._counted(tuple(gradients)):
+            replies = self._ask("update", asked)
+        if gradients:
+            self.staleness.add(max(reply.about.get("staleness", 0) for reply in replies.values()))
+        given_back = {server: iter(reply.arrays) for server, reply in replies.items()}
+        for k, arrays in targets.items():
+            for part in self._placement.parts[k]:
+                value = next(given_back[part.server])
+                for array in arrays:
+                    array.storage.write(value, part.rows)
 
-    def _ask_all(self, op: str, about: Mapping[str, Any], arrays: Sequence[Any] = ()) -> list[Message]:
-        servers = range(self._roles.servers)
-        for server in servers:
-            request = Message({"op": op, **about}, list(arrays))
-            send(self._roles.raw, self._roles.first_server + server, REQUEST, request)
-        return [self._reply(server) for server in servers]
+    @contextmanager
+    def _counted(self, keys: tuple[Key, ...]) -> Iterator[None]:
+        """Within: an update of these keys has been counted, for schedules; not after an error."""
+        if self._optimizer is None or not keys:
+            yield
+            return
+        with self._optimizer.undone_on_error():
+            self._optimizer.count(keys)
+            yield
 
-    def _reply(self, server: int) -> Message:
-        from mpi4py import MPI
+    def _rows(self, key: Key, rows: Array) -> Array:
+        """These rows of a value, from the servers."""
+        requests, places = self._requests("keys"), {}
+        for part in self._placement.parts[key]:
+            own = part.within(rows)
+            if len(rows[own]):
+                places[part.server] = own
+                requests[part.server].about["keys"].append(key)
+                requests[part.server].arrays.append(rows[own] - part.start)
+        type = self._types[key]
+        values = np.empty((len(rows), *type.shape[1:]), numpy_dtype(type.dtype))
+        for server, reply in self._ask("rows", {server: requests[server] for server in places}).items():
+            values[places[server]] = reply.arrays[0]
+        return values
 
-        reply = receive(self._roles.raw, self._roles.first_server + server, REPLY, MPI.Status())
-        if error := reply.about.get("error"):
-            raise MXNetError(with_user_location(f"server {server} of kvstore {self._name!r}: {error}"))
-        return reply
+    def _requests(self, *lists: str) -> dict[int, Request]:
+        """A request to each server, with these lists in it."""
+        return {server: Request({name: [] for name in lists}) for server in range(self._servers.number)}
 
-    def _serve_instead(self) -> None:
-        """On a server: serve, without an optimizer, since none was given."""
-        if self._roles.is_server:
-            self._serve(None)
+    def _ask_all(self, do: str, about: Mapping[str, Any]) -> list[Message]:
+        replies = self._ask(do, {server: Request(dict(about)) for server in range(self._servers.number)})
+        return list(replies.values())
 
-    def _serve(self, optimizer: Optimizer | None) -> NoReturn:
-        Server(self._roles, optimizer).run()
-        sys.exit(0)
+    def _ask(self, do: str, requests: Mapping[int, Request]) -> dict[int, Message]:
+        """Ask servers; return their replies. Raises what they say."""
+        for request in requests.values():
+            request.about |= {"do": do, "store": self._number}
+            if self._optimizer is not None and request.about.get("push"):
+                request.about["numbers"] = numbers_of(self._optimizer, request.about["push"])
+        return self._servers.ask(requests)
 
-
-def _summed(values: Mapping[Key, Sequence[NDArray]]) -> dict[Key, Array]:
-    """Return the sum over the devices of this worker, of each key."""
-    return {key: allreduce_arrays(*(a.storage.array for a in arrays)) for key, arrays in values.items()}
-
-
-def _write(targets: Mapping[Key, Sequence[NDArray]], keys: Sequence[Key], reply: Message) -> None:
-    """Write the weights of a reply into the targets."""
-    types = [(numpy_dtype(t), targets[k][0].shape) for k, t in zip(keys, reply.about["types"], strict=True)]
-    for key, value in zip(keys, divided(reply.arrays, types), strict=True):
-        for target in targets[key]:
-            target.storage.write(value)
-
-
-_stopping: list[bool] = []
+    def _check(self, key: Key, arrays: Sequence[NDArray]) -> None:
+        """Raise unless there is a value, and the arrays are like it."""
+        type = self._types.get(key)
+        if type is None:
+            help = "call init(key, value)"
+            raise MXNetError(with_user_location(f"kvstore key {key!r} has not been initialized", help=help))
+        for array in arrays:
+            if array.type != type:
+                error = ShapeError if array.shape != type.shape else DTypeError
+                raise error(with_user_location(f"kvstore key {key!r} holds {type}, which {array.type} does not fit"))
 
 
-def _stop_at_exit() -> None:
-    """Tell the servers, once, when this worker ends."""
-    if not _stopping:
-        _stopping.append(True)
-        atexit.register(_stop)
+def _total(arrays: Sequence[Any]) -> Gradient:
+    """The sum over the devices of this worker; by rows, if all are."""
+    if all(array.stype == "row_sparse" for array in arrays):
+        rows, sums = row_sparse.joined([array.by_rows() for array in arrays]).summed()
+        return Rows(rows, sums, arrays[0].shape)
+    return allreduce_arrays(*(array.storage.array for array in arrays))
 
 
-def _stop() -> None:
-    found = roles()
-    for server in range(found.servers):
-        send(found.raw, found.first_server + server, REQUEST, Message({"op": "stop"}))
+def _add(request: Request, key: Key, part: Part, gradient: Gradient) -> None:
+    """Add the part of a gradient that is of this server's rows."""
+    request.about["push"].append(key)
+    if isinstance(gradient, Rows):
+        own = part.within(gradient.indices)
+        request.about["by_rows"].append(key)
+        request.arrays += [gradient.indices[own] - part.start, gradient.values[own]]
+    else:
+        request.arrays.append(part.of(gradient))
+
+
+def _write_rows(target: Any, rows: Array, values: Array) -> None:
+    """Write rows to an array: one by rows holds these alone afterwards."""
+    if target.stype == "row_sparse":
+        target.receive(Rows(rows, values, target.shape))
+    else:
+        target.storage.write(values, rows)
+
+
+_NUMBERS = itertools.count()  # of stores

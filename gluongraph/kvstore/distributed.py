@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from gluongraph.eager.row_sparse import Rows
 from gluongraph.host import services
 from gluongraph.ir.graph import Node
 from gluongraph.kvstore.compression import Compression, compression_of, sums_of_sent
-from gluongraph.kvstore.local import Key, KVStore
+from gluongraph.kvstore.local import Key, KVStore, pairs_of
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.runtime.communicator.agreement import Agreement
-from gluongraph.runtime.communicator.base import Communicator
+from gluongraph.runtime.communicator.base import CommunicationError, Communicator
 from gluongraph.runtime.communicator.environment import use_world, world
 from gluongraph.runtime.communicator.overlap import bucket_size
 from gluongraph.storage import Array
@@ -25,6 +26,21 @@ from gluongraph.storage import Array
 services.register("communicator", world)  # for collectives of graphs that are interpreted
 
 _DETECTION = 10.0  # seconds in which all workers learn that one is lost
+
+
+class Joined:
+    """Whether this process sums with others: `size` is the number of ranks that do, 1 where no such store exists."""
+
+    def __init__(self) -> None:
+        self.by_store = False
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return world().size if self.by_store else 1
+
+
+JOINED = Joined()
 NAMES = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device")
 
 
@@ -54,6 +70,7 @@ class DistributedStore(KVStore):
         super().__init__(name)
         self.communicator: Communicator = world()
         self._agreement: Agreement | None = None  # of the last text
+        JOINED.by_store = True
         if self.num_workers > 1:
             seed = np.array([random.all_states()["first"] % (1 << 64)], np.uint64)
             self.communicator.broadcast(seed)
@@ -80,10 +97,49 @@ class DistributedStore(KVStore):
 
         Raises:
             MXNetError: a key has a value already, or is not of the kind of the others.
+            Disagreement: other workers store values of other types, or call something else.
         """
-        super().init(key, value)
-        for k in key if isinstance(key, (list, tuple)) else [key]:
-            self.share([self._values[k]])
+        before = dict(self._values)
+        with self._refusing():
+            super().init(key, value)
+        new = {k: stored for k, stored in self._values.items() if k not in before}
+        try:
+            self.agree("\n".join(f"store.init of {k!r}: {stored.type}" for k, stored in new.items()))
+        except CommunicationError:
+            self._values = before
+            raise
+        for stored in new.values():
+            self.share([stored])
+
+    def _gradients(self, key: Any, value: Any) -> dict[Key, list[NDArray]]:
+        """What is pushed, by key, after all workers have said that they push the like.
+
+        Raises:
+            Disagreement: they do not.
+        """
+        with self._refusing():
+            pairs = super()._gradients(key, value)
+        optimizer = getattr(self._updater, "optimizer", None)
+        how = "replaced by" if self._updater is None else f"updated by {type(optimizer or self._updater).__name__} from"
+        numbers = None if optimizer is None else {"learning_rate": optimizer.learning_rate}
+        self.agree("\n".join(f"store.push to {k!r}: {how} {arrays[0].type}" for k, arrays in pairs.items()), numbers)
+        return pairs
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """`push`, then `pull` into `out`, or into the values pushed."""
+        with self._refusing():
+            for k, arrays in pairs_of(key, value if out is None else out).items():
+                self._check(k, arrays)
+        super().pushpull(key, value, out, priority)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Within: an error lets the other workers know, who call the same."""
+        try:
+            yield
+        except Exception:
+            self.refuse()
+            raise
 
     def shrink(self) -> Communicator:
         """Go on with the workers that are left; returns their communicator.

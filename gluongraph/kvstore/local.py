@@ -15,6 +15,7 @@ from gluongraph.host.file_names import check_name
 from gluongraph.ir.graph import Node
 from gluongraph.kvstore.base import KVStoreBase, asked, listed
 from gluongraph.kvstore.compression import Compression, compression_of, quantized
+from gluongraph.kvstore.rows import copy_rows, need_rows, row_numbers, same_numbers
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.ops.collective import allreduce_arrays
 from gluongraph.storage import Array
@@ -102,11 +103,7 @@ class KVStore(KVStoreBase):
         Raises:
             MXNetError: a key that has not been initialized; ShapeError: arrays that do not fit what is stored.
         """
-        pairs = pairs_of(key, value)
-        for k, arrays in pairs.items():
-            self._check(k, arrays)
-            if self._compression is not None:
-                self.residuals(k, arrays)
+        pairs = self._gradients(key, value)
         with autograd.pause():
             for k, arrays in pairs.items():
                 stored = self._values[k]
@@ -115,6 +112,15 @@ class KVStore(KVStoreBase):
                     stored.storage.write(total)
                 else:
                     self._updater(k, NDArray(total, stored.context), stored)
+
+    def _gradients(self, key: Any, value: Any) -> dict[Key, list[NDArray]]:
+        """What is pushed, by key; of the right types."""
+        pairs = pairs_of(key, value)
+        for k, arrays in pairs.items():
+            self._check(k, arrays)
+            if self._compression is not None:
+                self.residuals(k, arrays)
+        return pairs
 
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Copy what is stored into every `out`.
@@ -146,13 +152,34 @@ class KVStore(KVStoreBase):
         self.pull(key, out, priority)
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
-        """Raises MXNetError: stored values are dense, and `pull` gives all their rows."""
-        raise MXNetError(
-            with_user_location(
-                f"row_sparse_pull({key!r}): values of a kvstore are dense here, there are no rows to choose",
-                help="pull(key, out) gives the whole array; out[row_ids] its rows",
-            )
-        )
+        """Copy the rows named by `row_ids` of what is stored into every `out`.
+
+        Afterwards a RowSparseNDArray holds these rows alone; a dense array keeps its other rows. `row_ids` are for all
+        of `out`, or a list with an array for each.
+
+        >>> from gluongraph import kvstore, nd
+        >>> store = kvstore.create("local")
+        >>> store.init("w", nd.array([[1, 1], [2, 2], [3, 3]]))
+        >>> out = nd.zeros((3, 2))
+        >>> store.row_sparse_pull("w", out=out, row_ids=nd.array([2, 0, 2]))
+        >>> out.asnumpy().tolist()
+        [[1.0, 1.0], [0.0, 0.0], [3.0, 3.0]]
+
+        Raises:
+            AssertionError: no `out`, no `row_ids`, or another number of them.
+            MXNetError: a key that has not been initialized; ShapeError: arrays that do not fit what is stored.
+            IndexRangeError: a row that does not exist.
+        """
+        need_rows(out, row_ids)
+        targets, numbers = pairs_of(key, out), pairs_of(key, same_numbers(key, row_ids))
+        copies = []
+        for k, arrays in targets.items():
+            self._check(k, arrays)
+            stored = self._values[k].storage.array
+            rows = row_numbers(f"kvstore key {k!r}", arrays, numbers[k], len(stored))
+            copies += [(stored, *each) for each in zip(rows, arrays, strict=True)]
+        for copy in copies:
+            copy_rows(*copy)
 
     def barrier(self) -> None:
         """Wait for all workers: there is one, and its calls are done when they return."""

@@ -12,6 +12,7 @@ from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.ops import axes_of, softrelu, softsign
 from gluongraph.mxops.shapes import as_index, class_index
+from gluongraph.ops.builders import along
 
 
 def softmax(
@@ -176,6 +177,25 @@ def batch_norm(data: Node, gamma: Node, beta: Node, axis: int, eps: float, fix_g
     """The normalized data, the batch's mean and its biased variance."""
     gamma = _ones_if(fix_gamma, gamma)
     y, mean, var = ops.batch_norm(_as_wide(data, gamma), gamma, beta, axis=axes_of(data, axis)[0], eps=eps)
+    return ops.cast(y, data.dtype), mean, var
+
+
+def batch_norm_of_ranks(
+    data: Node, gamma: Node, beta: Node, axis: int, eps: float, fix_gamma: bool, ranks: int
+) -> tuple[Node, Node, Node]:
+    """`batch_norm` of the batches of all ranks together: their mean, and then their variance, are sums over ranks."""
+    gamma, (at,) = _ones_if(fix_gamma, gamma), axes_of(data, axis)
+    x = _as_wide(data, gamma)
+    axes = tuple(a for a in range(x.ty.rank) if a != at)
+    channels = x.shape[at]
+    count = ops.full((1,), float(x.ty.size // max(channels, 1)), x.dtype)  # eager batches of ranks may differ in size
+    sums = ops.allreduce(ops.concat(ops.sum(x, axes), count), ranks=ranks)
+    total = ops.slice(sums, (channels,), (channels + 1,))
+    mean = ops.slice(sums, (0,), (channels,)) / ops.expand(total, (channels,))
+    rest = x - along(mean, at, x.shape)
+    var = ops.allreduce(ops.sum(rest * rest, axes), ranks=ranks) / ops.expand(total, (channels,))
+    scale = along(ops.rsqrt(var + eps), at, x.shape)
+    y = rest * scale * along(gamma, at, x.shape) + along(beta, at, x.shape)
     return ops.cast(y, data.dtype), mean, var
 
 

@@ -122,7 +122,7 @@ def gradient_like(array: NDArray, stype: str | None) -> NDArray:
     Raises:
         MXNetError: another storage type, or rows of what has no axes.
     """
-    zeros = untouched_zeros(array.shape, array.storage.array.dtype)
+    zeros = untouched_zeros(array.shape, array.storage.form.dtype)
     if stype in (None, "default"):
         return NDArray(zeros, array.context)
     if stype != "row_sparse" or not zeros.ndim:

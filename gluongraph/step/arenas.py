@@ -29,9 +29,9 @@ def settle(
     sharding = trainer.exchange.sharding  # whose arenas are there
     sharded = frozenset() if sharding is None else sharding.parameters
     for name in reversed(names):
-        if name in sharded:
-            continue
         weight = trainer.replica(name)
+        if name in sharded or weight.storage.absent:
+            continue
         own = {"weight": weight, **of.get(name, {})}
         at = "" if name in trainer.exchange.replicas else f"@{weight.context}"
         for role, array in own.items():

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gluongraph import random
-from gluongraph.compiler.lower import described
 from gluongraph.errors import MXNetError, ShapeError, pluralize, with_user_location
 from gluongraph.gluon.trainer import Trainer
+from gluongraph.ir.serialize import described
 from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.base import CommunicationError, Communicator
 from gluongraph.step.batch import as_array

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gluongraph import checkpoint, random
+from gluongraph.checkpoint import collective
 from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.compiler.memory_report import Footprint
 from gluongraph.errors import MXNetError, with_user_location
@@ -493,8 +494,11 @@ class TrainStep:
         also go by one of the `metrics`; None keeps all. With `asynchronous` a copy of the state is taken, and written
         while the training goes on; an error then comes out of the next step, `save`, `load` or `wait`.
 
+        On several ranks all call this: rank 0 writes what all of them have, and all return when it is on disk.
+
         Raises:
             OSError: it could not be written; checkpoints that were there are whole.
+            Disagreement: another rank has an error, or does not save.
             TypeError: `extra` holds what JSON does not, or a metric is no number.
             ArgumentError: the name of the folder is empty.
             ValueError: `keep` asks for less than one, or goes by a metric that is not given.
@@ -514,10 +518,12 @@ class TrainStep:
         ...     os.path.isdir(folder)
         True
         """
-        folder = _folder("save", dir)
-        policy = checkpoint.keeping(keep, metrics)
-        self._saver.wait()
-        return str(self._saver.save(folder, checkpoint.taken(self, extra, metrics), policy, asynchronous))
+        with self._reports:
+            folder = _folder("save", dir)
+            policy = checkpoint.keeping(keep, metrics)
+            self._saver.wait()
+            content = checkpoint.taken(self, extra, metrics)
+        return str(collective.save(self, self._saver, folder, content, policy, asynchronous))
 
     @serialized
     def reserve(self) -> None:
@@ -544,6 +550,8 @@ class TrainStep:
 
         A checkpoint that is not as it was written is not read: the one before is, and a warning says so.
 
+        On several ranks all call this: rank 0 reads for all of them. There may be more or fewer than have saved.
+
         Raises:
             ArgumentError: the name of the folder is empty.
             FileNotFoundError: there is no checkpoint.
@@ -563,12 +571,14 @@ class TrainStep:
         ...     step.load(run)
         {'epoch': 3}
         """
-        folder = _folder("load", dir)
-        self._saver.wait()
-        return checkpoint.put(self, checkpoint.read(folder))
+        with self._reports:
+            folder = _folder("load", dir)
+            self._saver.wait()
+        return collective.load(self, folder)
 
     def wait(self) -> None:
-        """Until an asynchronous `save` is on disk. Raises OSError where it could not be written.
+        """Until an asynchronous `save` is on disk: on several ranks, for rank 0. Raises OSError where it could not be
+        written.
 
         >>> import gluongraph as mx
         >>> from gluongraph import gluon, nd

@@ -15,6 +15,7 @@ from gluongraph.eager import nan_check
 from gluongraph.errors import NotFiniteError, with_user_location
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.tracing.loss_scaling import all_finite
+from gluongraph.tracing.sharding import Sharding, final_gathers, masked, reached
 
 SOUND, WATCHED = "anomaly:sound", "watched:"
 
@@ -31,16 +32,17 @@ class Guard:
     `graph` is the graph with the flag, its output `SOUND`.
     """
 
-    def __init__(self, graph: Graph, ranks: int = 1):
+    def __init__(self, graph: Graph, ranks: int = 1, sharding: Sharding | None = None):
         watched = {name: n for name, n in graph.outputs.items() if name.startswith(WATCHED)}
         others = {name: n for name, n in graph.outputs.items() if name not in watched}
         told = {name.removeprefix(WATCHED): n for name, n in watched.items()}
         plain = graph.with_results(told, graph.updates)
         self._plain = plain.map(_alone)
-        floats = [n for n in plain.results if is_float(n.dtype)]
-        sound = all_finite(dict.fromkeys(floats), ranks)
-        updates = {name: ops.where(sound, new, graph.inputs[name]) for name, new in graph.updates.items()}
-        self.graph = graph.with_results({**others, SOUND: sound}, updates)
+        gathers = final_gathers(plain, sharding)  # to be made once the flag is known: shards are looked at instead
+        later = reached(plain, gathers)
+        made = [*(n for n in plain.results if n not in later), *(gather.src[0] for gather in gathers)]
+        sound = all_finite(dict.fromkeys(n for n in made if is_float(n.dtype)), ranks)
+        self.graph = masked(graph.with_results({**others, SOUND: sound}, graph.updates), sound, sharding)
 
     def check(self, results: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         """Check the flag among the results of a call with these inputs, which must be those before the call.
@@ -58,5 +60,10 @@ class Guard:
 
 
 def _alone(n: Node) -> Node:
-    """Return a sum over ranks as that of this rank: when a value is looked for, ranks stop at different nodes."""
-    return ops.allreduce(*n.src) if n.op.name == "allreduce" else n
+    """Return a sum over ranks as that of this rank; of a sum of which each rank has a part what is finite. What is not
+    finite has been made by another rank, which says so, or is found among this rank's own gradients."""
+    if n.op.name == "allreduce":
+        return ops.allreduce(*n.src)
+    if n.op.name == "get_tuple_element" and n.src[0].op.name == "reduce_scatter":
+        return ops.where(ops.isfinite(n), n, 0.0)
+    return n

@@ -99,5 +99,8 @@ class AveragedWeights(Mapping[str, NDArray]):
 
 
 def _exact(trainer: Trainer, name: str) -> NDArray:
-    """Return a parameter, or its master weight if there is one."""
+    """Return a parameter, or its master weight if there is one that is not divided among ranks."""
+    sharding = trainer.exchange.sharding
+    if sharding is not None and name in sharding.parameters:
+        return trainer.replica(name)
     return trainer.state_arrays([name]).get(state_name(name, MASTER), trainer.replica(name))

@@ -19,6 +19,7 @@ from gluongraph.eager.function import leaf
 from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.tracing.optimizer_updates import GRAD
+from gluongraph.tracing.sharding import Sharding, masked
 
 SCALE, GOOD, FINITE = "amp:scale", "amp:good", "amp:finite"
 GROWTH, PATIENCE, LARGEST, SMALLEST = 2.0, 2000, 2.0**24, 2.0**-14
@@ -85,10 +86,11 @@ def all_finite(values: Iterable[Node], ranks: int = 1) -> Node:
     return ops.equal(ops.allreduce(reduce(ops.add, wrong, ops.const(0.0)), ranks=ranks), 0.0)
 
 
-def skipping(graph: Graph) -> Graph:
+def skipping(graph: Graph, sharding: Sharding | None = None) -> Graph:
     """Return the graph with updates only if all gradients are finite, except those of the scale and its counter."""
     finite = graph.outputs[FINITE]
-    updates = {k: ops.where(finite, new, graph.inputs[k]) for k, new in graph.updates.items()}
+    graph = masked(graph, finite, sharding)
+    updates = dict(graph.updates)
     updates[SCALE], updates[GOOD] = _next(_SCALE, _GOOD, finite)
     return Graph({**graph.inputs, SCALE: _SCALE, GOOD: _GOOD}, graph.outputs, updates, graph.origins)
 

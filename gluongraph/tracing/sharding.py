@@ -8,7 +8,7 @@ parameters are sharded as well. Zhao et al.: PyTorch FSDP, 2023.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gluongraph import ops
@@ -16,6 +16,7 @@ from gluongraph.context import Context
 from gluongraph.eager.function import leaf
 from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.ir.graph import Graph, Node, TensorType, topological
+from gluongraph.ir.rewrite import rebuild
 from gluongraph.ops.collective import shard_size
 from gluongraph.optimizer import Optimizer
 from gluongraph.optimizer.base import computed_in
@@ -23,6 +24,7 @@ from gluongraph.tracing.optimizer_updates import GRAD, Draws, ScalarTable, apply
 
 STRATEGIES = ("zero1", "zero2", "fsdp")
 SHARD = "shard:"
+NO_REPLICAS: Mapping[str, Sequence[str]] = {}
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ class Sharding:
         updates = dict(graph.updates)
         for bucket in self.buckets:
             shapes = tuple(ty.shape for ty in bucket.types)
-            whole = ops.all_gather(updates.pop(bucket.name), ranks=self.ranks, shapes=shapes)
+            shard = _last(updates.pop(bucket.name), bucket, updates)
+            whole = ops.all_gather(shard, ranks=self.ranks, shapes=shapes)
             updates |= dict(zip(bucket.parameters, whole, strict=True))
         return Graph(graph.inputs, graph.outputs, updates, graph.origins), table
 
@@ -90,9 +93,7 @@ class Sharding:
         shards: dict[str, Node] = {}
         for bucket in self.buckets:
             if missing := [name for name in bucket.parameters if GRAD + name not in graph.outputs]:
-                message = (
-                    f"the program does not read {', '.join(missing)}, which a sharded update needs the gradient of"
-                )
+                message = f"a sharded update is of all parameters, and there is no gradient of {', '.join(missing)}"
                 raise MXNetError(with_user_location(message, help='set grad_req = "null" for parameters without one'))
             grads = [graph.outputs[GRAD + name] for name in bucket.parameters]
             shards[bucket.name] = leaf(bucket.name, bucket.shard(self.ranks))
@@ -100,9 +101,65 @@ class Sharding:
         return Graph(joined(graph.inputs, shards), outputs, graph.updates, graph.origins)
 
 
+def masked(graph: Graph, flag: Node, sharding: Sharding | None) -> Graph:
+    """Return the graph with updates only if a flag is true. Parameters that are gathered from new shards are chosen
+    before that, as shards."""
+
+    def chosen(name: str, new: Node) -> Node:
+        return ops.where(flag, new, graph.inputs[name])
+
+    gathers = final_gathers(graph, sharding)
+    later = reached(graph, gathers)
+    early = {name: chosen(name, new) for name, new in graph.updates.items() if new not in later}
+    new_of = {
+        gather: gather.on((_last(chosen(bucket.name, _waiting(gather.src[0])), bucket, early),))
+        for gather, bucket in gathers.items()
+    }
+    made = rebuild(graph, lambda n: new_of.get(n, n)) if new_of else graph
+    updates = {
+        name: early[name] if name in early else new if _element_of(new) in new_of.values() else chosen(name, new)
+        for name, new in made.updates.items()
+    }
+    return made.with_results(made.outputs, updates)
+
+
+def reached(graph: Graph, starts: Collection[Node]) -> set[Node]:
+    """Return these nodes and all that depend on them."""
+    found = set(starts)
+    for n in graph.nodes():
+        if not found.isdisjoint(n.src):
+            found.add(n)
+    return found
+
+
+def _last(new: Node, bucket: Bucket, updates: Mapping[str, Node]) -> Node:
+    """Return a new shard whose readers wait for the other updates that read the old one. It is a part of the memory of
+    the parameters, which a graph does not know: they are written when nothing reads it any more."""
+    states = [n for name, n in updates.items() if name.startswith(f"{bucket.name}/") and n.op.kind != "leaf"]
+    return ops.depends_on(new, *states) if states else new
+
+
+def _waiting(n: Node) -> Node:
+    """Return what a node is that `_last` has returned."""
+    return n.src[0] if n.op.name == "depends_on" else n
+
+
+def final_gathers(graph: Graph, sharding: Sharding | None) -> dict[Node, Bucket]:
+    """Return the collectives that put new parameters together, and what they are of."""
+    if sharding is None or sharding.gathers:
+        return {}
+    firsts = {bucket: graph.updates.get(bucket.parameters[0]) for bucket in sharding.buckets}
+    return {gather: bucket for bucket, new in firsts.items() if new is not None and (gather := _element_of(new))}
+
+
+def _element_of(n: Node) -> Node | None:
+    """Return the node with several results of which this is one."""
+    return n.src[0] if n.op.name == "get_tuple_element" else None
+
+
 def is_elementwise(optimizer: Optimizer, dtype: str) -> bool:
     """Does the formula compute each element of a parameter from that element's gradient and states alone?"""
-    ty = TensorType((8,), dtype)
+    ty = TensorType((2, 4), dtype)
     w, g = leaf("w", ty), leaf("g", ty)
     state = {name: leaf(name, t) for name, t in optimizer.state_types(ty).items()}
     if any(t.shape != ty.shape for t in optimizer.state_types(ty).values()):
@@ -118,26 +175,34 @@ def is_elementwise(optimizer: Optimizer, dtype: str) -> bool:
     return kinds <= {"leaf", "elementwise", "movement"}
 
 
-def gathered(graph: Graph, sharding: Sharding, forward: Collection[str]) -> Graph:
+def gathered(
+    graph: Graph, sharding: Sharding, forward: Collection[str], replicas: Mapping[str, Sequence[str]] = NO_REPLICAS
+) -> Graph:
     """Return the graph with parameters gathered from shards where they are read: in the forward, and again for the
     gradients, so that they need not be kept in between.
 
-    `forward` are the outputs and updates that do not depend on gradients.
+    `forward` are the outputs and updates that do not depend on gradients. `replicas`: parameter -> the inputs that
+    hold it, one for each context, which all read what is gathered.
     """
     results = {**graph.outputs, **graph.updates}
-    return _Gathering(graph, sharding, set(topological(results[name] for name in forward if name in results))).run()
+    early = set(topological(results[name] for name in forward if name in results))
+    return _Gathering(graph, sharding, early, replicas).run()
 
 
 class _Gathering:
     """Rebuilds a graph with gathered parameters. `early` are the nodes of the forward."""
 
-    def __init__(self, graph: Graph, sharding: Sharding, early: set[Node]):
+    def __init__(self, graph: Graph, sharding: Sharding, early: set[Node], replicas: Mapping[str, Sequence[str]]):
         self.graph, self.ranks, self.early = graph, sharding.ranks, early
         self.inputs = dict(graph.inputs)
         self.bucket_of: dict[Node, Bucket] = {}
+        self.parameter_of: dict[Node, str] = {}
         for bucket in sharding.buckets:
-            if read := [self.inputs.pop(name) for name in bucket.parameters if name in self.inputs]:
-                self.bucket_of |= dict.fromkeys(read, bucket)
+            for parameter in bucket.parameters:
+                for name in replicas.get(parameter, (parameter,)):
+                    if (read := self.inputs.pop(name, None)) is not None:
+                        self.bucket_of[read], self.parameter_of[read] = bucket, parameter
+            if bucket in self.bucket_of.values():
                 self.inputs.setdefault(bucket.name, leaf(bucket.name, bucket.shard(self.ranks)))
         self.new: dict[Node, Node] = {}
         self.gathers: dict[tuple[str, bool], dict[str, Node]] = {}  # (bucket, in the forward?) -> parameters
@@ -168,4 +233,4 @@ class _Gathering:
                 shard = ops.depends_on(shard, *after)
             whole = ops.all_gather(shard, ranks=self.ranks, shapes=tuple(ty.shape for ty in bucket.types))
             parameters = self.gathers[bucket.name, early] = dict(zip(bucket.parameters, whole, strict=True))
-        return parameters[s.attrs["name"]]
+        return parameters[self.parameter_of[s]]

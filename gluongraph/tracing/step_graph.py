@@ -201,14 +201,24 @@ def add_updates(
     step_graph.state |= states | trainer.residual_arrays(step_graph.names)
     if exchange.sharding is not None:
         step_graph.state |= {bucket.name: trainer.replica(bucket.name) for bucket in exchange.sharding.buckets}
-    if averages is not None and exchange.sharding is not None and exchange.sharding.gathers:
-        message = 'ema= with strategy="fsdp": averages are of whole parameters, which no rank keeps'
-        raise MXNetError(with_user_location(message, help='strategy="zero2" keeps them'))
     if averages is not None:
+        _check_averages(trainer)
         step_graph.state |= averages.inputs(trainer, step_graph.names if exchange.sharding else updating.owners)
         step_graph.graph = averages.following(step_graph.graph)
     step_graph.graph = accumulator.emptied(step_graph.graph)
     step_graph.states.append(States(states, had))
+
+
+def _check_averages(trainer: Trainer) -> None:
+    """Raise where no rank has what averages are of."""
+    if (sharding := trainer.exchange.sharding) is None:
+        return
+    if sharding.gathers:
+        message = 'ema= with strategy="fsdp": averages are of whole parameters, which no rank keeps'
+        raise MXNetError(with_user_location(message, help='strategy="zero2" keeps them'))
+    if any(trainer.optimizer.has_master(bucket.types[0]) for bucket in sharding.buckets):
+        message = "ema= with multi_precision and sharded state: no rank keeps the whole master weights to average"
+        raise MXNetError(with_user_location(message, help="leave strategy or multi_precision out"))
 
 
 def graph_of(
@@ -235,11 +245,11 @@ def graph_of(
     if mode.updates:
         add_updates(step_graph, trainer, options, averages, accumulator)
     if step_graph.masked:
-        step_graph.graph = loss_scaling.skipping(step_graph.graph)
+        step_graph.graph = loss_scaling.skipping(step_graph.graph, trainer.exchange.sharding)
     _gather(step_graph, trainer)
     _keep_copies(step_graph, trainer, options)
     if options.detect_anomaly:
-        step_graph.guard = Guard(step_graph.graph, trainer.exchange.ranks)
+        step_graph.guard = Guard(step_graph.graph, trainer.exchange.ranks, trainer.exchange.sharding)
         step_graph.graph = step_graph.guard.graph
     return step_graph
 
@@ -250,7 +260,8 @@ def _gather(step_graph: StepGraph, trainer: Trainer | None) -> None:
     if trainer is None or sharding is None or not sharding.gathers:
         return
     results = {**step_graph.graph.outputs, **step_graph.graph.updates}
-    step_graph.graph = gathered(step_graph.graph, sharding, step_graph.forward or tuple(results))
+    forward, replicas = step_graph.forward or tuple(results), trainer.exchange.replicas
+    step_graph.graph = gathered(step_graph.graph, sharding, forward, replicas)
     step_graph.state |= {bucket.name: trainer.replica(bucket.name) for bucket in sharding.buckets}
 
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <iterator>
 #include <set>
 
 #include "error.h"
@@ -20,7 +21,7 @@ namespace gg {
 namespace {
 
 constexpr const char* kFormat = "gluongraph-artefact";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersions[] = {1, 2};  // 2: with collectives
 constexpr const char* kDescriptor = "artefact.json";
 
 std::string_view text_of(const Tensor& tensor) {
@@ -72,6 +73,65 @@ size_t number_of_input(const std::string& name, size_t count) {
   return number;
 }
 
+size_t aligned(size_t bytes) {
+  constexpr size_t kAlignment = 64;
+  return (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// The sum of arguments that lie one after another.
+Collective collective_of(const Json& told, const Entry& entry) {
+  const std::string& op = told.at(size_t{0}).text();
+  if (op != "all_reduce") fail(entry.id, " has the collective ", op, ", of a state that is divided among ranks");
+  const std::vector<int64_t> reads = integers_of(told.at(1));
+  if (reads.empty() || reads != integers_of(told.at(2))) fail(entry.id, " sums over ranks what it does not write");
+  if (told.at(3).integer() != 0) fail(entry.id, " sums over ranks in parts");
+  Collective made{nullptr, 0, 0};
+  for (const int64_t position : reads) {
+    if (position < 0 || static_cast<size_t>(position) >= entry.arguments.size()) fail(entry.id, " sums no argument");
+    const Argument& argument = entry.arguments[static_cast<size_t>(position)];
+    if (made.dtype == nullptr) made = {argument.type.dtype, argument.offset, 0};
+    const bool follows = argument.offset == made.offset + made.bytes && argument.type.dtype == made.dtype;
+    if (argument.space != Space::scratch || !follows) fail(entry.id, " sums memory with gaps: ", argument.name);
+    made.bytes += aligned(argument.type.bytes());
+  }
+  if (made.dtype->name != "f32" && made.dtype->name != "f64") {
+    fail(entry.id, " sums ", made.dtype->name, " over ranks, and this program sums f32 and f64: train it with Python");
+  }
+  if (made.bytes > entry.scratch_bytes - made.offset) fail(entry.id, " sums what lies outside of its memory");
+  return made;
+}
+
+// What a call does: segments and collectives, each once and in order. Waits are checked and left out: here a collective
+// is complete when it returns.
+void read_steps(const Json& told, Entry& entry) {
+  size_t segments = 0, started = 0;
+  std::set<size_t> running;
+  for (const Json& row : told.items()) {
+    const std::string& what = row.at(size_t{0}).text();
+    const size_t number = row.at(1).unsigned_integer();
+    if (what == "wait") {
+      if (running.erase(number) == 0) fail(entry.id, " waits for a collective that is not running");
+      continue;
+    }
+    if (what != "run" && what != "start") fail(entry.id, " has a step '", what, "'");
+    if (number != (what == "run" ? segments++ : started++)) fail(entry.id, " has steps in another order than numbers");
+    if (what == "start") running.insert(number);
+    entry.steps.push_back({what == "start", number});
+  }
+  if (started != entry.collectives.size() || !running.empty()) fail(entry.id, " does not run its collectives");
+  if (segments == 0) fail(entry.id, " runs none of its code");
+  for (size_t i = 1; i < segments; ++i) entry.segments.push_back(entry.symbol + "_segment" + std::to_string(i));
+}
+
+void read_collectives(const Json& told, Entry& entry) {
+  const Json *collectives = told.find("collectives"), *steps = told.find("steps");
+  if ((collectives == nullptr) != (steps == nullptr)) fail(entry.id, " has collectives without steps, or steps alone");
+  if (collectives == nullptr) return;
+  for (const Json& row : collectives->items()) entry.collectives.push_back(collective_of(row, entry));
+  if (entry.collectives.empty()) fail(entry.id, " has steps, and no collectives");
+  read_steps(*steps, entry);
+}
+
 }  // namespace
 
 Artefact::Artefact(const std::string& path_, const std::vector<PublicKey>& keys)
@@ -82,18 +142,25 @@ Artefact::Artefact(const std::string& path_, const std::vector<PublicKey>& keys)
     const Json* format = file.metadata.is_null() ? nullptr : file.metadata.find("format");
     if (format == nullptr || format->text() != kFormat) fail("it is a safetensors file, but no artefact");
     const std::string& version = file.metadata.at("format_version").text();
-    if (version != std::to_string(kVersion)) fail("it has format ", version, ", and this program reads ", kVersion);
+    const auto read_here = [&](int64_t each) { return version == std::to_string(each); };
+    if (std::none_of(std::begin(kVersions), std::end(kVersions), read_here)) {
+      fail("it has format ", version, ", and this program reads 1 and 2");
+    }
     const std::string_view text = text_of(tensor(kDescriptor));
     const std::string digest = sha256(text);
     if (digest != file.metadata.at("sha256").text()) fail("its ", kDescriptor, " has been changed");
     if (!keys.empty()) check_signature(file.metadata, digest, keys);
     const Json told = Json::parse(text, std::string("its ") + kDescriptor);
-    if (told.at("format").text() != kFormat || told.at("format_version").integer() != kVersion) {
+    if (told.at("format").text() != kFormat || !read_here(told.at("format_version").integer())) {
       fail("its ", kDescriptor, " is of another format");
     }
     check_tensors(told.at("tensors"));
     check_machine(told);
     read(told);
+    const auto communicates = [](const Entry& entry) { return !entry.collectives.empty(); };
+    if (std::any_of(entries.begin(), entries.end(), communicates) != read_here(2)) {
+      fail("it has format ", version, ", which is for artefacts with", read_here(2) ? "" : "out", " collectives");
+    }
   } catch (const Error& error) {
     fail(path, " cannot be loaded: ", error.what());
   }
@@ -152,6 +219,13 @@ void Artefact::read(const Json& told) {
     states.push_back({name, type_of(row.at("dtype"), row.at("shape")), row.at("value")});
   }
   for (const Json& row : told.at("entries").items()) entries.push_back(entry_of(row));
+  if (const Json* exported_by = told.find("ranks")) {
+    if ((ranks = exported_by->integer()) < 1) fail("it was exported by ", ranks, " ranks");
+  }
+  for (Entry& entry : entries) {
+    if (ranks == 0 && !entry.collectives.empty()) fail(entry.id, " has collectives, and was exported by one process");
+    entry.ranked = ranks > 0;
+  }
   about = told.at("about");
   optimizer = told.at("optimizer");
   options = told.at("options");
@@ -200,10 +274,16 @@ Entry Artefact::entry_of(const Json& told) const {
     positions[argument.name] = made.arguments.size();
     made.arguments.push_back(std::move(argument));
   }
+  made.segments = {made.symbol};
+  read_collectives(told, made);
   for (const auto& [name, argument] : told.at("outputs").members()) {
     const auto found = positions.find(argument.text());
     if (found == positions.end() || made.arguments[found->second].space != Space::output) fail(name, " is no output");
     made.outputs[name] = found->second;
+  }
+  if (const auto found = made.outputs.find("check:index"); found != made.outputs.end()) {
+    const Tensor& count = made.arguments[found->second].type;
+    if (count.dtype->name != "i32" || elements_of(count.shape) != 1) fail(made.id, " counts indices as ", count.type());
   }
   for (const auto& [asked, flag] : {std::pair(made.masked, "amp:finite"), std::pair(made.guarded, "anomaly:sound")}) {
     if (asked && made.outputs.count(flag) == 0) fail(made.id, " has no output ", flag);

@@ -22,6 +22,18 @@ struct Argument {
   size_t input = 0;   // which array of a batch an input is
 };
 
+// A sum over ranks of memory between kernels, in place.
+struct Collective {
+  const DType* dtype;
+  size_t offset, bytes;  // in the scratch memory
+};
+
+// What a call does next: run a segment of its code, or a collective.
+struct Step {
+  bool is_collective;
+  size_t number;
+};
+
 // One callable of the artefact: a mode of the step for one set of batch types.
 struct Entry {
   std::string id, mode, symbol;
@@ -34,9 +46,13 @@ struct Entry {
   std::vector<int64_t> counts;            // parameters that count as updated
   double samples = 1;
   bool masked = false;   // does the output "amp:finite" say whether anything has changed?
+  bool ranked = false;   // do ranks train with the artefact?
   bool guarded = false;  // must the output "anomaly:sound" be true?
   std::string checks;    // which indices the output "check:index" counts that are out of range
   std::vector<std::vector<int64_t>> groups;  // parameters whose counts and multipliers are one
+  std::vector<Collective> collectives;
+  std::vector<Step> steps;                   // empty: the code is one segment
+  std::vector<std::string> segments;         // their symbols, the first is `symbol`
   Json scalars, draws;                       // a tape or null; argument -> [device type, device number, draws]
 };
 
@@ -63,6 +79,7 @@ class Artefact {
   std::vector<Parameter> parameters;
   std::vector<State> states;
   std::vector<Entry> entries;
+  int64_t ranks = 0;  // that trained the step together when it was exported; 0: it is for one process
   Json about;  // what a checkpoint of the moment of the export says
   Json optimizer, options, writer;
 

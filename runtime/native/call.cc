@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "error.h"
+#include "ranks.h"
+#include "sha256.h"
 
 namespace gg {
 namespace {
@@ -29,6 +31,30 @@ const Argument& scalar_of(const Entry& entry, const std::string& name, std::stri
     if (argument.space == Space::scalar && fits) return argument;
   }
   fail("there is no scalar ", name, " of ", count, " ", dtype);
+}
+
+constexpr int64_t kShared = 1 << 16;  // number of the device whose generator all ranks share
+
+// What is added to the seed, so that ranks draw numbers of their own in training, as gluongraph/random.py has it.
+uint64_t apart(const Entry& entry, int64_t device) {
+  constexpr uint64_t kApart = 0x9E3779B97F4A7C15;
+  if (entry.mode == "evaluate" || entry.mode == "predict" || device == kShared) return 0;
+  return entry.ranked ? kApart * (static_cast<uint64_t>(Ranks::get().rank()) << 20) : 0;
+}
+
+// What all ranks must have in common: which entry it is, and its code.
+uint64_t digest_of(const Entry& entry) {
+  Sha256 digest;
+  digest.update(entry.id.data(), entry.id.size());
+  digest.update(entry.code.data, entry.code.bytes());
+  return std::stoull(digest.hex().substr(0, 16), nullptr, 16);
+}
+
+// FNV-1a, of further bytes.
+void mix(uint64_t& digest, const void* data, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) {
+    digest = (digest ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001b3;
+  }
 }
 
 }  // namespace
@@ -59,12 +85,15 @@ Call::Call(const Entry& entry_, const Arrays& arrays, Progress& progress, const 
   }
   for (const auto& [name, told] : entry.draws.members()) {
     const Argument& words = scalar_of(entry, name, "u32", 4);
+    const int64_t device = told.at(1).integer();
     draws_.push_back({reinterpret_cast<uint32_t*>(scalars_.data() + words.offset),
-                      &progress.generator(told.at(size_t{0}).text(), told.at(1).integer()),
-                      told.at(2).unsigned_integer()});
+                      &progress.generator(told.at(size_t{0}).text(), device), told.at(2).unsigned_integer(),
+                      apart(entry, device), device == kShared});
   }
   for (size_t i = 0; const Tensor* result = output("out" + std::to_string(i)); ++i) results_.push_back(*result);
-  code_ = std::make_unique<Code>(entry.code, entry.symbol);  // the last: it runs code, and all else fits by now
+  scratch_ = scratch.data();
+  if (!entry.collectives.empty()) program_ = digest_of(entry);
+  code_ = std::make_unique<Code>(entry.code, entry.segments);  // the last: it runs code, and all else fits by now
 }
 
 void* Call::place_of(const Argument& argument, const Arrays& arrays, const Memory& scratch) {
@@ -95,12 +124,52 @@ void Call::write_scalars() {
 void Call::run(const std::vector<const void*>& batch) {
   for (const auto& [argument, array] : inputs_) table_[argument].data = const_cast<void*>(batch[array]);
   for (const Draw& draw : draws_) {
-    const uint64_t seed = draw.generator->seed, offset = draw.generator->offset;
+    const uint64_t seed = draw.generator->seed + draw.apart, offset = draw.generator->offset;
     const uint64_t words[] = {seed, seed >> 32, offset, offset >> 32};
     std::transform(words, words + 4, draw.words, [](uint64_t word) { return static_cast<uint32_t>(word); });
     draw.generator->offset += draw.count;
   }
-  (*code_)(table_.data());
+  if (entry.collectives.empty()) (*code_)(table_.data());
+  else run_with_collectives();
+}
+
+void Call::run_with_collectives() {
+  bool compared = false;
+  for (const Step& step : entry.steps) {
+    if (!step.is_collective) {
+      (*code_)(table_.data(), step.number);
+      continue;
+    }
+    if (!compared && !others_go_on()) return;
+    compared = true;
+    const Collective& sum = entry.collectives[step.number];
+    Ranks::get().sum(scratch_ + sum.offset, sum.bytes / sum.dtype->bytes, *sum.dtype);
+  }
+}
+
+bool Call::others_go_on() {
+  try {
+    return Ranks::get().agree(program_, numbers(), refused());
+  } catch (...) {
+    undraw();
+    throw;
+  }
+}
+
+uint64_t Call::numbers() const {
+  uint64_t digest = 0xcbf29ce484222325;
+  for (const Cell& cell : cells_) mix(digest, cell.at, sizeof *cell.at);
+  for (const Draw& draw : draws_) {
+    if (draw.shared) mix(digest, draw.words, 4 * sizeof *draw.words);
+  }
+  return digest;
+}
+
+bool Call::refused() const {
+  const Tensor* wrong = output("check:index");
+  int32_t count = 0;
+  if (wrong != nullptr) std::memcpy(&count, wrong->data, sizeof count);
+  return count != 0;
 }
 
 void Call::undraw() {

@@ -29,7 +29,9 @@ class Call {
   const std::vector<double*> counters;  // of the parameters that the call updates
 
   void write_scalars();                         // throws an Error where one of them cannot be
-  void run(const std::vector<const void*>& batch);  // with random words drawn, which `undraw` takes back
+  // With random words drawn, which `undraw` takes back. Throws an Error where another rank cannot go on.
+  void run(const std::vector<const void*>& batch);
+  bool refused() const;  // has the last run counted indices out of range, and changed nothing?
   void undraw();
 
   const std::vector<Tensor>& results() const { return results_; }  // of the last run: what the program gives back
@@ -44,8 +46,13 @@ class Call {
     uint32_t* words;
     Generator* generator;
     uint64_t count;
+    uint64_t apart;  // this is added to the seed
+    bool shared;     // by all ranks
   };
 
+  void run_with_collectives();
+  bool others_go_on();       // false where this rank does not; throws an Error where another one does not
+  uint64_t numbers() const;  // a digest of the scalars that are the same on all ranks
   void* place_of(const Argument& argument, const Arrays& arrays, const Memory& scratch);
 
   Memory scalars_, own_;  // own_: of outputs and constants
@@ -56,6 +63,8 @@ class Call {
   Tape tape_;
   std::vector<Cell> cells_;
   std::vector<Draw> draws_;
+  std::byte* scratch_;
+  uint64_t program_ = 0;  // a digest of what all ranks must have in common
   std::map<std::string, Tensor> outputs_;
   std::vector<Tensor> results_;
   std::unique_ptr<Code> code_;

@@ -130,29 +130,33 @@ MemoryFile::~MemoryFile() { close(handle_); }
 
 std::string MemoryFile::path() const { return "/proc/self/fd/" + std::to_string(handle_); }
 
-Code::Code(const Tensor& library, const std::string& symbol) : file_(library) {
+Code::Code(const Tensor& library, const std::vector<std::string>& symbols) : file_(library) {
   const std::string path = file_.path();
   module_ = call("ffi.Module.load_from_file.so", {any(path.c_str()), any("so")}).v_obj;
-  const TVMFFIAny found =
-      call("ffi.ModuleGetFunction", {any(module_, kTVMFFIModule), any(symbol.c_str()), any(false)});
-  if (found.type_index != kTVMFFIFunction) {
-    TVMFFIObjectDecRef(module_);
-    fail("the code has no function '", symbol, "'");
+  for (const std::string& symbol : symbols) {
+    const TVMFFIAny found =
+        call("ffi.ModuleGetFunction", {any(module_, kTVMFFIModule), any(symbol.c_str()), any(false)});
+    if (found.type_index != kTVMFFIFunction) {
+      release();
+      fail("the code has no function '", symbol, "'");
+    }
+    functions_.push_back(found.v_obj);
   }
-  function_ = found.v_obj;
 }
 
-Code::~Code() {
-  TVMFFIObjectDecRef(function_);
+Code::~Code() { release(); }
+
+void Code::release() {
+  for (TVMFFIObjectHandle function : functions_) TVMFFIObjectDecRef(function);
   TVMFFIObjectDecRef(module_);
 }
 
-void Code::operator()(DLTensor* table) const {
+void Code::operator()(DLTensor* table, size_t function) const {
   std::call_once(configured, configure);
   TVMFFIAny argument{}, result{};
   argument.type_index = kTVMFFIInt;
   argument.v_int64 = reinterpret_cast<int64_t>(table);
-  if (TVMFFIFunctionCall(function_, &argument, 1, &result) != 0) raised("a kernel has failed");
+  if (TVMFFIFunctionCall(functions_[function], &argument, 1, &result) != 0) raised("a kernel has failed");
 }
 
 void set_threads(int count) {

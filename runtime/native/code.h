@@ -5,6 +5,7 @@
 #include <tvm/ffi/c_api.h>
 
 #include <string>
+#include <vector>
 
 #include "tensor.h"
 
@@ -24,20 +25,23 @@ class MemoryFile {
   int handle_;
 };
 
-// One function of a library, loaded for as long as this lives. Loading runs code: check what is loaded before.
+// Functions of a library, loaded for as long as this lives. Loading runs code: check what is loaded before.
 class Code {
  public:
-  Code(const Tensor& library, const std::string& symbol);
+  Code(const Tensor& library, const std::vector<std::string>& symbols);
   ~Code();
   Code(const Code&) = delete;
   Code& operator=(const Code&) = delete;
 
-  // Calls it with the address of its arguments' table. Throws an Error where a kernel refuses an argument.
-  void operator()(DLTensor* table) const;
+  // Calls one with the address of its arguments' table. Throws an Error where a kernel refuses an argument.
+  void operator()(DLTensor* table, size_t function = 0) const;
 
  private:
+  void release();
+
   MemoryFile file_;  // open for as long as the library is loaded: dlopen takes another one of its path for this one
-  TVMFFIObjectHandle module_ = nullptr, function_ = nullptr;
+  TVMFFIObjectHandle module_ = nullptr;
+  std::vector<TVMFFIObjectHandle> functions_;
 };
 
 // Threads of parallel kernels in this process; 0: one for each physical core that it may use, within its quota, whatever

@@ -149,6 +149,20 @@ int gg_set_learning_rate(gg_training* training, double rate) {
   return attempt(training, [&] { training->training.progress.set_learning_rate(rate); });
 }
 
+int gg_agree(gg_training* training, const char* text) {
+  return attempt(training, [&] { training->training.agree(text); });
+}
+
+int gg_mean_over_ranks(gg_training* training, double* value) {
+  return attempt(training, [&] { *value = training->training.mean_over_ranks(*value); });
+}
+
+void gg_abort(void) { gg::Ranks::abort(); }
+
+int gg_rank(const gg_training* training) { return training->training.rank(); }
+
+int gg_rank_count(const gg_training* training) { return training->training.rank_count(); }
+
 int64_t gg_updates(const gg_training* training) { return training->training.progress.updates(); }
 
 int64_t gg_skipped(const gg_training* training) { return training->training.progress.skipped; }

@@ -66,7 +66,8 @@ GG_API int gg_predict(gg_training *training, const gg_array *inputs, int arrays)
 GG_API int gg_result(const gg_training *training, int index, gg_array *result);
 GG_API double gg_mean(const gg_training *training, int index); /* of a result of floats, else NaN; the first is the loss */
 
-/* A checkpoint in a run's folder, from which Python goes on as well; where it lies, until the next call. NULL: failed. */
+/* A checkpoint in a run's folder, from which Python goes on as well; where it lies, until the next call. NULL: failed. Of
+   several ranks one saves: weights and states are those of all, running statistics are its own. */
 GG_API const char *gg_save(gg_training *training, const char *run);
 
 /* Goes on from a checkpoint, or from the newest whole one of a run's folder. gg_warning tells of damaged newer ones. */
@@ -80,6 +81,20 @@ GG_API const char *gg_extra(gg_training *training); /* until the next call */
 /* The rate of the last update, without multipliers; NaN where it is unknown. Setting it fails where a schedule decides. */
 GG_API double gg_learning_rate(gg_training *training);
 GG_API int gg_set_learning_rate(gg_training *training, double rate);
+
+/* An artefact that several ranks have exported trains on the processes that mpiexec starts, as many as there are: all load
+   it and call the same functions in the same order, each with its own samples, and one of them saves. The number of this
+   process, from 0, and how many there are; 0 of 1 of other artefacts and without mpiexec. */
+GG_API int gg_rank(const gg_training *training);
+GG_API int gg_rank_count(const gg_training *training);
+
+/* Waits for all ranks, and fails on all where they do not give the same text. */
+GG_API int gg_agree(gg_training *training, const char *text);
+GG_API int gg_mean_over_ranks(gg_training *training, double *value); /* replaces it */
+
+/* For a program that ends by an error: ends the other ranks, which would wait for this one. Nothing happens where there are
+   none, or where the last update has failed on all of them. */
+GG_API void gg_abort(void);
 
 GG_API int64_t gg_updates(const gg_training *training);   /* that have been made */
 GG_API int64_t gg_skipped(const gg_training *training);   /* batches left out, their gradients not being finite */

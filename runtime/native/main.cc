@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "json.h"
 #include "npy.h"
 #include "options.h"
+#include "ranks.h"
 #include "tensorfile.h"
 #include "walk.h"
 
@@ -54,6 +56,15 @@ void note(const Walk& walk, const Training& training) {
   check(gg_set_extra(training.get(), extra.dump().c_str()), training);
 }
 
+// What ranks must have in common to train together: how, and from which samples on.
+std::string place_of(const gg::Options& options, const Walk& walk) {
+  std::ostringstream text;
+  text << "sample " << walk.sample << " of " << walk.samples() << ", pass " << walk.pass << ", --steps " << options.steps
+       << " --passes " << options.passes << " --accumulate " << options.accumulate;
+  if (options.shuffle) text << " --shuffle " << *options.shuffle;
+  return text.str();
+}
+
 void describe(const Training& training) {
   const char* mode;
   int arrays;
@@ -77,13 +88,13 @@ void describe(const Training& training) {
 // Tells of a training: in lines for people, and in a file of a line of JSON for each update.
 class Report {
  public:
-  explicit Report(const gg::Options& options) : options_(options) {}
+  Report(const gg::Options& options, bool tells) : options_(options), tells_(tells) {}
 
   void updated(const Training& training, double loss, double seconds) {
     seconds_ += seconds;
     update_ = gg_updates(training.get()), loss_ = loss;
     ++steps;
-    if (!options_.log.empty()) log();
+    if (!options_.log.empty() && tells_) log();
     said_ = options_.every > 0 && steps % options_.every == 0;
     if (said_) say();
   }
@@ -97,6 +108,7 @@ class Report {
 
  private:
   void say() const {
+    if (!tells_) return;
     std::printf("update %lld  loss %.6g  %.1f steps/s\n", static_cast<long long>(update_), loss_,
                 static_cast<double>(steps) / seconds_);
     std::fflush(stdout);
@@ -109,6 +121,7 @@ class Report {
   }
 
   const gg::Options& options_;
+  const bool tells_;
   std::ofstream log_;
   int64_t update_ = 0;
   double loss_ = 0, seconds_ = 0;
@@ -122,7 +135,7 @@ void train(const gg::Options& options, const Training& training, Walk& walk) {
   const int64_t last_pass = options.passes > 0 ? walk.pass + options.passes : kNever;
   const auto learn = options.accumulate > 0 ? gg_accumulate : gg_step;
   const int64_t window = std::max<int64_t>(options.accumulate, 1);
-  Report report(options);
+  Report report(options, gg_rank(training.get()) == 0);  // what all ranks could tell, the first one does
   while ((options.passes > 0 || report.steps < options.steps) && walk.before(last_pass)) {
     double losses = 0, seconds = 0;
     const auto timed = [&](auto work) {
@@ -137,7 +150,9 @@ void train(const gg::Options& options, const Training& training, Walk& walk) {
       losses += gg_mean(training.get(), 0);
     }
     if (options.accumulate > 0) timed([&] { return gg_apply(training.get()); });
-    report.updated(training, losses / static_cast<double>(batches), seconds);
+    double loss = losses / static_cast<double>(batches);
+    check(gg_mean_over_ranks(training.get(), &loss), training);
+    report.updated(training, loss, seconds);
   }
   report.end();
 }
@@ -200,29 +215,37 @@ int run(const gg::Options& options) {
   const Training training(options.key ? gg_load_signed(path, options.key->c_str()) : gg_load(path), gg_free);
   if (training == nullptr) fail(gg_error(nullptr));
   std::unique_ptr<Walk> walk, test, questions;
-  const auto walk_of = [&](const char* mode, const std::string& files) {
-    return files.empty() ? nullptr : std::make_unique<Walk>(training, mode, files, options.drop_last);
+  const int rank = gg_rank(training.get()), ranks = gg_rank_count(training.get());
+  const bool tells = rank == 0;
+  const auto walk_of = [&](const char* mode, const std::string& files, int part = 0, int parts = 1) {
+    return files.empty() ? nullptr : std::make_unique<Walk>(training, mode, files, options.drop_last, part, parts);
   };
-  walk = walk_of(options.accumulate > 0 ? "accumulate" : "step", options.data);
+  if (ranks == 1 && gg::launched_ranks() > 1 && !options.data.empty()) {
+    fail(path, " trains in one process; the step of a Trainer with kvstore=\"dist_sync\", exported by two ranks or more, ",
+         "trains on ", gg::launched_ranks());
+  }
+  walk = walk_of(options.accumulate > 0 ? "accumulate" : "step", options.data, rank, ranks);
   if (walk && options.shuffle) walk->shuffle(*options.shuffle);
-  test = walk_of("evaluate", options.evaluate);
-  questions = walk_of("predict", options.predict);
+  if (tells) test = walk_of("evaluate", options.evaluate);
+  if (tells) questions = walk_of("predict", options.predict);
   if (!options.load.empty()) {
     check(gg_restore(training.get(), options.load.c_str()), training);
     if (*gg_warning(training.get())) std::fprintf(stderr, "gg-run: %s\n", gg_warning(training.get()));
     if (walk) resume(*walk, training);
   }
   if (options.rate) check(gg_set_learning_rate(training.get(), *options.rate), training);
-  if (!walk && !test && !questions && options.save.empty()) describe(training);
+  if (tells && !walk && !test && !questions && options.save.empty()) describe(training);
+  if (walk) check(gg_agree(training.get(), place_of(options, *walk).c_str()), training);
   if (walk) train(options, training, *walk);
   if (test) evaluate(training, *test);
   if (questions) predict(options, training, *questions);
-  if (!options.save.empty()) {
+  if (tells && !options.save.empty()) {
     if (walk) note(*walk, training);
     const char* place = gg_save(training.get(), options.save.c_str());
     check(place == nullptr, training);
     std::printf("saved in %s\n", place);
   }
+  check(gg_agree(training.get(), "the end"), training);  // no rank ends while others train, or write
   return 0;
 }
 
@@ -238,6 +261,7 @@ int main(int count, char** words) {
     return run(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gg-run: %s\n", error.what());
+    gg_abort();
     return 2;
   }
 }

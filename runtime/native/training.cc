@@ -6,8 +6,10 @@
 #include <limits>
 
 #include "checkpoint.h"
+#include "checkpoint_ranks.h"
 #include "error.h"
 #include "half.h"
+#include "sha256.h"
 
 namespace gg {
 namespace {
@@ -39,8 +41,7 @@ double number_at(const Tensor& tensor, size_t i) {
   return std::numeric_limits<double>::quiet_NaN();
 }
 
-constexpr const char *kFinite = "amp:finite", *kSound = "anomaly:sound", *kNorm = "grad_norm",
-                    *kIndices = "check:index";
+constexpr const char *kFinite = "amp:finite", *kSound = "anomaly:sound", *kNorm = "grad_norm";
 
 }  // namespace
 
@@ -48,6 +49,7 @@ Training::Training(const std::string& path, const std::vector<PublicKey>& keys) 
   size_t scratch = 0;
   for (const Entry& entry : artefact.entries) scratch = std::max(scratch, entry.scratch_bytes);
   scratch_ = Memory(scratch);
+  if (artefact.ranks > 0) join_ranks();
 }
 
 Call& Training::call(const std::string& mode, const Batch& batch) {
@@ -70,7 +72,7 @@ bool Training::run(Call& call, const Batch& batch) {
   for (const Tensor& array : batch) addresses_.push_back(array.data);
   call.run(addresses_);
   results_ = &call.results();
-  if (const Tensor* wrong = call.output(kIndices); wrong != nullptr && number_at(*wrong, 0) != 0) {
+  if (call.refused()) {
     call.undraw();
     fail("out of range, and nothing has changed: ", call.entry.checks);
   }
@@ -102,7 +104,7 @@ void Training::update(Call& call, const Batch& batch, double samples) {
 
 void Training::step(const Batch& batch) {
   Call& found = call("step", batch);
-  update(found, batch, found.entry.samples);
+  update(found, batch, found.entry.samples * rank_count());
 }
 
 void Training::accumulate(const Batch& batch) {
@@ -111,7 +113,7 @@ void Training::accumulate(const Batch& batch) {
   const bool counts = run(found, batch);
   ++window.batches;
   if (!counts) return;
-  window.samples += found.entry.samples;
+  window.samples += found.entry.samples * rank_count();
   for (const std::string& name : found.entry.names) {
     if (std::find(window.names.begin(), window.names.end(), name) == window.names.end()) window.names.push_back(name);
   }
@@ -128,6 +130,32 @@ void Training::apply() {
   window = Window();
 }
 
+// Connects this process to the others, where there are some.
+void Training::join_ranks() {
+  ranks_ = &Ranks::get();
+  const auto sums = [](const Entry& entry) { return entry.mode == "step" || entry.mode == "apply"; };
+  const auto& entries = artefact.entries;
+  if (artefact.ranks > 1 || ranks_->size() == 1 || std::none_of(entries.begin(), entries.end(), sums)) return;
+  fail(artefact.path, " was exported by one rank, and its code has no sum over ", ranks_->size(),
+       ": what two or more ranks export runs on any number");
+}
+
+void Training::agree(const std::string& text) const {
+  if (ranks_ == nullptr || ranks_->size() == 1) return;
+  const uint64_t digest = std::stoull(sha256(text).substr(0, 16), nullptr, 16);
+  try {
+    ranks_->agree(digest, 0, false);
+  } catch (const Error&) {
+    fail("not all ranks say the same: rank ", ranks_->rank(), " is at '", text, "'");
+  }
+}
+
+double Training::mean_over_ranks(double value) const {
+  if (rank_count() == 1) return value;
+  ranks_->sum(&value, 1, dtype_of("f64"));
+  return value / rank_count();
+}
+
 double Training::mean(size_t result) const {
   if (result >= results_->size()) return std::numeric_limits<double>::quiet_NaN();
   const Tensor& tensor = (*results_)[result];
@@ -138,6 +166,7 @@ double Training::mean(size_t result) const {
 }
 
 std::string Training::save(const std::string& run) const {
+  if (rank_count() > 1 && progress.window.batches > 0) fail("each rank has added up gradients: apply them before saving");
   std::vector<std::string> window;
   for (const Parameter& parameter : artefact.parameters) {
     const std::vector<std::string>& names = progress.window.names;
@@ -149,8 +178,9 @@ std::string Training::save(const std::string& run) const {
 
 std::string Training::load(const std::string& folder) {
   std::vector<std::string> damaged;
-  const Checkpoint found = load_checkpoint(folder, damaged);
+  Checkpoint found = load_checkpoint(folder, damaged);
   try {
+    take_part(found, rank(), rank_count());
     const Json& told = found.about.at("parts").at("progress");
     Progress trial(artefact);
     trial.read(found.about);  // so that nothing is changed where this does not fit

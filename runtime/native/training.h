@@ -12,6 +12,7 @@
 #include "call.h"
 #include "files.h"
 #include "progress.h"
+#include "ranks.h"
 
 namespace gg {
 
@@ -34,6 +35,12 @@ class Training {
   void evaluate(const Batch& batch) { run(call("evaluate", batch), batch); }
   void predict(const Batch& batch) { run(call("predict", batch), batch); }
 
+  // The processes that train together, as ranks of MPI; one of an artefact that is for one process.
+  int rank() const { return ranks_ == nullptr ? 0 : ranks_->rank(); }
+  int rank_count() const { return ranks_ == nullptr ? 1 : ranks_->size(); }
+  void agree(const std::string& text) const;  // waits for all ranks; throws an Error where they give other texts
+  double mean_over_ranks(double value) const;
+
   const std::vector<Tensor>& results() const { return *results_; }
   double mean(size_t result) const;  // NaN where there is no such result, or it is of no floats
   double grad_norm() const { return grad_norm_; }  // of the last update, before clipping; NaN where it is not computed
@@ -46,7 +53,9 @@ class Training {
   Call& call(const std::string& mode, const Batch& batch);
   bool run(Call& call, const Batch& batch);
   void update(Call& call, const Batch& batch, double samples);
+  void join_ranks();
 
+  Ranks* ranks_ = nullptr;
   Memory scratch_;
   std::map<const Entry*, std::unique_ptr<Call>> calls_;
   const std::vector<Tensor> none_;

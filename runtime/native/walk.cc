@@ -38,16 +38,19 @@ Tensor tensor_of(const gg_array& array) {
   return {&dtype_of(array.dtype), {array.shape, array.shape + array.rank}, static_cast<const std::byte*>(array.data)};
 }
 
-Walk::Walk(const Library& training, const std::string& mode, const std::string& files, bool drop_last)
-    : types_(batches_of(training, mode)), data_(files, first_of(types_, mode)) {
-  for (const auto& batch : types_) sizes_.push_back(batch[0].shape[0]);
+Walk::Walk(const Library& training, const std::string& mode, const std::string& files, bool drop_last, int rank,
+           int ranks)
+    : types_(batches_of(training, mode)), data_(files, first_of(types_, mode)), rank_(rank), ranks_(ranks) {
+  for (const auto& batch : types_) sizes_.push_back(ranks_ * batch[0].shape[0]);
   std::sort(sizes_.rbegin(), sizes_.rend());
   const int64_t last = data_.samples() % sizes_[0];
   const bool served = last == 0 || std::find(sizes_.begin(), sizes_.end(), last) != sizes_.end();
   if (data_.samples() == 0) fail(files, " has no samples");
   if (!served && !(drop_last && data_.samples() > last)) {
-    fail(files, " has ", amount(data_.samples(), "sample"), ": a batch of ", last, " is left after those of ", sizes_[0],
-         "; export with batch_sizes=[", sizes_[0], ", ", last, "], or say --drop-last");
+    const std::string found = amount(data_.samples(), "sample") + ": a batch of " + std::to_string(last);
+    if (last % ranks_ != 0) fail(files, " has ", found, " is left, which ", ranks_, " ranks cannot share; say --drop-last");
+    fail(files, " has ", found, " is left after those of ", sizes_[0], "; export with batch_sizes=[", sizes_[0] / ranks_,
+         ", ", last / ranks_, "], or say --drop-last");
   }
   end_ = served ? data_.samples() : data_.samples() - last;
 }
@@ -60,7 +63,8 @@ bool Walk::before(int64_t last_pass) {
 std::vector<gg_array> Walk::next() {
   if (seed_ && shuffled_ != pass) data_.shuffle(*seed_, static_cast<uint64_t>(shuffled_ = pass));
   const int64_t count = std::min(sizes_[0], end_ - sample);
-  batch_ = data_.batch(sample, count);
+  const int64_t own = count / ranks_;
+  batch_ = data_.batch(sample + rank_ * own, own);
   sample += count;
   std::vector<gg_array> made;
   for (const Tensor& array : batch_) {

@@ -21,7 +21,8 @@ Tensor tensor_of(const gg_array& array);
 class Walk {
  public:
   // Throws an Error where the files are not what the entries of `mode` take, or leave a batch that none of them takes.
-  Walk(const Library& training, const std::string& mode, const std::string& files, bool drop_last);
+  // A batch is that of all ranks together, of so many samples for each; the rank with this number takes its part.
+  Walk(const Library& training, const std::string& mode, const std::string& files, bool drop_last, int rank, int ranks);
 
   void shuffle(uint64_t seed) { seed_ = seed; }
   bool at_end() const { return sample >= end_; }  // of a pass
@@ -37,7 +38,7 @@ class Walk {
   std::vector<int64_t> sizes_;
   std::vector<Tensor> batch_;
   std::optional<uint64_t> seed_;
-  int64_t end_ = 0, shuffled_ = -1;
+  int64_t end_ = 0, shuffled_ = -1, rank_, ranks_;
 };
 
 }  // namespace gg

@@ -54,6 +54,26 @@ def test_lists_of_keys_and_keys_named_twice() -> None:
     assert pulled(store, 3) == [5, 5] and pulled(store, 5, 3) == [2, 2, 2]
 
 
+def test_rows_of_what_is_stored() -> None:
+    """A gradient by rows holds the named rows alone, a dense array keeps its others."""
+    store = KVStore("local")
+    store.init(["v", "w"], [nd.array([[1, 1], [2, 2], [3, 3]]), nd.array([4, 5])])
+    weight = nd.zeros((3, 2))
+    weight.attach_grad(stype="row_sparse")
+    rows, dense = weight.grad, nd.ones((3, 2)) * 9
+    assert isinstance(rows, nd.sparse.RowSparseNDArray)
+    store.row_sparse_pull("v", out=[rows, dense], row_ids=nd.array([2, 0, 2]))
+    assert rows.indices.asnumpy().tolist() == [0, 2] and rows.data.asnumpy()[:, 0].tolist() == [1, 3]
+    assert dense.asnumpy()[:, 0].tolist() == [1, 9, 3]
+    store.row_sparse_pull("v", out=[rows, dense], row_ids=[nd.array([1]), nd.array([1], dtype="int64")])
+    assert rows.asnumpy()[:, 0].tolist() == [0, 2, 0] and dense.asnumpy()[:, 0].tolist() == [1, 2, 3]
+    other = nd.zeros((2,))
+    store.row_sparse_pull(["v", "w"], out=[rows, other], row_ids=nd.array([1]))
+    assert rows.indices.asnumpy().tolist() == [1] and other.asnumpy().tolist() == [0, 5]
+    store.row_sparse_pull(["w", "v"], out=[other, rows], row_ids=[nd.array([0]), nd.array([])])
+    assert other.asnumpy().tolist() == [4, 5] and not rows.asnumpy().any()
+
+
 def test_pushpull_and_broadcast() -> None:
     store = KVStore("local")
     outs = ones(0, 0)
@@ -185,7 +205,13 @@ ERRORS: list[tuple[Any, type[Exception], str]] = [
     (lambda s: s.pull("w"), AssertionError, "needs out="),
     (lambda s: s.pull("v", nd.ones((2,))), RuntimeError, "'v' has not been initialized"),
     (lambda s: s.pushpull("w", nd.ones((2,)), out=nd.ones((3,))), ValueError, r"which f32\[3\] does not fit"),
-    (lambda s: s.row_sparse_pull("w", nd.ones((2,)), row_ids=nd.ones((1,))), RuntimeError, "dense here"),
+    (lambda s: s.row_sparse_pull("w", row_ids=nd.ones((1,))), AssertionError, "row_sparse_pull needs out="),
+    (lambda s: s.row_sparse_pull("w", nd.ones((2,))), AssertionError, "row_sparse_pull needs row_ids="),
+    (lambda s: s.row_sparse_pull("v", nd.ones((2,)), row_ids=nd.ones((1,))), RuntimeError, "has not been initialized"),
+    (lambda s: s.row_sparse_pull("w", nd.ones((3,)), row_ids=nd.ones((1,))), ValueError, r"which f32\[3\] does not"),
+    (lambda s: s.row_sparse_pull("w", nd.ones((2,)), row_ids=nd.array([0, 2])), IndexError, "rows 0 to 1.* names 2"),
+    (lambda s: s.row_sparse_pull("w", nd.ones((2,)), row_ids=nd.array([-1])), IndexError, "names -1"),
+    (lambda s: s.row_sparse_pull("w", nd.ones((2,)), row_ids=[nd.ones((1,))] * 2), AssertionError, "1 arrays in out="),
     (lambda s: s.is_capable("flight"), ValueError, "unknown capability 'flight'"),
     (lambda s: s.save_optimizer_states("f"), AssertionError, "no optimizer"),
     (lambda s: s.load_optimizer_states("f"), AssertionError, "no optimizer"),

@@ -1,4 +1,4 @@
-"""mx.gluon.contrib.nn: blocks side by side, pixel shuffling, and BatchNorm by its name for several devices."""
+"""mx.gluon.contrib.nn: blocks side by side, pixel shuffling, sparse embeddings, BatchNorm over several ranks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.errors import with_user_location
 from gluongraph.gluon.block import Block, HybridBlock
-from gluongraph.gluon.nn import BatchNorm, Embedding, HybridSequential, Identity, Sequential
+from gluongraph.gluon.contrib.sync_batch_norm import SyncBatchNorm
+from gluongraph.gluon.nn import Embedding, HybridSequential, Identity, Sequential
 from gluongraph.gluon.nn.layout import each_axis
 from gluongraph.gluon.parameter import ParameterDict
-from gluongraph.ranges import check_count
 
 __all__ = [
     "Concurrent",
@@ -97,27 +96,3 @@ class PixelShuffle3D(_PixelShuffle):
     """(N, f₁ f₂ f₃ C, D, H, W) -> (N, C, f₁ D, f₂ H, f₃ W)"""
 
     _axes = 3
-
-
-class SyncBatchNorm(BatchNorm):
-    """BatchNorm whose statistics are those of the batches of all devices; here a batch lies on one.
-
-    Raises:
-        NotImplementedError: `num_devices` is more than 1.
-    """
-
-    def __init__(self, in_channels: int = 0, num_devices: int | None = None, **kwargs: Any):
-        if num_devices is not None:
-            check_count(self, "num_devices", num_devices)
-        if num_devices is not None and num_devices > 1:
-            raise NotImplementedError(
-                with_user_location(
-                    f"SyncBatchNorm(num_devices={num_devices}): statistics are those of one device's batch; "
-                    "leave num_devices unset"
-                )
-            )
-        super().__init__(in_channels=in_channels, **kwargs)
-
-    def __repr__(self) -> str:
-        settings = f"{self._settings()}, ndev=1, key='{self.prefix}'"
-        return f"{type(self).__name__}({settings}, in_channels={self._elements() or None})"

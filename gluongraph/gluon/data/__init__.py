@@ -14,6 +14,7 @@ from gluongraph.gluon.data.sampler import (
     Sampler,
     SequentialSampler,
 )
+from gluongraph.gluon.data.split import DistributedSampler, SplitSampler
 from gluongraph.host.lazy import imported_later
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ __all__ = [
     "BatchSampler",
     "DataLoader",
     "Dataset",
+    "DistributedSampler",
     "FilterSampler",
     "IntervalSampler",
     "RandomSampler",
@@ -38,6 +40,7 @@ __all__ = [
     "Sampler",
     "SequentialSampler",
     "SimpleDataset",
+    "SplitSampler",
     "batchify",
     "default_batchify_fn",
     "vision",

@@ -103,7 +103,7 @@ class RandomSampler(Sampler):
     def __iter__(self) -> Iterator[int]:
         order = np.arange(self._length)
         restored, self._restored = self._restored, None
-        if restored is None or restored == _numpy_state():
+        if restored is None or restored == numpy_state():
             np.random.shuffle(order)
         else:  # numpy's generator was elsewhere when this pass began, and is left where the program has put it
             generator = np.random.RandomState()
@@ -115,7 +115,7 @@ class RandomSampler(Sampler):
         return self._length
 
     def state_dict(self) -> State:
-        return {"length": self._length, "numpy": self._restored or _numpy_state()}
+        return {"length": self._length, "numpy": self._restored or numpy_state()}
 
     def load_state_dict(self, state: State) -> None:
         if state["length"] != self._length:
@@ -123,8 +123,13 @@ class RandomSampler(Sampler):
         self._restored = state["numpy"]
 
 
-def _numpy_state() -> State:
-    """Where `numpy.random` is, in numbers and lists."""
+def numpy_state() -> State:
+    """Where `numpy.random` is, in numbers and lists.
+
+    >>> from gluongraph.gluon.data.sampler import numpy_state
+    >>> numpy_state()["bit_generator"]
+    'MT19937'
+    """
     state: Any = np.random.get_state(legacy=False)
     inner = {"key": state["state"]["key"].tolist(), "pos": int(state["state"]["pos"])}
     return {**state, "state": inner}

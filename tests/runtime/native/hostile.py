@@ -21,7 +21,10 @@ ABSURD: tuple[Any, ...] = (
     *(-1, 0, 1, 3, 1 << 20, 1 << 40, (1 << 63) - 1, 1 << 63, 1 << 200, -(1 << 63)),
     *(0.5, -0.0, 1e-300, 1e300, float("inf"), float("nan")),
 )
-LAYOUT = {"args", "scratch_bytes", "scalar_bytes", "code", "symbol", "constants", "outputs", "batch"}
+LAYOUT = {
+    *("args", "scratch_bytes", "scalar_bytes", "code", "symbol", "constants", "outputs", "batch"),
+    *("collectives", "steps"),
+}
 
 
 # -- damage: some bytes are others, there are fewer, or more

@@ -1,0 +1,95 @@
+"""Steps that ranks train together and export: what their artefacts have to repeat bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gluongraph as mx
+from gluongraph import gluon, random
+from gluongraph.runtime.communicator.environment import world
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((512, 20)).astype(np.float32)
+Y = RNG.integers(0, 10, 512).astype(np.int32)
+OWN, STEPS = 32, 4  # samples of a rank's batch; updates after the export
+MODES = ["step", "accumulate", "apply", "evaluate"]
+LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+def part(number: int, rank: int | None = None) -> tuple[Any, Any]:
+    """A rank's part of a batch of all ranks."""
+    start = (number * world().size + (world().rank if rank is None else rank)) * OWN
+    return X[start : start + OWN], Y[start : start + OWN]
+
+
+def _made(
+    optimizer: str,
+    settings: dict[str, Any],
+    store: dict[str, Any] | None = None,
+    layers: Sequence[gluon.HybridBlock] = (),
+    **options: Any,
+) -> Any:
+    random.seed(3)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(32, activation="relu", in_units=20), gluon.nn.Dropout(0.3), *layers)
+    net.add(gluon.nn.Dense(10, in_units=32))
+    net.initialize(mx.init.Xavier())
+    trainer = gluon.Trainer(net.collect_params(), optimizer, settings, **{"kvstore": "dist_sync", **(store or {})})
+    return mx.compile(net, LOSS, trainer, **options)
+
+
+def sgd(**store: Any) -> Any:
+    return _made("sgd", {"learning_rate": 0.05, "momentum": 0.9}, store)
+
+
+def adam() -> Any:
+    """With a schedule."""
+    return _made("adam", {"lr_scheduler": mx.lr_scheduler.CosineScheduler(20, base_lr=0.01, warmup_steps=3)})
+
+
+def scaled() -> Any:
+    """More that ranks have in common: is a gradient infinite, what is the norm of all? Noise of updates, averages."""
+    settings = {"learning_rate": 1e-3}
+    return _made("sgld", settings, precision="16-mixed", clip_norm=1.0, ema=0.99)
+
+
+def normalized() -> Any:
+    """With statistics that each rank has for itself."""
+    return _made("sgd", {"learning_rate": 0.05}, layers=[gluon.nn.BatchNorm(in_channels=32)])
+
+
+TRAININGS: dict[str, Callable[[], Any]] = {"sgd": sgd, "adam": adam, "scaled": scaled}
+
+
+def weights(step: Any) -> list[bytes]:
+    """All parameters as they are."""
+    return [parameter.data().asnumpy().tobytes() for parameter in step.trainer.params]
+
+
+def losses(step: Any, numbers: range) -> list[bytes]:
+    """Train on by these batches: this rank's losses."""
+    return [step(*part(i)).asnumpy().tobytes() for i in numbers]
+
+
+def export_all(folder: str) -> None:
+    """Each kind of step, at its second update, by each rank; it and the loaded one then train alike. What they come to
+    is saved: <kind><rank>.npz."""
+    for kind, make in TRAININGS.items():
+        step, file = make(), Path(folder, f"{kind}{world().rank}.gga")
+        step(*part(0))
+        step.export(file, modes=MODES)
+        loaded, drawn = mx.load(file), random.all_states()
+        ours = losses(step, range(STEPS))
+        random.set_all_states(drawn)
+        assert losses(loaded, range(STEPS)) == ours and weights(loaded) == weights(step), kind
+        np.savez(f"{folder}/{kind}{world().rank}.npz", *(p.data().asnumpy() for p in step.trainer.params))
+        drawn = random.all_states()
+        for each in (step, loaded):
+            random.set_all_states(drawn)
+            each.accumulate(*part(0))
+            each.apply()
+        assert weights(loaded) == weights(step), kind
