@@ -116,7 +116,7 @@ def _alone() -> None:
 
 def _find() -> Communicator:
     found = launch(os.environ)
-    if found.by == "alone" or os.environ.get(_OWNER, str(os.getpid())) != str(os.getpid()):
+    if found.by == "alone" or _child_of_rank(os.environ):
         if int(os.environ.get("SLURM_STEP_NUM_TASKS") or 1) > 1 and found.by == "alone":
             warn(
                 "srun has started several tasks without PMI: each is alone. srun --mpi=pmix makes them ranks of one job"

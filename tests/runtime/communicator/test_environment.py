@@ -159,3 +159,15 @@ def test_no_seconds(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("GG_COMM_TIMEOUT", text)
     with pytest.raises(CommunicationError, match=f"GG_COMM_TIMEOUT={text}: a number of seconds above 0 is needed"):
         seconds("GG_COMM_TIMEOUT", 30)
+
+
+def starting() -> None:
+    """What a rank starts is no rank of its job; the ranks of a job that it starts are ranks of that one."""
+    if world().rank == 0:
+        print(python(f"{WORLD}; print(world().size)").stdout.strip(), flush=True)
+        print(run_ranks(3, f"{WORLD}\nprint(world().size)"), flush=True)
+
+
+@needs_mpi
+def test_processes_that_a_rank_starts() -> None:
+    assert run_ranks(2, starting)[0] == "1\n['3\\n', '3\\n', '3\\n']\n"
