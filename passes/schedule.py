@@ -166,6 +166,7 @@ class _Scheduler:
         values = [v for v, buffer in self.buffers.items() if buffer.space == "scratch"]
         number = {v: i for i, v in enumerate(values)}
         rank = {step.fused: i for i, step in enumerate(steps)}
+        flat = self._flat_values()
         jobs.size = [aligned(v.ty.nbytes) for v in values]
         jobs.kept = {number[v] for v in self._copied_at_last(direct_outputs) if v in number}
         jobs.overlapping = {i for i, step in enumerate(steps) if self._overlaps(step)}
@@ -176,7 +177,7 @@ class _Scheduler:
             jobs.reads.append(tuple(number[s] for s in read if s in number))
             jobs.workspace.append(self.kernels[step.fused][1].workspace)
             for item in (i for i in step.items if i in number):
-                fitting = (s for s in read if s in number and _same_size(s, item))
+                fitting = (s for s in read if s in number and _same_size(s, item) and not self._is_kept(s, step, flat))
                 jobs.over[number[item]] = tuple(number[s] for s in fitting if may_overwrite(step.fused, item, s))
         order = order_of(jobs)
         if order is None:
@@ -188,6 +189,20 @@ class _Scheduler:
     def _overlaps(self, step: _Step) -> bool:
         collective = self.kernels[step.fused][0].collective
         return collective is not None and collective.attrs.get("bucket", 0) > 0
+
+    def _flat_values(self) -> set[Node]:
+        """Return the values that lie in the flat memory of a collective."""
+        found: set[Node] = set()
+        for fused, step in self.steps.items():
+            if (collective := self.kernels[fused][0].collective) is not None:
+                found |= set(step.items if collective.op.name == "all_gather" else map(root, fused.src))
+                found |= set(step.items if collective.op.name == "all_reduce" else ())
+        return found
+
+    def _is_kept(self, value: Node, step: _Step, flat: set[Node]) -> bool:
+        """May nothing else take the memory of a value? What takes a place in flat memory could be an operand of another
+        collective, whose operands lie one after another elsewhere."""
+        return value in flat and self.kernels[step.fused][0].collective is None
 
     def _copied_at_last(self, direct_outputs: set[str]) -> list[Node]:
         """Return the values that are copied after all kernels have run."""

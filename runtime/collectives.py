@@ -92,7 +92,7 @@ class Segments:
         shard = view(address(other), collective.shard * dtype.itemsize, dtype)
         if collective.op == "all_gather":
             return lambda: communicator.allgather(shard, flat)
-        gaps = self._gaps(collective, start, length)
+        gaps = self._gaps(collective, length)
 
         def reduce_scatter() -> None:
             flat.view(np.uint8)[gaps] = 0  # what lies between the arrays would be summed as well
@@ -105,14 +105,14 @@ class Segments:
         steps, number = self.program.steps, self.program.collectives.index(collective)
         return any(what == "run" for what, _ in steps[steps.index(("start", number)) : steps.index(("wait", number))])
 
-    def _gaps(self, collective: Collective, start: int, length: int) -> Array:
+    def _gaps(self, collective: Collective, length: int) -> Array:
         """Return the bytes of flat memory that belong to no argument."""
-        inside, at = np.zeros(length, bool), 0
+        found, at = [], 0
         for position in collective.flat:
             nbytes = self.program.args[position].nbytes
-            inside[at : at + nbytes] = True
+            found.append(np.arange(at + nbytes, at + aligned(nbytes)))
             at += aligned(nbytes)
-        return np.flatnonzero(~inside)
+        return np.concatenate([*found, np.arange(at, length)])
 
     def _flat(self, collective: Collective, address: Address, nbytes: int) -> tuple[int, int]:
         """Return address and bytes of the flat memory.

@@ -62,11 +62,7 @@ def _put(training: Training, content: Content, told: Any) -> Put:
 
     def put() -> None:
         if trainer.exchange.sharding is not None:
-            whole = {
-                training.owner(key): _built(form, arrays, trainer.replica(training.owner(key)))
-                for key, form in told.items()
-            }
-            trainer.set_states(whole, {})
+            trainer.set_states(_whole(training, told, arrays), {})
             return
         for names in trainer.exchange.replicas.values():
             for replica in names[:1] if trainer.exchange.once else names:
@@ -80,6 +76,16 @@ def _put(training: Training, content: Content, told: Any) -> Put:
                     trainer.states[replica] = _built(form, arrays, trainer.replica(replica))
 
     return put
+
+
+def _whole(training: Training, told: Mapping[str, Any], arrays: Mapping[str, Array]) -> dict[str, Any]:
+    """Return the states by parameter; of replicas with states of their own those of the first one."""
+    found: dict[str, Any] = {}
+    for key, form in told.items():
+        name = training.parameters[training.owner(key)].key
+        if name not in found or key == training.keys[name]:
+            found[name] = _built(form, arrays, training.trainer.replica(name))
+    return found
 
 
 def _write_states(trainer: Trainer, replica: str, form: dict[str, str] | None, arrays: Mapping[str, Array]) -> None:

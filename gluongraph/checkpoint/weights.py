@@ -58,15 +58,19 @@ def _put(training: Training, content: Content, told: Any) -> Put:
         _check_type(key, parameter, saved[key])
 
     def put() -> None:
-        for key, parameter in parameters.items():
-            if not parameter.ready:
-                parameter.shape = saved[key].shape
-            parameter.set_data(saved[key])
-            parameter.finish_deferred_init()
-            for array in parameter.list_data():
-                own = rest.get(f"{REPLICA}{key}@{array.context}")
-                if own is not None and told["contexts"] == [repr(ctx) for ctx in parameter.list_ctx()]:
-                    array[:] = NDArray(own, array.context)
+        with training.trainer.whole_parameters():
+            for key, parameter in parameters.items():
+                put_one(key, parameter)
+
+    def put_one(key: str, parameter: Parameter) -> None:
+        if not parameter.ready:
+            parameter.shape = saved[key].shape
+        parameter.set_data(saved[key])
+        parameter.finish_deferred_init()
+        for array in parameter.list_data():
+            own = rest.get(f"{REPLICA}{key}@{array.context}")
+            if own is not None and told["contexts"] == [repr(ctx) for ctx in parameter.list_ctx()]:
+                array[:] = NDArray(own, array.context)
 
     return put
 

@@ -6,6 +6,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from gluongraph.ir.plan import Plan
+from gluongraph.ops.collective import SHARD
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,10 @@ class Footprint:
 
 def footprint(plan: Plan) -> Footprint:
     """Return the memory of a plan."""
-    held = {b.name: b for b in plan.inputs.values()}
+    within = _shards_of_whole_parameters(plan)
+    held = {b.name: b for b in plan.inputs.values() if b.name not in within}
     states = {name: b.type.nbytes for name, b in held.items() if b.space == "state"}
-    others = sum(nbytes for name, nbytes in states.items() if _is_named_after(name, states))
+    others = sum(nbytes for name, nbytes in states.items() if _is_named_after(name, plan.inputs))
     return Footprint(
         parameters=sum(states.values()) - others,
         states=others,
@@ -50,6 +52,14 @@ def footprint(plan: Plan) -> Footprint:
         outputs=sum(b.type.nbytes for b in plan.outputs.values()),
         constants=sum(map(len, plan.constants.values())) + plan.scalar_bytes,
     )
+
+
+def _shards_of_whole_parameters(plan: Plan) -> set[str]:
+    """Return the names of inputs that are parts of the memory of parameters, which a collective puts together again."""
+    gathers = (launch for launch in plan.launches if launch.group.collective and launch.flat == launch.writes)
+    if not any(buffer.space == "state" for launch in gathers for buffer in launch.writes):
+        return set()
+    return {name for name in plan.inputs if name.startswith(SHARD) and "/" not in name}
 
 
 def _is_named_after(name: str, others: Container[str]) -> bool:

@@ -12,13 +12,13 @@ from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.kvstore.distributed import DistributedStore
 from gluongraph.ndarray import NDArray
-from gluongraph.ops.collective import flat_offsets
+from gluongraph.ops.collective import SHARD, flat_offsets
 from gluongraph.optimizer import Optimizer
 from gluongraph.runtime.arena import Arena
 from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.base import Communicator
 from gluongraph.storage import Array, Storage, aligned_empty, release, restore
-from gluongraph.tracing.sharding import SHARD, STRATEGIES, Bucket, Sharding, is_elementwise
+from gluongraph.tracing.sharding import STRATEGIES, Bucket, Sharding, is_elementwise
 
 BUCKET = 4 << 20  # bytes of a bucket of zero2 and fsdp, at least
 States = Mapping[str, Mapping[str, NDArray]]  # parameter -> state -> array
@@ -77,9 +77,7 @@ class ShardedParameters:
         self._params, self._optimizer, self._communicator, self.strategy = params, optimizer, communicator, strategy
         size = 0 if strategy == "zero1" else BUCKET
         buckets = buckets_of(params, optimizer, size)
-        for dtype in dict.fromkeys(bucket.types[0].dtype for bucket in buckets):
-            if not optimizer.has_formula or not is_elementwise(optimizer, dtype):
-                raise _refusal(strategy, optimizer)
+        _check_elementwise(optimizer, buckets, strategy)
         self.sharding = Sharding(buckets, communicator.size, gathers=strategy == "fsdp", bytes=size)
         self._is_open = False  # are whole parameters there for a while?
         self.shards: dict[str, NDArray] = {}
@@ -225,8 +223,15 @@ class ShardedParameters:
                 shard.storage.write(self._own(whole))
 
 
+def _check_elementwise(optimizer: Optimizer, buckets: Sequence[Bucket], strategy: str) -> None:
+    """Raise MXNetError for an optimizer whose formula does not compute each element by itself."""
+    dtypes = dict.fromkeys(bucket.types[0].dtype for bucket in buckets)
+    if not optimizer.has_formula or not all(is_elementwise(optimizer, dtype) for dtype in dtypes):
+        raise _refusal(strategy, optimizer)
+
+
 def _refusal(strategy: str, optimizer: Optimizer) -> MXNetError:
-    """The error for an optimizer whose formula does not compute each element by itself."""
+    """The error for such an optimizer."""
     name = type(optimizer).__name__
     if not optimizer.has_formula:
         why = f"{name} has no formula, and updates parameters in Python"

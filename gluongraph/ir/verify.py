@@ -10,7 +10,7 @@ from gluongraph.dtypes import DTYPES
 from gluongraph.errors import MXNetError, VerifyError
 from gluongraph.ir.graph import OPS, Graph, Node, Types, node, topological
 from gluongraph.ir.plan import SPACES, Buffer, Launch, Plan
-from gluongraph.storage import ALIGNMENT
+from gluongraph.storage import ALIGNMENT, aligned
 
 # The passes after which the only composites are those with a kernel.
 PRIMITIVE_STAGES = frozenset({"inline", "fuse"})
@@ -125,7 +125,7 @@ def verify_plan(plan: Plan, graph: Graph | None = None) -> None:
     exactly the values of the graph, so that no buffer is overwritten before its last reader. Without it a state buffer
     must not be read after it is overwritten. The plan of a scan's body is verified separately, when it is created.
     """
-    rules = (_signatures, _places, _bound, _written, _defined, _in_place, _lifetimes)
+    rules = (_signatures, _places, _bound, _written, _defined, _in_place, _lifetimes, _flat)
     for rule in rules:
         for message in rule(plan):
             raise VerifyError(message)
@@ -246,6 +246,33 @@ def _lifetimes(plan: Plan) -> Iterator[str]:
                 if a.last > life.first or pair not in handed[life.first]:
                     yield f"launch {life.first} puts {life.buffer} on {a.buffer}, which is in use until launch {a.last}"
         alive.append(life)
+
+
+def _flat(plan: Plan) -> Iterator[str]:
+    """The arguments of a collective that works on flat memory lie one after another; in scratch nothing else that is
+    used later lies between them, or behind the last one where that is a rank's part, too."""
+    lives = _lives(plan)
+    for i, (at, launch) in enumerate(_launches(plan)):
+        flat = launch.flat
+        if not flat:
+            continue
+        if len({b.space for b in flat}) > 1 or flat[0].space not in ("scratch", "state"):
+            yield f"{at} works on flat memory, and its arguments lie in {', '.join(b.space for b in flat)}"
+        if flat[0].space != "scratch":
+            continue  # the memory of parameters, which `Segments` checks
+        start = end = flat[0].offset or 0
+        for b in flat:
+            if b.offset != end:
+                yield f"{at} works on flat memory, and {b} does not lie at {end:#x}"
+            end += aligned(b.type.nbytes)
+        end = max(end, start + launch.flat_bytes)
+        if end > aligned(plan.scratch_bytes):
+            yield f"{at} works on flat memory up to {end:#x}, behind the {plan.scratch_bytes} bytes of scratch"
+        names = {b.name for b in launch.buffers}
+        for life in lives:
+            inside = life.start < end and start < life.stop and life.first <= i <= life.last
+            if inside and life.buffer.name not in names:
+                yield f"{at} works on flat memory, and {life.buffer} lies in it"
 
 
 def _in_place(plan: Plan) -> Iterator[str]:

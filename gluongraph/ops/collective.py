@@ -22,6 +22,7 @@ from gluongraph.ops.samples import Array, each, elementwise
 from gluongraph.storage import aligned
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")  # between ranks, on flat memory
+SHARD = "shard:"  # the names of inputs that hold this rank's part of parameters in flat memory
 
 
 def communicator() -> Any:

@@ -23,7 +23,6 @@ from gluongraph.optimizer.base import computed_in
 from gluongraph.tracing.optimizer_updates import GRAD, Draws, ScalarTable, apply_updates, joined
 
 STRATEGIES = ("zero1", "zero2", "fsdp")
-SHARD = "shard:"
 NO_REPLICAS: Mapping[str, Sequence[str]] = {}
 
 
@@ -97,7 +96,7 @@ class Sharding:
                 raise MXNetError(with_user_location(message, help='set grad_req = "null" for parameters without one'))
             grads = [graph.outputs[GRAD + name] for name in bucket.parameters]
             shards[bucket.name] = leaf(bucket.name, bucket.shard(self.ranks))
-            outputs[GRAD + bucket.name] = ops.reduce_scatter(*grads, ranks=self.ranks, bucket=self.bytes)
+            outputs[GRAD + bucket.name] = ops.reduce_scatter(*grads, ranks=self.ranks)
         return Graph(joined(graph.inputs, shards), outputs, graph.updates, graph.origins)
 
 

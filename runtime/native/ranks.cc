@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <initializer_list>
 #include <string>
 
@@ -67,6 +68,11 @@ Ranks& Ranks::get() {
 }
 
 void Ranks::abort() {
+  // Others may wait for this process in MPI_Init, and mpiexec does not always end them when it ends: it joins them first.
+  try {
+    if (connected == nullptr && launched_ranks() != 1) get();
+  } catch (const std::exception&) {
+  }
   if (connected != nullptr && !connected->together_) mpi.abort(mpi.world, 2);
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -230,6 +230,68 @@ REPLAYED: dict[str, tuple[Plan, str]] = {
     "an update by another value": (at(2, reads=(W, V0)), "launch 2"),
     "other outputs": (replace(PLAN, outputs={}), "outputs are []"),
 }
+
+
+# A collective: its results v0 and v1 lie one after another; each of 3 ranks has a part of 64 bytes, the last one none.
+
+SHARD, BEHIND = Buffer("shard", TensorType((16,)), "state"), Buffer("v2", T, "scratch", 192)
+LAST = Buffer("v3", T, "scratch", 256)
+PARTS = Group(
+    Graph(
+        {"x0": (part := ops.input("x0", SHARD.type))},
+        dict(zip(("y0", "y1"), ops.all_gather(part, ranks=3, shapes=((4,), (4,))), strict=True)),
+    ),
+    "collective",
+)
+GATHERED = Plan(
+    (
+        _launch(_kernel("exp", 1), (X_IN,), BEHIND),
+        _launch(PARTS, (SHARD,), V0, V1),
+        _launch(_kernel("add", 2), (V0, V1), LAST),
+        _launch(_kernel("add", 2), (LAST, BEHIND), OUT),
+    ),
+    {"x": X_IN, "shard": SHARD},
+    {"out": OUT},
+    scratch_bytes=320,
+)
+
+
+def elsewhere(offsets: Mapping[str, int]) -> Plan:
+    """The plan with buffers at other offsets."""
+    plan = GATHERED
+    for buffer in (V0, V1, BEHIND, LAST):
+        plan = moved(buffer, replace(buffer, offset=offsets.get(buffer.name, buffer.offset)), plan)
+    return plan
+
+
+BROKEN_FLAT: dict[str, tuple[Plan, str]] = {
+    "a gap": (elsewhere({"v1": 128}), "v1: f32[4] scratch@0x80 does not lie at 0x40"),
+    "the wrong order": (
+        elsewhere({"v0": 64, "v1": 0}),
+        "v1: f32[4] scratch@0x0 does not lie at 0x80",
+    ),
+    "several spaces": (moved(V1, replace(OUT, name="v1"), GATHERED), "its arguments lie in scratch, output"),
+    "a value in a rank's part": (
+        elsewhere({"v2": 128}),
+        "v2: f32[4] scratch@0x80 lies in it",
+    ),
+    "a part behind the end": (
+        elsewhere({"v0": 192, "v1": 256, "v2": 0, "v3": 64}),
+        "up to 0x180, behind the 320 bytes of scratch",
+    ),
+}
+
+
+def test_flat_memory() -> None:
+    verify_plan(GATHERED)
+
+
+@pytest.mark.parametrize("name", BROKEN_FLAT)
+def test_broken_flat_memory_is_named(name: str) -> None:
+    plan, message = BROKEN_FLAT[name]
+    with pytest.raises(VerifyError, match=r"launch \d") as caught:
+        verify_plan(plan)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("name", REPLAYED)

@@ -303,7 +303,8 @@ def check_skipped_steps() -> None:
 
 
 def check_residuals_in_files() -> None:
-    """A file has the residuals of the rank that wrote it: it gets them back, and no other rank does."""
+    """A file of the trainer's has the residuals of the rank that wrote it: it gets them back, and no other rank does. A
+    checkpoint of the step, which all ranks write together, has those of all."""
     net = linear()
     trainer = trainer_of(net, "2bit")
     step = mx.compile(net, gluon.loss.L2Loss(), trainer)
@@ -312,18 +313,20 @@ def check_residuals_in_files() -> None:
     mine, rank = kept.asnumpy(), world().rank
     assert np.abs(mine).max() > 0
     with tempfile.TemporaryDirectory() as folder:
-        for save, load in ((trainer.save_states, trainer.load_states), (step.save, step.load)):
-            file = f"{folder}/{save.__name__}"
-            save(file)
-            kept[:] = 7
-            load(file)
-            np.testing.assert_array_equal(kept.asnumpy(), mine)
-            names = world().exchange(file)
-            world().barrier()
-            load(names[0])
-            np.testing.assert_array_equal(kept.asnumpy(), mine if rank == 0 else 0 * mine)
-            kept[:] = nd.array(mine)
-            world().barrier()
+        names = world().exchange(f"{folder}/states")
+        trainer.save_states(names[rank])
+        kept[:] = 7
+        trainer.load_states(names[rank])
+        np.testing.assert_array_equal(kept.asnumpy(), mine)
+        world().barrier()
+        trainer.load_states(names[0])
+        np.testing.assert_array_equal(kept.asnumpy(), mine if rank == 0 else 0 * mine)
+        kept[:] = nd.array(mine)
+        step.save(names[0] + ".run")
+        kept[:] = 7
+        step.load(names[0] + ".run")
+        np.testing.assert_array_equal(kept.asnumpy(), mine)
+        world().barrier()
 
 
 def check_sharded_state_is_refused() -> None:
