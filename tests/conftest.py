@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,9 @@ atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True
 if not any(name in os.environ for name in ("GG_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS")):
     # Plans are of as many pieces as threads share evenly: golden texts of them are of 8, for 1, 2, 4 or 8 threads.
     os.environ["GG_THREADS"] = str(max(n for n in (1, 2, 4, 8) if n <= len(os.sched_getaffinity(0))))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has what it starts in the background ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Importlib mode puts no folder on the path: helper modules are imported by their names from any folder. No two of them
 # have the same name, see tests/test_layout.py.

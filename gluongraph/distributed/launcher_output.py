@@ -13,11 +13,11 @@ from typing import TextIO
 
 SHOWN_AFTER = 0.5  # seconds until a line that has no end yet is shown
 LONGEST = 1 << 20  # bytes of a line that are kept together
-_READER = 1.0  # seconds that a reader has once a signal has come
+_READER, _LOOK = 1.0, 0.1  # seconds that a reader has once a signal has come, and between looks at whether one has
 
 
-class Dropped(Exception):
-    """Ends a write that may last for ever, as to a terminal that is stopped, once a signal has come."""
+class _Unread(Exception):
+    """Nobody reads what is written, as at a terminal that is stopped, and a signal has come."""
 
 
 class Sink:
@@ -25,22 +25,19 @@ class Sink:
 
     def __init__(self, stream: TextIO):
         self.stream = stream
-        self.writing = self.dropping = False
+        self.dropping = False
         self.interrupted = False  # a signal has come: no write may wait for long any more
         self.descriptor: int | None = None
         with suppress(AttributeError, OSError, ValueError):  # a stream without a file, as tests put in its place
             self.descriptor = stream.fileno()
 
     def write(self, data: bytes) -> None:
-        """Write all of it, at once. Nothing is written any more after a write that was interrupted, or that nobody has
-        read in a second once a signal has come."""
+        """Write all of it, at once. Nothing is written any more when nobody has read for a second after a signal."""
         if self.dropping:
             return
         try:
-            self.writing = True
             self._write(data)
-            self.writing = False
-        except Dropped:
+        except _Unread:
             self.dropping = True
 
     def _write(self, data: bytes) -> None:
@@ -52,25 +49,23 @@ class Sink:
         self.stream.flush()
         rest = memoryview(data)
         while rest:
-            if self.interrupted and not select.select([], [self.descriptor], [], _READER)[1]:
-                raise Dropped
-            # A pipe that can be written to has room for so many bytes.
-            most = select.PIPE_BUF if self.interrupted else len(rest)
-            try:
-                rest = rest[os.write(self.descriptor, rest[:most]) :]
-            except BlockingIOError:  # somebody has set the file so
-                select.select([], [self.descriptor], [], 1.0)
+            self._wait(self.descriptor)
+            with suppress(BlockingIOError):  # somebody has set the file so
+                # A pipe that can be written to has room for so many bytes: this does not wait.
+                rest = rest[os.write(self.descriptor, rest[: select.PIPE_BUF]) :]
+
+    def _wait(self, descriptor: int) -> None:
+        """Wait until there is room."""
+        until = None
+        while not select.select([], [descriptor], [], _LOOK)[1]:
+            if self.interrupted:
+                until = until or time.monotonic() + _READER
+                if time.monotonic() > until:
+                    raise _Unread
 
     def interrupt(self) -> None:
-        """For a handler of signals: leave a write that is going on, and let none wait for its reader any more.
-
-        Raises:
-            Dropped: there is one.
-        """
+        """For a handler of signals: let no write wait for its reader any more."""
         self.interrupted = True
-        if self.writing:
-            self.writing = False
-            raise Dropped
 
     def is_same(self, other: Sink) -> bool:
         """Do both write to one file, as to a terminal?"""

@@ -49,8 +49,6 @@ class Launched:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gluongraph", "run", *words],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
-            # A shell has what it starts in the background ignore SIGINT, and so it would be here.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             env={name: value for name, value in told.items() if value is not None},
         )  # fmt: skip
 
