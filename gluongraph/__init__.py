@@ -84,12 +84,26 @@ def load(path: Any, lr_scheduler: Any = None, trust: str = "keys") -> Any:
     return importlib.import_module("gluongraph.artefact").load(path, lr_scheduler, trust)
 
 
+def from_torch(module: Any, args: Any, kwargs: Any = None, **how: Any) -> Any:
+    """A torch.nn.Module as a hybrid block, traced by torch.export for example arguments; see `mx.torch.from_torch`.
+
+    >>> import torch
+    >>> import gluongraph as mx
+    >>> from gluongraph import gluon, nd
+    >>> net = mx.from_torch(torch.nn.Linear(3, 2), (torch.zeros(4, 3),))
+    >>> step = mx.compile(net, gluon.loss.L2Loss(), gluon.Trainer(net.collect_params(), "adam"))
+    >>> step(nd.ones((4, 3)), nd.zeros((4, 2))).shape
+    (4,)
+    """
+    return importlib.import_module("gluongraph.torch").from_torch(module, args, kwargs, **how)
+
+
 # `mx.checkpoint` knows the runtime, `mx.onnx` a format; the others most trainings do without.
 __getattr__ = imported_later(
     __name__,
     (
         *("attribute", "base", "checkpoint", "image", "io", "model", "name", "onnx", "operator", "profiler"),
-        *("recordio", "symbol", "test_utils", "util"),
+        *("recordio", "symbol", "test_utils", "torch", "util"),
     ),
     img="image",
     sym="symbol",
@@ -113,6 +127,7 @@ __all__ = [
     "cpu",
     "cpu_pinned",
     "current_context",
+    "from_torch",
     "gluon",
     "gpu",
     "image",
@@ -143,5 +158,6 @@ __all__ = [
     "sym",
     "symbol",
     "test_utils",
+    "torch",
     "use_np_shape",
 ]

@@ -50,12 +50,21 @@ def CTCLoss(
     frames = None if frames is None else _held(frames, data.shape[0])
     data = data if frames is None else _within(data, frames)
     log_p = ops.log_softmax(ops.cast(data, "f64" if data.dtype == "f64" else "f32"), axis=2)
-    total = _total(_last(log_p, label, frames, blank), symbols)
-    enough = ops.less_equal(symbols + _repeats(label, symbols), data.shape[0] if frames is None else frames)
-    return ops.cast(ops.where(enough, ops.neg(total), 0.0), data.dtype)
+    cost, enough = negative_log_likelihood(log_p, label, frames, symbols, blank)
+    return ops.cast(ops.where(enough, cost, 0.0), data.dtype)
 
 
 ctc_loss = CTCLoss
+
+
+def negative_log_likelihood(
+    log_p: Node, label: Node, frames: Node | None, symbols: Node, blank: int
+) -> tuple[Node, Node]:
+    """-log p(label), (N,), from log-probabilities (T, N, C), labels (N, L) and how many of their symbols count, all
+    i32; and whether there are enough frames for the label, without which the first is meaningless."""
+    total = _total(_last(log_p, label, frames, blank), symbols)
+    enough = ops.less_equal(symbols + _repeats(label, symbols), log_p.shape[0] if frames is None else frames)
+    return ops.neg(total), enough
 
 
 def _check(data: Node, label: Node, frames: Node | None, symbols: Node | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from functools import partial
 from numbers import Real
@@ -27,7 +28,7 @@ def compile(
     loss: Callable[..., Any] | None = None,
     trainer: Any = None,
     *,
-    inputs: int = 1,
+    inputs: int | None = None,
     target: str = "cpu",
     precision: str | int = "32",
     keep_grads: bool = False,
@@ -50,7 +51,9 @@ def compile(
     before the first call, which knows the shapes.
 
     Args:
-        inputs: how many of the batch's arrays go to the net; the rest goes to the loss.
+        loss: a `gluon.loss.Loss` or a function of arrays; or a loss module or function of PyTorch's.
+        inputs: how many of the batch's arrays go to the net; the rest goes to the loss. By default one, or as many as
+            an imported net takes (`from_torch`, `onnx.load`).
         target: a row of `gluongraph.codegen.targets`; "cpu" is the best one for this machine.
         precision: "32"; "bf16-mixed" or "16-mixed", in which matrices are multiplied in 16 bit and all else is float32
             (with "16-mixed" the loss is scaled, and a step whose gradients overflow changes nothing); "64",
@@ -91,7 +94,9 @@ def compile(
     >>> step(nd.ones((4, 2)), nd.zeros((4, 1))).asnumpy()
     array([2., 2., 2., 2.], dtype=float32)
     """
+    inputs = _count_of_inputs(net) if inputs is None else inputs
     _check_arguments(net, loss, trainer, inputs)
+    loss = _as_loss(loss)
     how = precision_of(precision)
     if clip_norm is not None and not (isinstance(clip_norm, Real) and 0 < clip_norm < math.inf):
         raise ValueError(with_user_location(f"clip_norm is a positive number, not {clip_norm!r}"))
@@ -132,6 +137,21 @@ def compile(
         return cast_loss(cast_net(*batch[:inputs]), *batch[inputs:])
 
     return TrainStep(program, trainer, build, predict=cast_net, options=options, inputs=inputs)
+
+
+def _count_of_inputs(net: Any) -> int:
+    """How many arrays an imported net takes, which says so in `inputs`; else one."""
+    declared = getattr(net, "inputs", None)
+    return max(len(declared), 1) if isinstance(declared, tuple) else 1
+
+
+def _as_loss(loss: Any) -> Any:
+    """A loss of PyTorch's as one of arrays; others as they are."""
+    if "torch" not in sys.modules or loss is None:
+        return loss
+    from gluongraph.torch.loss import Loss, is_torch
+
+    return Loss(loss) if is_torch(loss) else loss
 
 
 def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:

@@ -155,11 +155,11 @@ def tracing() -> bool:
 _NO_SCOPE: AbstractContextManager[None] = nullcontext()
 
 
-def scope(name: str, layer: object = None) -> AbstractContextManager[None]:
+def scope(name: str, layer: object = None, at: Origin | None = None) -> AbstractContextManager[None]:
     """Within: nodes are noted as made by the layer `name`; several layers may have one name. So are eager ops that
-    are looked at."""
+    are looked at. `at` is the user's line, where that is not on Python's stack."""
     if STATE.tracer is not None:
-        return _Scope(STATE.tracer, name, layer)
+        return _Scope(STATE.tracer, name, layer, at)
     return nan_check.layer(name) if debug.settings().check else _NO_SCOPE
 
 
@@ -177,15 +177,17 @@ def assign(array: NDArray, value: Any) -> None:
 
 
 class _Scope(AbstractContextManager[None]):
-    def __init__(self, tracer: Tracer, name: str, layer: object):
-        self.tracer, self.name, self.layer = tracer, name, layer
+    def __init__(self, tracer: Tracer, name: str, layer: object, at: Origin | None):
+        self.tracer, self.name, self.layer, self.at = tracer, name, layer, at
 
     def __enter__(self) -> None:
+        self.before, self.tracer.at = self.tracer.at, self.at or self.tracer.at
         self.tracer.scopes.append(self.name)
         self.tracer.layers.setdefault(self.name, set()).add(id(self.layer))
 
     def __exit__(self, *exc: object) -> None:
         self.tracer.scopes.pop()
+        self.tracer.at = self.before
 
 
 class Tracer:
@@ -205,13 +207,14 @@ class Tracer:
         self.turn: Callable[[Context, Node], Node] | None = None  # within a loop: the turn's state of a generator
         self.unnamed = 0
         self.scopes: list[str] = []
+        self.at: Origin | None = None  # the user's line, where a scope knows it
         self.layers: dict[str, set[int]] = {}  # scope -> the layers of that name that have run
         self.pins = 0  # of `gluongraph.amp`, one within another
         self.guards: dict[tuple[int, str], Guard] = {}
 
     def where(self) -> Origin:
         """Return the origin of the node that is being created."""
-        return user_origin(self.scopes[-1] if self.scopes else "")
+        return self.at or user_origin(self.scopes[-1] if self.scopes else "")
 
     # -- reading
 

@@ -1,0 +1,193 @@
+"""Products of matrices: linear layers, matmul, einsum; and what is made of matrices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gluongraph import ops
+from gluongraph.ir.graph import Node
+from gluongraph.torch.aten.context import Number, OpContext, cast
+from gluongraph.torch.aten.table import aten
+
+
+@aten("linear.default")
+def linear(at: OpContext, input: Node, weight: Node, bias: Node | None = None) -> Node:
+    """x Wᵀ + b"""
+    rows = ops.reshape(input, (math.prod(input.shape[:-1]), input.shape[-1]))
+    w = ops.reshape(weight, (1, weight.ty.size)) if weight.ty.rank == 1 else weight
+    y = ops.matmul(rows, w, tb=True)
+    shape = (*input.shape[:-1], *weight.shape[:-1])
+    if bias is not None and bias.ty.rank == 1:  # added to rows: the epilogue of one GEMM
+        return ops.reshape(ops.add(y, bias), shape)
+    y = ops.reshape(y, shape)
+    return y if bias is None else ops.add(y, bias)
+
+
+@aten("matmul.default", "mm.default", "bmm.default", "mv.default", "dot.default", "inner.default")
+def matmul(at: OpContext, self: Node, other: Node) -> Node:
+    """The product of matrices, over all leading axes; a vector is a row, or a column"""
+    a, b = cast(self, at.dtype), cast(other, at.dtype)
+    row, column = a.ty.rank == 1, b.ty.rank == 1
+    a = ops.reshape(a, (1, *a.shape)) if row else a
+    b = ops.reshape(b, (*b.shape, 1)) if column else b
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    shape = (*lead, *(() if row else a.shape[-2:-1]), *(() if column else b.shape[-1:]))
+    if b.ty.rank == 2 and a.ty.rank > 2:  # one matrix for all: the leading axes are rows
+        return ops.reshape(ops.matmul(ops.reshape(a, (-1, a.shape[-1])), b), shape)
+    a, b = (ops.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
+    return ops.reshape(ops.matmul(a, b), shape)
+
+
+@aten("addmm.default", "baddbmm.default", "addmv.default", "addbmm.default")
+def addmm(at: OpContext, self: Node, left: Node, right: Node, *, beta: Number = 1, alpha: Number = 1) -> Node:
+    """beta c + alpha a b"""
+    y = matmul(at, left, right)
+    if at.name.startswith("addbmm"):
+        y = ops.sum(y, 0)
+    y = y if alpha == 1 else y * alpha
+    return ops.add(self if beta == 1 else self * beta, y) if beta else y
+
+
+@aten("outer.default", "ger.default")
+def outer(at: OpContext, self: Node, vec2: Node) -> Node:
+    """a bᵀ"""
+    a, b = cast(self, at.dtype), cast(vec2, at.dtype)
+    return ops.mul(ops.reshape(a, (a.ty.size, 1)), ops.reshape(b, (1, b.ty.size)))
+
+
+@aten("bilinear.default")
+def bilinear(at: OpContext, input1: Node, input2: Node, weight: Node, bias: Node | None = None) -> Node:
+    """x1ᵀ W x2 + b for each W"""
+    y = contracted("...a,oab,...b->...o", [input1, weight, input2])
+    return y if bias is None else ops.add(y, bias)
+
+
+# -- einsum
+
+
+@aten("einsum.default")
+def einsum(at: OpContext, equation: str, tensors: Sequence[Node], *, path: Any = None) -> Node:
+    """Sums of products by the letters of axes"""
+    return contracted(equation, [cast(x, at.dtype) for x in tensors])
+
+
+def contracted(equation: str, tensors: Sequence[Node]) -> Node:
+    """einsum, two arrays at a time from left to right; each pair is one batched matmul."""
+    inputs, result = _letters(equation.replace(" ", ""), [x.ty.rank for x in tensors])
+    done, letters = _diagonal(tensors[0], inputs[0])
+    for k in range(1, len(tensors)):
+        x, own = _diagonal(tensors[k], inputs[k])
+        later = set("".join(inputs[k + 1 :])) | set(result)
+        done, letters = _pair(done, letters, x, own, later)
+    gone = tuple(a for a, letter in enumerate(letters) if letter not in result)
+    done = ops.sum(done, gone) if gone else done
+    letters = "".join(letter for letter in letters if letter in result)
+    return ops.transpose(done, [letters.index(letter) for letter in result]) if result else done
+
+
+def _letters(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """The letters of each input and of the result; those of an ellipsis are digits from the right."""
+    left, arrow, right = equation.partition("->")
+    inputs = left.split(",")
+    digits = [
+        rank - len(text.replace("...", "")) if "..." in text else 0 for text, rank in zip(inputs, ranks, strict=True)
+    ]
+    most = "".join(chr(0x1D7D8 + k) for k in range(max(digits)))
+    if not arrow:
+        letters = [c for c in left if c.isalpha()]
+        right = ("..." if most else "") + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    filled = [text.replace("...", most[len(most) - n :]) for text, n in zip(inputs, digits, strict=True)]
+    return filled, right.replace("...", most)
+
+
+def _diagonal(x: Node, letters: str) -> tuple[Node, str]:
+    """x with axes of the same letter joined to their diagonal."""
+    for letter in dict.fromkeys(letters):
+        while letters.count(letter) > 1:
+            a, b = letters.index(letter), letters.rindex(letter)
+            rest = [k for k in range(len(letters)) if k not in (a, b)]
+            moved = ops.transpose(x, (*rest, a, b))
+            n = x.shape[a]
+            flat = ops.reshape(moved, (*moved.shape[:-2], n * n))
+            x = ops.slice(flat, [0] * flat.ty.rank, flat.shape, (*(1,) * (flat.ty.rank - 1), n + 1))
+            letters = "".join(letters[k] for k in rest) + letter
+    return x, letters
+
+
+def _pair(a: Node, a_letters: str, b: Node, b_letters: str, later: set[str]) -> tuple[Node, str]:
+    """The product of two arrays, summed over the letters that nothing needs later."""
+    only_a = [c for c in a_letters if c not in b_letters and c not in later]
+    only_b = [c for c in b_letters if c not in a_letters and c not in later]
+    a, a_letters = _summed(a, a_letters, only_a)
+    b, b_letters = _summed(b, b_letters, only_b)
+    both = [c for c in a_letters if c in b_letters]
+    extents = {c: max(a.shape[a_letters.index(c)], b.shape[b_letters.index(c)]) for c in both}
+    summed, batch = [c for c in both if c not in later], [c for c in both if c in later]
+    rows, columns = [c for c in a_letters if c not in both], [c for c in b_letters if c not in both]
+    left = _ordered(a, a_letters, [*batch, *rows, *summed], extents)
+    right = _ordered(b, b_letters, [*batch, *columns, *summed], extents)
+    lead, depth = [extents[c] for c in batch], math.prod(extents[c] for c in summed)
+    m = [left.shape[len(batch) + k] for k in range(len(rows))]
+    n = [right.shape[len(batch) + k] for k in range(len(columns))]
+    flat = math.prod(lead)
+    y = ops.matmul(
+        ops.reshape(left, (flat, math.prod(m), depth)), ops.reshape(right, (flat, math.prod(n), depth)), tb=True
+    )
+    return ops.reshape(y, (*lead, *m, *n)), "".join([*batch, *rows, *columns])
+
+
+def _summed(x: Node, letters: str, gone: Sequence[str]) -> tuple[Node, str]:
+    if not gone:
+        return x, letters
+    return ops.sum(x, tuple(letters.index(c) for c in gone)), "".join(c for c in letters if c not in gone)
+
+
+def _ordered(x: Node, letters: str, order: Sequence[str], extents: dict[str, int]) -> Node:
+    """The axes in this order, those that both arrays have repeated to their common extent."""
+    moved = ops.transpose(x, [letters.index(c) for c in order]) if order else x
+    return ops.broadcast_to(moved, tuple(extents.get(c, n) for c, n in zip(order, moved.shape, strict=True)))
+
+
+# -- distances
+
+
+@aten("cdist.default", "_cdist_forward.default")
+def cdist(at: OpContext, x1: Node, x2: Node, p: Number = 2.0, compute_mode: Any = None) -> Node:
+    """The distances of all pairs of rows"""
+    a = ops.reshape(x1, (*x1.shape[:-1], 1, x1.shape[-1]))
+    b = ops.reshape(x2, (*x2.shape[:-2], 1, *x2.shape[-2:]))
+    return _distance(ops.sub(a, b), p)
+
+
+def _distance(gap: Node, p: Number) -> Node:
+    """The norm of the last axis, with the gradient 0 at 0."""
+    if p == 1:
+        return ops.sum(ops.abs(gap), -1)
+    total = ops.sum(gap * gap if p == 2 else ops.pow(ops.abs(gap), float(p)), -1)
+    safe = ops.where(ops.equal(total, 0.0), 1.0, total)
+    return ops.where(ops.equal(total, 0.0), 0.0, ops.sqrt(safe) if p == 2 else ops.pow(safe, 1.0 / p))
+
+
+@aten("pairwise_distance.default")
+def pairwise_distance(
+    at: OpContext, x1: Node, x2: Node, p: Number = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Node:
+    """The distance of corresponding rows"""
+    y = _distance(ops.sub(x1, x2) + eps, p)
+    return ops.expand_dims(y, -1) if keepdim else y
+
+
+@aten("cosine_similarity.default")
+def cosine_similarity(at: OpContext, x1: Node, x2: Node, dim: int = 1, eps: float = 1e-8) -> Node:
+    """x1 · x2 / (|x1| |x2|), each norm at least eps"""
+    a, b = (
+        ops.broadcast_to(x1, np.broadcast_shapes(x1.shape, x2.shape)),
+        ops.broadcast_to(x2, np.broadcast_shapes(x1.shape, x2.shape)),
+    )
+    axis = dim % a.ty.rank
+    norms = [ops.sqrt(ops.maximum(ops.sum(x * x, axis), eps * eps)) for x in (a, b)]
+    return ops.sum(a * b, axis) / (norms[0] * norms[1])

@@ -1,0 +1,235 @@
+"""Softmax, attention, embeddings, dropout."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gluongraph import ops
+from gluongraph.ir.graph import Node
+from gluongraph.ops.nn import UNSEEN
+from gluongraph.torch.aten.context import OpContext, Value, cast, fold
+from gluongraph.torch.aten.table import aten
+
+# -- softmax
+
+
+@aten("softmax.int", "_softmax.default", "_safe_softmax.default")
+def softmax(at: OpContext, self: Node, dim: int, *how: Any, **kwargs: Any) -> Node:
+    """exp(x) / Σ exp(x) along an axis"""
+    x = cast(self, at.dtype)
+    return ops.softmax(x, dim) if x.ty.rank else ops.ones(x.ty)
+
+
+@aten("log_softmax.int", "_log_softmax.default")
+def log_softmax(at: OpContext, self: Node, dim: int, *how: Any, **kwargs: Any) -> Node:
+    """x - log Σ exp(x) along an axis"""
+    x = cast(self, at.dtype)
+    return ops.log_softmax(x, dim) if x.ty.rank else ops.zeros(x.ty)
+
+
+# -- attention
+
+
+@aten("scaled_dot_product_attention.default")
+def attention(
+    at: OpContext,
+    query: Node,
+    key: Node,
+    value: Node,
+    attn_mask: Node | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Node:
+    """softmax(q kᵀ scale + mask) v"""
+    if enable_gqa:
+        key, value = (_repeated_heads(x, query.shape[-3]) for x in (key, value))
+    lead = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    q, k, v = (_four_axes(ops.broadcast_to(x, (*lead, *x.shape[-2:]))) for x in (query, key, value))
+    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    mask = None if attn_mask is None else _four_axes_of_mask(attn_mask, lead)
+    if mask is not None and mask.dtype != "bool":
+        mask, added = _as_bools(mask)
+    else:
+        added = None
+    if added is None and dropout_p == 0.0:
+        y = _fused(q, k, v, mask, is_causal, factor)
+    else:
+        y = _composed(at, q, k, v, mask, added, dropout_p, is_causal, factor)
+    return ops.reshape(y, (*lead, query.shape[-2], value.shape[-1]))
+
+
+def _repeated_heads(x: Node, heads: int) -> Node:
+    *lead, own, rows, width = x.shape
+    n = heads // own
+    if n == 1:
+        return x
+    told = ops.broadcast_to(ops.reshape(x, (*lead, own, 1, rows, width)), (*lead, own, n, rows, width))
+    return ops.reshape(told, (*lead, heads, rows, width))
+
+
+def _four_axes(x: Node) -> Node:
+    """(batch, heads, rows, width) of any number of leading axes."""
+    lead = x.shape[:-2]
+    if len(lead) == 2:
+        return x
+    return ops.reshape(x, (math.prod(lead[:-1]), lead[-1] if lead else 1, *x.shape[-2:]))
+
+
+def _four_axes_of_mask(mask: Node, lead: tuple[int, ...]) -> Node:
+    if len(lead) == 2 and mask.ty.rank <= 4:
+        return ops.reshape(mask, (*(1,) * (4 - mask.ty.rank), *mask.shape))
+    return _four_axes(ops.broadcast_to(mask, (*lead, *mask.shape[-2:])))
+
+
+def _as_bools(mask: Node) -> tuple[Node | None, Node | None]:
+    """An additive mask that is only 0 and -infinity (or nearly) as bools; else the mask as it is."""
+    elements = fold(mask)
+    if elements is not None:
+        wide = np.asarray(elements, np.float64)
+        if ((wide == 0) | (wide <= UNSEEN / 2)).all() and (wide == 0).any(-1).all():
+            return ops.equal(mask, 0.0), None
+    return None, mask
+
+
+def _fused(q: Node, k: Node, v: Node, mask: Node | None, causal: bool, factor: float) -> Node:
+    """By the composite with kernels of its own. Its causal mask ends with the last query, PyTorch's begins with the
+    first: they are the same where there are as many keys as queries."""
+    if causal and q.shape[2] != k.shape[2]:
+        mask, causal = _first_keys(q.shape[2], k.shape[2], mask), False
+    return ops.attention(q, k, v, mask, causal=causal, scale=factor)
+
+
+def _first_keys(rows: int, columns: int, mask: Node | None) -> Node:
+    seen = ops.less_equal(ops.iota((1, 1, rows, columns), 3), ops.iota((1, 1, rows, columns), 2))
+    return seen if mask is None else ops.logical_and(seen, mask)
+
+
+def _composed(
+    at: OpContext,
+    q: Node,
+    k: Node,
+    v: Node,
+    mask: Node | None,
+    added: Node | None,
+    p: float,
+    causal: bool,
+    factor: float,
+) -> Node:
+    """By products and a softmax: with an additive mask, or dropout of the weights."""
+    scores = ops.matmul(q, k, tb=True) * factor
+    if added is not None:
+        scores = ops.add(scores, cast(added, scores.dtype))
+    seen = _first_keys(q.shape[2], k.shape[2], mask) if causal else mask
+    if seen is not None:
+        scores = ops.where(seen, scores, UNSEEN)
+    weights = ops.softmax(scores, -1)
+    return ops.matmul(dropped(at, weights, p), v)
+
+
+# -- embeddings
+
+
+def rows_of(i: Node, n: int) -> Node:
+    """Row numbers as PyTorch takes them: a negative one counts from the end."""
+    return ops.where(ops.less(i, cast(0, i.dtype)), i + n, i)
+
+
+@aten("embedding.default")
+def embedding(
+    at: OpContext,
+    weight: Node,
+    indices: Node,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Node:
+    """The rows of the weight; that of padding_idx gets no gradient"""
+    if scale_grad_by_freq:
+        raise at.unsupported("gradients divided by how often a row is used (scale_grad_by_freq)")
+    y = ops.embedding(indices, weight)
+    if padding_idx < 0:
+        return y
+    is_padding = ops.expand_dims(ops.equal(indices, cast(padding_idx, indices.dtype)), -1)
+    return ops.where(is_padding, ops.stop_gradient(y), y)
+
+
+@aten(
+    "embedding_bag.padding_idx",
+    "embedding_bag.default",
+    "_embedding_bag.default",
+    "_embedding_bag_forward_only.default",
+)
+def embedding_bag(
+    at: OpContext,
+    weight: Node,
+    indices: Node,
+    offsets: Node,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Node | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> list[Node]:
+    """Sums, means or maxima of the rows of each bag; bags of equal size, as a matrix of indices gives them"""
+    begins = at.known(offsets, "the offsets").reshape(-1)
+    count = len(begins) - include_last_offset
+    size = indices.ty.size // max(count, 1)
+    if not np.array_equal(begins[:count], np.arange(count) * size):
+        raise at.unsupported("bags of different sizes; give the indices as a matrix, a bag in each row")
+    if padding_idx is not None and padding_idx >= 0:
+        raise at.unsupported("padding_idx of an EmbeddingBag")
+    rows = ops.reshape(ops.embedding(indices, weight), (count, size, weight.shape[1]))
+    if per_sample_weights is not None:
+        rows = rows * ops.reshape(per_sample_weights, (count, size, 1))
+    return [{0: ops.sum, 1: ops.mean, 2: ops.amax}[mode](rows, 1)]
+
+
+@aten("one_hot.default")
+def one_hot(at: OpContext, self: Node, num_classes: int = -1) -> Node:
+    """1 at the class, 0 elsewhere"""
+    if num_classes < 0:
+        raise at.unsupported("num_classes that depends on the data; give it")
+    return cast(ops.one_hot(self, num_classes, "f32"), at.dtype)
+
+
+# -- dropout
+
+
+def dropped(at: OpContext, x: Node, p: float, axes: tuple[int, ...] = ()) -> Node:
+    """x with some elements set to 0, and the others scaled"""
+    if p == 0.0:
+        return x
+    if p >= 1.0:
+        return ops.zeros(x.ty)
+    state, number = at.draw()
+    return ops.dropout(x, state, p=p, draw=number, axes=axes)
+
+
+@aten("dropout.default", "alpha_dropout.default", "feature_dropout.default", "feature_alpha_dropout.default")
+def dropout(at: OpContext, input: Node, p: float, train: bool) -> Node:
+    """In training some elements (or whole channels) 0, others scaled; of alpha dropout, mean and variance are kept"""
+    axes = tuple(range(2, input.ty.rank)) if at.name.startswith("feature") else ()
+    if not train or p == 0.0:
+        return input
+    if "alpha" not in at.name:
+        return dropped(at, input, p, axes)
+    alpha = 1.7580993408473766  # -lim selu(x), x -> -inf
+    a = 1.0 / math.sqrt((alpha * alpha * p + 1) * (1 - p))
+    kept = ops.greater(dropped(at, ops.ones(input.ty), p, axes), 0.0)
+    return ops.where(kept, input * a + alpha * a * p, alpha * a * (p - 1))
+
+
+@aten("native_dropout.default")
+def native_dropout(at: OpContext, input: Node, p: float, train: bool | None) -> list[Value]:
+    """In training some elements 0, others scaled; and which are kept"""
+    if not train or p == 0.0:
+        return [input, ops.full(input.shape, True, "bool")]
+    scale = dropped(at, ops.ones(input.ty), p)
+    return [ops.mul(input, scale), ops.greater(scale, 0.0)]

@@ -1,0 +1,219 @@
+"""A module of PyTorch's as an exported program: torch.export, keeping regions of no_grad, and errors in a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from gluongraph.errors import MXNetError, Origin, UnsupportedError, is_own_file, with_user_location
+from gluongraph.host.interrupts import import_whole
+from gluongraph.torch.aten.context import DTYPE_NAMES
+
+
+class ExportError(UnsupportedError):
+    """A module that torch.export cannot trace, or that holds what does not exist here."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An exported program of functional ATen operators, and the user's line for each node of it."""
+
+    program: Any  # torch.export.ExportedProgram
+    origins: Mapping[str, Origin]  # by the names of nodes
+
+
+def torch() -> Any:
+    """The package torch.
+
+    Raises:
+        MXNetError: it is not installed.
+    """
+    try:
+        return import_whole("torch")
+    except ImportError as error:
+        raise MXNetError(with_user_location("PyTorch is not installed", help="pip install torch")) from error
+
+
+def export(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any) -> Exported:
+    """The program of a module for arguments like these, in the mode that the module is in.
+
+    Raises:
+        ExportError: torch.export cannot trace it.
+    """
+    with quiet(), _silent():
+        try:
+            how = {"strict": False, "prefer_deferred_runtime_asserts_over_guards": True}
+            traced = torch().export.export(module, args, dict(kwargs), dynamic_shapes=dynamic_shapes, **how)
+            lines = dict(_lines(traced.graph_module))
+            _detach_no_grad(traced.graph_module)
+            program = traced.run_decompositions({})
+        except (KeyboardInterrupt, MemoryError):
+            raise
+        except Exception as error:  # of torch.export, of the module itself, of sympy: of any type
+            raise _explained(module, error) from error
+    origins = {}
+    for node in program.graph.nodes:
+        sources = node.meta.get("from_node") or ()
+        origin = lines.get(sources[0].name if sources else node.name)
+        if origin is not None:
+            origins[node.name] = Origin(origin.file, origin.line, module_path(node) or origin.scope)
+    return Exported(program, origins)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Within: warnings of PyTorch's own parts about each other are not shown."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Within: torch.export does not print graphs and log its guesses. What it raises says the same."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def module_path(node: Any) -> str:
+    """The name of the submodule that a node comes from; "" for the module itself."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [path for path, _ in stack.values()]
+    return str(paths[-1]) if paths else ""
+
+
+def _lines(graph_module: Any) -> Iterator[tuple[str, Origin]]:
+    """The user's line for each node, by the name of the node."""
+    for graph in (m for m in graph_module.modules() if hasattr(m, "graph")):
+        for node in graph.graph.nodes:
+            if (origin := _line_of(node.meta.get("stack_trace") or "", module_path(node))) is not None:
+                yield node.name, origin
+
+
+def _line_of(stack: str, scope: str) -> Origin | None:
+    """The innermost line of a stack trace that is not PyTorch's own; else the innermost."""
+    found = [line.strip() for line in stack.splitlines() if line.strip().startswith('File "')]
+    own = [line for line in found if not _is_torch(line)] or found
+    if not own:
+        return None
+    file, _, rest = own[-1].removeprefix('File "').partition('", line ')
+    number = rest.partition(",")[0]
+    return Origin(file, int(number), scope) if number.isdigit() else None
+
+
+def _is_torch(line: str) -> bool:
+    return "/torch/" in line or "\\torch\\" in line
+
+
+def _detach_no_grad(graph_module: Any) -> None:
+    """Detach the results of regions of no_grad, which run_decompositions would make parts of the graph like others."""
+    aten = torch().ops.aten
+    for module in [m for m in graph_module.modules() if hasattr(m, "graph")]:
+        graph = module.graph
+        for node in list(graph.nodes):
+            if node.op != "call_function" or getattr(node.target, "__name__", "") != "wrap_with_set_grad_enabled":
+                continue
+            if node.args[0]:
+                continue
+            for user in list(node.users):  # getitem, one for each result
+                value = user.meta.get("val")
+                if value is None or not value.dtype.is_floating_point:
+                    continue
+                with graph.inserting_after(user):
+                    detached = graph.call_function(aten.detach.default, (user,))
+                detached.meta = dict(user.meta)
+                user.replace_all_uses_with(detached, delete_user_cb=lambda n, new=detached: n is not new)
+        module.recompile()
+
+
+def _explained(module: Any, error: Exception) -> ExportError:
+    """The error of torch.export in a sentence, with the line of the module where it arose."""
+    name = type(module).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not is_own_file(f.filename) and not _is_torch(f.filename) and "sympy" not in f.filename]
+    text = str(error).strip()
+    said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    help = "the module has to be a graph for all data: no Python branch on elements, no .item(), no numpy on the way"
+    if "data-dependent" in text.lower() or "DataDependent" in type(error).__name__:
+        said = "its Python code asks for the elements of an array, " + said
+        help = "torch.cond for a branch, torch.where for a choice of elements; .item() is not traced"
+    elif "constraint" in text.lower() or "dynamic" in text.lower():
+        help = "give dynamic_shapes as the message says, or leave the axis out of it"
+    where = f"\n  at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
+    return ExportError(with_user_location(f"torch.export cannot trace {name}: {said[:500]}{where}", help=help))
+
+
+@contextmanager
+def mode(module: Any, training: bool) -> Iterator[None]:
+    """Within: the module trains, or predicts. Training keeps the flags of submodules that the user has set, unless the
+    whole module is in the other mode."""
+    flags = [(m, m.training) for m in module.modules()]
+    if not training or not module.training:
+        module.train(training)
+    try:
+        yield
+    finally:
+        for each, flag in flags:
+            each.training = flag
+
+
+def as_module(what: Any) -> Any:
+    """A module as it is; a function as a module that calls it.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    nn = torch().nn
+    if isinstance(what, nn.Module):
+        return what
+    if not callable(what) or isinstance(what, type):
+        message = f"from_torch takes a torch.nn.Module or a function of tensors, not {what!r}"
+        raise TypeError(with_user_location(message, help="from_torch(model, (example,))"))
+
+    class Function(nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return what(*args, **kwargs)
+
+    Function.__name__ = getattr(what, "__name__", type(what).__name__)
+    return Function()
+
+
+def check_tensors(tensors: Mapping[str, Any]) -> None:
+    """Raise ExportError for tensors that cannot become arrays: of other devices, layouts, element types."""
+    for name, tensor in tensors.items():
+        what = f"{name} is a tensor of {tensor.dtype} on {tensor.device}"
+        if tensor.device.type != "cpu":
+            help = 'model.cpu(), and mx.compile(..., target="cuda") where the step is to run on a GPU'
+            raise ExportError(with_user_location(f"{what}: from_torch takes modules on the CPU", help=help))
+        if str(tensor.dtype) not in DTYPE_NAMES:
+            help = f"there are {', '.join(n.removeprefix('torch.') for n in DTYPE_NAMES)}"
+            raise ExportError(with_user_location(f"{what}: there is no such element type here", help=help))
+        if str(tensor.layout) != "torch.strided":
+            raise ExportError(with_user_location(f"{what}, {tensor.layout}: only dense tensors", help="to_dense()"))
+
+
+def examples(args: Any) -> tuple[Any, ...]:
+    """The example arguments as a tuple.
+
+    Raises:
+        TypeError: they are no tuple.
+    """
+    if isinstance(args, tuple):
+        return args
+    if isinstance(args, Sequence) and not isinstance(args, str):
+        return tuple(args)
+    message = f"args are the example arguments as a tuple, not {type(args).__name__}"
+    raise TypeError(with_user_location(message, help="from_torch(model, (example,)), with the comma"))

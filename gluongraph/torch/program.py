@@ -1,0 +1,254 @@
+"""An exported program made ready: its placeholders sorted, its operators found, its inputs described."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gluongraph.errors import ShapeError, UnsupportedError, with_user_location
+from gluongraph.torch.aten.context import DTYPE_NAMES
+from gluongraph.torch.aten.table import IGNORED, REFUSED, TABLE
+from gluongraph.torch.export import Exported, ExportError, quiet, torch
+from gluongraph.torch.tensors import to_numpy
+
+# Operators that draw random numbers: how often, by the arguments.
+_DROPS = {"dropout": (1, 2), "native_dropout": (1, 2), "feature_dropout": (1, 2), "alpha_dropout": (1, 2),
+          "feature_alpha_dropout": (1, 2)}  # fmt: skip  # where p and train stand
+_DRAWS = frozenset(
+    {"rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "uniform", "uniform_", "normal",
+     "normal_functional", "bernoulli", "bernoulli_", "exponential"}
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Input:
+    """One array that the program takes: its name, element type, and extents (a number, or sympy's expression)."""
+
+    name: str
+    dtype: str
+    shape: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name!r} {self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+class Program:
+    """What a block needs of an exported program.
+
+    `sources` says for each placeholder of the graph what it is: ("input", number), ("state", name) or ("constant",
+    array or number). `moved` are the names of the states that the program changes, in the order of their outputs.
+    """
+
+    def __init__(self, exported: Exported, state: Mapping[str, str]):
+        """`state` are the names of parameters and buffers, by all of the names that they have."""
+        self.exported, self.graph = exported, exported.program.graph
+        self.inputs: list[Input] = []
+        self._leaves: list[Any] = []  # of the arguments: an `Input`, or a Python value that is part of the program
+        self.sources: dict[str, tuple[str, Any]] = {}
+        nodes = {n.name: n for n in self.graph.nodes}
+        for spec in exported.program.graph_signature.input_specs:
+            self._add(spec, nodes, state)
+        outputs = exported.program.graph_signature.output_specs
+        self.moved = {i: state[s.target] for i, s in enumerate(outputs) if s.kind.name == "BUFFER_MUTATION"}
+        self.results = tuple(i for i, s in enumerate(outputs) if s.kind.name == "USER_OUTPUT")
+        spec = exported.program.call_spec
+        self.in_spec, self.out_spec = spec.in_spec, spec.out_spec
+        self._check_operators()
+
+    def _add(self, spec: Any, nodes: Mapping[str, Any], state: Mapping[str, str]) -> None:
+        """Sort one placeholder."""
+        kind, name = spec.kind.name, spec.arg.name
+        if kind == "USER_INPUT":
+            if hasattr(spec.arg, "value"):  # a Python number or text: part of the program
+                self.sources[name] = ("constant", spec.arg.value)
+                self._leaves.append(spec.arg.value)
+                return
+            value = nodes[name].meta["val"]
+            if not hasattr(value, "shape"):
+                message = f"the input {name!r} is a number that may vary"
+                raise ExportError(with_user_location(message, help="pass an array"))
+            shape = tuple(n if isinstance(n, int) else n.node.expr for n in value.shape)
+            self.sources[name] = ("input", len(self.inputs))
+            self.inputs.append(Input(name, DTYPE_NAMES[str(value.dtype)], shape))
+            self._leaves.append(self.inputs[-1])
+        elif kind in ("PARAMETER", "BUFFER"):
+            self.sources[name] = ("state", state[spec.target])
+        elif kind == "CONSTANT_TENSOR":
+            self.sources[name] = ("constant", to_numpy(self.exported.program.constants[spec.target]))
+        else:
+            raise ExportError(with_user_location(f"{name!r} is a {kind.lower()}, which does not exist here"))
+
+    # -- operators
+
+    def _check_operators(self) -> None:
+        """Refuse, before anything is built, operators that do not exist here."""
+        missing: dict[str, Any] = {}
+        for node in all_nodes(self.exported.program.graph_module):
+            key = key_of(node.target)
+            if key not in TABLE and key not in IGNORED:
+                missing.setdefault(key, node)
+        if not missing:
+            return
+        key, node = next(iter(missing.items()))
+        origin = self.exported.origins.get(node.name)
+        where = f" in {origin.scope}" if origin is not None and origin.scope else ""
+        line = f"\n  at {origin.file}:{origin.line}" if origin is not None else ""
+        rest = f"; nor {', '.join(list(missing)[1:6])}" if len(missing) > 1 else ""
+        why, help = REFUSED.get(key, ("there is no such operator here", ""))
+        help = help or 'write its meaning: @mx.torch.operator("library::name"), or compute it by other operators'
+        raise UnsupportedError(with_user_location(f"{key}{where}: {why}{rest}{line}", help=help))
+
+    @property
+    def draws(self) -> int:
+        """How many times a call draws random numbers."""
+        return sum(map(_draws, all_nodes(self.exported.program.graph_module)))
+
+    # -- inputs
+
+    def bind(self, types: Sequence[tuple[str, tuple[int, ...]]], what: str) -> None:
+        """Check shapes against those that the program was exported for.
+
+        Raises:
+            ShapeError: they do not fit.
+        """
+        extents: dict[Any, int] = {}
+        later: list[tuple[Input, int, Any, int]] = []
+        for input, (_, shape) in zip(self.inputs, types, strict=True):
+            if len(shape) != len(input.shape):
+                raise self._misfit(what, input, shape, f"it has {len(input.shape)} axes")
+            for axis, (expected, given) in enumerate(zip(input.shape, shape, strict=True)):
+                if isinstance(expected, int):
+                    if expected != given:
+                        raise self._misfit(what, input, shape, f"axis {axis} was exported with {expected} elements")
+                elif expected.is_Symbol:
+                    if extents.setdefault(expected, given) != given:
+                        raise self._misfit(what, input, shape, f"{expected} is {extents[expected]} elsewhere")
+                    self._check_range(what, input, shape, expected, given)
+                else:
+                    later.append((input, axis, expected, given))
+        for input, axis, expected, given in later:
+            found = expected.subs(extents)
+            if found.is_number and int(found) != given:
+                shape = types[self.inputs.index(input)][1]
+                raise self._misfit(what, input, shape, f"axis {axis} has to be {expected} = {int(found)}")
+
+    def _check_range(self, what: str, input: Input, shape: Sequence[int], symbol: Any, given: int) -> None:
+        allowed = self.exported.program.range_constraints.get(symbol)
+        if allowed is not None and not allowed.lower <= given <= allowed.upper:
+            raise self._misfit(what, input, shape, f"{symbol} lies between {allowed.lower} and {allowed.upper}")
+
+    def _misfit(self, what: str, input: Input, shape: Sequence[int], why: str) -> ShapeError:
+        help = "from_torch(..., dynamic_shapes=) for other extents, as torch.export has it"
+        return ShapeError(with_user_location(f"{what}: input {input} cannot be {list(shape)}: {why}", help=help))
+
+    def leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> list[Any]:
+        """The arrays among the arguments, in the order of `inputs`.
+
+        Arguments have the structure of the examples; or they are the arrays alone, in their order.
+
+        Raises:
+            TypeError: neither; or a Python value is another one than that of the example.
+        """
+        names = self.in_spec.child(1).context or ()
+        ordered = {k: kwargs[k] for k in names if k in kwargs} | dict(kwargs)
+        with quiet():
+            flat, spec = torch().utils._pytree.tree_flatten((args, ordered))
+        if spec != self.in_spec:
+            if not kwargs and len(args) == len(self.inputs):
+                return list(args)
+            raise TypeError(with_user_location(self._structure(what), help="call it as in the example"))
+        arrays = []
+        for given, expected in zip(flat, self._leaves, strict=True):
+            if isinstance(expected, Input):
+                arrays.append(given)
+            elif given != expected:
+                message = f"{what}: an argument is {given!r}, and the program was exported for {expected!r}"
+                raise TypeError(with_user_location(message, help="another from_torch for another value"))
+        return arrays
+
+    def _structure(self, what: str) -> str:
+        with quiet():
+            args, kwargs = torch().utils._pytree.tree_unflatten([str(v) for v in self._leaves], self.in_spec)
+        shown = [*map(str, args), *(f"{k}={v}" for k, v in kwargs.items())]
+        return f"{what} takes {', '.join(shown)}"
+
+    def restore(self, results: Sequence[Any]) -> Any:
+        """The results in the structure that the module returns."""
+        specs = [self.exported.program.graph_signature.output_specs[i] for i in self.results]
+        values = iter(results)
+        leaves = [s.arg.value if hasattr(s.arg, "value") else next(values) for s in specs]
+        return _unflattened(iter(leaves), self.out_spec)
+
+
+def _unflattened(leaves: Any, spec: Any) -> Any:
+    """Lists, tuples and dicts as they are; whatever else has fields as `Fields`."""
+    if spec.is_leaf():
+        return next(leaves)
+    parts = [_unflattened(leaves, spec.child(k)) for k in range(spec.num_children)]
+    if spec.type in (tuple, list):
+        return spec.type(parts)
+    if spec.type is dict:
+        return dict(zip(spec.context, parts, strict=True))
+    names = _field_names(spec)
+    if names is not None and len(names) == len(parts):
+        return Fields(zip(names, parts, strict=True))
+    with quiet():
+        return torch().utils._pytree.SUPPORTED_NODES[spec.type].unflatten_fn(parts, spec.context)
+
+
+def _field_names(spec: Any) -> list[str] | None:
+    """The names of the parts of a dataclass or of a dict with attributes."""
+    if spec.type is None or issubclass(spec.type, tuple):
+        return None
+    context = spec.context
+    if isinstance(context, list) and context and isinstance(context[0], list | tuple):
+        context = context[0]
+    names = list(context) if isinstance(context, list | tuple) else None
+    return names if names and all(isinstance(n, str) for n in names) else None
+
+
+class Fields(dict[str, Any]):
+    """A dict whose values are attributes, too: what modules return as a dataclass.
+
+    >>> from gluongraph.torch.program import Fields
+    >>> Fields(logits=1).logits
+    1
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def _draws(node: Any) -> int:
+    """How many times an operator draws random numbers."""
+    name, args = key_of(node.target).split(".")[1], node.args
+    if name in _DROPS:
+        p, train = (args[k] for k in _DROPS[name])
+        return int(bool(train) and 0.0 < p < 1.0)
+    if name == "scaled_dot_product_attention":
+        return int((args[4] if len(args) > 4 else node.kwargs.get("dropout_p", 0.0)) > 0.0)
+    if name in ("lstm", "gru", "rnn_tanh", "rnn_relu") and len(args) > 6:
+        layers, dropout, train = args[4:7]
+        return layers - 1 if train and dropout > 0.0 else 0
+    return int(name in _DRAWS)
+
+
+def all_nodes(graph_module: Any) -> list[Any]:
+    """The calls of a graph and of the graphs within it."""
+    graphs = [m.graph for m in graph_module.modules() if hasattr(m, "graph")]
+    return [n for graph in graphs for n in graph.nodes if n.op == "call_function"]
+
+
+def key_of(target: Any) -> str:
+    """What the table calls an operator: "aten.add.Tensor", "higher_order.cond", "_operator.mul"."""
+    if hasattr(target, "_schema") or hasattr(target, "overloadpacket"):
+        return str(target)
+    if type(target).__module__.startswith("torch._higher_order") or hasattr(target, "dispatch"):
+        return f"higher_order.{target.__name__}"
+    if str(getattr(target, "__module__", "")).startswith("torch"):
+        return f"torch.{target.__name__}"
+    return f"{target.__module__}.{target.__name__}"

@@ -1,0 +1,65 @@
+"""Tensors of PyTorch's and numpy's arrays, and storages that both share."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from gluongraph.dtypes import numpy_dtype
+from gluongraph.ndarray import NDArray
+from gluongraph.storage import Array, Storage
+from gluongraph.torch.aten.context import DTYPE_NAMES
+from gluongraph.torch.export import torch
+
+
+def is_tensor(value: Any) -> bool:
+    """Is it a tensor of PyTorch's? Asked without importing torch."""
+    return "torch" in sys.modules and isinstance(value, torch().Tensor)
+
+
+def to_numpy(tensor: Any) -> Array:
+    """The elements of a tensor, in its memory where it is contiguous."""
+    dense = tensor.detach().contiguous()
+    if str(dense.dtype) == "torch.bfloat16":
+        return np.asarray(dense.view(torch().int16).numpy().view(numpy_dtype("bf16")))
+    return np.asarray(dense.numpy())
+
+
+def to_torch(array: Array) -> Any:
+    """A tensor in the memory of an array."""
+    if array.dtype == numpy_dtype("bf16"):
+        return torch().from_numpy(array.view(np.int16)).view(torch().bfloat16)
+    return torch().from_numpy(array)
+
+
+def dtype_of(tensor: Any) -> str:
+    """The short name of a tensor's element type."""
+    return DTYPE_NAMES[str(tensor.dtype)]
+
+
+class SharedStorage(Storage):
+    """The memory of a tensor: where the storage moves, into the arena of a trainer, the tensor follows."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Any):
+        with torch().no_grad():
+            if not tensor.is_contiguous():
+                tensor.data = tensor.contiguous()
+        super().__init__(to_numpy(tensor))
+        self.tensor = tensor
+        self.lend()  # PyTorch may write into it at any time
+
+    def rehome(self, array: Array, *, copy: bool = True) -> None:
+        """Live in `array` from now on, the tensor too."""
+        super().rehome(array, copy=copy)
+        self.tensor.data = to_torch(array)
+
+
+def array_in(storage: Storage) -> NDArray:
+    """An array that lives in a storage."""
+    array = NDArray(storage.array)
+    array._storage = storage
+    return array
