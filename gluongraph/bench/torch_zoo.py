@@ -65,12 +65,17 @@ def package_of(name: str) -> str:
 # -- torchvision
 
 
-def _torchvision() -> Any:
+def _imported(module: str) -> Any:
+    """A package of models; transformers and timm import torchvision."""
     for schema in ("nms(Tensor a, Tensor b, float c) -> Tensor", "qnms(Tensor a, Tensor b, float c) -> Tensor"):
-        # Its binary part may be of another build of torch; without the declaration it does not import.
+        # The binary part of torchvision may be of another build of torch; without the declaration it does not import.
         with contextlib.suppress(RuntimeError):  # declared already
             library.define(f"torchvision::{schema.partition('(')[0]}", f"({schema.partition('(')[2]}")
-    return importlib.import_module("torchvision.models")
+    return importlib.import_module(module)
+
+
+def _torchvision() -> Any:
+    return _imported("torchvision.models")
 
 
 def _images(pixels: int, batch: int = 4) -> tuple[Tensor, ...]:
@@ -104,11 +109,11 @@ def tv_vit() -> Model:
 
 def _dense_prediction(name: str, **settings: Any) -> None:
     def made() -> Model:
-        found = getattr(importlib.import_module("torchvision.models.segmentation"), name)
+        found = getattr(_imported("torchvision.models.segmentation"), name)
         net = found(weights=None, weights_backbone=None, num_classes=CLASSES, **settings)
         return Model(Scores(net, "out"), _images(64, 2))
 
-    ZOO[f"tv_{name}"] = lambda: (_torchvision(), made())[1]
+    ZOO[f"tv_{name}"] = made
 
 
 for _name in ("deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_v3_large"):
@@ -120,8 +125,7 @@ for _name in ("deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_
 
 def _timm(name: str, pixels: int = 64, batch: int = 4, **settings: Any) -> None:
     def made() -> Model:
-        _torchvision()
-        create = importlib.import_module("timm").create_model
+        create = _imported("timm").create_model
         return Model(create(name, pretrained=False, num_classes=CLASSES, **settings), _images(pixels, batch))
 
     ZOO[f"timm_{name}"] = made
@@ -162,7 +166,7 @@ SMALL = {
 
 def _language(name: str, config: str, head: str, **settings: Any) -> None:
     def made() -> Model:
-        hf = importlib.import_module("transformers")
+        hf = _imported("transformers")
         found = getattr(hf, config)(**settings)
         net = getattr(hf, head)(found)
         return Model(Scores(net, "logits"), (), {"input_ids": _tokens()})
@@ -234,7 +238,7 @@ _language(
 @model
 def hf_t5() -> Model:
     """An encoder and a decoder"""
-    hf = importlib.import_module("transformers")
+    hf = _imported("transformers")
     config = hf.T5Config(vocab_size=1000, d_model=128, d_kv=32, d_ff=256, num_layers=3, num_heads=4, use_cache=False)
     net = hf.T5ForConditionalGeneration(config)
     return Model(Scores(net, "logits"), (), {"input_ids": _tokens(), "decoder_input_ids": _tokens(4, 16)})
@@ -243,7 +247,7 @@ def hf_t5() -> Model:
 @model
 def hf_vit() -> Model:
     """A vision transformer"""
-    hf = importlib.import_module("transformers")
+    hf = _imported("transformers")
     small = {k: v for k, v in SMALL.items() if k != "vocab_size"}
     net = hf.ViTForImageClassification(hf.ViTConfig(**small, image_size=64, patch_size=16, num_labels=CLASSES))
     return Model(Scores(net, "logits"), _images(64))

@@ -151,3 +151,13 @@ def _wider(a: str, b: str) -> str:
     if signs == {"int", "uint"} and DTYPES[a].nbytes == DTYPES[b].nbytes:
         return "i32"
     return max(a, b, key=lambda d: (DTYPES[d].nbytes, DTYPES[d].family == "int"))
+
+
+def in_range(index: Node, count: int, what: str, counts: Node | None = None) -> Node:
+    """Indices from 0 to `count` - 1, checked when the graph is run unless they are constants that are; where `counts` is
+    false anything may stand."""
+    known = fold(index)
+    if known is not None and counts is None and known.size and 0 <= known.min() and known.max() < count:
+        return index
+    help = f"indices are integers from 0 to {count - 1}"
+    return ops.checked_index(index, count, counts=counts, what=what, help=help)

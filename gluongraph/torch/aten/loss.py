@@ -10,7 +10,7 @@ from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.ctc import negative_log_likelihood
-from gluongraph.torch.aten.context import Number, OpContext, cast, constant
+from gluongraph.torch.aten.context import Number, OpContext, cast, constant, in_range
 from gluongraph.torch.aten.elementwise import log_sigmoid_of
 from gluongraph.torch.aten.table import aten
 
@@ -107,23 +107,34 @@ def soft_margin(at: OpContext, self: Node, target: Node, reduction: int = MEAN) 
 # -- of classes
 
 
-def _negative_log_likelihood(
-    at: OpContext, log_p: Node, target: Node, weight: Node | None, reduction: int, ignore_index: int
+def _of_classes(
+    pick: Callable[[Node, int], Node], x: Node, target: Node, weight: Node | None, reduction: int, ignore_index: int
 ) -> Node:
-    """-w[t] log p[t], of classes along axis 1 (of one sample axis 0); ignored targets count for nothing."""
-    axis = 1 if log_p.ty.rank > 1 else 0
+    """w[t] pick(t), of classes t along axis 1 (of one sample axis 0); ignored targets count for nothing. `pick` gives
+    the loss of each target, which it gets with the axis of the classes."""
+    axis = 1 if x.ty.rank > 1 else 0
     counted = ops.not_equal(target, cast(ignore_index, target.dtype))
-    safe = ops.where(counted, target, cast(0, target.dtype))
-    picked = ops.gather(log_p, ops.expand_dims(safe, axis) if target.ty.rank else ops.reshape(safe, (1,)), axis)
-    each = ops.reshape(ops.neg(picked), target.shape)
-    share = cast(counted, log_p.dtype)
+    checked = in_range(target, x.shape[axis], "class of a loss", counts=counted)
+    safe = ops.where(counted, checked, cast(0, checked.dtype))
+    share = cast(counted, x.dtype)
     if weight is not None:
         share = share * ops.take(weight, safe, 0)
-    each = ops.where(counted, each, 0.0) * share
+    each = ops.where(counted, pick(safe, axis), 0.0)
+    each = each if weight is None else each * share
     if reduction == NONE:
         return each
     total = ops.sum(each) if each.ty.rank else each
     return total if reduction == SUM else total / (ops.sum(share) if share.ty.rank else share)
+
+
+def _negative_log_likelihood(log_p: Node, target: Node, weight: Node | None, reduction: int, ignore_index: int) -> Node:
+    """-w[t] log p[t]"""
+
+    def pick(safe: Node, axis: int) -> Node:
+        picked = ops.gather(log_p, ops.expand_dims(safe, axis) if safe.ty.rank else ops.reshape(safe, (1,)), axis)
+        return ops.reshape(ops.neg(picked), target.shape)
+
+    return _of_classes(pick, log_p, target, weight, reduction, ignore_index)
 
 
 @aten("nll_loss_nd.default", "nll_loss.default", "nll_loss2d.default")
@@ -136,7 +147,7 @@ def nll_loss(
     ignore_index: int = -100,
 ) -> Node:
     """Minus the log-probability of the class"""
-    return _negative_log_likelihood(at, self, target, weight, reduction, ignore_index)
+    return _negative_log_likelihood(self, target, weight, reduction, ignore_index)
 
 
 @aten("nll_loss_forward.default", "nll_loss2d_forward.default")
@@ -144,7 +155,7 @@ def nll_loss_forward(
     at: OpContext, self: Node, target: Node, weight: Node | None, reduction: int, ignore_index: int
 ) -> list[Node]:
     """The same, as one of two results"""
-    return [_negative_log_likelihood(at, self, target, weight, reduction, ignore_index)]
+    return [_negative_log_likelihood(self, target, weight, reduction, ignore_index)]
 
 
 @aten("cross_entropy_loss.default")
@@ -159,12 +170,16 @@ def cross_entropy(
 ) -> Node:
     """-log softmax(x)[t], of classes or of probabilities t; with smoothing every class counts a little"""
     axis = 1 if self.ty.rank > 1 else 0
+    if not is_float(target.dtype) and label_smoothing == 0.0:  # a composite with kernels of its own
+
+        def pick(safe: Node, axis: int) -> Node:
+            return ops.softmax_cross_entropy(self, safe, axis)
+
+        return _of_classes(pick, self, target, weight, reduction, ignore_index)
     log_p = ops.log_softmax(self, axis)
     if is_float(target.dtype) and target.shape == self.shape:
         return _of_probabilities(log_p, target, weight, axis, reduction, label_smoothing)
-    if label_smoothing == 0.0:
-        return _negative_log_likelihood(at, log_p, target, weight, reduction, ignore_index)
-    return _smoothed(at, log_p, target, weight, axis, reduction, ignore_index, label_smoothing)
+    return _smoothed(log_p, target, weight, axis, reduction, ignore_index, label_smoothing)
 
 
 def _of_probabilities(
@@ -183,7 +198,6 @@ def _lined(weight: Node, axis: int, rank: int) -> Node:
 
 
 def _smoothed(
-    at: OpContext,
     log_p: Node,
     target: Node,
     weight: Node | None,
@@ -192,7 +206,7 @@ def _smoothed(
     ignore_index: int,
     smoothing: float,
 ) -> Node:
-    hard = _negative_log_likelihood(at, log_p, target, weight, reduction, ignore_index)
+    hard = _negative_log_likelihood(log_p, target, weight, reduction, ignore_index)
     weighted = log_p if weight is None else log_p * _lined(weight, axis, log_p.ty.rank)
     counted = ops.not_equal(target, cast(ignore_index, target.dtype))
     every = ops.where(counted, ops.neg(ops.sum(weighted, axis)), 0.0)

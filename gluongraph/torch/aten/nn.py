@@ -10,7 +10,7 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.ir.graph import Node
 from gluongraph.ops.nn import UNSEEN
-from gluongraph.torch.aten.context import OpContext, Value, cast, fold
+from gluongraph.torch.aten.context import OpContext, Value, cast, fold, in_range
 from gluongraph.torch.aten.table import aten
 
 # -- softmax
@@ -152,7 +152,7 @@ def embedding(
     """The rows of the weight; that of padding_idx gets no gradient"""
     if scale_grad_by_freq:
         raise at.unsupported("gradients divided by how often a row is used (scale_grad_by_freq)")
-    y = ops.embedding(indices, weight)
+    y = ops.embedding(in_range(indices, weight.shape[0], "embedding: index"), weight)
     if padding_idx < 0:
         return y
     is_padding = ops.expand_dims(ops.equal(indices, cast(padding_idx, indices.dtype)), -1)
@@ -185,6 +185,7 @@ def embedding_bag(
         raise at.unsupported("bags of different sizes; give the indices as a matrix, a bag in each row")
     if padding_idx is not None and padding_idx >= 0:
         raise at.unsupported("padding_idx of an EmbeddingBag")
+    indices = in_range(indices, weight.shape[0], "embedding_bag: index")
     rows = ops.reshape(ops.embedding(indices, weight), (count, size, weight.shape[1]))
     if per_sample_weights is not None:
         rows = rows * ops.reshape(per_sample_weights, (count, size, 1))
