@@ -143,13 +143,17 @@ def _explained(module: Any, error: Exception) -> ExportError:
     """The error of torch.export in a sentence, with the line of the module where it arose."""
     name = type(module).__name__
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not is_own_file(f.filename) and not _is_torch(f.filename) and "sympy" not in f.filename]
+    foreign = ("sympy", "<string>", "<eval_with_key>")
+    own = [f for f in frames if not is_own_file(f.filename) and not _is_torch(f.filename)]
+    own = [f for f in own if not any(word in f.filename for word in foreign)]
     text = str(error).strip()
     said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     help = "the module has to be a graph for all data: no Python branch on elements, no .item(), no numpy on the way"
     if "data-dependent" in text.lower() or "DataDependent" in type(error).__name__:
         said = "its Python code asks for the elements of an array, " + said
         help = "torch.cond for a branch, torch.where for a choice of elements; .item() is not traced"
+    elif "expected dtype int" in text.lower() or "expected scalar type long" in text.lower():
+        help = 'classes and indices are integers: y.astype("int64")'
     elif "constraint" in text.lower() or "dynamic" in text.lower():
         help = "give dynamic_shapes as the message says, or leave the axis out of it"
     where = f"\n  at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""

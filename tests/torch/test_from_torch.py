@@ -1,0 +1,340 @@
+"""Modules of PyTorch's as blocks: the same results, gradients and states; and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gluongraph as mx
+from gluongraph import autograd, gluon, nd
+
+torch = pytest.importorskip("torch")
+nn, functional = torch.nn, torch.nn.functional
+
+
+class Net(nn.Module):
+    """A convolution, batch normalization, a tied weight, a scalar parameter, a frozen one, buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8, momentum=0.3)
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.second.weight = self.first.weight
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.frozen = nn.Parameter(torch.ones(8), requires_grad=False)
+        self.register_buffer("mask", torch.tensor([1.0, 0.0] * 4))
+        self.register_buffer("places", torch.arange(8))
+        self.register_buffer("hidden", torch.ones(8), persistent=False)
+
+    def forward(self, x: Any) -> Any:
+        with torch.no_grad():
+            weighted = self.first.bias * 2
+        y = functional.relu(self.norm(self.conv(x))).mean((2, 3))
+        y = self.second(self.first(y)) * self.scale + self.mask * self.frozen + self.hidden + weighted
+        return y[:, self.places.flip(0)]
+
+
+def made(share: bool = False, **how: Any) -> tuple[Any, Any, Any]:
+    """A net, its twin in PyTorch, and a batch."""
+    torch.manual_seed(3)
+    module, x = Net(), torch.randn(6, 3, 5, 5)
+    return mx.from_torch(module, (x,), share=share, **how), module if share else copy.deepcopy(module), x
+
+
+def gradients(net: Any, twin: Any, x: Any) -> dict[str, float]:
+    """The relative error of each gradient of a loss."""
+    twin.zero_grad()
+    (twin(x) ** 2).sum().backward()
+    with autograd.record():
+        loss = (net(x) ** 2).sum()
+    loss.backward()
+    parameters = net.collect_params()
+    expected = {name: p.grad.numpy() for name, p in twin.named_parameters() if p.grad is not None}
+    largest = max(np.abs(g).max() for g in expected.values())
+    return {
+        name: float(np.abs(parameters[name].grad().asnumpy() - g).max() / max(np.abs(g).max(), 1e-3 * largest))
+        for name, g in expected.items()
+    }
+
+
+def test_training_and_prediction() -> None:
+    net, twin, x = made()
+    twin.train()
+    errors = gradients(net, twin, x)
+    assert set(errors) == {"conv.weight", "conv.bias", "norm.weight", "norm.bias", "first.weight", "first.bias",
+                           "second.bias", "scale"}  # fmt: skip
+    assert max(errors.values()) < 1e-4, errors
+    state, expected = net.state_dict(), twin.state_dict()
+    assert list(state) == list(expected)
+    assert {n: t.dtype for n, t in state.items()} == {n: t.dtype for n, t in expected.items()}
+    for name, tensor in expected.items():
+        torch.testing.assert_close(state[name], tensor, rtol=1e-5, atol=1e-6)
+    twin.eval()
+    np.testing.assert_allclose(net(x).asnumpy(), twin(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_the_module_is_left_as_it_was() -> None:
+    module = Net()
+    module.norm.eval()
+    before, flags = copy.deepcopy(module.state_dict()), [m.training for m in module.modules()]
+    net = mx.from_torch(module, (torch.randn(6, 3, 5, 5),))
+    with autograd.record():
+        net(torch.randn(6, 3, 5, 5))
+    net(torch.randn(6, 3, 5, 5))
+    assert [m.training for m in module.modules()] == flags
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), module.state_dict().values(), strict=True))
+
+
+def test_frozen_statistics() -> None:
+    """A submodule that its user has set to eval() stays so in training."""
+    module, x = Net(), torch.randn(6, 3, 5, 5)
+    module.norm.eval()
+    net = mx.from_torch(module, (x,))
+    with autograd.record():
+        y = net(x)
+    np.testing.assert_allclose(y.asnumpy(), module(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+    assert float(net.state_dict()["norm.num_batches_tracked"]) == 0
+
+
+def test_for_prediction_alone() -> None:
+    net, twin, x = made(train=False)
+    twin.eval()
+    with autograd.record():
+        y = net(x)
+    np.testing.assert_allclose(y.asnumpy(), twin(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_steps_with_shared_memory() -> None:
+    net, module, x = made(share=True)
+    twin, labels = copy.deepcopy(module), torch.randint(0, 8, (6,))
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
+    step = mx.compile(net, nn.CrossEntropyLoss(label_smoothing=0.1), trainer)
+    optimizer = torch.optim.SGD([p for p in twin.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+    twin.train()
+    for _ in range(4):
+        loss = step(x.numpy(), labels.numpy())
+        optimizer.zero_grad()
+        expected = functional.cross_entropy(twin(x), labels, label_smoothing=0.1)
+        expected.backward()
+        optimizer.step()
+        assert loss.shape == ()
+        np.testing.assert_allclose(loss.asscalar(), expected.item(), rtol=1e-5)
+    for (name, ours), theirs in zip(module.state_dict().items(), twin.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, msg=name)
+    module.eval()
+    np.testing.assert_allclose(step.predict(x.numpy()).asnumpy(), module(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        module.scale.fill_(3.0)  # and what PyTorch writes is read here
+    assert net.collect_params()["scale"].data().asscalar() == 3.0
+
+
+def test_free_axes() -> None:
+    batch = torch.export.Dim("batch", min=2, max=64)
+    net, twin, x = made(dynamic_shapes={"x": {0: batch}})
+    twin.eval()
+    for n in (2, 5, 64):
+        given = torch.randn(n, 3, 5, 5)
+        np.testing.assert_allclose(net(given).asnumpy(), twin(given).detach().numpy(), rtol=1e-5, atol=1e-5)
+    with pytest.raises(mx.errors.ShapeError, match="lies between 2 and 64"):
+        net(torch.randn(65, 3, 5, 5))
+    with pytest.raises(mx.errors.ShapeError, match="axis 3 was exported with 5"):
+        net(torch.randn(4, 3, 5, 6))
+
+
+def test_state_of_another_module() -> None:
+    net, twin, x = made()
+    other = Net()
+    net.load_state_dict(other.state_dict())
+    other.eval()
+    np.testing.assert_allclose(net(x).asnumpy(), other(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+    changed = {**other.state_dict(), "places": torch.arange(8).flip(0)}  # a constant of the program
+    other.load_state_dict(changed)
+    net.load_state_dict(changed)
+    np.testing.assert_allclose(net(x).asnumpy(), other(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+    with pytest.raises(KeyError, match="missing: scale"):
+        net.load_state_dict({n: t for n, t in changed.items() if n != "scale"})
+    with pytest.raises(mx.errors.ShapeError, match="'scale'"):
+        net.load_state_dict({**changed, "scale": torch.ones(2)})
+    twin.load_state_dict(net.state_dict())
+
+
+def test_a_changed_constant_is_seen_by_a_step() -> None:
+    net, _, x = made()
+    step = mx.compile(net)
+    before = step.predict(x.numpy()).asnumpy()
+    net.load_state_dict({"places": torch.arange(8).flip(0)}, strict=False)
+    np.testing.assert_array_equal(step.predict(x.numpy()).asnumpy(), before[:, ::-1])
+
+
+@dataclasses.dataclass
+class Found:
+    scores: Any
+    hidden: Any
+
+
+torch.export.register_dataclass(Found, serialized_type_name="tests.torch.Found")
+
+
+class Structured(nn.Module):
+    def forward(self, pair: Any, *, scale: float = 2.0, more: Any = None) -> Any:
+        a, b = pair["a"], pair["b"]
+        return Found(a @ b * scale, (a, [b, 7, None if more is None else more + 1]))
+
+
+def test_structures() -> None:
+    a, b, more = torch.randn(2, 3), torch.randn(3, 4), torch.ones(1)
+    net = mx.from_torch(Structured(), ({"a": a, "b": b},), {"more": more, "scale": 3.0})
+    made = net({"a": a, "b": b}, scale=3.0, more=more)
+    expected = Structured()({"a": a, "b": b}, scale=3.0, more=more)
+    np.testing.assert_allclose(made.scores.asnumpy(), expected.scores.numpy(), rtol=1e-5)
+    assert made.hidden[1][1] == 7
+    np.testing.assert_array_equal(made["hidden"][1][2].asnumpy(), [2.0])
+    flat = net(a, b, more)  # the arrays alone, in their order
+    np.testing.assert_array_equal(flat.scores.asnumpy(), made.scores.asnumpy())
+    with pytest.raises(TypeError, match=r"exported for 3\.0"):
+        net({"a": a, "b": b}, scale=2.0, more=more)
+    with pytest.raises(TypeError, match="'pair_a' f32"):
+        net({"a": a}, scale=3.0, more=more)
+
+
+def test_the_loss_of_the_model() -> None:
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+
+        def forward(self, x: Any, labels: Any) -> Any:
+            scores = self.inner(x)
+            return {"loss": functional.cross_entropy(scores, labels), "scores": scores}
+
+    x, labels = torch.randn(5, 4), torch.randint(0, 3, (5,))
+    net = mx.from_torch(WithLoss(), (x, labels))
+    step = mx.compile(net, trainer=gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5}))
+    losses = [step(x.numpy(), labels.numpy())["loss"].asscalar() for _ in range(5)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0]
+
+
+def test_functions() -> None:
+    a, b = torch.randn(3, 4), torch.randn(4, 5)
+    net = mx.from_torch(lambda a, b: torch.einsum("ij,jk->ki", a, b), (a, b))
+    np.testing.assert_allclose(net(a, b).asnumpy(), (a @ b).T.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_dropout_draws_of_the_generator() -> None:
+    net = mx.from_torch(nn.Dropout(0.4), (torch.ones(200, 200),))
+    mx.random.seed(1)
+    with autograd.record():
+        first, second = net(nd.ones((200, 200))).asnumpy(), net(nd.ones((200, 200))).asnumpy()
+    mx.random.seed(1)
+    with autograd.record():
+        again = net(nd.ones((200, 200))).asnumpy()
+    assert (first != second).any()
+    np.testing.assert_array_equal(first, again)
+    assert abs((first == 0).mean() - 0.4) < 0.02
+    np.testing.assert_array_equal(net(nd.ones((200, 200))).asnumpy(), np.ones((200, 200)))
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "64", "bf16-true"])
+def test_precisions(precision: str) -> None:
+    net, _, x = made()
+    settings = {"learning_rate": 0.05, "multi_precision": precision == "bf16-true"}
+    trainer = gluon.Trainer(net.collect_params(), "sgd", settings)
+    step = mx.compile(net, nn.CrossEntropyLoss(), trainer, precision=precision)
+    labels = np.arange(6) % 8
+    losses = [float(step(x.numpy(), labels).asscalar()) for _ in range(8)]
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0]
+
+
+def test_a_custom_operator() -> None:
+    @torch.library.custom_op("gluongraph_test::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    twice.register_fake(torch.empty_like)
+    with pytest.raises(mx.errors.UnsupportedError, match=r"gluongraph_test\.twice\.default"):
+        mx.from_torch(lambda x: twice(x), (torch.ones(3),))
+
+    @mx.torch.operator("gluongraph_test::twice")
+    def built(at: Any, x: Any) -> Any:
+        return x + x
+
+    net = mx.from_torch(lambda x: twice(x), (torch.ones(3),))
+    np.testing.assert_array_equal(net(nd.ones(3)).asnumpy(), [2.0, 2.0, 2.0])
+
+
+def test_branches() -> None:
+    def branch(x: Any) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+    net = mx.from_torch(branch, (torch.ones(3),))
+    for x in (torch.ones(3), -torch.ones(3)):
+        np.testing.assert_allclose(net(x).asnumpy(), branch(x).numpy(), rtol=1e-6)
+
+
+def test_export_of_a_step(tmp_path: Any) -> None:
+    net, _, x = made()
+    labels = np.arange(6) % 8
+    step = mx.compile(net, nn.CrossEntropyLoss(), gluon.Trainer(net.collect_params(), "adam"))
+    step(x.numpy(), labels)
+    step.export(tmp_path / "step.gga", batches=[(x.numpy(), labels)], modes=["step"])
+    loaded = mx.load(tmp_path / "step.gga")
+    np.testing.assert_array_equal(loaded(x.numpy(), labels).asnumpy(), step(x.numpy(), labels).asnumpy())
+
+
+# -- what is refused
+
+
+class Branch(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x if x.sum() > 0 else -x
+
+
+class Item(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * x.sum().item()
+
+
+class Singular(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return torch.linalg.svd(x)[1]
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (Branch, ["cannot trace Branch", "asks for the elements", "torch.cond"]),
+        (Item, ["aten.item.default", "asks for an element", "test_from_torch.py"]),
+        (Singular, ["linalg_svd", "no such operator", "test_from_torch.py", "mx.torch.operator"]),
+    ],
+)
+def test_modules_without_a_graph(module: Any, words: list[str]) -> None:
+    with pytest.raises(mx.errors.UnsupportedError) as caught:
+        mx.from_torch(module(), (torch.randn(3, 3),))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_bad_arguments() -> None:
+    linear = nn.Linear(3, 2)
+    with pytest.raises(TypeError, match="with the comma"):
+        mx.from_torch(linear, torch.ones(1, 3))
+    with pytest.raises(TypeError, match="Module or a function"):
+        mx.from_torch("linear", (torch.ones(1, 3),))
+    with pytest.raises(mx.torch.ExportError, match="cannot trace Linear"):
+        mx.from_torch(linear, (torch.ones(1, 4),))
+    with pytest.raises(mx.torch.ExportError, match="on meta"):
+        mx.from_torch(nn.Linear(3, 2, device="meta"), (torch.ones(1, 3),))
+    with pytest.raises(mx.torch.ExportError, match=r"weight is a tensor of torch\.complex64"):
+        mx.from_torch(nn.Linear(3, 2, dtype=torch.complex64), (torch.ones(1, 3, dtype=torch.complex64),))
+    net = mx.from_torch(linear, (torch.ones(1, 3),))
+    with pytest.raises(mx.errors.DTypeError, match="astype"):
+        net(torch.ones(1, 3, dtype=torch.int64))
+    with pytest.raises(TypeError, match="as in the example"):
+        net(torch.ones(1, 3), torch.ones(1, 3))
+    with pytest.raises(mx.torch.ExportError, match="has parameters"):
+        mx.torch.Loss(linear)
