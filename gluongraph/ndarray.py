@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING, Any, overload
+from weakref import WeakSet
 
 import numpy as np
 
@@ -536,11 +537,24 @@ _VIEWS: dict[Any, Callable[..., Callable[[Array], Array]]] = {
 
 # -- calls
 
+
+class OwnedBuilder:
+    """A builder that keeps its functions itself, so that they end with it: an imported net, as a whole, is one."""
+
+    def __init__(self, build: Callable[..., Any]):
+        self.build, self.functions = build, dict[tuple[Any, ...], Function]()
+        self.__name__ = getattr(build, "__name__", type(build).__name__)
+        _OWNED.add(self)
+
+    def __call__(self, *args: Any, **attrs: Any) -> Any:
+        return self.build(*args, **attrs)
+
+
 _FUNCTIONS: dict[tuple[Any, ...], Function] = {}
+_OWNED: WeakSet[OwnedBuilder] = WeakSet()
 _KEYS = PLAIN | {tuple}  # what is part of a key as it is
 _INTEGERS = frozenset({int})
 _ARRAY = object()  # stands for an array among the arguments of a function
-debug.when_overridden(_FUNCTIONS.clear)  # under GG_CHECK=nan they are other functions
 
 
 @overload
@@ -583,8 +597,9 @@ def invoke(build: Callable[..., Any], *args: Any, **attrs: Any) -> Any:
                 value = attr_key(plain(value))  # the same holds of what is in it, and 3.0 is not 3
             key += (kind, value)
     key.extend(attrs)
+    functions = build.functions if isinstance(build, OwnedBuilder) else _FUNCTIONS
     try:
-        function = _FUNCTIONS[tuple(key)]
+        function = functions[tuple(key)]
     except KeyError:
         function = _function(tuple(key), build, args, attrs)
     except TypeError:
@@ -647,10 +662,11 @@ def _function(key: tuple[Any, ...], build: Callable[..., Any], args: Any, attrs:
         values = [next(given) if v is _ARRAY else v for v in positional]
         return build(*values, **{k: next(given) if v is _ARRAY else v for k, v in named.items()})
 
-    if len(_FUNCTIONS) >= MAX_FUNCTIONS:
-        _FUNCTIONS.clear()
+    functions = build.functions if isinstance(build, OwnedBuilder) else _FUNCTIONS
+    if len(functions) >= MAX_FUNCTIONS:
+        functions.clear()
     with naming_what_is_no_array(build, args, attrs):
-        made = _FUNCTIONS[key] = Function(on_nodes, types)
+        made = functions[key] = Function(on_nodes, types)
     for observe in observers:
         observe(made, build, args)
     return made
@@ -659,6 +675,11 @@ def _function(key: tuple[Any, ...], build: Callable[..., Any], args: Any, attrs:
 def forget_functions() -> None:
     """Make all functions of eager mode anew when they are called next."""
     _FUNCTIONS.clear()
+    for each in _OWNED:
+        each.functions.clear()
+
+
+debug.when_overridden(forget_functions)  # under GG_CHECK=nan they are other functions
 
 
 def attribute(value: Any) -> Any:

@@ -54,6 +54,7 @@ class Result:
     about: dict[str, Any] = field(default_factory=dict)
     bound: float = 0.0  # seconds that the machine needs for what a step does, where that was asked for
     kernels: dict[str, Any] = field(default_factory=dict)  # what its kernels do, likewise
+    peak: int = 0  # bytes of memory that its process has held at most, with all that it has loaded
 
     @property
     def median(self) -> float:
@@ -172,6 +173,8 @@ def contest(
                     result.loss = answer["loss"]
                     result.others.append(answer["others"])
             progress()
+        for contender in running:
+            results[contender].peak = made[contender].ask(peak=True).get("peak", 0)
         first = contenders[0]
         if bound and first in running:
             results[first].bound = made[first].ask(bound=True).get("bound", 0.0)

@@ -132,7 +132,7 @@ def _timm(name: str, pixels: int = 64, batch: int = 4, **settings: Any) -> None:
 
 
 for _name in (
-    "convmixer_768_32", "cspresnet50", "dla34", "edgenext_xx_small", "efficientformerv2_s0", "ghostnet_050",
+    "convmixer_768_32", "cspresnet50", "dla34", "edgenext_xx_small", "ghostnet_050",
     "hrnet_w18_small", "mobilevitv2_050", "poolformerv2_s12", "pvt_v2_b0", "repvgg_a0", "res2net50_26w_4s",
     "resnetv2_50", "rexnet_100", "selecsls42b", "tf_efficientnet_lite0", "xception41",
 ):  # fmt: skip

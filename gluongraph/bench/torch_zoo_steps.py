@@ -74,3 +74,86 @@ class Own:
         from gluongraph.bench.own import bound
 
         return bound(self.step.plan)
+
+
+class Check:
+    """Is a model of the zoo computed as PyTorch does? `found` tells the relative errors; a step does nothing.
+
+    In float64, without dropout: the output, each gradient by its largest element, and the losses of five updates by SGD
+    and by AdamW, all by eager code of both.
+    """
+
+    def __init__(self, name: str):
+        self.found = check(name)
+
+    def __call__(self) -> Any:
+        """Nothing: the check was made before."""
+        return torch.zeros(1)
+
+
+def check(name: str, updates: int = 5) -> dict[str, float]:
+    """The relative errors against PyTorch: "output", "gradient", "sgd", "adamw"."""
+    import gluongraph as mx
+    from gluongraph import gluon
+
+    model, labels = problem(name)
+    module = _without_random_numbers(model.module.double())
+    args = tuple(a.double() if a.is_floating_point() else a for a in model.args)
+    start = {key: value.clone() for key, value in module.state_dict().items()}
+    net = mx.from_torch(module, args, model.kwargs)
+    outputs = _outputs(net, module, args, model.kwargs, labels)
+    found = {"output": outputs[0], "gradient": outputs[1]}
+    batch = [t.numpy() for t in (*args, *model.kwargs.values(), labels)]
+    for rule, ours, theirs in (
+        ("sgd", {"learning_rate": 0.01}, {"lr": 0.01}),
+        ("adamw", {"learning_rate": RATE, "wd": DECAY}, {"lr": RATE, "weight_decay": DECAY}),
+    ):
+        module.load_state_dict(start)
+        net.load_state_dict(start)
+        trainer = gluon.Trainer(net.collect_params(), rule, ours)
+        step = mx.compile(net, functional.cross_entropy, trainer)
+        optimizer = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[rule](module.parameters(), **theirs)
+        worst = 0.0
+        for _ in range(updates):
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(module(*args, **model.kwargs), labels)
+            loss.backward()
+            optimizer.step()
+            worst = max(worst, abs(float(step(*batch).asscalar()) / loss.item() - 1))
+        found[rule] = worst
+    return found
+
+
+def _without_random_numbers(module: torch.nn.Module) -> torch.nn.Module:
+    """The module with the probability of every dropout 0, by whatever name the submodule has it."""
+    names = ("p", "dropout", "attention_dropout", "attn_dropout", "drop_prob", "dropout_prob", "drop", "drop_rate")
+    for each in module.modules():
+        for name in names:
+            if isinstance(getattr(each, name, None), float):
+                setattr(each, name, 0.0)
+    return module
+
+
+def _outputs(net: Any, module: torch.nn.Module, args: Any, kwargs: Any, labels: torch.Tensor) -> tuple[float, float]:
+    """The errors of the output and of the gradients of a cross entropy."""
+    import numpy as np
+
+    import gluongraph as mx
+    from gluongraph import autograd
+
+    scores = module(*args, **kwargs)
+    functional.cross_entropy(scores, labels).backward()
+    criterion = mx.torch.Loss(functional.cross_entropy)
+    with autograd.record():
+        made = net(*args, **kwargs)
+        loss = criterion(made, mx.nd.array(labels.numpy(), dtype="int64"))
+    loss.backward()
+    expected = scores.detach().numpy()
+    output = float(np.abs(made.asnumpy() - expected).max() / max(np.abs(expected).max(), 1e-30))
+    grads = {n: p.grad.numpy() for n, p in module.named_parameters() if p.grad is not None}
+    parameters, largest = net.collect_params(), max(np.abs(g).max() for g in grads.values())
+    errors = (
+        np.abs(parameters[n].grad().asnumpy() - g).max() / max(np.abs(g).max(), 1e-3 * largest)
+        for n, g in grads.items()
+    )
+    return output, float(max(errors))

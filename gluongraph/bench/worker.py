@@ -15,6 +15,7 @@ import importlib
 import json
 import math
 import os
+import resource
 import sys
 import time
 import types
@@ -89,6 +90,20 @@ def _probe(name: str) -> Make:
     return make
 
 
+def _zoo(how: str, **settings: Any) -> Make:
+    """A model of torch_zoo, whose name stands in place of a workload's."""
+
+    def make(model: Any, threads: int, precision: str) -> Step:
+        if how == "peer":
+            stand_in("gluongraph")
+            step: Step = _bench("torch_zoo_steps").peer(model, threads, **settings)
+            return step
+        own: Step = getattr(_bench("torch_zoo_steps"), how)(model)
+        return own
+
+    return make
+
+
 CONTENDERS: dict[str, tuple[str, Make]] = {  # name: the package it needs, how it is prepared
     "gluongraph": ("gluongraph", _own("compiled")),
     "gluongraph-eager": ("gluongraph", _own("eager")),
@@ -105,17 +120,24 @@ UPDATING: dict[str, tuple[str, Make]] = {  # of updates alone
     "in-place": ("numpy", _probe("in_place")),
 }
 
+MODELS: dict[str, tuple[str, Make]] = {  # of the models in torch_zoo
+    "from-torch": ("gluongraph", _zoo("Own")),
+    "eager": ("torch", _zoo("peer")),
+    "compile": ("torch", _zoo("peer", compiled=True)),
+    "check": ("gluongraph", _zoo("Check")),
+}
+
 
 def prepare(contender: str, workload: str, threads: int, precision: str) -> tuple[Step, dict[str, Any]]:
     """The step, warmed up, and what to tell about it."""
-    package, make = {**CONTENDERS, **UPDATING}[contender]
+    package, make = {**CONTENDERS, **UPDATING, **MODELS}[contender]
     try:
         version = metadata.version(package)
     except metadata.PackageNotFoundError:
         raise SystemExit(f"{package} is not installed") from None
     if package != "gluongraph":
         stand_in("gluongraph")
-    found = _bench("workloads").find(workload)
+    found = workload if contender in MODELS else _bench("workloads").find(workload)
     started = time.perf_counter()
     step = make(found, threads, precision)
     step()
@@ -124,7 +146,8 @@ def prepare(contender: str, workload: str, threads: int, precision: str) -> tupl
         step()
     once = block(step, 1)["seconds"]
     again = block(step, max(1, min(200, int(0.05 / once))))["seconds"]
-    return step, {"prepare_seconds": prepared, "seconds": again, "about": {"package": package, "version": version}}
+    about = {"package": package, "version": version, **getattr(step, "found", {})}
+    return step, {"prepare_seconds": prepared, "seconds": again, "about": about}
 
 
 def block(step: Step, steps: int) -> dict[str, float]:
@@ -154,6 +177,8 @@ def answer_to(request: dict[str, Any], step: Any) -> dict[str, Any]:
         return dict(step.kernels(request["kernels"]))
     if "bound" in request:
         return {"bound": step.bound()}
+    if "peak" in request:
+        return {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     answer = block(step, request["steps"])
     if not math.isfinite(answer["loss"]):
         raise ArithmeticError(f"the loss became {answer['loss']}")

@@ -6,6 +6,8 @@
   gluongraph bench --precision bf16-mixed --against torch-fused,torch-compile
   gluongraph bench --target x86-64-v3                # as on a machine that has AVX2 and no AVX-512
   gluongraph bench --json --chart steps.svg > steps.json
+  gluongraph bench --torch-models                    # modules of PyTorch's through from_torch, beside PyTorch itself
+  gluongraph bench --torch-models tv_resnet18 hf_bert --blocks 5
   gluongraph bench --list
 
 Each contender is a process of its own on the same cores, with as many threads; their blocks of steps take turns, and
@@ -44,6 +46,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("workload", nargs="*", metavar="WORKLOAD", help="of those that --list shows")
     parser.add_argument("--list", action="store_true", help="what can be measured, and end")
+    parser.add_argument(
+        "--torch-models", action="store_true", help="models of torchvision, timm and transformers, of the names given"
+    )
+    parser.add_argument("--check", action="store_true", help="with --torch-models: compare results, measure nothing")
     parser.add_argument("--against", type=chosen(PEERS), default=PEERS, help=f"some of {','.join(PEERS)}; '' for none")
     parser.add_argument("--precision", choices=PRECISIONS, default="32", help="of all contenders")
     parser.add_argument("--target", choices=VECTORS, default="", help="whose vectors all contenders are held to")
@@ -66,6 +72,8 @@ def run(options: argparse.Namespace) -> int:
         listed = [[w.name, w.batch, w.optimizer, w.note] for w in WORKLOADS.values()]
         print(table(["workload", ">batch", "optimizer", ""], listed))
         return 0
+    if options.torch_models:
+        return torch_models(options)
     names = options.workload or list(QUICK if options.quick else DEFAULT)
     for name in names:
         if name not in WORKLOADS:
@@ -102,3 +110,28 @@ def run(options: argparse.Namespace) -> int:
     if options.chart:
         chart.draw(report.ratios(), options.chart)
     return int(report.failed)
+
+
+def torch_models(options: argparse.Namespace) -> int:
+    """The table of PyTorch's models. 1 if one of them is not computed as PyTorch does."""
+    from gluongraph.bench import torch_models as models
+
+    try:
+        names, on = models.names(options.workload), cores(options.threads)
+    except (KeyError, ValueError) as error:
+        raise Refused(str(error.args[0])) from None
+    except ImportError:
+        raise Refused("PyTorch is not installed: pip install torch") from None
+    blocks = 0 if options.check else 3 if options.quick else options.blocks
+    peers = (models.EAGER, models.COMPILED)
+    rows = []
+    with task(len(names) * (1 + (1 + len(peers) + blocks if blocks else 0)), "measuring") as further:
+        for name in names:
+            rows.append(models.measure(name, on, blocks, options.block_seconds, peers, further))
+            if not options.json:
+                print(models.show(rows[-1:]).splitlines()[1], flush=True)  # it may take hours: the row as it is found
+    if options.json:
+        as_json([{"name": r.name, "check": r.check, "passed": r.passed, "ratio": r.ratio} for r in rows])
+    else:
+        print(models.show(rows))
+    return int(not all(row.passed for row in rows))

@@ -13,7 +13,7 @@ from gluongraph.errors import DTypeError, ShapeError, with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.ir.graph import Node
-from gluongraph.ndarray import NDArray, invoke
+from gluongraph.ndarray import NDArray, OwnedBuilder, invoke
 from gluongraph.storage import Array, given_array
 from gluongraph.torch import export
 from gluongraph.torch.build import Building
@@ -99,6 +99,7 @@ class TorchBlock(HybridBlock):
         self._constants: dict[str, Array] = {}
         self._version = 0  # of the constants
         self._programs: dict[bool, Program] = {}
+        self._builder = OwnedBuilder(self._build)
         program = self._program(train)
         moved = set(program.moved.values())
         for name, tensor in tensors.items():
@@ -162,7 +163,7 @@ class TorchBlock(HybridBlock):
         ctx = arrays[0].context if arrays else cpu()
         sources = [random.source(ctx) for _ in range(program.draws)]
         made = invoke(
-            self._build,
+            self._builder,
             *arrays,
             *(p.data() for p in self._reg_params.values()),
             *(state for state, _ in sources),

@@ -154,10 +154,10 @@ def _wider(a: str, b: str) -> str:
 
 
 def in_range(index: Node, count: int, what: str, counts: Node | None = None) -> Node:
-    """Indices from 0 to `count` - 1, checked when the graph is run unless they are constants that are; where `counts` is
-    false anything may stand."""
+    """Indices from 0 to `count` - 1, checked when the graph is run unless they are constants that are; where `counts`
+    is false anything may stand."""
     known = fold(index)
-    if known is not None and counts is None and known.size and 0 <= known.min() and known.max() < count:
+    if known is not None and counts is None and known.size and known.min() >= 0 and known.max() < count:
         return index
     help = f"indices are integers from 0 to {count - 1}"
     return ops.checked_index(index, count, counts=counts, what=what, help=help)

@@ -1,0 +1,106 @@
+"""The models of torch_zoo beside PyTorch: pass rate, step times, memory, compile times, as one table."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gluongraph.bench.interleaved_timing import Result, Worker, contest
+from gluongraph.host.terminal import table
+
+OWN, EAGER, COMPILED = "from-torch", "eager", "compile"
+# What counts as the same: the output and each gradient by their largest element, and the losses of five updates.
+BOUNDS = {"output": 1e-8, "gradient": 1e-6, "sgd": 1e-6, "adamw": 1e-6}
+
+
+@dataclass
+class Row:
+    """What was found about one model."""
+
+    name: str
+    check: dict[str, float]
+    results: dict[str, Result]
+    missing: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Is it computed as PyTorch does, in float64?"""
+        return bool(self.check) and all(self.check[key] <= bound for key, bound in BOUNDS.items())
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times gluongraph's step the better of PyTorch's takes."""
+        own = self.results.get(OWN)
+        peers = [r.median for c in (EAGER, COMPILED) if (r := self.results.get(c)) is not None and r.blocks]
+        return min(peers) / own.median if own is not None and own.blocks and peers else None
+
+
+def names(wanted: Sequence[str]) -> list[str]:
+    """The models wanted, or all whose packages are installed.
+
+    Raises:
+        KeyError: there is no such model.
+    """
+    from gluongraph.bench import torch_zoo
+
+    for name in wanted:
+        if name not in torch_zoo.ZOO:
+            raise KeyError(f"there is no model {name}; there are {', '.join(torch_zoo.ZOO)}")
+    installed = {p: importlib.util.find_spec(p) is not None for p in ("torchvision", "timm", "transformers")}
+    return [n for n in wanted or torch_zoo.ZOO if installed.get(torch_zoo.package_of(n), True)]
+
+
+def measure(
+    name: str, on: Sequence[int], blocks: int, length: float, against: Sequence[str], further: Callable[[], None]
+) -> Row:
+    """One model: the check in a process of its own, then blocks of steps that alternate."""
+    worker = Worker("check", name, on)
+    try:
+        hello: dict[str, Any] = worker.hello
+    finally:
+        worker.close()
+    further()
+    found = {k: v for k, v in hello.get("about", {}).items() if k in BOUNDS}
+    results = contest([OWN, *against], name, on, blocks, length, progress=further) if blocks else {}
+    return Row(name, found, results, hello.get("error", ""))
+
+
+def show(rows: Sequence[Row]) -> str:
+    """The table: errors in float64, milliseconds a step, seconds to the first, memory, ratio; pass rate and mean."""
+    head = ["model", ">output", ">gradient", ">AdamW", *(f">{c} ms" for c in (OWN, EAGER, COMPILED)), ">ratio"]
+    head += [f">{c} first s" for c in (OWN, COMPILED)] + [f">{c} GB" for c in (OWN, EAGER, COMPILED)]
+    lines = []
+    for row in rows:
+        errors = [f"{row.check[key]:.0e}" if row.check else "" for key in ("output", "gradient", "adamw")]
+        times = [_of(row, c, lambda r: f"{1e3 * r.median:.2f}") for c in (OWN, EAGER, COMPILED)]
+        firsts = [_of(row, c, lambda r: f"{r.prepare_seconds:.1f}") for c in (OWN, COMPILED)]
+        memory = [_of(row, c, lambda r: f"{r.peak / 1e9:.2f}") for c in (OWN, EAGER, COMPILED)]
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        name = row.name if row.passed else f"{row.name} FAILED"
+        lines.append([name, *errors, *times, ratio, *firsts, *memory])
+    return "\n".join([table(head, lines), *_summary(rows)])
+
+
+def _of(row: Row, contender: str, tell: Callable[[Result], str]) -> str:
+    result = row.results.get(contender)
+    return tell(result) if result is not None and result.blocks else ""
+
+
+def _summary(rows: Sequence[Row]) -> list[str]:
+    """The pass rate, and the geometric mean of the ratios."""
+    passed = sum(row.passed for row in rows)
+    lines = [f"{passed} of {len(rows)} models computed as by PyTorch ({passed / max(len(rows), 1):.0%})"]
+    ratios = [row.ratio for row in rows if row.ratio is not None]
+    if ratios:
+        least = min((r for r in rows if r.ratio is not None), key=lambda r: r.ratio or 0.0)
+        mean = statistics.geometric_mean(ratios)
+        lines.append(
+            f"PyTorch's better step by ours: geometric mean {mean:.2f}, least {least.ratio:.2f} ({least.name})"
+        )
+    lines += [f"{row.name}: {row.missing}" for row in rows if row.missing]
+    for row in rows:
+        lines += [f"{row.name}: {c} did not run: {r.missing}" for c, r in row.results.items() if r.missing]
+    return lines
