@@ -6,20 +6,59 @@ import ctypes
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from gluongraph.context import SHARED
-from gluongraph.dtypes import numpy_dtype
+from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import CompileError
-from gluongraph.ir.entry_point import Collective, Program
+from gluongraph.ir.entry_point import Arg, Collective, Program
 from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.base import Communicator, Work
 from gluongraph.storage import aligned
 
 Array = np.ndarray[Any, Any]
 Address = Callable[[int], int]  # of the argument at a position
+Gaps = Sequence[tuple[int, int]]  # (first byte, bytes)
+Start = Callable[[Communicator], Work | None]
+
+
+class Views(Protocol):
+    """Memory as a communicator takes it."""
+
+    def flat(self, address: int, nbytes: int, dtype: str) -> Any:
+        """Return memory as a flat array, without a copy; the caller keeps it alive."""
+
+    def clearing(self, address: int, gaps: Gaps) -> Callable[[], None]:
+        """Return a function that sets these parts of the memory at an address to zero."""
+
+
+class HostViews:
+    """Memory of this process, as numpy arrays."""
+
+    def flat(self, address: int, nbytes: int, dtype: str) -> Array:
+        """Return memory as a flat array, without a copy; the caller keeps it alive."""
+        memory: Any = (ctypes.c_char * nbytes).from_address(address)
+        array: Array = np.frombuffer(memory, np.uint8).view(numpy_dtype(dtype))
+        return array
+
+    def clearing(self, address: int, gaps: Gaps) -> Callable[[], None]:
+        """Return a function that sets these parts of the memory at an address to zero."""
+        whole = self.flat(address, max(start + nbytes for start, nbytes in gaps), "u8")
+        inside = np.concatenate([np.arange(start, start + nbytes) for start, nbytes in gaps])
+
+        def clear() -> None:
+            whole[inside] = 0
+
+        return clear
+
+
+def flat_bytes(collective: Collective, args: Sequence[Arg], ranks: int) -> int:
+    """Return the bytes of the flat memory of a collective: those of its arguments, and of the parts of all ranks."""
+    members = [args[position] for position in collective.flat]
+    parts = collective.shard * ranks * DTYPES[members[0].dtype].nbytes
+    return max(parts, sum(aligned(arg.nbytes) for arg in members))
 
 
 class Segments:
@@ -36,8 +75,16 @@ class Segments:
         communicator: Communicator,
         text: str,
         scalars: Scalars,
+        views: Views | None = None,
+        connect: Callable[[], Communicator] | None = None,
     ):
+        """`views` of the arguments' memory are what the communicator takes that `connect` returns; by default it is
+        `communicator`, with numpy arrays. `connect` is called when all ranks have agreed for the first time: one that
+        has failed to compile the program would not take part."""
         self.program, self.communicator = program, communicator
+        self.connected: Communicator | None = None  # what `connect` has returned
+        self._views = HostViews() if views is None else views
+        self._connect: Callable[[], Communicator] = connect or (lambda: communicator)
         self._agreement = Agreement(communicator, text, scalars)
         self._segments = segments
         self.collectives: list[Callable[[], None]] = []  # as functions that complete them
@@ -46,7 +93,7 @@ class Segments:
     def bind(self, address: Address) -> None:
         """Look up the memory of the collectives, which has been bound to the arguments."""
         started = [self._call(collective, address) for collective in self.program.collectives]
-        self.collectives = [partial(_complete, start) for start in started]
+        self.collectives = [partial(self._complete, start) for start in started]
         waits = {number for what, number in self.program.steps if what == "wait"}
         assert waits == set(range(len(started)))
         self._steps = [
@@ -72,30 +119,41 @@ class Segments:
                     if not self._agreement(refused()):
                         return False
                 number, start = step
-                works[number] = start()
+                works[number] = start(self._others())
             elif (work := works[step[0]]) is not None:
                 work.wait()
         return not refused()
 
-    def _call(self, collective: Collective, address: Address) -> Callable[[], Work | None]:
-        """Return the call of the communicator, on views of the memory."""
-        args, communicator = self.program.args, self.communicator
-        dtype = numpy_dtype(args[collective.flat[0]].dtype)
-        nbytes = collective.shard * dtype.itemsize * communicator.size
-        start, length = self._flat(collective, address, nbytes)
-        flat = view(start, length, dtype)
-        if collective.op == "all_reduce":
-            if communicator.size > 1 and self._overlaps(collective):
-                return lambda: communicator.start_allreduce(flat)
-            return lambda: communicator.allreduce(flat)
-        (other,) = collective.reads if collective.op == "all_gather" else collective.writes
-        shard = view(address(other), collective.shard * dtype.itemsize, dtype)
-        if collective.op == "all_gather":
-            return lambda: communicator.allgather(shard, flat)
-        gaps = self._gaps(collective, length)
+    def _others(self) -> Communicator:
+        if self.connected is None:
+            self.connected = self._connect()
+        return self.connected
 
-        def reduce_scatter() -> None:
-            flat.view(np.uint8)[gaps] = 0  # what lies between the arrays would be summed as well
+    def _complete(self, start: Start) -> None:
+        if (work := start(self._others())) is not None:
+            work.wait()
+
+    def _call(self, collective: Collective, address: Address) -> Start:
+        """Return the call of a communicator, on views of the memory."""
+        args, ranks = self.program.args, self.communicator.size
+        dtype = args[collective.flat[0]].dtype
+        start = self._first(collective, address)
+        length = flat_bytes(collective, args, ranks)
+        flat = self._views.flat(start, length, dtype)
+        if collective.op == "all_reduce":
+            if ranks > 1 and self._overlaps(collective):
+                return lambda communicator: communicator.start_allreduce(flat)
+            return lambda communicator: communicator.allreduce(flat)
+        (other,) = collective.reads if collective.op == "all_gather" else collective.writes
+        shard = self._views.flat(address(other), collective.shard * DTYPES[dtype].nbytes, dtype)
+        if collective.op == "all_gather":
+            return lambda communicator: communicator.allgather(shard, flat)
+        if not (gaps := self._gaps(collective, length)):
+            return lambda communicator: communicator.reduce_scatter(flat, shard)
+        clear = self._views.clearing(start, gaps)
+
+        def reduce_scatter(communicator: Communicator) -> None:
+            clear()  # what lies between the arrays would be summed as well
             communicator.reduce_scatter(flat, shard)
 
         return reduce_scatter
@@ -105,17 +163,17 @@ class Segments:
         steps, number = self.program.steps, self.program.collectives.index(collective)
         return any(what == "run" for what, _ in steps[steps.index(("start", number)) : steps.index(("wait", number))])
 
-    def _gaps(self, collective: Collective, length: int) -> Array:
-        """Return the bytes of flat memory that belong to no argument."""
+    def _gaps(self, collective: Collective, length: int) -> Gaps:
+        """Return the parts of flat memory of so many bytes that belong to no argument."""
         found, at = [], 0
         for position in collective.flat:
             nbytes = self.program.args[position].nbytes
-            found.append(np.arange(at + nbytes, at + aligned(nbytes)))
+            found.append((at + nbytes, aligned(nbytes) - nbytes))
             at += aligned(nbytes)
-        return np.concatenate([*found, np.arange(at, length)])
+        return [(start, nbytes) for start, nbytes in (*found, (at, length - at)) if nbytes]
 
-    def _flat(self, collective: Collective, address: Address, nbytes: int) -> tuple[int, int]:
-        """Return address and bytes of the flat memory.
+    def _first(self, collective: Collective, address: Address) -> int:
+        """Return the address of the flat memory.
 
         Raises:
             CompileError: the arguments do not lie one after another.
@@ -128,7 +186,7 @@ class Segments:
                     f"{collective.op}: argument {arg.name!r} does not follow the one before it in memory"
                 )
             end += aligned(arg.nbytes)
-        return start, max(nbytes, end - start)
+        return start
 
 
 class Scalars:
@@ -153,15 +211,3 @@ class Scalars:
         return "\n".join(
             f"{name}: {', '.join(map(str, view.view(numpy_dtype(dtype))))}" for name, view, dtype in values
         )
-
-
-def _complete(start: Callable[[], Work | None]) -> None:
-    if (work := start()) is not None:
-        work.wait()
-
-
-def view(address: int, nbytes: int, dtype: Any) -> Array:
-    """Return memory as a flat array, without a copy; the caller keeps it alive."""
-    memory: Any = (ctypes.c_char * nbytes).from_address(address)
-    array: Array = np.frombuffer(memory, np.uint8).view(dtype)
-    return array

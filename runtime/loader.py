@@ -269,6 +269,13 @@ def copy_out(tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
         _runtime("TVMTensorCopyToBytes")(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
 
 
+def copy(source: Tensor, target: Tensor) -> None:
+    """Copy a tensor to another one of the same device and size, after the kernels launched before; the host does not
+    wait."""
+    with device_errors("a copy within it"):
+        _runtime("TVMTensorCopyFromTo")(source, target)
+
+
 def synchronize(kind: int, number: int) -> None:
     """Wait until everything that was started on a device is done."""
     ffi = _ffi()

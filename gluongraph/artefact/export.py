@@ -65,8 +65,6 @@ def export(
     _check(step, batches[0] if batches else ())
     on = find_target(target or step.options.target)
     command_for(on.machine)  # raises, before anything is compiled
-    if on.gpu and step.trainer is not None and step.trainer.exchange.ranks > 1:
-        raise MXNetError(with_user_location("the step cannot be exported for a GPU: it sums gradients over ranks"))
     maker = _Maker(step, on)
     entries = [(mode, *each) for mode in wanted for each in enumerate(types if mode != "apply" else [()])]
     with quiet(not progress), task(len(entries), "exporting") as done:

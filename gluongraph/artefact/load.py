@@ -383,11 +383,10 @@ class ExportedSpecialization(Specialization):
         binaries = {name.removeprefix(place + "/"): a for name, a in arrays.items() if name.startswith(place + "/")}
         module = code.module_of(arrays[place], self.specializations.artefact.path, gpu, binaries)
         program = entries.program_of(self.told, self.specializations.artefact)
-        if gpu:
-            entry = loader.function(module, self.told["symbol"])
-            return DeviceExecutor(entry, program, self._memory(), refuse=self._refuse)
         segments = [loader.function(module, name) for name in program.segments]
         text = described(self._graph()) if program.steps else ""
+        if gpu:
+            return DeviceExecutor(segments, program, self._memory(), refuse=self._refuse, text=text)
         return Executor(segments, program, self._memory(), self._refuse, text)
 
     def _refuse(self, values: Mapping[str, Array]) -> NoReturn:

@@ -129,9 +129,10 @@ class Compiled:
         module, program = self.module(), self.artefact.program
         entry = [loader.function(module, name) for name in program.segments]
         refuse: Refuse = partial(index_checks.raise_error, self.traced)
+        text = described(self.traced) if program.steps else ""
         if self.artefact.gpu:
-            return DeviceExecutor(entry[0], program, state, refuse=refuse)
-        return Executor(entry, program, state, refuse, described(self.traced) if program.steps else "")
+            return DeviceExecutor(entry, program, state, refuse=refuse, text=text)
+        return Executor(entry, program, state, refuse, text)
 
     def module(self) -> Any:
         """Return the artefact's code, loaded."""
@@ -168,8 +169,7 @@ def lower(
     """
     on = on or find_target()
     debug.next_graph()
-    graph, tuning = edited(graph), None
-    check_collectives(graph, on)
+    graph, tuning = overlapped(edited(graph), on), None
     request = Request(graph, roles, forward, on, memory_options)
     with quiet(not progress), task(0, "compiling"):
         if tune and runs_here(on) and not interprets():
@@ -212,11 +212,14 @@ def built(plan: Plan, on: Target) -> Artefact | None:
     return artefact
 
 
-def check_collectives(graph: Graph, on: Target) -> None:
-    """Raise CompileError for collectives between ranks in code for a GPU, whose executor runs none."""
-    if on.gpu and has_collectives(graph):
-        message = f"collectives between ranks in a step for {on.name}: they are run between kernels of a CPU alone"
-        raise CompileError(with_user_location(message, help='target="cpu", or a kvstore of one process ("device")'))
+def overlapped(graph: Graph, on: Target) -> Graph:
+    """Return the graph with the bucket size of the target for sums over ranks: as traced, except for GPUs."""
+    if not on.gpu or not has_collectives(graph):
+        return graph
+    from gluongraph.passes.bucket import with_size
+    from gluongraph.runtime.communicator.overlap import gpu_bucket_size
+
+    return with_size(graph, gpu_bucket_size())
 
 
 LARGEST = 2**31 - 2**16  # elements of an array: indices have 32 bits, and some kernels compute a tile beyond the end

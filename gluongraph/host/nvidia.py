@@ -29,6 +29,11 @@ def count() -> int:
     return number.value
 
 
+def number_of(local_rank: int) -> int:
+    """The number of the GPU of a rank, by the rank's number among those on its host: they have the GPUs in turn."""
+    return local_rank % max(1, count())
+
+
 def capability(number: int = 0) -> Version | None:
     """The compute capability of a GPU; None where there is no such GPU."""
     found, device = driver(), ctypes.c_int()

@@ -106,6 +106,9 @@ class Communicator(ABC):
     def exchange(self, text: str) -> Sequence[str]:
         """Return the texts of all ranks, by rank. They are data: nothing in them is executed."""
 
+    def synchronize(self) -> None:  # noqa: B027  # most communicators have nothing to wait for
+        """Wait on the host until all collectives of this rank are complete. On a CPU they are when a call returns."""
+
     @abstractmethod
     def barrier(self) -> None:
         """Wait until all ranks have called it."""

@@ -18,9 +18,11 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from gluongraph.errors import warn, with_user_location
+from gluongraph.host import nvidia
 from gluongraph.host.interrupts import import_whole
 from gluongraph.runtime.communicator import supervision
 from gluongraph.runtime.communicator.base import CommunicationError, Communicator
@@ -91,6 +93,40 @@ def world() -> Communicator:
         _world = _find()
         os.register_at_fork(after_in_child=_alone)
     return _world
+
+
+def world_on_gpus() -> Communicator:
+    """The communicator of the ranks of `world()` for arrays on GPUs, over NCCL; of a single rank `world()` itself.
+
+    All ranks call this first together. The same object is returned from then on, until the world is another one.
+
+    Raises:
+        CommunicationError: on every rank, if one of them has no GPU or no NCCL.
+        PeerLost: the other ranks do not connect within GG_COMM_TIMEOUT.
+
+    >>> world_on_gpus()
+    LocalCommunicator(rank 0 of 1)
+    """
+    return _over_nccl(world())
+
+
+@cache
+def _over_nccl(boot: Communicator) -> Communicator:
+    if boot.size == 1:
+        return boot
+    import_whole("gluongraph.runtime.communicator.nccl")
+    from gluongraph.runtime.communicator.nccl import NcclCommunicator
+
+    return NcclCommunicator(boot)
+
+
+def local_gpu() -> int:
+    """The number of this process's GPU; 0 where it is no rank, or has not called `world` yet.
+
+    >>> local_gpu()
+    0
+    """
+    return nvidia.number_of(_world.local_rank) if _world is not None else 0
 
 
 def use_world(communicator: Communicator) -> None:

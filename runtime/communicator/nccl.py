@@ -60,7 +60,7 @@ class NcclCommunicator(Communicator):
         timeout: float | None = None,
     ):
         self.rank, self.size, self.local_rank, self.local_size = boot.rank, boot.size, boot.local_rank, boot.local_size
-        self.device = boot.local_rank % max(1, nvidia.count()) if device is None else device
+        self.device = nvidia.number_of(boot.local_rank) if device is None else device
         self._boot, self._timeout = boot, seconds("GG_COMM_TIMEOUT", 1800) if timeout is None else timeout
         # For the supervision, to which `boot` reports too: collectives are counted downwards, MPI's upwards.
         self.members, self.calls = getattr(boot, "members", ""), 0

@@ -1,7 +1,8 @@
 """Whether communication beside computation saves time here: measured once, when the first step is compiled.
 
 On a CPU a collective is work for a core. Where all cores compute, starting it early gains nothing, and costs the
-collective's fixed part once for each bucket; with spare cores it can be hidden. On GPUs it has a stream of its own.
+collective's fixed part once for each bucket; with spare cores it can be hidden. On a GPU nothing is measured: a
+collective has a stream of its own there, beside which kernels run, and the host does not wait for it.
 """
 
 from __future__ import annotations
@@ -33,12 +34,28 @@ def bucket_size(communicator: Communicator) -> int:
     """
     if communicator.size == 1:
         return 0
+    told = _told()
+    decision = np.array([_gains(communicator) if told is None else told], np.int64)
+    communicator.broadcast(decision)
+    return BUCKET if decision[0] else 0
+
+
+def gpu_bucket_size() -> int:
+    """Return the size of buckets in steps for GPUs. Where ranks have been told different things, their programs differ,
+    and they refuse to run them together.
+
+    Raises:
+        ArgumentError: the variable is neither 0 nor 1.
+    """
+    return 0 if _told() is False else BUCKET
+
+
+def _told() -> bool | None:
+    """Return what the environment says; None if it says nothing."""
     given = os.environ.get(VARIABLE, "")
     if given not in ("", "0", "1"):
         raise ArgumentError(f"{VARIABLE}={given}: 1, 0, or nothing to measure it")
-    decision = np.array([given == "1" if given else _gains(communicator)], np.int64)
-    communicator.broadcast(decision)
-    return BUCKET if decision[0] else 0
+    return given == "1" if given else None
 
 
 def _gains(communicator: Communicator) -> bool:
