@@ -18,6 +18,8 @@ from gluongraph.artefact import entries, file
 from gluongraph.errors import FormatError, IndexRangeError, MXNetError
 from gluongraph.runtime.communicator.base import Disagreement
 from gluongraph.runtime.communicator.environment import world
+from gluongraph.runtime.communicator.overlap import BUCKET
+from gluongraph.runtime.device import Device
 
 pytestmark = needs_mpi
 
@@ -108,14 +110,36 @@ def refuse_exports(folder: str) -> None:
     step = adam()
     step(*part(0))
     if world().rank == 0:  # alone: an export communicates nothing
-        with pytest.raises(MXNetError, match="for a GPU: it sums gradients over ranks"):
-            step.export(f"{folder}/none.gga", target="cuda:sm_90")
         step.export(f"{folder}/alone.gga", modes=MODES[:1])
 
 
 def test_what_cannot_be_exported(tmp_path: Path) -> None:
     run_ranks(2, refuse_exports, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["alone.gga"]
+
+
+def export_for_a_gpu(folder: str) -> None:
+    step = sgd()
+    step(*part(0))
+    if world().rank == 0:
+        step.export(f"{folder}/gpu.gga", modes=MODES[:1], target="cuda:sm_90")
+    world().barrier()
+    with pytest.warns(UserWarning, match="it is for a GPU, sm_90"):
+        loaded = mx.load(f"{folder}/gpu.gga")
+    drawn = random.all_states()
+    ours = losses(step, range(STEPS))
+    random.set_all_states(drawn)
+    assert losses(loaded, range(STEPS)) == ours  # compiled again, for this CPU
+
+
+@pytest.mark.skipif(Device().exists(), reason="there is a GPU; benchmarks/nccl_check.py runs code on it")
+def test_artefacts_for_gpus(tmp_path: Path) -> None:
+    """Collectives are described as those of CPUs; sums run beside kernels."""
+    run_ranks(2, export_for_a_gpu, tmp_path)
+    artefact = file.read(tmp_path / "gpu.gga")
+    (entry,) = artefact.told["entries"]
+    assert (artefact.told["target"]["kind"], artefact.told["ranks"]) == ("cuda", 2)
+    assert entry["collectives"] and f'"bucket":{BUCKET}' in artefact.arrays[entry["graph"]].tobytes().decode()
 
 
 # -- descriptors that nobody has written

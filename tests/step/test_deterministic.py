@@ -11,7 +11,7 @@ from ranks import needs_mpi, run_ranks
 
 import gluongraph as mx
 from gluongraph import gluon
-from gluongraph.errors import CompileError, IndexRangeError, MXNetError
+from gluongraph.errors import IndexRangeError, MXNetError
 from gluongraph.runtime.communicator.environment import world
 
 SAMPLES, STEPS = 32, 3
@@ -87,14 +87,3 @@ def test_a_batch_that_cannot_be_divided_is_refused() -> None:
     step = compiled("sgd", "device", {"deterministic": 8})
     with pytest.raises(ValueError, match="micro-batches"):
         step(X[0][:30], Y[0][:30])
-
-
-def one_for_a_gpu() -> None:
-    step = compiled("sgd", "dist_sync", {"target": "cuda"})
-    with pytest.raises(CompileError, match=r"collectives between ranks in a step for .*: they are run between kernels"):
-        step(X[0], Y[0])
-
-
-@needs_mpi
-def test_collectives_for_a_gpu_are_refused() -> None:
-    run_ranks(2, one_for_a_gpu)

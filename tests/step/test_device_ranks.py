@@ -7,7 +7,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 class Spoiled(DeviceExecutor):
     """Before every call the scratch memory is NaN, with what lies between arrays."""
 
-    called: list[DeviceExecutor] = []
+    called: ClassVar[list[DeviceExecutor]] = []
 
     def __call__(self, inputs: Sequence[Array]) -> list[Array]:
         self.called.append(self)
@@ -169,7 +169,7 @@ def check_refusals() -> None:
         with refused(1, IndexRangeError, "99"):
             run.step(own(X[1]), labels)
         run.trainer.set_learning_rate(0.1 + world().rank)
-        with pytest.raises(Disagreement, match="on rank 0, .* on rank 1"):
+        with pytest.raises(Disagreement, match=r"on rank 0, .* on rank 1"):
             run.step(own(X[1]), own(Y[1]))
         assert_equal(run.left(), before)
         run.trainer.set_learning_rate(0.1)
