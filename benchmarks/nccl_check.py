@@ -1,7 +1,11 @@
 """What only a machine with a GPU can show of the communicator over NCCL: every collective on device arrays, their
-speed, and that a lost rank is noticed. One rank alone; two ranks on one GPU; one rank on each GPU where there are more.
+speed, that a lost rank is noticed, and compiled steps for GPUs whose ranks exchange gradients between kernels. One rank
+alone; two ranks on one GPU; one rank on each GPU where there are more.
 
-python benchmarks/nccl_check.py [--bytes 4096 1048576 67108864] [--timeout 120]
+python benchmarks/nccl_check.py [--bytes 4096 1048576 67108864] [--timeout 300] [--steps-only]
+
+A program of small integers has to be exact. Steps have to end with the losses and weights of the same steps for the
+CPU, up to 1e-4 of the largest element: kernels of GPUs add in other orders.
 
 Needs gluongraph[cuda,mpi], nccl4py and NCCL. Says in one line each what ran and what was skipped, and why. Ends with
 status 0 where there is no GPU, with 1 where there is one and no nccl4py, with 2 where a result is wrong.
@@ -10,26 +14,34 @@ status 0 where there is no GPU, with 1 where there is one and no nccl4py, with 2
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import gluongraph as mx
+from gluongraph import gluon, ops
+from gluongraph.codegen.targets import target
+from gluongraph.compiler.lower import lower
 from gluongraph.dtypes import DTYPES, dtype_name
 from gluongraph.host import nvidia
+from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.runtime import loader
-from gluongraph.runtime.communicator.base import PeerLost
+from gluongraph.runtime.communicator import overlap
+from gluongraph.runtime.communicator.base import Communicator, PeerLost
 from gluongraph.runtime.communicator.environment import world
 from gluongraph.runtime.communicator.nccl import SHARES_GPUS, NcclCommunicator
-from gluongraph.runtime.device import Device, Memory
+from gluongraph.runtime.device import Device, DeviceExecutor, Memory
 from gluongraph.runtime.table import CUDA
 
 SIZES = (4 << 10, 1 << 20, 64 << 20)  # bytes
@@ -41,17 +53,20 @@ SETTINGS = {  # of Open MPI: as root in a container; ranks that share cores
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
 WAIT = 5.0  # seconds after which a rank that does not come counts as lost
+STEPS, TOLERANCE = 5, 1e-4  # of trainings; of their largest element
+Array = np.ndarray[Any, Any]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run all jobs; the status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bytes", nargs="*", type=int, default=list(SIZES), help="sizes in the table of speeds")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds for each job")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds for each job")
+    parser.add_argument("--steps-only", action="store_true", help="compiled steps, without collectives by themselves")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)  # this process is a rank of a job
     options = parser.parse_args(argv)
     if options.rank:
-        return run_rank(options.bytes)
+        return run_rank(options.bytes, options.steps_only)
     if not Device().exists():
         print("no CUDA device: nothing ran")
         return 0
@@ -122,12 +137,14 @@ def path() -> str:
 def run_job(ranks: int, options: argparse.Namespace) -> str:
     """Run a job; what is wrong, or ""."""
     sizes = ["--bytes", *map(str, options.bytes)]
-    command = [sys.executable, __file__, "--rank", *sizes]
+    more = ["--steps-only"] if options.steps_only else []
+    command = [sys.executable, __file__, "--rank", *sizes, *more]
     if ranks > 1:
         launcher = str(shutil.which("mpiexec", path=path()))
         command = [launcher, "-n", str(ranks), sys.executable, "-m", "mpi4py", *command[1:]]
     try:
-        done = subprocess.run(command, env={**os.environ, **SETTINGS, "PATH": path()}, timeout=options.timeout)
+        environment = {**os.environ, **SETTINGS, "PATH": path(), "GG_COMM_TIMEOUT": "60"}
+        done = subprocess.run(command, env=environment, timeout=options.timeout)
     except subprocess.TimeoutExpired:
         return f"not complete after {options.timeout:g} s"
     return f"exit code {done.returncode}, see above" if done.returncode else ""
@@ -159,13 +176,14 @@ class OnGpu:
         return back
 
 
-def run_rank(sizes: Sequence[int]) -> int:
+def run_rank(sizes: Sequence[int], steps_only: bool = False) -> int:
     """What one rank of a job does; the status."""
     communicator = NcclCommunicator(world(), timeout=60)
-    wrong = check(communicator)
-    measure(communicator, sizes)
-    if communicator.size > 1:
-        wrong += check_lost_rank(communicator)
+    wrong = [] if steps_only else check(communicator)
+    wrong += check_program(communicator) + check_steps(communicator)
+    if not steps_only:
+        measure(communicator, sizes)
+        wrong += check_lost_rank(communicator) if communicator.size > 1 else []
     failed = np.array([len(wrong)], np.int64)
     communicator.allreduce(failed, "max")
     for line in wrong:
@@ -223,6 +241,98 @@ def checks(communicator: NcclCommunicator, dtype: Any) -> Iterator[tuple[str, bo
         array = on_gpu(rows[rank])
         communicator.broadcast(array.tensor, root)
         yield f"broadcast from {root}", is_(array, rows[root])
+
+
+def check_program(communicator: Any) -> list[str]:
+    """A program with every kind of collective between its kernels, on small integers. What is wrong."""
+    ranks, shapes = communicator.size, ((3, 5), (7,))
+    x, z, w = (ops.input(name, TensorType(shape)) for name, shape in zip("xzw", (*shapes, shapes[0]), strict=True))
+    total, other = ops.all_reduce(x * 2.0, z + 1.0, ranks=ranks, bucket=4)  # beside the kernels of what follows
+    shard = ops.reduce_scatter(x + w, z * 3.0, ranks=ranks)
+    first, second = ops.all_gather(shard * 2.0, ranks=ranks, shapes=shapes)
+    graph = Graph({"x": x, "z": z, "w": w}, {"z": other, "a": first * 1.0, "b": second * 1.0}, {"w": w - total})
+    compiled = lower(graph, {"x": "input", "z": "input", "w": "state"}, on=target("cuda"))
+    assert compiled.artefact is not None
+    program, state = compiled.artefact.program, {"w": np.ones(shapes[0], "f")}
+    entries = [loader.function(compiled.module(), name) for name in program.segments]
+    run = DeviceExecutor(entries, program, state, Device(CUDA, communicator.device), communicator=communicator)
+    batches = [[(np.arange(n, dtype="f") + r) % 7 for n in (15, 7)] for r in range(ranks)]
+    own = {"x": batches[communicator.rank][0].reshape(shapes[0]), "z": batches[communicator.rank][1]}
+    wrong = set()
+    for _ in range(2):
+        before = state["w"].copy().reshape(-1)
+        found = dict(zip(run.output_names, run([own[name] for name in run.input_names]), strict=True))
+        want = {
+            "z": sum(b + 1 for _, b in batches),
+            "a": sum(a + before for a, _ in batches) * 2,
+            "b": sum(b * 6 for _, b in batches),
+            "w": before - sum(a * 2 for a, _ in batches),
+        }
+        found["w"] = state["w"]
+        wrong |= {name for name, value in want.items() if not np.array_equal(found[name].reshape(-1), value)}
+    if communicator.rank == 0:
+        print(f"a program with {len(program.collectives)} collectives: {len(wrong)} results wrong", flush=True)
+    return [f"{name} of a program with collectives" for name in sorted(wrong)]
+
+
+def check_steps(communicator: Communicator) -> list[str]:
+    """Compiled steps for the GPU against those for the CPU. What is wrong."""
+    wrong: list[str] = []
+    cases: dict[str, dict[str, Any]] = {"sums of all gradients": {}, "from an artefact": {"loaded": True}}
+    if communicator.size > 1:
+        cases |= {"sums beside kernels": {"bucket": 256}, "zero1": {"strategy": "zero1"}, "fsdp": {"strategy": "fsdp"}}
+    for name, how in cases.items():
+        found, want = train("cuda", **how), train("cpu", **how)
+        far = differences(found, want)
+        weights = b"".join(value.tobytes() for key, value in found.items() if key != "losses")
+        if len(set(communicator.exchange(hashlib.sha256(weights).hexdigest()))) > 1:
+            far.append("ranks have other weights")
+        wrong += [f"{name}: {each}" for each in far]
+        if communicator.rank == 0:
+            print(f"steps, {name}: {'; '.join(far) or 'as on the CPU'}", flush=True)
+    return wrong
+
+
+def train(on: str, strategy: str = "allreduce", bucket: int = overlap.BUCKET, loaded: bool = False) -> dict[str, Array]:
+    """The losses of this rank's batches in some steps, and the weights after them."""
+    mx.random.seed(0)
+    net = gluon.nn.HybridSequential(prefix="n_")
+    with net.name_scope():
+        net.add(gluon.nn.Dense(70, activation="relu", in_units=33), gluon.nn.Dense(5, in_units=70))
+    net.initialize(mx.init.Xavier())
+    settings = {"learning_rate": 0.1, "momentum": 0.9}
+    trainer = gluon.Trainer(net.collect_params(), "sgd", settings, kvstore="dist_sync", strategy=strategy)
+    step = mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, target=on)
+    rng, losses = np.random.default_rng(world().rank), []
+    before, overlap.BUCKET = overlap.BUCKET, bucket
+    try:
+        for number in range(STEPS):
+            if loaded and number == 2:
+                step = exported(step)
+            x, y = rng.standard_normal((64, 33)).astype("f"), rng.integers(0, 5, 64).astype("i")
+            losses.append(step(x, y).asnumpy())
+    finally:
+        overlap.BUCKET = before
+    with step.trainer.whole_parameters():
+        weights = {p.name: p.data().asnumpy() for p in step.trainer.params}
+    return {"losses": np.array(losses), **weights}
+
+
+def exported(step: Any) -> Any:
+    """The step, through an artefact."""
+    with tempfile.TemporaryDirectory() as folder:
+        step.export(Path(folder, "step.gga"), modes=["step"])
+        return mx.load(Path(folder, "step.gga"), trust="file")
+
+
+def differences(found: Mapping[str, Array], want: Mapping[str, Array]) -> list[str]:
+    """Which arrays differ by more than TOLERANCE of the largest element."""
+    lines = []
+    for name, value in want.items():
+        error = float(np.abs(found[name] - value).max() / np.abs(value).max())
+        if not error <= TOLERANCE:
+            lines.append(f"{name} differs by {error:.2g} of its largest element")
+    return lines
 
 
 def check_lost_rank(communicator: NcclCommunicator) -> list[str]:

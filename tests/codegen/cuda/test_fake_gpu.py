@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import test_cuda
+from ranks import needs_mpi, run_ranks
 
 from gluongraph.bench.workloads import UPDATES
 
@@ -72,6 +73,19 @@ def test_steps_are_those_of_the_cpu(steps: dict[str, Any], net: str) -> None:
     TVM would go its other way in building modules."""
     assert steps["gpus"] == 1 and steps["capability"] == [9, 0]
     assert np.allclose(steps[net]["cpu"], steps[net]["cuda"], rtol=0, atol=2e-6)
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_steps_of_ranks_are_those_of_the_cpu(ranks: int, tmp_path: Path) -> None:
+    """By the script for machines with GPUs (benchmarks/nccl_check.py). MPI plays NCCL, in the memory of fake GPUs."""
+    environment = {"GG_CACHE": str(tmp_path / "cache")}
+    run_ranks(ranks, HERE / "fake_gpu" / "process.py", tmp_path, "ranks", env=environment, timeout=500)
+    for rank in range(ranks):
+        found = json.loads((tmp_path / str(rank) / "result.json").read_text())
+        assert found["wrong"] == [] and found["other streams"] == 0
+        beside = {"start_allreduce"} if ranks > 1 else set()
+        assert {*found["calls"]} == {"allreduce", "reduce_scatter", "allgather"} | beside
 
 
 def test_kernels_run_on_the_stream_of_copies(steps: dict[str, Any]) -> None:

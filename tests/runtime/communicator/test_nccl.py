@@ -555,6 +555,18 @@ def test_the_script_finds_what_is_wrong(script: Any, monkeypatch: pytest.MonkeyP
     assert run(Cluster(2), script.check) == [[f"allreduce_tree of {name}" for name in names]] * 2
 
 
+def test_the_script_finds_steps_that_differ(script: Any) -> None:
+    """Its steps run on a fake GPU in tests/codegen/cuda."""
+    want = {"w": np.array([-8, 4], "f"), "b": np.ones(3, "f")}
+    near = {"w": want["w"] + np.float32(7e-4), "b": want["b"]}
+    assert script.differences(near, want) == []
+    far = {"w": want["w"] + np.float32(9e-4), "b": np.array([1, np.nan, 1], "f")}
+    assert script.differences(far, want) == [
+        "w differs by 0.00011 of its largest element",
+        "b differs by nan of its largest element",
+    ]
+
+
 def test_the_script_says_that_nothing_ran(
     script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@ runtime are the fakes that lie here. Threads are fibers (gpu.h), and arrays lie 
 
 `process.py FOLDER cases`: every op, the update of every optimizer and the step of a net, kernel by kernel.
 `process.py FOLDER steps`: compiled steps as users have them. What they find is in FOLDER/result.json.
+`process.py FOLDER ranks`: compiled steps of several ranks, with a fake GPU each; FOLDER/<rank>/result.json.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ from gluongraph.codegen import build
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import linking, machine_code, te
 from gluongraph.compiler.lower import built, lower
-from gluongraph.dtypes import numpy_dtype
+from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.gluon import nn
 from gluongraph.host import cuda_compiler, nvidia
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph
 from gluongraph.ir.plan import Buffer, Plan
 from gluongraph.runtime import loader
+from gluongraph.runtime.collectives import HostViews
+from gluongraph.runtime.communicator import environment
+from gluongraph.runtime.communicator.environment import world
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import gpu
@@ -58,6 +62,9 @@ def load_fakes(folder: Path) -> ctypes.CDLL:
 
 
 folder = Path(sys.argv[1])
+if sys.argv[2] == "ranks":  # before the fakes are there, which MPI would ask about memory
+    folder /= str(world().rank)
+    folder.mkdir()
 DRIVER = load_fakes(folder)
 
 _made = [0]
@@ -290,6 +297,48 @@ def run_steps() -> dict[str, Any]:
     return found
 
 
+# -- ranks
+
+
+class OverMpi:
+    """In place of NCCL: MPI, on the memory of the fake GPU, whose kernels are done when they have been launched."""
+
+    device = 0
+
+    def __init__(self, boot: Any):
+        self._boot, self.size, self.rank, self.exchange = boot, boot.size, boot.rank, boot.exchange
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*given: Any, **how: Any) -> Any:
+            if any(map(on_gpu, given)):
+                self.calls.append(name)
+            return getattr(self._boot, name)(*(in_memory(each) if on_gpu(each) else each for each in given), **how)
+
+        return call
+
+
+def on_gpu(given: Any) -> bool:
+    return hasattr(given, "__dlpack_device__") and given.__dlpack_device__() == (2, 0)
+
+
+def in_memory(tensor: Any) -> Any:
+    dtype = dtype_name(str(tensor.dtype))
+    return HostViews().flat(tensor.data_ptr(), tensor.shape[0] * numpy_dtype(dtype).itemsize, dtype)
+
+
+def run_ranks() -> dict[str, Any]:
+    """What the script for machines with GPUs finds wrong with compiled steps; and the collectives of them."""
+    sys.path.insert(0, str(Path(__file__).parents[4] / "benchmarks"))
+    import nccl_check
+
+    made = OverMpi(world())
+    environment.world_on_gpus = lambda: made
+    wrong = [*nccl_check.check_program(made), *nccl_check.check_steps(made)]
+    other_streams = ctypes.c_long.in_dll(DRIVER, "fake_other_streams").value
+    return {"wrong": wrong, "calls": made.calls, "other streams": other_streams}
+
+
 if __name__ == "__main__":
-    result = run_cases() if sys.argv[2] == "cases" else run_steps()
+    result = {"cases": run_cases, "steps": run_steps, "ranks": run_ranks}[sys.argv[2]]()
     (folder / "result.json").write_text(json.dumps(result))
