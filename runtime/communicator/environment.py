@@ -117,16 +117,23 @@ def _over_nccl(boot: Communicator) -> Communicator:
     import_whole("gluongraph.runtime.communicator.nccl")
     from gluongraph.runtime.communicator.nccl import NcclCommunicator
 
-    return NcclCommunicator(boot)
+    return NcclCommunicator(boot, local_gpu())
+
+
+_gpu: int | None = None
 
 
 def local_gpu() -> int:
-    """The number of this process's GPU; 0 where it is no rank, or has not called `world` yet.
+    """The number of this process's GPU; 0 where it is no rank, or has not called `world` yet. A rank keeps its GPU in a
+    smaller world, where its own number may be another one: its arrays are there.
 
     >>> local_gpu()
     0
     """
-    return nvidia.number_of(_world.local_rank) if _world is not None else 0
+    global _gpu
+    if _gpu is None and _world is not None:
+        _gpu = nvidia.number_of(_world.local_rank)
+    return 0 if _gpu is None else _gpu
 
 
 def use_world(communicator: Communicator) -> None:

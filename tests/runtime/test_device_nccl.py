@@ -304,6 +304,7 @@ def test_programs_use_the_communicator_of_their_process(cluster: Cluster, worlds
 
 
 def test_a_rank_has_the_gpu_of_its_number_on_the_host(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_gpu", None)
     monkeypatch.setattr(environment, "_world", None)
     assert environment.local_gpu() == 0
     rank = LocalCommunicator()
@@ -311,5 +312,12 @@ def test_a_rank_has_the_gpu_of_its_number_on_the_host(cluster: Cluster, monkeypa
     monkeypatch.setattr(environment, "_world", rank)
     cluster.gpus = 4
     assert environment.local_gpu() == 1
+    environment.use_world(LocalCommunicator())  # others are lost
+    assert environment.local_gpu() == 1
+
+
+def test_without_a_gpu_its_number_is_0(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_gpu", None)
+    monkeypatch.setattr(environment, "_world", LocalCommunicator())
     cluster.gpus = 0
     assert environment.local_gpu() == 0
