@@ -216,6 +216,7 @@ def overlapped(graph: Graph, on: Target) -> Graph:
     """Return the graph with the bucket size of the target for sums over ranks: as traced, except for GPUs."""
     if not on.gpu or not has_collectives(graph):
         return graph
+    import_whole("gluongraph.passes.bucket")
     from gluongraph.passes.bucket import with_size
     from gluongraph.runtime.communicator.overlap import gpu_bucket_size
 
