@@ -85,16 +85,8 @@ def load(path: Any, lr_scheduler: Any = None, trust: str = "keys") -> Any:
 
 
 def from_torch(module: Any, args: Any, kwargs: Any = None, **how: Any) -> Any:
-    """A torch.nn.Module as a hybrid block, traced by torch.export for example arguments; see `mx.torch.from_torch`.
-
-    >>> import torch
-    >>> import gluongraph as mx
-    >>> from gluongraph import gluon, nd
-    >>> net = mx.from_torch(torch.nn.Linear(3, 2), (torch.zeros(4, 3),))
-    >>> step = mx.compile(net, gluon.loss.L2Loss(), gluon.Trainer(net.collect_params(), "adam"))
-    >>> step(nd.ones((4, 3)), nd.zeros((4, 2))).shape
-    (4,)
-    """
+    """A torch.nn.Module as a hybrid block, traced by torch.export for example arguments; see `mx.torch.from_torch`,
+    which has an example."""
     return importlib.import_module("gluongraph.torch").from_torch(module, args, kwargs, **how)
 
 

@@ -42,6 +42,7 @@ MODULES = (
     "gluongraph.onnx",
     "gluongraph.optimizer",
     "gluongraph.random",
+    "gluongraph.torch",
     "gluongraph.recordio",
     "gluongraph.test_utils",
 )

@@ -60,7 +60,7 @@ ALLOWED: dict[str, str] = {
     "gluongraph": "amp attribute autograd contrib gluon initializer kvstore lr_scheduler metric nd optimizer random"
     " util",
     "onnx": "ops mxops eager ndarray autograd random initializer optimizer tracing nd gluon",
-    "torch": "ops mxops eager ndarray random initializer tracing nd gluon",
+    "torch": "ops mxops eager ndarray random initializer tracing gluon",
     "io": "ndarray image recordio nd gluon",
     "mxnet": "ndarray symbol gluon",
     "test_utils": "ndarray autograd random optimizer nd symbol util gluon gluongraph io",

@@ -47,6 +47,8 @@ def test_every_package_is_listed() -> None:
 def test_doctests(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By installed name: a run by path would import a second copy."""
     monkeypatch.chdir(tmp_path)  # some write files
+    if name.startswith("gluongraph.torch"):
+        pytest.importorskip("torch")
     module = importlib.import_module(name)
     assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0
 
