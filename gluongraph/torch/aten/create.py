@@ -17,7 +17,7 @@ Ints = Sequence[int]
 
 
 def _filled(value: int, *names: str) -> None:
-    @aten(*(f"{name}.default" for name in names))
+    @aten(*(f"{name}.memory_format" if name == "empty" else f"{name}.default" for name in names))
     def filled(at: OpContext, size: Ints, *args: Any, **how: Any) -> Node:
         return ops.full(size, value, at.dtype)
 
