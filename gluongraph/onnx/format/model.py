@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gluongraph.onnx.format.torch_metadata import TorchMetadata
 from gluongraph.storage import Array
 
 DEFAULT = ""  # the default domain, which files also call "ai.onnx"
@@ -89,3 +90,5 @@ class Model:
     graph: GraphDef
     opsets: Mapping[str, int]
     functions: Mapping[tuple[str, str], FunctionDef] = field(default_factory=dict)
+    producer: str = ""  # the name that the exporter gives itself
+    torch: TorchMetadata | None = None
