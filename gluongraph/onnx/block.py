@@ -239,7 +239,9 @@ class ONNXBlock(HybridBlock):
                 if n != (free.setdefault(extent, n) if isinstance(extent, str) and extent != "?" else extent) and (
                     extent != "?"
                 ):
-                    help = "export it with a free axis (dynamic_axes, dynamic_shapes) for other extents"
+                    help = "an export with a free axis (torch.onnx.export: dynamic_shapes) takes other extents"
+                    if extent == self.fixed_batch and n < extent and extent == value.shape[0]:
+                        help += '; DataLoader(..., last_batch="discard") leaves a smaller last batch out'
                     raise ShapeError(with_user_location(f"{what} cannot be {given}", help=help))
         return array
 

@@ -103,9 +103,9 @@ def _optimized(torch: TorchMetadata, arrays: Mapping[str, Array]) -> Iterator[st
             derived[parameter].append(name)
     for parameter, found in sorted(derived.items()):
         if parameter in arrays:
-            yield f"{parameter!r} was untied: {found[0]!r} was computed from it, and is an array of its own"
+            yield f"{parameter!r} was untied: it is there, and {found[0]!r} that was computed from it"
         elif len(found) > 1:
-            yield f"{parameter!r} was untied: {found[0]!r} and {found[1]!r} were computed from it"
+            yield f"{parameter!r} was untied: {found[0]!r} and {found[1]!r} were both computed from it"
         else:
             yield f"{parameter!r} is there only as {found[0]!r}, which was computed from it"
     lost = {n: p for n, p in torch.parameters.items() if p not in arrays and p not in derived}

@@ -28,7 +28,10 @@ class Reference:
 
 @dataclass(frozen=True)
 class NodeDef:
-    """One use of an operator; "" among the inputs or outputs is one that was left out."""
+    """One use of an operator; "" among the inputs or outputs is one that was left out.
+
+    `torch_op` is the operation of PyTorch's that it was exported from, as "aten.clamp.default", where the file says so.
+    """
 
     op: str
     domain: str
@@ -36,6 +39,7 @@ class NodeDef:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any]
+    torch_op: str = ""
 
     @property
     def where(self) -> str:

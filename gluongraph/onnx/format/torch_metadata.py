@@ -22,6 +22,7 @@ _SPEC = re.compile(r"^(\w+): ([A-Z_]+)(?: target='([^']*)')?", re.MULTILINE)
 _QUOTED = re.compile(r"'([^']*)'")  # an element of ['fc.weight', 'val_3']
 _DEFINED = re.compile(r"%(\w+) :")  # "%linear : [num_users=1] = call_function[...](args = (%x, %p_fc_weight), ...)"
 _NAMED = re.compile(r"%(\w+)")
+_TARGET = re.compile(r"\[target=torch\.ops\.([\w.]+)\]")
 # Nodes of torch.fx that no operator of a file stands for: parts of a tuple, and the graphs of torch.cond and loops.
 _NO_OPERATOR = re.compile(r"getitem(_\d+)?|\w*_graph_\d+")
 
@@ -65,6 +66,12 @@ def torch_metadata(model: Any) -> TorchMetadata | None:
     made = _found(_DEFINED, texts) | {name for name, kind, _ in specs if kind != "USER_OUTPUT"}
     removed = frozenset(n for n in mentioned - made if not _NO_OPERATOR.fullmatch(n))
     return TorchMetadata(kinds, parameters, folded, fused, mentioned, removed if any(texts) else frozenset())
+
+
+def torch_op(node: Any) -> str:
+    """The operation that a NodeProto was exported from, as "aten.clamp.default"; "" if it says none, or several."""
+    found = set(_TARGET.findall(_text_of(node).get(_FX_NODE, "")))
+    return found.pop() if len(found) == 1 else ""
 
 
 def _text_of(proto: Any) -> dict[str, str]:
