@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
         raise Refused(f"{options.output}: there is no such folder")
     fixed = _declared(options)
     size = options.batch_size or _exported(options) or fixed or 32
-    if size == fixed:
+    if fixed is not None and size == fixed:
         _check_last_batches(options, fixed, data, test)
     found = subject.find(options.subject, options, tuple(array[:size] for array in data.values()))
     if found.step.trainer is None:
@@ -129,9 +129,9 @@ def _check_last_batches(options: argparse.Namespace, fixed: int, *data: Mapping[
     from gluongraph.gluon.data.sampler import last_batch_misfit
 
     ways = ("--discard leaves it out, ", "give a whole number of batches to --test, ")
-    for arrays, way in zip(data, ways, strict=True):
-        misfit = last_batch_misfit(fixed, len(next(iter(arrays.values()), ())))
-        if misfit and not (options.discard and arrays is data[0]):
+    for rows, way in zip(data, ways, strict=True):
+        misfit = last_batch_misfit(fixed, len(next(iter(rows.values()), ())))
+        if misfit and not (options.discard and rows is data[0]):
             export = "or export the model with a free first axis (torch.onnx.export: dynamic_shapes)"
             raise Refused(f"{options.subject}: {misfit}: {way}{export}")
 

@@ -375,7 +375,9 @@ def compiled(net: Any, **how: Any) -> Any:
 def test_two_outputs_and_one_loss() -> None:
     net, x = linear(["n", 3], ["y", "z"]), nd.ones((4, 3))
     before = net.collect_params()["w"].data().asnumpy()
-    with pytest.raises(TypeError, match=r"ONNXBlock gives 2 arrays \('y', 'z'\), and L2Loss takes one prediction") as told:
+    with pytest.raises(
+        TypeError, match=r"ONNXBlock gives 2 arrays \('y', 'z'\), and L2Loss takes one prediction"
+    ) as told:
         compiled(net)(x, x)
     assert "outputs[0]" in str(told.value) and (net.collect_params()["w"].data().asnumpy() == before).all()
     loss = gluon.loss.L2Loss()
@@ -390,7 +392,9 @@ def test_a_model_of_two_inputs_and_one_loss() -> None:
     net, x = linear(["n", 3], ["y"], ("a", "b")), nd.ones((4, 3))
     with debug.override(backend="reference"):
         assert compiled(net)(x, x, x).shape == (4,)
-    with pytest.raises(TypeError, match=r"ONNXBlock takes 2 arrays: 'a' f32\[n,3\], 'b' f32\[n,3\]; inputs=1 gives it 1"):
+    with pytest.raises(
+        TypeError, match=r"ONNXBlock takes 2 arrays: 'a' f32\[n,3\], 'b' f32\[n,3\]; inputs=1 gives it 1"
+    ):
         compiled(net, inputs=1)
 
 

@@ -22,7 +22,10 @@ needs_exporter = pytest.mark.skipif(
 )
 TAKEN = [name for name, (*_, message) in exports.EXPORTS.items() if not message]
 REFUSED = [name for name, (*_, message) in exports.EXPORTS.items() if message]
-SOURCES = [pytest.param(exports.recorded, id="recorded"), pytest.param(exports.export_of, id="now", marks=needs_exporter)]
+SOURCES = [
+    pytest.param(exports.recorded, id="recorded"),
+    pytest.param(exports.export_of, id="now", marks=needs_exporter),
+]
 
 # Of the recorded modules: the names of state_dict(), those of named_parameters() first.
 PARAMETERS = {
@@ -72,7 +75,11 @@ def test_all_that_was_exported_predicts(name: str) -> None:
     proto = exports.recorded(name)
     net = mx.onnx.load(proto, trained=())
     (value,) = net.declared
-    x = models.random(*value.shape) if value.dtype == "f32" else np.arange(np.prod(value.shape)).reshape(value.shape) % 8
+    x = (
+        models.random(*value.shape)
+        if value.dtype == "f32"
+        else np.arange(np.prod(value.shape)).reshape(value.shape) % 8
+    )
     plain = exports.recorded(name.removesuffix("_optimized"))
     a, b = net(nd.array(x, dtype=x.dtype)), mx.onnx.load(plain)(nd.array(x, dtype=x.dtype))
     np.testing.assert_allclose(a.asnumpy(), b.asnumpy(), rtol=1e-4, atol=1e-5)
