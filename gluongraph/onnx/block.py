@@ -48,11 +48,11 @@ def load(
             or a list of names; (), for predictions, makes all constants.
 
     Raises:
-        ArgumentError: the name of the file is empty; `freeze` or `trained` matches nothing, or is no regular expression.
+        ArgumentError: the name of the file is empty; `freeze` or `trained` matches nothing or is no regular expression.
         FileNotFoundError: there is no such file.
         FormatError: it holds no ONNX model, or one that contradicts itself.
-        UnsupportedError: it needs something that does not exist here, and the message names the operator; or an exporter
-            has fused, untied or merged the parameters, and `trained` is not given.
+        UnsupportedError: it needs something that does not exist here, and the message names the operator; or an
+            exporter has fused, untied or merged the parameters, and `trained` is not given.
         TypeError: a module of PyTorch's, which is no file.
         MXNetError: the package onnx is not installed.
 
@@ -140,7 +140,7 @@ class ONNXBlock(HybridBlock):
         return first if isinstance(first, int) else None
 
     def __repr__(self) -> str:
-        """What goes in, what comes out, and the parameters with their types; "null" marks those that are not trained."""
+        """What goes in, what comes out, and the parameters with their types; "null" marks what is not trained."""
         rows = [f"    {p.name} {_type_of(p)}" for p in self._reg_params.values()]
         if len(rows) > SHOWN:
             rows[SHOWN - 1 :] = [f"    ... ({len(rows)} in all)"]

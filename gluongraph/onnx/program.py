@@ -27,8 +27,8 @@ class Program:
     """What a block needs of a model.
 
     `parameters` are the arrays that are trained, and running statistics, by the names that they have as parameters;
-    `constants` all others. `inputs` are the inputs that are left when those in `fixed` have become constants. `deciding`
-    names those whose numbers decide shapes. `statistics` are the file's names of running means and variances.
+    `constants` all others. `inputs` are the inputs that are left when those in `fixed` have become constants.
+    `deciding` names those whose numbers decide shapes. `statistics` are the file's names of running statistics.
     """
 
     def __init__(self, model: Model, fixed: Mapping[str, Any], trained: Trained | None = None):

@@ -32,7 +32,7 @@ def exported(module: Any, args: tuple[Any, ...], **how: Any) -> Any:
 
 
 def every_kind() -> tuple[Any, tuple[Any, ...]]:
-    """Parameters of any rank, tied ones, buffers, constants, batch norm, dropout, parameters that are equal at first."""
+    """Parameters of any rank, tied ones, buffers, constants, batch norm, dropout, parameters that begin alike."""
     import torch
     from torch import nn
 

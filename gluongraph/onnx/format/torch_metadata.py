@@ -17,7 +17,7 @@ _FX_NODE = "pkg.torch.onnx.fx_node"
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 _RULE = "pkg.onnxscript.rewriter.rule_name"
 
-# A line of the signature, as "p_fc_bias: PARAMETER target='fc.bias'", or "b_mask: BUFFER target='mask' persistent=True".
+# A line of the signature: "p_fc_bias: PARAMETER target='fc.bias'", or "b_mask: BUFFER target='mask' persistent=True".
 _SPEC = re.compile(r"^(\w+): ([A-Z_]+)(?: target='([^']*)')?", re.MULTILINE)
 _QUOTED = re.compile(r"'([^']*)'")  # an element of ['fc.weight', 'val_3']
 _DEFINED = re.compile(r"%(\w+) :")  # "%linear : [num_users=1] = call_function[...](args = (%x, %p_fc_weight), ...)"

@@ -43,7 +43,6 @@ _ONE: dict[str, Callable[[Any], Any]] = {
     "Exp": ops.exp,
     "Floor": ops.floor,
     "HardSwish": lambda x: ops.mul(x, within(ops.add(ops.mul(x, 1.0 / 6.0), 0.5), 0.0, 1.0)),
-    "Identity": lambda x: x,
     "Log": ops.log,
     "Mish": _wide(lambda x: ops.mul(x, ops.tanh(mxops.softrelu(x)))),
     "Neg": ops.neg,
@@ -62,6 +61,12 @@ _ONE: dict[str, Callable[[Any], Any]] = {
 }
 for _name, _build in _ONE.items():
     _unary(_name, _build)
+
+
+@operator("Identity")
+def identity(at: NodeContext, x: Any) -> list[Any]:
+    """x; without its gradient, where PyTorch has detached it"""
+    return [ops.stop_gradient(x) if isinstance(x, Node) and at.from_torch("aten.detach") else x]
 
 
 def within(x: Node, low: Any, high: Any) -> Node:

@@ -256,9 +256,8 @@ def _check_data(data: Any, net: Any) -> None:
     if not isinstance(data, DataLoader):
         raise ValueError(with_user_location(f"the data are a gluon.data.DataLoader, not a {type(data).__name__}"))
     batches, fixed = data._batches, getattr(net, "fixed_batch", None)  # an imported net may have a fixed batch
-    if isinstance(batches, BatchSampler) and batches._last_batch == "keep" and batches._batch_size == fixed:
-        if misfit := last_batch_misfit(fixed, len(batches._sampler)):
-            help = (
-                'DataLoader(..., last_batch="discard") leaves it out; an export with a free first axis takes any batch'
-            )
-            raise ShapeError(with_user_location(misfit, help=help))
+    if not isinstance(batches, BatchSampler) or batches._last_batch != "keep" or batches._batch_size != fixed:
+        return
+    if misfit := last_batch_misfit(fixed, len(batches._sampler)):
+        help = 'DataLoader(..., last_batch="discard") leaves it out; an export with a free first axis takes any batch'
+        raise ShapeError(with_user_location(misfit, help=help))
