@@ -119,15 +119,20 @@ def _optimized(torch: TorchMetadata, arrays: Mapping[str, Array]) -> Iterator[st
 def _optimized_by_older(model: Model) -> Iterator[str]:
     """What the exporter with `dynamo=False` has done, as far as names tell it."""
     arrays = model.graph.constants
-    floats = {name: a for name, a in arrays.items() if is_float(dtype_name(a.dtype)) and a.ndim}
+    floats = {name: a for name, a in arrays.items() if is_float(dtype_name(a.dtype)) and a.ndim and a.size}
     for node in model.graph.nodes:
         weights = [name for name in node.inputs[1:] if name in floats]
         if node.op in ("Conv", "ConvTranspose") and weights and weights[0].startswith(COMPUTED):
             yield f"BatchNorm was fused into {node.name!r}: its weight is {weights[0]!r}"
         if node.op == "Identity" and MERGED.fullmatch(node.name) and node.inputs[0] in floats:
             yield f"{node.outputs[0]!r} was merged with {node.inputs[0]!r}, which was equal"
-    for name, array in floats.items():
-        if name.startswith(COMPUTED) and array.ndim == 2:
-            for other, source in floats.items():
-                if source.shape == array.shape[::-1] and other != name and np.array_equal(source.T, array):
-                    yield f"{other!r} was untied: {name!r} is the same array, transposed"
+    matrices = {name: a for name, a in floats.items() if a.ndim == 2 and a.min() != a.max()}  # zeros are no copies
+    for name, array in matrices.items():
+        for other, source in matrices.items() if name.startswith(COMPUTED) else ():
+            if other != name and _transposed(array, source):
+                yield f"{other!r} was untied: {name!r} is the same array, transposed"
+
+
+def _transposed(a: Array, b: Array) -> bool:
+    """Is a matrix the other one, transposed? The first row tells most that are not."""
+    return a.shape == b.shape[::-1] and np.array_equal(a[0], b[:, 0]) and np.array_equal(a, b.T)
