@@ -5,8 +5,8 @@
     work/digits/gg-run work/digits/digits.gga --data work/train-x.npy,work/train-y.npy --passes 5 --shuffle 1 \\
         --evaluate work/test-x.npy,work/test-y.npy --save work/run
 
-Writes model.onnx, made by PyTorch where it is installed and else by onnx.helper, its training step as digits.gga, and
-scikit-learn's handwritten digits as data. docs/deploy.md goes through it.
+Writes model.onnx, made by PyTorch where it and onnxscript are installed and else by onnx.helper, its training step as
+digits.gga, and scikit-learn's handwritten digits as data. docs/deploy.md goes through it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRAINED = 1437  # of 1,797 scans
 
 
 def write_with_torch(path: Path) -> None:
-    """The model as PyTorch exports it: training mode keeps what a later training needs."""
+    """The model as PyTorch exports it; without the exporter's optimizations, which keeps the parameters as they are."""
     import torch
 
     torch.manual_seed(0)
@@ -40,13 +40,14 @@ def write_with_torch(path: Path) -> None:
     )
     torch.onnx.export(
         net,
-        (torch.zeros(1, 1, 8, 8),),
+        (torch.zeros(2, 1, 8, 8),),
         str(path),
-        dynamo=False,
-        training=torch.onnx.TrainingMode.PRESERVE,
-        do_constant_folding=False,
+        dynamo=True,
+        optimize=False,
         input_names=["image"],
-        dynamic_axes={"image": {0: "n"}},
+        dynamic_shapes=({0: torch.export.Dim("n")},),
+        external_data=False,
+        verbose=False,
     )
 
 
@@ -83,7 +84,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
     folder: Path = options.folder
     folder.mkdir(parents=True, exist_ok=True)
 
-    write = write_with_torch if importlib.util.find_spec("torch") else write_with_helper
+    exporter = importlib.util.find_spec("torch") and importlib.util.find_spec("onnxscript")
+    write = write_with_torch if exporter else write_with_helper
     write(folder / "model.onnx")
     net = mx.onnx.load(folder / "model.onnx")
 

@@ -72,6 +72,7 @@ def arguments(parser: argparse.ArgumentParser, data: bool = True) -> None:
     add("--precision", metavar="P", help="as mx.compile takes it: 32, bf16-mixed, ...")
     add("--compile", type=settings, metavar="SETTINGS", help="others that it takes: clip_norm=1.0,remat=auto")
     add("--freeze", metavar="PATTERN", help="parameters of an ONNX model that are not trained")
+    add("--trained", metavar="PATTERN", help="arrays of an ONNX model that are its parameters")
     add("--batch-size", type=count, metavar="N", help="rows of a batch (32)")
     add("--arrays", type=_names, metavar="NAMES", help="those of the data that make a batch, in order: x,y")
     add("--input", type=shape, action="append", metavar="SHAPE", help="of one array: 32,3,8,8 or tokens=i32:32,128")
@@ -97,6 +98,7 @@ def _names(text: str) -> list[str]:
 
 
 OF_A_NET = ("loss", "optimizer", "inputs", "precision", "compile")
+OF_ONNX = ("freeze", "trained")
 OF_A_BATCH = ("data", "arrays", "input", "batch_size")
 
 
@@ -108,7 +110,7 @@ def refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
 
 def refuse_all(options: argparse.Namespace, name: str) -> None:
     """The same of all options that say what a subject's step is, where there is a written one."""
-    refuse(options, (*OF_A_NET, *OF_A_BATCH, "freeze", "nth"), f"for steps that are made now: {name} is written")
+    refuse(options, (*OF_A_NET, *OF_A_BATCH, *OF_ONNX, "nth"), f"for steps that are made now: {name} is written")
     if options.arguments:
         raise Refused(f"{name} is no script that would take arguments after --")
 
@@ -129,7 +131,7 @@ def find(name: str, options: argparse.Namespace, batch: tuple[Any, ...] = ()) ->
     if not path.exists():
         raise Refused(f"there is no file {path}")
     if path.suffix != ".onnx":
-        refuse(options, ["freeze"], f"for ONNX models: {name} is none")
+        refuse(options, OF_ONNX, f"for ONNX models: {name} is none")
     if path.suffix != ".py" or function:
         refuse(options, ["nth"], f"for scripts that run up to the call of a step: {name} is none")
     if path.suffix != ".py" and options.arguments:
@@ -137,7 +139,7 @@ def find(name: str, options: argparse.Namespace, batch: tuple[Any, ...] = ()) ->
     if path.suffix == ".py":
         made = _returned(path, function, options) if function else _caught(path, options)
     elif path.suffix == ".onnx":
-        made = (_onnx(path, options),)
+        made = (model(path, options),)
     elif path.suffix == ".gga":
         made = _artefact(path, options)
     else:
@@ -266,11 +268,16 @@ def _returned(path: Path, function: str, options: argparse.Namespace) -> tuple[A
 # -- models
 
 
-def _onnx(path: Path, options: argparse.Namespace) -> Any:
+def model(path: Path, options: argparse.Namespace) -> Any:
+    """The net of an ONNX model.
+
+    Raises:
+        Refused: it cannot be read.
+    """
     from gluongraph import onnx
 
     try:
-        return onnx.load(str(path), freeze=options.freeze)
+        return onnx.load(str(path), freeze=options.freeze, trained=options.trained)
     except (MXNetError, OSError) as error:
         raise Refused(sentence(error)) from None
 

@@ -88,7 +88,10 @@ def run(options: argparse.Namespace) -> int:
     test = arrays(options.test, options.arrays or list(data)) if options.test else {}
     if options.output is not None and not options.output.absolute().parent.is_dir():
         raise Refused(f"{options.output}: there is no such folder")
-    size = options.batch_size or _exported(options) or 32
+    fixed = _declared(options)
+    size = options.batch_size or _exported(options) or fixed or 32
+    if fixed is not None and size == fixed:
+        _check_last_batches(options, fixed, data, test)
     found = subject.find(options.subject, options, tuple(array[:size] for array in data.values()))
     if found.step.trainer is None:
         raise Refused(f"{options.subject} predicts, it does not train: give a --loss, as SoftmaxCrossEntropyLoss")
@@ -111,6 +114,26 @@ def _exported(options: argparse.Namespace) -> int:
         return 0
     batch = subject.find(options.subject, argparse.Namespace(**{**vars(options), "data": None, "arrays": None})).batch
     return len(batch[0]) if batch else 0
+
+
+def _declared(options: argparse.Namespace) -> int | None:
+    """The rows of a batch, where an ONNX model declares them as one number; None where any number will do."""
+    if not options.subject.endswith(".onnx") or not Path(options.subject).exists():
+        return None
+    fixed: int | None = subject.model(Path(options.subject), options).fixed_batch
+    return fixed
+
+
+def _check_last_batches(options: argparse.Namespace, fixed: int, *data: Mapping[str, Array]) -> None:
+    """Refuse now, and not at the end of an epoch, rows that are no whole number of a model's batches."""
+    from gluongraph.gluon.data.sampler import last_batch_misfit
+
+    ways = ("--discard leaves it out, ", "give a whole number of batches to --test, ")
+    for rows, way in zip(data, ways, strict=True):
+        misfit = last_batch_misfit(fixed, len(next(iter(rows.values()), ())))
+        if misfit and not (options.discard and rows is data[0]):
+            export = "or export the model with a free first axis (torch.onnx.export: dynamic_shapes)"
+            raise Refused(f"{options.subject}: {misfit}: {way}{export}")
 
 
 def _folder(options: argparse.Namespace) -> Path:

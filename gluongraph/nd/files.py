@@ -26,7 +26,8 @@ _KINDS = ("arg:", "aux:")  # how HybridBlock.export tells parameters from runnin
 def save(filename: str, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:
     """Write named arrays, and texts beside them; the file appears whole or not at all."""
     safetensors: Any = import_whole("safetensors.numpy")  # here: `import gluongraph` need not wait for it
-    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}  # others are written scrambled
+    # Others are written scrambled; ascontiguousarray would give an array without axes one.
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     texts = dict(metadata or {})
     data = safetensors.save(arrays, metadata={**texts, DIGEST: _digest(arrays, texts)})
     params_file.whole(filename, lambda file: file.write(data))
@@ -36,7 +37,7 @@ def _digest(arrays: Mapping[str, Array], texts: Mapping[str, str]) -> str:
     """That of everything in a file, in an order of its own."""
     found = hashlib.sha256(json.dumps(texts, sort_keys=True).encode())
     for name in sorted(arrays):
-        array = np.ascontiguousarray(arrays[name])
+        array = np.asarray(arrays[name], order="C")
         found.update(json.dumps([name, dtype_name(array.dtype), array.shape]).encode())
         found.update(array.reshape(-1).view(np.uint8).data)
     return found.hexdigest()

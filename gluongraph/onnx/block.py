@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,14 +11,18 @@ from gluongraph.dtypes import DTYPES, dtype_name, is_float
 from gluongraph.eager.tape import STATE
 from gluongraph.errors import ArgumentError, DTypeError, MXNetError, ShapeError, pluralize, with_user_location
 from gluongraph.gluon.block import HybridBlock
-from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.gluon.parameter import Parameter, ParameterDict
+from gluongraph.host.torch_module import FROM_TORCH, is_torch_module
 from gluongraph.ir.graph import Node
 from gluongraph.ndarray import NDArray, invoke
 from gluongraph.onnx.build import Building
 from gluongraph.onnx.format.model import ValueDef
 from gluongraph.onnx.format.reader import read
 from gluongraph.onnx.program import Program
+from gluongraph.onnx.trained import Trained, listed, matcher
 from gluongraph.storage import given_array
+
+SHOWN = 40  # rows of parameters in the text of a block
 
 
 def load(
@@ -27,11 +30,13 @@ def load(
     freeze: str | None = None,
     fixed: Mapping[str, Any] | None = None,
     ctx: Context | Sequence[Context] | None = None,
+    trained: Trained | None = None,
 ) -> ONNXBlock:
     """The model in an ONNX file as a block with its parameters, ready to predict and to be trained.
 
-    Float arrays of the file become parameters under their names there, with characters other than letters, digits,
-    points and underscores made underscores; numbers without an axis, integers and what decides shapes are constants.
+    Of a file that `torch.onnx.export(..., dynamo=True, optimize=False)` has written, the parameters are those of the
+    module, scalars too. Of other files they are the float arrays with an axis. Names are those of the file, with
+    characters other than letters, digits, points and underscores made underscores. All else is constant.
 
     Args:
         model: a path; or the bytes of a file, or a ModelProto.
@@ -39,12 +44,16 @@ def load(
             BatchNormalization whose statistics match it goes on using them in training.
         fixed: inputs of the model that become constants, such as a shape that it takes as an array.
         ctx: where the parameters are.
+        trained: the float arrays that are parameters, whatever the file says: a regular expression for whole names,
+            or a list of names; (), for predictions, makes all constants.
 
     Raises:
-        ArgumentError: the name of the file is empty.
+        ArgumentError: the name of the file is empty; `freeze` or `trained` matches nothing or is no regular expression.
         FileNotFoundError: there is no such file.
         FormatError: it holds no ONNX model, or one that contradicts itself.
-        UnsupportedError: it needs something that does not exist here; the message names the operator.
+        UnsupportedError: it needs something that does not exist here, and the message names the operator; or an
+            exporter has fused, untied or merged the parameters, and `trained` is not given.
+        TypeError: a module of PyTorch's, which is no file.
         MXNetError: the package onnx is not installed.
 
     >>> import tempfile
@@ -57,7 +66,10 @@ def load(
     >>> block(nd.ones((4, 2))).asnumpy().tolist()
     [[2.0], [2.0], [2.0], [2.0]]
     """
-    return ONNXBlock(Program(read(model), fixed or {}), freeze, ctx)
+    if is_torch_module(model):
+        message = f"mx.onnx.load takes a file, and not a torch.nn.Module ({type(model).__name__})"
+        raise TypeError(with_user_location(message, help=FROM_TORCH))
+    return ONNXBlock(Program(read(model), fixed or {}, trained), freeze, ctx)
 
 
 class ONNXBlock(HybridBlock):
@@ -83,7 +95,10 @@ class ONNXBlock(HybridBlock):
     def __init__(self, program: Program, freeze: str | None = None, ctx: Any = None):
         super().__init__(prefix="", params=ParameterDict(""))
         self._program = program
-        pattern = None if freeze is None else re.compile(freeze)
+        pattern = None if freeze is None else matcher("freeze", freeze)
+        if pattern is not None and not any(map(pattern.fullmatch, program.parameters)):
+            help = f"it is a regular expression for whole names, of: {listed(list(program.parameters))}"
+            raise ArgumentError(with_user_location(f"freeze={freeze!r} matches no parameter", help=help))
         running = {program.names[name] for name in program.statistics}
         for name, array in program.parameters.items():
             frozen = name in running or (pattern is not None and pattern.fullmatch(name) is not None)
@@ -98,12 +113,6 @@ class ONNXBlock(HybridBlock):
             parameter.initialize(ctx=ctx)
             parameter.set_data(nd.array(array, dtype=array.dtype))
             self._reg_params[name] = parameter
-        if pattern is not None and not any(map(pattern.fullmatch, self._reg_params)):
-            names = ", ".join(list(self._reg_params)[:8]) or "none"
-            help = (
-                f"it is a regular expression for whole names, of: {names}{', ...' if len(self._reg_params) > 8 else ''}"
-            )
-            raise ArgumentError(with_user_location(f"freeze={freeze!r} matches no parameter", help=help))
         self._frozen = frozenset(
             name for name in program.statistics if pattern is not None and pattern.fullmatch(program.names[name])
         )
@@ -122,6 +131,23 @@ class ONNXBlock(HybridBlock):
     def outputs(self) -> tuple[str, ...]:
         """The names of what the model gives."""
         return tuple(v.name for v in self._program.model.graph.outputs)
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """The extent of the first axis, where the file declares one number for that of every input; else None."""
+        firsts = {v.shape[0] for v in self._program.inputs if v.shape}
+        (first,) = firsts if len(firsts) == 1 else (None,)
+        return first if isinstance(first, int) else None
+
+    def __repr__(self) -> str:
+        """What goes in, what comes out, and the parameters with their types; "null" marks what is not trained."""
+        rows = [f"    {p.name} {_type_of(p)}" for p in self._reg_params.values()]
+        if len(rows) > SHOWN:
+            rows[SHOWN - 1 :] = [f"    ... ({len(rows)} in all)"]
+        outputs = ", ".join(map(str, self._program.model.graph.outputs))
+        lines = [f"  inputs: {', '.join(self.inputs) or 'none'}", f"  outputs: {outputs}"]
+        lines += ["  parameters:", *rows] if rows else ["  parameters: none"]
+        return "\n".join([f"{type(self).__name__}(", *lines, ")"])
 
     @property
     def deciding(self) -> tuple[str, ...]:
@@ -213,7 +239,9 @@ class ONNXBlock(HybridBlock):
                 if n != (free.setdefault(extent, n) if isinstance(extent, str) and extent != "?" else extent) and (
                     extent != "?"
                 ):
-                    help = "export it with a free axis (dynamic_axes, dynamic_shapes) for other extents"
+                    help = "an export with a free axis (torch.onnx.export: dynamic_shapes) takes other extents"
+                    if extent == self.fixed_batch and n < extent and extent == value.shape[0]:
+                        help += '; DataLoader(..., last_batch="discard") leaves a smaller last batch out'
                     raise ShapeError(with_user_location(f"{what} cannot be {given}", help=help))
         return array
 
@@ -223,6 +251,12 @@ class ONNXBlock(HybridBlock):
         for name, array in self._program.parameters.items():
             pairs.append((dtype_name(array.dtype), self._reg_params[name].data().type.dtype))
         return next(((was, now) for was, now in pairs if was and was != now and is_float(was)), None)
+
+
+def _type_of(p: Parameter) -> str:
+    """A parameter's element type and shape, and its grad_req where it is not trained."""
+    text = f"{dtype_name(p.dtype)}[{','.join(map(str, p.shape or ()))}]"
+    return text if p.grad_req != "null" else f"{text} null"
 
 
 def _without_axis(x: Node) -> Node:

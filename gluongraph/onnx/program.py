@@ -15,6 +15,7 @@ from gluongraph.onnx.format.model import FunctionDef, GraphDef, Model, NodeDef, 
 from gluongraph.onnx.format.package import NEWEST, OLDEST
 from gluongraph.onnx.operators import find
 from gluongraph.onnx.operators.table import KINDS, Row
+from gluongraph.onnx.trained import Trained, trained_arrays
 from gluongraph.storage import Array
 
 SHAPE_ONLY = frozenset({"Shape", "Size"})  # operators that read no numbers of their input
@@ -25,12 +26,12 @@ DROPPING = frozenset({"Dropout"})  # those that draw in training only
 class Program:
     """What a block needs of a model.
 
-    `parameters` are the float arrays, by the names that they have as parameters; `constants` all others. `inputs` are
-    the inputs that are left when those in `fixed` have become constants. `deciding` names those whose numbers decide
-    shapes. `statistics` are the names of running means and variances, of `parameters`.
+    `parameters` are the arrays that are trained, and running statistics, by the names that they have as parameters;
+    `constants` all others. `inputs` are the inputs that are left when those in `fixed` have become constants.
+    `deciding` names those whose numbers decide shapes. `statistics` are the file's names of running statistics.
     """
 
-    def __init__(self, model: Model, fixed: Mapping[str, Any]):
+    def __init__(self, model: Model, fixed: Mapping[str, Any], trained: Trained | None = None):
         self.model = model
         graph = model.graph
         self._check_operators(graph.nodes, model.opsets, ())
@@ -47,29 +48,18 @@ class Program:
         given = {name: fixed_array(numbers, by_name[name]) for name, numbers in fixed.items()}
         known = self.known_ahead(graph.nodes, (), model.opsets)
         self.deciding = tuple(v.name for v in self.inputs if v.name in known)
-        held = {name: array for name, array in graph.constants.items() if self._trained(array) and name not in known}
-        self.names = named(held)  # in the file -> the parameter's
-        self.parameters = {self.names[name]: array for name, array in held.items()}
+        floats = [n for n, a in graph.constants.items() if is_float(dtype_name(a.dtype)) and a.size and n not in known]
+        names = named(floats)
+        self.statistics = tuple(dict.fromkeys(_statistics(graph.nodes, names)))
+        held = trained_arrays(model, names, trained).union(self.statistics)
+        self.names = {n: called for n, called in names.items() if n in held}  # in the file -> the parameter's
+        self.parameters = {called: graph.constants[n] for n, called in self.names.items()}
         self.constants = {**{n: a for n, a in graph.constants.items() if n not in held}, **given}
-        self.statistics = tuple(dict.fromkeys(self._statistics(graph.nodes)))
         used = [n.op for n in everywhere(graph.nodes)]
         for function in model.functions.values():
             used += [n.op for n in everywhere(function.nodes)]
         self.draws = sum(op in DRAWING for op in used)
         self.drops = sum(op in DROPPING for op in used)
-
-    @staticmethod
-    def _trained(array: Array) -> bool:
-        """Is an array a parameter? Floats are; single numbers without an axis are settings, such as a slope."""
-        return is_float(dtype_name(array.dtype)) and array.ndim > 0 and array.size > 0
-
-    def _statistics(self, nodes: Sequence[NodeDef]) -> Iterator[str]:
-        """The file's names of the running statistics."""
-        for node in nodes:
-            if node.op == "BatchNormalization" and not node.domain and len(node.inputs) == 5:
-                mean, var = node.inputs[3:]
-                if mean in self.names and var in self.names:
-                    yield from (mean, var)
 
     # -- operators
 
@@ -154,6 +144,15 @@ def fixed_array(numbers: Any, value: ValueDef) -> Array:
     """What an input is fixed to, in its element type."""
     array = np.asarray(numbers.asnumpy() if hasattr(numbers, "asnumpy") else numbers)
     return array.astype(numpy_dtype(value.dtype)) if value.dtype else array
+
+
+def _statistics(nodes: Sequence[NodeDef], arrays: Collection[str]) -> Iterator[str]:
+    """The file's names of running means and variances."""
+    for node in nodes:
+        if node.op == "BatchNormalization" and not node.domain and len(node.inputs) == 5:
+            mean, var = node.inputs[3:]
+            if mean in arrays and var in arrays:
+                yield from (mean, var)
 
 
 def graphs_of(node: NodeDef) -> list[GraphDef]:

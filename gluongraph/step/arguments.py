@@ -8,6 +8,7 @@ from typing import Any
 
 from gluongraph.errors import pluralize, with_user_location
 from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.loss import Loss
 from gluongraph.gluon.nn import Sequential
 
 
@@ -30,6 +31,30 @@ def check_batch(net: Callable[..., Any], loss: Callable[..., Any], inputs: int, 
             raise TypeError(
                 with_user_location(f"a step on {pluralize(count, 'array')}: {_name(function)}: {wrong}", help=help)
             )
+
+
+def check_inputs(net: Any, inputs: int) -> None:
+    """Raise TypeError if a net that declares its inputs, as imported ones do, takes another number of arrays."""
+    declared = getattr(net, "inputs", None) if isinstance(net, Block) else None
+    if isinstance(declared, tuple) and max(len(declared), 1) != inputs:
+        takes = f"{_name(net)} takes {pluralize(len(declared), 'array')}: {', '.join(declared)}"
+        help = "leave `inputs` out: such a net knows it; what follows its arrays in a batch goes to the loss"
+        message = f"compile: {takes}; inputs={inputs} gives it {pluralize(inputs, 'array')} of a batch"
+        raise TypeError(with_user_location(message, help=help))
+
+
+def check_outputs(net: Callable[..., Any], loss: Callable[..., Any], made: Any) -> None:
+    """Raise TypeError if a net has given several arrays to a loss of gluon.loss, all of which take one prediction."""
+    if not isinstance(made, (tuple, list)) or not isinstance(loss, Loss) or not _own(loss):
+        return
+    names = ", ".join(map(repr, getattr(net, "outputs", ())))
+    gives = f"{_name(net)} gives {pluralize(len(made), 'array')}{f' ({names})' if names else ''}"
+    help = "name the one that it is for: mx.compile(net, lambda outputs, *labels: loss(outputs[0], *labels), trainer)"
+    raise TypeError(with_user_location(f"{gives}, and {_name(loss)} takes one prediction", help=help))
+
+
+def _own(loss: Loss) -> bool:
+    return type(loss).__module__.startswith(Loss.__module__.rpartition(".")[0])
 
 
 def _refusal(function: Callable[..., Any], count: int) -> str:

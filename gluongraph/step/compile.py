@@ -16,8 +16,9 @@ from gluongraph.errors import with_user_location
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.host import services
 from gluongraph.host.interrupts import import_whole
+from gluongraph.host.torch_module import FROM_TORCH, is_torch_module
 from gluongraph.step import Options, TrainStep
-from gluongraph.step.arguments import check_batch
+from gluongraph.step.arguments import check_batch, check_inputs, check_outputs
 from gluongraph.step.micro_batches import micro_batches_of
 from gluongraph.step.state_dtype import hold_states
 from gluongraph.tracing.precision import in_whole, precision_of
@@ -82,7 +83,8 @@ def compile(
         ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1;
             no such number of micro-batches; no such remat, or a budget that is no number of bytes; no such form of
             states or activations; `tune` is no number of seconds.
-        TypeError: an argument is not what its name says.
+        TypeError: an argument is not what its name says; an imported net takes another number of inputs; the net gives
+            several arrays to a loss of one prediction, which the first call sees.
         CompileError: there is no such target.
 
     >>> import gluongraph as mx
@@ -96,6 +98,8 @@ def compile(
     """
     inputs = _count_of_inputs(net) if inputs is None else inputs
     _check_arguments(net, loss, trainer, inputs)
+    if loss is not None:
+        check_inputs(net, inputs)
     loss = _as_loss(loss)
     how = precision_of(precision)
     if clip_norm is not None and not (isinstance(clip_norm, Real) and 0 < clip_norm < math.inf):
@@ -134,7 +138,9 @@ def compile(
 
     def program(*batch: Any) -> Any:
         check_batch(net, loss, inputs, len(batch))
-        return cast_loss(cast_net(*batch[:inputs]), *batch[inputs:])
+        made = cast_net(*batch[:inputs])
+        check_outputs(net, loss, made)
+        return cast_loss(made, *batch[inputs:])
 
     return TrainStep(program, trainer, build, predict=cast_net, options=options, inputs=inputs)
 
@@ -156,8 +162,10 @@ def _as_loss(loss: Any) -> Any:
 
 def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:
     """Raise errors at once that the first call of the step would raise."""
-    wrong = ""
-    if not callable(net) or isinstance(net, type):
+    wrong, help = "", "compile(net, loss, trainer), compile(function, trainer=trainer) or compile(net)"
+    if is_torch_module(net):
+        wrong, help = f"net is a torch.nn.Module ({type(net).__name__})", FROM_TORCH
+    elif not callable(net) or isinstance(net, type):
         wrong = f"net is a Block or a function, not {net!r}"
     elif loss is not None and (not callable(loss) or isinstance(loss, type)):
         wrong = f"loss is a Loss or a function, not {loss!r}"
@@ -166,8 +174,7 @@ def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:
     elif not isinstance(inputs, int) or inputs < 1:
         wrong = f"inputs says how many arrays go to the net, at least one; not {inputs!r}"
     if wrong:
-        usage = "compile(net, loss, trainer), compile(function, trainer=trainer) or compile(net)"
-        raise TypeError(with_user_location(f"compile: {wrong}", help=usage))
+        raise TypeError(with_user_location(f"compile: {wrong}", help=help))
 
 
 services.register("compile", compile)

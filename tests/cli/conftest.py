@@ -66,7 +66,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     ]
     ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", s]) for n, s in (("x", 8), ("out", 3))]
     graph = helper.make_graph(nodes, "model", ends[:1], ends[1:], weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), folder / "model.onnx")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, folder / "model.onnx")
+    for end in (model.graph.input[0], model.graph.output[0]):
+        end.type.tensor_type.shape.dim[0].dim_value = 64
+    onnx.save(model, folder / "fixed.onnx")  # the same for batches of 64 alone
     return folder
 
 

@@ -64,6 +64,14 @@ def test_it_trains_as_a_program_would(work: pathlib.Path, tmp_path: pathlib.Path
         assert np.array_equal(array, found)
 
 
+def test_an_onnx_model_of_a_fixed_batch(work: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Batches are of the size that the file declares; `--trained` names what is trained."""
+    written = tmp_path / "out.safetensors"
+    command = ["train", "fixed.onnx", "data.npz", "--loss", "SoftmaxCrossEntropyLoss", "--discard", "--trained", "v"]
+    assert main([*command, "--save", str(tmp_path / "a"), "-o", str(written), "--json"]) == 0
+    assert parameters(written).keys() == {"v"}
+
+
 def test_ctrl_c_saves_and_says_how_to_go_on(work: pathlib.Path, tmp_path: pathlib.Path) -> None:
     command = [*FUNCTION, "--epochs", "1000000", "--save", str(tmp_path / "run"), "--json"]
     process = subprocess.Popen(
@@ -121,6 +129,10 @@ def test_arrays_of_other_files(work: pathlib.Path, tmp_path: pathlib.Path, capsy
         (["raw.py:net", "data.npz", "--loss", "L2"], "has not been initialized; call initialize()"),
         (["train.py:make_step", "data.npz", "--input", "4,8"], "--input is for a batch that is made up"),
         (["train.py:make_step", "data.npz", "--freeze", "a"], "--freeze is for ONNX models"),
+        (["train.py:make_step", "data.npz", "--trained", "a"], "--trained is for ONNX models"),
+        (["model.onnx", "data.npz", "--loss", "l2", "--trained", "a"], "trained: 'a' matches no float array"),
+        (["fixed.onnx", "data.npz", "--loss", "l2"], "batches of 64 alone, and of 160 rows the last batch has 32: --d"),
+        (["fixed.onnx", "data.npz", "--loss", "l2", "--discard", "--test", "data.npz"], "a whole number of batches to"),
         (["damaged.gga", "data.npz"], "damaged.gga"),
         (["model.onnx", "data.npz", "--loss", "L2Loss", "--optimizer", "what"], "what"),
     ],

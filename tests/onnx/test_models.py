@@ -354,3 +354,75 @@ def test_a_torch_model_and_one_training_step(tmp_path: Path) -> None:
         np.testing.assert_allclose(
             net.collect_params()[name].data().asnumpy(), value.detach().numpy(), rtol=1e-4, atol=1e-6
         )
+
+
+# -- messages of mx.compile and of training
+
+
+def linear(shape: list[Any], outputs: list[str], inputs: tuple[str, ...] = ("x",)) -> Any:
+    """y = x w, plus the other inputs; z = relu(y)."""
+    nodes = [models.node("MatMul", f"{inputs[0]} w", "p")]
+    nodes += [models.node("Sum", " ".join(("p", *inputs[1:])), "y"), models.node("Relu", "y", "z")]
+    proto = models.model(nodes, dict.fromkeys(inputs, shape), outputs, {"w": models.random(3, 3)})
+    return mx.onnx.load(proto)
+
+
+def compiled(net: Any, **how: Any) -> Any:
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    return mx.compile(net, gluon.loss.L2Loss(), trainer, **how)
+
+
+def test_two_outputs_and_one_loss() -> None:
+    net, x = linear(["n", 3], ["y", "z"]), nd.ones((4, 3))
+    before = net.collect_params()["w"].data().asnumpy()
+    with pytest.raises(
+        TypeError, match=r"ONNXBlock gives 2 arrays \('y', 'z'\), and L2Loss takes one prediction"
+    ) as told:
+        compiled(net)(x, x)
+    assert "outputs[0]" in str(told.value) and (net.collect_params()["w"].data().asnumpy() == before).all()
+    loss = gluon.loss.L2Loss()
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    step = mx.compile(net, lambda outputs, *labels: loss(outputs[0], *labels), trainer)  # as the message says
+    with debug.override(backend="reference"):
+        assert step(x, x).shape == (4,)
+
+
+def test_a_model_of_two_inputs_and_one_loss() -> None:
+    """The number of inputs is known; another one is refused at once."""
+    net, x = linear(["n", 3], ["y"], ("a", "b")), nd.ones((4, 3))
+    with debug.override(backend="reference"):
+        assert compiled(net)(x, x, x).shape == (4,)
+    with pytest.raises(
+        TypeError, match=r"ONNXBlock takes 2 arrays: 'a' f32\[n,3\], 'b' f32\[n,3\]; inputs=1 gives it 1"
+    ):
+        compiled(net, inputs=1)
+
+
+def test_modules_of_pytorch_are_told_what_to_do() -> None:
+    torch = pytest.importorskip("torch")
+    for call in (mx.compile, mx.onnx.load):
+        with pytest.raises(TypeError, match=r"torch.nn.Module \(Linear\)(?s:.*)mx.from_torch\(model, \(example,\)\)"):
+            call(torch.nn.Linear(2, 2))
+
+
+def test_a_fixed_batch_that_does_not_divide_the_data() -> None:
+    """Where somebody knows how many rows there are, before anything is trained."""
+    net = linear([4, 3], ["y"])
+    assert net.fixed_batch == 4 and linear(["n", 3], ["y"]).fixed_batch is None
+    x = nd.ones((10, 3))
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    estimator = gluon.contrib.estimator.Estimator(net, gluon.loss.L2Loss(), mx.metric.Loss(), trainer=trainer)
+    estimator.logger.setLevel("WARNING")
+    before = net.collect_params()["w"].data().asnumpy()
+
+    def loader(last_batch: str) -> Any:
+        return gluon.data.DataLoader(gluon.data.ArrayDataset(x, x), 4, last_batch=last_batch)
+
+    message = "the net takes batches of 4 alone, and of 10 rows the last batch has 2"
+    for how in ({"train_data": loader("keep")}, {"train_data": loader("discard"), "val_data": loader("keep")}):
+        with pytest.raises(ShapeError, match=message):
+            estimator.fit(**how, epochs=1)
+    assert (net.collect_params()["w"].data().asnumpy() == before).all()
+    estimator.fit(loader("discard"), epochs=1)
+    with pytest.raises(ShapeError, match=r"cannot be f32\[2,3\](?s:.*)dynamic_shapes(?s:.*)discard"):
+        net(x[:2])

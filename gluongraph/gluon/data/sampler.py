@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.errors import with_user_location
+from gluongraph.errors import pluralize, with_user_location
 from gluongraph.ranges import check_count
 
 LAST_BATCH = ("keep", "discard", "rollover")
@@ -234,6 +234,18 @@ class BatchSampler(Sampler):
     def load_state_dict(self, state: State) -> None:
         restore(self._sampler, state["sampler"])
         self._left = list(state["left"])
+
+
+def last_batch_misfit(fixed: int | None, rows: int) -> str:
+    """Why a net that takes batches of one size alone cannot have the last of so many rows; "" if it can.
+
+    >>> from gluongraph.gluon.data.sampler import last_batch_misfit
+    >>> last_batch_misfit(4, 10)
+    'the net takes batches of 4 alone, and of 10 rows the last batch has 2'
+    """
+    if fixed is None or rows % fixed == 0:
+        return ""
+    return f"the net takes batches of {fixed} alone, and of {pluralize(rows, 'row')} the last batch has {rows % fixed}"
 
 
 def check_batch_size(owner: object, size: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gluongraph.onnx.format.torch_metadata import TorchMetadata
 from gluongraph.storage import Array
 
 DEFAULT = ""  # the default domain, which files also call "ai.onnx"
@@ -27,7 +28,10 @@ class Reference:
 
 @dataclass(frozen=True)
 class NodeDef:
-    """One use of an operator; "" among the inputs or outputs is one that was left out."""
+    """One use of an operator; "" among the inputs or outputs is one that was left out.
+
+    `torch_op` is the operation of PyTorch's that it was exported from, as "aten.clamp.default", where the file says so.
+    """
 
     op: str
     domain: str
@@ -35,6 +39,7 @@ class NodeDef:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attrs: Mapping[str, Any]
+    torch_op: str = ""
 
     @property
     def where(self) -> str:
@@ -89,3 +94,5 @@ class Model:
     graph: GraphDef
     opsets: Mapping[str, int]
     functions: Mapping[tuple[str, str], FunctionDef] = field(default_factory=dict)
+    producer: str = ""  # the name that the exporter gives itself
+    torch: TorchMetadata | None = None

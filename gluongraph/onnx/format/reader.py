@@ -12,6 +12,7 @@ from gluongraph.host.file_names import check_name
 from gluongraph.onnx.format.model import DEFAULT, FunctionDef, GraphDef, Model, NodeDef, Reference, ValueDef
 from gluongraph.onnx.format.package import NEWEST, OLDEST, onnx
 from gluongraph.onnx.format.tensors import array_of, dtype_of
+from gluongraph.onnx.format.torch_metadata import torch_metadata, torch_op
 
 DEEPEST = 32  # graphs within graphs
 LONGEST = 64  # bytes of a name that messages show
@@ -36,7 +37,8 @@ def read(source: Any) -> Model:
     functions = {
         (domain_of(text(f.domain, what)), text(f.name, what)): files.function(f, opsets) for f in proto.functions
     }
-    return Model(what, files.graph(proto.graph, frozenset(), 0), opsets, functions)
+    graph = files.graph(proto.graph, frozenset(), 0)
+    return Model(what, graph, opsets, functions, text(proto.producer_name, what), torch_metadata(proto))
 
 
 def domain_of(domain: str) -> str:
@@ -141,7 +143,7 @@ class Reader:
                 text(name, self.what)
             inputs, outputs = tuple(n.input), tuple(n.output)
             attrs = {a.name: self.attribute(a, frozenset(known) | outside, depth) for a in n.attribute}
-            node = NodeDef(n.op_type, domain_of(n.domain), n.name, inputs, outputs, attrs)
+            node = NodeDef(n.op_type, domain_of(n.domain), n.name, inputs, outputs, attrs, torch_op(n))
             for name in inputs:
                 if name and name not in known and name not in outside:
                     why = "only a later node makes: a cycle?" if name in later else "nothing makes"

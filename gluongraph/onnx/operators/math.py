@@ -42,8 +42,7 @@ _ONE: dict[str, Callable[[Any], Any]] = {
     "Erf": ops.erf,
     "Exp": ops.exp,
     "Floor": ops.floor,
-    "HardSwish": lambda x: ops.mul(x, _between(ops.add(ops.mul(x, 1.0 / 6.0), 0.5), 0.0, 1.0)),
-    "Identity": lambda x: x,
+    "HardSwish": lambda x: ops.mul(x, within(ops.add(ops.mul(x, 1.0 / 6.0), 0.5), 0.0, 1.0)),
     "Log": ops.log,
     "Mish": _wide(lambda x: ops.mul(x, ops.tanh(mxops.softrelu(x)))),
     "Neg": ops.neg,
@@ -64,8 +63,19 @@ for _name, _build in _ONE.items():
     _unary(_name, _build)
 
 
-def _between(x: Node, low: float, high: float) -> Node:
-    return ops.minimum(ops.maximum(x, low), high)
+@operator("Identity")
+def identity(at: NodeContext, x: Any) -> list[Any]:
+    """x; without its gradient, where PyTorch has detached it"""
+    return [ops.stop_gradient(x) if isinstance(x, Node) and at.from_torch("aten.detach") else x]
+
+
+def within(x: Node, low: Any, high: Any) -> Node:
+    """x held between two numbers; at and beyond them it has no gradient, as in PyTorch's activations."""
+    return ops.where(ops.less_equal(x, low), low, ops.where(ops.greater_equal(x, high), high, x))
+
+
+# What PyTorch exports as Clip beside clamp, whose gradient goes through where x is a bound.
+_OPEN = ("aten.hardtanh", "aten.relu6")
 
 
 @operator("Celu", since=12)
@@ -91,7 +101,12 @@ def selu(at: NodeContext, x: Node, *, alpha: float = 1.6732632423543772, gamma: 
 @operator("LeakyRelu")
 def leaky_relu(at: NodeContext, x: Node, *, alpha: float = 0.01) -> Node:
     """x, below 0 alpha x"""
-    return ops.where(ops.less(x, 0.0), ops.mul(x, alpha), x)
+    return leaky(x, alpha)
+
+
+def leaky(x: Node, slope: Any) -> Node:
+    """x, and times the slope where it is not above 0: the gradient at 0 is the slope, as in PyTorch."""
+    return ops.where(ops.greater(x, 0), x, ops.mul(x, slope))
 
 
 @operator("ThresholdedRelu", since=10)
@@ -103,7 +118,7 @@ def thresholded_relu(at: NodeContext, x: Node, *, alpha: float = 1.0) -> Node:
 @operator("HardSigmoid")
 def hard_sigmoid(at: NodeContext, x: Node, *, alpha: float = 0.2, beta: float = 0.5) -> Node:
     """alpha x + beta, held between 0 and 1"""
-    return _between(ops.add(ops.mul(x, alpha), beta), 0.0, 1.0)
+    return within(ops.add(ops.mul(x, alpha), beta), 0.0, 1.0)
 
 
 @operator("Shrink", since=9)
@@ -129,18 +144,20 @@ def swish(at: NodeContext, x: Node, *, alpha: float = 1.0) -> Node:
 @operator("PRelu")
 def prelu(at: NodeContext, x: Node, slope: Node) -> Node:
     """x, below 0 slope x"""
-    return ops.where(ops.less(x, 0), ops.mul(x, slope), x)
+    return leaky(x, slope)
 
 
 @operator("Clip", since=6)
 def clip_by_attributes(at: NodeContext, x: Node, *, min: float = -math.inf, max: float = math.inf) -> Node:
     """x held between two numbers"""
-    return _between(x, min, max)
+    return ops.minimum(ops.maximum(x, min), max)
 
 
 @operator("Clip", since=11)
 def clip(at: NodeContext, x: Node, min: Node | None = None, max: Node | None = None) -> Node:
     """x held between two numbers; the upper one holds where they cross"""
+    if at.from_torch(*_OPEN) and min is not None and max is not None:
+        return within(x, min, max)
     x = x if min is None else ops.maximum(x, min)
     return x if max is None else ops.minimum(x, max)
 
@@ -198,8 +215,8 @@ def mod(at: NodeContext, a: Node, b: Node, *, fmod: int = 0) -> Node:
         return _wide_mod(a, b)
     if not is_float(a.dtype):
         return ops.sub(a, ops.mul(_truncated(a, b), b))
-    size = _wide_mod(ops.abs(a), ops.abs(b))
-    return ops.where(ops.less(a, 0.0), ops.neg(size), size)
+    b = ops.abs(b)  # not of |a|, which has no gradient at 0
+    return ops.where(ops.less(a, 0.0), ops.neg(_wide_mod(ops.neg(a), b)), _wide_mod(a, b))
 
 
 def _wide_mod(a: Node, b: Node) -> Node:
@@ -209,6 +226,9 @@ def _wide_mod(a: Node, b: Node) -> Node:
 
 
 # -- any number of sources
+
+# What PyTorch exports as Max and Min beside maximum and minimum: the gradient of equal ones goes to the first, x.
+_CLAMPS = ("aten.clamp", "aten.clamp_min", "aten.clamp_max")
 
 
 @operator("Sum")
@@ -226,13 +246,13 @@ def mean(at: NodeContext, *xs: Node) -> Node:
 @operator("Max")
 def max(at: NodeContext, *xs: Node) -> Node:
     """The largest of all arrays, elementwise; of two that are equal each gets half of the gradient"""
-    return reduce(ops.maximum_even, xs)
+    return reduce(ops.maximum if at.from_torch(*_CLAMPS) else ops.maximum_even, xs)
 
 
 @operator("Min")
 def min(at: NodeContext, *xs: Node) -> Node:
     """The smallest of all arrays, elementwise; of two that are equal each gets half of the gradient"""
-    return reduce(ops.minimum_even, xs)
+    return reduce(ops.minimum if at.from_torch(*_CLAMPS) else ops.minimum_even, xs)
 
 
 # -- products

@@ -58,6 +58,10 @@ class NodeContext:
             raise self.unsupported(f"{what}={given!r}; there are {', '.join(map(repr, allowed))}")
         return given
 
+    def from_torch(self, *operations: str) -> bool:
+        """Was the node exported from one of these operations of PyTorch's, named as "aten.clamp"?"""
+        return any(f"{self.node.torch_op}.".startswith(f"{name}.") for name in operations)
+
     # -- numbers that are known now
 
     def known(self, value: Node, what: str) -> Array:

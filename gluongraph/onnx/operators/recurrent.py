@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gluongraph import ops
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.ops import softrelu, softsign
+from gluongraph.onnx.operators.math import leaky, within
 from gluongraph.onnx.operators.node_context import NodeContext, Value
 from gluongraph.onnx.operators.table import attributes, operator
 
@@ -53,7 +54,7 @@ def _acts(at: NodeContext, settings: Settings, default: Texts) -> list[Act]:
             return lambda x: ops.add(ops.mul(x, a), b)
         if key == "leakyrelu":
             a = next(alpha, 0.01)
-            return lambda x: ops.where(ops.less(x, 0.0), ops.mul(x, a), x)
+            return lambda x: leaky(x, a)
         if key == "thresholdedrelu":
             a = next(alpha, 1.0)
             return lambda x: ops.where(ops.greater(x, a), x, 0.0)
@@ -62,7 +63,7 @@ def _acts(at: NodeContext, settings: Settings, default: Texts) -> list[Act]:
             return lambda x: ops.mul(ops.tanh(ops.mul(x, b)), a)
         if key == "hardsigmoid":
             a, b = next(alpha, 0.2), next(beta, 0.5)
-            return lambda x: ops.minimum(ops.maximum(ops.add(ops.mul(x, a), b), 0.0), 1.0)
+            return lambda x: within(ops.add(ops.mul(x, a), b), 0.0, 1.0)
         if key == "elu":
             a = next(alpha, 1.0)
             return lambda x: ops.where(ops.greater(x, 0.0), x, ops.mul(ops.expm1(ops.minimum(x, 0.0)), a))

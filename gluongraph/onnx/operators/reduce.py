@@ -34,6 +34,16 @@ def _extreme(build: Callable[..., Node], highest: bool) -> Reduce:
     return reduce
 
 
+def _first_extreme(highest: bool) -> Reduce:
+    """The extreme along one axis, of equal ones the first: it gets the gradient, as that of max(dim) in PyTorch."""
+
+    def reduce(x: Node, axes: Axes) -> Node:
+        place = (ops.argmax if highest else ops.argmin)(x, axis=axes[0], keepdims=True)
+        return ops.gather(x, ops.cast(place, "i32"), axes[0])
+
+    return reduce
+
+
 def worst(dtype: str, highest: bool) -> float | int | bool:
     about = DTYPES[dtype]
     if about.family == "float":
@@ -96,6 +106,8 @@ def _by_input(build: Reduce) -> Any:
         at: NodeContext, x: Node, axes: Node | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
     ) -> Node:
         over = at.ints(axes, "axes")
+        if len(over or ()) == 1 and at.from_torch("aten.max.dim", "aten.min.dim"):
+            return _reduced(at, _first_extreme(at.from_torch("aten.max.dim")), x, over, keepdims)
         return _reduced(at, build, x, () if noop_with_empty_axes and not over else over or None, keepdims)
 
     return reduce

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph.context import Context, cpu, num_gpus
-from gluongraph.errors import warn, with_user_location
+from gluongraph.errors import ShapeError, warn, with_user_location
 from gluongraph.gluon.contrib.estimator.batch_processor import BatchProcessor
 from gluongraph.gluon.contrib.estimator.handlers import (
     BatchBegin,
@@ -28,6 +28,7 @@ from gluongraph.gluon.contrib.estimator.handlers import (
     check_metrics,
 )
 from gluongraph.gluon.data import DataLoader
+from gluongraph.gluon.data.sampler import BatchSampler, last_batch_misfit
 from gluongraph.gluon.loss import Loss, SoftmaxCrossEntropyLoss
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.metric import Accuracy, EvalMetric
@@ -129,9 +130,10 @@ class Estimator:
         """Run the validation's net and loss over all batches; `val_metrics` have the results.
 
         Raises:
+            ShapeError: the net takes batches of one size, and the last one is smaller.
             ValueError: the data are no DataLoader.
         """
-        _check_data(val_data)
+        _check_data(val_data, self.net)
         for metric in self.val_metrics:
             metric.reset()
         handlers = self._prepare_default_validation_handlers(event_handlers)
@@ -159,9 +161,12 @@ class Estimator:
         """Train for so many epochs, or so many batches; with `val_data` the net is evaluated after each epoch.
 
         Raises:
+            ShapeError: the net takes batches of one size, and the last one is smaller.
             ValueError: the data are no DataLoader; epochs and batches, or neither; a handler has other metrics.
         """
-        _check_data(train_data)
+        _check_data(train_data, self.net)
+        if val_data is not None:
+            _check_data(val_data, self.net)
         if bool(epochs) == bool(batches):
             raise ValueError(with_user_location("fit takes the number of epochs, or that of batches, and one of them"))
         self.max_epoch, self.max_batch, self.batch_axis = epochs, batches, batch_axis
@@ -247,6 +252,12 @@ def _contexts(context: Any) -> list[Context]:
     return contexts
 
 
-def _check_data(data: Any) -> None:
+def _check_data(data: Any, net: Any) -> None:
     if not isinstance(data, DataLoader):
         raise ValueError(with_user_location(f"the data are a gluon.data.DataLoader, not a {type(data).__name__}"))
+    batches, fixed = data._batches, getattr(net, "fixed_batch", None)  # an imported net may have a fixed batch
+    if not isinstance(batches, BatchSampler) or batches._last_batch != "keep" or batches._batch_size != fixed:
+        return
+    if misfit := last_batch_misfit(fixed, len(batches._sampler)):
+        help = 'DataLoader(..., last_batch="discard") leaves it out; an export with a free first axis takes any batch'
+        raise ShapeError(with_user_location(misfit, help=help))
