@@ -14,7 +14,7 @@ from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import Parameter, ParameterDict
 from gluongraph.host.torch_module import FROM_TORCH, is_torch_module
 from gluongraph.ir.graph import Node
-from gluongraph.ndarray import NDArray, invoke
+from gluongraph.ndarray import NDArray, OwnedBuilder, invoke
 from gluongraph.onnx.build import Building
 from gluongraph.onnx.format.model import ValueDef
 from gluongraph.onnx.format.reader import read
@@ -95,6 +95,7 @@ class ONNXBlock(HybridBlock):
     def __init__(self, program: Program, freeze: str | None = None, ctx: Any = None):
         super().__init__(prefix="", params=ParameterDict(""))
         self._program = program
+        self._builder = OwnedBuilder(self._build)
         pattern = None if freeze is None else matcher("freeze", freeze)
         if pattern is not None and not any(map(pattern.fullmatch, program.parameters)):
             help = f"it is a regular expression for whole names, of: {listed(list(program.parameters))}"
@@ -165,7 +166,7 @@ class ONNXBlock(HybridBlock):
         ctx = arrays[0].context if arrays else None
         sources = [random.source(ctx) for _ in range(self.draws(training))]
         made = invoke(
-            self._build,
+            self._builder,
             *arrays,
             *parameters,
             *(state for state, _ in sources),

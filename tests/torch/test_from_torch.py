@@ -134,7 +134,7 @@ def test_steps_with_shared_memory() -> None:
 
 def test_free_axes() -> None:
     batch = torch.export.Dim("batch", min=2, max=64)
-    net, twin, x = made(dynamic_shapes={"x": {0: batch}})
+    net, twin, _ = made(dynamic_shapes={"x": {0: batch}})
     twin.eval()
     for n in (2, 5, 64):
         given = torch.randn(n, 3, 5, 5)
