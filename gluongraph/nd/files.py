@@ -26,7 +26,8 @@ _KINDS = ("arg:", "aux:")  # how HybridBlock.export tells parameters from runnin
 def save(filename: str, arrays: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:
     """Write named arrays, and texts beside them; the file appears whole or not at all."""
     safetensors: Any = import_whole("safetensors.numpy")  # here: `import gluongraph` need not wait for it
-    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}  # others are written scrambled
+    # Others are written scrambled. ascontiguousarray would give an array without axes one.
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     texts = dict(metadata or {})
     data = safetensors.save(arrays, metadata={**texts, DIGEST: _digest(arrays, texts)})
     params_file.whole(filename, lambda file: file.write(data))
