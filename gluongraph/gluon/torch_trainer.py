@@ -21,8 +21,8 @@ def is_of_torch(optimizer: Any) -> bool:
 
 
 def taken_over(optimizer: Any, params: Any, arguments: Mapping[str, Any] | None) -> TorchOptimizers | None:
-    """The optimizer of torch with its parameters, those of a net or a list, or all where `params` is None; None where it
-    is no such optimizer."""
+    """The optimizer of torch with its parameters, which `params`, a net or a list, hold unless it is None; None where
+    it is no such optimizer."""
     if not is_of_torch(optimizer):
         return None
     from gluongraph.torch.optimizers import TorchOptimizers

@@ -57,8 +57,8 @@ class Trainer:
     "zero1" its share of the optimizer's states; "zero2" of the gradients as well; "fsdp" of the parameters as well. See
     docs/distributed.md.
 
-    `optimizer` may also be one of torch.optim, or a list of them, whose parameters belong to a net that `from_torch` has
-    made: see `Trainer.from_torch`.
+    `optimizer` may also be one of torch.optim, or a list of them, with parameters of a net that `from_torch` has made:
+    see `Trainer.from_torch`. The trainer then has those of `params` (a net, or parameters) that it updates.
 
     Threads may share a trainer: its calls take turns, with those of its compiled steps.
 
@@ -139,12 +139,19 @@ class Trainer:
             ...
             schedule.step()  # after each update, as in torch
 
-        The options of the groups (lr, betas, weight_decay, ...) are read before each update, so that schedulers of torch
-        go on working; foreach, fused, capturable and differentiable mean nothing here. Updates are the trainer's, and
-        `optimizer.step()` is not called; `torch_state_dict` has the states for it.
+        The options of the groups (lr, betas, weight_decay, ...) are read before each update, so that schedulers of
+        torch go on working; foreach, fused, capturable and differentiable mean nothing here. Updates are the trainer's,
+        and `optimizer.step()` is not called; `torch_state_dict` has the states for it.
+
+        >>> from gluongraph import gluon
+        >>> gluon.Trainer.from_torch("sgd")
+        Traceback (most recent call last):
+            ...
+        TypeError: Trainer.from_torch takes an optimizer of torch.optim, not str...
 
         Raises:
             MXNetError: a class of optimizer that is not known; parameters of a module that `from_torch` has not taken.
+            TypeError: it is no optimizer of torch.optim.
         """
         if not torch_trainer.is_of_torch(optimizer):
             message = f"Trainer.from_torch takes an optimizer of torch.optim, not {type(optimizer).__name__}"
@@ -158,6 +165,16 @@ class Trainer:
         """What `state_dict()` of an optimizer of torch would give, had it made the updates: for its `load_state_dict`.
         Of a trainer of a list of optimizers a list. All workers call this.
 
+            optimizer.load_state_dict(trainer.torch_state_dict())
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> gluon.Trainer([weight], "sgd").torch_state_dict()
+        Traceback (most recent call last):
+            ...
+        gluongraph.errors.MXNetError: SGD is not an optimizer of PyTorch's, and its states mean something else...
+
         Raises:
             MXNetError: the optimizer is none of mx.optimizer.torch; torch is not installed.
         """
@@ -167,6 +184,14 @@ class Trainer:
     def load_torch_state_dict(self, state_dict: Any) -> None:
         """Go on from what `state_dict()` of the optimizer of torch gave that this trainer was made of, or of each in a
         list; its parameter groups take the options over.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> gluon.Trainer([weight], "torch.adam").load_torch_state_dict({})
+        Traceback (most recent call last):
+            ...
+        gluongraph.errors.MXNetError: the Trainer was not made of an optimizer of torch, ...
 
         Raises:
             MXNetError: the trainer was not made of an optimizer of torch.

@@ -36,7 +36,7 @@ def told_of(optimizer: Optimizer) -> _Told:
         message = f"servers know optimizers by their names, and {cls.__name__} is not registered"
         raise MXNetError(with_user_location(message, help="@mx.optimizer.register, above the class"))
     own = {name: value for name, value in vars(optimizer).items() if name not in _LEFT_OUT}
-    return {"class": name, "attributes": {key: _plain(value, cls, key) for key, value in own.items()}}
+    return {"class": name, "called": cls.__name__, "attributes": {key: _plain(value, cls, key) for key, value in own.items()}}
 
 
 def optimizer_of(told: Mapping[str, Any]) -> Optimizer:
@@ -47,7 +47,7 @@ def optimizer_of(told: Mapping[str, Any]) -> Optimizer:
     """
     cls = Optimizer.opt_registry.get(told["class"])
     if cls is None:
-        message = f"no optimizer {told['class']} is registered on the server"
+        message = f"no optimizer {told['called']} is registered on the server"
         help = "a server leaves the script where the kvstore or the Trainer is made: define the class above that"
         raise MXNetError(f"{message}\n  help: {help}")
     made = cls.__new__(cls)

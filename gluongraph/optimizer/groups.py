@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.optimizer.base import Optimizer
@@ -124,7 +124,7 @@ class ParameterGroups(Optimizer):
     # -- rates and settings
 
     @property
-    def lr(self) -> float:  # type: ignore[override]  # an attribute of the others
+    def lr(self) -> float:
         """The first group's; what is written is that of all."""
         return self._members[0].lr
 
@@ -166,6 +166,7 @@ class ParameterGroups(Optimizer):
         self._push()
 
     def progress(self) -> dict[str, Any]:
+        self._pull()
         return {**super().progress(), "rates": [member.lr for member in self._members]}
 
     def resume(self, progress: Mapping[str, Any]) -> None:

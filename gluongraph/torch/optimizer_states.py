@@ -13,8 +13,9 @@
 | ASGD | ax, eta | step; mu, which follows from it |
 | Rprop | prev, step_size | step |
 
-The table is that of `TorchRule.states` and `TorchRule.counted`. Float32 masters of 16-bit parameters are not in torch's:
-what goes there is rounded by it to the dtype of its parameter, and a master that comes from there is the weight.
+The table is that of `TorchRule.states` and `TorchRule.counted`. Float32 masters of 16-bit parameters are not in
+torch's: what goes there is rounded by it to the dtype of its parameter, and a master after coming from there is the
+weight.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gluongraph import optimizer as optimizers
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gluongraph.gluon.trainer import Trainer
 
 # Classes of torch.optim -> rules; the names are the same. Lion is not PyTorch's.
-RULES: Mapping[str, type[TorchRule]] = {
+RULES: Mapping[str, Callable[[], TorchRule]] = {
     name: getattr(optimizers.torch, name) for name in optimizers.torch.__all__ if name != "Lion"
 }
 _INSTEAD = {
@@ -175,7 +175,7 @@ def _options(member: Optimizer) -> dict[str, Any]:
     return {**defaults, **{name: value for name, value in own.items() if name in defaults or not defaults}}
 
 
-def _rule_of(given: Any) -> type[TorchRule]:
+def _rule_of(given: Any) -> Callable[[], TorchRule]:
     cls = type(given)
     if cls.__module__.startswith("torch.optim") and cls.__name__ in RULES:
         return RULES[cls.__name__]

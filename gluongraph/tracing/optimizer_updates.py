@@ -97,9 +97,9 @@ def apply_updates(
     `params` are the parameters in trainer order: the position is the index by which the optimizer counts updates; or it
     maps each to its index, if several share one, or to the indices of all that are updated as one. Parameters without a
     gradient among the outputs are not updated. New inputs are the states, "<name>/<state>", and the scalars,
-    "scalar:<key>", of type f32[], or f64[] where a float64 parameter reads it. Random numbers of the updates come from the generator of `context`, after the `draws`
-    of the graph; replicas of a parameter get the same ones. Of the inputs in `by_rows` only the rows that the gradient
-    touches are updated.
+    "scalar:<key>", of type f32[], or f64[] where a float64 parameter reads it. Random numbers of the updates come from
+    the generator of `context`, after the `draws` of the graph; replicas of a parameter get the same ones. Of the inputs
+    in `by_rows` only the rows that the gradient touches are updated.
 
     Raises:
         MXNetError: the parameter of a gradient is not in `params`, or is not an input of the graph.

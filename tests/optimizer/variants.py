@@ -68,7 +68,9 @@ def types(optimizer: str, *mixed: str) -> list[tuple[tuple[int, ...], str]]:
 
 
 def settings(optimizer: str, clip: float | None) -> dict[str, Any]:
-    """Rate, decay and clipping."""
+    """Rate, decay and clipping; of torch's, which call the decay otherwise, without that."""
+    if optimizer.startswith("torch."):
+        return {"lr": RATE, "clip_gradient": clip}
     return {"learning_rate": RATE, "wd": 0.0 if optimizer == "groupadagrad" else DECAY, "clip_gradient": clip}
 
 

@@ -65,8 +65,8 @@ class Moments(TorchRule):
 class Adam(Moments):
     """g = C(r g) + wd w;  m, v of g;  w = w - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps).
 
-    With `decoupled_weight_decay` w = (1 - lr wd) w comes first, and g is without it. With `amsgrad` the largest v so far
-    takes the place of v. Unlike MXNet's, epsilon is added to the corrected root. Kingma, Ba: Adam: a method for
+    With `decoupled_weight_decay` w = (1 - lr wd) w comes first, and g is without it. With `amsgrad` the largest v so
+    far takes the place of v. Unlike MXNet's, epsilon is added to the corrected root. Kingma, Ba: Adam: a method for
     stochastic optimization (2014). torch.optim.Adam.
 
     >>> from gluongraph import nd, optimizer

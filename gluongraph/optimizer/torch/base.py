@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
-from gluongraph.errors import with_user_location
 from gluongraph.formulas import number
 from gluongraph.ir.graph import Node
 from gluongraph.optimizer.base import Nodes, Optimizer
@@ -15,9 +14,8 @@ _Class = TypeVar("_Class", bound="type[TorchRule]")
 
 
 class TorchRule(Optimizer):
-    """A formula of torch.optim, with its arguments and defaults; `lr` is what others here call learning_rate, and
-    `weight_decay` what they call wd. Other arguments are those of every optimizer: lr_scheduler, clip_gradient,
-    multi_precision, ... The states have the names that they have in torch's `state_dict()`.
+    """A formula of torch.optim, with its arguments and defaults. Others are those of every optimizer: lr_scheduler,
+    clip_gradient, multi_precision, ...; `learning_rate` and `wd` are other names of lr and weight_decay. The states have the names that they have in torch's `state_dict()`.
 
     * `options`: option of torch's parameter groups -> the attributes that hold it, numbers;
     * `flags`: options that the formula branches on, attributes of the same names;
@@ -32,7 +30,6 @@ class TorchRule(Optimizer):
 
     Raises:
         ValueError: a number is out of its range, as in torch.
-        TypeError: `learning_rate` or `wd`, which have torch's names here.
     """
 
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {"lr": ("lr",), "weight_decay": ("wd",)}
@@ -45,11 +42,8 @@ class TorchRule(Optimizer):
         cls.numbers = {**cls.numbers, **dict.fromkeys(numbers, False)}
 
     def __init__(self, lr: float | None, weight_decay: float = 0.0, maximize: bool = False, **kwargs: Any):
-        for theirs, name in (("learning_rate", "lr"), ("wd", "weight_decay")):
-            if theirs in kwargs:
-                message = f"torch.{type(self).__name__} has no argument {theirs!r}"
-                raise TypeError(with_user_location(message, help=f"PyTorch calls it {name!r}"))
-        super().__init__(learning_rate=lr, wd=weight_decay, **kwargs)
+        own = {"learning_rate": lr, "wd": weight_decay}
+        super().__init__(**{**own, **{name: value for name, value in kwargs.items() if value is not None}})
         self.maximize = maximize
 
     def _decays(self, name: str) -> bool:

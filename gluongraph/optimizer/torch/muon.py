@@ -25,8 +25,8 @@ class Muon(TorchRule):
 
     w = (1 - lr wd) w - lr f O(u), where O is `orthogonalized`, and f by `adjust_lr_fn` sqrt(max(1, rows / columns))
     ("original", which None means) or 0.2 sqrt(max(rows, columns)) ("match_rms_adamw"). Weights are matrices. Jordan:
-    Muon: an optimizer for hidden layers in neural networks (2024); Liu et al.: Muon is scalable for LLM training (2025).
-    torch.optim.Muon.
+    Muon: an optimizer for hidden layers in neural networks (2024); Liu et al.: Muon is scalable for LLM training
+    (2025). torch.optim.Muon.
 
     >>> from gluongraph import nd, optimizer
     >>> weight = nd.zeros((2, 2))

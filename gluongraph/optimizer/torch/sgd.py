@@ -145,8 +145,8 @@ class ASGD(TorchRule):
 class Rprop(TorchRule):
     """g = C(r g);  f = etas[1] where g prev > 0, etas[0] where < 0, else 1;  s = s f, held within `step_sizes`;
 
-    where g prev < 0, g = 0;  w = w - sign(g) s;  prev = g. The sizes s begin as lr, which nothing else reads. Riedmiller,
-    Braun: A direct adaptive method for faster backpropagation learning (1993). torch.optim.Rprop.
+    where g prev < 0, g = 0;  w = w - sign(g) s;  prev = g. The sizes s begin as lr, which nothing else reads.
+    Riedmiller, Braun: A direct adaptive method for faster backpropagation learning (1993). torch.optim.Rprop.
 
     >>> from gluongraph import nd, optimizer
     >>> updater = optimizer.get_updater(optimizer.torch.Rprop(lr=0.5, etas=(0.5, 2.0)))
