@@ -36,7 +36,11 @@ def told_of(optimizer: Optimizer) -> _Told:
         message = f"servers know optimizers by their names, and {cls.__name__} is not registered"
         raise MXNetError(with_user_location(message, help="@mx.optimizer.register, above the class"))
     own = {name: value for name, value in vars(optimizer).items() if name not in _LEFT_OUT}
-    return {"class": name, "called": cls.__name__, "attributes": {key: _plain(value, cls, key) for key, value in own.items()}}
+    return {
+        "class": name,
+        "called": cls.__name__,
+        "attributes": {key: _plain(value, cls, key) for key, value in own.items()},
+    }
 
 
 def optimizer_of(told: Mapping[str, Any]) -> Optimizer:

@@ -183,7 +183,8 @@ def _rule_of(given: Any) -> Callable[[], TorchRule]:
     why = _INSTEAD.get(cls.__name__, "its formula is not known here")
     message = f"the Trainer cannot take over {name}: {why}"
     known = ", ".join(sorted(RULES))
-    raise MXNetError(with_user_location(message, help=f"of torch.optim there are {known}; others: docs/extending.md"))
+    help = f"of torch.optim there are {known}; state another one's formula as rule() of an mx.optimizer.Optimizer"
+    raise MXNetError(with_user_location(message, help=help))
 
 
 def _parameter(tensor: Any, number: int) -> Parameter:
