@@ -72,6 +72,8 @@ TORCH: list[tuple[str, dict[str, Any]]] = [
     ("torch.lion", {}),
     ("torch.muon", {}),
 ]
+# Of these the ones that differ by more than a formula: a first update of its own, states that are numbers, matrices.
+TORCH_ON_RANKS = [(name, extra) for name, extra in TORCH if "dampening" in extra or name[6:] in ("nadam", "muon")]
 
 
 def named(value: Any) -> str:

@@ -15,7 +15,7 @@ _Class = TypeVar("_Class", bound="type[TorchRule]")
 
 class TorchRule(Optimizer):
     """A formula of torch.optim, with its arguments and defaults. Others are those of every optimizer: lr_scheduler,
-    clip_gradient, multi_precision, ...; `learning_rate` and `wd` are other names of lr and weight_decay. The states have
+    clip_gradient, multi_precision, ...; `learning_rate` and `wd` are other names of lr and weight_decay. States have
     the names that they have in torch's `state_dict()`.
 
     * `options`: option of torch's parameter groups -> the attributes that hold it, numbers;
