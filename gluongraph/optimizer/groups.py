@@ -102,12 +102,8 @@ class ParameterGroups(Optimizer):
         return True
 
     def structure(self) -> tuple[Any, ...]:
-        self._pull()
+        self._pull()  # every update begins with this question
         return (type(self), tuple(m.structure() for m in self._members), tuple(self._group_of.items()))
-
-    def count(self, indices: tuple[Index, ...]) -> None:
-        self._pull()
-        super().count(indices)
 
     @property
     def has_formula(self) -> bool:
