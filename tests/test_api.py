@@ -41,6 +41,7 @@ MODULES = (
     "gluongraph.nd.image",
     "gluongraph.onnx",
     "gluongraph.optimizer",
+    "gluongraph.optimizer.torch",
     "gluongraph.random",
     "gluongraph.torch",
     "gluongraph.recordio",

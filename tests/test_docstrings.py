@@ -18,7 +18,7 @@ from gluongraph.nd.examples import EXAMPLES
 
 MODULES = (
     *("gluon.nn", "gluon.rnn", "gluon.loss", "gluon.utils", "gluon.data", "gluon.data.vision"),
-    *("gluon.data.vision.transforms", "optimizer", "metric", "initializer", "lr_scheduler"),
+    *("gluon.data.vision.transforms", "optimizer", "optimizer.torch", "metric", "initializer", "lr_scheduler"),
     *("gluon", "step", "onnx", "autograd", "kvstore", "random", "recordio", "io", "image"),
 )
 WITH_METHODS = ("gluon", "step")  # modules whose classes have an example for every public method, too

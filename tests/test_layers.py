@@ -60,7 +60,7 @@ ALLOWED: dict[str, str] = {
     "gluongraph": "amp attribute autograd contrib gluon initializer kvstore lr_scheduler metric nd optimizer random"
     " util",
     "onnx": "ops mxops eager ndarray autograd random initializer optimizer tracing nd gluon",
-    "torch": "ops mxops eager ndarray random initializer tracing gluon",
+    "torch": "ops mxops eager ndarray random initializer optimizer tracing gluon",
     "io": "ndarray image recordio nd gluon",
     "mxnet": "ndarray symbol gluon",
     "test_utils": "ndarray autograd random optimizer nd symbol util gluon gluongraph io",
@@ -80,7 +80,7 @@ LATE = {
     "profiler": "symbol",  # the names that MXNet gives to operators
     "kvstore": "tracing",  # is a formula one of elements? Graphs with updates stand on stores
     "nd": "operator",  # nd.Custom
-    "gluon": "onnx",  # HybridBlock.export(format="onnx")
+    "gluon": "onnx torch",  # HybridBlock.export(format="onnx"), Trainer.from_torch
     "step": "artefact onnx torch",  # TrainStep.export, export_onnx; a loss of PyTorch's
     "base": "host",
     "artefact": "compiler",

@@ -274,7 +274,7 @@ class _Maker:
             return told
         told["index"] = trainer.index(parameter)
         if parameter.grad_req != "null":
-            types = trainer.optimizer.state_types(parameter.data().type)
+            types = trainer.optimizer_of(parameter.key).state_types(parameter.data().type)
             told["states"] = {name: [t.dtype, list(t.shape)] for name, t in types.items()}
         return told
 

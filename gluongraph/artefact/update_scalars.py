@@ -27,10 +27,11 @@ PROBES = (0, 1, 2, 3, 7, 50, 999, 12345)  # updates ahead at which a tape is hel
 
 
 def settings_of(owner: object) -> dict[str, float]:
-    """The public attributes that are numbers."""
+    """The public attributes that are numbers; of an optimizer its settings."""
+    values = owner.settings() if isinstance(owner, Optimizer) else getattr(owner, "__dict__", {})
     return {
         name: float(value)
-        for name, value in getattr(owner, "__dict__", {}).items()
+        for name, value in values.items()
         if not name.startswith("_")
         and isinstance(value, (int, float, np.number))
         and not isinstance(value, (bool, np.bool_))
@@ -77,8 +78,10 @@ class Probe:
         own["lr_scheduler"] = copy.copy(optimizer.lr_scheduler) if schedule else None
         for variable in settings:
             part, _, name = variable.partition(".")
-            owner = own if part == "optimizer" else vars(own["lr_scheduler"])
-            owner[name] = trace.variable(variable)
+            if part == "optimizer":
+                self.optimizer.set_settings({name: trace.variable(variable)})
+            else:
+                vars(own["lr_scheduler"])[name] = trace.variable(variable)
 
 
 class _Parameters(dict[Index, Any]):

@@ -50,7 +50,7 @@ def _take(training: Training, groups: Groups) -> Any:
     return {
         **progress,
         "counts": {training.keys[trainer.names[index]]: t for index, t in progress["counts"]},
-        "settings": _settings(optimizer),
+        "settings": {k: v for k, v in optimizer.settings().items() if k not in UNSAVED},
         "loss_scale": trainer.scaler.progress(),
         "skipped": training.step.skipped,
         "scheduler": _scheduler(optimizer.lr_scheduler),
@@ -76,7 +76,8 @@ def _put(training: Training, content: Content, told: Any) -> Put:
         optimizer.resume({**told, "counts": [[index[key], t] for key, t in told["counts"].items()]})
         trainer.scaler.resume(told["loss_scale"])
         training.step.skipped = told.get("skipped", 0)  # of the first files
-        vars(optimizer).update({k: v for k, v in told["settings"].items() if k in vars(optimizer)})
+        known = optimizer.settings()
+        optimizer.set_settings({k: v for k, v in told["settings"].items() if k in known})
         for key, (lr_mult, wd_mult) in told["multipliers"].items():
             training.parameters[key].lr_mult, training.parameters[key].wd_mult = lr_mult, wd_mult
         scheduler: Any = optimizer.lr_scheduler

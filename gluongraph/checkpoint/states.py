@@ -57,7 +57,8 @@ def _put(training: Training, content: Content, told: Any) -> Put:
             raise misfit(f"the states of {name} are those of another {type(optimizer).__name__}")
         if formula:
             found = {k: TensorType(arrays[a].shape, dtype_name(arrays[a].dtype)) for k, a in form.items()}
-            if found != (wanted := optimizer.state_types(training.type(name, content))):
+            member = optimizer.member(trainer.index(training.parameters[name]))
+            if found != (wanted := member.state_types(training.type(name, content))):
                 raise misfit(f"the states of {name} are {_listed(found)}; the trainer keeps {_listed(wanted)}")
 
     def put() -> None:
@@ -92,7 +93,7 @@ def _write_states(trainer: Trainer, replica: str, form: dict[str, str] | None, a
     """Write into the states where they are; those that were not saved become new, if there are any."""
     if form is None and replica not in trainer.states:
         return
-    new = trainer.optimizer.new_states(trainer.replica(replica)) if form is None else {}
+    new = trainer.optimizer_of(replica).new_states(trainer.replica(replica)) if form is None else {}
     for key, array in trainer.state_arrays([replica]).items():
         name = key.removeprefix(replica + "/")
         array.storage.write(arrays[form[name]] if form is not None else new[name].storage.array)

@@ -11,6 +11,7 @@ import numpy as np
 
 from gluongraph import autograd, debug, random
 from gluongraph import storage as storages
+from gluongraph.dtypes import numpy_dtype
 from gluongraph.eager.function import Function, leaf
 from gluongraph.eager.tape import STATE
 from gluongraph.gluon.row_update import update_by_rows
@@ -192,14 +193,16 @@ class _Numpy:
     """The update by the numpy meaning of its ops."""
 
     def __init__(self, graph: Graph, arrays: dict[str, NDArray], table: ScalarTable):
-        self.names, self.keys = list(graph.inputs), [SCALAR + key for key in table.keys]
+        self.names = list(graph.inputs)
+        self.scalars = {SCALAR + key: numpy_dtype(graph.inputs[SCALAR + key].dtype) for key in table.keys}
         self.function = Function(_rebuild(graph), [graph.inputs[name].ty for name in self.names])
         self.sources = {name: arrays[name].storage for name in self.names if name in arrays}
         self.written = [arrays[name].storage for name in graph.updates]
 
     def __call__(self, scalars: Sequence[float], rng: Mapping[str, Sequence[int]]) -> None:
         given = {name: storage.array for name, storage in self.sources.items()}
-        given |= {key: np.asarray(v, np.float32) for key, v in zip(self.keys, scalars, strict=True)}
+        types = self.scalars.items()
+        given |= {key: np.asarray(v, dtype) for (key, dtype), v in zip(types, scalars, strict=True)}
         given |= {name: np.array(words, np.uint32) for name, words in rng.items()}
         values = STATE.run(self.function.call, *(given[name] for name in self.names))
         # A state may become what another one was: that is read before anything is written.

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gluongraph.dtypes import numpy_dtype
 from gluongraph.eager.row_sparse import Rows, joined
 from gluongraph.nd.row_sparse_array import RowSparseNDArray
 from gluongraph.ndarray import NDArray, invoke
-from gluongraph.optimizer.base import updated_by
+from gluongraph.optimizer.base import computed_in, updated_by
 from gluongraph.storage import Array
 from gluongraph.tracing.optimizer_updates import state_name
 
@@ -40,7 +41,8 @@ def touched(weight: NDArray) -> Rows:
 
 def _update(trainer: Trainer, weight: NDArray, g: Rows) -> Array:
     """The formula on the touched rows of weight and states, which are written back; gives their numbers."""
-    optimizer, index = trainer.optimizer, trainer.exchange.indices[weight.name]
+    index = trainer.exchange.indices[weight.name]
+    optimizer = trainer.optimizer.member(index)
     rows, sums = g.summed()
     if not len(rows):
         return rows
@@ -53,7 +55,8 @@ def _update(trainer: Trainer, weight: NDArray, g: Rows) -> Array:
     given = [NDArray(array.storage.array[padded]) for array in arrays]
     given.insert(1, NDArray(np.concatenate([sums, np.zeros((more, *sums.shape[1:]), sums.dtype)])))
     numbers = optimizer.scalars(index)
-    scalars = [NDArray(np.array(value, np.float32)) for value in numbers.values()]
+    wide = numpy_dtype(computed_in(weight.type.dtype))
+    scalars = [NDArray(np.array(value, wide)) for value in numbers.values()]
     how = {"structure": optimizer.structure(), "states": tuple(keys), "keys": tuple(numbers)}
     made = invoke(updated_by, *given, *scalars, optimizer=weakref.ref(optimizer), **how)
     for array, new in zip(arrays, made, strict=True):

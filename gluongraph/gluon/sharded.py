@@ -212,7 +212,7 @@ class ShardedParameters:
         have none become new."""
         for bucket in self.sharding.buckets:
             has_all = states.keys() >= set(bucket.parameters)
-            new = {} if has_all else self._optimizer.new_states(self.shards[bucket.name])
+            new = {} if has_all else self._optimizer.member(bucket.indices[0]).new_states(self.shards[bucket.name])
             for key, shard in own[bucket.name].items():
                 whole = np.zeros(shard.size * self._communicator.size, shard.storage.array.dtype)
                 if key in new:

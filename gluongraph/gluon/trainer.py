@@ -15,7 +15,7 @@ from gluongraph.context import Context
 from gluongraph.eager.row_sparse import Rows
 from gluongraph.eager.tape import Leaf
 from gluongraph.errors import MXNetError, pluralize, with_user_location
-from gluongraph.gluon import trainer_states
+from gluongraph.gluon import torch_trainer, trainer_states
 from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
 from gluongraph.gluon.parameter import Parameter, ParameterDict
 from gluongraph.gluon.sharded import ShardedParameters, check_strategy
@@ -57,6 +57,9 @@ class Trainer:
     "zero1" its share of the optimizer's states; "zero2" of the gradients as well; "fsdp" of the parameters as well. See
     docs/distributed.md.
 
+    `optimizer` may also be one of torch.optim, or a list of them, with parameters of a net that `from_torch` has made:
+    see `Trainer.from_torch`. The trainer then has those of `params` (a net, or parameters) that it updates.
+
     Threads may share a trainer: its calls take turns, with those of its compiled steps.
 
     >>> from gluongraph import autograd, gluon, nd
@@ -78,13 +81,16 @@ class Trainer:
     def __init__(
         self,
         params: Any,
-        optimizer: str | Optimizer,
+        optimizer: Any,  # str, Optimizer, or what torch_trainer.is_of_torch finds
         optimizer_params: Mapping[str, Any] | None = None,
         kvstore: Any = "device",
         compression_params: Mapping[str, Any] | None = None,
         update_on_kvstore: bool | None = None,
         strategy: str | None = None,
     ):
+        self._torch = torch_trainer.taken_over(optimizer, params, optimizer_params)
+        if self._torch is not None:
+            params, optimizer, optimizer_params = self._torch.parameters, self._torch.rule, None
         self._params = _listed(params)
         _tell_apart(self._params)
         self._names = tuple(p.key for p in self._params)
@@ -118,6 +124,80 @@ class Trainer:
         self.scaler = LossScale()  # of amp.scale_loss, and of compiled steps with precision="16-mixed"
         self.step_lock = threading.RLock()  # of its steps, eager and compiled: one call at a time
         self.arenas: dict[tuple[str, str], object] = {}  # (role, dtype) -> where compiled steps keep weights and states
+        if self._torch is not None and any(states := self._torch.states_of_now()):
+            self._torch.load_states(self, states)
+
+    @classmethod
+    def from_torch(cls, optimizer: Any, **how: Any) -> Trainer:
+        """A trainer with the parameters, parameter groups, options and states of an optimizer of torch.optim, or of a
+        list of them; `how` are the other arguments of a Trainer, and multi_precision.
+
+            net = mx.from_torch(model, (example,))
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=1000)
+            trainer = gluon.Trainer.from_torch(optimizer)
+            ...
+            schedule.step()  # after each update, as in torch
+
+        The options of the groups (lr, betas, weight_decay, ...) are read before each update, so that schedulers of
+        torch go on working; foreach, fused, capturable and differentiable mean nothing here. Updates are the trainer's,
+        and `optimizer.step()` is not called; `torch_state_dict` has the states for it.
+
+        >>> from gluongraph import gluon
+        >>> gluon.Trainer.from_torch("sgd")
+        Traceback (most recent call last):
+            ...
+        TypeError: Trainer.from_torch takes an optimizer of torch.optim, not str...
+
+        Raises:
+            MXNetError: a class of optimizer that is not known; parameters of a module that `from_torch` has not taken.
+            TypeError: it is no optimizer of torch.optim.
+        """
+        if not torch_trainer.is_of_torch(optimizer):
+            message = f"Trainer.from_torch takes an optimizer of torch.optim, not {type(optimizer).__name__}"
+            raise TypeError(
+                with_user_location(message, help="gluon.Trainer(params, optimizer) takes those of mx.optimizer")
+            )
+        multi_precision = {"multi_precision": how.pop("multi_precision")} if "multi_precision" in how else None
+        return cls(None, optimizer, multi_precision, **how)
+
+    def torch_state_dict(self) -> Any:
+        """What `state_dict()` of an optimizer of torch would give, had it made the updates: for its `load_state_dict`.
+        Of a trainer of a list of optimizers a list. All workers call this.
+
+            optimizer.load_state_dict(trainer.torch_state_dict())
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> gluon.Trainer([weight], "sgd").torch_state_dict()
+        Traceback (most recent call last):
+            ...
+        gluongraph.errors.MXNetError: SGD is not an optimizer of PyTorch's, and its states mean something else...
+
+        Raises:
+            MXNetError: the optimizer is none of mx.optimizer.torch; torch is not installed.
+        """
+        return torch_trainer.state_dict_of(self, self._torch)
+
+    @serialized
+    def load_torch_state_dict(self, state_dict: Any) -> None:
+        """Go on from what `state_dict()` of the optimizer of torch gave that this trainer was made of, or of each in a
+        list; its parameter groups take the options over.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> gluon.Trainer([weight], "torch.adam").load_torch_state_dict({})
+        Traceback (most recent call last):
+            ...
+        gluongraph.errors.MXNetError: the Trainer was not made of an optimizer of torch, ...
+
+        Raises:
+            MXNetError: the trainer was not made of an optimizer of torch.
+            FormatError: the states are not those of these parameters and options; the trainer is as before.
+        """
+        torch_trainer.load_state_dict(self, self._torch, state_dict)
 
     def __repr__(self) -> str:
         return f"Trainer({pluralize(len(self._params), 'parameter')}, {self._optimizer!r})"
@@ -153,7 +233,7 @@ class Trainer:
 
     def _init_optimizer(self, optimizer: str | Optimizer, optimizer_params: Mapping[str, Any] | None) -> None:
         """Go on with another optimizer, under MXNet's name: its states and counts begin anew."""
-        self._optimizer = self._make_optimizer(optimizer, optimizer_params)
+        self._optimizer, self._torch = self._make_optimizer(optimizer, optimizer_params), None
         self._scale = self._optimizer.rescale_grad
         self.states, self.replaced = {}, self.replaced + 1
         self._update_cache, self._kv_initialized, self._layout = None, False, ()
@@ -235,6 +315,21 @@ class Trainer:
         'SGD'
         """
         return self._optimizer
+
+    def optimizer_of(self, name: str) -> Optimizer:
+        """The optimizer whose formula updates the input of that name: where parameters are in groups, a group's.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
+        >>> trainer.optimizer_of("w") is trainer.optimizer
+        True
+        """
+        if self._sharded is not None and name in self._sharded.shards:
+            bucket = next(bucket for bucket in self._sharded.sharding.buckets if bucket.name == name)
+            return self._optimizer.member(bucket.indices[0])
+        return self._optimizer.member(self.exchange.indices[name])
 
     @property
     def scale(self) -> float:
@@ -608,11 +703,11 @@ class Trainer:
         """
         found: dict[str, NDArray] = {}
         for name in names:
-            weight = self.replica(name)
+            weight, optimizer = self.replica(name), self.optimizer_of(name)
             have: dict[str, NDArray] | None = self.states.get(name)
-            if have is None or {k: a.type for k, a in have.items()} != self._optimizer.state_types(weight.type):
+            if have is None or {k: a.type for k, a in have.items()} != optimizer.state_types(weight.type):
                 self.replaced += have is not None
-                have = self.states[name] = self._optimizer.new_states(weight)
+                have = self.states[name] = optimizer.new_states(weight)
             found |= {state_name(name, k): array for k, array in have.items()}
         return found
 
@@ -672,7 +767,7 @@ class Trainer:
                     if name in states:
                         self.states[replica] = _placed(states[name], self.replica(replica).context)
                 elif name in states or replica in self.states:
-                    new = states.get(name) or self._optimizer.new_states(self.replica(replica))
+                    new = states.get(name) or self.optimizer_of(replica).new_states(self.replica(replica))
                     for key, array in self.state_arrays([replica]).items():
                         array.storage.write(new[key.removeprefix(replica + "/")].storage.array)
         for key, array in self.residual_arrays(self._names).items():

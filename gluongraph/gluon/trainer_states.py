@@ -97,7 +97,7 @@ def _by_name(form: Any) -> bool:
 
 def _check(trainer: Trainer, name: str, state: dict[str, Any], filename: str) -> None:
     """Raise unless the trainer's optimizer would make such a state for this parameter."""
-    wanted = trainer.optimizer.state_types(trainer.replica(name).type)
+    wanted = trainer.optimizer_of(name).state_types(trainer.replica(name).type)
     found = {key: array.type for key, array in state.items()}
     if found != wanted:
         message = f"{filename}: the states of {name} are {_listed(found)}; the trainer keeps {_listed(wanted)}"

@@ -38,7 +38,7 @@ class TrainerUpdater(Updater):
         """Index of a parameter -> None, an array or a tuple of them, of parameters that have been updated."""
         kept = ((i, self._trainer.states.get(self._replica(i))) for i in range(len(self._trainer.names)))
         formula = self.optimizer.has_formula
-        return {i: self._as_created(state) if formula else state for i, state in kept if state is not None}
+        return {i: self._as_created(i, state) if formula else state for i, state in kept if state is not None}
 
     def set_states(self, states: bytes) -> None:
         """Raises MXNetError: the trainer reads files of its own."""
@@ -51,13 +51,13 @@ class TrainerUpdater(Updater):
     def _replica(self, index: int) -> str:
         return self._trainer.exchange.replicas[self._trainer.names[index]][self._place]
 
-    def _as_created(self, kept: dict[str, NDArray]) -> State:
+    def _as_created(self, index: int, kept: dict[str, NDArray]) -> State:
         """The arrays as `create_state_multi_precision` would give them."""
         arrays = tuple(array for name, array in kept.items() if name != MASTER)
         state: Any = arrays[0] if len(arrays) == 1 else arrays or None
         if MASTER not in kept:
             return state
-        return (state, kept[MASTER]) if self.optimizer.master_last else (kept[MASTER], state)
+        return (state, kept[MASTER]) if self.optimizer.member(index).master_last else (kept[MASTER], state)
 
     def _state(self, index: Index, weight: NDArray) -> State:
         name = self._replica(int(index))

@@ -10,6 +10,7 @@ import numpy as np
 from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.optimizer import Optimizer
 from gluongraph.optimizer.counting import Counts, Index
+from gluongraph.optimizer.registry import name_of
 
 _NO_INDEX = "\0"  # an index that no parameter has: its multipliers are 1
 _LEFT_OUT = ("lr_scheduler", "param_dict", "lr_mult", "wd_mult", "_index_update_count")  # workers' own
@@ -28,11 +29,18 @@ def told_of(optimizer: Optimizer) -> _Told:
         MXNetError: its class is not registered, or an attribute is not of numbers, texts and lists of them.
     """
     cls = type(optimizer)
-    if Optimizer.opt_registry.get(cls.__name__.lower()) is not cls:
+    if optimizer.members != (optimizer,):
+        message = f"{cls.__name__} of several optimizers, of which servers take one"
+        raise MXNetError(with_user_location(message, help='kvstore="dist_sync", or one optimizer for all parameters'))
+    if (name := name_of(cls)) is None:
         message = f"servers know optimizers by their names, and {cls.__name__} is not registered"
         raise MXNetError(with_user_location(message, help="@mx.optimizer.register, above the class"))
     own = {name: value for name, value in vars(optimizer).items() if name not in _LEFT_OUT}
-    return {"class": cls.__name__, "attributes": {name: _plain(value, cls, name) for name, value in own.items()}}
+    return {
+        "class": name,
+        "called": cls.__name__,
+        "attributes": {key: _plain(value, cls, key) for key, value in own.items()},
+    }
 
 
 def optimizer_of(told: Mapping[str, Any]) -> Optimizer:
@@ -41,9 +49,9 @@ def optimizer_of(told: Mapping[str, Any]) -> Optimizer:
     Raises:
         MXNetError: there is no such class.
     """
-    cls = Optimizer.opt_registry.get(told["class"].lower())
+    cls = Optimizer.opt_registry.get(told["class"])
     if cls is None:
-        message = f"no optimizer {told['class']} is registered on the server"
+        message = f"no optimizer {told['called']} is registered on the server"
         help = "a server leaves the script where the kvstore or the Trainer is made: define the class above that"
         raise MXNetError(f"{message}\n  help: {help}")
     made = cls.__new__(cls)

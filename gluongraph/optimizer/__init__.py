@@ -1,10 +1,11 @@
 """Optimizers, each a formula on one parameter: mx.optimizer."""
 
-from gluongraph.optimizer import contrib
+from gluongraph.optimizer import contrib, torch
 from gluongraph.optimizer.adagrad import AdaDelta, AdaGrad, GroupAdaGrad, RMSProp
 from gluongraph.optimizer.adam import AdaBelief, Adam, Adamax, AdamW, Nadam
 from gluongraph.optimizer.base import Optimizer
 from gluongraph.optimizer.ftrl import FTML, Ftrl
+from gluongraph.optimizer.groups import ParameterGroups
 from gluongraph.optimizer.layerwise import LAMB, LANS, LARS, LBSGD
 from gluongraph.optimizer.registry import create, register
 from gluongraph.optimizer.sgd import DCASGD, NAG, SGD, SGLD, Signum, Test, ccSGD
@@ -30,6 +31,7 @@ __all__ = [
     "GroupAdaGrad",
     "Nadam",
     "Optimizer",
+    "ParameterGroups",
     "RMSProp",
     "Signum",
     "Test",
@@ -39,4 +41,5 @@ __all__ = [
     "create",
     "get_updater",
     "register",
+    "torch",
 ]

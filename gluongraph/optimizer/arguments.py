@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Mapping
 from functools import wraps
 from typing import Any, ParamSpec
@@ -21,9 +22,12 @@ _NUMBERS_OR_NONE = ("float | None", "int | None", float | None, int | None)
 RANGES: Mapping[str, Range] = {
     **dict.fromkeys(("lr", "learning_rate", "what lr_scheduler gives", "wd", "wd_lh", "eta"), NOT_NEGATIVE),
     **dict.fromkeys(("epsilon", "eps", "schedule_decay", "lamda1", "lamda", "beta"), NOT_NEGATIVE),
+    **dict.fromkeys(("lr_decay", "initial_accumulator_value", "momentum_decay"), NOT_NEGATIVE),
     **dict.fromkeys(("beta1", "beta2"), BELOW_1),
     **dict.fromkeys(("rho", "gamma1", "gamma2"), FRACTION),
     "momentum": Range(-1, 1),
+    "etaminus": Range(0, 1, below=True, above=True),
+    "etaplus": Range(1, math.inf, above=True),
     **dict.fromkeys(("rescale_grad", "lr_mult", "wd_mult"), FINITE),
 }
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from gluongraph import autograd, ops, random
+from gluongraph.dtypes import numpy_dtype
 from gluongraph.errors import FormatError, MXNetError, pluralize, warn, with_user_location
 from gluongraph.formulas import number
 from gluongraph.ir.graph import Node, TensorType
@@ -164,6 +165,36 @@ class Optimizer:
     def draws(self) -> int:
         """How many random arrays an update of one parameter takes, at most."""
         return len(self.noise) + (0 if self.state_form is None else len(self.states(TensorType((1, 1), "f32"))))
+
+    # -- parameters whose settings differ by more than factors
+
+    @property
+    def members(self) -> tuple[Optimizer, ...]:
+        """The optimizers at work: this one; of `ParameterGroups` those of the groups."""
+        return (self,)
+
+    def member(self, index: Index) -> Optimizer:
+        """The optimizer whose formula updates parameter `index`: this one; in `ParameterGroups` that of its group."""
+        return self
+
+    def may_differ(self, scalar: str) -> bool:
+        """Can this number of an update be another one for another parameter?"""
+        return scalar in self.per_parameter
+
+    def settings(self) -> dict[str, Any]:
+        """The public attributes that are plain numbers or texts, by name.
+
+        >>> from gluongraph.optimizer import SGD
+        >>> SGD(learning_rate=0.5, momentum=0.25).settings()["momentum"]
+        0.25
+        """
+        values = {k: v.item() if isinstance(v, np.generic) else v for k, v in vars(self).items()}
+        plain = (bool, int, float, str)
+        return {k: v for k, v in values.items() if not k.startswith("_") and (v is None or isinstance(v, plain))}
+
+    def set_settings(self, settings: Mapping[str, Any]) -> None:
+        """Write these attributes as they are: what `settings` gave."""
+        vars(self).update(settings)
 
     # -- helpers of the formulas
 
@@ -566,7 +597,8 @@ class Optimizer:
         with autograd.pause(), self.undone_on_error(), random.undone_on_error(drawn_on):
             self._update_count(index)
             numbers = self.scalars(index)
-            given = [NDArray(np.array(v, np.float32), weight.context) for v in numbers.values()]
+            wide = numpy_dtype(computed_in(weight.type.dtype))
+            given = [NDArray(np.array(v, wide), weight.context) for v in numbers.values()]
             if self.draws:
                 drawn = np.array(random.take(self.draws, weight.context), np.uint32)
                 given.append(NDArray(drawn, weight.context))

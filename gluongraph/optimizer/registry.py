@@ -50,6 +50,17 @@ def create(name: str | Optimizer, **kwargs: Any) -> Optimizer:
         raise TypeError(_no_such_argument(found, unknown[0])) from None
 
 
+def name_of(cls: type[Optimizer]) -> str | None:
+    """The name that `create` knows a class by; None where it has not been registered.
+
+    >>> from gluongraph import optimizer
+    >>> from gluongraph.optimizer.registry import name_of
+    >>> name_of(optimizer.Adam), name_of(optimizer.torch.Adam), name_of(optimizer.Optimizer)
+    ('adam', 'torch.adam', None)
+    """
+    return next((name for name, known in Optimizer.opt_registry.items() if known is cls), None)
+
+
 def _meant(given: str, known: list[str]) -> str:
     """The nearest name, as the end of a sentence: with most letters in common, and about as long."""
 

@@ -56,7 +56,8 @@ class Updater:
         return self.states[index]
 
     def _fits(self, index: Index, weight: NDArray) -> bool:
-        return not self.optimizer.has_formula or self.optimizer.fits(self.states[index], weight.type)
+        optimizer = self.optimizer.member(index)
+        return not optimizer.has_formula or optimizer.fits(self.states[index], weight.type)
 
     def _arrived(self, index: Index, weight: NDArray) -> State:
         if not self._fits(index, weight):
@@ -144,7 +145,7 @@ def packed(state: State, name: str, arrays: dict[str, Array]) -> Any:
         return [packed(part, f"{name}/{i}", arrays) for i, part in enumerate(state)]
     if not isinstance(state, NDArray):
         raise FormatError(f"a state is None, an array or a tuple of those, and the state of {name} has {state!r}")
-    array = state.asnumpy()
+    array = state.asnumpy().reshape(state.type.shape)  # MXNet gives a scalar the shape (1,)
     # safetensors gives no bfloat16 back to numpy; float32 holds the same numbers
     arrays[name] = array.astype(np.float32) if state.type.dtype == "bf16" else array
     return {"array": name, "dtype": state.type.dtype}

@@ -24,7 +24,7 @@ def settle(
     for state, array in states.items():
         owner, _, role = state.rpartition("/")
         of.setdefault(owner, {})[role] = array
-        if had is not None and owner not in had and trainer.optimizer.starts_at_zero(role):
+        if had is not None and owner not in had and trainer.optimizer_of(owner).starts_at_zero(role):
             zero.add(array.storage)
     sharding = trainer.exchange.sharding  # whose arenas are there
     sharded = frozenset() if sharding is None else sharding.parameters

@@ -28,5 +28,5 @@ def hold_states(trainer: Trainer | None, form: str) -> None:
     trainer.optimizer.state_form = form
     trainer.replaced += 1
     for name, states in trainer.states.items():
-        wanted = trainer.optimizer.state_types(trainer.replica(name).type)
+        wanted = trainer.optimizer_of(name).state_types(trainer.replica(name).type)
         trainer.states[name] = {k: a if a.type == wanted[k] else a.astype(wanted[k].dtype) for k, a in states.items()}

@@ -97,9 +97,9 @@ def apply_updates(
     `params` are the parameters in trainer order: the position is the index by which the optimizer counts updates; or it
     maps each to its index, if several share one, or to the indices of all that are updated as one. Parameters without a
     gradient among the outputs are not updated. New inputs are the states, "<name>/<state>", and the scalars,
-    "scalar:<key>", of type f32[]. Random numbers of the updates come from the generator of `context`, after the `draws`
-    of the graph; replicas of a parameter get the same ones. Of the inputs in `by_rows` only the rows that the gradient
-    touches are updated.
+    "scalar:<key>", of type f32[], or f64[] where a float64 parameter reads it. Random numbers of the updates come from
+    the generator of `context`, after the `draws` of the graph; replicas of a parameter get the same ones. Of the inputs
+    in `by_rows` only the rows that the gradient touches are updated.
 
     Raises:
         MXNetError: the parameter of a gradient is not in `params`, or is not an input of the graph.
@@ -115,16 +115,21 @@ def apply_updates(
     table = scalar_table(optimizer, tuple(dict.fromkeys(i for name in ordered for i in members[name])))
     dice = _Dice(graph, optimizer, draws, context or current_context())
     number = {index: i for i, index in enumerate(table.indices)}
-    scalars = {key: _input(SCALAR + key, TensorType((), "f32")) for key in table.keys}
     group_of = {i: number for number, members in enumerate(table.groups) for i in members}
+    wide = {group_of[at[name]] for name in ordered if graph.inputs[name].dtype == "f64"}
+    scalars = {
+        key: _input(SCALAR + key, TensorType((), "f64" if wide and (":" not in key or number in wide) else "f32"))
+        for key, (number, _) in zip(table.keys, table.entries, strict=True)
+    }
 
     inputs, updates = graph.inputs, dict(graph.updates)
     for name in ordered:
         weight = graph.inputs[name]
-        state = {s: _input(state_name(name, s), ty) for s, ty in optimizer.state_types(weight.ty).items()}
+        member = optimizer.member(at[name])
+        state = {s: _input(state_name(name, s), ty) for s, ty in member.state_types(weight.ty).items()}
         s = _scalars_of(group_of[at[name]], table, scalars, computed_in(weight.dtype))
-        s |= dice.noise(weight.ty, number[at[name]])
-        update = partial(optimizer.updated, s=s)
+        s |= dice.noise(member, weight.ty, number[at[name]])
+        update = partial(member.updated, s=s)
         new: Mapping[str, Node]
         if name in by_rows:
             updates[name], new = update_rows(weight, grads[name], state, update)
@@ -151,9 +156,9 @@ class _Dice:
         self.optimizer, self.before, self.context = optimizer, draws, context
         self.drawn = draws[self.name][1] if self.name in draws else 0
 
-    def noise(self, weight: TensorType, number: int) -> dict[str, Node]:
-        """Return the random arrays of the update with this number."""
-        return noise_of(self.optimizer, weight, self.state, self.drawn + number * self.optimizer.draws)
+    def noise(self, member: Optimizer, weight: TensorType, number: int) -> dict[str, Node]:
+        """Return the random arrays of the update with this number, by this member of the optimizer."""
+        return noise_of(member, weight, self.state, self.drawn + number * self.optimizer.draws)
 
     def after(self, updates: int) -> Draws:
         """Return the draws of the graph with `updates` updates."""
@@ -170,7 +175,7 @@ def scalar_table(optimizer: Optimizer, indices: tuple[Index, ...]) -> ScalarTabl
         for number, members in enumerate(parts):
             for name, value in optimizer.scalars(members[0]).items():
                 check_number(optimizer, f"what scalars() gives for {name!r}", value)
-                apart = len(parts) > 1 and name in optimizer.per_parameter
+                apart = len(parts) > 1 and optimizer.may_differ(name)
                 entries.setdefault(f"{name}:{number}" if apart else name, (number, name))
     return ScalarTable(tuple(entries), indices, parts, tuple(entries.values()), NO_DRAWS)
 
@@ -180,7 +185,7 @@ def _scalars_of(group: int, table: ScalarTable, nodes: Mapping[str, Node], dtype
     found = {}
     for key, (number, name) in zip(table.keys, table.entries, strict=True):
         if number == group or ":" not in key:
-            found[name] = nodes[key] if dtype == "f32" else ops.cast(nodes[key], dtype)
+            found[name] = nodes[key] if nodes[key].dtype == dtype else ops.cast(nodes[key], dtype)
     return found
 
 

@@ -157,7 +157,11 @@ def _element_of(n: Node) -> Node | None:
 
 
 def is_elementwise(optimizer: Optimizer, dtype: str) -> bool:
-    """Does the formula compute each element of a parameter from that element's gradient and states alone?"""
+    """Does each formula compute each element of a parameter from that element's gradient and states alone?"""
+    return all(_is_elementwise(member, dtype) for member in optimizer.members)
+
+
+def _is_elementwise(optimizer: Optimizer, dtype: str) -> bool:
     ty = TensorType((2, 4), dtype)
     w, g = leaf("w", ty), leaf("g", ty)
     state = {name: leaf(name, t) for name, t in optimizer.state_types(ty).items()}

@@ -24,10 +24,12 @@ size_t bytes_of_own(const Entry& entry) {
   return sum;
 }
 
-const Argument& scalar_of(const Entry& entry, const std::string& name, std::string_view dtype, size_t count) {
+const Argument& scalar_of(const Entry& entry, const std::string& name, std::string_view dtype, size_t count,
+                          std::string_view or_dtype = "") {
   for (const Argument& argument : entry.arguments) {
     if (argument.name != name) continue;
-    const bool fits = argument.type.dtype->name == dtype && elements_of(argument.type.shape) == count;
+    const std::string_view found = argument.type.dtype->name;
+    const bool fits = (found == dtype || found == or_dtype) && elements_of(argument.type.shape) == count;
     if (argument.space == Space::scalar && fits) return argument;
   }
   fail("there is no scalar ", name, " of ", count, " ", dtype);
@@ -80,8 +82,8 @@ Call::Call(const Entry& entry_, const Arrays& arrays, Progress& progress, const 
     outputs_[name] = {type.dtype, type.shape, static_cast<const std::byte*>(table_[argument].data)};
   }
   for (size_t i = 0; i < tape_.size(); ++i) {
-    const Argument& scalar = scalar_of(entry, tape_.name(i), "f32", 1);
-    cells_.push_back({reinterpret_cast<float*>(scalars_.data() + scalar.offset), i});
+    const Argument& scalar = scalar_of(entry, tape_.name(i), "f32", 1, "f64");
+    cells_.push_back({scalars_.data() + scalar.offset, scalar.type.bytes(), i});
   }
   for (const auto& [name, told] : entry.draws.members()) {
     const Argument& words = scalar_of(entry, name, "u32", 4);
@@ -118,7 +120,11 @@ const Tensor* Call::output(const std::string& name) const {
 
 void Call::write_scalars() {
   tape_.run();
-  for (const Cell& cell : cells_) *cell.at = static_cast<float>(tape_.value(cell.value));
+  for (const Cell& cell : cells_) {
+    const double wide = tape_.value(cell.value);
+    const auto narrow = static_cast<float>(wide);
+    std::memcpy(cell.at, cell.bytes == sizeof wide ? static_cast<const void*>(&wide) : &narrow, cell.bytes);
+  }
 }
 
 void Call::run(const std::vector<const void*>& batch) {
@@ -158,7 +164,7 @@ bool Call::others_go_on() {
 
 uint64_t Call::numbers() const {
   uint64_t digest = 0xcbf29ce484222325;
-  for (const Cell& cell : cells_) mix(digest, cell.at, sizeof *cell.at);
+  for (const Cell& cell : cells_) mix(digest, cell.at, cell.bytes);
   for (const Draw& draw : draws_) {
     if (draw.shared) mix(digest, draw.words, 4 * sizeof *draw.words);
   }

@@ -39,7 +39,8 @@ class Call {
 
  private:
   struct Cell {
-    float* at;
+    std::byte* at;
+    size_t bytes;  // of a float, or of a double where a float64 parameter reads it
     size_t value;  // of the tape
   };
   struct Draw {

@@ -34,7 +34,7 @@ def training(
     """A compiled step that has not been called."""
     net = network(layers)
     for p in net.collect_params().values():
-        if optimizer == "groupadagrad" and len(p.shape) < 2:
+        if optimizer in ("groupadagrad", "torch.muon") and len(p.shape) != 2:
             p.grad_req = "null"  # it is for matrices
     given = {"learning_rate": 0.05} if settings is None and isinstance(optimizer, str) else settings
     trainer = gluon.Trainer(net.collect_params(), optimizer, given)

@@ -46,7 +46,7 @@ class Training:
         given = {"learning_rate": 0.01} if settings is None else settings
         self.net = network(dtype=dtype)
         for p in self.net.collect_params().values():
-            if optimizer == "groupadagrad" and len(p.shape) < 2:
+            if optimizer in ("groupadagrad", "torch.muon") and len(p.shape) != 2:
                 p.grad_req = "null"  # it is for matrices
         self.trainer = gluon.Trainer(self.net.collect_params(), optimizer, given)
         self.step = mx.compile(self.net, LOSS, self.trainer, precision=precision)

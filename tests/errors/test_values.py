@@ -83,6 +83,21 @@ SETTINGS = [
 ]
 
 
+PAIRS = {
+    **{"beta1": ("betas", 0), "beta2": ("betas", 1), "etaminus": ("etas", 0), "etaplus": ("etas", 1)},
+    **{"step_size_min": ("step_sizes", 0), "step_size_max": ("step_sizes", 1)},
+}
+DEFAULTS = {"betas": (0.9, 0.999), "etas": (0.5, 1.2), "step_sizes": (1e-6, 50.0)}
+
+
+def argument(name: str, key: str, value: float) -> dict[str, Any]:
+    """The argument that a setting comes from: PyTorch's are pairs."""
+    if not name.startswith("torch.") or key not in PAIRS:
+        return {key: value}
+    pair, place = PAIRS[key]
+    return {pair: tuple(value if i == place else v for i, v in enumerate(DEFAULTS[pair]))}
+
+
 @pytest.mark.parametrize(("name", "key"), SETTINGS, ids=lambda part: part)
 def test_a_setting_of_an_optimizer_out_of_its_range_is_refused(name: str, key: str) -> None:
     """In the constructor and later; what was there before stays."""
@@ -92,7 +107,7 @@ def test_a_setting_of_an_optimizer_out_of_its_range_is_refused(name: str, key: s
     optimizer = mx.optimizer.create(name)
     for value in (v for v in wrong if v != v or allowed is None or v not in allowed):
         with pytest.raises(ValueError, match=rf"\w+: {key} must be .*, not {value:g}"):
-            mx.optimizer.create(name, **{key: value})
+            mx.optimizer.create(name, **argument(name, key, value))
         if hasattr(optimizer, key) and key != "learning_rate":
             before = getattr(optimizer, key)
             with pytest.raises(ValueError, match=f"{key} must be"):

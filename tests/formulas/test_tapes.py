@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from variants import CLIP, DECAY, RATE, VARIANTS, named
+from variants import CLIP, DECAY, RATE, TORCH, VARIANTS, named
 
 from gluongraph import gluon, lr_scheduler
 from gluongraph.artefact.update_scalars import (
@@ -40,14 +40,16 @@ def _optimizer(name: str, settings: dict[str, Any], schedule: Any = None) -> Any
     for p in params:
         p.initialize()
     params[1].lr_mult = 0.5
-    decay = {} if name == "groupadagrad" else {"wd": DECAY}
+    decay = {} if name in ("groupadagrad", "torch.rprop") else {"wd": DECAY}
     given = {"learning_rate": RATE, **decay, **settings, **({} if schedule is None else {"lr_scheduler": schedule})}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return gluon.Trainer(params, name, given).optimizer
 
 
-@pytest.mark.parametrize(("name", "settings"), [*VARIANTS, ("sgld", {}), ("adam", {"clip_gradient": CLIP})], ids=named)
+@pytest.mark.parametrize(
+    ("name", "settings"), [*VARIANTS, *TORCH, ("sgld", {}), ("adam", {"clip_gradient": CLIP})], ids=named
+)
 def test_numbers_of_an_optimizer(name: str, settings: dict[str, Any]) -> None:
     for begin in (0, 30):
         optimizer = _optimizer(name, {**settings, "begin_num_update": begin})

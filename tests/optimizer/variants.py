@@ -14,6 +14,7 @@ from gluongraph.gluon import Parameter
 Array = np.ndarray[Any, Any]
 TOLERANCE = 1e-5  # of max|w|, design of the project
 RATE, DECAY, CLIP, BATCH = 0.05, 0.01, 0.3, 2
+MATRICES = ("groupadagrad", "torch.muon")  # what they update
 LARGE_BATCH = {"momentum": 0.9, "batch_scale": 2, "updates_per_epoch": 2, "warmup_epochs": 3}
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -54,6 +55,27 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+# PyTorch's rules, which test_torch_rules.py holds against PyTorch, for tests of what all optimizers go through.
+TORCH: list[tuple[str, dict[str, Any]]] = [
+    ("torch.sgd", {}),
+    ("torch.sgd", {"momentum": 0.9, "dampening": 0.5}),
+    ("torch.adam", {"amsgrad": True}),
+    ("torch.adamw", {}),
+    ("torch.nadam", {}),
+    ("torch.radam", {"betas": (0.9, 0.99)}),
+    ("torch.adamax", {}),
+    ("torch.adagrad", {"lr_decay": 0.1, "initial_accumulator_value": 0.5}),
+    ("torch.adadelta", {}),
+    ("torch.rmsprop", {"momentum": 0.9}),
+    ("torch.asgd", {"lambd": 0.1, "t0": 3.0}),
+    ("torch.rprop", {}),
+    ("torch.lion", {}),
+    ("torch.muon", {}),
+]
+# Of these the ones that differ by more than a formula: a first update of its own, states that are numbers, matrices.
+TORCH_ON_RANKS = [(name, extra) for name, extra in TORCH if "dampening" in extra or name[6:] in ("nadam", "muon")]
+
+
 def named(value: Any) -> str:
     """The id of a test of one variant."""
     return value if isinstance(value, str) else "-".join(map(str, value.values())) or "plain"
@@ -62,13 +84,15 @@ def named(value: Any) -> str:
 def types(optimizer: str, *mixed: str) -> list[tuple[tuple[int, ...], str]]:
     """Shapes and dtypes of the parameters: float32 ones, and one of each of the `mixed` dtypes."""
     shapes: list[tuple[int, ...]] = [(7,), (2, 3, 3, 3)]
-    if optimizer == "groupadagrad":
+    if optimizer in MATRICES:
         shapes = [(7, 1), (6, 9)]
     return [*((shape, "float32") for shape in shapes), *(((3, 5), dtype) for dtype in mixed)]
 
 
 def settings(optimizer: str, clip: float | None) -> dict[str, Any]:
-    """Rate, decay and clipping."""
+    """Rate, decay and clipping; of torch's, which call the decay otherwise, without that."""
+    if optimizer.startswith("torch."):
+        return {"lr": RATE, "clip_gradient": clip}
     return {"learning_rate": RATE, "wd": 0.0 if optimizer == "groupadagrad" else DECAY, "clip_gradient": clip}
 
 

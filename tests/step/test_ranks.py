@@ -111,7 +111,8 @@ def check_optimizers() -> None:
     known = optimizer.Optimizer.opt_registry.items()
     left = {name for name, each in known if each.__module__.startswith("gluongraph.")}
     left -= {"sgld", "ccsgd"}  # the noise of the one is another check
-    for name, extra in variants.VARIANTS:
+    left -= {name for name, _ in variants.TORCH}
+    for name, extra in (*variants.VARIANTS, *variants.TORCH_ON_RANKS):
         left.discard(name)
         settings = {**variants.settings(name, None), **extra}
         one, other = (Sums(variants.types(name)) for _ in range(2))

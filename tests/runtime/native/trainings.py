@@ -19,7 +19,7 @@ SAMPLES, SIZES = 37, [32, 5]  # the last batch is another one
 WORDS, LENGTH = 11, 6
 
 
-def _compiled(net: Any, optimizer: str, settings: dict[str, Any], **options: Any) -> Any:
+def _compiled(net: Any, optimizer: Any, settings: dict[str, Any] | None, **options: Any) -> Any:
     net.initialize(mx.init.Xavier())
     trainer = gluon.Trainer(net.collect_params(), optimizer, settings)
     return mx.compile(net, gluon.loss.SoftmaxCrossEntropyLoss(), trainer, **options)
@@ -69,6 +69,17 @@ def recurrent() -> Any:
     return _compiled(net, "adam", {"learning_rate": 0.01})
 
 
+def grouped() -> Any:
+    """Parameters in float64, in groups of PyTorch's optimizers with settings of their own; states that are numbers."""
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.HybridLambda(lambda F, x: x.astype("float64")))
+    net.add(gluon.nn.Dense(8, in_units=64, activation="relu"), gluon.nn.Dense(3, in_units=8))
+    net.cast("float64")
+    rules = mx.optimizer.torch
+    members = [rules.NAdam(lr=0.01, weight_decay=0.1), rules.RAdam(lr=0.02, betas=(0.8, 0.99)), rules.ASGD(lambd=0.1)]
+    return _compiled(net, mx.optimizer.ParameterGroups(members, {0: 0, 1: 1, 2: 2, 3: 1}), None)
+
+
 def scaled() -> Any:
     """As much of a descriptor as a small step can have: a product among the formulas, a scaled loss, random numbers."""
     net = gluon.nn.HybridSequential()
@@ -92,6 +103,7 @@ TRAININGS: dict[str, tuple[Callable[[], Any], Callable[[], tuple[Array, Array]]]
     "convolutions": (convolutions, images),
     "language": (language, texts),
     "recurrent": (recurrent, texts),
+    "grouped": (grouped, images),
 }
 
 
