@@ -102,8 +102,10 @@ class TorchBlock(HybridBlock):
         self._builder = OwnedBuilder(self._build)
         program = self._program(train)
         moved = set(program.moved.values())
+        saved = module.state_dict(keep_vars=True)
         for name, tensor in tensors.items():
-            if name in self._trained or name in moved or (is_float(dtype_of(tensor)) and tensor.dim() > 0):
+            held = name in saved and is_float(dtype_of(tensor)) and tensor.dim() > 0
+            if name in self._trained or name in moved or held:
                 self._add(name, tensor, name in self._trained)
             else:
                 self._constants[name] = to_numpy(tensor).copy()

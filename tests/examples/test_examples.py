@@ -57,6 +57,14 @@ def test_deploy(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> N
     check_artefact(artefact)
 
 
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="PyTorch is not installed")
+@pytest.mark.beside("torch", "torchgen", "functorch", "sympy", "mpmath", "jinja2", "markupsafe", "filelock", "fsspec")
+def test_torch_module(capsys: pytest.CaptureFixture[str]) -> None:
+    accuracy = load("torch_module").main(["--epochs", "2"])
+    assert accuracy > 0.9
+    assert "test accuracy of the module in PyTorch" in capsys.readouterr().out
+
+
 @needs_exporter
 def test_deploy_of_what_pytorch_exports(tmp_path: pathlib.Path) -> None:
     """In a process of its own, which sees all packages: PyTorch cannot be imported a second time."""

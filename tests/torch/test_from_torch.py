@@ -338,3 +338,24 @@ def test_bad_arguments() -> None:
         net(torch.ones(1, 3), torch.ones(1, 3))
     with pytest.raises(mx.torch.ExportError, match="has parameters"):
         mx.torch.Loss(linear)
+
+
+def test_parameter_files(tmp_path: Any) -> None:
+    """Written here, read by safetensors there; and the reverse."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    net, twin, x = made()
+    with torch.no_grad():
+        twin.scale.fill_(0.25)
+    file = str(tmp_path / "theirs.safetensors")
+    own = {name: tensor for name, tensor in twin.state_dict().items() if name != "second.weight"}  # it is tied
+    safetensors.save_file(own, file)
+    net.load_parameters(file, ignore_extra=True)
+    twin.eval()
+    np.testing.assert_allclose(net(x).asnumpy(), twin(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+    net.collect_params()["conv.bias"].data()[:] = 1
+    net.save_parameters(str(tmp_path / "ours.safetensors"))
+    found = safetensors.load_file(str(tmp_path / "ours.safetensors"))
+    missing, unknown = twin.load_state_dict(found, strict=False)
+    assert not unknown
+    assert set(missing) == {"second.weight", "places"}
+    np.testing.assert_allclose(net(x).asnumpy(), twin(x).detach().numpy(), rtol=1e-5, atol=1e-5)
