@@ -57,7 +57,8 @@ class Own:
 
         model, labels = problem(name)
         net = mx.from_torch(model.module, model.args, model.kwargs)
-        trainer = gluon.Trainer(net.collect_params(), "adamw", {"learning_rate": RATE, "wd": DECAY})
+        optimizer = torch.optim.AdamW(model.module.parameters(), RATE, weight_decay=DECAY)
+        trainer = gluon.Trainer.from_torch(optimizer)
         self.step = mx.compile(net, functional.cross_entropy, trainer)
         self.batch = [t.numpy() for t in (*model.args, *model.kwargs.values(), labels)]
 
@@ -104,15 +105,14 @@ def check(name: str, updates: int = 5) -> dict[str, float]:
     outputs = _outputs(net, module, args, model.kwargs, labels)
     found = {"output": outputs[0], "gradient": outputs[1]}
     batch = [t.numpy() for t in (*args, *model.kwargs.values(), labels)]
-    for rule, ours, theirs in (
-        ("sgd", {"learning_rate": 0.01}, {"lr": 0.01}),
-        ("adamw", {"learning_rate": RATE, "wd": DECAY}, {"lr": RATE, "weight_decay": DECAY}),
+    for rule, kind, settings in (
+        ("sgd", torch.optim.SGD, {"lr": 0.01}),
+        ("adamw", torch.optim.AdamW, {"lr": RATE, "weight_decay": DECAY}),
     ):
         module.load_state_dict(start)
         net.load_state_dict(start)
-        trainer = gluon.Trainer(net.collect_params(), rule, ours)
-        step = mx.compile(net, functional.cross_entropy, trainer)
-        optimizer = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[rule](module.parameters(), **theirs)
+        optimizer = kind(module.parameters(), **settings)
+        step = mx.compile(net, functional.cross_entropy, gluon.Trainer.from_torch(optimizer))
         worst = 0.0
         for _ in range(updates):
             optimizer.zero_grad()

@@ -12,6 +12,7 @@ from gluongraph.eager.tape import STATE
 from gluongraph.errors import DTypeError, ShapeError, with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.host.progress import task
 from gluongraph.ir.graph import Node
 from gluongraph.ndarray import NDArray, OwnedBuilder, invoke
 from gluongraph.storage import Array, given_array
@@ -130,7 +131,7 @@ class TorchBlock(HybridBlock):
         """The program of a mode, exported at its first use."""
         if training not in self._programs:
             args, kwargs, dynamic_shapes = self._example
-            with export.mode(self._module, training):
+            with task(0, f"tracing {self._what}"), export.mode(self._module, training):
                 exported = export.export(self._module, args, kwargs, dynamic_shapes)
             self._programs[training] = Program(exported, self._canonical)
         return self._programs[training]

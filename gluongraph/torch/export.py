@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,6 +77,29 @@ def quiet() -> Iterator[None]:
         yield
 
 
+class _Others(io.TextIOBase):
+    """A stream that takes what other threads than this one write, as the line of progress."""
+
+    def __init__(self, stream: Any):
+        self._stream, self._silent = stream, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        """Write it, unless this thread does."""
+        return len(text) if threading.get_ident() == self._silent else int(self._stream.write(text))
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        """The descriptor of the stream."""
+        return int(self._stream.fileno())
+
+    def isatty(self) -> bool:
+        """Is the stream a terminal?"""
+        return bool(self._stream.isatty())
+
+
 @contextmanager
 def _silent() -> Iterator[None]:
     """Within: torch.export does not print graphs and log its guesses. What it raises says the same."""
@@ -82,7 +107,7 @@ def _silent() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(_Others(sys.stderr)):
             yield
     finally:
         logger.setLevel(level)
