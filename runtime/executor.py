@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
@@ -15,6 +15,7 @@ from gluongraph.ir.entry_point import Program
 from gluongraph.ir.plan import INDEX_FLAG
 from gluongraph.runtime.collectives import Scalars, Segments
 from gluongraph.runtime.library import Function
+from gluongraph.runtime.repeated import Repeated
 from gluongraph.runtime.table import CPU, Table, address_of
 from gluongraph.storage import aligned_empty, populate
 
@@ -30,9 +31,9 @@ def out_of_range(values: Mapping[str, Array]) -> NoReturn:
 Segment = Callable[[int], None]
 
 
-def _on(function: Segment, table: int) -> Callable[[], None]:
-    """Return the call of a segment of the entry point with the table of arguments at this address."""
-    return function.on(table) if isinstance(function, Function) else partial(function, table)
+def _on(function: Callable[..., None], *arguments: int) -> Callable[[], None]:
+    """Return the call of a function of the artefact with these arguments, addresses and numbers."""
+    return function.on(*arguments) if isinstance(function, Function) else partial(function, *arguments)
 
 
 class Executor:
@@ -49,9 +50,10 @@ class Executor:
         state: Mapping[str, Array],
         refuse: Refuse = out_of_range,
         text: str = "",
+        repeated: Callable[..., None] | None = None,
     ):
         """`function` is the entry point; if the program has collectives, its segments. `text` describes the program:
-        all ranks must have the same."""
+        all ranks must have the same. `repeated` calls the entry point several times (`ir.entry_point.REPEATED`)."""
         self.program, self._refuse = program, refuse
         self._keep: dict[str, Array] = {}  # the arrays to which the table points
         self._table = Table(program.args, CPU, 0)
@@ -64,13 +66,14 @@ class Executor:
             from gluongraph.runtime.communicator.environment import world  # a process of its own has no collectives
 
             self._segments = Segments(runs, program, world(), text, Scalars(program, self._scalars))
-        self._run = runs[0]
+        self._run, self._repeated = runs[0], repeated
         self._inputs = program.positions("input")
         outputs = dict(program.positions("output"))
         flag = outputs.pop(INDEX_FLAG, None)
         self.output_names = tuple(outputs)  # what a call returns, in order
         self._outputs = [(i, program.args[i].shape, numpy_dtype(program.args[i].dtype)) for i in outputs.values()]
         self._flag: memoryview[Any] | None = None
+        self.flag = flag  # the position of the argument that counts indices out of range
         if flag is not None:
             array = self._keep[INDEX_FLAG] = np.zeros(1, np.int32)
             self._flag = array.data
@@ -125,9 +128,31 @@ class Executor:
             self._run()
         else:
             self._segments(self._is_refused)
+        self.check(inputs)
+        return results
+
+    def check(self, inputs: Sequence[Array]) -> None:
+        """Call `refuse` if the last call, on these inputs, has found indices out of range."""
         if self._flag is not None and self._flag[0]:
             self._refuse(self._values(inputs))
-        return results
+
+    def repeating(self, going: Collection[str] = ()) -> Repeated | None:
+        """Return what runs the program on several batches by one call, as long as the outputs `going` are true. None
+        if ranks act together in between, or the artefact is of a version that had no such calls."""
+        if self._segments is not None or self._repeated is None:
+            return None
+        return Repeated(self, partial(_on, self._repeated), going)
+
+    def put_scalars(self, values: Array) -> None:
+        """Write all scalars at once: bytes as they lie in the program's arena."""
+        self._scalars[:] = values[: self._scalars.size]
+
+    def table_to_call(self) -> Table:
+        """Return the table of arguments, with memory behind all but inputs and outputs."""
+        if not self._given:  # page faults in kernels would make their threads wait for each other
+            populate(self._scratch)
+            self._given = True
+        return self._table
 
     def _is_refused(self) -> bool:
         return self._flag is not None and bool(self._flag[0])
@@ -139,15 +164,13 @@ class Executor:
 
     def _fill(self, inputs: Sequence[Array]) -> list[Array]:
         """Put a call's inputs and fresh outputs into the table."""
-        if not self._given:  # page faults in kernels would make their threads wait for each other
-            populate(self._scratch)
-            self._given = True
+        table = self.table_to_call()
         for position, array in zip(self._inputs.values(), inputs, strict=True):
-            self._table.put(position, array)
+            table.put(position, array)
         results = []
         for position, shape, dtype in self._outputs:
             array = np.empty(shape, dtype)
-            self._table.point(position, address_of(array))
+            table.point(position, address_of(array))
             results.append(array)
         return results
 

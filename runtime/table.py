@@ -55,6 +55,14 @@ class Table:
         """Set the address of the argument at a position."""
         self._data[position] = address
 
+    def point_like(self, other: Table) -> None:
+        """Set the addresses of all arguments to those of another table of the same arguments."""
+        self._data[:] = other._data
+
+    def slot(self, position: int) -> int:
+        """Return the address of the pointer to the argument at a position."""
+        return self.address + position * _ROW.itemsize
+
     def address_at(self, position: int) -> int:
         """Return the address of the argument at a position."""
         return int(self._data[position])
@@ -73,7 +81,7 @@ class Table:
 
     def tensor(self, position: int) -> c_void_p:
         """Return the DLTensor of the argument at a position, to call a single kernel."""
-        return c_void_p(self.address + position * _ROW.itemsize)
+        return c_void_p(self.slot(position))  # whose first field is that pointer
 
 
 def address_of(array: Array) -> int:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from gluongraph.codegen.tvm.linking import Linker
-from gluongraph.codegen.tvm.tir import SYMBOL, Kernel, PrimFunc, index, name_of, tirx, tvm
+from gluongraph.codegen.tvm.tir import SYMBOL, Kernel, PrimFunc, cast, compare, index, name_of, tirx, tvm
 from gluongraph.errors import CompileError
 from gluongraph.host.interrupts import aside, calling_python
 
@@ -114,14 +114,17 @@ class Call:
 
 @dataclass(frozen=True)
 class Entry:
-    """One callable of an artefact: the kernels it runs, in order."""
+    """One callable of an artefact: the kernels it runs, in order; and the name of the function that calls it several
+    times, if there is one."""
 
     calls: tuple[Call, ...]
+    repeated: str = ""
 
 
 def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict[str, Any]) -> Any:
     """Compile kernels, and entry points that call them one after another, to one module of machine code."""
     made = [*functions, *(f for name, entry in entries.items() for f in calling(name, entry))]
+    made += [repeating(entry.repeated, name) for name, entry in entries.items() if entry.repeated]
     return build_kernels(made, options)
 
 
@@ -163,6 +166,39 @@ def _calling(name: str, calls: Sequence[Call]) -> PrimFunc:
         k.call_packed(call.kernel, args, len(call.args), result)
         _stop(k, table, call)
     return k.finish([table])
+
+
+MOST = 1 << 16  # pairs in one list of a repeated entry point: more than an entry point has arguments
+
+
+def repeating(name: str, entry: str) -> PrimFunc:
+    """Return a function that calls an entry point several times, each time with other addresses of some arguments.
+
+    Its arguments are integers: the address of the entry point's table; the address of two i64, the number of calls and
+    the number made so far, which it writes; the address and number of pairs (address of a pointer in the table, bytes
+    by which it moves on after a call); the address and number of pairs (address of a pointer in the table, i32): after
+    a call it returns if another number than that is where the pointer points.
+    """
+    k = Kernel(name)
+    table, counts, moves, stops = (tirx.Var(each, "int64") for each in ("table", "counts", "moves", "stops"))
+    moving, stopping = (tirx.Var(each, "int64") for each in ("moving", "stopping"))
+    args, result = k.ffi_values("args", 1), k.ffi_values("result", 1)
+    k.store(args, tirx.const(NUMBER_TAG, "int64"), 0)
+    k.store(args, table, 1)
+    told = k.memory("told", counts, 2, "i64")
+    move, stop = k.memory("move", moves, 2 * MOST, "i64"), k.memory("stop", stops, 2 * MOST, "i64")
+    with k.loop(cast(k.load(told, 0), "i32")) as i:
+        k.store(result, tirx.const(0, "int64"), 0)
+        k.call_packed(entry, args, 1, result)
+        k.store(told, cast(i, "i64") + tirx.const(1, "int64"), 1)
+        with k.loop(cast(stopping, "i32")) as j:
+            pointer = k.load(k.memory("pointer", k.load(stop, 2 * j), 1, "i64"), 0)
+            found = k.load(k.memory("found", pointer, 1, "i32"), 0)
+            k.return_unless(compare("equal", found, cast(k.load(stop, 2 * j + 1), "i32")))
+        with k.loop(cast(moving, "i32")) as j:
+            moved = k.memory("moved", k.load(move, 2 * j), 1, "i64")
+            k.store(moved, k.load(moved, 0) + k.load(move, 2 * j + 1), 0)
+    return k.finish([table, counts, moves, moving, stops, stopping])
 
 
 def _stop(k: Kernel, table: Any, call: Call) -> None:
