@@ -15,6 +15,7 @@ from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import TensorType
 from gluongraph.nd import NDArray
 from gluongraph.step.batch import as_array
+from gluongraph.step.elastic import is_elastic
 from gluongraph.step.rows import Rows
 from gluongraph.step.specialization import Specialization
 from gluongraph.storage import Array
@@ -67,22 +68,31 @@ def _converted(number: int, given: Any) -> Any:
 def _count(arrays: Sequence[Any], most: int) -> int:
     """Return the number of batches in a stack."""
     parts = [(i, part) for i, each in enumerate(arrays) for part in (each if isinstance(each, list) else [each])]
-    help = "numpy.stack([x0, x1, ...]) stacks batches; a step without steps_per_call takes them as they are"
-    for i, part in parts:
-        first, array = parts[0]
-        expected = f"[{len(array)}, ...], as argument {first}" if array.shape else ""
-        if not part.shape or len(part) > most:
-            expected = f"[{most}, {', '.join(map(str, part.shape))}]".replace(", ]", "]")
-            expected = f"a stack of up to {most} batches: {expected} for batches like this one"
-        elif len(part) == len(array):
-            continue
-        type = TensorType(part.shape, dtype_name(part.dtype))
-        message = f"steps_per_call={most}: argument {i} of the step is {type}, not {expected}"
-        raise ShapeError(with_user_location(message, help=help))
     if not parts:
         message = f"steps_per_call={most}, and a call without arrays: nothing says how many steps it is"
         raise ShapeError(with_user_location(message, help="leave steps_per_call out"))
-    return len(parts[0][1])
+    count = len(parts[0][1]) if parts[0][1].shape else 0
+    for number, part in parts:
+        if wrong := _refusal(part, most, count, parts[0][0]):
+            type = TensorType(part.shape, dtype_name(part.dtype))
+            message = f"steps_per_call={most}: argument {number} of the step is {type}, {wrong}"
+            help = "numpy.stack([x0, x1, ...]) stacks batches; without steps_per_call a step takes them one by one"
+            raise ShapeError(with_user_location(message, help=help))
+    return count
+
+
+def _refusal(part: Array, most: int, count: int, first: int) -> str:
+    """Return why an array is no stack of `count` batches, at most `most`, as argument `first` is; empty if it is."""
+    if not part.shape:
+        return f"not a stack of batches: {_shown(most)} if it is one batch"
+    if len(part) > most:
+        one = f"{_shown(most, *part.shape)} if it is one batch"
+        return f"{len(part)} batches where a call takes up to {most}: {_shown(most, *part.shape[1:])}, or {one}"
+    return "" if len(part) == count else f"not {_shown(count, *part.shape[1:])}: argument {first} has {count} batches"
+
+
+def _shown(*shape: int) -> str:
+    return f"[{','.join(map(str, shape))}]"
 
 
 def call(step: TrainStep, given: Sequence[Any], batch_size: float | None, most: int) -> Any:
@@ -93,19 +103,27 @@ def call(step: TrainStep, given: Sequence[Any], batch_size: float | None, most: 
     """
     with step._reports:
         stack = Stack(given, most)
-        first, specialization = stack.batch(0), None
-        with _noting_a_batch(first):
-            trainer = step._ready(first)
-            if not stack.in_shares and len(trainer.contexts) == 1 and _in_one_graph(step, trainer):
-                specialization, _ = step._specializations.find("step", first)
+        specialization = None if stack.in_shares or is_elastic() else _found(step, stack.batch(0))
     if specialization is None or specialization.rows is None:
         return _one_by_one(step, stack, batch_size)
     size = batch_size if batch_size is not None else specialization.samples
-    results = Several(step, trainer, specialization, specialization.rows, stack, size).run()
-    return specialization.answer(results, given)
+    return specialization.answer(Several(step, specialization, specialization.rows, stack, size).run(), given)
 
 
-def _in_one_graph(step: TrainStep, trainer: Trainer) -> bool:
+def _found(step: TrainStep, batch: Sequence[Any]) -> Specialization | None:
+    """Return the compiled graph that is a whole step on this batch; None if there is more to a step."""
+    try:
+        trainer = step._ready(batch)
+        if len(trainer.contexts) > 1 or not _is_one_graph(step, trainer):
+            return None
+        return step._specializations.find("step", batch)[0]
+    except ShapeError as error:
+        types = ", ".join(str(TensorType(array.shape, dtype_name(array.dtype))) for array in batch)
+        error.args = (f"{error}\n  note: with steps_per_call a step gets one batch of each stack, here {types}",)
+        raise
+
+
+def _is_one_graph(step: TrainStep, trainer: Trainer) -> bool:
     """Is a step one call of compiled code, without work for Python after it?"""
     return not (step.options.micro_batches or step.options.keep_grads or step._in_python(trainer))
 
@@ -139,16 +157,9 @@ class Several:
     or is left out for its gradients: counts and generators are then set to what they were before that batch.
     """
 
-    def __init__(
-        self,
-        step: TrainStep,
-        trainer: Trainer,
-        specialization: Specialization,
-        rows: Rows,
-        stack: Stack,
-        batch_size: float,
-    ):
-        assert specialization.table is not None
+    def __init__(self, step: TrainStep, specialization: Specialization, rows: Rows, stack: Stack, batch_size: float):
+        trainer = step.trainer
+        assert trainer is not None and specialization.table is not None
         self.step, self.specialization, self.stack, self.rows = step, specialization, stack, rows
         self.optimizer, self.table = trainer.optimizer, specialization.table
         self.scale = trainer.scale_for(batch_size)
@@ -244,16 +255,4 @@ def _naming(number: int, count: int) -> Iterator[None]:
         if error.args and isinstance(error.args[0], str):
             before = "\n  note: the steps on the batches before it have been made" if number else ""
             error.args = (f"batch [{number}] of {count} in this call: {error.args[0]}{before}", *error.args[1:])
-        raise
-
-
-@contextmanager
-def _noting_a_batch(first: Sequence[Any]) -> Iterator[None]:
-    """Within: an error about shapes says that a step gets one batch of a stack."""
-    try:
-        yield
-    except ShapeError as error:
-        arrays = (each[0].storage.array if isinstance(each, list) else each for each in first)
-        types = ", ".join(str(TensorType(array.shape, dtype_name(array.dtype))) for array in arrays)
-        error.args = (f"{error}\n  note: with steps_per_call a step gets one batch of each stack, here {types}",)
         raise
