@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
@@ -55,9 +55,10 @@ class Executor:
         """`function` is the entry point; if the program has collectives, its segments. `text` describes the program:
         all ranks must have the same. `repeated` calls the entry point several times (`ir.entry_point.REPEATED`)."""
         self.program, self._refuse = program, refuse
+        self.bound = 0  # how often state has been bound
         self._keep: dict[str, Array] = {}  # the arrays to which the table points
-        self._table = Table(program.args, CPU, 0)
-        runs = [_on(each, self._table.address) for each in (function if isinstance(function, Sequence) else [function])]
+        self.table = Table(program.args, CPU, 0)
+        runs = [_on(each, self.table.address) for each in (function if isinstance(function, Sequence) else [function])]
         self._scratch, self._given = aligned_empty((program.scratch_bytes,), np.uint8), False
         self._scalars = aligned_empty((program.scalar_bytes,), np.uint8)
         self._scalars[:] = 0
@@ -73,28 +74,28 @@ class Executor:
         self.output_names = tuple(outputs)  # what a call returns, in order
         self._outputs = [(i, program.args[i].shape, numpy_dtype(program.args[i].dtype)) for i in outputs.values()]
         self._flag: memoryview[Any] | None = None
-        self.flag = flag  # the position of the argument that counts indices out of range
         if flag is not None:
             array = self._keep[INDEX_FLAG] = np.zeros(1, np.int32)
             self._flag = array.data
-            self._table.point(flag, address_of(array))
+            self.table.point(flag, address_of(array))
         arenas = {"scratch": address_of(self._scratch), "scalar": address_of(self._scalars)}
         for position, arg in enumerate(program.args):
             if arg.space in arenas:
-                self._table.point(position, arenas[arg.space] + arg.offset)
+                self.table.point(position, arenas[arg.space] + arg.offset)
             elif arg.space == "const":
                 array = self._keep[arg.name] = aligned_empty(arg.shape, numpy_dtype(arg.dtype))
                 array.reshape(-1)[:] = np.frombuffer(program.constants[arg.name], array.dtype)
-                self._table.put(position, array)
+                self.table.put(position, array)
         self.bind(state)
 
     def bind(self, state: Mapping[str, Array]) -> None:
         """Bind the state arguments to these arrays (contiguous, of the right size and dtype)."""
+        self.bound += 1
         for name, position in self.program.positions("state").items():
-            self._table.put(position, state[name])
+            self.table.put(position, state[name])
             self._keep[name] = state[name]
         if self._segments is not None:
-            self._segments.bind(self._table.address_at)
+            self._segments.bind(self.table.address_at)
 
     def scalar(self, name: str) -> memoryview[Any]:
         """Return the memory of a host scalar, to be written before a call: `executor.scalar('lr')[0] = 0.1`."""
@@ -136,23 +137,28 @@ class Executor:
         if self._flag is not None and self._flag[0]:
             self._refuse(self._values(inputs))
 
-    def repeating(self, going: Collection[str] = ()) -> Repeated | None:
+    def repeating(self, going: Sequence[str] = ()) -> Repeated | None:
         """Return what runs the program on several batches by one call, as long as the outputs `going` are true. None
         if ranks act together in between, or the artefact is of a version that had no such calls."""
         if self._segments is not None or self._repeated is None:
             return None
         return Repeated(self, partial(_on, self._repeated), going)
 
+    @property
+    def refused(self) -> Array | None:
+        """The int32 that is not 0 after a call with an index out of range; None if none are checked."""
+        return self._keep.get(INDEX_FLAG)
+
     def put_scalars(self, values: Array) -> None:
         """Write all scalars at once: bytes as they lie in the program's arena."""
         self._scalars[:] = values[: self._scalars.size]
 
-    def table_to_call(self) -> Table:
-        """Return the table of arguments, with memory behind all but inputs and outputs."""
-        if not self._given:  # page faults in kernels would make their threads wait for each other
+    def touch_scratch(self) -> None:
+        """Have the scratch memory before a call: page faults in kernels would make their threads wait for each
+        other."""
+        if not self._given:
             populate(self._scratch)
             self._given = True
-        return self._table
 
     def _is_refused(self) -> bool:
         return self._flag is not None and bool(self._flag[0])
@@ -164,13 +170,13 @@ class Executor:
 
     def _fill(self, inputs: Sequence[Array]) -> list[Array]:
         """Put a call's inputs and fresh outputs into the table."""
-        table = self.table_to_call()
+        self.touch_scratch()
         for position, array in zip(self._inputs.values(), inputs, strict=True):
-            table.put(position, array)
+            self.table.put(position, array)
         results = []
         for position, shape, dtype in self._outputs:
             array = np.empty(shape, dtype)
-            table.point(position, address_of(array))
+            self.table.point(position, address_of(array))
             results.append(array)
         return results
 
@@ -183,7 +189,7 @@ class Executor:
         results = self._fill(inputs)
         state = {name: self._keep[name].copy() for name in self.program.positions("state")}
         try:
-            yield [self._table.tensor(i) for i in range(len(self.program.args))]
+            yield [self.table.tensor(i) for i in range(len(self.program.args))]
         finally:
             for name, before in state.items():
                 self._keep[name][...] = before

@@ -49,19 +49,16 @@ class Table:
         rows["strides"] = self._strides.ctypes.data
         self._data = rows["data"]
         self._expected = [(numpy_dtype(arg.dtype), arg.nbytes) for arg in args]
-        self.address = int(rows.ctypes.data)
+        self.address, self.nbytes = int(rows.ctypes.data), rows.nbytes
 
     def point(self, position: int, address: int) -> None:
         """Set the address of the argument at a position."""
         self._data[position] = address
 
-    def point_like(self, other: Table) -> None:
-        """Set the addresses of all arguments to those of another table of the same arguments."""
-        self._data[:] = other._data
-
-    def slot(self, position: int) -> int:
-        """Return the address of the pointer to the argument at a position."""
-        return self.address + position * _ROW.itemsize
+    def copies(self, count: int) -> Array:
+        """Return so many copies of the table, one after another; "data" is the field of addresses. They need this
+        table's memory."""
+        return np.repeat(self._rows[None], count, axis=0)
 
     def address_at(self, position: int) -> int:
         """Return the address of the argument at a position."""
@@ -81,7 +78,7 @@ class Table:
 
     def tensor(self, position: int) -> c_void_p:
         """Return the DLTensor of the argument at a position, to call a single kernel."""
-        return c_void_p(self.slot(position))  # whose first field is that pointer
+        return c_void_p(self.address + position * _ROW.itemsize)
 
 
 def address_of(array: Array) -> int:

@@ -80,7 +80,7 @@ def spoiled() -> Iterator[None]:
 
     def stacked(self: Repeated, count: int) -> dict[str, Any]:
         results = stacks(self, count)
-        for array in (self._executor._scratch, *(a for name, a in results.items() if name not in self._going)):
+        for array in (self._executor._scratch, *results.values()):
             array.reshape(-1).view(np.uint8).fill(0xFF)
         return results
 

@@ -168,37 +168,31 @@ def _calling(name: str, calls: Sequence[Call]) -> PrimFunc:
     return k.finish([table])
 
 
-MOST = 1 << 16  # pairs in one list of a repeated entry point: more than an entry point has arguments
+ALL_TRUE = 0x01010101  # four booleans that are true, as an i32
 
 
 def repeating(name: str, entry: str) -> PrimFunc:
-    """Return a function that calls an entry point several times, each time with other addresses of some arguments.
+    """Return a function that calls an entry point several times, each time with another table.
 
-    Its arguments are integers: the address of the entry point's table; the address of two i64, the number of calls and
-    the number made so far, which it writes; the address and number of pairs (address of a pointer in the table, bytes
-    by which it moves on after a call); the address and number of pairs (address of a pointer in the table, i32): after
-    a call it returns if another number than that is where the pointer points.
+    Its arguments are integers: the address of the first table, and the bytes from one to the next; the address of two
+    i64, the number of calls and the number made so far, which it writes; the addresses of an i32 and of four booleans:
+    it returns after a call if that is not 0, or one of those is false.
     """
     k = Kernel(name)
-    table, counts, moves, stops = (tirx.Var(each, "int64") for each in ("table", "counts", "moves", "stops"))
-    moving, stopping = (tirx.Var(each, "int64") for each in ("moving", "stopping"))
-    args, result = k.ffi_values("args", 1), k.ffi_values("result", 1)
+    tables, nbytes, counts, refused, going = (
+        tirx.Var(each, "int64") for each in ("tables", "nbytes", "counts", "refused", "going")
+    )
+    args, result, told = k.ffi_values("args", 1), k.ffi_values("result", 1), k.memory("told", counts, 2, "i64")
     k.store(args, tirx.const(NUMBER_TAG, "int64"), 0)
-    k.store(args, table, 1)
-    told = k.memory("told", counts, 2, "i64")
-    move, stop = k.memory("move", moves, 2 * MOST, "i64"), k.memory("stop", stops, 2 * MOST, "i64")
     with k.loop(cast(k.load(told, 0), "i32")) as i:
+        number = cast(i, "i64")
+        k.store(args, tables + number * nbytes, 1)
         k.store(result, tirx.const(0, "int64"), 0)
         k.call_packed(entry, args, 1, result)
-        k.store(told, cast(i, "i64") + tirx.const(1, "int64"), 1)
-        with k.loop(cast(stopping, "i32")) as j:
-            pointer = k.load(k.memory("pointer", k.load(stop, 2 * j), 1, "i64"), 0)
-            found = k.load(k.memory("found", pointer, 1, "i32"), 0)
-            k.return_unless(compare("equal", found, cast(k.load(stop, 2 * j + 1), "i32")))
-        with k.loop(cast(moving, "i32")) as j:
-            moved = k.memory("moved", k.load(move, 2 * j), 1, "i64")
-            k.store(moved, k.load(moved, 0) + k.load(move, 2 * j + 1), 0)
-    return k.finish([table, counts, moves, moving, stops, stopping])
+        k.store(told, number + tirx.const(1, "int64"), 1)
+        k.return_unless_zero(refused)
+        k.return_unless(compare("equal", k.load(k.memory("flags", going, 1, "i32"), 0), index(ALL_TRUE)))
+    return k.finish([tables, nbytes, counts, refused, going])
 
 
 def _stop(k: Kernel, table: Any, call: Call) -> None:

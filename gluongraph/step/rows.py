@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gluongraph.runtime.repeated import Repeated
+from gluongraph.storage import Array
 
 if TYPE_CHECKING:
     from gluongraph.runtime.executor import Executor
@@ -14,27 +15,27 @@ if TYPE_CHECKING:
 class Rows:
     """The memory that a compiled program reads in several steps, by step; `run` runs these steps.
 
-    Cells are two-dimensional: `cells[i][number, 0]` is the scalar with number i of the step `number`.
+    `cells[i][number]` is the optimizer's scalar i of the step `number`.
     """
 
     def __init__(self, run: Repeated, keys: Sequence[str], others: Collection[str], draws: Collection[str]):
         self.run, self._names = run, (keys, others, draws)
         self.cells: list[memoryview[Any]] = []  # of the optimizer's scalars
-        self.others: dict[str, memoryview[Any]] = {}
-        self.rng: dict[str, memoryview[Any]] = {}
+        self.others: dict[str, memoryview[Any]] = {}  # of scalars that are not the optimizer's
+        self.rng: dict[str, Array] = {}  # of states of generators, four words each
 
     def reserve(self, count: int) -> None:
         """Have rows for so many steps."""
         if not self.run.reserve(count):
             return
         keys, others, draws = self._names
-        self.cells = [self.run.scalar(key) for key in keys]
-        self.others = {name: self.run.scalar(name) for name in others}
+        self.cells = [self.run.scalar(key)[:, 0].data for key in keys]
+        self.others = {name: self.run.scalar(name)[:, 0].data for name in others}
         self.rng = {name: self.run.scalar(name) for name in draws}
 
 
 def rows_of(
-    executor: Executor, keys: Sequence[str], others: Collection[str], draws: Collection[str], going: Collection[str]
+    executor: Executor, keys: Sequence[str], others: Collection[str], draws: Collection[str], going: Sequence[str]
 ) -> Rows | None:
     """Return the rows of an executor, which runs steps as long as its outputs `going` are true; None if it cannot run
     several steps by one call."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -179,11 +179,11 @@ class Several:
         """Run the steps from `first` to the last, or to one that is left out; return the number of the next."""
         count, specialization = self.stack.count, self.specialization
         undo, undraw = self.optimizer.checkpoint(), random.checkpoint(specialization.draws)
-        end, error = self._write_rows(first)
+        end, error = self._write_rows(first, count)
         done, left_out = first, False
         if end > first and (error is None or isinstance(error, Exception)):
             done, stopped = self._run_rows(first, end)
-            left_out = stopped is None and specialization.is_left_out(self._row(done - 1))
+            left_out = stopped is None and specialization.is_left_out(self.rows.run.flags)
             error = stopped if stopped is not None or left_out else error
         if done > first:
             specialization.note_calls()
@@ -192,37 +192,34 @@ class Several:
         if (kept := done - left_out) < count:
             undo()
             undraw()
-            for number in range(first, kept):
-                self._write_row(number)
+            self._write_rows(first, kept)
         if error is not None:
             with _naming(done, count):
                 raise error
         self.step.skipped += left_out
         return done
 
-    def _write_rows(self, first: int) -> tuple[int, BaseException | None]:
-        """Write the scalars of the steps from `first` on; return the number of the first step without, and its
-        error: a schedule may fail."""
-        for number in range(first, self.stack.count):
-            try:
-                self._write_row(number)
-            except BaseException as error:
-                return number, error
-        return self.stack.count, None
-
-    def _write_row(self, number: int) -> None:
-        """Count an update, draw what it draws, and write its scalars."""
-        optimizer, rows = self.optimizer, self.rows
-        optimizer.rescale_grad = self.scale
-        optimizer.count(self.table.indices)
-        for cell, value in zip(rows.cells, self.table.values(optimizer), strict=True):
-            cell[number, 0] = value
+    def _write_rows(self, first: int, end: int) -> tuple[int, BaseException | None]:
+        """Count the updates of these steps, draw what they draw, and write their scalars. Return the number of the
+        first step that has none, and its error: a schedule may fail."""
+        optimizer, table, rows = self.optimizer, self.table, self.rows
+        number, error = first, None
+        try:
+            if end > first:
+                optimizer.rescale_grad = self.scale
+            while number < end:
+                optimizer.count(table.indices)
+                for cell, value in zip(rows.cells, table.values(optimizer), strict=True):
+                    cell[number] = value
+                number += 1
+        except BaseException as failed:
+            error = failed
         for name, cell in rows.others.items():
-            cell[number, 0] = self.others[name]
-        if rows.rng:
-            for name, words in random.take_all(self.specialization.draws).items():
-                for i, word in enumerate(words):
-                    rows.rng[name][number, i] = word
+            for i in range(first, number):
+                cell[i] = self.others[name]
+        for name, words in random.take_all_in_turn(self.specialization.draws, number - first).items():
+            rows.rng[name][first:number] = words
+        return number, error
 
     def _run_rows(self, first: int, end: int) -> tuple[int, BaseException | None]:
         """Run these steps, up to one that ends them; return the number of those done, with it if it has no error, and
@@ -236,14 +233,10 @@ class Several:
         last = first + run.made - 1
         run.take_scalars(last)
         try:
-            specialization.check_call([array[last, ...] for array in self.stack.arrays], self._row(last))
+            specialization.check_call([array[last, ...] for array in self.stack.arrays], run.flags)
         except BaseException as error:
             return last, error
         return last + 1, None
-
-    def _row(self, number: int) -> Mapping[str, Array]:
-        """Return the flags among the results of a step."""
-        return {name: values[number] for name, values in self.results.items() if name in self.specialization.going}
 
 
 @contextmanager

@@ -408,7 +408,9 @@ def test_checkpoints_between_calls(tmp_path: pathlib.Path) -> None:
         assert state(other) == state(step)
 
 
-@pytest.mark.parametrize("options", [{}, {"precision": "16-mixed"}, {"clip_norm": 0.1, "ema": 0.9}])
+@pytest.mark.parametrize(
+    "options", [{}, {"precision": "16-mixed"}, {"detect_anomaly": True}, {"clip_norm": 0.1, "ema": 0.9}]
+)
 def test_exported_steps(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
     step = made(steps_per_call=3, **options)
     step(X[:3], Y[:3])
