@@ -13,7 +13,7 @@ import gluongraph as mx
 from gluongraph import autograd, debug, gluon, nd
 from gluongraph.errors import IndexRangeError, MXNetError, NotFiniteError, ShapeError
 from gluongraph.gluon import nn
-from gluongraph.runtime import loader
+from gluongraph.runtime import loader, repeated
 from gluongraph.runtime.executor import Executor
 from gluongraph.runtime.repeated import Repeated
 
@@ -201,6 +201,40 @@ def test_a_call_is_one_call_into_the_compiled_code(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Executor, "__call__", lambda *_: pytest.fail("a call of its own"))
     step(X[:COUNT], Y[:COUNT])
     assert calls == [(0, COUNT)]
+
+
+def test_tables_of_arguments_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a call has more batches than there is room for tables, it is several calls into the compiled code."""
+    options = {"precision": "16-mixed", "grad_norm": True}
+    data, labels = X[:COUNT].copy(), Y[:COUNT].copy()
+    data[2] *= 1e30
+    labels[4, 0] = 8
+    step = made(**options)
+    one_by_one(step, data[:4], labels[:4])
+    after = state(step)
+    several = made(**options, steps_per_call=COUNT)
+    with pytest.raises(IndexRangeError, match=r"batch \[0\] of 1"):
+        several(data[4:], labels[4:])
+    table = several._specializations.last.runner.table
+    monkeypatch.setattr(repeated, "TABLES", 3 * table.nbytes)
+    with pytest.raises(IndexRangeError, match=r"batch \[4\] of 5"):
+        several(data, labels)
+    assert len(several._specializations.last.rows.run._numbers) == 3
+    assert state(several) == after
+
+
+def test_parameters_that_have_moved() -> None:
+    step = made("sgd", net=lambda: nn.Dense(3, in_units=4))
+    one_by_one(step, X[:4], Y[:4])
+    after = state(step)
+    several = made("sgd", net=lambda: nn.Dense(3, in_units=4), steps_per_call=2)
+    several(X[:2], Y[:2])
+    storage = several.net.weight.data().storage
+    before = storage.array
+    storage.rehome(before.copy())
+    kept = before.copy()
+    several(X[2:4], Y[2:4])
+    assert state(several) == after and (before == kept).all()
 
 
 def test_results_of_any_structure_have_a_first_axis() -> None:
