@@ -76,13 +76,13 @@ def test_shuffle() -> None:
 
 @pytest.mark.parametrize("offset", [0, 2**32 - 3, 2**64 - 3])
 def test_states_of_several_calls_are_those_of_one_after_the_other(offset: int) -> None:
-    draws = {"rng": (mx.cpu(), 2), "rng@cpu(1)": (mx.cpu(1), 3)}
+    draws = {"rng": (cpu(), 2), "rng@cpu(1)": (cpu(1), 3)}
     for ctx, _ in draws.values():
-        mx.random.set_state((7, offset), ctx)
-    expected = [mx.random.take_all(draws) for _ in range(4)]
-    after = mx.random.all_states()
+        random.set_state((7, offset), ctx)
+    expected = [random.take_all(draws) for _ in range(4)]
+    after = random.all_states()
     for ctx, _ in draws.values():
-        mx.random.set_state((7, offset), ctx)
-    found = mx.random.take_all_in_turn(draws, 4)
+        random.set_state((7, offset), ctx)
+    found = random.take_all_in_turn(draws, 4)
     assert {name: found[name].tolist() for name in draws} == {n: [list(e[n]) for e in expected] for n in draws}
-    assert mx.random.all_states() == after
+    assert random.all_states() == after
