@@ -20,7 +20,7 @@ from gluongraph.host import cuda_compiler, disk
 from gluongraph.host.interrupts import in_parallel
 from gluongraph.host.process import threads
 from gluongraph.host.progress import task
-from gluongraph.ir.entry_point import program_of, segment_name, segments_of
+from gluongraph.ir.entry_point import REPEATED, program_of, segment_name, segments_of
 from gluongraph.ir.plan import INDEX_FLAG, Launch, Plan
 
 ENTRY = "step"
@@ -113,4 +113,12 @@ def entry(plan: Plan, gpu: bool, launches: Iterable[Launch] | None = None) -> ma
         stop = position[flag.name] if counts and flag is not None else None
         return machine_code.Call(launch.kernel, tuple(position[b.name] for b in launch.arguments), stop)
 
-    return machine_code.Entry(tuple(map(call, plan.launches if launches is None else launches)))
+    calls = tuple(map(call, plan.launches if launches is None else launches))
+    return machine_code.Entry(calls, REPEATED if not gpu and _is_repeated(plan) else "")
+
+
+def _is_repeated(plan: Plan) -> bool:
+    """May the entry point be called several times at once? Only steps with updates of an optimizer are, and the
+    function for it takes 5 ms to compile."""
+    has_collectives = any(launch.group.collective for launch in plan.launches)
+    return bool(plan.updates) and any(b.space == "scalar" for b in plan.buffers.values()) and not has_collectives

@@ -60,7 +60,7 @@ def compile(*args: Any, **kwargs: Any) -> Any:
     return services.get("compile")(*args, **kwargs)
 
 
-def load(path: Any, lr_scheduler: Any = None, trust: str = "keys") -> Any:
+def load(path: Any, lr_scheduler: Any = None, trust: str = "keys", steps_per_call: int | None = None) -> Any:
     """The training step in the file that `step.export(path)` wrote; see `gluongraph.artefact.load`.
 
     Nothing is traced, and no Python of the program that it was made from is needed. The compiled code in the file runs
@@ -81,7 +81,7 @@ def load(path: Any, lr_scheduler: Any = None, trust: str = "keys") -> Any:
     ...     loaded(x, y).asnumpy().tolist()
     [2.0, 2.0, 2.0, 2.0]
     """
-    return importlib.import_module("gluongraph.artefact").load(path, lr_scheduler, trust)
+    return importlib.import_module("gluongraph.artefact").load(path, lr_scheduler, trust, steps_per_call)
 
 
 def from_torch(module: Any, args: Any, kwargs: Any = None, **how: Any) -> Any:

@@ -107,6 +107,22 @@ def take_all(draws: Mapping[str, tuple[Context, int]], training: bool = True) ->
     return {name: take(count, ctx, training and ctx != SHARED) for name, (ctx, count) in draws.items()}
 
 
+def take_all_in_turn(draws: Mapping[str, tuple[Context, int]], calls: int) -> dict[str, Array]:
+    """What so many calls of `take_all` in training would give: uint32 of shape (calls, 4) for each input.
+
+    >>> from gluongraph import cpu, random
+    >>> random.take_all_in_turn({"state": (cpu(), 2)}, 3)["state"].shape
+    (3, 4)
+    """
+    found = {}
+    for name, (ctx, count) in draws.items():
+        *seed, low, high = take(count * calls, ctx, training=ctx != SHARED)
+        offsets = np.arange(calls, dtype=np.uint64) * np.uint64(count) + np.uint64(low + high * _WORD)
+        words = found[name] = np.empty((calls, 4), np.uint32)
+        words[:, :2], words[:, 2], words[:, 3] = seed, offsets % _WORD, offsets // _WORD
+    return found
+
+
 def checkpoint(draws: Mapping[str, tuple[Context, int]]) -> Callable[[], None]:
     """A function that rolls back what is drawn from now on, on these devices.
 

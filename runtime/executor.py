@@ -15,6 +15,7 @@ from gluongraph.ir.entry_point import Program
 from gluongraph.ir.plan import INDEX_FLAG
 from gluongraph.runtime.collectives import Scalars, Segments
 from gluongraph.runtime.library import Function
+from gluongraph.runtime.repeated import Repeated
 from gluongraph.runtime.table import CPU, Table, address_of
 from gluongraph.storage import aligned_empty, populate
 
@@ -30,9 +31,9 @@ def out_of_range(values: Mapping[str, Array]) -> NoReturn:
 Segment = Callable[[int], None]
 
 
-def _on(function: Segment, table: int) -> Callable[[], None]:
-    """Return the call of a segment of the entry point with the table of arguments at this address."""
-    return function.on(table) if isinstance(function, Function) else partial(function, table)
+def _on(function: Callable[..., None], *arguments: int) -> Callable[[], None]:
+    """Return the call of a function of the artefact with these arguments, addresses and numbers."""
+    return function.on(*arguments) if isinstance(function, Function) else partial(function, *arguments)
 
 
 class Executor:
@@ -49,13 +50,15 @@ class Executor:
         state: Mapping[str, Array],
         refuse: Refuse = out_of_range,
         text: str = "",
+        repeated: Callable[..., None] | None = None,
     ):
         """`function` is the entry point; if the program has collectives, its segments. `text` describes the program:
-        all ranks must have the same."""
+        all ranks must have the same. `repeated` calls the entry point several times (`ir.entry_point.REPEATED`)."""
         self.program, self._refuse = program, refuse
+        self.bound = 0  # how often state has been bound
         self._keep: dict[str, Array] = {}  # the arrays to which the table points
-        self._table = Table(program.args, CPU, 0)
-        runs = [_on(each, self._table.address) for each in (function if isinstance(function, Sequence) else [function])]
+        self.table = Table(program.args, CPU, 0)
+        runs = [_on(each, self.table.address) for each in (function if isinstance(function, Sequence) else [function])]
         self._scratch, self._given = aligned_empty((program.scratch_bytes,), np.uint8), False
         self._scalars = aligned_empty((program.scalar_bytes,), np.uint8)
         self._scalars[:] = 0
@@ -64,7 +67,7 @@ class Executor:
             from gluongraph.runtime.communicator.environment import world  # a process of its own has no collectives
 
             self._segments = Segments(runs, program, world(), text, Scalars(program, self._scalars))
-        self._run = runs[0]
+        self._run, self._repeated = runs[0], repeated
         self._inputs = program.positions("input")
         outputs = dict(program.positions("output"))
         flag = outputs.pop(INDEX_FLAG, None)
@@ -74,24 +77,25 @@ class Executor:
         if flag is not None:
             array = self._keep[INDEX_FLAG] = np.zeros(1, np.int32)
             self._flag = array.data
-            self._table.point(flag, address_of(array))
+            self.table.point(flag, address_of(array))
         arenas = {"scratch": address_of(self._scratch), "scalar": address_of(self._scalars)}
         for position, arg in enumerate(program.args):
             if arg.space in arenas:
-                self._table.point(position, arenas[arg.space] + arg.offset)
+                self.table.point(position, arenas[arg.space] + arg.offset)
             elif arg.space == "const":
                 array = self._keep[arg.name] = aligned_empty(arg.shape, numpy_dtype(arg.dtype))
                 array.reshape(-1)[:] = np.frombuffer(program.constants[arg.name], array.dtype)
-                self._table.put(position, array)
+                self.table.put(position, array)
         self.bind(state)
 
     def bind(self, state: Mapping[str, Array]) -> None:
         """Bind the state arguments to these arrays (contiguous, of the right size and dtype)."""
+        self.bound += 1
         for name, position in self.program.positions("state").items():
-            self._table.put(position, state[name])
+            self.table.put(position, state[name])
             self._keep[name] = state[name]
         if self._segments is not None:
-            self._segments.bind(self._table.address_at)
+            self._segments.bind(self.table.address_at)
 
     def scalar(self, name: str) -> memoryview[Any]:
         """Return the memory of a host scalar, to be written before a call: `executor.scalar('lr')[0] = 0.1`."""
@@ -125,9 +129,36 @@ class Executor:
             self._run()
         else:
             self._segments(self._is_refused)
+        self.check(inputs)
+        return results
+
+    def check(self, inputs: Sequence[Array]) -> None:
+        """Call `refuse` if the last call, on these inputs, has found indices out of range."""
         if self._flag is not None and self._flag[0]:
             self._refuse(self._values(inputs))
-        return results
+
+    def repeating(self, going: Sequence[str] = ()) -> Repeated | None:
+        """Return what runs the program on several batches by one call, as long as the outputs `going` are true. None
+        if ranks act together in between, or the artefact is of a version that had no such calls."""
+        if self._segments is not None or self._repeated is None:
+            return None
+        return Repeated(self, partial(_on, self._repeated), going)
+
+    @property
+    def refused(self) -> Array | None:
+        """The int32 that is not 0 after a call with an index out of range; None if none are checked."""
+        return self._keep.get(INDEX_FLAG)
+
+    def put_scalars(self, values: Array) -> None:
+        """Write all scalars at once: bytes as they lie in the program's arena."""
+        self._scalars[:] = values[: self._scalars.size]
+
+    def touch_scratch(self) -> None:
+        """Have the scratch memory before a call: page faults in kernels would make their threads wait for each
+        other."""
+        if not self._given:
+            populate(self._scratch)
+            self._given = True
 
     def _is_refused(self) -> bool:
         return self._flag is not None and bool(self._flag[0])
@@ -139,15 +170,13 @@ class Executor:
 
     def _fill(self, inputs: Sequence[Array]) -> list[Array]:
         """Put a call's inputs and fresh outputs into the table."""
-        if not self._given:  # page faults in kernels would make their threads wait for each other
-            populate(self._scratch)
-            self._given = True
+        self.touch_scratch()
         for position, array in zip(self._inputs.values(), inputs, strict=True):
-            self._table.put(position, array)
+            self.table.put(position, array)
         results = []
         for position, shape, dtype in self._outputs:
             array = np.empty(shape, dtype)
-            self._table.point(position, address_of(array))
+            self.table.point(position, address_of(array))
             results.append(array)
         return results
 
@@ -160,7 +189,7 @@ class Executor:
         results = self._fill(inputs)
         state = {name: self._keep[name].copy() for name in self.program.positions("state")}
         try:
-            yield [self._table.tensor(i) for i in range(len(self.program.args))]
+            yield [self.table.tensor(i) for i in range(len(self.program.args))]
         finally:
             for name, before in state.items():
                 self._keep[name][...] = before

@@ -139,6 +139,14 @@ def function(module: Any, name: str) -> Entry:
     return found
 
 
+def optional_function(module: Any, name: str) -> Entry | None:
+    """Return a function of a loaded artefact; None if it has none of that name."""
+    try:
+        return function(module, name)
+    except AttributeError:
+        return None
+
+
 def view(array: np.ndarray[Any, Any]) -> Tensor:
     """Return the array's memory as a flat tensor, without a copy; it must be contiguous and writable."""
     ffi = _ffi()

@@ -49,11 +49,16 @@ class Table:
         rows["strides"] = self._strides.ctypes.data
         self._data = rows["data"]
         self._expected = [(numpy_dtype(arg.dtype), arg.nbytes) for arg in args]
-        self.address = int(rows.ctypes.data)
+        self.address, self.nbytes = int(rows.ctypes.data), rows.nbytes
 
     def point(self, position: int, address: int) -> None:
         """Set the address of the argument at a position."""
         self._data[position] = address
+
+    def copies(self, count: int) -> Array:
+        """Return so many copies of the table, one after another; "data" is the field of addresses. They need this
+        table's memory."""
+        return np.repeat(self._rows[None], count, axis=0)
 
     def address_at(self, position: int) -> int:
         """Return the address of the argument at a position."""

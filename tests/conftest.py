@@ -68,8 +68,9 @@ def spoiled() -> Iterator[None]:
     """Before every call of a compiled program its scratch and its outputs are NaN, -1 and true. Memory that the system
     has just given is 0, with which a kernel that reads what none has written seems right."""
     from gluongraph.runtime.executor import Executor
+    from gluongraph.runtime.repeated import Repeated
 
-    fill = Executor._fill
+    fill, stacks = Executor._fill, Repeated.results
 
     def filled(self: Executor, inputs: Sequence[Any]) -> list[Any]:
         results = fill(self, inputs)
@@ -77,8 +78,15 @@ def spoiled() -> Iterator[None]:
             array.reshape(-1).view(np.uint8).fill(0xFF)
         return results
 
+    def stacked(self: Repeated, count: int) -> dict[str, Any]:
+        results = stacks(self, count)
+        for array in (self._executor._scratch, *results.values()):
+            array.reshape(-1).view(np.uint8).fill(0xFF)
+        return results
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Executor, "_fill", filled)
+        patch.setattr(Repeated, "results", stacked)
         yield
 
 

@@ -32,7 +32,7 @@ RUN = {
     "precision.md": (1, "docs/test_precision.py"),
     "pytorch.md": (1, "docs/test_pages.py"),
     "scaling.md": (1, "docs/test_scaling.py"),
-    "step.md": (1, "docs/test_step.py"),
+    "step.md": (2, "docs/test_step.py"),
     "tuning.md": (1, "docs/test_tuning.py"),
 }
 

@@ -72,3 +72,17 @@ def test_shuffle() -> None:
     rows = np.arange(20, dtype=np.float32).reshape(10, 2)
     mixed = random.shuffle(nd.array(rows)).asnumpy()
     assert (mixed != rows).any() and sorted(mixed.tolist()) == rows.tolist()
+
+
+@pytest.mark.parametrize("offset", [0, 2**32 - 3, 2**64 - 3])
+def test_states_of_several_calls_are_those_of_one_after_the_other(offset: int) -> None:
+    draws = {"rng": (cpu(), 2), "rng@cpu(1)": (cpu(1), 3)}
+    for ctx, _ in draws.values():
+        random.set_state((7, offset), ctx)
+    expected = [random.take_all(draws) for _ in range(4)]
+    after = random.all_states()
+    for ctx, _ in draws.values():
+        random.set_state((7, offset), ctx)
+    found = random.take_all_in_turn(draws, 4)
+    assert {name: found[name].tolist() for name in draws} == {n: [list(e[n]) for e in expected] for n in draws}
+    assert random.all_states() == after

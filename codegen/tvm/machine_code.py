@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from gluongraph.codegen.tvm.linking import Linker
-from gluongraph.codegen.tvm.tir import SYMBOL, Kernel, PrimFunc, index, name_of, tirx, tvm
+from gluongraph.codegen.tvm.tir import SYMBOL, Kernel, PrimFunc, cast, compare, index, name_of, tirx, tvm
 from gluongraph.errors import CompileError
 from gluongraph.host.interrupts import aside, calling_python
 
@@ -114,14 +114,17 @@ class Call:
 
 @dataclass(frozen=True)
 class Entry:
-    """One callable of an artefact: the kernels it runs, in order."""
+    """One callable of an artefact: the kernels it runs, in order; and the name of the function that calls it several
+    times, if there is one."""
 
     calls: tuple[Call, ...]
+    repeated: str = ""
 
 
 def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict[str, Any]) -> Any:
     """Compile kernels, and entry points that call them one after another, to one module of machine code."""
     made = [*functions, *(f for name, entry in entries.items() for f in calling(name, entry))]
+    made += [repeating(entry.repeated, name) for name, entry in entries.items() if entry.repeated]
     return build_kernels(made, options)
 
 
@@ -163,6 +166,33 @@ def _calling(name: str, calls: Sequence[Call]) -> PrimFunc:
         k.call_packed(call.kernel, args, len(call.args), result)
         _stop(k, table, call)
     return k.finish([table])
+
+
+ALL_TRUE = 0x01010101  # four booleans that are true, as an i32
+
+
+def repeating(name: str, entry: str) -> PrimFunc:
+    """Return a function that calls an entry point several times, each time with another table.
+
+    Its arguments are integers: the address of the first table, and the bytes from one to the next; the address of two
+    i64, the number of calls and the number made so far, which it writes; the addresses of an i32 and of four booleans:
+    it returns after a call if that is not 0, or one of those is false.
+    """
+    k = Kernel(name)
+    tables, nbytes, counts, refused, going = (
+        tirx.Var(each, "int64") for each in ("tables", "nbytes", "counts", "refused", "going")
+    )
+    args, result, told = k.ffi_values("args", 1), k.ffi_values("result", 1), k.memory("told", counts, 2, "i64")
+    k.store(args, tirx.const(NUMBER_TAG, "int64"), 0)
+    with k.loop(cast(k.load(told, 0), "i32")) as i:
+        number = cast(i, "i64")
+        k.store(args, tables + number * nbytes, 1)
+        k.store(result, tirx.const(0, "int64"), 0)
+        k.call_packed(entry, args, 1, result)
+        k.store(told, number + tirx.const(1, "int64"), 1)
+        k.return_unless_zero(refused)
+        k.return_unless(compare("equal", k.load(k.memory("flags", going, 1, "i32"), 0), index(ALL_TRUE)))
+    return k.finish([tables, nbytes, counts, refused, going])
 
 
 def _stop(k: Kernel, table: Any, call: Call) -> None:

@@ -591,10 +591,19 @@ class Kernel:
 
     def return_unless_zero(self, address: Expr) -> None:
         """Return 0 from the function if the i32 at the address is not 0."""
-        flag = self._buffer("flag", 1, "i32", "")
-        self._emit(tirx.DeclBuffer(flag.var, data=tirx.reinterpret(tirx.buffer.buffer_data(flag.var).ty, address)))
-        with self.when(compare("not_equal", self.load(flag, 0), const(0, "i32"))):
+        self.return_unless(compare("equal", self.load(self.memory("flag", address, 1, "i32"), 0), const(0, "i32")))
+
+    def return_unless(self, condition: Expr) -> None:
+        """Return 0 from the function if the condition does not hold."""
+        with self.when(logical("not", condition)):
             self._emit(tirx.stmt.Return(index(0)))
+
+    def memory(self, name: str, address: Expr, size: int, dtype: str) -> Buf:
+        """Return the memory at an address, a handle or an i64, as a flat array."""
+        buffer = self._buffer(name, size, dtype, "")
+        data = tirx.reinterpret(tirx.buffer.buffer_data(buffer.var).ty, address)
+        self._emit(tirx.DeclBuffer(buffer.var, data=data))
+        return buffer
 
     def address(self, buf: Buf, at: Value) -> Expr:
         """Return the address of buf[at]."""

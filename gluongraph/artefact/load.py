@@ -32,6 +32,7 @@ from gluongraph.gluon.block import Block
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.host.file_names import check_name
+from gluongraph.ir.entry_point import REPEATED
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ir.serialize import described
 from gluongraph.ndarray import NDArray
@@ -43,6 +44,7 @@ from gluongraph.runtime.communicator.environment import world
 from gluongraph.runtime.device import DeviceExecutor
 from gluongraph.runtime.executor import Executor
 from gluongraph.step import Options, TrainStep
+from gluongraph.step.several import steps_per_call_of
 from gluongraph.step.specialization import Specialization
 from gluongraph.step.specializations import Specializations
 from gluongraph.storage import Array
@@ -63,7 +65,10 @@ Types = tuple[tuple[tuple[int, ...], Any], ...]
 
 
 def load(
-    path: str | os.PathLike[str], lr_scheduler: Callable[[int], float] | None = None, trust: str = signing.KEYS
+    path: str | os.PathLike[str],
+    lr_scheduler: Callable[[int], float] | None = None,
+    trust: str = signing.KEYS,
+    steps_per_call: int | None = None,
 ) -> ExportedStep:
     """The step that `step.export(path)` wrote, which trains on as that one would have, bit for bit.
 
@@ -79,21 +84,23 @@ def load(
             not be exported. (Or call `trainer.set_learning_rate`.)
         trust: whose code may run: "keys", this user's and that of trusted keys; a public key, "ed25519:...", that one's
             too; "file", whatever is in the file; "none", nobody's.
+        steps_per_call: how many batches a call takes, as `mx.compile` has it: artefacts do not say.
 
     Raises:
         ArgumentError: the name of the file is empty.
         OSError: the file cannot be read.
         FormatError: it is no artefact, damaged, or of a newer version; nothing of it has been executed.
         MXNetError: a schedule for an artefact that has its own.
-        ValueError: `trust` is none of these.
+        ValueError: `trust` is none of these, or `steps_per_call` no number from 1 on.
     """
     check_name("mx.load", path, "mx.load('step.gga')")
     signing.check_trust(trust)
+    most = steps_per_call_of(steps_per_call)
     artefact = file.read(path)
     try:
         entries.check(artefact)
         verdict = signing.judge(artefact, trust)
-        step = ExportedStep(artefact, lr_scheduler, verdict)
+        step = ExportedStep(artefact, lr_scheduler, verdict, most)
     except Exception as error:  # what a strange structure leads to may be anything
         if isinstance(error, MXNetError) and not isinstance(error, FormatError):
             raise
@@ -128,14 +135,20 @@ class ExportedStep(TrainStep):
     the parameters.
     """
 
-    def __init__(self, artefact: Artefact, lr_scheduler: Callable[[int], float] | None, verdict: Verdict):
+    def __init__(
+        self,
+        artefact: Artefact,
+        lr_scheduler: Callable[[int], float] | None,
+        verdict: Verdict,
+        steps_per_call: int | None = None,
+    ):
         told = artefact.told
         _check_ranks(told)
         rollback = random.checkpoint({"": (cpu(), 0)})
         parameters = {p["key"]: _parameter(p) for p in told["parameters"]}
         rollback()  # nothing has been drawn: values come from the file
         net = ExportedNet(parameters, lambda *inputs: self.predict(*inputs))
-        options = Options(precision=precision_of(told["precision"]), **told["options"])
+        options = Options(precision=precision_of(told["precision"]), steps_per_call=steps_per_call, **told["options"])
         self._begin(_trainer(told, parameters, lr_scheduler), options, net, None)
         self._verdict, unfit = verdict, compatibility.misfit(told)
         if unfit and verdict.trusted:
@@ -387,7 +400,8 @@ class ExportedSpecialization(Specialization):
         text = described(self._graph()) if program.steps else ""
         if gpu:
             return DeviceExecutor(segments, program, self._memory(), refuse=self._refuse, text=text)
-        return Executor(segments, program, self._memory(), self._refuse, text)
+        repeated = loader.optional_function(module, REPEATED)
+        return Executor(segments, program, self._memory(), self._refuse, text, repeated)
 
     def _refuse(self, values: Mapping[str, Array]) -> NoReturn:
         index_checks.raise_error(self._graph(), values)

@@ -23,6 +23,7 @@ from gluongraph.host import process, services
 from gluongraph.host.interrupts import import_whole, in_one_line
 from gluongraph.host.progress import quiet, task
 from gluongraph.ir import printer
+from gluongraph.ir.entry_point import REPEATED
 from gluongraph.ir.graph import Graph, Node
 from gluongraph.ir.serialize import described
 from gluongraph.ops import index_checks
@@ -132,7 +133,7 @@ class Compiled:
         text = described(self.traced) if program.steps else ""
         if self.artefact.gpu:
             return DeviceExecutor(entry, program, state, refuse=refuse, text=text)
-        return Executor(entry, program, state, refuse, text)
+        return Executor(entry, program, state, refuse, text, loader.optional_function(module, REPEATED))
 
     def module(self) -> Any:
         """Return the artefact's code, loaded."""

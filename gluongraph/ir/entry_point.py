@@ -64,6 +64,9 @@ def segment_name(number: int) -> str:
     return f"step_segment{number}" if number else "step"
 
 
+REPEATED = "step_repeated"  # the function that calls an entry point of one segment several times, on a CPU
+
+
 @dataclass(frozen=True)
 class Program:
     """Arguments in order, arenas, constants; and which argument each of the graph's outputs is.

@@ -20,6 +20,7 @@ from gluongraph.host.torch_module import FROM_TORCH, is_torch_module
 from gluongraph.step import Options, TrainStep
 from gluongraph.step.arguments import check_batch, check_inputs, check_outputs
 from gluongraph.step.micro_batches import micro_batches_of
+from gluongraph.step.several import steps_per_call_of
 from gluongraph.step.state_dtype import hold_states
 from gluongraph.tracing.precision import in_whole, precision_of
 
@@ -42,6 +43,7 @@ def compile(
     memory_budget: int | str | None = None,
     optimizer_state: str | None = None,
     activations: str | None = None,
+    steps_per_call: int | None = None,
     tune: bool | float = False,
     progress: bool = True,
 ) -> TrainStep:
@@ -74,6 +76,9 @@ def compile(
             first call raises MXNetError where it cannot be. `step.memory(*batch)` tells what a step will take.
         optimizer_state: "bf16" keeps the optimizer's float32 states in bfloat16 from now on, stochastically rounded.
         activations: "bf16" keeps what the forward leaves to the gradients in bfloat16; the forward itself is exact.
+        steps_per_call: `step(xs, ys)` makes a step on each of up to so many batches, stacked along a new first axis,
+            and returns stacked losses: the numbers of as many calls, in less time for small nets. Other methods take
+            one batch. See docs/step.md.
         tune: measure on this machine, at the first call for new shapes, which ways to write its kernels are fastest:
             for so many seconds, or a minute if True. What is found is kept, for other steps too. See docs/tuning.md.
         progress: on a terminal, compiling and tuning show how far they are, in one line; False, or GG_PROGRESS=0 in the
@@ -82,7 +87,7 @@ def compile(
     Raises:
         ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1;
             no such number of micro-batches; no such remat, or a budget that is no number of bytes; no such form of
-            states or activations; `tune` is no number of seconds.
+            states or activations; steps_per_call is no number from 1 on; `tune` is no number of seconds.
         TypeError: an argument is not what its name says; an imported net takes another number of inputs; the net gives
             several arrays to a loss of one prediction, which the first call sees.
         CompileError: there is no such target.
@@ -131,6 +136,7 @@ def compile(
         remat=remat,
         memory_budget=memory_budget,
         activations=activations,
+        steps_per_call=steps_per_call_of(steps_per_call),
     )
     cast_net, cast_loss = in_whole(how, net, loss, trainer)
     if loss is None:

@@ -14,7 +14,10 @@ from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph
 from gluongraph.nd.row_sparse_array import RowSparseNDArray
+from gluongraph.runtime.executor import Executor
+from gluongraph.step.rows import Rows, rows_of
 from gluongraph.storage import Array
+from gluongraph.tracing.anomaly import SOUND
 from gluongraph.tracing.batch_split import OnAll, is_shared_out
 from gluongraph.tracing.loss_scaling import FINITE
 from gluongraph.tracing.low_precision_copies import Copies
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from gluongraph.codegen.rule import Target
     from gluongraph.compiler.lower import Compiled
     from gluongraph.runtime.device import DeviceExecutor
-    from gluongraph.runtime.executor import Executor
 
     Runner = Executor | DeviceExecutor | Interpreted
 
@@ -100,13 +102,30 @@ class Specialization:
                 return False
         return self.traced.holds
 
-    def run(self, arrays: Sequence[Array], draws: Mapping[str, Sequence[int]] | None = None) -> dict[str, Array]:
-        """Run one packed call on these inputs. Scalars must have been written before. `draws` are states of random
-        generators, by default the next ones."""
-        if self.moves != storages.moves():  # a parameter has moved since
+    @cached_property
+    def rows(self) -> Rows | None:
+        """The scalars of several steps that one call runs; None if it takes a call for each."""
+        if not isinstance(self.runner, Executor):
+            return None
+        keys = [SCALAR + key for key in self.table.keys] if self.table else []
+        return rows_of(self.runner, keys, self.others, self.draws, self.going)
+
+    @property
+    def going(self) -> tuple[str, ...]:
+        """The outputs that are false if a call has changed nothing."""
+        return (*([FINITE] if self.masked else []), *([SOUND] if self.guard is not None else []))
+
+    def refresh(self) -> None:
+        """Before a call: bind parameters that have moved, and compute copies of weights that others have written."""
+        if self.moves != storages.moves():
             self.runner.bind(self._memory())
             self.moves = storages.moves()
         self.copies.before()
+
+    def run(self, arrays: Sequence[Array], draws: Mapping[str, Sequence[int]] | None = None) -> dict[str, Array]:
+        """Run one packed call on these inputs. Scalars must have been written before. `draws` are states of random
+        generators, by default the next ones."""
+        self.refresh()
         if self.rng:
             for name, words in (random.take_all(self.draws) if draws is None else draws).items():
                 for i, word in enumerate(words):
@@ -114,11 +133,34 @@ class Specialization:
         values = self.runner([arrays[i] for i in self.reads])
         self.copies.after()
         results = dict(zip(self.runner.output_names, values, strict=True))
+        self._check(arrays, results)
+        self._forget()
+        return results
+
+    def check_call(self, arrays: Sequence[Array], results: Mapping[str, Array]) -> None:
+        """Raise the errors of the call of an executor that has run on these inputs."""
+        assert isinstance(self.runner, Executor)
+        self.runner.check([arrays[i] for i in self.reads])
+        self._check(arrays, results)
+
+    def _check(self, arrays: Sequence[Array], results: Mapping[str, Array]) -> None:
         if self.guard is not None:
             self.guard.check(results, self._held() | {f"data{i}": array for i, array in enumerate(arrays)})
+
+    def _forget(self) -> None:
         for grad in self.by_rows:
             grad.forget()
-        return results
+
+    def spend(self) -> None:
+        """Note of gradients that went into updates or sums that no memory holds them."""
+        for leaf in self.spends:
+            leaf.spent = True
+
+    def note_calls(self) -> None:
+        """Note what calls that the runner has made by itself have done to weights and gradients."""
+        self.copies.after()
+        self._forget()
+        self.spend()
 
     def _held(self) -> dict[str, Array]:
         """Return the arrays that `Guard.check` needs."""

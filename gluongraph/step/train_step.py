@@ -25,6 +25,7 @@ from gluongraph.runtime.checkpoint import Keep
 from gluongraph.runtime.communicator.base import PeerLost
 from gluongraph.runtime.executor import Executor
 from gluongraph.runtime.saving import Saver, room
+from gluongraph.step import several
 from gluongraph.step.elastic import is_elastic, recover
 from gluongraph.step.micro_batches import MicroBatches, joined
 from gluongraph.step.specialization import Lower, Specialization
@@ -113,6 +114,9 @@ class TrainStep:
     def __call__(self, *batch: Any, batch_size: float | None = None) -> Any:
         """One step. Batch: NDArrays or numpy arrays (shared, not copied, where they are contiguous).
 
+        Compiled with `steps_per_call`, a step on each batch of a stack: arrays have the batches along a first axis, and
+        so do the results. An error then says which batch it is about, and the steps on those before it stand.
+
         `batch_size` defaults to the first extent of the loss, over all contexts; a scalar loss counts as one sample of
         its context. As nd.array does, this makes float32 of numpy's float64 and of lists; an NDArray keeps its type. An
         error leaves everything as it was.
@@ -134,6 +138,13 @@ class TrainStep:
         >>> step(x, y).asnumpy().tolist()  # (2 - 0)² / 2 for each sample
         [2.0, 2.0, 2.0, 2.0]
         """
+        if (most := self.options.steps_per_call) is not None:
+            return several.call(self, batch, batch_size, most)
+        return self._single(batch, batch_size)
+
+    def _single(self, batch: Sequence[Any], batch_size: float | None) -> Any:
+        """One step on one batch; after the loss of a rank that this run goes on without, no step but the batch's
+        loss."""
         while True:
             try:
                 return self._step(batch, batch_size)
@@ -143,7 +154,7 @@ class TrainStep:
             if recover(self, self.trainer):
                 return self.evaluate(*batch)
 
-    def _step(self, batch: tuple[Any, ...], batch_size: float | None) -> Any:
+    def _step(self, batch: Sequence[Any], batch_size: float | None) -> Any:
         with self._reports:
             trainer = self._ready(batch)
         if self.options.micro_batches:
@@ -188,7 +199,7 @@ class TrainStep:
             self.accumulator.add((), 0)
         else:
             self.accumulator.add(specialization.names, size)
-        _spend(specialization)
+        specialization.spend()
         return specialization.answer(results, batch)
 
     @serialized
@@ -235,7 +246,7 @@ class TrainStep:
             self._update(trainer, specialization, arrays, size)
         accumulator.begin()
 
-    def _in_micro_batches(self, trainer: Trainer, batch: tuple[Any, ...], batch_size: float | None) -> Any:
+    def _in_micro_batches(self, trainer: Trainer, batch: Sequence[Any], batch_size: float | None) -> Any:
         """One step in micro-batches: their summed gradients are put where `apply` takes them from."""
         self._check_micro_batches(trainer)
         micro = MicroBatches(self, trainer, self.options.micro_batches)
@@ -301,7 +312,9 @@ class TrainStep:
             for cell, value in zip(specialization.cells, table.values(optimizer), strict=True):
                 cell[0] = value
             if specialization.others:
-                self._write_others(specialization, scale)
+                values = self._others(scale)
+                for name, cell in specialization.others.items():
+                    cell[0] = values[name]
             results = self._run(specialization, arrays)
         except BaseException:
             rollback()
@@ -312,15 +325,13 @@ class TrainStep:
             rollback()
         elif self.options.keep_grads:
             _write_grads(trainer, results)
-        _spend(specialization)
+        specialization.spend()
         return results
 
-    def _write_others(self, specialization: Specialization, scale: float) -> None:
-        """The scalars of an update that are not the optimizer's."""
+    def _others(self, scale: float) -> dict[str, float]:
+        """The scalars of an update that are not the optimizer's, by the names of inputs."""
         values = self.averages.scalars if self.averages is not None else {}
-        values = {**values, LIMIT: (self.options.clip_norm or 0.0) / scale}
-        for name, cell in specialization.others.items():
-            cell[0] = values[name]
+        return {**values, LIMIT: (self.options.clip_norm or 0.0) / scale}
 
     def _run(self, specialization: Specialization, arrays: Sequence[Array]) -> dict[str, Array]:
         """Run a graph. Where it fails, or its batch is left out, no random number has been drawn."""
@@ -341,7 +352,7 @@ class TrainStep:
         """Does Python act between gradients and updates? amp's look at gradients is in the graph where one is there."""
         return trainer.in_python or (trainer.skips and not self.options.precision.scaled)
 
-    def _backward_and_step(self, trainer: Trainer, batch: tuple[Any, ...], batch_size: float | None) -> Any:
+    def _backward_and_step(self, trainer: Trainer, batch: Sequence[Any], batch_size: float | None) -> Any:
         """Forward and backward as one compiled call, then the trainer's `step`, because Python has a part in that."""
         self._check_whole(trainer)
         with self._reports:
@@ -910,9 +921,3 @@ def _write_grads(trainer: Trainer, results: Mapping[str, Array]) -> list[str]:
             leaf.spent = False
             written.append(name)
     return written
-
-
-def _spend(specialization: Specialization) -> None:
-    """Note of gradients that went into updates or sums that no memory holds them."""
-    for leaf in specialization.spends:
-        leaf.spent = True

@@ -48,6 +48,7 @@ class Options:
     remat: str | None = None
     memory_budget: int | str | None = None
     activations: str | None = None
+    steps_per_call: int | None = None  # the most batches that a call takes, stacked; None: one, as it is
 
 
 @dataclass(frozen=True)

@@ -553,6 +553,26 @@ def continue_after_a_bad_label(step: Any, net: Any) -> None:
     same_everywhere(weights(net))
 
 
+def check_several_steps_by_one_call() -> None:
+    """Stacked batches are trained on one by one; so is what comes before one that a rank refuses."""
+    net, other = dense(), dense()
+    step, several = compiled(net, trained(net)), compiled(other, trained(other), steps_per_call=3)
+    xs, ys = (np.stack([own(each) for each in batch[:3]]) for batch in (X, Y))
+    mx.random.seed(1)
+    expected = np.stack([step(x, y).asnumpy() for x, y in zip(xs, ys, strict=True)])
+    after = state_of(net, step.trainer)
+    mx.random.seed(1)
+    assert (several(xs, ys).asnumpy() == expected).all()
+    assert state_of(other, several.trainer) == after
+    step(xs[0], ys[0])
+    after = state_of(net, step.trainer)
+    if world().rank == 0:
+        ys[1] = CLASSES
+    with refused(0, IndexRangeError, f"batch .1. of 3 in this call: .*label {CLASSES}"):
+        several(xs, ys)
+    assert state_of(other, several.trainer) == after
+
+
 def check_a_bad_label_in_grads() -> None:
     (_, step), (_, alone) = both()
     with refused(1, IndexRangeError, f"label {CLASSES}"):
@@ -669,6 +689,7 @@ CHECKS: list[Check] = [
     check_optimizers_in_python,
     check_hybridized,
     check_a_bad_label,
+    check_several_steps_by_one_call,
     check_a_bad_label_in_grads,
     check_other_programs,
     check_random_draws_after_a_disagreement,
