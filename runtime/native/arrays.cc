@@ -76,6 +76,8 @@ std::byte* Arrays::state(const std::string& name, size_t bytes) const {
   return found->second->memory.data();
 }
 
+size_t Arrays::room(const std::string& name) const { return states_.at(name)->memory.size(); }
+
 const Tensor& Arrays::parameter(const std::string& key) const { return held_.at("params/" + key).tensor; }
 
 Groups Arrays::saved(const std::vector<std::string>& window) const {

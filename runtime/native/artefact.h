@@ -22,11 +22,20 @@ struct Argument {
   size_t input = 0;   // which array of a batch an input is
 };
 
-// A sum over ranks of memory between kernels, in place.
+// A collective between ranks, on arguments that lie one after another: their sums over ranks, in place; this rank's part
+// of the sums; or what the parts of all ranks make.
 struct Collective {
+  enum class Op { all_reduce, reduce_scatter, all_gather } op;
   const DType* dtype;
-  size_t offset, bytes;  // in the scratch memory
+  std::vector<size_t> flat;  // the arguments that lie one after another
+  size_t part = 0;           // the argument that is this rank's part; not of all_reduce
+  size_t elements = 0;       // of a part; 0 of all_reduce
+
+  // The bytes of the flat memory, of which each of so many ranks has a part.
+  size_t bytes(const std::vector<Argument>& arguments, int64_t ranks) const;
 };
+
+size_t aligned(size_t bytes);  // as buffers are that lie one after another
 
 // What a call does next: run a segment of its code, or a collective.
 struct Step {
@@ -59,6 +68,7 @@ struct Entry {
 struct Parameter {
   std::string name, key;  // in graphs, and in checkpoints
   Tensor type;
+  bool trained = true;  // has it gradients? Otherwise it is a running statistic, or frozen
   int64_t index = -1;  // what counts and multipliers go by; -1: the trainer does not hold it
 };
 
@@ -80,6 +90,7 @@ class Artefact {
   std::vector<State> states;
   std::vector<Entry> entries;
   int64_t ranks = 0;  // that trained the step together when it was exported; 0: it is for one process
+  bool for_these_ranks = false;  // does it train on as many ranks alone?
   Json about;  // what a checkpoint of the moment of the export says
   Json optimizer, options, writer;
 
@@ -88,6 +99,7 @@ class Artefact {
   void check_machine(const Json& told) const;
   void read(const Json& told);
   Entry entry_of(const Json& told) const;
+  void check_ranks();
   const Tensor& tensor(const std::string& name) const;
 
   Memory file_;

@@ -239,11 +239,11 @@ int run(const gg::Options& options) {
   if (walk) train(options, training, *walk);
   if (test) evaluate(training, *test);
   if (questions) predict(options, training, *questions);
-  if (tells && !options.save.empty()) {
+  if (!options.save.empty()) {
     if (walk) note(*walk, training);
     const char* place = gg_save(training.get(), options.save.c_str());
     check(place == nullptr, training);
-    std::printf("saved in %s\n", place);
+    if (tells) std::printf("saved in %s\n", place);
   }
   check(gg_agree(training.get(), "the end"), training);  // no rank ends while others train, or write
   return 0;

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "checkpoint.h"
 #include "checkpoint_ranks.h"
+#include "elements.h"
 #include "error.h"
-#include "half.h"
 #include "sha256.h"
 
 namespace gg {
@@ -24,21 +23,6 @@ bool fits(const Entry& entry, const std::string& mode, const Batch& batch) {
   return entry.mode == mode && entry.batch.size() == batch.size() &&
          std::equal(batch.begin(), batch.end(), entry.batch.begin(),
                     [](const Tensor& a, const Tensor& b) { return a.dtype == b.dtype && a.shape == b.shape; });
-}
-
-double number_at(const Tensor& tensor, size_t i) {
-  const std::byte* from = tensor.data + tensor.dtype->bytes * i;
-  const auto read = [&](auto value) {
-    std::memcpy(&value, from, sizeof value);
-    return value;
-  };
-  const std::string_view name = tensor.dtype->name;
-  if (name == "f64") return read(double{});
-  if (name == "f32") return static_cast<double>(read(float{}));
-  if (name == "i32") return static_cast<double>(read(int32_t{}));
-  if (name == "bf16") return static_cast<double>(from_bfloat16(read(uint16_t{})));
-  if (name == "f16") return static_cast<double>(from_float16(read(uint16_t{})));
-  return std::numeric_limits<double>::quiet_NaN();
 }
 
 constexpr const char *kFinite = "amp:finite", *kSound = "anomaly:sound", *kNorm = "grad_norm";
@@ -57,7 +41,7 @@ Call& Training::call(const std::string& mode, const Batch& batch) {
   for (const Entry& entry : artefact.entries) {
     if (fits(entry, mode, batch)) {
       std::unique_ptr<Call>& made = calls_[&entry];
-      if (made == nullptr) made = std::make_unique<Call>(entry, arrays, progress, scratch_);
+      if (made == nullptr) made = std::make_unique<Call>(entry, arrays, progress, scratch_, artefact.ranks);
       return *made;
     }
     if (entry.mode == mode) known += (known.empty() ? "" : "; or ") + types_of(entry.batch);
@@ -135,6 +119,10 @@ void Training::join_ranks() {
   ranks_ = &Ranks::get();
   const auto sums = [](const Entry& entry) { return entry.mode == "step" || entry.mode == "apply"; };
   const auto& entries = artefact.entries;
+  if (artefact.for_these_ranks && ranks_->size() != artefact.ranks) {
+    fail(artefact.path, " is compiled for ", artefact.ranks, " ranks, and there are ", ranks_->size(),
+         ": start as many, or export the step on ", ranks_->size());
+  }
   if (artefact.ranks > 1 || ranks_->size() == 1 || std::none_of(entries.begin(), entries.end(), sums)) return;
   fail(artefact.path, " was exported by one rank, and its code has no sum over ", ranks_->size(),
        ": what two or more ranks export runs on any number");
@@ -166,14 +154,36 @@ double Training::mean(size_t result) const {
 }
 
 std::string Training::save(const std::string& run) const {
-  if (rank_count() > 1 && progress.window.batches > 0) fail("each rank has added up gradients: apply them before saving");
   std::vector<std::string> window;
   for (const Parameter& parameter : artefact.parameters) {
     const std::vector<std::string>& names = progress.window.names;
     if (std::find(names.begin(), names.end(), parameter.name) != names.end()) window.push_back(parameter.key);
   }
-  return save_checkpoint(run, progress.updates(), arrays.saved(window), progress.told(arrays.loss_scale()),
-                         artefact.writer);
+  Json about = progress.told(arrays.loss_scale());
+  if (rank_count() > 1) return save_together(run, arrays.saved(window), std::move(about));
+  return save_checkpoint(run, progress.updates(), arrays.saved(window), about, artefact.writer);
+}
+
+std::string Training::save_together(const std::string& run, Groups groups, Json about) const {
+  agree("saving after " + std::to_string(progress.updates()) + " updates");
+  std::vector<std::string> statistics;
+  for (const Parameter& parameter : artefact.parameters) {
+    if (!parameter.trained) statistics.push_back(parameter.key);
+  }
+  const Gathered whole = gather(std::move(groups), std::move(about), statistics, *ranks_);
+  std::string place, error;
+  if (rank() == 0) {
+    try {
+      place = save_checkpoint(run, progress.updates(), whole.groups, whole.about, artefact.writer);
+    } catch (const Error& wrong) {
+      error = wrong.what();
+    }
+  }
+  place = ranks_->exchange(place)[0];
+  const std::string first = ranks_->exchange(error)[0];
+  if (first.empty()) return place;
+  ranks_->note_common_error();
+  fail(rank() == 0 ? "" : "rank 0: ", first);
 }
 
 std::string Training::load(const std::string& folder) {

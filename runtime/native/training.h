@@ -45,7 +45,8 @@ class Training {
   double mean(size_t result) const;  // NaN where there is no such result, or it is of no floats
   double grad_norm() const { return grad_norm_; }  // of the last update, before clipping; NaN where it is not computed
 
-  // A checkpoint in a run's folder: its path. And back: "", or a warning where newer ones were damaged.
+  // A checkpoint in a run's folder: its path. All ranks save together, and the first one writes; an Error is one of all.
+  // And back: "", or a warning where newer ones were damaged.
   std::string save(const std::string& run) const;
   std::string load(const std::string& folder);
 
@@ -54,6 +55,7 @@ class Training {
   bool run(Call& call, const Batch& batch);
   void update(Call& call, const Batch& batch, double samples);
   void join_ranks();
+  std::string save_together(const std::string& run, Groups groups, Json about) const;
 
   Ranks* ranks_ = nullptr;
   Memory scratch_;

@@ -31,12 +31,16 @@ def _made(
     settings: dict[str, Any],
     store: dict[str, Any] | None = None,
     layers: Sequence[gluon.HybridBlock] = (),
+    dtype: str = "float32",
     **options: Any,
 ) -> Any:
     random.seed(3)
     net = gluon.nn.HybridSequential()
+    if dtype != "float32":
+        net.add(gluon.nn.HybridLambda(lambda F, x: F.cast(x, dtype)))
     net.add(gluon.nn.Dense(32, activation="relu", in_units=20), gluon.nn.Dropout(0.3), *layers)
     net.add(gluon.nn.Dense(10, in_units=32))
+    net.cast(dtype)
     net.initialize(mx.init.Xavier())
     trainer = gluon.Trainer(net.collect_params(), optimizer, settings, **{"kvstore": "dist_sync", **(store or {})})
     return mx.compile(net, LOSS, trainer, **options)
@@ -57,12 +61,27 @@ def scaled() -> Any:
     return _made("sgld", settings, precision="16-mixed", clip_norm=1.0, ema=0.99)
 
 
+def mixed() -> Any:
+    """Weights in float32, most of what is computed in bfloat16."""
+    return _made("adam", {"learning_rate": 0.01}, precision="bf16-mixed")
+
+
+def half() -> Any:
+    """Weights and gradients in float16, which are summed over ranks as such."""
+    return _made("sgd", {"learning_rate": 0.05, "momentum": 0.9, "multi_precision": True}, dtype="float16")
+
+
+def brain() -> Any:
+    """The same in bfloat16."""
+    return _made("sgd", {"learning_rate": 0.05, "momentum": 0.9}, dtype="bfloat16")
+
+
 def normalized() -> Any:
     """With statistics that each rank has for itself."""
     return _made("sgd", {"learning_rate": 0.05}, layers=[gluon.nn.BatchNorm(in_channels=32)])
 
 
-TRAININGS: dict[str, Callable[[], Any]] = {"sgd": sgd, "adam": adam, "scaled": scaled}
+TRAININGS: dict[str, Callable[[], Any]] = {each.__name__: each for each in (sgd, adam, scaled, mixed, half, brain)}
 
 
 def weights(step: Any) -> list[bytes]:
