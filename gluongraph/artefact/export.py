@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ import numpy as np
 
 from gluongraph.artefact import compatibility, file, signing, structure
 from gluongraph.artefact import update_scalars as how
-from gluongraph.artefact.snapshot import current
+from gluongraph.artefact.snapshot import current, is_of_all_ranks
+from gluongraph.checkpoint import collective
 from gluongraph.checkpoint.part import Training
 from gluongraph.codegen.cache.artifacts import LIBRARY
 from gluongraph.codegen.rule import Target
@@ -29,10 +30,12 @@ from gluongraph.ir.entry_point import Program
 from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import index_checks
+from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.step.batch import as_array
 from gluongraph.step.specializations import Specializations
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import WINDOW, GradientAccumulator
+from gluongraph.tracing.compressed_exchange import RESIDUAL
 from gluongraph.tracing.ema import AVERAGE
 from gluongraph.tracing.loss_scaling import GOOD, SCALE
 from gluongraph.tracing.optimizer_updates import GRAD, SCALAR
@@ -63,6 +66,8 @@ def export(
     wanted = _modes(step, modes)
     types = _batches(step, batches, batch_sizes)
     _check(step, batches[0] if batches else ())
+    if (trainer := step.trainer) is not None and is_of_all_ranks(step):
+        Agreement(trainer.communicator, f"step.export after {trainer.optimizer.num_update} updates")()
     on = find_target(target or step.options.target)
     command_for(on.machine)  # raises, before anything is compiled
     maker = _Maker(step, on)
@@ -71,7 +76,20 @@ def export(
         for mode, number, each in entries:
             maker.add(mode, number, each)
             done()
-    file.write(path, *maker.finish(), signing.signatures)
+    told, arrays = maker.finish()
+    by_one_of_all(step, lambda: file.write(path, told, arrays, signing.signatures))
+
+
+def by_one_of_all(step: TrainStep, write: Callable[[], None]) -> None:
+    """Write a file: of several ranks that export together the first one does.
+
+    Raises:
+        OSError: it cannot be written; on all ranks.
+    """
+    if step.trainer is not None and is_of_all_ranks(step):
+        collective.on_rank_0(step.trainer.communicator, write)
+    else:
+        write()
 
 
 def _check(step: TrainStep, batch: Sequence[Any]) -> None:
@@ -84,10 +102,6 @@ def _check(step: TrainStep, batch: Sequence[Any]) -> None:
         wrong = f"its parameters are on {len(trainer.contexts)} contexts, and an artefact runs on one"
     elif step._in_python(trainer):
         wrong = "Python acts between its gradients and updates: an optimizer without a formula, a store or a method"
-    elif trainer.exchange.compression is not None:
-        wrong = "its gradients are compressed"
-    elif trainer.exchange.sharding is not None:
-        wrong = "its state is divided among ranks (strategy=): only together they have all of it"
     elif step.options.micro_batches:
         wrong = "it computes in micro-batches (deterministic=)"
     elif step.averages is not None and step.averages.shown:
@@ -171,6 +185,27 @@ def _ranks(trainer: Trainer | None) -> dict[str, int]:
     return {"ranks": store.num_workers} if store is not None and store.type.startswith("dist") else {}
 
 
+def _exchange(step: TrainStep, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """How gradients are compressed, and what is divided among ranks; nothing where they are sent as they are, and every
+    rank has everything."""
+    if (trainer := step.trainer) is None:
+        return {}
+    told: dict[str, Any] = {}
+    if (compression := trainer.exchange.compression) is not None:
+        told["compression"] = {"type": compression.type, "threshold": compression.threshold}
+    if (sharding := trainer.exchange.sharding) is not None:
+        key_of = {p.key: key for key, p in parameters.items()}
+        told["strategy"] = trainer.strategy
+        told["buckets"] = {
+            bucket.name: {
+                "parameters": [key_of[name] for name in bucket.parameters],
+                "elements": bucket.shard(sharding.ranks).size,
+            }
+            for bucket in sharding.buckets
+        }
+    return {"exchange": told} if told else {}
+
+
 def _collectives(program: Program) -> dict[str, Any]:
     """What tells of a program's collectives; nothing where it has none."""
     if not program.collectives:
@@ -232,6 +267,7 @@ class _Maker:
             "states": {name: sources(name, array) for name, array in self._held().items()},
             **self._optimizer(),
             **_ranks(step.trainer),
+            **_exchange(step, parameters),
             "entries": [self._entry(e) for e in self.entries],
             "about": about,
         }
@@ -281,11 +317,16 @@ class _Maker:
     def _sources(self, parameters: Mapping[str, Any]) -> Any:
         """A function that tells of each array of state what it begins as."""
         key_of = {id(p.data().storage): key for key, p in parameters.items()}
+        trainer = self.step.trainer
+        shards = trainer.exchange.sharding if trainer is not None else None
+        divided = {bucket.name for bucket in shards.buckets} if shards is not None else set[str]()
         name_of = {p.key: key for key, p in parameters.items()}
 
         def value(name: str, array: NDArray) -> dict[str, Any]:
-            prefix = next((p for p in (AVERAGE, WINDOW, GRAD) if name.startswith(p)), "")
+            prefix = next((p for p in (AVERAGE, WINDOW, GRAD, RESIDUAL) if name.startswith(p)), "")
             owner, _, state = name.partition("/")
+            if owner in divided:
+                return {"shard": owner, **({"state": state} if state else {})}
             if id(array.storage) in key_of:
                 return {"tensor": file.PARAMS + key_of[id(array.storage)]}
             if prefix:

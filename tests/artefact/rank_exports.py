@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,17 +77,40 @@ def brain() -> Any:
     return _made("sgd", {"learning_rate": 0.05, "momentum": 0.9}, dtype="bfloat16")
 
 
+def compressed(kind: str, **store: Any) -> Any:
+    """Gradients are compressed on the way to other ranks; each keeps back what it has not sent."""
+    how = {"type": kind, "threshold": 0.5}
+    return _made("sgd", {"learning_rate": 0.01, "momentum": 0.9}, {"compression_params": how, **store})
+
+
+def divided(strategy: str, **options: Any) -> Any:
+    """Optimizer states, with "fsdp" parameters as well, are divided among ranks."""
+    return _made("adam", {"learning_rate": 0.01}, {"strategy": strategy}, **options)
+
+
 def normalized() -> Any:
     """With statistics that each rank has for itself."""
     return _made("sgd", {"learning_rate": 0.05}, layers=[gluon.nn.BatchNorm(in_channels=32)])
 
 
-TRAININGS: dict[str, Callable[[], Any]] = {each.__name__: each for each in (sgd, adam, scaled, mixed, half, brain)}
+TRAININGS: dict[str, Callable[[], Any]] = {  # on any number of ranks
+    **{each.__name__: each for each in (sgd, adam, scaled, mixed, half, brain)},
+    "fp16": partial(compressed, "fp16"),
+    "bf16": partial(compressed, "bf16"),
+}
+FIXED: dict[str, Callable[[], Any]] = {  # on as many as have exported them
+    **{kind: partial(compressed, kind) for kind in ("2bit", "1bit", "sign")},
+    **{strategy: partial(divided, strategy) for strategy in ("zero1", "zero2", "fsdp")},
+    "zero1-16": partial(divided, "zero1", precision="16-mixed", clip_norm=1.0, ema=0.99),
+    "fsdp-16": partial(divided, "fsdp", precision="16-mixed", clip_norm=1.0),
+    "zero2-bf16": partial(divided, "zero2", precision="bf16-mixed", clip_norm=1.0),
+}
 
 
 def weights(step: Any) -> list[bytes]:
-    """All parameters as they are."""
-    return [parameter.data().asnumpy().tobytes() for parameter in step.trainer.params]
+    """All parameters as they are; of what is divided among ranks all of these call it."""
+    with step.trainer.whole_parameters():
+        return [parameter.data().asnumpy().tobytes() for parameter in step.trainer.params]
 
 
 def losses(step: Any, numbers: range) -> list[bytes]:
@@ -95,17 +119,19 @@ def losses(step: Any, numbers: range) -> list[bytes]:
 
 
 def export_all(folder: str) -> None:
-    """Each kind of step, at its second update, by each rank; it and the loaded one then train alike. What they come to
-    is saved: <kind><rank>.npz."""
-    for kind, make in TRAININGS.items():
-        step, file = make(), Path(folder, f"{kind}{world().rank}.gga")
+    """Each kind of step, at its second update, by each rank, or by all together; it and the loaded one then train alike.
+    What they come to is saved: <kind><rank>.npz and the checkpoint <kind>."""
+    for kind, make in (TRAININGS | FIXED).items():
+        step, file = make(), Path(folder, f"{kind}{0 if kind in FIXED else world().rank}.gga")
         step(*part(0))
         step.export(file, modes=MODES)
         loaded, drawn = mx.load(file), random.all_states()
         ours = losses(step, range(STEPS))
         random.set_all_states(drawn)
         assert losses(loaded, range(STEPS)) == ours and weights(loaded) == weights(step), kind
-        np.savez(f"{folder}/{kind}{world().rank}.npz", *(p.data().asnumpy() for p in step.trainer.params))
+        with step.trainer.whole_parameters():
+            np.savez(f"{folder}/{kind}{world().rank}.npz", *(p.data().asnumpy() for p in step.trainer.params))
+        loaded.save(f"{folder}/{kind}")
         drawn = random.all_states()
         for each in (step, loaded):
             random.set_all_states(drawn)
