@@ -200,8 +200,8 @@ class ExportedStep(TrainStep):
 
 
 def _check_ranks(told: Mapping[str, Any]) -> None:
-    """Refuse other ranks than those for which it is compiled: what one rank has exported to train has no sum over ranks;
-    what is divided among ranks, or compressed to codes, has parts of as many ranks as have exported it."""
+    """Refuse other ranks than it is compiled for: what one rank has exported to train has no sum over ranks; what is
+    divided among ranks, or compressed to codes, has parts of as many ranks as have exported it."""
     size = world().size
     if file.is_for_its_ranks(told) and size != told["ranks"]:
         message = f"the artefact is compiled for {told['ranks']} ranks, and there are {size}"

@@ -258,6 +258,9 @@ void Artefact::read(const Json& told) {
   for (const Json& row : told.at("parameters").items()) {
     Parameter made{row.at("name").text(), row.at("key").text(), type_of(row.at("dtype"), row.at("shape"))};
     made.trained = row.at("grad_req").text() != "null";
+    if (const Json* states_of = row.find("states")) {
+      for (const auto& [name, type] : states_of->members()) made.states[name] = type_of(type.at(size_t{0}), type.at(1));
+    }
     if (!row.at("index").is_null()) made.index = row.at("index").integer();
     if (!alike(tensor("params/" + made.key), made.type)) fail("params/", made.key, " is no ", made.type.type());
     parameters.push_back(std::move(made));
@@ -270,10 +273,37 @@ void Artefact::read(const Json& told) {
     if ((ranks = exported_by->integer()) < 1) fail("it was exported by ", ranks, " ranks");
   }
   for (Entry& entry : entries) entry.ranked = ranks > 0;
+  const Json* exchange = told.find("exchange");
+  if (const Json* of = exchange == nullptr ? nullptr : exchange->find("buckets")) {
+    for (const auto& [name, row] : of->members()) buckets.push_back(bucket_of(name, row));
+    gathers = exchange->at("strategy").text() == "fsdp";
+  }
   about = told.at("about");
   optimizer = told.at("optimizer");
   options = told.at("options");
   writer = told.at("writer");
+}
+
+Bucket Artefact::bucket_of(const std::string& name, const Json& told) const {
+  Bucket made{name, {}, static_cast<size_t>(told.at("elements").unsigned_integer())};
+  size_t bytes = 0;
+  for (const Json& key : told.at("parameters").items()) {
+    const auto has_key = [&](const Parameter& parameter) { return parameter.key == key.text(); };
+    const auto found = std::find_if(parameters.begin(), parameters.end(), has_key);
+    if (found == parameters.end()) fail(name, " has the parameter ", key.text(), ", which does not exist");
+    const auto place = static_cast<size_t>(found - parameters.begin());
+    const auto has_place = [&](const Bucket& bucket) {
+      return std::count(bucket.parameters.begin(), bucket.parameters.end(), place) > 0;
+    };
+    if (has_place(made) || std::any_of(buckets.begin(), buckets.end(), has_place)) fail(key.text(), " is divided twice");
+    made.parameters.push_back(place);
+    if (found->type.dtype != parameters[made.parameters[0]].type.dtype) fail(name, " has parameters of several types");
+    bytes += aligned(found->type.bytes());
+  }
+  if (made.parameters.empty() || ranks < 1) fail(name, " has no parameters or no ranks");
+  const size_t parts = static_cast<size_t>(ranks), size = parameters[made.parameters[0]].type.dtype->bytes;
+  if (made.elements != aligned((bytes + parts - 1) / parts) / size) fail(name, " has a part of ", made.elements, " elements");
+  return made;
 }
 
 // Collectives take ranks. The parts of others than sums are those of as many ranks as have exported them.

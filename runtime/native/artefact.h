@@ -68,8 +68,16 @@ struct Entry {
 struct Parameter {
   std::string name, key;  // in graphs, and in checkpoints
   Tensor type;
+  std::map<std::string, Tensor> states = {};  // types of the optimizer's
   bool trained = true;  // has it gradients? Otherwise it is a running statistic, or frozen
   int64_t index = -1;  // what counts and multipliers go by; -1: the trainer does not hold it
+};
+
+// Parameters that lie one after another in memory, of which each rank has a part: it updates that one.
+struct Bucket {
+  std::string name;               // in graphs: of this rank's part
+  std::vector<size_t> parameters;  // their places among those of the artefact
+  size_t elements = 0;            // of a rank's part
 };
 
 struct State {
@@ -89,6 +97,8 @@ class Artefact {
   std::vector<Parameter> parameters;
   std::vector<State> states;
   std::vector<Entry> entries;
+  std::vector<Bucket> buckets;
+  bool gathers = false;  // are parameters gathered where they are read, and otherwise kept in parts alone?
   int64_t ranks = 0;  // that trained the step together when it was exported; 0: it is for one process
   bool for_these_ranks = false;  // does it train on as many ranks alone?
   Json about;  // what a checkpoint of the moment of the export says
@@ -99,6 +109,7 @@ class Artefact {
   void check_machine(const Json& told) const;
   void read(const Json& told);
   Entry entry_of(const Json& told) const;
+  Bucket bucket_of(const std::string& name, const Json& told) const;
   void check_ranks();
   const Tensor& tensor(const std::string& name) const;
 

@@ -70,6 +70,29 @@ void refuse_sums(const Checkpoint& checkpoint, const std::vector<Json>& ranks, i
   }
 }
 
+// What all ranks have kept back of compressed gradients becomes the first one's, as if all samples had been its own; others
+// have kept back nothing.
+void take_residuals(Checkpoint& checkpoint, const std::vector<Json>& ranks, int rank,
+                    const std::map<std::string, Tensor>& apart) {
+  for (auto& [key, array] : checkpoint.groups[kRest]) {
+    if (!begins(key, "residual:")) continue;
+    Memory sum(array.bytes());
+    const std::string name = std::string(kRest) + "/" + key;
+    for (size_t other = 0; other < ranks.size() && rank == 0; ++other) {
+      const auto own = apart.find("rank" + std::to_string(other) + ":" + name);
+      const Tensor& kept = own == apart.end() ? array : own->second;
+      if (kept.dtype->name != "f32" || kept.shape != array.shape) fail(name, " is of several types");
+      for (size_t i = 0; i < elements_of(array.shape); ++i) {
+        reinterpret_cast<float*>(sum.data())[i] += reinterpret_cast<const float*>(kept.data)[i];
+      }
+    }
+    array.data = sum.data();
+    checkpoint.files.push_back(std::move(sum));
+  }
+  Json& parts = *checkpoint.about.find("parts");
+  if (parts.find("residuals") != nullptr) parts.set("residuals", Json::object({{"rank", Json::integer(rank)}}));
+}
+
 // -- to be written
 
 // The arrays that ranks may have otherwise, by "<group>/<name>": statistics, and all of the rest but averages.
@@ -158,6 +181,7 @@ void take_part(Checkpoint& checkpoint, int rank, int count) {
     take_own(checkpoint, ranks[static_cast<size_t>(rank)], rank, apart);
   } else {
     refuse_sums(checkpoint, ranks, count);
+    take_residuals(checkpoint, ranks, rank, apart);
   }
   Json about = Json::object();
   for (const auto& [name, value] : checkpoint.about.members()) {

@@ -25,15 +25,32 @@ bool fits(const Entry& entry, const std::string& mode, const Batch& batch) {
                     [](const Tensor& a, const Tensor& b) { return a.dtype == b.dtype && a.shape == b.shape; });
 }
 
+// Connects this process to the others; nullptr where the artefact is for one.
+Ranks* ranks_of(const Artefact& artefact) {
+  if (artefact.ranks == 0) return nullptr;
+  Ranks& ranks = Ranks::get();
+  if (artefact.for_these_ranks && ranks.size() != artefact.ranks) {
+    fail(artefact.path, " is compiled for ", artefact.ranks, " ranks, and there are ", ranks.size(), ": start ",
+         artefact.ranks, ", or export the step on ", ranks.size());
+  }
+  const auto sums = [](const Entry& entry) { return entry.mode == "step" || entry.mode == "apply"; };
+  const auto& entries = artefact.entries;
+  if (artefact.ranks == 1 && ranks.size() > 1 && std::any_of(entries.begin(), entries.end(), sums)) {
+    fail(artefact.path, " was exported by one rank, and its code has no sum over ", ranks.size(),
+         ": what two or more ranks export runs on any number");
+  }
+  return &ranks;
+}
+
 constexpr const char *kFinite = "amp:finite", *kSound = "anomaly:sound", *kNorm = "grad_norm";
 
 }  // namespace
 
-Training::Training(const std::string& path, const std::vector<PublicKey>& keys) : artefact(path, keys) {
+Training::Training(const std::string& path, const std::vector<PublicKey>& keys)
+    : artefact(path, keys), ranks_(ranks_of(artefact)) {
   size_t scratch = 0;
   for (const Entry& entry : artefact.entries) scratch = std::max(scratch, entry.scratch_bytes);
   scratch_ = Memory(scratch);
-  if (artefact.ranks > 0) join_ranks();
 }
 
 Call& Training::call(const std::string& mode, const Batch& batch) {
@@ -114,20 +131,6 @@ void Training::apply() {
   window = Window();
 }
 
-// Connects this process to the others, where there are some.
-void Training::join_ranks() {
-  ranks_ = &Ranks::get();
-  const auto sums = [](const Entry& entry) { return entry.mode == "step" || entry.mode == "apply"; };
-  const auto& entries = artefact.entries;
-  if (artefact.for_these_ranks && ranks_->size() != artefact.ranks) {
-    fail(artefact.path, " is compiled for ", artefact.ranks, " ranks, and there are ", ranks_->size(),
-         ": start as many, or export the step on ", ranks_->size());
-  }
-  if (artefact.ranks > 1 || ranks_->size() == 1 || std::none_of(entries.begin(), entries.end(), sums)) return;
-  fail(artefact.path, " was exported by one rank, and its code has no sum over ", ranks_->size(),
-       ": what two or more ranks export runs on any number");
-}
-
 void Training::agree(const std::string& text) const {
   if (ranks_ == nullptr || ranks_->size() == 1) return;
   const uint64_t digest = std::stoull(sha256(text).substr(0, 16), nullptr, 16);
@@ -159,18 +162,27 @@ std::string Training::save(const std::string& run) const {
     const std::vector<std::string>& names = progress.window.names;
     if (std::find(names.begin(), names.end(), parameter.name) != names.end()) window.push_back(parameter.key);
   }
-  Json about = progress.told(arrays.loss_scale());
-  if (rank_count() > 1) return save_together(run, arrays.saved(window), std::move(about));
-  return save_checkpoint(run, progress.updates(), arrays.saved(window), about, artefact.writer);
+  if (rank_count() > 1) return save_together(run, window);
+  std::vector<Memory> memory;
+  return save_checkpoint(run, progress.updates(), arrays.saved(window, memory), told(), artefact.writer);
 }
 
-std::string Training::save_together(const std::string& run, Groups groups, Json about) const {
+// What a checkpoint tells beside its arrays.
+Json Training::told() const {
+  Json about = progress.told(arrays.loss_scale());
+  Json* residuals = about.find("parts")->find("residuals");
+  if (residuals != nullptr && rank_count() > 1) *residuals = Json::object({{"rank", Json::integer(rank())}});
+  return about;
+}
+
+std::string Training::save_together(const std::string& run, const std::vector<std::string>& window) const {
   agree("saving after " + std::to_string(progress.updates()) + " updates");
   std::vector<std::string> statistics;
   for (const Parameter& parameter : artefact.parameters) {
     if (!parameter.trained) statistics.push_back(parameter.key);
   }
-  const Gathered whole = gather(std::move(groups), std::move(about), statistics, *ranks_);
+  std::vector<Memory> memory;
+  const Gathered whole = gather(arrays.saved(window, memory), told(), statistics, *ranks_);
   std::string place, error;
   if (rank() == 0) {
     try {

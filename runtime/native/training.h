@@ -23,7 +23,12 @@ class Training {
   explicit Training(const std::string& path, const std::vector<PublicKey>& keys = {});
 
   const Artefact artefact;
-  Arrays arrays{artefact};
+
+ private:
+  Ranks* const ranks_;
+
+ public:
+  Arrays arrays{artefact, ranks_};
   Progress progress{artefact};
 
   // Forward, backward and update by a batch; results() then has the loss. An Error leaves everything as it was.
@@ -54,10 +59,9 @@ class Training {
   Call& call(const std::string& mode, const Batch& batch);
   bool run(Call& call, const Batch& batch);
   void update(Call& call, const Batch& batch, double samples);
-  void join_ranks();
-  std::string save_together(const std::string& run, Groups groups, Json about) const;
+  Json told() const;
+  std::string save_together(const std::string& run, const std::vector<std::string>& window) const;
 
-  Ranks* ranks_ = nullptr;
   Memory scratch_;
   std::map<const Entry*, std::unique_ptr<Call>> calls_;
   const std::vector<Tensor> none_;

@@ -119,8 +119,8 @@ def losses(step: Any, numbers: range) -> list[bytes]:
 
 
 def export_all(folder: str) -> None:
-    """Each kind of step, at its second update, by each rank, or by all together; it and the loaded one then train alike.
-    What they come to is saved: <kind><rank>.npz and the checkpoint <kind>."""
+    """Each kind of step, at its second update, by each rank or by all together; it and the loaded one train alike. What
+    they come to is saved: <kind><rank>.npz and the checkpoint <kind>."""
     for kind, make in (TRAININGS | FIXED).items():
         step, file = make(), Path(folder, f"{kind}{0 if kind in FIXED else world().rank}.gga")
         step(*part(0))

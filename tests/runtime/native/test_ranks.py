@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from attempts import attempt
 from hostile import edited, says_otherwise
-from rank_exports import OWN, STEPS, TRAININGS, X, Y, export_all, losses, normalized, part, sgd
+from rank_exports import FIXED, OWN, STEPS, TRAININGS, X, Y, export_all, losses, normalized, part, sgd
 from ranks import environment, is_open_mpi, kill_left_over, mpiexec, needs_mpi, run_ranks
 from trainings import logged, mean, run
 
@@ -72,7 +72,7 @@ def expected(exported: Path, kind: str) -> list[bytes]:
     return [found[name].tobytes() for name in found.files]
 
 
-@pytest.mark.parametrize("kind", TRAININGS)
+@pytest.mark.parametrize("kind", TRAININGS | FIXED)
 def test_it_trains_to_the_same_bits(kind: str, exported: Path, on_ranks: Any, tmp_path: Path) -> None:
     words = [*data_of(exported), "--steps", STEPS, "--save", tmp_path / "run", "--log", tmp_path / "log"]
     done = on_ranks(exported / f"{kind}0.gga", *words)
@@ -81,13 +81,35 @@ def test_it_trains_to_the_same_bits(kind: str, exported: Path, on_ranks: Any, tm
     place = f"{tmp_path}/run/step-{STEPS + 1:08}"
     assert re.fullmatch(rf"update {STEPS + 1}  loss .*\nsaved in {place}\n", done.stdout)  # of one rank
     assert len(logged(tmp_path / "log")) == STEPS
-    if kind != "scaled":
-        return
+    same_checkpoints(tmp_path / "run", exported / kind)
+
+
+HALVES = ("scaled", "2bit", "zero1", "fsdp-16")
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_it_goes_on_from_checkpoints(kind: str, exported: Path, on_ranks: Any, tmp_path: Path) -> None:
+    """What it has saved it goes on from, and so does Python."""
     halves = [*data_of(exported), "--steps", STEPS - 1, "--save", tmp_path / "half"]
-    assert on_ranks(exported / f"{kind}1.gga", *halves).returncode == 0
+    assert on_ranks(exported / f"{kind}0.gga", *halves).returncode == 0
     more = [*data_of(exported), "--steps", 1, "--load", tmp_path / "half", "--save", tmp_path / "more"]
-    assert on_ranks(exported / f"{kind}1.gga", *more).returncode == 0
-    assert parameters(tmp_path / "more") == parameters(tmp_path / "run")
+    assert on_ranks(exported / f"{kind}0.gga", *more).returncode == 0
+    same_checkpoints(tmp_path / "more", exported / kind)
+    run_ranks(2, go_on_from_half, exported / f"{kind}0.gga", tmp_path)
+    same_checkpoints(tmp_path / "python", exported / kind)
+
+
+def go_on_from_half(file: str, folder: str) -> None:
+    step = mx.load(file)
+    step.load(f"{folder}/half")
+    losses(step, range(STEPS - 1, STEPS))
+    step.save(f"{folder}/python")
+
+
+def test_another_number_of_ranks(exported: Path, runner: Path) -> None:
+    for kind in FIXED:
+        done = run(runner, exported / f"{kind}0.gga")
+        assert done.returncode == 2 and "is compiled for 2 ranks, and there are 1: start 2" in done.stderr, done
 
 
 NUMBERS = [name for name in DTYPES if name != "bool"]
