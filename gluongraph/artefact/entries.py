@@ -83,9 +83,9 @@ def _check_shards(artefact: Artefact) -> None:
         bucket = buckets[value["shard"]]
         rows = [of[key] for key in bucket["parameters"]]
         if "state" in value:
-            types = [row["states"][value["state"]] for row in rows]
-            _expect([ty[1] for ty in types] == [row["shape"] for row in rows], f"state {name!r}: its shape")
-            dtypes = {ty[0] for ty in types}
+            kept = [row["states"][value["state"]] for row in rows]  # dtype and shape of each
+            _expect([shape for _, shape in kept] == [row["shape"] for row in rows], f"state {name!r}: its shape")
+            dtypes = {dtype for dtype, _ in kept}
         else:
             dtypes = {row["dtype"] for row in rows}
         _expect(dtypes == {state["dtype"]} and state["shape"] == [bucket["elements"]], f"state {name!r}: its type")

@@ -80,7 +80,8 @@ def load(
     Otherwise the step is compiled again here from its graph, which is data, when it is first called; a warning says so.
     The generators of `mx.random` go on where they were.
 
-    What ranks have exported trains on the ranks that there are, as many as that may be: all of them load it.
+    What ranks have exported trains on the ranks that there are, as many as that may be: all of them load it. What has parts
+    for each rank (a strategy, gradients sent as codes) trains on as many as have exported it.
 
     Args:
         lr_scheduler: the schedule, a function of the number of updates, where the artefact's was Python that could
@@ -93,7 +94,7 @@ def load(
         ArgumentError: the name of the file is empty.
         OSError: the file cannot be read.
         FormatError: it is no artefact, damaged, or of a newer version; nothing of it has been executed.
-        MXNetError: a schedule for an artefact that has its own.
+        MXNetError: a schedule for an artefact that has its own; another number of ranks than it is for.
         ValueError: `trust` is none of these, or `steps_per_call` no number from 1 on.
     """
     check_name("mx.load", path, "mx.load('step.gga')")

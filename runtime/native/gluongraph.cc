@@ -178,6 +178,12 @@ int gg_entry(const gg_training* training, int entry, const char** mode, int* arr
   return 0;
 }
 
+int gg_is_collective(const gg_training* training, int entry) {
+  const auto& entries = training->training.artefact.entries;
+  if (entry < 0 || static_cast<size_t>(entry) >= entries.size()) return 0;
+  return !entries[static_cast<size_t>(entry)].collectives.empty();
+}
+
 int gg_batch(const gg_training* training, int entry, int array, gg_array* type) {
   const auto& entries = training->training.artefact.entries;
   if (entry < 0 || static_cast<size_t>(entry) >= entries.size()) return 1;

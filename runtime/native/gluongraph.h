@@ -103,6 +103,7 @@ GG_API double gg_grad_norm(const gg_training *training);  /* before clipping; Na
 /* What the artefact holds. An entry is a mode ("step", "evaluate", "predict", "accumulate", ...) for one set of types.
    1 where there are no more; the memory is the training's. */
 GG_API int gg_entry(const gg_training *training, int entry, const char **mode, int *arrays);
+GG_API int gg_is_collective(const gg_training *training, int entry); /* do all ranks have to call it together? */
 GG_API int gg_batch(const gg_training *training, int entry, int array, gg_array *type); /* data is NULL */
 GG_API int gg_parameter(const gg_training *training, int index, const char **name, gg_array *value);
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from attempts import attempt
 from hostile import edited, says_otherwise
-from rank_exports import FIXED, OWN, STEPS, TRAININGS, X, Y, export_all, losses, normalized, part, sgd
+from rank_exports import FIXED, OWN, STEPS, TRAININGS, X, Y, divided, export_all, losses, normalized, part, sgd
 from ranks import environment, is_open_mpi, kill_left_over, mpiexec, needs_mpi, run_ranks
 from trainings import logged, mean, run
 
@@ -226,6 +226,30 @@ def go_on(folder: str) -> None:
 def test_the_first_rank_evaluates(exported: Path, on_ranks: Any, runner: Path) -> None:
     words = [exported / "sgd0.gga", "--evaluate", f"{exported}/x.npy,{exported}/y.npy"]
     assert on_ranks(*words).stdout == run(runner, *words).stdout
+
+
+def evaluate_parts(folder: str) -> None:
+    """Python's ranks, each of which has a part of the parameters: the mean loss, and what the net makes of the data."""
+    step = divided("fsdp")
+    step(*part(0))
+    step.export(f"{folder}/fsdp.gga", batch_sizes=[len(X)], modes=["evaluate", "predict"])
+    total, made = mean(step.evaluate(X, Y)), step.predict(X).asnumpy()
+    if world().rank == 0:
+        np.save(f"{folder}/expected.npy", made)
+        Path(folder, "loss").write_text(f"evaluated on {len(X)} samples: loss {total:.6g}")
+
+
+def test_ranks_evaluate_together(on_ranks: Any, tmp_path: Path) -> None:
+    """Where none of them has whole parameters; one of them tells and writes."""
+    run_ranks(2, evaluate_parts, tmp_path)
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "y.npy", Y)
+    asked = ["--evaluate", f"{tmp_path}/x.npy,{tmp_path}/y.npy", "--predict", f"{tmp_path}/x.npy"]
+    done = on_ranks(tmp_path / "fsdp.gga", *asked, "--output", tmp_path / "made.npy")
+    assert done.returncode == 0 and done.stdout.splitlines()[0] == (tmp_path / "loss").read_text(), done
+    assert done.stdout.count("evaluated") == 1
+    made, expected = np.load(tmp_path / "made.npy"), np.load(tmp_path / "expected.npy")
+    assert (made.shape, made.tobytes()) == (expected.shape, expected.tobytes())
 
 
 class Array(ctypes.Structure):
