@@ -20,7 +20,7 @@ from gluongraph.codegen.rule import Target
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.codegen.tvm.linking import command_for
 from gluongraph.dtypes import dtype_name, numpy_dtype
-from gluongraph.errors import MXNetError, with_user_location
+from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.gluon.block import Block
 from gluongraph.host import nvidia, params_file
 from gluongraph.host.file_names import check_name
@@ -32,6 +32,7 @@ from gluongraph.ndarray import NDArray
 from gluongraph.ops import index_checks
 from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.step.batch import as_array
+from gluongraph.step.micro_batches import MicroBatches
 from gluongraph.step.specializations import Specializations
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import WINDOW, GradientAccumulator
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 Types = tuple[TensorType, ...]
 EXPORTABLE = ("step", "evaluate", "predict", "grads", "accumulate", "apply")
+IN_MICRO_BATCHES = ("step", "evaluate", "predict")
+SUMMED = ("accumulate", "backward")  # whose gradients "apply" takes
 
 
 def export(
@@ -71,7 +74,8 @@ def export(
     on = find_target(target or step.options.target)
     command_for(on.machine)  # raises, before anything is compiled
     maker = _Maker(step, on)
-    entries = [(mode, *each) for mode in wanted for each in enumerate(types if mode != "apply" else [()])]
+    batches_of = {"apply": [()], "backward": [_micro(step, each) for each in types] if "backward" in wanted else []}
+    entries = [(mode, *each) for mode in wanted for each in enumerate(batches_of.get(mode, types))]
     with quiet(not progress), task(len(entries), "exporting") as done:
         for mode, number, each in entries:
             maker.add(mode, number, each)
@@ -102,8 +106,6 @@ def _check(step: TrainStep, batch: Sequence[Any]) -> None:
         wrong = f"its parameters are on {len(trainer.contexts)} contexts, and an artefact runs on one"
     elif step._in_python(trainer):
         wrong = "Python acts between its gradients and updates: an optimizer without a formula, a store or a method"
-    elif step.options.micro_batches:
-        wrong = "it computes in micro-batches (deterministic=)"
     elif step.averages is not None and step.averages.shown:
         wrong = "the averages are in place of the weights: leave the block first"
     if wrong:
@@ -112,11 +114,15 @@ def _check(step: TrainStep, batch: Sequence[Any]) -> None:
 
 def _modes(step: TrainStep, modes: Sequence[str] | None) -> tuple[str, ...]:
     known = EXPORTABLE if step.trainer is not None else ("predict",)
+    if step.options.micro_batches:
+        known = IN_MICRO_BATCHES
     if strange := [mode for mode in modes or () if mode not in known]:
         raise ValueError(
             with_user_location(f"export: there is no mode {strange[0]!r}", help=f"choose among {', '.join(known)}")
         )
     chosen = [mode for mode in known if modes is None or mode in modes]
+    if step.options.micro_batches and "step" in chosen:  # gradients of a micro-batch, and an update by the sums of all
+        return ("backward", "apply", *chosen[1:])
     if "apply" in chosen and "accumulate" not in chosen:
         raise ValueError(with_user_location("export: 'apply' without 'accumulate' has nothing to apply"))
     return tuple(chosen)
@@ -132,9 +138,9 @@ def _batches(step: TrainStep, batches: Sequence[Sequence[Any]] | None, sizes: Se
     if batches is not None:
         types = [tuple(map(_type, batch)) for batch in batches]
     else:
-        types = list(
-            dict.fromkeys(_types(key[1]) for key in step._specializations.keys if key[1] and key[0] != "predict")
-        )
+        keys = [key for key in step._specializations.keys if key[1] and key[0].name != "predict"]
+        parts = micro_batches_of_rank(step)
+        types = list(dict.fromkeys(longer(_types(key[1]), parts if key[0].name == "backward" else 1) for key in keys))
         if not types and step.trainer is None:
             types = list(dict.fromkeys(_types(key[1]) for key in step._specializations.keys))
     if not types:
@@ -154,6 +160,32 @@ def _batches(step: TrainStep, batches: Sequence[Sequence[Any]] | None, sizes: Se
         tuple(TensorType((size, *t.shape[1:]), t.dtype) if t.rank and t.shape[0] == old else t for t in first)
         for size in sizes
     ]
+
+
+def micro_batches_of_rank(step: TrainStep) -> int:
+    """How many micro-batches a batch of a rank is; 1 where it is computed as a whole."""
+    if not (total := step.options.micro_batches) or step.trainer is None:
+        return 1
+    return MicroBatches(step, step.trainer, total).own
+
+
+def longer(types: Types, times: int) -> Types:
+    """The types of so many batches one after another."""
+    return tuple(TensorType((times * t.shape[0], *t.shape[1:]), t.dtype) if t.rank else t for t in types)
+
+
+def _micro(step: TrainStep, types: Types) -> Types:
+    """The types of a micro-batch of a rank's batch.
+
+    Raises:
+        ShapeError: the samples are not so many equal micro-batches.
+    """
+    parts = micro_batches_of_rank(step)
+    for i, ty in enumerate(types):
+        if ty.rank and ty.shape[0] % parts:
+            message = f"export: argument {i} has {ty.shape[0]} samples, which are not {parts} equal micro-batches"
+            raise ShapeError(with_user_location(f"{message} of this rank"))
+    return tuple(TensorType((t.shape[0] // parts, *t.shape[1:]), t.dtype) if t.rank else t for t in types)
 
 
 def _types(key: Sequence[tuple[tuple[int, ...], Any]]) -> Types:
@@ -232,7 +264,7 @@ class _Maker:
         """Compile one more entry point."""
         if mode == "apply":
             self.accumulator.names = tuple(
-                dict.fromkeys(n for e in self.entries for n in e.step_graph.names if e.mode == "accumulate")
+                dict.fromkeys(n for e in self.entries for n in e.step_graph.names if e.mode in SUMMED)
             )
         if mode == "predict" and self.step.inputs is not None:
             types = types[: self.step.inputs]
@@ -262,7 +294,8 @@ class _Maker:
             "options": {
                 name: getattr(step.options, name)
                 for name in ("keep_grads", "clip_norm", "grad_norm", "ema", "detect_anomaly", *THRIFT)
-            },
+            }
+            | ({"micro_batches": step.options.micro_batches} if step.options.micro_batches else {}),
             "parameters": [self._parameter(key, p) for key, p in parameters.items()],
             "states": {name: sources(name, array) for name, array in self._held().items()},
             **self._optimizer(),

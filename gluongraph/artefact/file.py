@@ -51,8 +51,10 @@ class Artefact:
 
 def version_of(told: Mapping[str, Any]) -> int:
     """The version of the format for this descriptor: 2 with sums over ranks, which programs that read version 1 alone
-    would leave out; 3 with other collectives."""
-    entries = told.get("entries")
+    would leave out; 3 with other collectives, or in micro-batches, whose sums over ranks are not in the code."""
+    entries, options = told.get("entries"), told.get("options")
+    if isinstance(options, dict) and options.get("micro_batches"):
+        return 3
     rows = entries if isinstance(entries, list) else []  # a file that others have written may say anything
     if not any(isinstance(row, dict) and "collectives" in row for row in rows):
         return 1

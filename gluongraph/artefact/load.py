@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gluongraph import checkpoint, debug, initializer, random
 from gluongraph.artefact import code, compatibility, entries, file, signing, structure
 from gluongraph.artefact import update_scalars as how
-from gluongraph.artefact.export import by_one_of_all
+from gluongraph.artefact.export import by_one_of_all, longer, micro_batches_of_rank
 from gluongraph.artefact.file import Artefact
 from gluongraph.artefact.graphs import graph_of
 from gluongraph.artefact.optimizer import ExportedOptimizer, Shapes, optimizer_of
@@ -80,8 +80,8 @@ def load(
     Otherwise the step is compiled again here from its graph, which is data, when it is first called; a warning says so.
     The generators of `mx.random` go on where they were.
 
-    What ranks have exported trains on the ranks that there are, as many as that may be: all of them load it. What has parts
-    for each rank (a strategy, gradients sent as codes) trains on as many as have exported it.
+    What ranks have exported trains on the ranks that there are, as many as that may be: all of them load it. What has
+    parts for each rank (a strategy, gradients sent as codes) trains on as many as have exported it.
 
     Args:
         lr_scheduler: the schedule, a function of the number of updates, where the artefact's was Python that could
@@ -171,8 +171,10 @@ class ExportedStep(TrainStep):
 
     def batches(self, mode: str) -> list[tuple[TensorType, ...]]:
         """The types of the batches that a mode was exported for."""
-        found = [e["batch"] for e in self._specializations.artefact.told["entries"] if e["mode"] == mode]
-        return [tuple(_type(*each) for each in batch) for batch in found]
+        parts = micro_batches_of_rank(self) if mode == "step" else 1
+        name = "backward" if mode == "step" and self.options.micro_batches else mode
+        found = [e["batch"] for e in self._specializations.artefact.told["entries"] if e["mode"] == name]
+        return [longer(tuple(_type(*each) for each in batch), parts) for batch in found]
 
     def export(self, path: str | os.PathLike[str], **how: Any) -> None:
         """Write the artefact again, as the training is now: code, batches and modes are those it was exported with.
@@ -209,7 +211,11 @@ def _check_ranks(told: Mapping[str, Any]) -> None:
         help = f"start {told['ranks']}: gluongraph run -n {told['ranks']}; or export the step on {size}"
         raise MXNetError(with_user_location(message, help=help))
     modes = [MODES_BY_NAME[entry["mode"]] for entry in told["entries"]]
-    if told.get("ranks") != 1 or not any(mode.gradients and not mode.adds for mode in modes):
+    if (
+        told.get("ranks") != 1
+        or told["options"].get("micro_batches")
+        or not any(mode.gradients and not mode.adds for mode in modes)
+    ):
         return
     if size > 1:
         message = f"the artefact was exported by one rank: its code has no sum over the {size} ranks that there are"
@@ -313,7 +319,8 @@ class ExportedSpecializations(Specializations):
         if (told := self.entries.get((mode.name, types))) is None:
             known = [t for name, t in self.entries if name == mode.name]
             here = "; ".join(map(_listed, known)) or "no call of this mode at all"
-            message = f"the artefact holds no code to {mode.name} {_listed(types)}; it was exported for {here}"
+            what = "compute a micro-batch of" if mode.name == "backward" else mode.name
+            message = f"the artefact holds no code to {what} {_listed(types)}; it was exported for {here}"
             raise ShapeError(
                 with_user_location(message, help="step.export(path, batch_sizes=[...]) compiles for several")
             )
@@ -443,11 +450,19 @@ class ExportedSpecialization(Specialization):
         module = code.module_of(arrays[place], self.specializations.artefact.path, gpu, binaries)
         program = entries.program_of(self.told, self.specializations.artefact)
         segments = [loader.function(module, name) for name in program.segments]
-        text = described(self._graph()) if program.steps else ""
+        text = self.text if program.steps else ""
         if gpu:
             return DeviceExecutor(segments, program, self._memory(), refuse=self._refuse, text=text)
         repeated = loader.optional_function(module, REPEATED)
         return Executor(segments, program, self._memory(), self._refuse, text, repeated)
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        return tuple(self.told["updates"])
+
+    @property
+    def text(self) -> str:
+        return described(self._graph())
 
     def _refuse(self, values: Mapping[str, Array]) -> NoReturn:
         index_checks.raise_error(self._graph(), values)

@@ -152,6 +152,12 @@ std::byte* Arrays::state(const std::string& name, size_t bytes) const {
   return found->second->data;
 }
 
+const Tensor& Arrays::state(const std::string& name) const {
+  const auto found = states_.find(name);
+  if (found == states_.end()) fail("there is no state ", name);
+  return found->second->tensor;
+}
+
 size_t Arrays::room(const std::string& name) const { return states_.at(name)->room; }
 
 const Tensor& Arrays::parameter(const std::string& key) const { return held_.at("params/" + key).tensor; }

@@ -26,6 +26,7 @@ class Arrays {
 
   // Where the state of that name in graphs lies. Throws an Error where there is none of so many bytes.
   std::byte* state(const std::string& name, size_t bytes) const;
+  const Tensor& state(const std::string& name) const;
   size_t room(const std::string& name) const;  // the bytes from there on that are this training's
   const Tensor& parameter(const std::string& key) const;
 

@@ -21,7 +21,7 @@ namespace gg {
 namespace {
 
 constexpr const char* kFormat = "gluongraph-artefact";
-constexpr int64_t kVersions[] = {1, 2, 3};  // 2: with sums over ranks; 3: with other collectives
+constexpr int64_t kVersions[] = {1, 2, 3};  // 2: with sums over ranks; 3: with other collectives, or micro-batches
 constexpr const char* kDescriptor = "artefact.json";
 
 std::string_view text_of(const Tensor& tensor) {
@@ -204,8 +204,9 @@ Artefact::Artefact(const std::string& path_, const std::vector<PublicKey>& keys)
       });
     };
     const bool communicates = has([](const Collective&) { return true; });
-    if (!read_here(!communicates ? 1 : for_these_ranks ? 3 : 2)) {
-      fail("it has format ", version, ", which is for artefacts with", read_here(1) ? "out" : "", " collectives");
+    const int64_t wanted = for_these_ranks || micro_batches > 0 ? 3 : communicates ? 2 : 1;
+    if (!read_here(wanted)) {
+      fail("it has format ", version, ", which is for artefacts with", wanted > 1 ? "out" : "", " collectives");
     }
   } catch (const Error& error) {
     fail(path, " cannot be loaded: ", error.what());
@@ -281,6 +282,10 @@ void Artefact::read(const Json& told) {
   about = told.at("about");
   optimizer = told.at("optimizer");
   options = told.at("options");
+  if (const Json* number = options.find("micro_batches")) micro_batches = number->integer();
+  if (micro_batches < 0 || micro_batches > 1 << 20 || (micro_batches & (micro_batches - 1)) != 0) {
+    fail("it computes in ", micro_batches, " micro-batches");
+  }
   writer = told.at("writer");
 }
 
@@ -339,6 +344,7 @@ Entry Artefact::entry_of(const Json& told) const {
   made.draws = told.at("draws");
   for (const Json& type : told.at("batch").items()) made.batch.push_back(type_of(type.at(0), type.at(1)));
   for (const Json& name : told.at("names").items()) made.names.push_back(name.text());
+  for (const Json& name : told.at("updates").items()) made.updates.push_back(name.text());
   made.counts = integers_of(told.at("counts"));
   for (const Json& group : told.at("groups").items()) made.groups.push_back(integers_of(group));
   std::map<std::string, size_t> positions;

@@ -52,6 +52,7 @@ struct Entry {
   size_t scratch_bytes = 0, scalar_bytes = 0;
   std::map<std::string, size_t> outputs;  // name of an output -> its argument
   std::vector<std::string> names;         // parameters that there are gradients of
+  std::vector<std::string> updates;       // states that it writes
   std::vector<int64_t> counts;            // parameters that count as updated
   double samples = 1;
   bool masked = false;   // does the output "amp:finite" say whether anything has changed?
@@ -100,6 +101,7 @@ class Artefact {
   std::vector<Bucket> buckets;
   bool gathers = false;  // are parameters gathered where they are read, and otherwise kept in parts alone?
   int64_t ranks = 0;  // that trained the step together when it was exported; 0: it is for one process
+  int64_t micro_batches = 0;  // of all ranks together, in which a step is computed; 0: each rank's batch as a whole
   bool for_these_ranks = false;  // does it train on as many ranks alone?
   Json about;  // what a checkpoint of the moment of the export says
   Json optimizer, options, writer;

@@ -37,7 +37,9 @@ constexpr int64_t kShared = 1 << 16;  // number of the device whose generator al
 // What is added to the seed, so that ranks draw numbers of their own in training, as gluongraph/random.py has it.
 uint64_t apart(const Entry& entry, int64_t device) {
   constexpr uint64_t kApart = 0x9E3779B97F4A7C15;
-  if (entry.mode == "evaluate" || entry.mode == "predict" || device == kShared) return 0;
+  // Micro-batches have numbers instead.
+  const bool alike = entry.mode == "evaluate" || entry.mode == "predict" || entry.mode == "backward";
+  if (alike || device == kShared) return 0;
   return entry.ranked ? kApart * (static_cast<uint64_t>(Ranks::get().rank()) << 20) : 0;
 }
 
@@ -91,7 +93,7 @@ Call::Call(const Entry& entry_, const Arrays& arrays, Progress& progress, const 
   }
   for (size_t i = 0; const Tensor* result = output("out" + std::to_string(i)); ++i) results_.push_back(*result);
   for (const Collective& collective : entry.collectives) exchanges_.push_back(exchange_of(collective, arrays, ranks));
-  if (!entry.collectives.empty()) program_ = digest_of(entry);
+  if (!entry.collectives.empty() || entry.mode == "backward") program_ = digest_of(entry);
   code_ = std::make_unique<Code>(entry.code, entry.segments);  // the last: it runs code, and all else fits by now
 }
 
@@ -142,16 +144,33 @@ void Call::write_scalars() {
   }
 }
 
-void Call::run(const std::vector<const void*>& batch) {
+void Call::bind(const std::vector<const void*>& batch) {
   for (const auto& [argument, array] : inputs_) table_[argument].data = const_cast<void*>(batch[array]);
-  for (const Draw& draw : draws_) {
-    const uint64_t seed = draw.generator->seed + draw.apart, offset = draw.generator->offset;
-    const uint64_t words[] = {seed, seed >> 32, offset, offset >> 32};
-    std::transform(words, words + 4, draw.words, [](uint64_t word) { return static_cast<uint32_t>(word); });
-    draw.generator->offset += draw.count;
-  }
+}
+
+void Call::run(const std::vector<const void*>& batch) {
+  bind(batch);
+  for (const Draw& draw : draws_) draw.write(0);
+  advance();
   if (entry.collectives.empty()) (*code_)(table_.data());
   else run_with_collectives();
+}
+
+void Call::run_micro_batch(const std::vector<const void*>& batch, uint64_t number) {
+  constexpr int kStream = 20;  // bits of the high word of a draw's number; those above tell micro-batches apart
+  bind(batch);
+  for (const Draw& draw : draws_) draw.write(number << (32 + kStream));
+  (*code_)(table_.data());
+}
+
+void Call::advance() {
+  for (const Draw& draw : draws_) draw.generator->offset += draw.count;
+}
+
+void Call::Draw::write(uint64_t stream) const {
+  const uint64_t seed = generator->seed + apart, offset = generator->offset + stream;
+  const uint64_t all[] = {seed, seed >> 32, offset, offset >> 32};
+  std::transform(all, all + 4, words, [](uint64_t word) { return static_cast<uint32_t>(word); });
 }
 
 void Call::run_with_collectives() {

@@ -32,6 +32,10 @@ class Call {
   void write_scalars();                         // throws an Error where one of them cannot be
   // With random words drawn, which `undraw` takes back. Throws an Error where another rank cannot go on.
   void run(const std::vector<const void*>& batch);
+  // The same of one of several micro-batches, which draw from streams of their own; then `advance` goes on in all.
+  void run_micro_batch(const std::vector<const void*>& batch, uint64_t number);
+  void advance();
+  uint64_t program() const { return program_; }  // a digest of what all ranks must have in common
   bool refused() const;  // has the last run counted indices out of range, and changed nothing?
   void undraw();
 
@@ -57,8 +61,11 @@ class Call {
     uint64_t count;
     uint64_t apart;  // this is added to the seed
     bool shared;     // by all ranks
+
+    void write(uint64_t stream) const;  // the words of the next draw
   };
 
+  void bind(const std::vector<const void*>& batch);
   void run_with_collectives();
   void communicate(const Exchange& exchange) const;
   bool others_go_on();       // false where this rank does not; throws an Error where another one does not

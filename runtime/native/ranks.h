@@ -15,6 +15,9 @@ namespace gg {
 // How many ranks the launcher has started, by the environment: 1 where there is none, 0 where only MPI can tell.
 int launched_ranks();
 
+// Adds elements to others of one process, as numpy does: each sum of 16-bit floats is rounded.
+void add_elements(void* total, const void* more, size_t count, const DType& dtype);
+
 // All ranks of this process's job. One thread uses them at a time.
 class Ranks {
  public:
@@ -37,6 +40,8 @@ class Ranks {
 
   // Replaces elements by their sums over all ranks: the same bits on each.
   void sum(void* elements, size_t count, const DType& dtype);
+  // The same along a balanced binary tree, ((0+1)+(2+3))+..., of a power of two of ranks.
+  void sum_along_tree(void* elements, size_t count, const DType& dtype);
   // Writes part number rank() of the sums to `target`; there are size() parts of `count` elements.
   void reduce_scatter(const void* source, void* target, size_t count, const DType& dtype);
   // Writes what all ranks have, so many bytes each, one after the other. `source` may be this rank's part of `target`.

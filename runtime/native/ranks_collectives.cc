@@ -51,6 +51,18 @@ void add_short(const std::byte* rows, size_t count, int size, const DType& dtype
 
 }  // namespace
 
+void add_elements(void* total, const void* more, size_t count, const DType& dtype) {
+  if (!is_short(dtype)) return addition_of(dtype)(total, more, count);
+  const bool brain = dtype.name == "bf16";
+  auto* sums = static_cast<uint16_t*>(total);
+  const auto* others = static_cast<const uint16_t*>(more);
+  for (size_t i = 0; i < count; ++i) {
+    const auto wide = [&](uint16_t half) { return brain ? from_bfloat16(half) : from_float16(half); };
+    const float sum = wide(sums[i]) + wide(others[i]);
+    sums[i] = brain ? bfloat16_of(sum) : float16_of(sum);
+  }
+}
+
 // What each rank has of this rank's part, row by row. `parts` are what this rank has of everybody's: every two ranks
 // exchange what they need of each other.
 const std::byte* Ranks::rows_of(const std::vector<Part>& parts) {
@@ -80,6 +92,33 @@ void Ranks::sum(void* elements, size_t count, const DType& dtype) {
       check_mpi(mpi_.allreduce(mpi_.in_place, from, static_cast<int>(part), mpi_.numbers.at(dtype.name), mpi_.sum,
                                mpi_.world),
                 "MPI_Allreduce");
+    }
+  }
+}
+
+void Ranks::sum_along_tree(void* elements, size_t count, const DType& dtype) {
+  if (size_ == 1) return;
+  if (is_short(dtype)) {  // in float32, and rounded once
+    std::vector<float> wide(count);
+    auto* halves = static_cast<uint16_t*>(elements);
+    const bool brain = dtype.name == "bf16";
+    for (size_t i = 0; i < count; ++i) wide[i] = brain ? from_bfloat16(halves[i]) : from_float16(halves[i]);
+    sum_along_tree(wide.data(), count, dtype_of("f32"));
+    for (size_t i = 0; i < count; ++i) halves[i] = brain ? bfloat16_of(wide[i]) : float16_of(wide[i]);
+    return;
+  }
+  const size_t most = kMost / dtype.bytes;
+  for (size_t at = 0; at < count; at += most) {
+    std::byte* own = static_cast<std::byte*>(elements) + at * dtype.bytes;
+    const size_t part = std::min(most, count - at);
+    const int bytes = static_cast<int>(part * dtype.bytes);
+    Memory other(part * dtype.bytes);
+    for (int distance = 1; distance < size_; distance *= 2) {
+      const int partner = rank_ ^ distance;
+      check_mpi(mpi_.sendrecv(own, bytes, mpi_.byte, partner, 0, other.data(), bytes, mpi_.byte, partner, 0, mpi_.world,
+                              mpi_.no_status),
+                "MPI_Sendrecv");
+      addition_of(dtype)(own, other.data(), part);
     }
   }
 }

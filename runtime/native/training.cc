@@ -35,7 +35,12 @@ Ranks* ranks_of(const Artefact& artefact) {
   }
   const auto sums = [](const Entry& entry) { return entry.mode == "step" || entry.mode == "apply"; };
   const auto& entries = artefact.entries;
-  if (artefact.ranks == 1 && ranks.size() > 1 && std::any_of(entries.begin(), entries.end(), sums)) {
+  if (artefact.micro_batches > 0) {
+    if ((ranks.size() & (ranks.size() - 1)) != 0 || artefact.micro_batches % ranks.size() != 0) {
+      fail(artefact.path, " computes in ", artefact.micro_batches, " micro-batches, which ", ranks.size(),
+           " ranks cannot share: start 1, 2, 4, ... up to ", artefact.micro_batches);
+    }
+  } else if (artefact.ranks == 1 && ranks.size() > 1 && std::any_of(entries.begin(), entries.end(), sums)) {
     fail(artefact.path, " was exported by one rank, and its code has no sum over ", ranks.size(),
          ": what two or more ranks export runs on any number");
   }
@@ -51,6 +56,7 @@ Training::Training(const std::string& path, const std::vector<PublicKey>& keys)
   size_t scratch = 0;
   for (const Entry& entry : artefact.entries) scratch = std::max(scratch, entry.scratch_bytes);
   scratch_ = Memory(scratch);
+  list_callables();
 }
 
 Call& Training::call(const std::string& mode, const Batch& batch) {
@@ -104,6 +110,7 @@ void Training::update(Call& call, const Batch& batch, double samples) {
 }
 
 void Training::step(const Batch& batch) {
+  if (artefact.micro_batches > 0) return step_in_micro_batches(batch);
   Call& found = call("step", batch);
   update(found, batch, found.entry.samples * rank_count());
 }

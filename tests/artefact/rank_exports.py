@@ -88,6 +88,12 @@ def divided(strategy: str, **options: Any) -> Any:
     return _made("adam", {"learning_rate": 0.01}, {"strategy": strategy}, **options)
 
 
+def deterministic() -> Any:
+    """In micro-batches, whose gradients and running statistics are added up in one order on any number of ranks."""
+    settings = {"learning_rate": 0.05, "momentum": 0.9}
+    return _made("sgd", settings, layers=[gluon.nn.BatchNorm(in_channels=32)], deterministic=True)
+
+
 def normalized() -> Any:
     """With statistics that each rank has for itself."""
     return _made("sgd", {"learning_rate": 0.05}, layers=[gluon.nn.BatchNorm(in_channels=32)])
@@ -105,6 +111,13 @@ FIXED: dict[str, Callable[[], Any]] = {  # on as many as have exported them
     "fsdp-16": partial(divided, "fsdp", precision="16-mixed", clip_norm=1.0),
     "zero2-bf16": partial(divided, "zero2", precision="bf16-mixed", clip_norm=1.0),
 }
+
+
+def global_batch(number: int) -> tuple[Any, Any]:
+    """This rank's part of a batch of 64 samples of all ranks."""
+    own = 64 // world().size
+    start = number * 64 + world().rank * own
+    return X[start : start + own], Y[start : start + own]
 
 
 def weights(step: Any) -> list[bytes]:

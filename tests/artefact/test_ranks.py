@@ -15,10 +15,14 @@ from rank_exports import (
     OWN,
     STEPS,
     TRAININGS,
+    X,
+    Y,
     adam,
     compressed,
+    deterministic,
     divided,
     export_all,
+    global_batch,
     losses,
     part,
     sgd,
@@ -29,7 +33,7 @@ from ranks import needs_mpi, run_ranks
 import gluongraph as mx
 from gluongraph import random
 from gluongraph.artefact import entries, file
-from gluongraph.errors import FormatError, IndexRangeError, MXNetError
+from gluongraph.errors import FormatError, IndexRangeError, MXNetError, ShapeError
 from gluongraph.runtime.communicator.base import Disagreement
 from gluongraph.runtime.communicator.environment import world
 from gluongraph.runtime.communicator.overlap import BUCKET
@@ -233,6 +237,54 @@ def part_ways(folder: str) -> None:
 def test_ranks_export_together(tmp_path: Path) -> None:
     run_ranks(2, part_ways, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taken.gga", "zero1.gga"]
+
+
+# -- steps in micro-batches, whose bits do not depend on the number of ranks
+
+
+def export_micro(folder: str) -> None:
+    step = deterministic()
+    step(*global_batch(0))
+    if world().rank == 0:
+        step.export(f"{folder}/micro.gga", modes=["step", "evaluate"])
+    drawn = random.all_states()
+    for number in range(1, 4):
+        step(*global_batch(number))
+    if world().rank == 0:
+        np.savez(f"{folder}/micro.npz", *(p.data().asnumpy() for p in step.trainer.params))
+    random.set_all_states(drawn)
+
+
+def go_on_micro(folder: str) -> None:
+    loaded = mx.load(f"{folder}/micro.gga")
+    for number in range(1, 4):
+        loaded(*global_batch(number))
+    expected = np.load(f"{folder}/micro.npz")
+    assert weights(loaded) == [expected[name].tobytes() for name in expected.files]
+    assert [each[0].shape for each in loaded.batches("step")] == [(64 // world().size, 20)]
+    with pytest.raises(ShapeError, match="no code to compute a micro-batch of"):
+        loaded(X[:8], Y[:8])
+
+
+def refuse_micro(folder: str) -> None:
+    loaded = mx.load(f"{folder}/micro.gga")
+    with pytest.raises(MXNetError, match="4 micro-batches on 3 ranks"):
+        loaded(*part(0))
+
+
+def test_micro_batches(tmp_path: Path) -> None:
+    """The same bits on 1, 2 and 4 ranks, whatever number has exported them."""
+    run_ranks(2, export_micro, tmp_path)
+    artefact = file.read(tmp_path / "micro.gga")
+    assert [entry["mode"] for entry in artefact.told["entries"]] == ["backward", "apply", "evaluate"]
+    assert artefact.metadata["format_version"] == "3"
+    for ranks in (2, 4):
+        run_ranks(ranks, go_on_micro, tmp_path)
+    go_on_micro(str(tmp_path))
+    run_ranks(3, refuse_micro, tmp_path)
+    step = deterministic()
+    with pytest.raises(ShapeError, match="argument 0 has 6 samples, which are not 4 equal micro-batches"):
+        step.export(tmp_path / "none.gga", batches=[(X[:6], Y[:6])])
 
 
 # -- descriptors that nobody has written

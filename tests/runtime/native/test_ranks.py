@@ -11,6 +11,7 @@ import re
 import subprocess
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,22 @@ import numpy as np
 import pytest
 from attempts import attempt
 from hostile import edited, says_otherwise
-from rank_exports import FIXED, OWN, STEPS, TRAININGS, X, Y, divided, export_all, losses, normalized, part, sgd
+from rank_exports import (
+    FIXED,
+    OWN,
+    STEPS,
+    TRAININGS,
+    X,
+    Y,
+    deterministic,
+    divided,
+    export_all,
+    global_batch,
+    losses,
+    normalized,
+    part,
+    sgd,
+)
 from ranks import environment, is_open_mpi, kill_left_over, mpiexec, needs_mpi, run_ranks
 from trainings import logged, mean, run
 
@@ -104,6 +120,39 @@ def go_on_from_half(file: str, folder: str) -> None:
     step.load(f"{folder}/half")
     losses(step, range(STEPS - 1, STEPS))
     step.save(f"{folder}/python")
+
+
+def save_micro(folder: str) -> None:
+    step = deterministic()
+    step(*global_batch(0))
+    if world().rank == 0:
+        step.export(f"{folder}/micro.gga", modes=["step"])
+    step.trainer.communicator.barrier()
+    loaded = mx.load(f"{folder}/micro.gga")
+    for number in range(STEPS):
+        loaded(*global_batch(number))
+    loaded.save(f"{folder}/python")
+
+
+def test_micro_batches(on_ranks: Any, runner: Path, tmp_path: Path) -> None:
+    """On one process as on two: the bits of Python's ranks, running statistics among them."""
+    run_ranks(2, save_micro, tmp_path)
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "y.npy", Y)
+    words = [tmp_path / "micro.gga", *data_of(tmp_path), "--steps", STEPS]
+    for name, start in (("two", on_ranks), ("one", partial(run, runner))):
+        done = start(*words, "--save", tmp_path / name, "--log", tmp_path / f"{name}.log")
+        assert done.returncode == 0, done
+        assert parameters(tmp_path / name) == parameters(tmp_path / "python"), name
+    same_checkpoints(tmp_path / "two", tmp_path / "python")
+    one, two = logged(tmp_path / "one.log"), logged(tmp_path / "two.log")
+    assert one == pytest.approx(two)  # the mean over ranks is added up in another order
+    labels = Y.copy()
+    labels[64 + 40] = 11  # of rank 1, in the second batch
+    np.save(tmp_path / "y.npy", labels)
+    done = on_ranks(*words, "--save", tmp_path / "none")
+    assert done.returncode == 2 and "gg-run: out of range, and nothing has changed: Soft" in done.stderr, done
+    assert "gg-run: rank 1 has refused its batch, and nothing has changed\n" in done.stderr
 
 
 def test_another_number_of_ranks(exported: Path, runner: Path) -> None:
