@@ -74,7 +74,10 @@ def export(
     on = find_target(target or step.options.target)
     command_for(on.machine)  # raises, before anything is compiled
     maker = _Maker(step, on)
-    batches_of = {"apply": [()], "backward": [_micro(step, each) for each in types] if "backward" in wanted else []}
+    batches_of: dict[str, list[Types]] = {
+        "apply": [()],
+        "backward": [_micro(step, each) for each in types] if "backward" in wanted else [],
+    }
     entries = [(mode, *each) for mode in wanted for each in enumerate(batches_of.get(mode, types))]
     with quiet(not progress), task(len(entries), "exporting") as done:
         for mode, number, each in entries:
@@ -113,7 +116,7 @@ def _check(step: TrainStep, batch: Sequence[Any]) -> None:
 
 
 def _modes(step: TrainStep, modes: Sequence[str] | None) -> tuple[str, ...]:
-    known = EXPORTABLE if step.trainer is not None else ("predict",)
+    known: tuple[str, ...] = EXPORTABLE if step.trainer is not None else ("predict",)
     if step.options.micro_batches:
         known = IN_MICRO_BATCHES
     if strange := [mode for mode in modes or () if mode not in known]:
@@ -167,6 +170,13 @@ def micro_batches_of_rank(step: TrainStep) -> int:
     if not (total := step.options.micro_batches) or step.trainer is None:
         return 1
     return MicroBatches(step, step.trainer, total).own
+
+
+def _batches_of(step: TrainStep, mode: str, types: list[Types]) -> list[Types]:
+    """The types that a mode is compiled for, to be called with batches of these types."""
+    if mode == "apply":
+        return [()]
+    return [_micro(step, each) for each in types] if mode == "backward" else types
 
 
 def longer(types: Types, times: int) -> Types:
