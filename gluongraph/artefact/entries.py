@@ -70,6 +70,7 @@ def _check_shards(artefact: Artefact) -> None:
     told = artefact.told
     of = {row["key"]: row for row in told["parameters"]}
     buckets, seen = told.get("exchange", {}).get("buckets", {}), set[str]()
+    _expect(not buckets or file.is_for_its_ranks(told), "it divides parameters among any number of ranks")
     for name, bucket in buckets.items():
         rows = [of[key] for key in bucket["parameters"]]
         types = [TensorType(tuple(row["shape"]), row["dtype"]) for row in rows]
@@ -141,7 +142,9 @@ def _check_collective(collective: Collective, program: Program, where: str, rank
     parts = collective.reads if collective.op == "all_gather" else collective.writes
     part = program.args[parts[0]]
     fits = len(parts) == 1 and (part.dtype, part.size) == (flat.dtype, collective.shard) and part.size > 0
-    _expect(fits and type(ranks) is int, f"{where}: a collective of another part")
+    _expect(
+        fits and part.space in ("scratch", "state") and type(ranks) is int, f"{where}: a collective of another part"
+    )
 
 
 def _check_steps(steps: Sequence[tuple[Any, Any]], collectives: int, where: str) -> None:

@@ -227,15 +227,15 @@ def _ranks(trainer: Trainer | None) -> dict[str, int]:
     return {"ranks": store.num_workers} if store is not None and store.type.startswith("dist") else {}
 
 
-def _exchange(step: TrainStep, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """How gradients are compressed, and what is divided among ranks; nothing where they are sent as they are, and every
-    rank has everything."""
+def _exchange(step: TrainStep, parameters: Mapping[str, Any], divides: bool) -> dict[str, Any]:
+    """How gradients are compressed, and what the code `divides` among ranks; nothing where they are sent as they are,
+    and every rank has everything."""
     if (trainer := step.trainer) is None:
         return {}
     told: dict[str, Any] = {}
     if (compression := trainer.exchange.compression) is not None:
         told["compression"] = {"type": compression.type, "threshold": compression.threshold}
-    if (sharding := trainer.exchange.sharding) is not None:
+    if (sharding := trainer.exchange.sharding) is not None and divides:
         key_of = {p.key: key for key, p in parameters.items()}
         told["strategy"] = trainer.strategy
         told["buckets"] = {
@@ -310,11 +310,17 @@ class _Maker:
             "states": {name: sources(name, array) for name, array in self._held().items()},
             **self._optimizer(),
             **_ranks(step.trainer),
-            **_exchange(step, parameters),
+            **_exchange(step, parameters, self._divides()),
             "entries": [self._entry(e) for e in self.entries],
             "about": about,
         }
         return told, self.arrays
+
+    def _divides(self) -> bool:
+        """Are there collectives of parts among the entry points? Predictions from whole parameters have none."""
+        artefacts = [e.compiled.artefact for e in self.entries]
+        collectives = [c for artefact in artefacts if artefact is not None for c in artefact.program.collectives]
+        return any(c.op != "all_reduce" for c in collectives)
 
     def _held(self) -> dict[str, NDArray]:
         """The arrays behind all entry points, by the names of graph inputs.

@@ -124,8 +124,9 @@ Collective collective_of(const Json& told, const Entry& entry) {
   const std::vector<size_t>& parts = made.op == Collective::Op::all_gather ? reads : writes;
   made.part = parts[0];
   const Tensor& part = entry.arguments[made.part].type;
+  const Space space = entry.arguments[made.part].space;
   const bool fits = part.dtype == made.dtype && elements_of(part.shape) == made.elements && made.elements > 0;
-  if (parts.size() != 1 || !fits) fail(entry.id, " has a collective of another part than ", made.elements, " elements");
+  if (parts.size() != 1 || !fits || (space != Space::scratch && space != Space::state)) fail(entry.id, " has a collective of another part than ", made.elements, " elements");
   return made;
 }
 
@@ -324,6 +325,7 @@ void Artefact::check_ranks() {
       }
     }
   }
+  if (!buckets.empty() && !for_these_ranks) fail("it divides parameters among any number of ranks");
 }
 
 Entry Artefact::entry_of(const Json& told) const {

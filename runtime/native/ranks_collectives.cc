@@ -165,7 +165,7 @@ void Ranks::reduce_scatter(const void* source, void* target, size_t count, const
 void Ranks::all_gather(const void* source, void* target, size_t bytes) {
   auto* whole = static_cast<std::byte*>(target);
   std::byte* own = whole + static_cast<size_t>(rank_) * bytes;
-  if (own != source) std::memcpy(own, source, bytes);
+  if (own != source) std::memmove(own, source, bytes);
   if (bytes * static_cast<size_t>(size_) > kMost) {
     for (int rank = 0; rank < size_; ++rank) broadcast(whole + static_cast<size_t>(rank) * bytes, bytes, rank);
   } else if (size_ > 1) {

@@ -199,6 +199,21 @@ def export_divided(folder: str) -> None:
         assert again.evaluate(*part(3)).asnumpy().tobytes() == step.evaluate(*part(3)).asnumpy().tobytes()
 
 
+def predict_whole(folder: str) -> None:
+    step = divided("zero1")
+    step(*part(0))
+    step.export(f"{folder}/predict.gga", batch_sizes=[OWN], modes=["predict"])
+    if world().rank == 0:
+        np.save(f"{folder}/made.npy", step.predict(X[:OWN]).asnumpy())
+
+
+def test_predictions_from_whole_parameters(tmp_path: Path) -> None:
+    """They are for any number of ranks, whoever trains."""
+    run_ranks(2, predict_whole, tmp_path)
+    loaded = mx.load(tmp_path / "predict.gga")
+    assert loaded.predict(X[:OWN]).asnumpy().tobytes() == np.load(tmp_path / "made.npy").tobytes()
+
+
 def keep_back(folder: str) -> None:
     """A checkpoint holds what each rank has kept back; the artefact and the program go on from it alike."""
     step = compressed("2bit")
@@ -350,6 +365,10 @@ def collectives(told: Entry, operation: str) -> list[list[Any]]:
     return [row for e in told["entries"] for row in e.get("collectives", ()) if row[0] == operation]
 
 
+def trained(told: Entry) -> list[Entry]:
+    return [entry for entry in told["entries"] if entry["mode"] != "evaluate"]
+
+
 def scatter(place: int, value: Any) -> Callable[[Entry], object]:
     """Another operation, other arguments, another size of what one rank gets of the sums."""
     return lambda told: collectives(told, "reduce_scatter")[0].__setitem__(place, value)
@@ -384,6 +403,10 @@ DIVIDED: dict[str, tuple[Callable[[Entry], object], str]] = {
     "a state of another size": (shard("shape", [16]), "its type"),
     "a state of nobody": (shard("value", {"shard": "shard:0", "state": "none"}), "KeyError"),
     "a strategy that does not exist": (lambda told: told["exchange"].update(strategy="zero9"), "no strategy"),
+    "no parts": (
+        lambda told: told.update(entries=[e for e in told["entries"] if e["mode"] == "evaluate"]),
+        "any number",
+    ),
     "more ranks": (lambda told: told.update(ranks=3), "its part of a rank|compiled for 3 ranks"),
 }
 
