@@ -105,6 +105,7 @@ GG_API double gg_grad_norm(const gg_training *training);  /* before clipping; Na
 GG_API int gg_entry(const gg_training *training, int entry, const char **mode, int *arrays);
 GG_API int gg_is_collective(const gg_training *training, int entry); /* do all ranks have to call it together? */
 GG_API int gg_batch(const gg_training *training, int entry, int array, gg_array *type); /* data is NULL */
+/* The values of parameters; of those that ranks keep in parts (strategy="fsdp") this rank's part alone is as it is now. */
 GG_API int gg_parameter(const gg_training *training, int index, const char **name, gg_array *value);
 
 #ifdef __cplusplus

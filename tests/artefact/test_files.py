@@ -222,7 +222,7 @@ def test_a_newer_format(artefact: pathlib.Path, tmp_path: pathlib.Path, monkeypa
     found = {**file.Artefact("", {}, {}).told}
     file.write(tmp_path / "step.gga", found, {})
     monkeypatch.undo()
-    with pytest.raises(FormatError, match="has format .4., and this gluongraph reads 1, 2 and 3"):
+    with pytest.raises(FormatError, match="has format '4', and this gluongraph reads 1, 2 and 3"):
         file.read(tmp_path / "step.gga")
 
 
